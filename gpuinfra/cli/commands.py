@@ -1,0 +1,21 @@
+"""Which commands there are, in the order and groups that `--help` shows. Listing one here is all it takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """A command: function `name` in module `gpuinfra.cli.name`, or a Typer called so for one with its own."""
+
+    name: str
+    panel: str
+
+
+SPECS = "Describe a machine"
+
+COMMANDS = (
+    Entry("init", SPECS),
+    Entry("validate", SPECS),
+    Entry("schema", SPECS),
+)

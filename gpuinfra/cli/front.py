@@ -1,0 +1,100 @@
+"""The front door: finds a command by its name and loads no other."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from gpuinfra import __version__
+from gpuinfra.cli.commands import COMMANDS
+from gpuinfra.cli.options import begin, shared_parameters
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.suggest import did_you_mean
+
+PROGRAM = "gpuinfra"
+
+
+class FrontDoor(TyperGroup):
+    """A group that imports a command's module when the command is asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.params += shared_parameters()
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Options and the command's name. `--version` is answered at once: reading options takes pydantic."""
+        if "--version" in args and set(args) <= {"--version", "--json"}:
+            _show_version(json="--json" in args)
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 the signature is the base class's
+        """All names, for help and completion."""
+        return [entry.name for entry in COMMANDS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """One command, with the shared options added."""
+        entry = next((entry for entry in COMMANDS if entry.name == cmd_name), None)
+        if entry is None:
+            return None
+        if cmd_name not in self.commands:
+            self.commands[cmd_name] = load_command(entry.name, entry.panel)
+        return self.commands[cmd_name]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names; a word that names none gets the nearest one."""
+        word = args[0]
+        if self.get_command(ctx, word) is None and not word.startswith("-") and not ctx.resilient_parsing:
+            raise Problem(
+                Diagnostic(
+                    Code.UNKNOWN_COMMAND,
+                    "unknown command",
+                    note=f"`{word}` is not a command of {PROGRAM}",
+                    help=did_you_mean(word, self.list_commands(ctx)) or f"`{PROGRAM} --help` lists them",
+                ),
+                exit_code=Exit.USAGE,
+            )
+        return super().resolve_command(ctx, args)
+
+
+def load_command(name: str, panel: str) -> Any:
+    """Import a command and make it ready to run."""
+    found = getattr(import_module(f"gpuinfra.cli.{name}"), name)
+    if not isinstance(found, typer.Typer):
+        app = typer.Typer(add_completion=False)
+        app.command(name)(found)
+        found = app
+    command: Any = get_command(found)
+    command.name, command.rich_help_panel = name, panel
+    for part in (command, *getattr(command, "commands", {}).values()):
+        part.params += shared_parameters()
+    return command
+
+
+app = typer.Typer(cls=FrontDoor, invoke_without_command=True, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def front_door(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """GPU machines in Azure from a YAML file in git: created, used, and provably switched off."""
+    if version:
+        _show_version(json=begin(context).json)
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), nl=False)
+
+
+def _show_version(*, json: bool) -> None:
+    if json:
+        from gpuinfra.views import document
+
+        document.show({"version": __version__})
+    else:
+        typer.echo(f"{PROGRAM} {__version__}")

@@ -1,0 +1,123 @@
+"""Options that every command has, before or after its name, and that mean the same everywhere."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from typer.main import get_command
+
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.suggest import did_you_mean
+
+PANEL = "Options of every command"
+CLOUDS = ("azure", "sandbox")
+
+_KEY = "gpuinfra.options"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the shared options say."""
+
+    json: bool
+    yes: bool
+    verbose: bool
+    cloud: Literal["azure", "sandbox"]
+    workspace: Path
+    correlation_id: str
+
+
+def begin(context: typer.Context) -> Settings:
+    """The settings of this command. Its log starts here."""
+    from gpuinfra import log
+
+    given: dict[str, Any] = context.meta.get(_KEY, {})
+    verbose = bool(given.get("verbose"))
+    return Settings(
+        json=bool(given.get("json")),
+        yes=bool(given.get("yes")),
+        verbose=verbose,
+        cloud="sandbox" if given.get("sandbox") else _cloud_from_environment(),
+        workspace=given.get("workspace") or Path(os.environ.get("GPUINFRA_WORKSPACE") or "."),
+        correlation_id=log.start(verbose=verbose),
+    )
+
+
+def _cloud_from_environment() -> Literal["azure", "sandbox"]:
+    match os.environ.get("GPUINFRA_CLOUD", ""):
+        case "sandbox":
+            return "sandbox"
+        case "" | "azure":
+            return "azure"
+        case other:
+            raise Problem(
+                Diagnostic(
+                    Code.USAGE,
+                    "unknown cloud",
+                    note=f"GPUINFRA_CLOUD is `{other}`; it can be `azure` or `sandbox`",
+                    help=did_you_mean(other, CLOUDS),
+                ),
+                exit_code=Exit.USAGE,
+            )
+
+
+def shared_parameters() -> list[Any]:
+    """The options as parameters to add to a command; they leave their values in the context."""
+    app = typer.Typer(add_completion=False)
+    app.command()(_shared)
+    parameters = list(get_command(app).params)
+    for parameter in parameters:
+        parameter.expose_value = False
+    return parameters
+
+
+def _keep(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+    # Not given is not the same as given as false: a flag before the command's name holds for the command.
+    if value:
+        context.meta.setdefault(_KEY, {})[parameter.name] = value
+    return value
+
+
+def _shared(
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on stdout.", callback=_keep, rich_help_panel=PANEL)
+    ] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Answer yes to every question.", callback=_keep, rich_help_panel=PANEL),
+    ] = False,
+    sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--sandbox",
+            help="Use the embedded Azure instead of Azure. Also: GPUINFRA_CLOUD=sandbox.",
+            callback=_keep,
+            rich_help_panel=PANEL,
+        ),
+    ] = False,
+    workspace: Annotated[
+        Path | None,
+        typer.Option(
+            "--workspace",
+            metavar="DIR",
+            help="The project's folder; the current one if left out. Also: GPUINFRA_WORKSPACE.",
+            callback=_keep,
+            rich_help_panel=PANEL,
+        ),
+    ] = None,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            help="Log to stderr, with correlation ids.",
+            callback=_keep,
+            rich_help_panel=PANEL,
+        ),
+    ] = False,
+) -> None:
+    """Only its parameters are used."""

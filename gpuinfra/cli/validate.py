@@ -1,0 +1,24 @@
+"""`gpuinfra validate`: every problem of every spec, without asking Azure anything."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuinfra.cli.options import begin
+from gpuinfra.diagnostics import Exit
+
+
+def validate(
+    context: typer.Context,
+    specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="Files and directories; - is standard input.")],
+) -> int:
+    """Check specs: all problems in one pass, each with its place and a fix. Nothing is sent to Azure."""
+    from gpuinfra.load.files import load_paths
+    from gpuinfra.views import specs as view
+
+    settings = begin(context)
+    loaded = load_paths(specs)
+    view.show(loaded.specs, loaded.diagnostics, json=settings.json)
+    return Exit.USAGE if loaded.diagnostics else Exit.DONE

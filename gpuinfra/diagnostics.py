@@ -1,0 +1,120 @@
+"""What went wrong, as data: one code, one place, one fix. Views print it; nothing here does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+
+class Exit(IntEnum):
+    """The program's exit codes; `docs/commands.md` explains them."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    INTERRUPTED = 130
+
+
+class Severity(StrEnum):
+    """Whether the problem stops the command."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class Code(StrEnum):
+    """Every kind of problem, by a name that scripts can rely on; `docs/errors.md` explains each."""
+
+    # The command line and the disk.
+    USAGE = "usage"
+    UNKNOWN_COMMAND = "unknown-command"
+    INTERNAL = "internal"
+    FILE_EXISTS = "file-exists"
+    FILE_NOT_FOUND = "file-not-found"
+    FILE_UNREADABLE = "file-unreadable"
+    FILE_UNWRITABLE = "file-unwritable"
+    NO_SPEC_FOUND = "no-spec-found"
+
+    # The text of a YAML file, before anybody asks what it means.
+    FILE_TOO_LARGE = "file-too-large"
+    NOT_UTF8 = "not-utf8"
+    BAD_CHARACTER = "bad-character"
+    TAB = "tab"
+    INVALID_YAML = "invalid-yaml"
+    TOO_DEEP = "too-deep"
+    TOO_MANY_VALUES = "too-many-values"
+    DUPLICATE_KEY = "duplicate-key"
+    AMBIGUOUS_VALUE = "ambiguous-value"
+    BAD_NUMBER = "bad-number"
+    BAD_KEY = "bad-key"
+    UNSUPPORTED_TAG = "unsupported-tag"
+    UNSUPPORTED_ALIAS = "unsupported-alias"
+
+    # The shape of a spec.
+    EMPTY_FILE = "empty-file"
+    UNKNOWN_KEY = "unknown-key"
+    MISSING_KEY = "missing-key"
+    CONFLICTING_KEYS = "conflicting-keys"
+    NO_EFFECT = "no-effect"
+    WRONG_TYPE = "wrong-type"
+    EMPTY_VALUE = "empty-value"
+    UNKNOWN_VALUE = "unknown-value"
+    OUT_OF_RANGE = "out-of-range"
+    REPEATED_VALUE = "repeated-value"
+    DUPLICATE_NAME = "duplicate-name"
+
+    # What single fields ask for.
+    UNKNOWN_API_VERSION = "unknown-api-version"
+    BAD_NAME = "bad-name"
+    BAD_USERNAME = "bad-username"
+    BAD_SSH_KEY = "bad-ssh-key"
+    SECRET_IN_SPEC = "secret-in-spec"  # noqa: S105 the name of a problem, not a secret
+    UNKNOWN_REGION = "unknown-region"
+    UNKNOWN_SIZE = "unknown-size"
+    RETIRED_SIZE = "retired-size"
+    UNKNOWN_GPU = "unknown-gpu"
+    BAD_MACHINE_IMAGE = "bad-machine-image"
+    BAD_CONTAINER_IMAGE = "bad-container-image"
+    BAD_ADDRESS = "bad-address"
+    OPEN_TO_INTERNET = "open-to-internet"
+    BAD_PATH = "bad-path"
+    BAD_DURATION = "bad-duration"
+    BAD_MONEY = "bad-money"
+    BAD_HOURS = "bad-hours"
+    UNKNOWN_TIME_ZONE = "unknown-time-zone"
+    BAD_TAG = "bad-tag"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of one file. Lines and columns count from 1; the end column is the first one outside."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    text: str
+    """The first line of the stretch, for showing; empty where it must not be shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One problem: a short fixed summary, the user's own value in the label, the fix in the help."""
+
+    code: Code
+    summary: str
+    span: Span | None = None
+    label: str | None = None
+    note: str | None = None
+    help: str | None = None
+    severity: Severity = Severity.ERROR
+
+
+class Problem(Exception):  # noqa: N818 it carries diagnostics, which may be several
+    """Stops a command; the front door prints the diagnostics and leaves with the exit code."""
+
+    def __init__(self, *diagnostics: Diagnostic, exit_code: Exit = Exit.FAILED) -> None:
+        super().__init__("; ".join(diagnostic.summary for diagnostic in diagnostics))
+        self.diagnostics = diagnostics
+        self.exit_code = exit_code

@@ -1,0 +1,99 @@
+"""Which files hold specs, and all of them loaded."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from gpuinfra.diagnostics import Code, Diagnostic
+from gpuinfra.load.source import LARGEST
+from gpuinfra.load.spec import Loaded, Located, load_bytes
+
+STANDARD_INPUT = "-"
+_SUFFIXES = {".yaml", ".yml"}
+_SKIPPED = {"node_modules", "__pycache__"}
+# Any mention will do, a misspelt version as well: better one complaint too many than a spec passed over.
+_OURS = re.compile(rb"""apiVersion["']?\s*:\s*["']?\s*(?:gpu|(?i:gpu-?infra))""")
+
+
+def load_paths(paths: Iterable[str]) -> Loaded:
+    """Every spec in the files and directories. In a directory, YAML files of other kinds are passed over."""
+    loaded = Loaded()
+    for path in paths:
+        for part in _load_path(path):
+            loaded.specs += part.specs
+            loaded.diagnostics += part.diagnostics
+    loaded.diagnostics += _same_names(loaded.specs)
+    return loaded
+
+
+def _load_path(path: str) -> Iterator[Loaded]:
+    if path == STANDARD_INPUT:
+        yield load_bytes("<stdin>", sys.stdin.buffer.read(LARGEST + 1))
+    elif Path(path).is_dir():
+        yield from _load_directory(Path(path))
+    else:
+        content = _read(Path(path))
+        yield Loaded(diagnostics=[content]) if isinstance(content, Diagnostic) else load_bytes(path, content)
+
+
+def _load_directory(directory: Path) -> Iterator[Loaded]:
+    found = False
+    for file in sorted(_yaml_files(directory)):
+        content = _read(file)
+        if isinstance(content, Diagnostic):
+            found = True
+            yield Loaded(diagnostics=[content])
+        elif _OURS.search(content):
+            found = True
+            yield load_bytes(str(file), content)
+    if not found:
+        yield Loaded(
+            diagnostics=[
+                Diagnostic(
+                    Code.NO_SPEC_FOUND,
+                    "no spec found",
+                    note=f"no YAML file below `{directory}` has `apiVersion: gpuinfra/v1`",
+                    help="`gpuinfra init` writes one to start from",
+                )
+            ]
+        )
+
+
+def _yaml_files(directory: Path) -> Iterator[Path]:
+    for folder, subfolders, names in os.walk(directory):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".") and name not in _SKIPPED]
+        for name in names:
+            file = Path(folder, name)
+            if file.suffix in _SUFFIXES and file.is_file():
+                yield file
+
+
+def _read(file: Path) -> bytes | Diagnostic:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(LARGEST + 1)
+    except FileNotFoundError:
+        return Diagnostic(Code.FILE_NOT_FOUND, "no such file", note=f"`{file}` does not exist")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=f"`{file}`: {reason}")
+
+
+def _same_names(specs: list[Located]) -> Iterator[Diagnostic]:
+    """Two specs of one name would fight over one machine. Azure does not see case in a name."""
+    seen: dict[str, Located] = {}
+    for located in specs:
+        first = seen.setdefault(located.spec.name.casefold(), located)
+        if first is not located:
+            where = f"{first.span.file}:{first.span.line}:{first.span.column}"
+            yield Diagnostic(
+                Code.DUPLICATE_NAME,
+                "two specs of one name",
+                located.span,
+                f"`{first.spec.name}` is described at {where} already",
+                help="a machine has one spec; rename one, or remove it",
+            )

@@ -1,0 +1,160 @@
+"""Rules between fields. Each is said twice, side by side: as a check with a place, and as JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpuinfra.diagnostics import Code, Diagnostic
+from gpuinfra.load.source import Source
+from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence
+from gpuinfra.models.addresses import WIDE, is_wide
+from gpuinfra.models.base import whole
+from gpuinfra.models.sizes import GPU_MODELS, gpu_counts
+from gpuinfra.suggest import listed
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule about the mapping at `place`; the top level where that is empty."""
+
+    place: str
+    check: Callable[[Source, Mapping], Iterator[Diagnostic]]
+    schema: dict[str, Any]
+
+
+def check_rules(source: Source, document: Mapping) -> Iterator[Diagnostic]:
+    """What the rules find, whatever else is wrong with the document."""
+    for rule in RULES:
+        node = document.items.get(rule.place) if rule.place else document
+        if isinstance(node, Mapping):
+            yield from rule.check(source, node)
+
+
+def _value(mapping: Mapping, key: str) -> Any:
+    node = mapping.items.get(key)
+    return node.value if isinstance(node, Scalar) else None
+
+
+def _at(source: Source, node: Node, code: Code, summary: str, label: str, help_line: str | None = None) -> Diagnostic:
+    return Diagnostic(code, summary, source.span(node.start, node.end), label, help=help_line)
+
+
+def _exactly_one(keys: tuple[str, ...], example: str) -> Rule:
+    def check(source: Source, document: Mapping) -> Iterator[Diagnostic]:
+        present = [document.keys[key] for key in keys if key in document.keys]
+        if not present:
+            start = source.span(document.start, document.start)
+            label = f"the key {listed(keys)} is missing"
+            yield Diagnostic(Code.MISSING_KEY, "missing key", start, label, help=f"for example `{example}`")
+        for key in sorted(present, key=lambda key: key.start)[1:]:
+            label = f"only one of {listed(keys, 'and')} can be given"
+            yield _at(source, key, Code.CONFLICTING_KEYS, "conflicting keys", label, "keep one of them")
+
+    return Rule("", check, {"oneOf": [{"required": [key]} for key in keys]})
+
+
+def _check_spot(source: Source, document: Mapping) -> Iterator[Diagnostic]:
+    if "spot" in document.keys and _value(document, "priority") != "spot":
+        label = "it has no effect on a machine of regular priority"
+        yield _at(source, document.keys["spot"], Code.NO_EFFECT, "key without effect", label, "add `priority: spot`")
+
+
+def _check_internet(source: Source, network: Mapping) -> Iterator[Diagnostic]:
+    sources = network.items.get("allowSshFrom")
+    if not isinstance(sources, Sequence) or _value(network, "allowInternet") is True:
+        return
+    for node in sources.items:
+        if isinstance(node, Scalar) and is_wide(node.value):
+            label = f"`{node.text}` lets a good part of the internet try to log in"
+            help_line = "name your own address, or consent with `allowInternet: true` beside it"
+            yield _at(source, node, Code.OPEN_TO_INTERNET, "SSH open to the internet", label, help_line)
+
+
+def _check_remote(source: Source, target: Mapping) -> Iterator[Diagnostic]:
+    if _value(target, "type") != "remote":
+        return
+    for name in ("baseDockerImage", "nvidiaDocker"):
+        if name in target.keys:
+            label = "`type: remote` runs in the machine's own Python, with no container"
+            help_line = "remove it, or write `type: remotedocker`"
+            yield _at(source, target.keys[name], Code.NO_EFFECT, "key without effect", label, help_line)
+
+
+def _check_gpu(source: Source, gpu: Mapping) -> Iterator[Diagnostic]:
+    model, count = _value(gpu, "model"), _value(gpu, "count")
+    if model not in GPU_MODELS or not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        return
+    if count not in (counts := gpu_counts(model)):
+        label = f"no NC size has this many; {model} comes in {listed(map(str, counts), 'and')}"
+        yield _at(source, gpu.items["count"], Code.UNKNOWN_GPU, "no such number of GPUs", label)
+
+
+def _no_repeats(place: str, key: str) -> Rule:
+    def check(source: Source, mapping: Mapping) -> Iterator[Diagnostic]:
+        values = mapping.items.get(key)
+        seen: set[tuple[type, object]] = set()
+        for node in values.items if isinstance(values, Sequence) else ():
+            if isinstance(node, Scalar) and not node.doubtful:
+                value = (type(node.value), node.value)
+                if value in seen:
+                    label = f"`{node.text}` is in the list already"
+                    yield _at(source, node, Code.REPEATED_VALUE, "repeated value", label, "keep one of them")
+                seen.add(value)
+
+    return Rule(place, check, {"properties": {key: {"uniqueItems": True}}})
+
+
+RULES = (
+    _exactly_one(("region", "regions"), "region: southcentralus"),
+    _exactly_one(("size", "sizes", "gpu"), "size: Standard_NC4as_T4_v3"),
+    _no_repeats("", "regions"),
+    _no_repeats("", "sizes"),
+    _no_repeats("network", "allowSshFrom"),
+    Rule(
+        "",
+        _check_spot,
+        {
+            "if": {"required": ["spot"]},
+            "then": {"required": ["priority"], "properties": {"priority": {"const": "spot"}}},
+        },
+    ),
+    Rule(
+        "network",
+        _check_internet,
+        {
+            "if": {
+                "required": ["allowSshFrom"],
+                "properties": {
+                    "allowSshFrom": {
+                        "type": "array",
+                        "contains": {"type": "string", "pattern": whole(WIDE)},
+                    }
+                },
+            },
+            "then": {"required": ["allowInternet"], "properties": {"allowInternet": {"const": True}}},
+        },
+    ),
+    Rule(
+        "target",
+        _check_remote,
+        {
+            "if": {"required": ["type"], "properties": {"type": {"const": "remote"}}},
+            "then": {"properties": {"baseDockerImage": False, "nvidiaDocker": False}},
+        },
+    ),
+    Rule(
+        "gpu",
+        _check_gpu,
+        {
+            "allOf": [
+                {
+                    "if": {"required": ["model"], "properties": {"model": {"const": model}}},
+                    "then": {"properties": {"count": {"enum": list(gpu_counts(model))}}},
+                }
+                for model in GPU_MODELS
+            ]
+        },
+    ),
+)

@@ -1,0 +1,81 @@
+"""The spec language as JSON Schema, for editors: it accepts and rejects the same documents as the loader.
+
+Only what is gone once a file is parsed is the loader's alone: syntax, duplicate keys, ambiguous values.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema
+
+from gpuinfra.load.rules import RULES
+from gpuinfra.models.spec import Spec
+
+SCHEMA_ID = "urn:gpuinfra:v1:spec"
+SCHEMA_FILE = "gpuinfra.schema.json"
+"""The name that the first line of a spec tells editors."""
+
+
+def schema_text() -> str:
+    """The schema as a file has it."""
+    return json.dumps(json_schema(), indent=2) + "\n"
+
+
+def is_ours(file: Path) -> bool:
+    """Whether the file is a schema that this command wrote, now or in an earlier version."""
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.get("$id") == SCHEMA_ID
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema of one document."""
+    generated = Spec.model_json_schema(by_alias=True, mode="validation")
+    schema: dict[str, Any] = {
+        "$schema": GenerateJsonSchema.schema_dialect,
+        "$id": SCHEMA_ID,
+        "title": "gpuinfra spec",
+        **{key: value for key, value in _tidied(generated).items() if key not in {"title", "required"}},
+    }
+    _add_short_forms(schema)
+    schema["required"] = ["apiVersion", "name"]
+    for rule in RULES:
+        _mapping_at(schema, rule.place).setdefault("allOf", []).append(rule.schema)
+    return schema
+
+
+def _add_short_forms(schema: dict[str, Any]) -> None:
+    properties = schema["properties"]
+    for short, full in (("region", "regions"), ("size", "sizes")):
+        properties[short] = {
+            **properties[full]["items"],
+            "description": f"Short for {full} with one entry.",
+            "examples": properties[full]["examples"][0][:1],
+        }
+
+
+def _mapping_at(schema: dict[str, Any], place: str) -> dict[str, Any]:
+    if not place:
+        return schema
+    definition: dict[str, Any] = schema["$defs"][schema["properties"][place]["$ref"].rsplit("/", 1)[1]]
+    return definition
+
+
+def _tidied(node: Any) -> Any:
+    """Without pydantic's invented titles, and without `null`: no key of a spec can be left empty."""
+    if isinstance(node, list):
+        return [_tidied(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    tidied = {key: _tidied(value) for key, value in node.items() if not (key == "title" and isinstance(value, str))}
+    if tidied.get("default", ...) is None:
+        del tidied["default"]
+    if {"type": "null"} in tidied.get("anyOf", []):
+        (only,) = (choice for choice in tidied.pop("anyOf") if choice != {"type": "null"})
+        tidied = {**only, **tidied}
+    return tidied

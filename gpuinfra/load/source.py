@@ -1,0 +1,111 @@
+"""A file's text, and places in it."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+
+from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
+
+# A hundred long specs fit. The YAML parser takes seconds for more, and no spec is more.
+LARGEST = 256 * 1024
+
+# What YAML allows to stand in a file.
+_NOT_ALLOWED = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+# Keys of these names do not belong in a spec, which is just when a diagnostic shows their line.
+SECRET_NAME = r"(?i:[A-Z0-9_.-]*(?:password|passwd|passphrase|secret|token|credential)s?)"  # noqa: S105 a pattern, not a secret
+_SECRET = re.compile(rf"({SECRET_NAME}[\"']?\s*[:=]\s*)\S.*")
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Text with a name. Offsets count characters from 0."""
+
+    name: str
+    text: str
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return [0, *(found.end() for found in re.finditer(r"\r\n|\n|\r", self.text))]
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column, both from 1."""
+        line = bisect_right(self._line_starts, offset)
+        return line, offset - self._line_starts[line - 1] + 1
+
+    def span(self, start: int, end: int) -> Span:
+        """The stretch from `start` to before `end`, with its first line to show."""
+        start = min(start, len(self.text))
+        line, column = self.position(start)
+        end_line, end_column = self.position(min(max(end, start), len(self.text)))
+        return Span(self.name, line, column, end_line, end_column, self._showable(line))
+
+    def _showable(self, number: int) -> str:
+        """A line as it may be printed: a diagnostic ends up in the logs of a CI, so no secret goes along."""
+        start = self._line_starts[number - 1]
+        end = self._line_starts[number] if number < len(self._line_starts) else len(self.text)
+        if any(secret.start() < end and start < secret.end() for secret in self._private_keys):
+            return ""
+        return _SECRET.sub(r"\1***", self.text[start:end].rstrip("\r\n"))
+
+    @cached_property
+    def _private_keys(self) -> list[re.Match[str]]:
+        return list(_PRIVATE_KEY.finditer(self.text))
+
+
+def decode(name: str, data: bytes) -> Source:
+    """The text of a file. A byte order mark is dropped; what cannot be YAML text raises a Problem."""
+    if len(data) > LARGEST:
+        raise _unreadable(
+            Diagnostic(
+                Code.FILE_TOO_LARGE,
+                "file too large",
+                Span(name, 1, 1, 1, 1, ""),
+                note=f"a spec file has at most {LARGEST // 1024} KiB",
+                help="split it into several files; `gpuinfra validate` takes a directory",
+            )
+        )
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise _unreadable(
+            Diagnostic(
+                Code.NOT_UTF8,
+                "not UTF-8 text",
+                Span(name, 1, 1, 1, 1, ""),
+                note="the file starts with the mark of UTF-16",
+                help="save it as UTF-8",
+            )
+        )
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        source = Source(name, data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        before = Source(name, data[: error.start].decode("utf-8"))
+        raise _unreadable(
+            Diagnostic(
+                Code.NOT_UTF8,
+                "not UTF-8 text",
+                before.span(len(before.text), len(before.text)),
+                label=f"byte 0x{data[error.start]:02X} is not UTF-8",
+                help="save it as UTF-8",
+            )
+        ) from None
+    if found := _NOT_ALLOWED.search(source.text):
+        raise _unreadable(
+            Diagnostic(
+                Code.BAD_CHARACTER,
+                "character not allowed",
+                source.span(found.start(), found.end()),
+                label=f"U+{ord(found.group()):04X} cannot stand in a YAML file",
+                help="remove it; in a double-quoted text it can be written as an escape",
+            )
+        )
+    return source
+
+
+def _unreadable(diagnostic: Diagnostic) -> Problem:
+    return Problem(diagnostic)

@@ -1,0 +1,118 @@
+"""One document, one Spec; every problem in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
+from gpuinfra.load.fields import check_fields
+from gpuinfra.load.rules import check_rules
+from gpuinfra.load.source import Source, decode
+from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence, read
+from gpuinfra.models.spec import Spec
+
+
+@dataclass(frozen=True)
+class Located:
+    """A spec and where its name stands."""
+
+    spec: Spec
+    span: Span
+
+
+@dataclass
+class Loaded:
+    """What loading gave. Specs are worth using only when there are no diagnostics."""
+
+    specs: list[Located] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+
+def load_bytes(name: str, content: bytes) -> Loaded:
+    """The specs in a file's content: one a document."""
+    try:
+        source = decode(name, content)
+    except Problem as problem:
+        return Loaded(diagnostics=list(problem.diagnostics))
+    reading = read(source)
+    loaded = Loaded(diagnostics=reading.diagnostics)
+    documents = [node for node in reading.documents if not _is_empty(node)]
+    if not documents and not loaded.diagnostics:
+        span = source.span(0, 0)
+        loaded.diagnostics.append(
+            Diagnostic(
+                Code.EMPTY_FILE,
+                "no spec in the file",
+                span,
+                help="`gpuinfra init` writes one to start from",
+            )
+        )
+    for node in documents:
+        _load_document(source, node, loaded)
+    loaded.diagnostics.sort(key=_place)
+    return loaded
+
+
+def _load_document(source: Source, node: Node, loaded: Loaded) -> None:
+    if not isinstance(node, Mapping):
+        span = source.span(node.start, node.end)
+        label = "expected a mapping of keys and values"
+        loaded.diagnostics.append(
+            Diagnostic(Code.WRONG_TYPE, "wrong type", span, label, help="start with `apiVersion: gpuinfra/v1`")
+        )
+        return
+    found = [*_check_text(source, node), *check_rules(source, node)]
+    spec, problems = check_fields(source, _with_lists(node))
+    loaded.diagnostics += found + problems
+    if spec is not None and not found:
+        name = node.items["name"]
+        loaded.specs.append(Located(spec, source.span(name.start, name.end)))
+
+
+def _is_empty(node: Node) -> bool:
+    return isinstance(node, Scalar) and node.value is None and not node.doubtful
+
+
+def _with_lists(document: Mapping) -> Mapping:
+    """`region: x` as `regions: [x]`, and the same for size. Given both, the list stays; a rule complains."""
+    items, keys = dict(document.items), dict(document.keys)
+    for short, full in (("region", "regions"), ("size", "sizes")):
+        if short in items:
+            node, key = items.pop(short), keys.pop(short)
+            items.setdefault(full, Sequence(node.start, node.end, (node,)))
+            keys.setdefault(full, key)
+    return replace(document, items=items, keys=keys)
+
+
+def _check_text(source: Source, document: Mapping) -> Iterator[Diagnostic]:
+    """What JSON Schema never sees: values left empty, and tags that differ only in case."""
+    yield from _check_empty(source, document)
+    tags = document.items.get("tags")
+    seen: dict[str, str] = {}
+    for name, key in tags.keys.items() if isinstance(tags, Mapping) else ():
+        first = seen.setdefault(name.casefold(), name)
+        if first != name:
+            span = source.span(key.start, key.end)
+            label = f"to Azure it is the same as `{first}`: it does not see case in a tag's name"
+            yield Diagnostic(Code.DUPLICATE_KEY, "duplicate key", span, label, help="keep one of them")
+
+
+def _check_empty(source: Source, node: Node, key: Scalar | None = None) -> Iterator[Diagnostic]:
+    match node:
+        case Mapping():
+            for name, value in node.items.items():
+                yield from _check_empty(source, value, node.keys[name])
+        case Sequence():
+            for item in node.items:
+                yield from _check_empty(source, item)
+        case Scalar(value=None, doubtful=False):
+            # An empty value has no place of its own to point at, so its key has to do.
+            place = key if key and node.start == node.end else node
+            span = source.span(place.start, place.end)
+            help_line = "give it a value, or remove it to have the default"
+            yield Diagnostic(Code.EMPTY_VALUE, "empty value", span, "it has no value", help=help_line)
+
+
+def _place(diagnostic: Diagnostic) -> tuple[int, int]:
+    return (diagnostic.span.line, diagnostic.span.column) if diagnostic.span else (0, 0)

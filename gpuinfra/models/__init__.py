@@ -1,0 +1,1 @@
+"""The nouns, each a frozen value that prints as JSON."""

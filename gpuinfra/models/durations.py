@@ -1,0 +1,75 @@
+"""Lengths of time as people write them: `20m`, `4h`, `1h30m`, `2d`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import PlainSerializer, WithJsonSchema
+
+from gpuinfra.diagnostics import Code
+from gpuinfra.models.base import parsed, rejection, whole
+
+LONGEST = timedelta(days=30)
+
+
+def numbers_up_to(largest: int) -> str:
+    """A pattern for the whole numbers 1 to `largest`, no leading zero. JSON Schema has no other way to
+    bound a number inside a text."""
+    digits = str(largest)
+    shorter = [f"[1-9][0-9]{{{length - 1}}}" for length in range(1, len(digits))]
+    same_length = [
+        f"{digits[:place]}[{lowest}-{int(digit) - 1}][0-9]{{{len(digits) - place - 1}}}"
+        for place, digit in enumerate(digits)
+        if int(digit) > (lowest := 0 if place else 1)
+    ]
+    return f"(?:{'|'.join([*shorter, *same_length, digits])})"
+
+
+_HOURS, _MINUTES = f"(?:{numbers_up_to(23)}h)?", f"(?:{numbers_up_to(59)}m)?"
+DURATION = "|".join(
+    [
+        f"{numbers_up_to(LONGEST.days)}d",
+        f"{numbers_up_to(LONGEST.days - 1)}d{_HOURS}{_MINUTES}",
+        f"{numbers_up_to(LONGEST.days * 24)}h",
+        f"{numbers_up_to(LONGEST.days * 24 - 1)}h{_MINUTES}",
+        f"{numbers_up_to(LONGEST.days * 24 * 60)}m",
+    ]
+)
+_PARTS = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?")
+
+
+def parse_duration(text: str) -> timedelta:
+    """`1h30m` as a timedelta: whole minutes, from one minute to thirty days."""
+    parts = _PARTS.fullmatch(text)
+    if not text or not parts:
+        raise rejection(
+            Code.BAD_DURATION,
+            "invalid duration",
+            "expected days, hours and minutes, in that order",
+            "for example `20m`, `4h`, `1h30m` or `2d`",
+        )
+    if not re.fullmatch(DURATION, text):
+        raise rejection(
+            Code.OUT_OF_RANGE,
+            "value out of range",
+            f"expected `1m` to `{LONGEST.days}d`, with at most 23 hours beside days and 59 minutes beside hours",
+        )
+    days, hours, minutes = (int(part or 0) for part in parts.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes)
+
+
+def format_duration(duration: timedelta) -> str:
+    """The spelling that `parse_duration` reads back."""
+    hours, minutes = divmod(int(duration.total_seconds()) // 60, 60)
+    days, hours = divmod(hours, 24)
+    return "".join(f"{n}{unit}" for n, unit in ((days, "d"), (hours, "h"), (minutes, "m")) if n)
+
+
+Duration = Annotated[
+    timedelta,
+    parsed(parse_duration),
+    PlainSerializer(format_duration),
+    WithJsonSchema({"type": "string", "pattern": whole(DURATION)}),
+]

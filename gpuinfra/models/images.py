@@ -1,0 +1,77 @@
+"""Images: what a machine boots from, and what a job's container starts from."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import WithJsonSchema
+
+from gpuinfra.diagnostics import Code
+from gpuinfra.models.base import checked, rejection, whole
+from gpuinfra.suggest import listed, nearest
+
+# Generation 2 throughout: A100, H100 and RTX sizes boot nothing else, and T4 sizes boot both.
+ALIASES = {
+    "dsvm-ubuntu-22.04": "microsoft-dsvm:ubuntu-2204:2204-gen2:latest",
+    "dsvm-ubuntu-20.04": "microsoft-dsvm:ubuntu-2004:2004-gen2:latest",
+}
+URN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}(?::[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){3}"
+
+
+def check_machine_image(text: str) -> None:
+    """An alias, or publisher:offer:sku:version as `az vm image list` prints it."""
+    if text in ALIASES or re.fullmatch(URN, text):
+        return
+    known = nearest(text, ALIASES)
+    raise rejection(
+        Code.BAD_MACHINE_IMAGE,
+        "unknown machine image",
+        "expected an alias, or publisher:offer:sku:version",
+        f"did you mean `{known}`?" if known else f"the aliases are {listed(ALIASES, 'and')}",
+    )
+
+
+# The grammar of a container image reference, as the distribution project defines it.
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = rf"{_LABEL}(?:\.{_LABEL})*(?::[0-9]{{1,5}})?"
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+CONTAINER_IMAGE_LENGTH = 512
+CONTAINER_IMAGE = (
+    rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
+)
+
+
+def check_container_image(text: str) -> None:
+    """A reference that a container engine can pull: [registry/]repository[:tag][@sha256:digest]."""
+    if len(text) <= CONTAINER_IMAGE_LENGTH and re.fullmatch(CONTAINER_IMAGE, text):
+        return
+    raise rejection(Code.BAD_CONTAINER_IMAGE, "invalid container image", *_broken_rule(text))
+
+
+def _broken_rule(text: str) -> tuple[str, str | None]:
+    if len(text) > CONTAINER_IMAGE_LENGTH:
+        return f"{len(text)} characters; at most {CONTAINER_IMAGE_LENGTH} are allowed", None
+    if re.search(r"\s", text):
+        trimmed = text.strip()
+        fits = re.fullmatch(CONTAINER_IMAGE, trimmed)
+        return "it has a space in it", f"did you mean `{trimmed}`?" if fits else None
+    if "::" in text:
+        return "two colons before the tag", f"did you mean `{text.replace('::', ':')}`?"
+    if "://" in text:
+        return "an image has no scheme", f"did you mean `{text.split('://', 1)[1]}`?"
+    if re.fullmatch(CONTAINER_IMAGE, text.lower()):
+        return "a repository is in lower case", f"did you mean `{text.lower()}`?"
+    return "expected [registry/]repository[:tag]", None
+
+
+MachineImage = Annotated[
+    str,
+    checked(check_machine_image),
+    WithJsonSchema({"type": "string", "anyOf": [{"enum": list(ALIASES)}, {"pattern": whole(URN)}]}),
+]
+ContainerImage = Annotated[
+    str,
+    checked(check_container_image),
+    WithJsonSchema({"type": "string", "maxLength": CONTAINER_IMAGE_LENGTH, "pattern": whole(CONTAINER_IMAGE)}),
+]

@@ -1,0 +1,145 @@
+"""Names of machines, targets and users, by Azure's rules. Each check says which rule was broken."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import WithJsonSchema
+
+from gpuinfra.diagnostics import Code
+from gpuinfra.models.base import checked, rejection, whole
+
+# https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
+MACHINE_NAME_LENGTH = 64
+
+# https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/error-reserved-resource-name
+# Only the words that a machine name could be: those with an underscore or a period are ruled out already.
+RESERVED_NAMES = frozenset(
+    """access azure bing bizspark biztalk cortana directx dotnet dynamics excel exchange forefront
+    groove hololens hyperv kinect lync msdn o365 office office365 onedrive onenote outlook powerpoint
+    sharepoint skype visio visualstudio xbox""".split()
+)
+RESERVED_ANYWHERE = ("microsoft", "windows")
+RESERVED_AT_START = "login"
+
+# `submit -c local` and `submit -c docker` are this computer's own Python and its own engine.
+BUILT_IN_TARGETS = frozenset({"local", "docker"})
+
+# https://learn.microsoft.com/rest/api/compute/virtual-machines/create-or-update#osprofile
+DISALLOWED_USERNAMES = frozenset(
+    """1 123 a actuser adm admin admin1 admin2 administrator aspnet backup console david guest john
+    owner root server sql support support_388945a0 sys test test1 test2 test3 user user1 user2 user3
+    user4 user5""".split()
+)
+
+
+def check_machine_name(name: str) -> None:
+    """Azure's rules for a Linux virtual machine, which also fit every resource named after it."""
+    if not name:
+        raise _bad_name("it is empty", "use 1 to 64 letters, digits and hyphens")
+    if len(name) > MACHINE_NAME_LENGTH:
+        raise _bad_name(f"{len(name)} characters; Azure allows a Linux machine {MACHINE_NAME_LENGTH}")
+    if found := re.search(r"[^A-Za-z0-9-]", name):
+        raise _bad_name(
+            f"{_shown(found.group())} is not allowed; Azure takes letters, digits and hyphens in a machine's name",
+            _suggestion(name),
+        )
+    if name.startswith("-"):
+        raise _bad_name("it starts with a hyphen; network resources must start with a letter or digit")
+    if name.endswith("-"):
+        raise _bad_name("it ends with a hyphen, which Azure does not allow")
+    _check_reserved(name.lower())
+
+
+def _check_reserved(name: str) -> None:
+    if name in RESERVED_NAMES:
+        raise _bad_name(f"Azure reserves the word `{name}`", f"add to it: `{name}-gpu`")
+    for word in RESERVED_ANYWHERE:
+        if word in name:
+            raise _bad_name(f"Azure reserves the word `{word}`, even as a part of a name")
+    if name.startswith(RESERVED_AT_START):
+        raise _bad_name(f"Azure reserves `{RESERVED_AT_START}` at the start of a name")
+    if name in BUILT_IN_TARGETS:
+        raise _bad_name(f"`{name}` is the built-in target for this computer", f"add to it: `{name}-gpu`")
+
+
+def _bad_name(label: str, help: str | None = None) -> Exception:  # noqa: A002
+    return rejection(Code.BAD_NAME, "invalid machine name", label, help)
+
+
+def _suggestion(name: str) -> str | None:
+    candidate = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
+    try:
+        check_machine_name(candidate)
+    except ValueError:
+        return None
+    return f"for example `{candidate}`"
+
+
+def _shown(character: str) -> str:
+    return f"`{character}`" if character.isprintable() and character != " " else f"U+{ord(character):04X}"
+
+
+def check_target_name(name: str) -> None:
+    """A target's name is the name of its two files, `NAME.compute` and `NAME.runconfig`."""
+    if name.lower() in BUILT_IN_TARGETS:
+        raise rejection(Code.BAD_NAME, "invalid target name", f"`{name}` is the built-in target for this computer")
+    if not re.fullmatch(TARGET_NAME, name):
+        raise rejection(
+            Code.BAD_NAME,
+            "invalid target name",
+            "it names two files: 1 to 64 letters, digits, `_` and `-`, starting with a letter or digit",
+        )
+
+
+def check_username(name: str) -> None:
+    """Azure's list of names that it refuses, and what `useradd` on Ubuntu takes."""
+    if name.lower() in DISALLOWED_USERNAMES:
+        raise rejection(
+            Code.BAD_USERNAME,
+            "invalid administrator name",
+            f"Azure does not allow `{name}`",
+            "for example `azureuser`",
+        )
+    if not re.fullmatch(USERNAME, name):
+        raise rejection(
+            Code.BAD_USERNAME,
+            "invalid administrator name",
+            "Ubuntu takes 1 to 32 lower-case letters, digits, `_` and `-`, starting with a letter or `_`",
+        )
+
+
+def _any_case(words: frozenset[str]) -> str:
+    # JSON Schema has no flag for case; each letter becomes a class of two.
+    spelt = ("".join(f"[{c}{c.upper()}]" if c.isalpha() else c for c in word) for word in sorted(words))
+    return f"(?:{'|'.join(spelt)})"
+
+
+TARGET_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
+USERNAME = r"[a-z_][a-z0-9_-]{0,31}"
+
+_MACHINE_NAME = (
+    rf"(?!{_any_case(RESERVED_NAMES | BUILT_IN_TARGETS)}$)"
+    rf"(?!.*{_any_case(frozenset(RESERVED_ANYWHERE))})"
+    rf"(?!{_any_case(frozenset({RESERVED_AT_START}))})"
+    r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62}[A-Za-z0-9])?"
+)
+
+MachineName = Annotated[
+    str,
+    checked(check_machine_name),
+    WithJsonSchema({"type": "string", "pattern": whole(_MACHINE_NAME)}),
+]
+TargetName = Annotated[
+    str,
+    checked(check_target_name),
+    WithJsonSchema({"type": "string", "pattern": whole(rf"(?!{_any_case(BUILT_IN_TARGETS)}$){TARGET_NAME}")}),
+]
+Username = Annotated[
+    str,
+    checked(check_username),
+    WithJsonSchema(
+        {"type": "string", "pattern": whole(rf"(?!(?:{'|'.join(sorted(DISALLOWED_USERNAMES))})$){USERNAME}")}
+    ),
+]

@@ -1,0 +1,126 @@
+"""The NC sizes: which GPU each has, which are gone and what follows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import WithJsonSchema
+
+from gpuinfra.diagnostics import Code
+from gpuinfra.models.base import checked, rejection
+from gpuinfra.suggest import nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A size on offer, with its GPU. A part of a GPU is a number below 1."""
+
+    name: str
+    gpu_model: str
+    gpus: float
+    confidential: bool = False
+    """Boots only images made for confidential computing, so it is never picked for anybody."""
+
+
+# In each model from the least machine to the largest, which is the order of their prices.
+SIZES = {
+    size.name: size
+    for size in (
+        Size("Standard_NC4as_T4_v3", "T4", 1),
+        Size("Standard_NC8as_T4_v3", "T4", 1),
+        Size("Standard_NC16as_T4_v3", "T4", 1),
+        Size("Standard_NC64as_T4_v3", "T4", 4),
+        Size("Standard_NC24ads_A100_v4", "A100", 1),
+        Size("Standard_NC48ads_A100_v4", "A100", 2),
+        Size("Standard_NC96ads_A100_v4", "A100", 4),
+        Size("Standard_NC40ads_H100_v5", "H100", 1),
+        Size("Standard_NC80adis_H100_v5", "H100", 2),
+        Size("Standard_NCC40ads_H100_v5", "H100", 1, confidential=True),
+        Size("Standard_NC24lds_xl_RTXPRO6000BSE_v6", "RTXPRO6000", 0.25),
+        Size("Standard_NC36lds_xl_RTXPRO6000BSE_v6", "RTXPRO6000", 0.25),
+        Size("Standard_NC36ds_xl_RTXPRO6000BSE_v6", "RTXPRO6000", 0.25),
+        Size("Standard_NC72lds_xl_RTXPRO6000BSE_v6", "RTXPRO6000", 0.5),
+        Size("Standard_NC72ds_xl_RTXPRO6000BSE_v6", "RTXPRO6000", 0.5),
+        Size("Standard_NC144lds_xl_RTXPRO6000BSE_v6", "RTXPRO6000", 1),
+        Size("Standard_NC144ds_xl_RTXPRO6000BSE_v6", "RTXPRO6000", 1),
+        Size("Standard_NC288lds_xl_RTXPRO6000BSE_v6", "RTXPRO6000", 2),
+        Size("Standard_NC288ds_xl_RTXPRO6000BSE_v6", "RTXPRO6000", 2),
+    )
+}
+
+# https://learn.microsoft.com/azure/virtual-machines/n-series-migration
+# NCv3 lives on in a few sovereign regions until 2027-06, which is not worth an exception that bites elsewhere.
+RETIRED = {
+    **{
+        f"Standard_{name}{suffix}": (successor, "September 2023")
+        for suffix in ("", "_Promo")
+        for name, successor in (
+            ("NC6", "Standard_NC4as_T4_v3"),
+            ("NC12", "Standard_NC16as_T4_v3"),
+            ("NC24", "Standard_NC64as_T4_v3"),
+            ("NC24r", "Standard_NC64as_T4_v3"),
+        )
+    },
+    **{
+        f"Standard_{name}_{version}": (successor, month)
+        for version, month in (("v2", "September 2023"), ("v3", "September 2025"))
+        for name, successor in (
+            ("NC6s", "Standard_NC24ads_A100_v4"),
+            ("NC12s", "Standard_NC48ads_A100_v4"),
+            ("NC24s", "Standard_NC96ads_A100_v4"),
+            ("NC24rs", "Standard_NC96ads_A100_v4"),
+        )
+    },
+}
+
+GPU_MODELS = tuple(dict.fromkeys(size.gpu_model for size in SIZES.values()))
+
+
+def check_size(name: str) -> None:
+    """An NC size that can still be had, in Azure's spelling."""
+    if name in SIZES:
+        return
+    meant = nearest(name, {**SIZES, **RETIRED}) or nearest(f"Standard_{name}", {**SIZES, **RETIRED})
+    if meant in RETIRED and _same(name, meant):
+        successor, month = RETIRED[meant]
+        raise rejection(
+            Code.RETIRED_SIZE,
+            "retired VM size",
+            f"Azure retired it in {month}",
+            f"its successor is `{successor}`",
+        )
+    if meant in RETIRED:
+        meant = RETIRED[meant][0]
+    raise rejection(
+        Code.UNKNOWN_SIZE,
+        "unknown VM size",
+        "not an NC size that Azure offers",
+        f"did you mean `{meant}`?" if meant else "for example `Standard_NC4as_T4_v3`",
+    )
+
+
+def _same(name: str, known: str) -> bool:
+    return known.casefold() in {name.casefold(), f"standard_{name.casefold()}"}
+
+
+def sizes_with(gpu_model: str, gpus: int) -> tuple[str, ...]:
+    """The sizes with this GPU, cheapest first."""
+    return tuple(
+        size.name
+        for size in SIZES.values()
+        if size.gpu_model == gpu_model and size.gpus == gpus and not size.confidential
+    )
+
+
+def gpu_counts(gpu_model: str) -> tuple[int, ...]:
+    """How many of this GPU a machine can have."""
+    counts = {
+        int(size.gpus)
+        for size in SIZES.values()
+        if size.gpu_model == gpu_model and size.gpus >= 1 and not size.confidential
+    }
+    return tuple(sorted(counts))
+
+
+SizeName = Annotated[str, checked(check_size), WithJsonSchema({"type": "string", "enum": list(SIZES)})]

@@ -1,0 +1,46 @@
+"""Did you mean: the nearest known word."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` most likely stands for, or None.
+
+    Spelling that differs only in case, spaces and punctuation wins over likeness, so `South Central US`
+    finds `southcentralus` and `allow_ssh_from` finds `allowSshFrom`.
+    """
+    choices = list(known)
+    plain = {_plain(choice): choice for choice in choices}
+    if not (wanted := _plain(word)):
+        return None
+    if wanted in plain:
+        return plain[wanted]
+    # difflib is quadratic in the word's length; no known word is anywhere near this long.
+    if len(wanted) > 100:
+        return None
+    found = difflib.get_close_matches(wanted, plain, n=1, cutoff=0.7)
+    return plain[found[0]] if found else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """The help line for a misspelt word, or None where nothing is near."""
+    found = nearest(word, known)
+    return f"did you mean `{found}`?" if found else None
+
+
+def listed(words: Iterable[str], joint: str = "or") -> str:
+    """`a`, `b` or `c`, for a sentence."""
+    quoted = [f"`{word}`" for word in words]
+    if len(quoted) < 2:
+        return "".join(quoted)
+    return f"{', '.join(quoted[:-1])} {joint} {quoted[-1]}"
+
+
+def _plain(word: str) -> str:
+    return "".join(character for character in word.casefold() if character.isalnum())

@@ -1,0 +1,89 @@
+"""Diagnostics as text with a caret, and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from gpuinfra.views.terminal import harmless, messages
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from gpuinfra.diagnostics import Diagnostic, Span
+
+# Longer lines are shown around the place that matters.
+WIDEST = 100
+
+
+def show(diagnostics: Iterable[Diagnostic]) -> None:
+    """Print each on standard error, a blank line between two."""
+    console = messages()
+    for number, diagnostic in enumerate(diagnostics):
+        if number:
+            console.print()
+        console.print(render(diagnostic))
+
+
+def render(diagnostic: Diagnostic) -> Text:
+    """A diagnostic for people: summary, place, excerpt, note, help."""
+    from rich.text import Text
+
+    style = "bold red" if diagnostic.severity == "error" else "bold yellow"
+    text = Text.assemble((diagnostic.severity.value, style), (f": {harmless(diagnostic.summary)}", "bold"))
+    span, gutter = diagnostic.span, " " * 3
+    if span:
+        gutter = " " * (len(str(span.line)) + 2)
+        text.append(f"\n{gutter[1:]}--> ", "blue")
+        text.append(f"{harmless(span.file)}:{span.line}:{span.column}")
+    if span and span.text:
+        _append_excerpt(text, span, gutter, diagnostic.label, style)
+    elif diagnostic.label:
+        text.append(f"\n{gutter}= ", "blue").append(f"note: {harmless(diagnostic.label)}")
+    if diagnostic.note:
+        text.append(f"\n{gutter}= ", "blue").append(f"note: {harmless(diagnostic.note)}")
+    if diagnostic.help:
+        text.append("\nhelp", "bold cyan").append(f": {harmless(diagnostic.help)}")
+    return text
+
+
+def _append_excerpt(text: Text, span: Span, gutter: str, label: str | None, style: str) -> None:
+    from rich.cells import cell_len
+
+    start = span.column - 1
+    end = span.end_column - 1 if span.end_line == span.line else len(span.text)
+    before, marked, after = span.text[:start], span.text[start:end], span.text[end:]
+    if len(span.text) > WIDEST:
+        before = f"…{before[-30:]}" if len(before) > 31 else before
+        marked = f"{marked[:60]}…" if len(marked) > 61 else marked
+        after = f"{after[:20]}…" if len(after) > 21 else after
+    before, marked, after = harmless(before), harmless(marked), harmless(after)
+    text.append(f"\n{gutter}|\n {span.line} | ", "blue").append(f"{before}{marked}{after}".rstrip())
+    text.append(f"\n{gutter}| ", "blue").append(" " * cell_len(before))
+    text.append("^" * max(1, cell_len(marked.rstrip())), style)
+    if label:
+        text.append(f" {harmless(label)}", style)
+
+
+def as_json(diagnostic: Diagnostic) -> dict[str, Any]:
+    """A diagnostic for programs; what it does not have is left out."""
+    span = diagnostic.span
+    place = (
+        {
+            "file": span.file,
+            "line": span.line,
+            "column": span.column,
+            "endLine": span.end_line,
+            "endColumn": span.end_column,
+        }
+        if span
+        else {}
+    )
+    words = {"label": diagnostic.label, "note": diagnostic.note, "help": diagnostic.help}
+    return {
+        "severity": diagnostic.severity.value,
+        "code": diagnostic.code.value,
+        "summary": diagnostic.summary,
+        **place,
+        **{key: value for key, value in words.items() if value},
+    }

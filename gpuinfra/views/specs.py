@@ -1,0 +1,42 @@
+"""What checking specs found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuinfra.views import diagnostics as diagnostics_view
+from gpuinfra.views import document
+from gpuinfra.views.terminal import harmless, messages, results
+
+if TYPE_CHECKING:
+    from gpuinfra.diagnostics import Diagnostic
+    from gpuinfra.load.spec import Located
+
+
+def show(specs: Sequence[Located], diagnostics: Sequence[Diagnostic], *, json: bool) -> None:
+    """Valid specs on stdout, problems on stderr; or all of it as one object."""
+    if json:
+        document.show(
+            {
+                "valid": not diagnostics,
+                "specs": [
+                    {
+                        "name": located.spec.name,
+                        "file": located.span.file,
+                        "line": located.span.line,
+                        "digest": located.spec.digest(),
+                        "spec": located.spec.as_json(),
+                    }
+                    for located in specs
+                ],
+                "diagnostics": [diagnostics_view.as_json(diagnostic) for diagnostic in diagnostics],
+            }
+        )
+        return
+    console = results()
+    for located in specs:
+        console.print(f"valid  {located.spec.name}  {harmless(located.span.file)}:{located.span.line}")
+    diagnostics_view.show(diagnostics)
+    if len(diagnostics) > 1:
+        messages().print(f"\n{len(diagnostics)} problems found")

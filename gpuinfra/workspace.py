@@ -1,0 +1,52 @@
+"""The project's folder on disk, and safe writing in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+
+def find_workspace(path: Path) -> Path:
+    """The workspace, which has to be there: a misspelt one must not become a new and empty one."""
+    if not path.is_dir():
+        raise Problem(
+            Diagnostic(
+                Code.FILE_NOT_FOUND,
+                "no such workspace",
+                note=f"`{path}` is not a directory",
+                help="a workspace is the project's folder; make it first, or leave `--workspace` out",
+            ),
+            exit_code=Exit.USAGE,
+        )
+    return path
+
+
+def write_text(path: Path, text: str, *, replace: bool) -> None:
+    """Write a whole file or nothing. Without `replace` a file that is there raises FileExistsError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        # A new file has the mode that the user's umask gives, not the private one of a temporary file.
+        Path(name).chmod(0o666 & ~_umask())
+        if replace:
+            Path(name).replace(path)
+        else:
+            # Unlike a rename, a link never replaces what another process has just put there.
+            os.link(name, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            Path(name).unlink()
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
