@@ -24,7 +24,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     # difflib is quadratic in the word's length; no known word is anywhere near this long.
     if len(wanted) > 100:
         return None
-    found = difflib.get_close_matches(wanted, plain, n=1, cutoff=0.7)
+    found = difflib.get_close_matches(wanted, plain, n=5, cutoff=0.7)
+    # Of equals, the one with the same first letter: slips are rarer there.
+    found.sort(key=lambda choice: (-_likeness(wanted, choice), choice[0] != wanted[0]))
     return plain[found[0]] if found else None
 
 
@@ -40,6 +42,10 @@ def listed(words: Iterable[str], joint: str = "or") -> str:
     if len(quoted) < 2:
         return "".join(quoted)
     return f"{', '.join(quoted[:-1])} {joint} {quoted[-1]}"
+
+
+def _likeness(word: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, word, other).ratio()
 
 
 def _plain(word: str) -> str:

@@ -88,7 +88,7 @@ def front_door(
         _show_version(json=begin(context).json)
         raise typer.Exit
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help(), nl=False)
+        typer.echo(context.get_help())
 
 
 def _show_version(*, json: bool) -> None:

@@ -68,7 +68,8 @@ def _diagnose(source: Source, document: Mapping, detail: ErrorDetails) -> Iterat
     elif kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
         span = source.span(node.start, node.end)
-        yield Diagnostic(Code.OUT_OF_RANGE, "value out of range", span, f"expected {words} {context[bound]}")
+        label, info = f"expected {words} {context[bound]:g}", _field(tuple(map(str, path)))
+        yield Diagnostic(Code.OUT_OF_RANGE, "value out of range", span, label, info.description if info else None)
     elif kind == "too_short":
         # Also said of a list whose items were all refused, each with its own diagnostic.
         if isinstance(node, Sequence) and not node.items:
@@ -92,7 +93,7 @@ def _find(document: Mapping, path: tuple[int | str, ...]) -> tuple[Node, Scalar]
 
 def _unknown_key(source: Source, path: tuple[int | str, ...], key: Scalar) -> Diagnostic:
     span, name = source.span(key.start, key.end), str(path[-1])
-    if re.fullmatch(SECRET_NAME, name):
+    if re.search(rf"{SECRET_NAME}\Z", name):
         help_line = "remove it: gpuinfra logs in with SSH keys and Azure's own credentials, and keeps neither here"
         return Diagnostic(
             Code.SECRET_IN_SPEC,
@@ -137,6 +138,8 @@ def _found(node: Node) -> str:
 def _example(path: tuple[int | str, ...], node: Node | None) -> str | None:
     field = next((step for step in reversed(path) if isinstance(step, str) and step != "[key]"), None)
     names = tuple(step for step in path if isinstance(step, str))
+    if names in {("regions",), ("sizes",)} and isinstance(node, Sequence):
+        return f"several go under `{field}:`"
     if path and isinstance(path[-1], int):
         return "put it in quotes if it is meant as text" if isinstance(node, Scalar) else None
     if names[:1] == ("tags",) and len(names) == 2 and isinstance(node, Scalar):
@@ -167,9 +170,10 @@ def keys_at(path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _all_keys() -> Iterator[tuple[str, ...]]:
-    # The two short forms that `load.spec` turns into lists.
-    yield from (("region",), ("size",))
-    yield from _model_keys(Spec, ())
+    for place in _model_keys(Spec, ()):
+        if place in {("regions",), ("sizes",)}:
+            yield (place[0].removesuffix("s"),)  # the short form that `load.spec` turns into a list
+        yield place
 
 
 def _model_keys(model: type[Model], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

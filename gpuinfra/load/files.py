@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.load.source import LARGEST
 from gpuinfra.load.spec import Loaded, Located, load_bytes
+
+logger = logging.getLogger(__name__)
 
 STANDARD_INPUT = "-"
 _SUFFIXES = {".yaml", ".yml"}
@@ -24,6 +27,7 @@ def load_paths(paths: Iterable[str]) -> Loaded:
     loaded = Loaded()
     for path in paths:
         for part in _load_path(path):
+            logger.debug("%s: %d specs, %d problems", path, len(part.specs), len(part.diagnostics))
             loaded.specs += part.specs
             loaded.diagnostics += part.diagnostics
     loaded.diagnostics += _same_names(loaded.specs)
@@ -50,6 +54,8 @@ def _load_directory(directory: Path) -> Iterator[Loaded]:
         elif _OURS.search(content):
             found = True
             yield load_bytes(str(file), content)
+        else:
+            logger.debug("%s: passed over, it is no spec", file)
     if not found:
         yield Loaded(
             diagnostics=[

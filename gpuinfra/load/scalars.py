@@ -21,6 +21,9 @@ Value = str | int | float | bool | None
 Complaint = tuple[Code, str, str, str | None]
 """Code, summary, label and help of a diagnostic that has no place yet."""
 
+# No longer text is taken for a number, a date or a truth value by accident, and PyYAML's way with long ones is slow.
+LONGEST = 64
+
 _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
@@ -36,14 +39,18 @@ def read_scalar(text: str, *, plain: bool) -> tuple[Value, Complaint | None]:
     """The value of a scalar, and what is wrong with it. Only a plain one, without quotes, can be but text."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         return "", (Code.BAD_CHARACTER, "character not allowed", "an escape for half a character", None)
-    if not plain:
-        return text, None
+    return _read_plain(text) if plain else (text, None)
+
+
+def _read_plain(text: str) -> tuple[Value, Complaint | None]:
     if _NOT_FINITE.fullmatch(text):
         return 0, (Code.BAD_NUMBER, "not a number", "expected a number that can be written in digits", None)
     try:
         value = _core(text)
     except (ValueError, OverflowError):
         return 0, (Code.BAD_NUMBER, "not a number", "too many digits", None)
+    if len(text) > LONGEST:
+        return value, None
     old = _as_yaml_1_1(text)
     if type(old) is type(value) and old == value:
         return value, None

@@ -17,7 +17,7 @@ LARGEST = 256 * 1024
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 # Keys of these names do not belong in a spec, which is just when a diagnostic shows their line.
-SECRET_NAME = r"(?i:[A-Z0-9_.-]*(?:password|passwd|passphrase|secret|token|credential)s?)"  # noqa: S105 a pattern, not a secret
+SECRET_NAME = r"(?i:(?:password|passwd|passphrase|secret|token|credential)s?)"  # noqa: S105 a pattern, not a secret
 _SECRET = re.compile(rf"({SECRET_NAME}[\"']?\s*[:=]\s*)\S.*")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 

@@ -19,7 +19,7 @@ _WORDS: tuple[tuple[str, str, str | None], ...] = (
         "a `:` where no key can stand",
         "is the line indented right? a text with `: ` in it goes in quotes",
     ),
-    ("could not find expected ':'", "a key without its `:`", "write `key: value`"),
+    ("could not find expected ':'", "this key is never followed by a `:`", "write `key: value`"),
     ("found unexpected end of stream", "this quote is never closed", "close it on the same line"),
     ("found unexpected document separator", "this quote is never closed", "close it on the same line"),
     ("expected ',' or ']'", "this `[` is never closed", "close it with `]`"),
@@ -27,7 +27,7 @@ _WORDS: tuple[tuple[str, str, str | None], ...] = (
     ("expected <block end>", "this does not belong to the block above", "indent it like its neighbours"),
     ("expected the node content", "a value is missing before this", None),
     ("expected the document start", "a document has ended before this", "start another with `---`"),
-    ("block sequence entries are not allowed", "a list cannot start here", "start it on a line of its own"),
+    ("sequence entries are not allowed", "a list cannot start here", "start it on a line of its own"),
     ("found unknown escape character", "no such escape", r"write `\\` for a backslash, or use single quotes"),
     ("expected escape sequence", "an escape that is cut off", None),
     ("cannot start any token", "no value starts with this character", "put the text in quotes"),
@@ -35,7 +35,8 @@ _WORDS: tuple[tuple[str, str, str | None], ...] = (
     ("found incompatible YAML document", "a version of YAML that is not known", "remove the `%YAML` line"),
 )
 # Errors whose cause is where the parser began, not where it gave up.
-_CAUSED_EARLIER = ("never closed",)
+_CAUSED_EARLIER = ("is never closed", "is never followed by a `:`")
+_CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?= |\r?$)", re.MULTILINE)
 
 
 def syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
@@ -50,6 +51,14 @@ def syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
             "expected a space, found a tab",
             help="indent with spaces",
         )
+    if conflict := _CONFLICT.search(source.text):
+        return Diagnostic(
+            Code.INVALID_YAML,
+            "invalid YAML",
+            source.span(*conflict.span()),
+            "git left a conflict here",
+            help="keep one side, and remove the three marker lines",
+        )
     problem = error.problem or ""
     label, help_line = next(
         ((label, fix) for words, label, fix in _WORDS if words in problem),
@@ -57,4 +66,6 @@ def syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
     )
     if label.endswith(_CAUSED_EARLIER) and error.context_mark:
         place = error.context_mark.index
+    elif place >= (end := len(source.text.rstrip())):
+        place, label, help_line = max(0, end - 1), "the file ends here, in the middle of something", None
     return Diagnostic(Code.INVALID_YAML, "invalid YAML", source.span(place, place + 1), label or None, help=help_line)

@@ -34,7 +34,9 @@ def check_machine_image(text: str) -> None:
 
 # The grammar of a container image reference, as the distribution project defines it.
 _LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-_HOST = rf"{_LABEL}(?:\.{_LABEL})*(?::[0-9]{{1,5}})?"
+# A first part is a host only with a dot or a port in it, or as localhost; else it is a part of the path.
+_PORT = ":[0-9]{1,5}"
+_HOST = rf"(?:localhost(?:{_PORT})?|{_LABEL}{_PORT}|{_LABEL}(?:\.{_LABEL})+(?:{_PORT})?)"
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 CONTAINER_IMAGE_LENGTH = 512
 CONTAINER_IMAGE = (

@@ -78,7 +78,9 @@ def _suggestion(name: str) -> str | None:
 
 
 def _shown(character: str) -> str:
-    return f"`{character}`" if character.isprintable() and character != " " else f"U+{ord(character):04X}"
+    if character == " ":
+        return "a space"
+    return f"`{character}`" if character.isprintable() else f"U+{ord(character):04X}"
 
 
 def check_target_name(name: str) -> None:

@@ -81,8 +81,11 @@ def check_size(name: str) -> None:
     """An NC size that can still be had, in Azure's spelling."""
     if name in SIZES:
         return
-    meant = nearest(name, {**SIZES, **RETIRED}) or nearest(f"Standard_{name}", {**SIZES, **RETIRED})
-    if meant in RETIRED and _same(name, meant):
+    # Without the prefix that all share, and that people leave out: it would make everything look alike.
+    known = {_bare(size): size for size in (*SIZES, *RETIRED)}
+    bare = nearest(_bare(name), known)
+    meant = known[bare] if bare else None
+    if meant in RETIRED and _bare(meant) == _bare(name):
         successor, month = RETIRED[meant]
         raise rejection(
             Code.RETIRED_SIZE,
@@ -91,7 +94,7 @@ def check_size(name: str) -> None:
             f"its successor is `{successor}`",
         )
     if meant in RETIRED:
-        meant = RETIRED[meant][0]
+        meant = RETIRED[meant][0]  # nobody should be led to a size that is gone
     raise rejection(
         Code.UNKNOWN_SIZE,
         "unknown VM size",
@@ -100,8 +103,8 @@ def check_size(name: str) -> None:
     )
 
 
-def _same(name: str, known: str) -> bool:
-    return known.casefold() in {name.casefold(), f"standard_{name.casefold()}"}
+def _bare(name: str) -> str:
+    return name.casefold().removeprefix("standard_")
 
 
 def sizes_with(gpu_model: str, gpus: int) -> tuple[str, ...]:

@@ -1,0 +1,23 @@
+"""The real programs that stories are told with are here and start."""
+
+import subprocess
+
+import pytest
+
+from tests.real import program
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "arguments", "says"),
+    [
+        ("sshd", "openssh-server", ["-V"], "OpenSSH"),
+        ("ssh", "openssh-client", ["-V"], "OpenSSH"),
+        ("dockerd", "docker.io", ["--version"], "Docker version"),
+        ("iptables", "iptables", ["--version"], "iptables"),
+        ("busybox", "busybox-static", ["echo", "hello"], "hello"),
+        ("debootstrap", "debootstrap", ["--version"], "debootstrap"),
+    ],
+)
+def test_a_real_part_is_here(name: str, package: str, arguments: list[str], says: str) -> None:
+    done = subprocess.run([program(name, package), *arguments], capture_output=True, text=True, timeout=30, check=False)
+    assert says in done.stdout + done.stderr

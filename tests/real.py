@@ -1,0 +1,20 @@
+"""Real programs that tests drive. One that is missing skips the test, or fails it where all are required."""
+
+import os
+import shutil
+
+import pytest
+
+# Debian keeps servers where a user's PATH does not look.
+PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
+def program(name: str, package: str) -> str:
+    """The path of a program that Debian's `package` has."""
+    found = shutil.which(name, path=PATH)
+    if found is None:
+        reason = f"no `{name}` on this machine: apt-get install {package}"
+        if os.environ.get("GPUINFRA_REQUIRE_REAL"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found

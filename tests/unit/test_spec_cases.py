@@ -1,0 +1,107 @@
+"""Every case file of a spec, good and bad: what the loader says, and that the JSON Schema agrees."""
+
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from gpuinfra.diagnostics import Code, Diagnostic
+from gpuinfra.load.files import load_paths
+from gpuinfra.load.schema import json_schema
+from gpuinfra.load.source import decode
+from gpuinfra.load.spec import Loaded, load_bytes
+from gpuinfra.load.tree import data, read
+from gpuinfra.models.spec import Spec
+from gpuinfra.views.diagnostics import as_json, render
+from tests.cases import SPEC_CASES, compare, content, spec_cases
+
+GOOD, BAD = spec_cases("good"), spec_cases("bad")
+SCHEMA = Draft202012Validator(json_schema())
+
+
+def name_of(case: Path) -> str:
+    return case.stem
+
+
+def load(case: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Loaded:
+    """Load a case as `gpuinfra validate` would, under a name that is the same on every machine."""
+    (folder / "gpu.yaml").write_bytes(content(case))
+    monkeypatch.chdir(folder)
+    return load_paths(["gpu.yaml"])
+
+
+@pytest.mark.parametrize("case", BAD, ids=name_of)
+def test_a_bad_spec_gets_its_diagnostics(
+    case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update_cases: bool
+) -> None:
+    loaded = load(case, tmp_path, monkeypatch)
+    assert loaded.diagnostics
+    rendered = "\n\n".join(render(diagnostic).plain for diagnostic in loaded.diagnostics)
+    compare(rendered + "\n", case.with_suffix(".txt"), update=update_cases)
+
+
+@pytest.mark.parametrize("case", GOOD, ids=name_of)
+def test_a_good_spec_gets_its_values(
+    case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update_cases: bool
+) -> None:
+    loaded = load(case, tmp_path, monkeypatch)
+    assert [render(diagnostic).plain for diagnostic in loaded.diagnostics] == []
+    specs = [located.spec.as_json() for located in loaded.specs]
+    text = json.dumps(specs, indent=2, ensure_ascii=False) + "\n"
+    compare(text, case.with_suffix(".json"), update=update_cases)
+
+
+@pytest.mark.parametrize("case", BAD, ids=name_of)
+def test_every_diagnostic_has_a_place_a_reason_and_survives_json(case: Path) -> None:
+    for diagnostic in load_bytes("gpu.yaml", content(case)).diagnostics:
+        assert diagnostic.span
+        assert diagnostic.span.line >= 1
+        assert diagnostic.span.column >= 1
+        assert diagnostic.label or diagnostic.note or diagnostic.help
+        assert json.loads(json.dumps(as_json(diagnostic)))["code"] == diagnostic.code
+
+
+def complaints_of_meaning(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
+    # Tags that differ only in case are one tag to Azure; JSON Schema has no word for that.
+    return [diagnostic for diagnostic in diagnostics if diagnostic.code != Code.DUPLICATE_KEY]
+
+
+@pytest.mark.parametrize("case", GOOD + BAD, ids=name_of)
+def test_the_schema_accepts_and_rejects_what_the_loader_does(case: Path) -> None:
+    try:
+        source = decode("gpu.yaml", content(case))
+    except Exception:
+        return
+    reading = read(source)
+    if reading.diagnostics:
+        return  # said of the text, which a schema never sees
+    documents = [data(document) for document in reading.documents if data(document) is not None]
+    # JSON knows lists, not tuples.
+    verdicts = [SCHEMA.is_valid(json.loads(json.dumps(document))) for document in documents]
+    loaded = load_bytes("gpu.yaml", source.text.encode())
+    assert all(verdicts) == (not complaints_of_meaning(loaded.diagnostics)) or not documents
+
+
+@pytest.mark.parametrize("case", GOOD, ids=name_of)
+def test_a_spec_prints_as_a_document_that_loads_as_the_same_spec(case: Path) -> None:
+    for located in load_bytes("gpu.yaml", content(case)).specs:
+        again = load_bytes("again.json", json.dumps(located.spec.as_json()).encode())
+        assert [found.spec for found in again.specs] == [located.spec]
+        assert again.specs[0].spec.digest() == located.spec.digest()
+
+
+def test_there_are_enough_cases_and_no_left_overs() -> None:
+    assert len(BAD) >= 60
+    expected = {case.with_suffix(suffix) for cases, suffix in ((BAD, ".txt"), (GOOD, ".json")) for case in cases}
+    found = {file for file in SPEC_CASES.rglob("*") if file.suffix in {".txt", ".json"}}
+    assert found == expected
+
+
+def test_short_forms_mean_the_same() -> None:
+    def spec(text: str) -> Spec:
+        return load_bytes("gpu.yaml", f"apiVersion: gpuinfra/v1\nname: a\n{text}".encode()).specs[0].spec
+
+    short = spec("region: eastus\nsize: Standard_NC4as_T4_v3\n")
+    assert short == spec("regions: [eastus]\nsizes: [Standard_NC4as_T4_v3]\n")
+    assert short.digest() == spec("sizes: [Standard_NC4as_T4_v3]\nregions: [eastus]\n").digest()
