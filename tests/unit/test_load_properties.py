@@ -141,7 +141,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(documents())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_the_schema_and_the_loader_agree(document: dict[str, Any]) -> None:
     text = json.dumps(document, indent=1)
     assert not read(decode("gpu.yaml", text.encode())).diagnostics, "JSON reads as the same YAML"
