@@ -13,6 +13,7 @@ demo: .venv/.sandbox ## install into .venv and show what there is; no account, n
 
 test: .venv/.dev ## install into .venv, fetch the real parts where allowed, run every test
 	@scripts/real-parts
+	@scripts/azure-cli
 	$(BIN)/pytest
 
 unit: .venv/.dev ## the quick tests: no sockets, no waiting
@@ -36,7 +37,7 @@ bench: .venv/.dev ## measurements, each a ratio of two things timed in one run
 	$(BIN)/python -m bench
 
 clean: ## remove everything that a command can make again
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-az build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/.sandbox: pyproject.toml scripts/environment
 	@scripts/environment sandbox

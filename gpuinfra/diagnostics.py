@@ -84,6 +84,13 @@ class Code(StrEnum):
     UNKNOWN_TIME_ZONE = "unknown-time-zone"
     BAD_TAG = "bad-tag"
 
+    # The embedded Azure.
+    SANDBOX_NOT_INSTALLED = "sandbox-not-installed"
+    SANDBOX_NOT_RUNNING = "sandbox-not-running"
+    SANDBOX_FAILED = "sandbox-failed"
+    SANDBOX_REFUSED = "sandbox-refused"
+    UNKNOWN_FAULT = "unknown-fault"
+
 
 @dataclass(frozen=True, slots=True)
 class Span:

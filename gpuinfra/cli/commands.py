@@ -13,9 +13,11 @@ class Entry(NamedTuple):
 
 
 SPECS = "Describe a machine"
+TRY = "Try it without an account"
 
 COMMANDS = (
     Entry("init", SPECS),
     Entry("validate", SPECS),
     Entry("schema", SPECS),
+    Entry("sandbox", TRY),
 )

@@ -6,19 +6,17 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
 from gpuinfra import __version__
 from gpuinfra.cli.commands import COMMANDS
+from gpuinfra.cli.group import Group
 from gpuinfra.cli.options import begin, shared_parameters
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.suggest import did_you_mean
 
 PROGRAM = "gpuinfra"
 
 
-class FrontDoor(TyperGroup):
+class FrontDoor(Group):
     """A group that imports a command's module when the command is asked for."""
 
     def __init__(self, **settings: Any) -> None:
@@ -44,21 +42,6 @@ class FrontDoor(TyperGroup):
         if cmd_name not in self.commands:
             self.commands[cmd_name] = load_command(entry.name, entry.panel)
         return self.commands[cmd_name]
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the first word names; a word that names none gets the nearest one."""
-        word = args[0]
-        if self.get_command(ctx, word) is None and not word.startswith("-") and not ctx.resilient_parsing:
-            raise Problem(
-                Diagnostic(
-                    Code.UNKNOWN_COMMAND,
-                    "unknown command",
-                    note=f"`{word}` is not a command of {PROGRAM}",
-                    help=did_you_mean(word, self.list_commands(ctx)) or f"`{PROGRAM} --help` lists them",
-                ),
-                exit_code=Exit.USAGE,
-            )
-        return super().resolve_command(ctx, args)
 
 
 def load_command(name: str, panel: str) -> Any:

@@ -16,28 +16,56 @@ from gpuinfra.load.spec import load_bytes
 from gpuinfra.models.images import ALIASES
 from gpuinfra.models.sizes import SIZES
 from gpuinfra.views.diagnostics import render
+from sandbox.faults import ERRORS, NAMES, OTHERS
 
 ROOT = Path(__file__).parents[2]
-SPEC, COMMANDS_PAGE, ERRORS = (
-    (ROOT / "docs" / name).read_text("utf-8") for name in ("spec.md", "commands.md", "errors.md")
+SPEC, COMMANDS_PAGE, ERRORS_PAGE, SANDBOX = (
+    (ROOT / "docs" / name).read_text("utf-8") for name in ("spec.md", "commands.md", "errors.md", "sandbox.md")
 )
 
 
 @pytest.mark.parametrize("code", Code)
 def test_every_error_code_is_explained(code: Code) -> None:
-    assert f"| `{code.value}` |" in ERRORS
+    assert f"| `{code.value}` |" in ERRORS_PAGE
 
 
 def test_no_error_code_is_explained_that_is_gone() -> None:
-    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", ERRORS, re.MULTILINE)) == {code.value for code in Code}
+    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", ERRORS_PAGE, re.MULTILINE)) == {code.value for code in Code}
 
 
 @pytest.mark.parametrize("entry", COMMANDS)
 def test_every_command_and_option_is_explained(entry: Any) -> None:
-    assert f"## gpuinfra {entry.name}" in COMMANDS_PAGE
-    for parameter in load_command(*entry).params:
+    command = load_command(*entry)
+    assert f"## gpuinfra {entry.name}\n" in COMMANDS_PAGE
+    assert_options_explained(command, COMMANDS_PAGE)
+    for name, part in getattr(command, "commands", {}).items():
+        heading = f"### gpuinfra {entry.name} {name}\n"
+        assert heading in COMMANDS_PAGE
+        # Its own section has its own options; those that every command has are explained once.
+        section = COMMANDS_PAGE.partition(heading)[2].partition("\n## ")[0].partition("\n### ")[0]
+        shared = {parameter.opts[0] for parameter in shared_parameters()}
+        assert_options_explained(part, section, leaving_out=shared)
+
+
+def assert_options_explained(command: Any, text: str, leaving_out: set[str] | None = None) -> None:
+    for parameter in command.params:
         word = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
-        assert f"`{word}" in COMMANDS_PAGE, f"{word} of {entry.name}"
+        assert word in (leaving_out or set()) or f"`{word}" in text, f"{word} of {command.name}"
+
+
+def test_no_command_of_the_sandbox_is_explained_that_is_gone() -> None:
+    commands = load_command("sandbox", "").commands
+    assert set(re.findall(r"^### gpuinfra sandbox (\w+)$", COMMANDS_PAGE, re.MULTILINE)) == set(commands)
+
+
+def test_every_fault_is_explained_with_its_status_and_no_other() -> None:
+    rows = re.findall(r"^\| `([A-Za-z-]+)` \| (.+) \|$", SANDBOX.partition("## Faults")[2], re.MULTILINE)
+    assert [name for name, _ in rows] == list(NAMES)
+    explained = dict(rows)
+    for name, (status, _) in ERRORS.items():
+        assert explained[name] == str(status)
+    for name, meaning in OTHERS.items():
+        assert explained[name] == meaning
 
 
 def test_every_shared_option_and_exit_code_is_explained() -> None:

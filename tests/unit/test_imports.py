@@ -45,7 +45,7 @@ KEPT = {
     "uvicorn": ("sandbox",),
     "typer": ("gpuinfra.cli",),
     "rich": ("gpuinfra.views", "gpuinfra.cli"),
-    "yaml": ("gpuinfra.load",),
+    "yaml": ("gpuinfra.load", "sandbox.guest"),
 }
 
 

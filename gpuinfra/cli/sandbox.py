@@ -1,0 +1,285 @@
+"""`gpuinfra sandbox`: the embedded Azure, on this machine and for no money."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from gpuinfra.cli.group import Group
+from gpuinfra.cli.options import begin
+from gpuinfra.cli.sandbox_access import client_of, not_running, problems
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from sandbox.description import Description
+
+sandbox = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
+
+
+@sandbox.callback()
+def front(context: typer.Context) -> None:
+    """The embedded Azure: try, test and rehearse everything with no account and no bill."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@sandbox.command()
+def start(
+    context: typer.Context,
+    profile: Annotated[
+        Literal["instant", "realistic"] | None,
+        typer.Option(
+            "--profile",
+            help="How long operations take: no time, or as long as in Azure. The last choice if left out.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Start the server, unless it runs; it goes on after this command."""
+    from gpuinfra.views import sandbox as view
+    from sandbox import process
+
+    settings, folder = begin(context), process.default_folder()
+    with problems(folder):
+        running = process.status(folder)
+        description = running or process.start(folder)
+        client = client_of(folder)
+        if profile:
+            client.post("profile", {"profile": profile})
+        state = client.get("status")
+    view.show_started({**_shown(description, state), "started": running is None}, json=settings.json)
+
+
+@sandbox.command()
+def stop(context: typer.Context) -> None:
+    """Stop the server. Everything in it is there again at the next start; its clock stands still until then."""
+    from gpuinfra.views import sandbox as view
+    from sandbox import process
+
+    settings, folder = begin(context), process.default_folder()
+    with problems(folder):
+        stopped = process.stop(folder)
+    view.show_stopped(stopped, json=settings.json)
+
+
+@sandbox.command()
+def status(context: typer.Context) -> None:
+    """Show whether the server runs, where, and what is in it."""
+    from gpuinfra.views import sandbox as view
+    from sandbox import process
+
+    settings, folder = begin(context), process.default_folder()
+    with problems(folder):
+        description = process.status(folder)
+        state = client_of(folder).get("status") if description else {}
+    facts = _shown(description, state) if description else {}
+    view.show_status({"running": bool(description), "folder": str(folder), **facts}, json=settings.json)
+
+
+@sandbox.command()
+def reset(context: typer.Context) -> None:
+    """Forget all machines, groups, bills, faults and requests. Ids, secrets, certificates and clock stay."""
+    from gpuinfra.views import sandbox as view
+    from sandbox import process
+
+    settings, folder = begin(context), process.default_folder()
+    with problems(folder):
+        process.reset(folder)
+    view.show_reset(json=settings.json)
+
+
+@sandbox.command()
+def env(context: typer.Context) -> None:
+    """Print what points other clients at the sandbox: eval "$(gpuinfra sandbox env)". There is a secret in it."""
+    from gpuinfra.views import sandbox as view
+    from sandbox import process
+
+    settings, folder = begin(context), process.default_folder()
+    with problems(folder):
+        credentials = client_of(folder).get("credentials")
+        description = process.status(folder)
+    if description is None:
+        raise not_running(folder)
+    view.show_environment(_environment(description, credentials), json=settings.json)
+
+
+def _complete_fault(incomplete: str) -> list[str]:
+    from sandbox.faults import NAMES
+
+    return [name for name in NAMES if name.lower().startswith(incomplete.lower())]
+
+
+@sandbox.command()
+def fault(  # noqa: PLR0913, PLR0917 each is an option
+    context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="What goes wrong.", show_default=False, autocompletion=_complete_fault),
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Only for this HTTP method.", show_default=False)] = None,
+    type_: Annotated[
+        str | None, typer.Option("--type", help="Only for this type: full, or its last part.", show_default=False)
+    ] = None,
+    resource: Annotated[str | None, typer.Option(help="Only for a resource of this name.", show_default=False)] = None,
+    region: Annotated[str | None, typer.Option(help="Only in this region.", show_default=False)] = None,
+    count: Annotated[
+        int | None, typer.Option(help="How many times; 0 is for ever. Once if left out.", show_default=False)
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="How much slower `slow` makes it.", show_default=False)] = None,
+    retry_after: Annotated[
+        int | None, typer.Option(help="The seconds of Retry-After in the answer.", show_default=False)
+    ] = None,
+    message: Annotated[
+        str | None, typer.Option(help="The error's text, instead of Azure's.", show_default=False)
+    ] = None,
+    operation: Annotated[
+        bool, typer.Option("--operation", help="The operation fails after it was accepted, not the request.")
+    ] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Show the faults that are armed.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Disarm them all.")] = False,
+) -> None:
+    """Arm a fault: what goes wrong, for which requests, how often. Without a name, show what is armed."""
+    from gpuinfra.views import sandbox as view
+    from sandbox import process
+
+    settings, folder = begin(context), process.default_folder()
+    given = {
+        "method": method,
+        "type": type_,
+        "resource": resource,
+        "region": region,
+        "count": count,
+        "seconds": seconds,
+        "retryAfter": retry_after,
+        "message": message,
+        "operation": operation or None,
+    }
+    fields = {field: value for field, value in given.items() if value is not None}
+    _check_fault(name, fields, alone=list_ or clear)
+    with problems(folder):
+        client = client_of(folder)
+        if clear:
+            client.delete("faults")
+        if name:
+            view.show_fault(client.post("faults", {"name": name, **fields}), json=settings.json)
+        else:
+            view.show_faults(client.get("faults")["faults"], json=settings.json)
+
+
+@sandbox.command()
+def clock(
+    context: typer.Context,
+    speed: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="So many seconds pass there in one second here.", show_default=False),
+    ] = None,
+    advance: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Step forward, such as 30s, 90m, 1h30m, 5h or 45d.", show_default=False),
+    ] = None,
+) -> None:
+    """Show the sandbox's time, set its pace, or step it forward. Operations, leases, tokens and bills follow it."""
+    from gpuinfra.views import sandbox as view
+    from sandbox import process
+
+    settings, folder = begin(context), process.default_folder()
+    payload: dict[str, float] = {} if speed is None else {"speed": speed}
+    if advance is not None:
+        payload["advance"] = _seconds(advance)
+    with problems(folder):
+        client = client_of(folder)
+        state = client.post("clock", payload) if payload else client.get("clock")
+    view.show_clock(state, json=settings.json)
+
+
+@sandbox.command()
+def bill(context: typer.Context) -> None:
+    """Show what every machine has cost, by its power states."""
+    from gpuinfra.views import sandbox as view
+    from sandbox import process
+
+    settings, folder = begin(context), process.default_folder()
+    with problems(folder):
+        machines = client_of(folder).get("bill")["machines"]
+    view.show_bill(machines, json=settings.json)
+
+
+@sandbox.command()
+def log(
+    context: typer.Context,
+    after: Annotated[
+        int, typer.Option(metavar="NUMBER", min=0, help="Only requests after this one.", show_default=False)
+    ] = 0,
+) -> None:
+    """Show every request that Azure's API was sent, with its status, start and end."""
+    from gpuinfra.views import sandbox as view
+    from sandbox import process
+
+    settings, folder = begin(context), process.default_folder()
+    with problems(folder):
+        requests = client_of(folder).get(f"log?after={after}")["requests"]
+    view.show_log(requests, json=settings.json)
+
+
+def _shown(description: Description, state: dict[str, Any]) -> dict[str, Any]:
+    return {**description.as_json(), **state}
+
+
+def _environment(description: Description, credentials: dict[str, Any]) -> dict[str, str]:
+    variables = {
+        "AZURE_TENANT_ID": credentials["tenant"],
+        "AZURE_CLIENT_ID": credentials["clientId"],
+        "AZURE_CLIENT_SECRET": credentials["clientSecret"],
+        "AZURE_SUBSCRIPTION_ID": credentials["subscription"],
+        "AZURE_AUTHORITY_HOST": description.authority,
+        "GPUINFRA_ARM_ENDPOINT": description.endpoint,
+        "REQUESTS_CA_BUNDLE": description.ca,
+        "AZURE_CORE_INSTANCE_DISCOVERY": "false",
+    }
+    if description.ssh_port is not None:
+        variables["GPUINFRA_SSH_PORT"] = str(description.ssh_port)
+    return variables
+
+
+def _check_fault(name: str | None, fields: dict[str, Any], *, alone: bool) -> None:
+    from gpuinfra.suggest import did_you_mean
+    from sandbox.faults import NAMES
+
+    if (alone and name) or (fields and not name):
+        raise Problem(
+            Diagnostic(
+                Code.USAGE,
+                "wrong usage",
+                note="`--list` and `--clear` stand alone; every other option narrows the fault that NAME names",
+                help="`gpuinfra sandbox fault --help` shows how",
+            ),
+            exit_code=Exit.USAGE,
+        )
+    if name and name not in NAMES:
+        raise Problem(
+            Diagnostic(
+                Code.UNKNOWN_FAULT,
+                "unknown fault",
+                note=f"no fault is called `{name}`",
+                help=did_you_mean(name, NAMES) or f"there are: {', '.join(NAMES)}",
+            ),
+            exit_code=Exit.USAGE,
+        )
+
+
+def _seconds(text: str) -> int:
+    # Not a spec's duration: that has no seconds and ends with thirty days.
+    parts = re.fullmatch(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,8})m)?(?:(\d{1,10})s)?", text, re.ASCII)
+    if not text or not parts:
+        raise Problem(
+            Diagnostic(
+                Code.BAD_DURATION,
+                "invalid duration",
+                note=f"`--advance {text}`: expected days, hours, minutes and seconds, in that order",
+                help="for example `30s`, `90m`, `1h30m`, `5h` or `45d`",
+            ),
+            exit_code=Exit.USAGE,
+        )
+    return sum(int(part or 0) * unit for part, unit in zip(parts.groups(), (86_400, 3600, 60, 1), strict=True))

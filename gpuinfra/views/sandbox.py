@@ -1,0 +1,165 @@
+"""The embedded Azure, for people and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpuinfra.views import document
+from gpuinfra.views.terminal import harmless, messages, results
+
+ENVIRONMENT = 'eval "$(gpuinfra sandbox env)"'
+
+
+def show_started(facts: dict[str, Any], *, json: bool) -> None:
+    """Where the server is, and what to do next."""
+    if json:
+        document.show(facts)
+        return
+    word = "started" if facts["started"] else "running already"
+    results().print(f"{word}  {facts['endpoint']}  pid {facts['pid']}  profile {facts['profile']}")
+    messages().print(f"Next: {ENVIRONMENT}")
+
+
+def show_stopped(stopped: bool, *, json: bool) -> None:
+    """Whether there was something to stop."""
+    if json:
+        document.show({"stopped": stopped})
+    else:
+        results().print("stopped" if stopped else "not running")
+
+
+def show_log_tail(text: str) -> None:
+    """The end of the server's own log, when the server has failed."""
+    for line in text.splitlines():
+        messages().print(f"server: {harmless(line)}")
+
+
+def show_status(facts: dict[str, Any], *, json: bool) -> None:
+    """Where the server is and what is in it."""
+    if json:
+        document.show(facts)
+        return
+    rows = [("state", "running" if facts["running"] else "not running"), ("folder", facts["folder"])]
+    if facts["running"]:
+        rows += [
+            *((name, str(facts[name])) for name in ("endpoint", "pid", "tenant", "subscription", "profile")),
+            ("time", _moment(facts["time"])),
+            ("speed", f"{facts['speed']:g}"),
+            *((name, str(facts[name])) for name in ("machines", "resources", "requests", "faults")),
+        ]
+    _print_table(rows)
+
+
+def show_reset(*, json: bool) -> None:
+    """That everything is gone."""
+    if json:
+        document.show({"reset": True})
+    else:
+        results().print("reset")
+
+
+def show_environment(variables: Mapping[str, str], *, json: bool) -> None:
+    """Lines for a shell to evaluate, or the same as an object."""
+    if json:
+        document.show(dict(variables))
+        return
+    console = results()
+    for name, value in variables.items():
+        quoted = value.replace("'", "'\\''")
+        console.print(f"export {name}='{quoted}'")
+
+
+def show_fault(fault: dict[str, Any], *, json: bool) -> None:
+    """A fault that was just armed."""
+    if json:
+        document.show({"fault": fault})
+    else:
+        _print_table([_fault_row(fault)])
+
+
+def show_faults(faults: Sequence[dict[str, Any]], *, json: bool) -> None:
+    """Every fault that is armed."""
+    if json:
+        document.show({"faults": list(faults)})
+    elif faults:
+        _print_table([("FAULT", "TIMES", "WHERE"), *(_fault_row(fault) for fault in faults)])
+    else:
+        messages().print("no fault is armed")
+
+
+def show_clock(state: dict[str, Any], *, json: bool) -> None:
+    """The time, and how fast it passes."""
+    if json:
+        document.show(state)
+    else:
+        results().print(f"{_moment(state['time'])}  speed {state['speed']:g}")
+
+
+def show_bill(machines: Sequence[dict[str, Any]], *, json: bool) -> None:
+    """What machines have cost."""
+    if json:
+        document.show({"machines": list(machines)})
+        return
+    if not machines:
+        messages().print("no machine was ever made")
+        return
+    rows = [
+        (machine["name"], machine["powerState"], _length(machine["billedSeconds"]), f"${machine['costUsd']:.4f}")
+        for machine in machines
+    ]
+    total = sum(machine["costUsd"] for machine in machines)
+    billed = sum(machine["billedSeconds"] for machine in machines)
+    _print_table(
+        [("MACHINE", "STATE", "BILLED", "COST"), *rows, ("total", "", _length(billed), f"${total:.4f}")], right={2, 3}
+    )
+
+
+def show_log(requests: Sequence[dict[str, Any]], *, json: bool) -> None:
+    """Requests, the oldest first. A status of 0 is a connection that was cut."""
+    if json:
+        document.show({"requests": list(requests)})
+        return
+    if not requests:
+        messages().print("no request so far")
+        return
+    rows = [
+        (
+            str(request["number"]),
+            _moment(request["start"]),
+            f"{request['seconds'] * 1000:.0f} ms",
+            str(request["status"]),
+            request["method"],
+            request["path"],
+        )
+        for request in requests
+    ]
+    _print_table([("NUMBER", "START", "TOOK", "STATUS", "METHOD", "PATH"), *rows], right={0, 2, 3})
+
+
+def _fault_row(fault: dict[str, Any]) -> tuple[str, str, str]:
+    left_out = {"id", "name", "count"}
+    where = " ".join(f"{name}={value}" for name, value in fault.items() if name not in left_out)
+    count = fault.get("count", 1)
+    return fault["name"], "for ever" if count == 0 else str(count), where
+
+
+def _moment(stamp: str) -> str:
+    return f"{stamp[:19]}Z"
+
+
+def _length(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+
+
+def _print_table(rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> None:
+    console, shown = results(), [[harmless(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
+    for row in shown:
+        cells = [
+            cell.rjust(width) if column in set(right) else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        console.print("  ".join(cells).rstrip())

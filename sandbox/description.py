@@ -1,0 +1,79 @@
+"""Where a running server is, as it tells other processes: `server.json` in its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FILE = "server.json"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a client has to know. Secrets are not in it."""
+
+    pid: int
+    port: int
+    endpoint: str
+    authority: str
+    ca: str
+    """The file with the certificate that clients have to trust."""
+    tenant: str
+    subscription: str
+    client_id: str
+    started: str
+    ssh_port: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The names that the file has."""
+        plain = {
+            "pid": self.pid,
+            "port": self.port,
+            "endpoint": self.endpoint,
+            "authority": self.authority,
+            "ca": self.ca,
+            "tenant": self.tenant,
+            "subscription": self.subscription,
+            "clientId": self.client_id,
+            "started": self.started,
+        }
+        return plain if self.ssh_port is None else {**plain, "sshPort": self.ssh_port}
+
+
+def from_json(plain: dict[str, Any]) -> Description:
+    """The opposite of `as_json`. Raises KeyError for what is not a description."""
+    port = plain.get("sshPort")
+    names = ("endpoint", "authority", "ca", "tenant", "subscription")
+    return Description(
+        pid=int(plain["pid"]),
+        port=int(plain["port"]),
+        client_id=str(plain["clientId"]),
+        started=str(plain["started"]),
+        ssh_port=None if port is None else int(port),
+        **{name: str(plain[name]) for name in names},
+    )
+
+
+def read_description(folder: Path) -> Description | None:
+    """What the folder's server last told, if it did."""
+    try:
+        return from_json(json.loads((folder / FILE).read_text("utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_description(folder: Path, description: Description) -> None:
+    """Tell other processes where the server is: all of it at once, for this user only."""
+    temporary = folder / f"{FILE}.new"
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+        json.dump(description.as_json(), stream, indent=2)
+    temporary.replace(folder / FILE)
+
+
+def remove_description(folder: Path) -> None:
+    """The server is not there any more."""
+    (folder / FILE).unlink(missing_ok=True)

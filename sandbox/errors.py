@@ -1,0 +1,79 @@
+"""ARM's errors: a status, a code, a message, in ARM's envelope."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ArmError(Exception):
+    """Answers a request, or ends an operation, with an error."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        target: str | None = None,
+        details: list[dict[str, Any]] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.status, self.code, self.message = status, code, message
+        self.target, self.details, self.headers = target, details, headers or {}
+
+    def body(self) -> dict[str, Any]:
+        """The inner object, as an operation shows it."""
+        inner: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.target is not None:
+            inner["target"] = self.target
+        if self.details is not None:
+            inner["details"] = self.details
+        return inner
+
+    def envelope(self) -> dict[str, Any]:
+        """The body of an answer."""
+        return {"error": self.body()}
+
+
+def group_not_found(group: str) -> ArmError:
+    """No such resource group."""
+    return ArmError(404, "ResourceGroupNotFound", f"Resource group '{group}' could not be found.")
+
+
+def resource_not_found(kind: str, name: str, group: str) -> ArmError:
+    """No such resource. `kind` is a full type such as Microsoft.Network/virtualNetworks."""
+    return ArmError(
+        404,
+        "ResourceNotFound",
+        f"The Resource '{kind}/{name}' under resource group '{group}' was not found. For more details please go to "
+        "https://aka.ms/ARMResourceNotFoundFix",
+    )
+
+
+def parent_not_found(parent: str) -> ArmError:
+    """A nested resource without the one around it."""
+    return ArmError(
+        404,
+        "ParentResourceNotFound",
+        f"Can not perform requested operation on nested resource. Parent resource '{parent}' not found.",
+    )
+
+
+def invalid_parameter(target: str, message: str) -> ArmError:
+    """A value that Azure does not take."""
+    return ArmError(400, "InvalidParameter", message, target=target)
+
+
+def invalid_content(message: str) -> ArmError:
+    """A body that cannot be read."""
+    return ArmError(400, "InvalidRequestContent", message)
+
+
+def outside_the_slice(method: str, path: str) -> ArmError:
+    """What the embedded Azure does not model is never answered with a made-up success."""
+    return ArmError(
+        501,
+        "NotInSandbox",
+        f"The embedded Azure does not model '{method} {path}'. Nothing was done. Azure itself may know this operation.",
+    )

@@ -1,0 +1,132 @@
+"""The disk of a guest: where things are under its root, and what its absolute paths mean on the host."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+UNITS = "etc/systemd/system"
+# A path in a line of shell or in a unit: it starts a word, or follows what may stand before a path.
+_PATH = re.compile(r"""(?<![^\s'"=<>(|&;:,`@])/[A-Za-z0-9_.@%+~-]+(?:/[A-Za-z0-9_.@%+~-]+)*""")
+_PROGRAM_FOLDERS = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"})
+_PERSISTENT = ("bin", "etc/ssh", UNITS, "var/lib", "var/log")
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A directory of the host that a guest takes for `/`."""
+
+    root: Path
+    username: str
+
+    @property
+    def home(self) -> Path:
+        """The home directory of the admin user."""
+        return self.root / "home" / self.username
+
+    @property
+    def bin(self) -> Path:
+        """Programs that the guest has and the host has not, or must not lend."""
+        return self.root / "bin"
+
+    @property
+    def run(self) -> Path:
+        """What does not outlive a power cycle."""
+        return self.root / "run"
+
+    @property
+    def log(self) -> Path:
+        """Logs of the guest."""
+        return self.root / "var" / "log"
+
+    @property
+    def units(self) -> Path:
+        """Unit files that `systemctl` knows."""
+        return self.root / UNITS
+
+    @property
+    def authorized_keys(self) -> Path:
+        """Who may log in."""
+        return self.home / ".ssh" / "authorized_keys"
+
+    def prepare(self) -> None:
+        """Make the folders of a booting machine; `/run` is empty at every boot."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in _PERSISTENT:
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.authorized_keys.parent.mkdir(mode=0o700, exist_ok=True)
+        remove_tree(self.run)
+        self.run.mkdir()
+
+    def place(self, path: str) -> Path:
+        """Where a path of the guest is on the host: relative ones start at home, absolute ones at the root."""
+        clean = posixpath.normpath(posixpath.join(f"/home/{self.username}", path)).lstrip("/")
+        already = str(self.root).lstrip("/")
+        if clean == already or clean.startswith(f"{already}/"):
+            return Path("/") / clean
+        return self.root / clean
+
+    def rewrite(self, text: str) -> str:
+        """A line of the guest's with its absolute paths replaced by what they mean on the host."""
+        return _PATH.sub(lambda found: self._meaning(found.group()), text)
+
+    def _meaning(self, path: str) -> str:
+        """The guest's own where the guest has it, or its folder and the host has no such thing; else the host's."""
+        own = self.place(path)
+        if Path("/") / path.lstrip("/") == own:
+            return path
+        folder, name = posixpath.split(path)
+        if own.exists():
+            return str(own)
+        if folder in _PROGRAM_FOLDERS:
+            return self._program(path, name)
+        if folder != "/" and own.parent.is_dir() and not os.path.lexists(path):
+            return str(own)
+        return path
+
+    def _program(self, path: str, name: str) -> str:
+        """A program by its usual place: the guest's first, then the host's, then wherever the host keeps it."""
+        if (self.bin / name).exists():
+            return str(self.bin / name)
+        return path if Path(path).exists() else shutil.which(name) or path
+
+
+def write_whole(file: Path, content: str | bytes, mode: int = 0o644) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f".{file.name}.new")
+    beside.unlink(missing_ok=True)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as output:
+        output.write(content.encode() if isinstance(content, str) else content)
+    beside.chmod(mode)
+    beside.replace(file)
+
+
+def remove_tree(root: Path) -> None:
+    """Remove a directory with all that is in it, also what its owner may not write; absent is done."""
+    if not root.exists():
+        return
+    root.chmod(0o700)
+    for folder, names, _ in os.walk(root):
+        for name in names:
+            inner = Path(folder) / name
+            if not inner.is_symlink():
+                inner.chmod(0o700)
+    shutil.rmtree(root)
+
+
+@contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """A name for a Unix socket that fits the kernel's 107 bytes, however deep the disk lies; good while it is open."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

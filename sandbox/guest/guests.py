@@ -1,0 +1,76 @@
+"""All guests of a server, by the id of their machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from pathlib import Path
+
+from sandbox.guest import processes
+from sandbox.guest.disk import remove_tree
+from sandbox.guest.guest import Guest
+from sandbox.guest.spec import CommandResult, GuestNotRunningError, GuestSpec
+
+
+class Guests:
+    """Starts and stops guests. Calls for one machine wait for each other; machines do not."""
+
+    def __init__(self) -> None:
+        self._guests: dict[str, Guest] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def start(self, spec: GuestSpec) -> None:
+        """Power on, and return when SSH answers; a guest that runs is left alone."""
+        async with self._locks[spec.vm_id]:
+            if spec.vm_id not in self._guests:
+                guest = Guest(spec)
+                await guest.boot()
+                self._guests[spec.vm_id] = guest
+
+    async def stop(self, vm_id: str, root: Path | None = None) -> None:
+        """Power off: end the listener, the sessions and every process.
+
+        With its root, also what a former server left of a guest that this one did not start.
+        """
+        async with self._locks[vm_id]:
+            await self._stop(vm_id, root)
+
+    async def delete(self, vm_id: str, root: Path) -> None:
+        """Power off, and remove the disk."""
+        async with self._locks[vm_id]:
+            await self._stop(vm_id, root)
+            await asyncio.to_thread(remove_tree, root)
+
+    async def stop_all(self) -> None:
+        """Power off every guest; each is tried, then the first failure is raised."""
+        results = await asyncio.gather(*(self.stop(vm_id) for vm_id in list(self._guests)), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def run_command(self, vm_id: str, script: str, deadline_seconds: float) -> CommandResult:
+        """Run a script in the guest; TimeoutError past the deadline, when all that it started is ended."""
+        return await self._running(vm_id).run_command(script, deadline_seconds)
+
+    def set_gpu_gone(self, vm_id: str, gone: bool) -> None:
+        """Let the GPU fall off the bus, or be there again."""
+        self._running(vm_id).set_gpu_gone(gone)
+
+    def running(self, vm_id: str) -> bool:
+        """Whether it is powered on."""
+        return vm_id in self._guests
+
+    async def _stop(self, vm_id: str, root: Path | None) -> None:
+        guest = self._guests.get(vm_id)
+        if guest is not None:
+            # Forgotten only when it is off: a stop that was cut short or failed can be tried again.
+            await guest.shut_down()
+            del self._guests[vm_id]
+        elif root is not None:
+            await processes.end(processes.guest_tag(vm_id, root))
+
+    def _running(self, vm_id: str) -> Guest:
+        try:
+            return self._guests[vm_id]
+        except KeyError:
+            raise GuestNotRunningError(vm_id) from None

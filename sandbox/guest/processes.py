@@ -1,0 +1,185 @@
+"""How commands of a guest are started, and how all of them are found again and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from sandbox.guest.disk import Disk
+from sandbox.guest.spec import GuestSpec
+
+MARKER = "GPUINFRA_GUEST_MARKER"
+# systemd gives each start of a service one; here each background command has one too.
+INVOCATION = "INVOCATION_ID"
+GRACE_SECONDS = 1.5
+_KILL_SECONDS = 10.0
+_KEPT_OF_THE_SERVER = ("LANG", "TZ")
+
+
+class ProcessesLeftError(RuntimeError):
+    """Processes that even SIGKILL did not end within the deadline."""
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A variable in the environment by which processes are known, inherited by all that they start."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, told from a later one of the same number by when it started."""
+
+    pid: int
+    parent: int
+    session: int
+    started: int
+
+
+def guest_tag(vm_id: str, root: Path) -> Tag:
+    """The mark of every process of a guest: two servers may know machines of the same id, not at the same place."""
+    return Tag(MARKER, f"{vm_id}:{root.resolve()}")
+
+
+def environment(spec: GuestSpec, disk: Disk) -> dict[str, str]:
+    """The environment of a guest's command; of the server's own only PATH, language and time zone."""
+    mark = guest_tag(spec.vm_id, spec.root)
+    return {
+        **{name: os.environ[name] for name in _KEPT_OF_THE_SERVER if name in os.environ},
+        "SHELL": "/bin/bash",
+        **spec.environment,
+        "HOME": str(disk.home),
+        "USER": spec.username,
+        "LOGNAME": spec.username,
+        "PATH": f"{disk.bin}:{os.environ.get('PATH', os.defpath)}",
+        "GPUINFRA_GUEST_ROOT": str(disk.root),
+        "GPUINFRA_IMDS_ENDPOINT": spec.metadata_url,
+        mark.name: mark.value,
+    }
+
+
+async def run(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    output: BinaryIO,
+    errors: BinaryIO,
+    deadline_seconds: float,
+) -> int:
+    """Run a command in a session of its own until it exits; past the deadline it is ended and TimeoutError raised."""
+    tag = Tag(INVOCATION, environment.get(INVOCATION) or uuid.uuid4().hex)
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        env={**environment, tag.name: tag.value},
+        cwd=folder,
+        start_new_session=True,
+    )
+    try:
+        return await asyncio.wait_for(asyncio.shield(process.wait()), deadline_seconds)
+    except (TimeoutError, asyncio.CancelledError):
+        await end(tag)
+        await asyncio.wait_for(process.wait(), _KILL_SECONDS)
+        raise
+
+
+async def end(tag: Tag, grace_seconds: float = GRACE_SECONDS) -> int:
+    """End every process that carries the tag: ask, wait a little, then kill. Returns how many there were."""
+    found = await asyncio.to_thread(find, tag)
+    count = len(found)
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    asked: set[Process] = set()
+    while found:
+        if loop.time() - start > grace_seconds + _KILL_SECONDS:
+            raise ProcessesLeftError(f"{tag.value}: still there: {', '.join(str(process.pid) for process in found)}")
+        for process in found:
+            if loop.time() - start > grace_seconds:
+                send(process, signal.SIGKILL)
+            elif process not in asked:
+                asked.add(process)
+                send(process, signal.SIGTERM)
+                # A stopped process acts on SIGTERM only when it goes on.
+                send(process, signal.SIGCONT)
+        await asyncio.sleep(0.03)
+        found = await asyncio.to_thread(find, tag)
+    return count
+
+
+def find(tag: Tag) -> list[Process]:
+    """Every live process that carries the tag, is in a session with one that does, or descends from one.
+
+    The environment alone is not enough: a program may clear it, or write its title over it.
+    """
+    alive = {process.pid: process for process in _alive()}
+    wanted = f"{tag.name}={tag.value}".encode()
+    marked = {pid for pid in alive if wanted in _environ(pid)}
+    if tag.name == MARKER:
+        sessions = {alive[pid].session for pid in marked} - {os.getsid(0)}
+        marked |= {process.pid for process in alive.values() if process.session in sessions}
+    grown = -1
+    while grown != len(marked):
+        grown = len(marked)
+        marked |= {process.pid for process in alive.values() if process.parent in marked}
+    return [alive[pid] for pid in sorted(marked - set(_ourselves(alive)))]
+
+
+def send(process: Process, number: signal.Signals) -> None:
+    """Send a signal to exactly this process, never to a later one that got its number."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        now = _read_process(process.pid)
+        if now is not None and now.started == process.started:
+            signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(descriptor)
+
+
+def _ourselves(alive: Mapping[int, Process]) -> Iterator[int]:
+    pid = os.getpid()
+    while pid in alive:
+        yield pid
+        pid = alive[pid].parent
+
+
+def _alive() -> Iterator[Process]:
+    for entry in os.listdir("/proc"):  # noqa: PTH208 - names are all that is needed, of some thousands of entries
+        if entry.isdigit():
+            process = _read_process(int(entry))
+            if process is not None:
+                yield process
+
+
+def _read_process(pid: int) -> Process | None:
+    try:
+        content = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name stands in parentheses and may itself contain any of them: proc(5).
+    fields = content[content.rindex(b")") + 2 :].split()
+    if fields[0] in {b"Z", b"X"}:
+        return None
+    return Process(pid, parent=int(fields[1]), session=int(fields[3]), started=int(fields[19]))
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
+        return []

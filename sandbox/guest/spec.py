@@ -1,0 +1,54 @@
+"""What a guest is made from: plain values that the server decides on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPUs of a size, as the guest sees them: `memory_mib` is what one of them has left of its `fraction`."""
+
+    model: str
+    name: str
+    count: int
+    memory_mib: int
+    compute_capability: str
+    pci_device_id: str
+    driver_version: str
+    cuda_version: str
+    fraction: float = 1.0
+
+
+@dataclass(frozen=True)
+class GuestSpec:
+    """One guest. `root` is its disk: it persists over stop and start, and goes with delete."""
+
+    vm_id: str
+    name: str
+    root: Path
+    address: str
+    port: int
+    username: str
+    authorized_keys: tuple[str, ...]
+    custom_data: bytes | None
+    gpu: Gpu | None
+    metadata_url: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    sshd_refuses: bool = False
+    gpu_gone: bool = False
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """What a command of the guest left behind."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+
+
+class GuestNotRunningError(LookupError):
+    """The guest is not powered on."""

@@ -1,0 +1,200 @@
+"""The SSH server of a guest."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+
+import asyncssh
+from asyncssh.forward import SSHForwarder
+
+from sandbox.guest.disk import Disk, short_path, write_whole
+from sandbox.guest.host_keys import host_keys
+from sandbox.guest.processes import MARKER, environment
+from sandbox.guest.program import Launch, Program
+from sandbox.guest.session import GuestSession
+from sandbox.guest.spec import GuestSpec
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 5.0
+_KEEP_ALIVE_SECONDS = 30
+_DOCKER_SOCKETS = frozenset({"/var/run/docker.sock", "/run/docker.sock"})
+# What a client may not change by an environment request: by these the guest's processes are known and find home.
+_RESERVED = frozenset({MARKER, "GPUINFRA_GUEST_ROOT", "GPUINFRA_IMDS_ENDPOINT", "HOME", "USER", "LOGNAME", "SHELL"})
+
+
+class SshServer:
+    """Listens for one guest, and knows its connections and programs so that it can end them."""
+
+    def __init__(self, spec: GuestSpec, disk: Disk) -> None:
+        self._spec = spec
+        self._disk = disk
+        self._acceptor: asyncssh.SSHAcceptor | None = None
+        self.connections: set[asyncssh.SSHServerConnection] = set()
+        self._logins: dict[asyncssh.SSHServerConnection, str] = {}
+        self._programs: set[Program] = set()
+
+    async def start(self) -> None:
+        """Listen; when this returns, a client is answered."""
+        self._acceptor = await asyncssh.listen(
+            self._spec.address,
+            self._spec.port,
+            server_factory=lambda: _GuestLogin(self, self._spec, self._disk),
+            server_host_keys=host_keys(self._disk),
+            encoding=None,
+            line_editor=False,
+            agent_forwarding=False,
+            keepalive_interval=_KEEP_ALIVE_SECONDS,
+        )
+
+    async def close(self) -> None:
+        """Stop listening and drop every connection, as a machine does that loses its power."""
+        closing: list[Awaitable[None]] = []
+        if self._acceptor is not None:
+            self._acceptor.close()
+            closing.append(self._acceptor.wait_closed())
+            self._acceptor = None
+        for connection in list(self.connections):
+            connection.abort()
+            closing.append(connection.wait_closed())
+        await _finish(closing)
+
+    async def finish(self) -> None:
+        """Wait for the programs of sessions, whose processes were ended."""
+        await _finish([program.finished for program in self._programs])
+
+    def log_in(self, connection: asyncssh.SSHServerConnection) -> None:
+        """Note who is logged in, for `who` in the guest."""
+        peer = connection.get_extra_info("peername") or ("", 0)
+        since = time.strftime("%Y-%m-%d %H:%M")
+        self._logins[connection] = f"{self._spec.username:<8} ssh/{peer[1]:<8} {since} ({peer[0]})"
+        self._note_logins()
+
+    def log_out(self, connection: asyncssh.SSHServerConnection) -> None:
+        """Note who is gone."""
+        self.connections.discard(connection)
+        if self._logins.pop(connection, None) is not None:
+            self._note_logins()
+
+    def _note_logins(self) -> None:
+        # Connections may end while the disk is being removed.
+        if self._disk.run.is_dir():
+            write_whole(self._disk.run / "logins", "".join(f"{line}\n" for line in self._logins.values()))
+
+    def start_program(self, channel: asyncssh.SSHServerChannel[bytes]) -> Program:
+        """Start what a session asks for: a command, or a shell."""
+        terminal = channel.get_terminal_type()
+        command = channel.get_command()
+        launch = Launch(
+            command=["bash"] if command is None else ["bash", "-c", command],
+            environment={**self._session_environment(channel), **({"TERM": terminal} if terminal else {})},
+            folder=self._disk.home,
+            terminal_size=None if terminal is None else channel.get_terminal_size(),
+        )
+        program = Program(channel, launch)
+        self._programs.add(program)
+        program.finished.add_done_callback(lambda task: self._forget(program, task))
+        return program
+
+    def _forget(self, program: Program, task: asyncio.Task[None]) -> None:
+        self._programs.discard(program)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a session of %s broke off", self._spec.name, exc_info=task.exception())
+
+    def _session_environment(self, channel: asyncssh.SSHServerChannel[bytes]) -> dict[str, str]:
+        peer = channel.get_extra_info("peername") or ("", 0)
+        here = channel.get_extra_info("sockname") or ("", 0)
+        asked = {name: value for name, value in channel.get_environment().items() if name not in _RESERVED}
+        return {
+            **environment(self._spec, self._disk),
+            **asked,
+            "SSH_CLIENT": f"{peer[0]} {peer[1]} {here[1]}",
+            "SSH_CONNECTION": f"{peer[0]} {peer[1]} {here[0]} {here[1]}",
+        }
+
+
+class _GuestLogin(asyncssh.SSHServer):
+    """One connection: who may log in, and what may be forwarded."""
+
+    def __init__(self, server: SshServer, spec: GuestSpec, disk: Disk) -> None:
+        self._server = server
+        self._spec = spec
+        self._disk = disk
+        self._connection: asyncssh.SSHServerConnection | None = None
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+        self._server.connections.add(conn)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        if self._connection is not None:
+            self._server.log_out(self._connection)
+
+    def begin_auth(self, username: str) -> bool:
+        # Read at each login: the guest may have changed who is let in.
+        if username == self._spec.username and self._connection is not None:
+            try:
+                self._connection.set_authorized_keys(str(self._disk.authorized_keys))
+            except (OSError, ValueError) as error:
+                logger.info("nobody may log in to %s: %s", self._spec.name, error)
+        return True
+
+    def auth_completed(self) -> None:
+        if self._connection is not None:
+            self._server.log_in(self._connection)
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    def session_requested(self) -> GuestSession:
+        return GuestSession(self._disk, self._server.start_program)
+
+    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+        del dest_port, orig_host, orig_port
+        if _is_loopback(dest_host):
+            return True
+        raise asyncssh.ChannelOpenError(
+            asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, "the simulated guest forwards to loopback alone"
+        )
+
+    async def unix_connection_requested(  # type: ignore[override]
+        self, dest_path: str
+    ) -> SSHForwarder:
+        connection = self._connection
+        if connection is None:
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "no connection")
+        try:
+            with short_path(self._socket(dest_path)) as socket:
+                return await connection.forward_unix_connection(socket)
+        except OSError as error:
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(error)) from error
+
+    def _socket(self, path: str) -> Path:
+        """The guest's own socket; Docker's is the host's, at the place where the guest's `docker` looks for it."""
+        own = self._disk.place(path)
+        if own.exists() or path not in _DOCKER_SOCKETS:
+            return own
+        docker = self._spec.environment.get("DOCKER_HOST", "")
+        return Path(docker.removeprefix("unix://") if docker.startswith("unix://") else path)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _finish(things: list[Awaitable[None]]) -> None:
+    if things:
+        _, late = await asyncio.wait([asyncio.ensure_future(thing) for thing in things], timeout=_CLOSE_SECONDS)
+        for task in late:
+            task.cancel()

@@ -1,0 +1,176 @@
+"""The server process: one loop that answers requests, lets time pass, and hosts the guests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sandbox.app import make_app
+from sandbox.authority import make_identities
+from sandbox.certificates import make_certificates
+from sandbox.cloud import Cloud
+from sandbox.control import Control
+from sandbox.hosting import Host
+from sandbox.instance_metadata import metadata_app
+from sandbox.services.catalog import EFFECTS, ROUTES
+
+logger = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+TICK = 0.05
+"""How often time is looked at, in real seconds, when no request does."""
+KEEP = 1.0
+"""How often the time is written down, in real seconds: what a killed server may have to live again."""
+
+
+class _Protocol(H11Protocol):
+    """Shows the application its connection, so that a fault can cut it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, "transport": transport}
+
+
+class _Quiet(uvicorn.Server):
+    """A second web server in one process: signals are for the first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server:
+    """A sandbox in a folder, served on loopback until `stop`."""
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.folder = folder
+        self.authority_file, certificate, key = make_certificates(folder)
+        self.secret = _secret(folder / "secret")
+        self.cloud = Cloud(folder, ROUTES, EFFECTS)
+        make_identities(self.cloud.store)
+        self.socket = _listen(port)
+        self.port = self.socket.getsockname()[1]
+        self.cloud.base_url = f"https://localhost:{self.port}"
+        self.metadata_socket = _listen(0)
+        metadata_url = f"http://{HOST}:{self.metadata_socket.getsockname()[1]}"
+        self.host = Host(self.cloud, _ssh_port(self.cloud), metadata_url)
+        self._uvicorn = _web_server(
+            make_app(self.cloud, Control(self.cloud, self.secret)),
+            http=_Protocol,
+            ssl_certfile=str(certificate),
+            ssl_keyfile=str(key),
+        )
+        self._metadata = _Quiet(_web_server(metadata_app(self.cloud)).config)
+
+    async def run(self) -> None:
+        """Serve until `stop` is called."""
+        self.host.boot_all()
+        metadata = asyncio.create_task(self._metadata.serve([self.metadata_socket]))
+        async with self._ticking():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._uvicorn.serve([self.socket])
+        for connection in list(self._uvicorn.server_state.connections):
+            connection.transport.abort()  # its client does not let go of it
+        self._metadata.should_exit = True
+        await metadata
+        await self.host.stop()
+        self.cloud.clock.keep()
+        self.cloud.store.close()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are answered by now."""
+        return self._uvicorn.started
+
+    def stop(self) -> None:
+        """Let `run` come to its end."""
+        self._uvicorn.should_exit = True
+
+    @contextlib.asynccontextmanager
+    async def _ticking(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._tick())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _tick(self) -> None:
+        kept = 0.0
+        while True:
+            try:
+                self.cloud.settle()
+                self.host.carry_out()
+                if time.monotonic() - kept > KEEP:
+                    self.cloud.clock.keep()
+                    kept = time.monotonic()
+            except Exception:
+                logger.exception("while time passed")
+            await asyncio.sleep(TICK)
+
+    def describe(self) -> dict[str, Any]:
+        """What a client has to know."""
+        setting = self.cloud.store.setting
+        return {
+            "pid": os.getpid(),
+            "port": self.port,
+            "endpoint": self.cloud.base_url,
+            "authority": self.cloud.base_url,
+            "ca": str(self.authority_file),
+            "tenant": setting("tenant"),
+            "subscription": setting("subscription"),
+            "clientId": setting("client-id"),
+            "sshPort": self.host.ssh_port,
+        }
+
+
+def _web_server(app: Starlette, **settings: Any) -> uvicorn.Server:
+    common: dict[str, Any] = {
+        "log_config": None,
+        "access_log": False,
+        "lifespan": "off",
+        "timeout_graceful_shutdown": 2,
+    }
+    return uvicorn.Server(uvicorn.Config(app, **common, **settings))
+
+
+def _ssh_port(cloud: Cloud) -> int:
+    """The port that guests answer SSH on, each on an address of its own; the same for the life of the sandbox."""
+    port = cloud.store.setting("ssh-port")
+    if port is None:
+        with _listen(0) as probe:
+            port = probe.getsockname()[1]
+        cloud.store.set_setting("ssh-port", port)
+    return int(port)
+
+
+def _listen(port: int) -> socket.socket:
+    # With the protocol named, asyncio sets TCP_NODELAY; without, every answer waits 40 ms for an acknowledgement.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((HOST, port))
+    return listener
+
+
+def _secret(file: Path) -> str:
+    if not file.exists():
+        # Whole or not at all: an empty secret would let everybody in.
+        temporary = file.with_suffix(".new")
+        temporary.touch(mode=0o600)
+        temporary.write_text(secrets.token_urlsafe(32))
+        temporary.replace(file)
+    return file.read_text()

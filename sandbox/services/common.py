@@ -1,0 +1,161 @@
+"""What services share: names, groups, locations, tags, conditions, pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from sandbox.call import Answer, Call
+from sandbox.errors import ArmError, group_not_found, invalid_content, invalid_parameter, resource_not_found
+from sandbox.ids import ResourceId
+from sandbox.store import Resource
+
+PAGE = 250
+
+
+def require_object(call: Call) -> dict[str, Any]:
+    """The body, which has to be an object whose `properties`, if there, are one too."""
+    if not isinstance(call.body, dict):
+        raise invalid_content("The request content was invalid: a JSON object is expected.")
+    properties = call.body.get("properties")
+    if properties is not None and not isinstance(properties, dict):
+        raise invalid_content("The request content was invalid: 'properties' must be an object.")
+    return call.body
+
+
+def section(mapping: dict[str, Any], name: str, kind: type = dict) -> Any:
+    """A nested object or list of a body; an empty one where it is absent or null, an error where it is another type."""
+    value = mapping.get(name)
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise invalid_content(
+            f"The request content was invalid: '{name}' must be {'a list' if kind is list else 'an object'}."
+        )
+    return value
+
+
+def group_id(call: Call, group: str | None = None) -> str:
+    """The id of the call's resource group."""
+    return str(ResourceId(call.cloud.subscription, group or call["group"], "", ()))
+
+
+def require_subscription(call: Call) -> None:
+    """There is one subscription."""
+    if call["subscription"].lower() != call.cloud.subscription.lower():
+        raise ArmError(404, "SubscriptionNotFound", f"The subscription '{call['subscription']}' could not be found.")
+
+
+def require_group(call: Call, *, for_write: bool = False) -> Resource:
+    """The call's resource group. A write is refused while it is being deleted, a deletion is not."""
+    require_subscription(call)
+    group = call.cloud.store.get(group_id(call))
+    if group is None:
+        raise group_not_found(call["group"])
+    if for_write and call.method != "DELETE" and group.properties.get("provisioningState") == "Deleting":
+        message = f"The resource group '{group.name}' is in deprovisioning state and cannot perform this operation."
+        raise ArmError(409, "ResourceGroupBeingDeleted", message)
+    return group
+
+
+def resource_id(call: Call, namespace: str, *pairs: tuple[str, str]) -> str:
+    """An id in the call's group, with the group's own spelling."""
+    group = call.cloud.store.get(group_id(call))
+    return str(ResourceId(call.cloud.subscription, group.name if group else call["group"], namespace, pairs))
+
+
+def require_resource(call: Call, wanted: str, kind: str, name: str) -> Resource:
+    """A resource by id, or ARM's 404: for the group first, then for the resource."""
+    require_group(call)
+    found = call.cloud.store.get(wanted)
+    if found is None:
+        raise resource_not_found(kind, name, call["group"])
+    return found
+
+
+def require_location(call: Call, body: dict[str, Any], kind: str) -> str:
+    """The body's location in Azure's own spelling."""
+    wanted = body.get("location")
+    if not isinstance(wanted, str) or not wanted:
+        raise ArmError(400, "LocationRequired", "The location property is required for this definition.")
+    region = call.cloud.catalogue.region(wanted)
+    if region is None:
+        raise ArmError(
+            400,
+            "LocationNotAvailableForResourceType",
+            f"The provided location '{wanted}' is not available for resource type '{kind}'.",
+        )
+    return str(region.name)
+
+
+def check_name(name: str, pattern: str, what: str) -> None:
+    """A resource's own rule for names."""
+    if not re.fullmatch(pattern, name):
+        raise ArmError(400, "InvalidResourceName", f"Resource name {name} is invalid. {what}", details=[])
+
+
+def check_tags(body: dict[str, Any]) -> dict[str, str]:
+    """Tags by Azure's rules: at most fifty, names up to 512 and values up to 256 characters."""
+    tags = section(body, "tags")
+    if len(tags) > 50:
+        raise ArmError(400, "InvalidTagCount", f"The tag count '{len(tags)}' exceeds the maximum of 50.")
+    if len({name.lower() for name in tags}) < len(tags):
+        raise ArmError(400, "InvalidTagNames", "The tag names must be unique, without regard to case.")
+    for name, value in tags.items():
+        if not 0 < len(name) <= 512 or re.search(r"[<>%&\\?/\x00-\x1f]", name):
+            raise ArmError(
+                400, "InvalidTagNameCharacters", f"The tag name '{name}' has reserved characters or a wrong length."
+            )
+        if not isinstance(value, str):
+            raise invalid_content(f"The value of the tag '{name}' must be a text.")
+        if len(value) > 256:
+            raise ArmError(400, "InvalidTagValue", f"The value of the tag '{name}' is longer than 256 characters.")
+    return dict(tags)
+
+
+def check_conditions(call: Call, existing: Resource | None) -> None:
+    """If-Match and If-None-Match."""
+    unless, only = call.headers.get("if-none-match"), call.headers.get("if-match")
+    failed = (unless == "*" and existing is not None) or (
+        only is not None and (existing is None or (only != "*" and only.strip('"W/') != existing.etag.strip('"W/')))
+    )
+    if failed or (unless and existing is not None and unless.strip('"W/') == existing.etag.strip('"W/')):
+        raise ArmError(
+            412, "PreconditionFailed", "The condition specified using HTTP conditional header(s) is not met."
+        )
+
+
+def page(
+    call: Call,
+    *,
+    kind: str | None = None,
+    group: str | None = None,
+    show: Callable[[Resource], Any],
+    wanted: Callable[[Resource], bool] | None = None,
+) -> Answer:
+    """A page of resources, with a `nextLink` where there are more. `$top` makes pages smaller."""
+    top = call.query.get("$top", str(PAGE))
+    if not top.isdigit() or int(top) < 1:
+        raise invalid_parameter("$top", f"The value '{top}' of the query parameter $top is invalid.")
+    size, after = min(int(top), PAGE), call.query.get("$skiptoken", "")
+    value: list[Any] = []
+    while len(value) < size:
+        batch = call.cloud.store.resources(kind=kind, group=group, after=after, limit=PAGE + 1)
+        for resource in batch:
+            if len(value) == size:
+                break
+            after = resource.key
+            if wanted is None or wanted(resource):
+                value.append(show(resource))
+        if len(batch) <= PAGE:
+            more = bool(batch) and batch[-1].key != after
+            break
+    else:
+        more = bool(call.cloud.store.resources(kind=kind, group=group, after=after, limit=1))
+    body: dict[str, Any] = {"value": value}
+    if more:
+        kept = "&".join(f"{quote(name)}={quote(value)}" for name, value in call.query.items() if name != "$skiptoken")
+        body["nextLink"] = f"{call.base_url}{call.path}?{kept}&$skiptoken={quote(after, safe='')}"
+    return Answer(200, body)

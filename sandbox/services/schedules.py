@@ -1,0 +1,221 @@
+"""Microsoft.DevTestLab's daily shutdown of a machine. It really fires."""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from datetime import datetime, time, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from sandbox.call import Answer, Call
+from sandbox.clock import stamp
+from sandbox.cloud import Cloud, Effects
+from sandbox.errors import ArmError, invalid_parameter, outside_the_slice
+from sandbox.ids import parse_id
+from sandbox.inner_calls import call_inside
+from sandbox.routes import GROUP, SUBSCRIPTION, Routes, merge
+from sandbox.services.common import (
+    check_name,
+    check_tags,
+    page,
+    require_group,
+    require_location,
+    require_object,
+    require_resource,
+    require_subscription,
+    resource_id,
+    section,
+)
+from sandbox.services.providers import registration
+from sandbox.store import Resource
+from sandbox.time_zones import find_zone
+
+logger = logging.getLogger(__name__)
+
+routes = Routes()
+effects = Effects()
+
+NAMESPACE = "Microsoft.DevTestLab"
+KIND = f"{NAMESPACE}/schedules"
+TASK = "ComputeVmShutdownTask"
+_ALL = f"{GROUP}/providers/{KIND}"
+_ONE = f"{_ALL}/{{name}}"
+_GIVEN = ("status", "taskType", "dailyRecurrence", "timeZoneId", "notificationSettings", "targetResourceId")
+
+
+@routes.add("PUT", _ONE)
+def put_schedule(call: Call) -> Answer:
+    """Make or replace a schedule, at once. Azure answers 201 to both."""
+    require_group(call, for_write=True)
+    _check_registration(call.cloud)
+    check_name(call["name"], r"(?i)shutdown-computevm-[\w.-]{1,64}", "It must be shutdown-computevm-<machine>.")
+    body = require_object(call)
+    location = require_location(call, body, KIND)
+    existing = call.cloud.store.get(_id(call))
+    schedule = existing or Resource(_id(call), location, {})
+    given = _checked(call, section(body, "properties"))
+    old = existing.properties if existing else {}
+    properties = {
+        **given,
+        "createdDate": old.get("createdDate", stamp(call.cloud.now)),
+        "provisioningState": "Succeeded",
+        "uniqueIdentifier": old.get("uniqueIdentifier", str(uuid.uuid4())),
+    }
+    schedule.body = _body(call, schedule, location, properties)
+    if body.get("tags") is not None:
+        schedule.body["tags"] = check_tags(body)
+    _keep(call.cloud, schedule)
+    return Answer(201, schedule.body)
+
+
+@routes.add("GET", _ONE)
+def get_schedule(call: Call) -> Answer:
+    """Read a schedule."""
+    return Answer(200, _require(call).body)
+
+
+@routes.add("PATCH", _ONE)
+def patch_schedule(call: Call) -> Answer:
+    """Change a schedule."""
+    require_group(call, for_write=True)
+    schedule, body = _require(call), require_object(call)
+    if body.get("tags") is not None:
+        schedule.body["tags"] = check_tags(body)
+    changed = merge(schedule.properties, section(body, "properties"))
+    schedule.properties.update(_checked(call, changed))
+    _keep(call.cloud, schedule)
+    return Answer(200, schedule.body)
+
+
+@routes.add("DELETE", _ONE)
+def delete_schedule(call: Call) -> Answer:
+    """Delete a schedule; it will not fire again."""
+    require_group(call)
+    schedule = call.cloud.store.get(_id(call))
+    if schedule is None:
+        return Answer(204)
+    _cancel(call.cloud, schedule)
+    call.cloud.store.delete(schedule.id)
+    return Answer(200)
+
+
+@routes.add("GET", _ALL)
+def list_in_group(call: Call) -> Answer:
+    """Every schedule of a group."""
+    return page(call, kind=KIND, group=require_group(call).name, show=lambda schedule: schedule.body)
+
+
+@routes.add("GET", f"{SUBSCRIPTION}/providers/{KIND}")
+def list_all(call: Call) -> Answer:
+    """Every schedule."""
+    require_subscription(call)
+    return page(call, kind=KIND, show=lambda schedule: schedule.body)
+
+
+@effects.add("schedule-fire")
+def fire(cloud: Cloud, payload: dict[str, Any]) -> None:
+    """It is time: deallocate the machine. Where that fails there is another day."""
+    schedule = cloud.store.get(payload["schedule"])
+    if schedule is None or schedule.hidden.get("ticket") != payload["ticket"]:
+        return
+    schedule.hidden.pop("event", None)
+    _keep(cloud, schedule)
+    target = schedule.properties["targetResourceId"]
+    try:
+        call_inside(cloud, "POST", f"{target}/deallocate")
+    except ArmError as error:
+        logger.warning("schedule %s: %s", schedule.name, error)
+
+
+def next_time(now: float, clock_time: str, zone: ZoneInfo) -> float:
+    """When a clock in the zone shows a time (HHMM) next, after now.
+
+    A time that a change of the clocks leaves out comes as much later, one that comes twice counts the first time.
+    """
+    wanted = time(int(clock_time[:2]), int(clock_time[2:]))
+    day = datetime.fromtimestamp(now, zone).date() - timedelta(days=1)
+    while (due := datetime.combine(day, wanted, zone).timestamp()) <= now:
+        day += timedelta(days=1)
+    return due
+
+
+def _id(call: Call) -> str:
+    return resource_id(call, NAMESPACE, ("schedules", call["name"]))
+
+
+def _require(call: Call) -> Resource:
+    return require_resource(call, _id(call), KIND, call["name"])
+
+
+def _check_registration(cloud: Cloud) -> None:
+    if registration(cloud, NAMESPACE) != "Registered":
+        message = (
+            f"The subscription is not registered to use namespace '{NAMESPACE}'. See https://aka.ms/rps-not-found for "
+            "how to register subscriptions."
+        )
+        detail = {"code": "MissingSubscriptionRegistration", "target": NAMESPACE, "message": message}
+        raise ArmError(409, "MissingSubscriptionRegistration", message, details=[detail])
+
+
+def _checked(call: Call, properties: dict[str, Any]) -> dict[str, Any]:
+    """What a caller may say of a schedule, by DevTestLab's rules."""
+    if (task := properties.get("taskType", TASK)) != TASK:
+        raise outside_the_slice(call.method, f"{call.path} with taskType {task}")
+    status = properties.get("status", "Enabled")
+    if status not in ("Enabled", "Disabled"):
+        raise invalid_parameter("status", f"The value '{status}' of status is neither Enabled nor Disabled.")
+    clock_time = section(properties, "dailyRecurrence").get("time")
+    if not isinstance(clock_time, str) or not re.fullmatch(r"([01][0-9]|2[0-3])[0-5][0-9]", clock_time):
+        raise invalid_parameter("dailyRecurrence.time", f"The time '{clock_time}' is not of the form HHMM.")
+    zone = properties.get("timeZoneId", "UTC")
+    if not isinstance(zone, str) or find_zone(zone) is None:
+        raise invalid_parameter("timeZoneId", f"The time zone '{zone}' is not known.")
+    section(properties, "notificationSettings")
+    target = properties.get("targetResourceId")
+    if not _is_machine(call.cloud, target):
+        raise invalid_parameter("targetResourceId", f"The value '{target}' is no virtual machine's id.")
+    full = {"status": status, "taskType": TASK, "timeZoneId": zone, **properties}
+    return {name: full[name] for name in _GIVEN if full.get(name) is not None}
+
+
+def _is_machine(cloud: Cloud, target: Any) -> bool:
+    try:
+        parsed = parse_id(target) if isinstance(target, str) else None
+    except ValueError:
+        return False
+    return (
+        parsed is not None
+        and parsed.subscription.lower() == cloud.subscription.lower()
+        and parsed.type.lower() == "microsoft.compute/virtualmachines"
+    )
+
+
+def _body(call: Call, schedule: Resource, location: str, properties: dict[str, Any]) -> dict[str, Any]:
+    # DevTestLab writes ids and types in lower case.
+    return {
+        "properties": properties,
+        "location": location,
+        "id": f"/subscriptions/{call.cloud.subscription}/resourcegroups/{schedule.group}/providers/{KIND.lower()}/"
+        f"{schedule.name}",
+        "name": schedule.name,
+        "type": KIND.lower(),
+    }
+
+
+def _cancel(cloud: Cloud, schedule: Resource) -> None:
+    if "event" in schedule.hidden:
+        cloud.store.remove_event(schedule.hidden.pop("event"))
+
+
+def _keep(cloud: Cloud, schedule: Resource) -> None:
+    """Keep a schedule, and let it fire at its next time if it is enabled."""
+    _cancel(cloud, schedule)
+    properties = schedule.properties
+    zone = find_zone(properties["timeZoneId"])
+    if properties["status"] == "Enabled" and zone is not None:
+        due = next_time(cloud.now, properties["dailyRecurrence"]["time"], zone)
+        ticket = schedule.hidden["ticket"] = str(uuid.uuid4())
+        schedule.hidden["event"] = cloud.schedule(due, "schedule-fire", {"schedule": schedule.id, "ticket": ticket})
+    cloud.store.put(schedule, cloud.now)

@@ -1,0 +1,122 @@
+"""The real `az` program against the embedded Azure."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.sandbox.conftest import Sandbox
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = ROOT / ".venv-az" / "bin" / "az"
+
+Az = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    running = Sandbox(tmp_path_factory.mktemp("az") / "sandbox")
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def az(cloud: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Az:
+    """Run `az` logged in to the sandbox; what it prints as data."""
+    if not PROGRAM.exists():
+        reason = "no az program in .venv-az: scripts/azure-cli installs it"
+        if os.environ.get("GPUINFRA_REQUIRE_REAL"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("az-home")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "AZURE_CONFIG_DIR": str(folder / "azure"),
+        "REQUESTS_CA_BUNDLE": str(cloud.server.authority_file),
+        "AZURE_CORE_INSTANCE_DISCOVERY": "false",
+        "AZURE_CORE_COLLECT_TELEMETRY": "false",
+        "AZURE_CORE_ONLY_SHOW_ERRORS": "true",
+        "AZURE_EXTENSION_USE_DYNAMIC_INSTALL": "no",
+    }
+
+    def run(*words: str, fails: str | None = None) -> Any:
+        done = subprocess.run(
+            [PROGRAM, *words, "--output", "json"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        if fails is not None:
+            assert done.returncode != 0
+            assert fails in done.stderr
+            return None
+        assert done.returncode == 0, f"az {' '.join(words)}\n{done.stderr}"
+        return json.loads(done.stdout) if done.stdout.strip() else None
+
+    setting = cloud.server.cloud.store.setting
+    run("cloud", "register", "-n", "Sandbox", "--endpoint-resource-manager", cloud.endpoint)
+    run("cloud", "set", "-n", "Sandbox")
+    login = ("--service-principal", "-u", setting("client-id"), "-p", setting("client-secret"), "-t", setting("tenant"))
+    (subscription,) = run("login", *login)
+    assert subscription["id"] == cloud.subscription
+    return run
+
+
+def test_groups(az: Az) -> None:
+    assert (
+        az("group", "create", "-n", "az-groups", "-l", "southcentralus")["properties"]["provisioningState"]
+        == "Succeeded"
+    )
+    assert az("group", "show", "-n", "AZ-groups")["name"] == "az-groups"
+    assert "az-groups" in [group["name"] for group in az("group", "list")]
+    az("group", "delete", "-n", "az-groups", "--yes")
+    az("group", "show", "-n", "az-groups", fails="ResourceGroupNotFound")
+
+
+def test_offers(az: Az) -> None:
+    usage = {each["name"]["value"]: each for each in az("vm", "list-usage", "-l", "southcentralus")}
+    assert usage["Standard NCASv3_T4 Family"]["currentValue"] in {0, "0"}
+    skus = az("vm", "list-skus", "-l", "southcentralus", "--size", "Standard_NC", "--all")
+    assert "Standard_NC4as_T4_v3" in [sku["name"] for sku in skus]
+    image = az("vm", "image", "show", "-l", "southcentralus", "--urn", "microsoft-dsvm:ubuntu-2204:2204-gen2:latest")
+    assert image["hyperVGeneration"] == "V2"
+
+
+def test_the_life_of_a_machine(az: Az, cloud: Sandbox, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True, timeout=30)
+    group = ("-g", "az-life")
+    az("group", "create", "-n", "az-life", "-l", "southcentralus")
+    made = az(
+        *("vm", "create", *group, "-n", "dsvm", "--size", "Standard_NC4as_T4_v3", "--admin-username", "azureuser"),
+        *("--image", "microsoft-dsvm:ubuntu-2204:2204-gen2:latest", "--ssh-key-values", f"{key}.pub"),
+        *("--security-type", "Standard", "--nsg-rule", "SSH", "--public-ip-sku", "Standard"),
+    )
+    assert made["powerState"] == "VM running"
+    assert made["publicIpAddress"].startswith("127.")
+    (listed,) = az("vm", "list", "-d", *group)
+    assert (listed["name"], listed["powerState"]) == ("dsvm", "VM running")
+    (nsg,) = az("network", "nsg", "list", *group)
+    rules = az("network", "nsg", "rule", "list", *group, "--nsg-name", nsg["name"])
+    assert [rule["destinationPortRange"] for rule in rules] == ["22"]
+    machine = (*group, "-n", "dsvm")
+    az("vm", "auto-shutdown", *machine, "--time", "1900")
+    az("vm", "deallocate", *machine)
+    assert az("vm", "show", "-d", *machine)["powerState"] == "VM deallocated"
+    az("vm", "start", *machine)
+    az("vm", "stop", *machine)
+    assert az("vm", "show", "-d", *machine)["powerState"] == "VM stopped"
+    (billed,) = [each for each in cloud.control("GET", "bill")["machines"] if each["name"] == "dsvm"]
+    assert [state["state"] for state in billed["timeline"]][-1] == "stopped"
+    az("vm", "auto-shutdown", *machine, "--off")
+    az("vm", "delete", *machine, "--yes")
+    az("vm", "show", *machine, fails="ResourceNotFound")
+    az("group", "delete", "-n", "az-life", "--yes")
+    assert "az-life" not in [each["name"] for each in az("group", "list")]

@@ -1,0 +1,277 @@
+"""The sandbox's own endpoints: who may ask, what they take, what they do."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sandbox.client import Client, RefusedError, UnreachableError
+from sandbox.description import Description, from_json
+from sandbox.faults import NAMES
+from tests.integration.sandbox.conftest import Sandbox
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """One sandbox for all the tests that change nothing in it."""
+    running = Sandbox(tmp_path_factory.mktemp("control") / "sandbox")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def asker(untouched: Sandbox) -> Client:
+    return client_of(untouched)
+
+
+@pytest.fixture
+def client(sandbox: Sandbox) -> Client:
+    return client_of(sandbox)
+
+
+def client_of(sandbox: Sandbox) -> Client:
+    return Client(sandbox.folder, description_of(sandbox))
+
+
+def description_of(sandbox: Sandbox) -> Description:
+    return from_json({**sandbox.server.describe(), "started": "2026-01-01T00:00:00+00:00"})
+
+
+def refusal(client: Client, path: str, payload: dict[str, Any]) -> str:
+    with pytest.raises(RefusedError) as caught:
+        client.post(path, payload)
+    assert caught.value.status == 400
+    return str(caught.value)
+
+
+def test_nothing_is_told_without_the_secret(untouched: Sandbox) -> None:
+    for headers in ({}, {"x-sandbox-secret": "guess"}, {"x-sandbox-secret": "ü"}):
+        status, _, body = untouched.http("GET", "/_sandbox/credentials", token=True, headers=headers)
+        assert (status, body["error"]["code"]) == (401, "SecretRequired")
+    assert (untouched.folder / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_client_says_who_does_not_answer(untouched: Sandbox) -> None:
+    elsewhere = from_json({**description_of(untouched).as_json(), "port": 1})
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 does not answer"):
+        Client(untouched.folder, elsewhere).get("status")
+
+
+def test_an_unknown_endpoint_names_those_there_are(asker: Client) -> None:
+    with pytest.raises(RefusedError, match="POST clok; there are: GET status") as caught:
+        asker.post("clok", {})
+    assert caught.value.status == 404
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{", b"null", b"\xff", b"[" * 100_000])
+def test_a_body_that_is_no_object_is_refused(untouched: Sandbox, content: bytes) -> None:
+    headers = {"x-sandbox-secret": untouched.server.secret}
+    status, _, body = untouched.http("POST", "/_sandbox/clock", content, token=False, headers=headers)
+    assert (status, body["error"]["code"]) == (400, "BadRequest")
+
+
+def test_status_counts_what_there_is(sandbox: Sandbox, client: Client) -> None:
+    before = client.get("status")
+    assert (before["profile"], before["speed"]) == ("instant", 1.0)
+    assert [before[name] for name in ("resources", "machines", "requests", "faults")] == [0, 0, 0, 0]
+    sandbox.resource.resource_groups.create_or_update("demo", {"location": "eastus"})
+    client.post("faults", {"name": "Conflict", "resource": "other"})
+    after = client.get("status")
+    assert [after[name] for name in ("resources", "machines", "requests", "faults")] == [1, 0, 1, 1]
+
+
+def test_the_log_has_every_request_once(sandbox: Sandbox, client: Client) -> None:
+    groups = sandbox.resource.resource_groups
+    groups.create_or_update("demo", {"location": "eastus"})
+    groups.get("demo")
+    first, second = client.get("log")["requests"]
+    assert (first["method"], first["status"], second["method"], second["status"]) == ("PUT", 201, "GET", 200)
+    assert first["path"].endswith("/resourcegroups/demo")
+    assert first["start"] <= first["end"] <= second["start"]
+    assert client.get(f"log?after={first['number']}")["requests"] == [second]
+    assert "secret" not in json.dumps([first, second]).lower()
+
+
+@pytest.mark.parametrize("after", ["x", "-1", "1.5", "9" * 30, "%C2%B2"])
+def test_the_log_is_asked_by_number(asker: Client, after: str) -> None:
+    with pytest.raises(RefusedError, match="number of a request"):
+        asker.get(f"log?after={after}")
+
+
+def test_the_clock_goes_where_it_is_set(client: Client) -> None:
+    before = client.get("clock")
+    stepped = client.post("clock", {"advance": 5 * 3600})
+    assert 5 * 3600 <= stepped["now"] - before["now"] < 5 * 3600 + 30
+    assert datetime.fromisoformat(stepped["time"]) == pytest.approx(
+        datetime.fromtimestamp(stepped["now"], UTC), abs=timedelta(milliseconds=1)
+    )
+    assert client.post("clock", {"speed": 3600})["speed"] == 3600
+    client.post("clock", {"speed": 0.5})
+    assert client.get("clock")["speed"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        ({"speed": 0}, "speed must be more than 0"),
+        ({"speed": -1}, "speed must be more than 0"),
+        ({"speed": 1e9}, "at most 100000"),
+        ({"speed": float("nan")}, "speed must be"),
+        ({"speed": True}, "speed must be a number"),
+        ({"speed": "60"}, "speed must be a number"),
+        ({"advance": -1}, "time goes forward only"),
+        ({"advance": 1e12}, "ten years at most"),
+        ({"advance": float("inf")}, "advance must be a number"),
+        ({"advance": 10**400}, "advance must be a number"),
+        ({"advance": None}, "advance must be a number"),
+        ({"pace": 2}, "no such field: 'pace'; there are: speed, advance"),
+        ({"speed": 5, "advance": -1}, "time goes forward only"),
+    ],
+)
+def test_an_absurd_clock_is_refused(asker: Client, payload: dict[str, Any], says: str) -> None:
+    before = asker.get("clock")
+    assert says in refusal(asker, "clock", payload)
+    after = asker.get("clock")
+    assert after["speed"] == before["speed"]
+    assert after["now"] - before["now"] < 10
+
+
+def test_time_has_an_end(client: Client) -> None:
+    for _ in range(17):
+        client.post("clock", {"advance": 3660 * 86_400})
+    assert "2200" in refusal(client, "clock", {"advance": 3660 * 86_400})
+
+
+def test_a_profile_is_one_of_two(sandbox: Sandbox, client: Client) -> None:
+    assert client.post("profile", {"profile": "realistic"}) == {"profile": "realistic"}
+    for wrong in ("fast", None, 3, ["instant"]):
+        assert "it can be: instant, realistic" in refusal(client, "profile", {"profile": wrong})
+    assert client.get("profile") == {"profile": "realistic"}
+
+
+def test_a_limit_is_kept_for_whoever_needs_it(sandbox: Sandbox, client: Client) -> None:
+    client.post("quota", {"region": "East US", "family": "CORES", "limit": 7})
+    client.post("quota", {"region": "eastus", "family": "lowPriorityCores", "limit": 0})
+    kept = {"eastus": {"cores": 7, "lowPriorityCores": 0}}
+    assert client.get("quota") == {"limits": kept}
+    assert sandbox.server.cloud.store.setting("quota-limits") == kept
+    listed = {usage.name.value: usage.limit for usage in sandbox.compute.usage.list("eastus")}
+    assert listed["cores"] == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"region": "moon"}, "no region"),
+        ({"region": None}, "no region"),
+        ({"family": "fast"}, "it can be: "),
+        ({"limit": -1}, "whole number from 0"),
+        ({"limit": 1.5}, "whole number from 0"),
+        ({"limit": True}, "whole number from 0"),
+        ({"size": 1}, "no such field"),
+    ],
+)
+def test_an_absurd_limit_is_refused(asker: Client, change: dict[str, Any], says: str) -> None:
+    assert says in refusal(asker, "quota", {"region": "eastus", "family": "cores", "limit": 1, **change})
+    assert asker.get("quota") == {"limits": {}}
+
+
+def test_faults_are_listed_and_cleared(client: Client) -> None:
+    fault = client.post("faults", {"name": "Conflict", "method": "put", "region": "East US", "retryAfter": 3})
+    assert fault == {
+        "name": "Conflict",
+        "method": "PUT",
+        "region": "eastus",
+        "retryAfter": 3,
+        "count": 1,
+        "id": fault["id"],
+    }
+    assert client.get("faults") == {"faults": [fault]}
+    assert client.delete("faults") == {"faults": []}
+    assert client.get("faults") == {"faults": []}
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ({}, "there are: SkuNotAvailable"),
+        ({"name": "conflict"}, "there are: SkuNotAvailable"),
+        ({"name": ["Conflict"]}, "there are: SkuNotAvailable"),
+        ({"name": "Conflict", "when": "now"}, "no field 'when'; there are: name, method"),
+        ({"name": "Conflict", "method": "FETCH"}, "it can be: GET, HEAD"),
+        ({"name": "Conflict", "method": 5}, "it can be: GET, HEAD"),
+        ({"name": "Conflict", "type": ""}, "type must be a text"),
+        ({"name": "Conflict", "resource": 7}, "resource must be a text"),
+        ({"name": "Conflict", "message": "x" * 2000}, "message must be a text"),
+        ({"name": "Conflict", "region": "moon"}, "no region"),
+        ({"name": "Conflict", "count": -1}, "count must be a whole number"),
+        ({"name": "Conflict", "count": 1.5}, "count must be a whole number"),
+        ({"name": "Conflict", "count": True}, "count must be a whole number"),
+        ({"name": "Conflict", "retryAfter": "soon"}, "retryAfter must be a whole number"),
+        ({"name": "Conflict", "operation": 1}, "operation must be true or false"),
+        ({"name": "Conflict", "seconds": 5}, "seconds goes with slow"),
+        ({"name": "slow", "seconds": 0}, "seconds must be a number"),
+        ({"name": "slow", "seconds": 1e9}, "at most 86400"),
+        ({"name": "slow", "message": "x"}, "message goes with an error"),
+        ({"name": "drop-after", "operation": True}, "operation goes with"),
+        ({"name": "AllocationFailed", "retryAfter": 1}, "retryAfter goes with"),
+        ({"name": "evict"}, "evict needs resource"),
+    ],
+)
+def test_a_fault_that_makes_no_sense_is_refused(asker: Client, fault: dict[str, Any], says: str) -> None:
+    assert says in refusal(asker, "faults", fault)
+    assert asker.get("faults") == {"faults": []}
+
+
+def test_every_fault_there_is_can_be_armed(client: Client) -> None:
+    for name in NAMES:
+        if name != "evict":
+            client.post("faults", {"name": name, "resource": "nothing"})
+    assert len(client.get("faults")["faults"]) == len(NAMES) - 1
+
+
+def test_only_a_machine_is_evicted(asker: Client) -> None:
+    assert "no machine is called 'ghost'" in refusal(asker, "evict", {"machine": "ghost"})
+    assert "no machine is called 'ghost'" in refusal(asker, "faults", {"name": "evict", "resource": "ghost"})
+
+
+def test_reset_forgets_all_but_who_it_is(sandbox: Sandbox, client: Client) -> None:
+    credentials = client.get("credentials")
+    client.post("clock", {"advance": 3600, "speed": 10})
+    client.post("profile", {"profile": "realistic"})
+    client.post("quota", {"region": "eastus", "family": "cores", "limit": 7})
+    sandbox.resource.resource_groups.create_or_update("demo", {"location": "eastus"})
+    client.post("faults", {"name": "Conflict"})
+    cloud = sandbox.server.cloud
+    with cloud.store.transaction():
+        cloud.meter.change("/vm", "vm", "running", 1.0, cloud.now)
+    assert len(client.get("bill")["machines"]) == 1
+    before = client.get("clock")
+    after = client.post("reset", {})
+    assert [after[name] for name in ("resources", "machines", "requests", "faults")] == [0, 0, 0, 0]
+    assert client.get("bill") == {"schemaVersion": 1, "machines": []}
+    assert client.get("quota") == {"limits": {}}
+    assert client.get("credentials") == credentials
+    assert (after["profile"], after["speed"]) == ("realistic", 10)
+    assert after["now"] >= before["now"]
+    assert [group.name for group in sandbox.resource.resource_groups.list()] == []
+
+
+def test_a_bill_has_the_shape_that_is_promised(sandbox: Sandbox, client: Client) -> None:
+    cloud = sandbox.server.cloud
+    with cloud.store.transaction():
+        cloud.meter.change("/vm", "vm", "running", 2.0, cloud.now)
+    client.post("clock", {"advance": 3600})
+    with cloud.store.transaction():
+        cloud.meter.change("/vm", "vm", "deallocated", 2.0, cloud.now)
+    client.post("clock", {"advance": 3600})
+    (machine,) = client.get("bill")["machines"]
+    assert (machine["name"], machine["powerState"]) == ("vm", "deallocated")
+    assert 3600 <= machine["billedSeconds"] < 3630
+    assert machine["costUsd"] == pytest.approx(machine["billedSeconds"] / 1800, abs=1e-4)
+    assert [entry["state"] for entry in machine["timeline"]] == ["running", "deallocated"]
+    running, deallocated = machine["timeline"]
+    assert running["to"] == deallocated["from"]
+    assert deallocated["to"] is None

@@ -1,0 +1,174 @@
+"""A machine of the cloud has a guest that answers SSH, from power-on to deletion and over a restart of the server."""
+
+import base64
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+
+from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.machine_help import Place, profile
+
+
+class Machine:
+    """A machine with a public address, and a key to it."""
+
+    def __init__(self, sandbox: Sandbox, custom_data: str = "", faults: tuple[str, ...] = ()) -> None:
+        self.key = paramiko.RSAKey.generate(2048)
+        self.place = Place(sandbox)
+        # Elsewhere machines have no guests, to be quick.
+        sandbox.control("DELETE", "faults")
+        for name in faults:
+            sandbox.control("POST", "faults", {"name": name, "resource": "m", "count": 0})
+        user = profile()
+        user["linuxConfiguration"]["ssh"]["publicKeys"][0]["keyData"] = f"ssh-rsa {self.key.get_base64()} test"
+        if custom_data:
+            user["customData"] = base64.b64encode(custom_data.encode()).decode()
+        network = {
+            "networkInterfaces": [{"id": self.place.interface("m-nic", "m-ip"), "properties": {"primary": True}}]
+        }
+        self.made = self.place.make("m", osProfile=user, networkProfile=network)
+        address: Any = sandbox.network.public_ip_addresses.get(self.place.group, "m-ip")
+        self.address, self.port = str(address.ip_address), sandbox.server.host.ssh_port
+
+    def connect(self, seconds: float = 20) -> paramiko.SSHClient:
+        """An SSH connection, once the guest is up."""
+        deadline = time.monotonic() + seconds
+        while True:
+            client = paramiko.SSHClient()
+            client.set_missing_host_key_policy(paramiko.MissingHostKeyPolicy())
+            try:
+                client.connect(
+                    self.address,
+                    self.port,
+                    "ada",
+                    pkey=self.key,
+                    timeout=5,
+                    allow_agent=False,
+                    look_for_keys=False,
+                )
+            except (OSError, EOFError, paramiko.SSHException):
+                client.close()
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+            else:
+                return client
+
+    def run(self, command: str) -> tuple[int, str]:
+        """A command in the guest: exit code and standard output."""
+        client = self.connect()
+        try:
+            _, output, _ = client.exec_command(command, timeout=30)
+            text = output.read().decode()
+            return output.channel.recv_exit_status(), text
+        finally:
+            client.close()
+
+    def refused(self) -> bool:
+        """Whether nobody answers."""
+        try:
+            self.connect(seconds=0).close()
+        except (OSError, EOFError, paramiko.SSHException):
+            return True
+        return False
+
+    def wait_until_refused(self) -> None:
+        deadline = time.monotonic() + 20
+        while not self.refused():
+            assert time.monotonic() < deadline, "the guest still answers"
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def machine(sandbox: Sandbox) -> Machine:
+    return Machine(sandbox)
+
+
+def test_a_running_machine_answers_and_has_a_gpu(machine: Machine, sandbox: Sandbox) -> None:
+    assert machine.address.startswith("127.77.")
+    assert machine.run("echo hello; exit 7") == (7, "hello\n")
+    code, text = machine.run("nvidia-smi --query-gpu=name,memory.total --format=csv,noheader")
+    assert code == 0
+    assert "T4" in text
+    assert "simulated" in text
+    view: Any = sandbox.compute.virtual_machines.instance_view(machine.place.group, "m")
+    assert view.vm_agent.statuses[0].display_status == "Ready"
+
+
+def test_home_outlives_power_and_goes_with_the_machine(machine: Machine, sandbox: Sandbox) -> None:
+    machines = machine.place.machines
+    machine.run("echo kept > file; (setsid sleep 600 >/dev/null 2>&1 &)")
+    machines.begin_deallocate(machine.place.group, "m").result()
+    machine.wait_until_refused()
+    assert [entry["state"] for entry in machine.place.bill()["timeline"]][-1] == "deallocated"
+    machines.begin_start(machine.place.group, "m").result()
+    assert machine.run("cat file")[1] == "kept\n"
+    (root,) = (sandbox.folder / "guests").iterdir()
+    body: Any = {"properties": {"storageProfile": {"osDisk": {"deleteOption": "Delete"}}}}
+    machines.begin_update(machine.place.group, "m", body).result()
+    machines.begin_delete(machine.place.group, "m").result()
+    machine.wait_until_refused()
+    deadline = time.monotonic() + 20
+    while root.exists():
+        assert time.monotonic() < deadline, "the disk is still there"
+        time.sleep(0.1)
+
+
+def test_run_command_runs_in_the_guest(machine: Machine, sandbox: Sandbox) -> None:
+    machine.run("true")
+    order: Any = {"commandId": "RunShellScript", "script": ["echo out", "echo err >&2", "hostname"]}
+    done: Any = sandbox.compute.virtual_machines.begin_run_command(machine.place.group, "m", order).result()
+    message = done.value[0].message
+    assert "[stdout]\nout\n" in message
+    assert "[stderr]\nerr" in message
+
+
+def test_custom_data_gives_the_host_key_and_the_metadata_a_token(sandbox: Sandbox) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    private = ed25519.Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    injected = paramiko.Ed25519Key(file_obj=io.StringIO(private.decode()))
+    indented = "".join(f"    {line}\n" for line in private.decode().splitlines())
+    machine = Machine(sandbox, f"#cloud-config\nssh_keys:\n  ed25519_private: |\n{indented}")
+    client = machine.connect()
+    transport = client.get_transport()
+    assert transport is not None
+    assert transport.get_remote_server_key().get_base64() == injected.get_base64()
+    client.close()
+    code, text = machine.run('curl -s -H Metadata:true "$GPUINFRA_IMDS_ENDPOINT/instance?api-version=2021-02-01"')
+    assert code == 0
+    assert '"vmSize": "Standard_NC4as_T4_v3"' in text or '"vmSize":"Standard_NC4as_T4_v3"' in text
+
+
+def test_guests_come_back_with_the_server(tmp_path: Path) -> None:
+    first = Sandbox(tmp_path / "sandbox")
+    machine = Machine(first)
+    machine.run("echo kept > file")
+    first.stop()
+    assert machine.refused()
+    second = Sandbox(tmp_path / "sandbox")
+    try:
+        assert machine.run("cat file") == (0, "kept\n")
+    finally:
+        second.stop()
+
+
+@pytest.mark.parametrize(("fault", "answers"), [("no-boot", False), ("ssh-refuses", False), ("gpu-gone", True)])
+def test_faults_of_guests(sandbox: Sandbox, fault: str, answers: bool) -> None:
+    machine = Machine(sandbox, faults=(fault,))
+    if answers:
+        code, _ = machine.run("nvidia-smi")
+        assert code != 0
+        sandbox.control("DELETE", "faults")
+        time.sleep(0.3)
+        assert machine.run("nvidia-smi")[0] == 0
+    else:
+        time.sleep(1)
+        assert machine.refused()

@@ -1,0 +1,120 @@
+"""The server: tokens, time, throttling, restarts, and events that go wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
+
+from tests.integration.sandbox.conftest import Sandbox
+
+VERSION = "?api-version=2024-11-01"
+
+
+def make_group(sandbox: Sandbox, name: str = "demo") -> Any:
+    return sandbox.resource.resource_groups.create_or_update(name, {"location": "South Central US"})
+
+
+def test_the_sdk_makes_a_group(sandbox: Sandbox) -> None:
+    assert make_group(sandbox).location == "southcentralus"
+    assert sandbox.resource.resource_groups.get("DEMO").name == "demo"
+
+
+def test_a_wrong_secret_gets_no_token(sandbox: Sandbox) -> None:
+    with pytest.raises(ClientAuthenticationError, match="AADSTS7000215"):
+        sandbox.credential(secret="wrong").get_token("https://management.azure.com/.default")
+
+
+def test_a_token_ends_with_its_hour(sandbox: Sandbox) -> None:
+    token = sandbox.credential().get_token("https://management.azure.com/.default").token
+    path = f"/subscriptions/{sandbox.subscription}{VERSION}"
+    headers = {"Authorization": f"Bearer {token}"}
+    assert sandbox.http("GET", path, token=False, headers=headers)[0] == 200
+    sandbox.control("POST", "clock", {"advance": 3601})
+    status, received, body = sandbox.http("GET", path, token=False, headers=headers)
+    assert (status, body["error"]["code"]) == (401, "ExpiredAuthenticationToken")
+    assert "invalid_token" in received["www-authenticate"]
+
+
+def test_a_token_of_another_sandbox_is_foreign(sandbox: Sandbox, tmp_path: Path) -> None:
+    other = Sandbox(tmp_path / "other")
+    try:
+        token = other.credential().get_token("https://management.azure.com/.default").token
+    finally:
+        other.stop()
+    path = f"/subscriptions/{sandbox.subscription}{VERSION}"
+    status, _, body = sandbox.http("GET", path, token=False, headers={"Authorization": f"Bearer {token}"})
+    assert (status, body["error"]["code"]) == (401, "InvalidAuthenticationToken")
+
+
+def test_answers_have_arms_headers(sandbox: Sandbox) -> None:
+    sent = {"x-ms-client-request-id": "mine", "x-ms-correlation-request-id": "together"}
+    _, headers, _ = sandbox.http("GET", f"/subscriptions/{sandbox.subscription}{VERSION}", headers=sent)
+    assert headers["x-ms-client-request-id"] == "mine"
+    assert headers["x-ms-correlation-request-id"] == "together"
+    assert headers["x-ms-routing-request-id"].startswith("SANDBOX:")
+    assert int(headers["x-ms-ratelimit-remaining-subscription-reads"]) < 250
+
+
+def test_too_many_requests_are_refused_in_the_realistic_profile(sandbox: Sandbox) -> None:
+    path = f"/subscriptions/{sandbox.subscription}{VERSION}"
+    assert {sandbox.http("GET", path)[0] for _ in range(300)} == {200}
+    sandbox.control("POST", "profile", {"profile": "realistic"})
+    answers = [sandbox.http("GET", path) for _ in range(300)]
+    refused = [answer for answer in answers if answer[0] == 429]
+    assert refused
+    assert int(refused[0][1]["retry-after"]) >= 1
+    assert refused[0][2]["error"]["code"] == "SubscriptionRequestsThrottled"
+    sandbox.control("POST", "clock", {"advance": 60})
+    assert sandbox.http("GET", path)[0] == 200
+
+
+def test_what_was_there_is_there_after_a_restart(tmp_path: Path) -> None:
+    first = Sandbox(tmp_path / "sandbox")
+    make_group(first)
+    subscription, now = first.subscription, first.server.cloud.clock.now()
+    first.stop()
+    second = Sandbox(tmp_path / "sandbox")
+    try:
+        assert second.subscription == subscription
+        assert second.resource.resource_groups.get("demo").name == "demo"
+        assert 0 <= second.server.cloud.clock.now() - now < 60
+    finally:
+        second.stop()
+
+
+def test_an_event_that_goes_wrong_does_not_stop_the_others(sandbox: Sandbox) -> None:
+    cloud = sandbox.server.cloud
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("broken")
+
+    happened: list[str] = []
+    cloud.effects["broken"] = fail
+    cloud.effects["fine"] = lambda *_: happened.append("fine")
+    with cloud.store.transaction():
+        cloud.schedule(cloud.now, "broken", {})
+        cloud.schedule(cloud.now, "fine", {})
+    sandbox.control("GET", "status")
+    assert happened == ["fine"]
+
+
+def test_an_operation_whose_effect_breaks_ends(sandbox: Sandbox) -> None:
+    cloud = sandbox.server.cloud
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("broken")
+
+    make_group(sandbox)
+    for name in list(cloud.effects):
+        if "network" in name:
+            cloud.effects[name] = fail
+    body: Any = {"location": "eastus", "properties": {"addressSpace": {"addressPrefixes": ["10.0.0.0/16"]}}}
+    with pytest.raises(HttpResponseError, match="SandboxError"):
+        sandbox.network.virtual_networks.begin_create_or_update("demo", "net", body).result()
+
+
+def test_control_needs_the_secret(sandbox: Sandbox) -> None:
+    status, _, body = sandbox.http("GET", "/_sandbox/bill", token=False, headers={"x-sandbox-secret": "guess"})
+    assert (status, body["error"]["code"]) == (401, "SecretRequired")
+    assert (sandbox.folder / "secret").stat().st_mode & 0o777 == 0o600
