@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox.description import from_json, remove_description, write_description
-from sandbox.lock import SERVER, LockedError, take
+from sandbox.running.description import from_json, remove_description, write_description
+from sandbox.running.lock import SERVER, LockedError, take
 
 if TYPE_CHECKING:
     from sandbox.server import Server

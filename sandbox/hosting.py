@@ -6,16 +6,17 @@ import asyncio
 import base64
 import binascii
 import logging
+import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from sandbox.cloud import Cloud
 from sandbox.guest.guests import Guests
 from sandbox.guest.spec import Gpu, GuestNotRunningError, GuestSpec
-from sandbox.ids import key
-from sandbox.services.machines import machine_guest
-from sandbox.services.run_command import command_result
+from sandbox.kernel.cloud import Cloud
+from sandbox.kernel.ids import key
+from sandbox.services.compute.machines import machine_guest
+from sandbox.services.compute.run_command import command_result
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +132,8 @@ class Host:
             environment={
                 "GPUINFRA_ARM_ENDPOINT": self.cloud.base_url,
                 "SSL_CERT_FILE": str(self.cloud.folder / "ca.pem"),
+                # Where the computer has an engine at a place of its own, the guest's `docker` finds it as well.
+                **{name: os.environ[name] for name in ("DOCKER_HOST",) if name in os.environ},
             },
             # A machine without a public address cannot be reached by anybody.
             sshd_refuses=not facts["publicAddress"] or look("ssh-refuses", resource_id=vm_id, region=region),

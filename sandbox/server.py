@@ -17,14 +17,14 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sandbox.app import make_app
-from sandbox.authority import make_identities
-from sandbox.certificates import make_certificates
-from sandbox.cloud import Cloud
-from sandbox.control import Control
 from sandbox.hosting import Host
-from sandbox.instance_metadata import metadata_app
+from sandbox.kernel.cloud import Cloud
 from sandbox.services.catalog import EFFECTS, ROUTES
+from sandbox.web.app import make_app
+from sandbox.web.authority import make_identities
+from sandbox.web.certificates import make_certificates
+from sandbox.web.control import Control
+from sandbox.web.instance_metadata import metadata_app
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from gpuinfra.cli.sandbox_access import client_of, not_running, problems
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from sandbox.description import Description
+    from sandbox.running.description import Description
 
 sandbox = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
 
@@ -39,7 +39,7 @@ def start(
 ) -> None:
     """Start the server, unless it runs; it goes on after this command."""
     from gpuinfra.views import sandbox as view
-    from sandbox import process
+    from sandbox.running import process
 
     settings, folder = begin(context), process.default_folder()
     with problems(folder):
@@ -56,7 +56,7 @@ def start(
 def stop(context: typer.Context) -> None:
     """Stop the server. Everything in it is there again at the next start; its clock stands still until then."""
     from gpuinfra.views import sandbox as view
-    from sandbox import process
+    from sandbox.running import process
 
     settings, folder = begin(context), process.default_folder()
     with problems(folder):
@@ -68,7 +68,7 @@ def stop(context: typer.Context) -> None:
 def status(context: typer.Context) -> None:
     """Show whether the server runs, where, and what is in it."""
     from gpuinfra.views import sandbox as view
-    from sandbox import process
+    from sandbox.running import process
 
     settings, folder = begin(context), process.default_folder()
     with problems(folder):
@@ -82,7 +82,7 @@ def status(context: typer.Context) -> None:
 def reset(context: typer.Context) -> None:
     """Forget all machines, groups, bills, faults and requests. Ids, secrets, certificates and clock stay."""
     from gpuinfra.views import sandbox as view
-    from sandbox import process
+    from sandbox.running import process
 
     settings, folder = begin(context), process.default_folder()
     with problems(folder):
@@ -94,7 +94,7 @@ def reset(context: typer.Context) -> None:
 def env(context: typer.Context) -> None:
     """Print what points other clients at the sandbox: eval "$(gpuinfra sandbox env)". There is a secret in it."""
     from gpuinfra.views import sandbox as view
-    from sandbox import process
+    from sandbox.running import process
 
     settings, folder = begin(context), process.default_folder()
     with problems(folder):
@@ -106,7 +106,7 @@ def env(context: typer.Context) -> None:
 
 
 def _complete_fault(incomplete: str) -> list[str]:
-    from sandbox.faults import NAMES
+    from sandbox.kernel.faults import NAMES
 
     return [name for name in NAMES if name.lower().startswith(incomplete.lower())]
 
@@ -142,7 +142,7 @@ def fault(  # noqa: PLR0913, PLR0917 each is an option
 ) -> None:
     """Arm a fault: what goes wrong, for which requests, how often. Without a name, show what is armed."""
     from gpuinfra.views import sandbox as view
-    from sandbox import process
+    from sandbox.running import process
 
     settings, folder = begin(context), process.default_folder()
     given = {
@@ -182,7 +182,7 @@ def clock(
 ) -> None:
     """Show the sandbox's time, set its pace, or step it forward. Operations, leases, tokens and bills follow it."""
     from gpuinfra.views import sandbox as view
-    from sandbox import process
+    from sandbox.running import process
 
     settings, folder = begin(context), process.default_folder()
     payload: dict[str, float] = {} if speed is None else {"speed": speed}
@@ -198,7 +198,7 @@ def clock(
 def bill(context: typer.Context) -> None:
     """Show what every machine has cost, by its power states."""
     from gpuinfra.views import sandbox as view
-    from sandbox import process
+    from sandbox.running import process
 
     settings, folder = begin(context), process.default_folder()
     with problems(folder):
@@ -215,7 +215,7 @@ def log(
 ) -> None:
     """Show every request that Azure's API was sent, with its status, start and end."""
     from gpuinfra.views import sandbox as view
-    from sandbox import process
+    from sandbox.running import process
 
     settings, folder = begin(context), process.default_folder()
     with problems(folder):
@@ -245,7 +245,7 @@ def _environment(description: Description, credentials: dict[str, Any]) -> dict[
 
 def _check_fault(name: str | None, fields: dict[str, Any], *, alone: bool) -> None:
     from gpuinfra.suggest import did_you_mean
-    from sandbox.faults import NAMES
+    from sandbox.kernel.faults import NAMES
 
     if (alone and name) or (fields and not name):
         raise Problem(

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from sandbox.client import Client
+    from sandbox.running.client import Client
 
 START = "`gpuinfra sandbox start` starts it"
 
 
 def client_of(folder: Path) -> Client:
     """A client for the server of this folder, or a problem that says how to start one."""
-    from sandbox import process
+    from sandbox.running import process
 
     client = process.client(folder)
     if client is None:
@@ -34,8 +34,8 @@ def not_running(folder: Path) -> Problem:
 @contextmanager
 def problems(folder: Path) -> Iterator[None]:
     """What goes wrong with the server, in the words of this program."""
-    from sandbox.client import ClientError, RefusedError
-    from sandbox.process import MissingPartsError, ProcessError
+    from sandbox.running.client import ClientError, RefusedError
+    from sandbox.running.process import MissingPartsError, ProcessError
 
     try:
         yield

@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-from sandbox.services import (
-    compute_catalogue,
-    deployments,
-    disks,
-    groups,
-    identities,
-    interfaces,
-    machine_power,
-    machines,
-    marketplace,
-    operation_status,
-    prices,
-    providers,
-    public_addresses,
-    resources,
-    role_assignments,
-    run_command,
-    schedules,
-    security_groups,
-    subscriptions,
-    virtual_networks,
-)
+from sandbox.services import marketplace, operation_status, prices, schedules
+from sandbox.services.authorization import identities, role_assignments
+from sandbox.services.compute import disks, machine_power, machines, offers, run_command
+from sandbox.services.network import interfaces, public_addresses, security_groups, virtual_networks
+from sandbox.services.resources import deployments, generic, groups, providers, subscriptions
 
 _SERVICES = (
-    compute_catalogue,
-    deployments,
-    disks,
-    groups,
-    identities,
-    interfaces,
-    machine_power,
-    machines,
-    marketplace,
-    prices,
-    providers,
-    public_addresses,
-    resources,
-    role_assignments,
-    run_command,
-    schedules,
-    security_groups,
-    subscriptions,
-    virtual_networks,
+    *(subscriptions, providers, groups, generic, deployments),
+    *(virtual_networks, security_groups, public_addresses, interfaces),
+    *(offers, machines, machine_power, disks, run_command),
+    *(identities, role_assignments),
+    *(marketplace, prices, schedules),
 )
 
 ROUTES = (operation_status.routes, *(service.routes for service in _SERVICES))

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from sandbox.call import Answer, Call
-from sandbox.errors import ArmError, group_not_found, invalid_content, invalid_parameter, resource_not_found
-from sandbox.ids import ResourceId
-from sandbox.store import Resource
+from sandbox.kernel.call import Answer, Call
+from sandbox.kernel.errors import ArmError, group_not_found, invalid_content, invalid_parameter, resource_not_found
+from sandbox.kernel.ids import ResourceId
+from sandbox.kernel.store import Resource
 
 PAGE = 250
 

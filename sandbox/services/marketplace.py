@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sandbox.call import Answer, Call
 from sandbox.catalogue.images import Plan, find_plan, terms_body
-from sandbox.clock import stamp
-from sandbox.cloud import Effects
-from sandbox.errors import ArmError
-from sandbox.routes import SUBSCRIPTION, Routes
+from sandbox.kernel.call import Answer, Call
+from sandbox.kernel.clock import stamp
+from sandbox.kernel.cloud import Effects
+from sandbox.kernel.errors import ArmError
+from sandbox.kernel.routes import SUBSCRIPTION, Routes
 from sandbox.services.common import require_object, require_subscription
 
 routes = Routes()

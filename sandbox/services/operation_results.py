@@ -6,9 +6,9 @@ import base64
 import json
 import time
 
-from sandbox.call import Answer, Call
-from sandbox.errors import ArmError
-from sandbox.operations import IN_PROGRESS
+from sandbox.kernel.call import Answer, Call
+from sandbox.kernel.errors import ArmError
+from sandbox.kernel.operations import IN_PROGRESS
 
 
 def job_url(call: Call, job: str, name: str, operation_id: str, location: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sandbox.call import Answer, Call
-from sandbox.routes import SUBSCRIPTION, Routes
+from sandbox.kernel.call import Answer, Call
+from sandbox.kernel.routes import SUBSCRIPTION, Routes
 from sandbox.services.common import require_subscription
 
 routes = Routes()

@@ -9,13 +9,14 @@ from datetime import datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from sandbox.call import Answer, Call
-from sandbox.clock import stamp
-from sandbox.cloud import Cloud, Effects
-from sandbox.errors import ArmError, invalid_parameter, outside_the_slice
-from sandbox.ids import parse_id
-from sandbox.inner_calls import call_inside
-from sandbox.routes import GROUP, SUBSCRIPTION, Routes, merge
+from sandbox.kernel.call import Answer, Call
+from sandbox.kernel.clock import stamp
+from sandbox.kernel.cloud import Cloud, Effects
+from sandbox.kernel.errors import ArmError, invalid_parameter, outside_the_slice
+from sandbox.kernel.ids import parse_id
+from sandbox.kernel.inner_calls import call_inside
+from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes, merge
+from sandbox.kernel.store import Resource
 from sandbox.services.common import (
     check_name,
     check_tags,
@@ -28,9 +29,8 @@ from sandbox.services.common import (
     resource_id,
     section,
 )
-from sandbox.services.providers import registration
-from sandbox.store import Resource
-from sandbox.time_zones import find_zone
+from sandbox.services.resources.providers import registration
+from sandbox.services.time_zones import find_zone
 
 logger = logging.getLogger(__name__)
 

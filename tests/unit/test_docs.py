@@ -16,7 +16,7 @@ from gpuinfra.load.spec import load_bytes
 from gpuinfra.models.images import ALIASES
 from gpuinfra.models.sizes import SIZES
 from gpuinfra.views.diagnostics import render
-from sandbox.faults import ERRORS, NAMES, OTHERS
+from sandbox.kernel.faults import ERRORS, NAMES, OTHERS
 
 ROOT = Path(__file__).parents[2]
 SPEC, COMMANDS_PAGE, ERRORS_PAGE, SANDBOX = (

@@ -116,7 +116,7 @@ class Sandbox:
         return status, {name.lower(): value for name, value in received.items()}, json.loads(text) if text else None
 
     def _token(self) -> str:
-        from sandbox.authority import Authority
+        from sandbox.web.authority import Authority
 
         cloud = self.server.cloud
         return str(Authority(cloud.store, cloud.clock).token("owner", "owner", owner=True)["access_token"])

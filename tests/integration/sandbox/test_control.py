@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sandbox.client import Client, RefusedError, UnreachableError
-from sandbox.description import Description, from_json
-from sandbox.faults import NAMES
+from sandbox.kernel.faults import NAMES
+from sandbox.running.client import Client, RefusedError, UnreachableError
+from sandbox.running.description import Description, from_json
 from tests.integration.sandbox.conftest import Sandbox
 
 

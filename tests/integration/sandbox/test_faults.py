@@ -16,7 +16,7 @@ from azure.core.exceptions import (
 from azure.mgmt.compute import ComputeManagementClient
 from azure.mgmt.resource.resources import ResourceManagementClient
 
-from sandbox.faults import ERRORS, NAMES, OPERATION_ERRORS, OTHERS
+from sandbox.kernel.faults import ERRORS, NAMES, OPERATION_ERRORS, OTHERS
 from tests.integration.sandbox.conftest import Sandbox
 
 ELSEWHERE = {"restricted", "no-boot", "ssh-refuses", "gpu-gone", "evict"}

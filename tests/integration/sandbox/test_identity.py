@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.authority import Authority
+from sandbox.web.authority import Authority
 from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.recordings import DATA, shape

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from azure.core.exceptions import HttpResponseError
 
-from sandbox.authority import make_identities
-from sandbox.call import Answer
-from sandbox.cloud import Cloud
-from sandbox.errors import ArmError
-from sandbox.inner_calls import call_inside
+from sandbox.kernel.call import Answer
+from sandbox.kernel.cloud import Cloud
+from sandbox.kernel.errors import ArmError
+from sandbox.kernel.inner_calls import call_inside
 from sandbox.services.catalog import EFFECTS, ROUTES
+from sandbox.web.authority import make_identities
 from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import (
     A100,

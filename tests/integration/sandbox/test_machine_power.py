@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from azure.core.exceptions import HttpResponseError
 
-from sandbox.authority import make_identities
-from sandbox.cloud import Cloud
-from sandbox.inner_calls import call_inside
+from sandbox.kernel.cloud import Cloud
+from sandbox.kernel.inner_calls import call_inside
 from sandbox.services.catalog import EFFECTS, ROUTES
-from sandbox.services.run_command import command_result
+from sandbox.services.compute.run_command import command_result
+from sandbox.web.authority import make_identities
 from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import (
     Place,

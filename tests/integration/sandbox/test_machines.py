@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
-from sandbox.services.machines import machine_guest
-from sandbox.store import Resource
+from sandbox.kernel.store import Resource
+from sandbox.services.compute.machines import machine_guest
 from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import (
     KEYS,

@@ -9,8 +9,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-from sandbox.authority import Authority
-from sandbox.store import Resource
+from sandbox.kernel.store import Resource
+from sandbox.web.authority import Authority
 from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import Place
 

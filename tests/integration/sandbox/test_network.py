@@ -10,13 +10,13 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.core.rest import HttpRequest
 
-from sandbox.authority import make_identities
-from sandbox.call import Call, Principal
-from sandbox.cloud import Cloud
-from sandbox.errors import ArmError
-from sandbox.services import network
+from sandbox.kernel.call import Call, Principal
+from sandbox.kernel.cloud import Cloud
+from sandbox.kernel.errors import ArmError
+from sandbox.kernel.store import Resource
 from sandbox.services.catalog import EFFECTS, ROUTES
-from sandbox.store import Resource
+from sandbox.services.network import machine_side as network
+from sandbox.web.authority import make_identities
 from tests.integration.sandbox.conftest import Sandbox
 
 REGION = "southcentralus"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.services import network
+from sandbox.services.network import machine_side as network
 from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.test_network import Group, shared
 

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from sandbox.services.schedules import next_time
-from sandbox.time_zones import find_zone
+from sandbox.services.time_zones import find_zone
 from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.recordings import DATA, shape

@@ -1,0 +1,1 @@
+"""What every service rests on: state, time, operations, faults, the meter, routes."""

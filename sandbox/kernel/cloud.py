@@ -1,0 +1,135 @@
+"""The cloud itself: state, time, and what happens when."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from sandbox.catalogue.catalogue import load_catalogue
+from sandbox.kernel.call import Answer, Call
+from sandbox.kernel.clock import Clock
+from sandbox.kernel.errors import ArmError, outside_the_slice
+from sandbox.kernel.faults import Faults
+from sandbox.kernel.latency import Latency
+from sandbox.kernel.meter import Meter
+from sandbox.kernel.operations import Operations
+from sandbox.kernel.routes import Router, Routes
+from sandbox.kernel.store import Store
+
+logger = logging.getLogger(__name__)
+
+Effect = Callable[["Cloud", dict[str, Any]], Any]
+
+
+class Effects:
+    """Functions that events and operations name: what a payload means when its time comes.
+
+    An effect may raise ArmError, which fails the operation it belongs to, and may return the operation's result.
+    """
+
+    def __init__(self) -> None:
+        self.named: dict[str, Effect] = {}
+
+    def add(self, name: str) -> Callable[[Effect], Effect]:
+        """Register the decorated function under a name."""
+
+        def register(effect: Effect) -> Effect:
+            self.named[name] = effect
+            return effect
+
+        return register
+
+
+class Cloud:
+    """Everything that services need. Nothing in it waits: slow things are events."""
+
+    def __init__(self, folder: Path, services: Iterable[Routes], effects: Iterable[Effects]) -> None:
+        self.folder = folder
+        self.store = Store(folder / "state.sqlite3")
+        self.clock = Clock(self.store)
+        self.catalogue = load_catalogue()
+        self.latency = Latency(self.store)
+        self.faults = Faults(self.store)
+        self.meter = Meter(self.store)
+        self.operations = Operations(self)
+        self.router = Router(services)
+        self.effects: dict[str, Effect] = {name: effect for group in effects for name, effect in group.named.items()}
+        self.guest_orders: list[dict[str, Any]] = []
+        """What guests have to do; the server carries it out after the transaction, outside of this class."""
+        self.guests_ready: set[str] = set()
+        """Keys of the machines whose guests are up; the host keeps it."""
+        self.base_url = ""
+        self._moment: float | None = None
+
+    @property
+    def subscription(self) -> str:
+        """The id of the one subscription."""
+        return str(self.store.setting("subscription"))
+
+    @property
+    def tenant(self) -> str:
+        """The id of the one tenant."""
+        return str(self.store.setting("tenant"))
+
+    @property
+    def now(self) -> float:
+        """The simulated time; while an event happens, the time it was due."""
+        return self._moment if self._moment is not None else self.clock.now()
+
+    def schedule(self, due: float, effect: str, payload: dict[str, Any]) -> int:
+        """Let an effect happen at a time. Its number cancels it (`store.remove_event`)."""
+        if effect not in self.effects and effect != "operation":
+            raise KeyError(effect)
+        return self.store.add_event(due, effect, payload)
+
+    def settle(self) -> None:
+        """Let everything happen that is due, each at its own time and in order."""
+        while (event := self.store.next_event()) and event[1] <= self.clock.now():
+            number, due, kind, payload = event
+            with self.store.transaction():
+                self.store.remove_event(number)
+                self._moment = due
+                try:
+                    if kind == "operation":
+                        self.operations.finish(payload)
+                    else:
+                        self._happen(kind, payload)
+                finally:
+                    self._moment = None
+
+    def _happen(self, kind: str, payload: dict[str, Any]) -> None:
+        try:
+            with self.store.savepoint():
+                self.effects[kind](self, payload)
+        except ArmError as error:
+            logger.warning("event %s: %s", kind, error)
+        except Exception:
+            # An event that cannot happen is over as well; kept, it would stand before all others for ever.
+            logger.exception("event %s", kind)
+
+    def dispatch(self, call: Call) -> Answer:
+        """Answer a call that was let in. Raises ArmError, and then nothing has changed."""
+        found = self.router.find(call.method, call.path)
+        if found is None:
+            raise outside_the_slice(call.method, call.path)
+        if isinstance(found, set):
+            message = f"The requested resource does not support http method '{call.method}'."
+            raise ArmError(405, "HttpMethodNotAllowed", message, headers={"Allow": ", ".join(sorted(found))})
+        route, parameters = found
+        with self.store.transaction():
+            return route.handler(
+                Call(
+                    cloud=self,
+                    method=call.method,
+                    path=call.path,
+                    parameters=parameters,
+                    query=call.query,
+                    headers=call.headers,
+                    body=call.body,
+                    principal=call.principal,
+                    base_url=call.base_url,
+                    correlation_id=call.correlation_id,
+                )
+            )

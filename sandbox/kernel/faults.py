@@ -1,0 +1,214 @@
+"""Faults by name: what goes wrong, for which requests, how often."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox.kernel.errors import ArmError
+from sandbox.kernel.ids import parse_id
+from sandbox.kernel.store import Store
+
+_NAME = "faults"
+
+# Errors that answer a request: status and text. Texts are Azure's own, as far as they are known.
+ERRORS: dict[str, tuple[int, str]] = {
+    "SkuNotAvailable": (
+        409,
+        "The requested VM size for resource 'Following SKUs have failed for Capacity Restrictions' is currently not "
+        "available in location. Please try another size or deploy to a different location or different zone. See "
+        "https://aka.ms/azureskunotavailable for details.",
+    ),
+    "QuotaExceeded": (409, "Operation could not be completed as it results in exceeding approved Cores quota."),
+    "OperationNotAllowed": (
+        409,
+        "Operation could not be completed as it results in exceeding approved Total Regional Cores quota. Additional "
+        "details - Deployment Model: Resource Manager, Current Limit: 0, Current Usage: 0, Additional Required: 4, "
+        "(Minimum) New Limit Required: 4.",
+    ),
+    "AuthorizationFailed": (
+        403,
+        "The client does not have authorization to perform action over scope, or the scope is invalid. If access was "
+        "recently granted, please refresh your credentials.",
+    ),
+    "LinkedAuthorizationFailed": (
+        403,
+        "The client has permission to perform action; however, it does not have permission on a linked scope.",
+    ),
+    "RequestDisallowedByPolicy": (403, "Resource was disallowed by policy."),
+    "MarketplacePurchaseEligibilityFailed": (
+        400,
+        "Marketplace purchase eligibilty check returned errors. See inner errors for details.",
+    ),
+    "ResourcePurchaseValidationFailed": (400, "User failed validation to purchase resources."),
+    "NicReservedForAnotherVm": (400, "Nic(s) in request is reserved for another Virtual Machine for 180 seconds."),
+    "ScopeLocked": (
+        409,
+        "The scope cannot perform write operation because following scope(s) are locked. Please remove the lock and "
+        "try again.",
+    ),
+    "Conflict": (409, "The request failed due to conflict with a concurrent request."),
+    "AnotherOperationInProgress": (409, "Another operation on this or dependent resource is in progress."),
+    "ResourceGroupBeingDeleted": (
+        409,
+        "The resource group is in deprovisioning state and cannot perform this operation.",
+    ),
+    "MissingSubscriptionRegistration": (409, "The subscription is not registered to use namespace."),
+    "InvalidParameter": (400, "The value of parameter is invalid."),
+    "ExpiredAuthenticationToken": (401, "The access token expiry time is earlier than current time."),
+    "InternalServerError": (500, "An internal server error occurred."),
+    "BadGateway": (502, "Bad gateway."),
+    "ServiceUnavailable": (503, "The service is unavailable."),
+    "GatewayTimeout": (504, "The gateway did not receive a response within the specified time period."),
+    "TooManyRequests": (
+        429,
+        "The server rejected the request because too many requests have been received for this subscription.",
+    ),
+}
+# Errors that end an operation after it was accepted.
+OPERATION_ERRORS: dict[str, str] = {
+    "AllocationFailed": "Allocation failed. We do not have sufficient capacity for the requested VM size in this "
+    "region. Read more about improving likelihood of allocation success at http://aka.ms/allocation-guidance",
+    "ZonalAllocationFailed": "Allocation failed. We do not have sufficient capacity for the requested VM size in this "
+    "zone. Read more about improving likelihood of allocation success at http://aka.ms/allocation-guidance",
+    "OverconstrainedAllocationRequest": "Allocation failed. VM(s) with the following constraints cannot be allocated, "
+    "because the condition is too restrictive.",
+    "OverconstrainedZonalAllocationRequest": "Allocation failed. VM(s) with the following constraints cannot be "
+    "allocated, because the condition is too restrictive. Constraints applied are: - Availability Zone",
+    "OSProvisioningTimedOut": "OS Provisioning for VM did not finish in the allotted time.",
+    "InternalExecutionError": "An internal execution error occurred. Please retry later.",
+}
+# Faults of the connection, of operations and of guests.
+OTHERS: dict[str, str] = {
+    "drop-before": "the connection drops, nothing was done",
+    "drop-after": "the connection drops, it was done",
+    "never-ends": "the operation is accepted and never ends",
+    "slow": "the answer, or with --operation the operation, takes --seconds longer",
+    "restricted": "the size is listed with a restriction (NotAvailableForSubscription)",
+    "no-boot": "the guest never boots",
+    "ssh-refuses": "the guest's SSH port refuses connections",
+    "gpu-gone": "the guest's GPU falls off the bus",
+    "evict": "the spot machine --resource is evicted, at once",
+}
+NAMES = (*ERRORS, *OPERATION_ERRORS, *OTHERS)
+
+
+@dataclass(frozen=True)
+class OperationFault:
+    """What goes wrong with an operation that was accepted."""
+
+    never_ends: bool = False
+    slow_seconds: float = 0.0
+    error: dict[str, Any] | None = None
+
+
+class Faults:
+    """The faults that are waiting to happen. Each is a plain object, as the control endpoint takes it:
+
+    name (one of NAMES), and to narrow it down: method, type (full, or its last part), resource (a name), region;
+    count (how many times, 1 if left out, 0 for ever), retryAfter, seconds, message, operation (true: an error of
+    ERRORS hits the operation instead of the answer).
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def all(self) -> list[dict[str, Any]]:
+        """Every fault that is left."""
+        faults: list[dict[str, Any]] = self.store.setting(_NAME, [])
+        return faults
+
+    def add(self, fault: dict[str, Any]) -> dict[str, Any]:
+        """Arm a fault. Raises ValueError for a name that is not known."""
+        if fault.get("name") not in NAMES:
+            raise ValueError(f"no fault is called {fault.get('name')!r}; there are: {', '.join(NAMES)}")
+        kept = {"count": 1, **fault, "id": str(uuid.uuid4())}
+        self.store.set_setting(_NAME, [*self.all(), kept])
+        return kept
+
+    def clear(self) -> None:
+        """Disarm all."""
+        self.store.set_setting(_NAME, [])
+
+    def _take(self, place: str, *, method: str, resource_id: str, region: str) -> dict[str, Any] | None:
+        """The first armed fault of a place that fits; one of its times is used up."""
+        faults = self.all()
+        for fault in faults:
+            if _place(fault) == place and _fits(fault, method, resource_id, region):
+                if fault["count"] != 0:
+                    left = {**fault, "count": fault["count"] - 1}
+                    rest = [left if other is fault else other for other in faults]
+                    self.store.set_setting(_NAME, [other for other in rest if other is not left or left["count"] > 0])
+                return fault
+        return None
+
+    def look(self, name: str, *, resource_id: str, region: str) -> bool:
+        """Whether a standing fault fits, without using it up: for guests and listings."""
+        return any(fault["name"] == name and _fits(fault, "", resource_id, region) for fault in self.all())
+
+    def for_request(self, method: str, resource_id: str, region: str) -> dict[str, Any] | None:
+        """The fault that hits this request: an error, a drop, or slowness."""
+        return self._take("request", method=method, resource_id=resource_id, region=region)
+
+    def for_operation(self, method: str, resource_id: str, region: str) -> OperationFault | None:
+        """The fault that hits the operation which this request starts."""
+        fault = self._take("operation", method=method, resource_id=resource_id, region=region)
+        if fault is None:
+            return None
+        name = fault["name"]
+        if name == "never-ends":
+            return OperationFault(never_ends=True)
+        if name == "slow":
+            return OperationFault(slow_seconds=float(fault.get("seconds", 60)))
+        message = fault.get("message") or OPERATION_ERRORS.get(name) or ERRORS[name][1]
+        return OperationFault(error={"code": name, "message": message})
+
+
+def request_error(fault: dict[str, Any]) -> ArmError:
+    """The error that a fault of ERRORS answers with."""
+    status, text = ERRORS[fault["name"]]
+    headers = {}
+    if "retryAfter" in fault:
+        headers["Retry-After"] = str(int(fault["retryAfter"]))
+    elif status == 429:
+        headers["Retry-After"] = "1"
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Bearer error="invalid_token"'
+    return ArmError(status, fault["name"], fault.get("message") or text, headers=headers)
+
+
+def _place(fault: dict[str, Any]) -> str:
+    name = fault["name"]
+    if (
+        name in OPERATION_ERRORS
+        or name == "never-ends"
+        or (fault.get("operation") and (name in ERRORS or name == "slow"))
+    ):
+        return "operation"
+    return "request" if name in ERRORS or name in {"drop-before", "drop-after", "slow"} else "elsewhere"
+
+
+def _fits(fault: dict[str, Any], method: str, resource_id: str, region: str) -> bool:
+    if method and fault.get("method") and fault["method"].upper() != method:
+        return False
+    if fault.get("region") and fault["region"].lower() != region.lower():
+        return False
+    kind, wanted = _kind(resource_id), str(fault.get("type") or "").lower()
+    if wanted and wanted != kind and wanted != kind.rsplit("/", 1)[-1]:
+        return False
+    if not fault.get("resource"):
+        return True
+    try:
+        return bool(fault["resource"].lower() == parse_id(resource_id).name.lower())
+    except ValueError:
+        return False
+
+
+def _kind(path: str) -> str:
+    """The full type that a path is about, be it one resource or a list of them."""
+    lowered = path.strip("/").lower()
+    if "/providers/" not in lowered:
+        return f"microsoft.resources/{lowered.split('/')[::2][-1]}"
+    namespace, *rest = lowered.rpartition("/providers/")[2].split("/")
+    return "/".join([namespace, *rest[::2]])

@@ -1,0 +1,119 @@
+"""Which function answers which path. Paths are matched without case, values keep theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from sandbox.kernel.call import Answer, Call
+
+Handler = Callable[["Call"], "Answer"]
+
+SUBSCRIPTION = "/subscriptions/{subscription}"
+GROUP = f"{SUBSCRIPTION}/resourceGroups/{{group}}"
+
+
+@dataclass(frozen=True)
+class Route:
+    """A handler and the action that a caller needs the right to."""
+
+    method: str
+    pattern: str
+    handler: Handler
+    action: str
+
+
+class Routes:
+    """The routes of one service."""
+
+    def __init__(self) -> None:
+        self.routes: list[Route] = []
+
+    def add(self, method: str, pattern: str, *, action: str | None = None) -> Callable[[Handler], Handler]:
+        """Register the decorated function."""
+
+        def register(handler: Handler) -> Handler:
+            self.routes.append(Route(method, pattern, handler, action or _action(method, pattern)))
+            return handler
+
+        return register
+
+
+def _action(method: str, pattern: str) -> str:
+    """`Microsoft.Compute/virtualMachines/deallocate/action`, from method and path."""
+    _, found, provider = pattern.rpartition("/providers/")
+    parts = provider.split("/")
+    if not found:
+        parts = ["Microsoft.Resources", "subscriptions", *(["resourceGroups"] if "{group}" in pattern else [])]
+    named = [part for part in parts if not part.startswith("{")]
+    verb = {"GET": "read", "HEAD": "read", "PUT": "write", "PATCH": "write", "DELETE": "delete"}.get(method, "action")
+    return "/".join([*named, verb])
+
+
+@dataclass
+class _Branch:
+    literal: dict[str, _Branch] = field(default_factory=dict)
+    variable: _Branch | None = None
+    routes: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
+
+
+class Router:
+    """Finds the route for a path."""
+
+    def __init__(self, services: Iterable[Routes]) -> None:
+        self.root = _Branch()
+        for service in services:
+            for route in service.routes:
+                self._insert(route)
+
+    def _insert(self, route: Route) -> None:
+        branch, names = self.root, []
+        for part in route.pattern.strip("/").split("/"):
+            if part.startswith("{"):
+                branch.variable = branch.variable or _Branch()
+                branch = branch.variable
+                names.append(part.strip("{}"))
+            else:
+                branch = branch.literal.setdefault(part.lower(), _Branch())
+        if route.method in branch.routes:
+            raise ValueError(f"two routes for {route.method} {route.pattern}")
+        branch.routes[route.method] = (route, tuple(names))
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | set[str] | None:
+        """The route and its values; or the methods that the path would take; or None."""
+        parts = [unquote(part) for part in path.strip("/").split("/")]
+        found = _walk(self.root, parts, 0, [])
+        if found is None:
+            return None
+        branch, values = found
+        if method not in branch.routes:
+            return set(branch.routes)
+        route, names = branch.routes[method]
+        return route, dict(zip(names, values, strict=True))
+
+
+def _walk(branch: _Branch, parts: list[str], index: int, values: list[str]) -> tuple[_Branch, list[str]] | None:
+    if index == len(parts):
+        return (branch, values) if branch.routes else None
+    part = parts[index]
+    if (literal := branch.literal.get(part.lower())) and (found := _walk(literal, parts, index + 1, values)):
+        return found
+    if branch.variable and part:
+        return _walk(branch.variable, parts, index + 1, [*values, part])
+    return None
+
+
+def merge(mapping: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """`other` laid over `mapping`, nested objects too: how PATCH works (RFC 7396)."""
+    merged = dict(mapping)
+    for name, value in other.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, dict) and isinstance(merged.get(name), dict):
+            merged[name] = merge(merged[name], value)
+        else:
+            merged[name] = value
+    return merged

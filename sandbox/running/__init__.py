@@ -1,0 +1,1 @@
+"""The server as a process: started, found, asked and stopped by others."""

@@ -1,0 +1,185 @@
+"""The server as a process of its own: started once a folder, found again, stopped, emptied."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from sandbox.running.client import Client, ClientError
+from sandbox.running.description import Description, read_description, remove_description
+from sandbox.running.lock import SERVER, START, LockedError, hold, holder
+
+HOME = "GPUINFRA_SANDBOX_HOME"
+LOG = "server.log"
+NEEDED = ("asyncssh", "cryptography", "starlette", "uvicorn")
+"""What the extra `sandbox` installs."""
+
+START_SECONDS = 20.0
+STOP_SECONDS = 10.0
+_PAUSE = 0.02
+
+
+class ProcessError(Exception):
+    """The server could not be started or stopped; `log` is the end of its log."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class MissingPartsError(ProcessError):
+    """The extra `sandbox` is not installed."""
+
+
+def default_folder() -> Path:
+    """Where the sandbox lives: GPUINFRA_SANDBOX_HOME, or ~/.gpuinfra/sandbox."""
+    return Path(os.environ.get(HOME) or Path.home() / ".gpuinfra" / "sandbox").absolute()
+
+
+def status(folder: Path) -> Description | None:
+    """The server that serves this folder, if one does."""
+    process, description = holder(folder, SERVER), read_description(folder)
+    # Of a server that was killed the description is left; of one that starts there is only the lock.
+    return description if description and description.pid == process else None
+
+
+def client(folder: Path) -> Client | None:
+    """A client for the server of this folder, if there is one."""
+    description = status(folder)
+    return Client(folder, description) if description else None
+
+
+def ensure_started(folder: Path | None = None) -> Description:
+    """The server of a folder, started if need be: what `--sandbox` does."""
+    folder = folder or default_folder()
+    return status(folder) or start(folder)
+
+
+def start(folder: Path) -> Description:
+    """Start a server that outlives this process, and wait until it answers. One that runs is left as it is."""
+    missing = [name for name in NEEDED if not _is_installed(name)]
+    if missing:
+        raise MissingPartsError(f"{', '.join(missing)} cannot be imported")
+    deadline = time.monotonic() + START_SECONDS
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with hold(folder, START, seconds=START_SECONDS):
+            return status(folder) or _spawn(folder, deadline)
+    except LockedError as error:
+        raise ProcessError(f"another start of the sandbox goes on: {error}") from None
+    except OSError as error:
+        raise ProcessError(f"`{folder}` cannot be used: {error.strerror or error}") from None
+
+
+def stop(folder: Path) -> bool:
+    """End the server of a folder: kindly, then not. False where there was none."""
+    # The lock's holder is the server: no other process can be meant, whatever number is in a file.
+    process = holder(folder, SERVER)
+    if process is None:
+        remove_description(folder)
+        return False
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if _signal(process, number) and _has_gone(folder, process):
+            remove_description(folder)
+            return True
+    raise ProcessError(f"process {process} does not end", _tail(folder))
+
+
+def reset(folder: Path) -> None:
+    """Forget all machines, groups, bills, faults and requests; identity, certificates and clock stay."""
+    asked = client(folder)
+    if asked:
+        asked.post("reset", {})
+        return
+    from sandbox.kernel.store import Store
+    from sandbox.running.reset import forget
+
+    file = folder / "state.sqlite3"
+    if not file.exists():
+        return
+    try:
+        with hold(folder, SERVER):
+            store = Store(file)
+            try:
+                forget(store)
+            finally:
+                store.close()
+            shutil.rmtree(folder / "guests", ignore_errors=True)
+    except LockedError:
+        raise ProcessError("the server is just starting; try again") from None
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _spawn(folder: Path, deadline: float) -> Description:
+    log = folder / LOG
+    if log.exists() and log.stat().st_size > 1_000_000:
+        log.replace(log.with_suffix(".log.1"))
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as stream:
+        # -P: a folder called `sandbox` in the directory that the server starts in is not ours.
+        server = subprocess.Popen(  # noqa: S603 a command of our own
+            [sys.executable, "-P", "-m", "sandbox", "serve", "--folder", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            cwd=folder,
+            start_new_session=True,
+        )
+    # Where this process lives on, a server that ends must not stay behind as a zombie.
+    threading.Thread(target=server.wait, daemon=True).start()
+    while time.monotonic() < deadline:
+        description = status(folder)
+        if description and _answers(folder, description):
+            return description
+        if server.returncode is not None:
+            raise ProcessError(f"the server ended with exit code {server.returncode}", _tail(folder))
+        time.sleep(_PAUSE)
+    server.kill()
+    raise ProcessError(f"the server did not answer within {START_SECONDS:.0f} seconds", _tail(folder))
+
+
+def _answers(folder: Path, description: Description) -> bool:
+    try:
+        Client(folder, description, timeout=5).get("status")
+    except ClientError:
+        return False
+    return True
+
+
+def _signal(process: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return True
+
+
+def _has_gone(folder: Path, process: int) -> bool:
+    deadline = time.monotonic() + STOP_SECONDS
+    while time.monotonic() < deadline:
+        if holder(folder, SERVER) != process:
+            return True
+        time.sleep(_PAUSE)
+    return False
+
+
+def _tail(folder: Path, lines: int = 15) -> str:
+    try:
+        text = (folder / LOG).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])

@@ -1,0 +1,1 @@
+"""Microsoft.Authorization and Microsoft.ManagedIdentity: who may do what."""

@@ -1,0 +1,101 @@
+"""Managed identities that are resources of their own: Microsoft.ManagedIdentity/userAssignedIdentities."""
+
+from __future__ import annotations
+
+import uuid
+
+from sandbox.kernel.call import Answer, Call
+from sandbox.kernel.cloud import Effects
+from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from sandbox.kernel.store import Resource
+from sandbox.services.common import (
+    check_name,
+    check_tags,
+    page,
+    require_group,
+    require_location,
+    require_object,
+    require_resource,
+    require_subscription,
+    resource_id,
+)
+
+routes = Routes()
+effects = Effects()
+
+NAMESPACE = "Microsoft.ManagedIdentity"
+KIND = f"{NAMESPACE}/userAssignedIdentities"
+_ALL = f"{GROUP}/providers/{KIND}"
+_ONE = f"{_ALL}/{{name}}"
+
+
+@routes.add("PUT", _ONE)
+def put_identity(call: Call) -> Answer:
+    """Make an identity, at once, or change its tags. `Location` is its own path: nothing goes on."""
+    require_group(call, for_write=True)
+    check_name(call["name"], r"[A-Za-z0-9][\w-]{2,127}", "It has 3 to 128 letters, digits, hyphens and underscores.")
+    body = require_object(call)
+    location = require_location(call, body, KIND)
+    existing = call.cloud.store.get(_id(call))
+    identity = existing or Resource(_id(call), location, {})
+    # Microsoft.ManagedIdentity writes `resourcegroups` without a capital.
+    shown_id = identity.id.replace("/resourceGroups/", "/resourcegroups/", 1)
+    identity.body = {
+        "location": identity.location,
+        "tags": check_tags(body),
+        "id": shown_id,
+        "name": identity.name,
+        "type": KIND,
+        "properties": existing.properties
+        if existing
+        else {
+            "tenantId": call.cloud.tenant,
+            "principalId": str(uuid.uuid4()),
+            "clientId": str(uuid.uuid4()),
+        },
+    }
+    call.cloud.store.put(identity, call.cloud.now)
+    if existing:
+        return Answer(200, identity.body)
+    return Answer(201, identity.body, {"Location": shown_id})
+
+
+@routes.add("GET", _ONE)
+def get_identity(call: Call) -> Answer:
+    """Read an identity."""
+    return Answer(200, require_resource(call, _id(call), KIND, call["name"]).body)
+
+
+@routes.add("PATCH", _ONE)
+def patch_identity(call: Call) -> Answer:
+    """Change its tags."""
+    require_group(call, for_write=True)
+    identity, body = require_resource(call, _id(call), KIND, call["name"]), require_object(call)
+    if body.get("tags") is not None:
+        identity.body["tags"] = check_tags(body)
+    call.cloud.store.put(identity, call.cloud.now)
+    return Answer(200, identity.body)
+
+
+@routes.add("DELETE", _ONE)
+def delete_identity(call: Call) -> Answer:
+    """Delete an identity, at once."""
+    require_group(call)
+    return Answer(200 if call.cloud.store.delete(_id(call)) else 204)
+
+
+@routes.add("GET", _ALL)
+def list_in_group(call: Call) -> Answer:
+    """Every identity of a group."""
+    return page(call, kind=KIND, group=require_group(call).name, show=lambda identity: identity.body)
+
+
+@routes.add("GET", f"{SUBSCRIPTION}/providers/{KIND}")
+def list_all(call: Call) -> Answer:
+    """Every identity."""
+    require_subscription(call)
+    return page(call, kind=KIND, show=lambda identity: identity.body)
+
+
+def _id(call: Call) -> str:
+    return resource_id(call, NAMESPACE, ("userAssignedIdentities", call["name"]))

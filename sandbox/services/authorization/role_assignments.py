@@ -1,0 +1,191 @@
+"""Role assignments: who may do what, where. They are enforced for tokens of managed identities."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sandbox.kernel.call import Answer, Call
+from sandbox.kernel.clock import stamp
+from sandbox.kernel.cloud import Effects
+from sandbox.kernel.errors import ArmError, invalid_content, resource_not_found
+from sandbox.kernel.ids import ResourceId
+from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from sandbox.kernel.store import Resource
+from sandbox.services.authorization.role_definitions import add_routes, require_guid
+from sandbox.services.common import group_id, require_group, require_object, require_subscription, section
+from sandbox.services.resources.filters import invalid_filter
+from sandbox.web.authorization import (
+    NAMESPACE,
+    assignments,
+    find_definition,
+    is_principal,
+    is_within,
+    kept_id,
+    scope_created,
+)
+
+routes = Routes()
+effects = Effects()
+
+_ALL = f"/providers/{NAMESPACE}/roleAssignments"
+_ONE = f"{_ALL}/{{name}}"
+_RESOURCE = f"{GROUP}/providers/{{namespace}}/{{type}}/{{resource}}"
+
+add_routes(routes)
+
+
+@routes.add("PUT", f"{SUBSCRIPTION}{_ONE}")
+@routes.add("PUT", f"{GROUP}{_ONE}")
+@routes.add("PUT", f"{_RESOURCE}{_ONE}")
+def put_assignment(call: Call) -> Answer:
+    """Give somebody a role. What an assignment says cannot be changed later."""
+    scope, name = _scope(call), require_guid(call["name"], "role assignment")
+    given = _checked(call, scope)
+    cloud, stored = call.cloud, kept_id(call.cloud, "roleAssignments", name)
+    existing = next((each for each in assignments(cloud) if each.name.lower() == name), None)
+    if existing:
+        if _identity(existing.properties) != _identity(given):
+            message = "Tenant ID, application ID, principal ID, and scope are not allowed to be updated."
+            raise ArmError(409, "RoleAssignmentUpdateNotPermitted", message)
+        return Answer(200, existing.body)
+    if any(_identity(each.properties) == _identity(given) for each in assignments(cloud)):
+        raise ArmError(409, "RoleAssignmentExists", "The role assignment already exists.")
+    now = stamp(cloud.now).replace("+00:00", "Z")
+    made = Resource(stored, "", {}, {"scopeCreated": scope_created(cloud, scope)})
+    made.body = {
+        "properties": {
+            **given,
+            "condition": None,
+            "conditionVersion": None,
+            "createdOn": now,
+            "updatedOn": now,
+            "createdBy": None,
+            "updatedBy": call.principal.id,
+            "delegatedManagedIdentityResourceId": None,
+        },
+        "id": f"{scope}{_ALL}/{name}",
+        "type": f"{NAMESPACE}/roleAssignments",
+        "name": name,
+    }
+    cloud.store.put(made, cloud.now)
+    return Answer(201, made.body)
+
+
+@routes.add("GET", f"{SUBSCRIPTION}{_ONE}")
+@routes.add("GET", f"{GROUP}{_ONE}")
+@routes.add("GET", f"{_RESOURCE}{_ONE}")
+def get_assignment(call: Call) -> Answer:
+    """Read an assignment."""
+    found = _find(call)
+    if found is None:
+        raise ArmError(404, "RoleAssignmentNotFound", f"The role assignment '{call['name']}' is not found.")
+    return Answer(200, found.body)
+
+
+@routes.add("DELETE", f"{SUBSCRIPTION}{_ONE}")
+@routes.add("DELETE", f"{GROUP}{_ONE}")
+@routes.add("DELETE", f"{_RESOURCE}{_ONE}")
+def delete_assignment(call: Call) -> Answer:
+    """Take a role away from somebody."""
+    found = _find(call)
+    if found is None:
+        return Answer(204)
+    call.cloud.store.delete(found.id)
+    return Answer(200, found.body)
+
+
+@routes.add("GET", f"{SUBSCRIPTION}{_ALL}")
+@routes.add("GET", f"{GROUP}{_ALL}")
+@routes.add("GET", f"{_RESOURCE}{_ALL}")
+def list_assignments(call: Call) -> Answer:
+    """The assignments at a scope, above it and, without `atScope()`, below it."""
+    scope = _scope(call)
+    principal, at_scope = _filter(call.query.get("$filter", ""))
+    shown = [
+        each.body
+        for each in assignments(call.cloud)
+        if principal in {None, each.properties["principalId"].lower()}
+        and (
+            is_within(scope, each.properties["scope"]) or (not at_scope and is_within(each.properties["scope"], scope))
+        )
+    ]
+    return Answer(200, {"value": shown})
+
+
+def _filter(text: str) -> tuple[str | None, bool]:
+    """`principalId eq '…'`, `assignedTo('…')` and `atScope()`, joined by `and`."""
+    principal, at_scope = None, False
+    for part in re.split(r"\s+and\s+", text.strip(), flags=re.IGNORECASE) if text.strip() else []:
+        if found := re.fullmatch(r"principalId\s+eq\s+'([^']*)'|assignedTo\('([^']*)'\)", part, re.IGNORECASE):
+            principal = (found[1] or found[2] or "").lower()
+        elif re.fullmatch(r"atScope\(\)", part, re.IGNORECASE):
+            at_scope = True
+        else:
+            raise invalid_filter(text)
+    return principal, at_scope
+
+
+def _scope(call: Call) -> str:
+    """The scope that a path begins with, which has to be there."""
+    if "group" not in call.parameters:
+        require_subscription(call)
+        return f"/subscriptions/{call.cloud.subscription}"
+    group = require_group(call)
+    if "namespace" not in call.parameters:
+        return group.id
+    wanted = ResourceId(call.cloud.subscription, group.name, call["namespace"], ((call["type"], call["resource"]),))
+    resource = call.cloud.store.get(str(wanted))
+    if resource is None:
+        raise resource_not_found(wanted.type, wanted.name, call["group"])
+    return resource.id
+
+
+def _find(call: Call) -> Resource | None:
+    if "group" in call.parameters and call.cloud.store.get(group_id(call)) is None:
+        require_group(call)
+    scope = _scope(call)
+    for each in assignments(call.cloud):
+        if each.name.lower() == call["name"].lower() and each.properties["scope"].lower() == scope.lower():
+            return each
+    return None
+
+
+def _identity(properties: dict[str, Any]) -> tuple[str, str, str]:
+    """What makes two assignments the same."""
+    definition = properties["roleDefinitionId"].lower().rpartition("/")[2]
+    return properties["scope"].lower(), properties["principalId"].lower(), definition
+
+
+def _checked(call: Call, scope: str) -> dict[str, Any]:
+    properties = section(require_object(call), "properties")
+    definition_id, principal = properties.get("roleDefinitionId"), properties.get("principalId")
+    description = properties.get("description")
+    if not isinstance(definition_id, str) or not isinstance(principal, str):
+        raise invalid_content("The request content was invalid: roleDefinitionId and principalId must be texts.")
+    if description is not None and not isinstance(description, str):
+        raise invalid_content("The request content was invalid: 'description' must be a text.")
+    if properties.get("condition") is not None:
+        raise ArmError(501, "NotInSandbox", "The embedded Azure does not model conditions of role assignments.")
+    require_guid(principal, "principal")
+    definition = find_definition(call.cloud, definition_id)
+    if definition is None:
+        name = definition_id.rpartition("/")[2]
+        message = f"The specified role definition with ID '{name}' does not exist."
+        raise ArmError(404, "RoleDefinitionDoesNotExist", message)
+    if not is_principal(call.cloud, principal):
+        raise ArmError(
+            400,
+            "PrincipalNotFound",
+            f"Principal {principal.replace('-', '')} does not exist in the directory {call.cloud.tenant}. Check that "
+            "you have the correct principal ID. If you are creating this principal and then immediately assigning a "
+            "role, this error might be related to a replication delay. In this case, set the role assignment "
+            "principalType property to a value, such as ServicePrincipal, User, or Group.  See https://aka.ms/docs-principaltype",
+        )
+    return {
+        "roleDefinitionId": definition["id"],
+        "principalId": principal,
+        "principalType": "ServicePrincipal",
+        "scope": scope,
+        "description": description,
+    }

@@ -1,0 +1,155 @@
+"""Role definitions: Azure's own can be read, the subscription's own made and deleted."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from sandbox.kernel.call import Answer, Call
+from sandbox.kernel.clock import stamp
+from sandbox.kernel.errors import ArmError, invalid_content
+from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from sandbox.kernel.store import Resource
+from sandbox.services.authorization.roles import BUILT_IN, built_in_body
+from sandbox.services.common import require_group, require_object, require_subscription, section
+from sandbox.services.resources.filters import parse_filter
+from sandbox.web.authorization import NAMESPACE, assignments, find_definition, kept, kept_id
+
+_ALL = f"/providers/{NAMESPACE}/roleDefinitions"
+_LISTS = ("actions", "notActions", "dataActions", "notDataActions")
+
+
+def add_routes(routes: Routes) -> None:
+    """Register what role definitions answer, at the scope of the subscription and of a group."""
+    for scope in (SUBSCRIPTION, GROUP):
+        routes.add("GET", f"{scope}{_ALL}")(list_definitions)
+        routes.add("GET", f"{scope}{_ALL}/{{name}}")(get_definition)
+        routes.add("PUT", f"{scope}{_ALL}/{{name}}")(put_definition)
+        routes.add("DELETE", f"{scope}{_ALL}/{{name}}")(delete_definition)
+
+
+def list_definitions(call: Call) -> Answer:
+    """Every role, or the one with a name."""
+    _check_scope(call)
+    wanted = parse_filter(call.query.get("$filter", "").replace("atScope()", ""), frozenset({"rolename", "type"}))
+    found = [built_in_body(name, call.cloud.subscription) for name in BUILT_IN]
+    found += [each.body for each in kept(call.cloud, "roleDefinitions")]
+    shown = [
+        body
+        for body in found
+        if body
+        and wanted.get("rolename", body["properties"]["roleName"]).lower() == body["properties"]["roleName"].lower()
+        and wanted.get("type", body["properties"]["type"]).lower() == body["properties"]["type"].lower()
+    ]
+    return Answer(200, {"value": shown})
+
+
+def get_definition(call: Call) -> Answer:
+    """Read a role."""
+    _check_scope(call)
+    found = find_definition(call.cloud, call["name"])
+    if found is None:
+        raise _not_found(call["name"])
+    return Answer(200, found)
+
+
+def put_definition(call: Call) -> Answer:
+    """Make or change a role of the subscription's own."""
+    _check_scope(call)
+    name = require_guid(call["name"], "role definition")
+    if name in BUILT_IN:
+        raise ArmError(403, "RoleDefinitionUpdateNotPermitted", "Built-in role definitions cannot be changed.")
+    properties = section(require_object(call), "properties")
+    given = _checked(call, name, properties)
+    cloud, stored = call.cloud, kept_id(call.cloud, "roleDefinitions", name)
+    existing = cloud.store.get(stored)
+    now = stamp(cloud.now).replace("+00:00", "Z")
+    definition = existing or Resource(stored, "", {})
+    old = existing.properties if existing else {"createdOn": now, "createdBy": call.principal.id}
+    definition.body = {
+        "properties": {
+            **given,
+            "createdOn": old["createdOn"],
+            "updatedOn": now,
+            "createdBy": old["createdBy"],
+            "updatedBy": call.principal.id,
+        },
+        "id": f"/subscriptions/{cloud.subscription}{_ALL}/{name}",
+        "type": f"{NAMESPACE}/roleDefinitions",
+        "name": name,
+    }
+    cloud.store.put(definition, cloud.now)
+    return Answer(201, definition.body)
+
+
+def delete_definition(call: Call) -> Answer:
+    """Delete a role of the subscription's own, unless somebody has it."""
+    _check_scope(call)
+    if call["name"].lower() in BUILT_IN:
+        raise ArmError(403, "RoleDefinitionDeleteNotPermitted", "Built-in role definitions cannot be deleted.")
+    definition = call.cloud.store.get(kept_id(call.cloud, "roleDefinitions", call["name"]))
+    if definition is None:
+        return Answer(204)
+    own = definition.body["id"].lower()
+    if any(each.properties["roleDefinitionId"].lower() == own for each in assignments(call.cloud)):
+        message = "There are existing role assignments referencing role (code: RoleDefinitionHasAssignments)"
+        raise ArmError(400, "RoleDefinitionHasAssignments", message)
+    call.cloud.store.delete(definition.id)
+    return Answer(200, definition.body)
+
+
+def require_guid(text: str, what: str) -> str:
+    """Names of roles and assignments are GUIDs."""
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        message = f"The {what} ID '{text}' is not valid. The {what} ID must be a GUID."
+        raise ArmError(400, f"Invalid{what.title().replace(' ', '')}Id", message) from None
+
+
+def _check_scope(call: Call) -> None:
+    if "group" in call.parameters:
+        require_group(call)
+    else:
+        require_subscription(call)
+
+
+def _not_found(name: str) -> ArmError:
+    return ArmError(
+        404, "RoleDefinitionDoesNotExist", f"The specified role definition with ID '{name}' does not exist."
+    )
+
+
+def _checked(call: Call, name: str, properties: dict[str, Any]) -> dict[str, Any]:
+    role_name = properties.get("roleName")
+    if not isinstance(role_name, str) or not role_name.strip():
+        raise invalid_content("The request content was invalid: 'properties.roleName' must be a text.")
+    taken = {role["roleName"].lower(): built_in for built_in, role in BUILT_IN.items()}
+    taken |= {each.properties["roleName"].lower(): each.name for each in kept(call.cloud, "roleDefinitions")}
+    if taken.get(role_name.lower(), name).lower() != name:
+        message = f"A custom role with the name '{role_name}' already exists in this directory. Use a different name"
+        raise ArmError(409, "RoleDefinitionWithSameNameExists", message)
+    scopes = section(properties, "assignableScopes", list)
+    own = f"/subscriptions/{call.cloud.subscription}".lower()
+    if not scopes or not all(isinstance(each, str) and f"{each.lower()}/".startswith(f"{own}/") for each in scopes):
+        message = "The assignable scopes of a role have to lie in the subscription, and there must be one."
+        raise ArmError(400, "InvalidAssignableScopes", message)
+    description = properties.get("description") or ""
+    if not isinstance(description, str):
+        raise invalid_content("The request content was invalid: 'properties.description' must be a text.")
+    return {
+        "roleName": role_name,
+        "type": "CustomRole",
+        "description": description,
+        "assignableScopes": scopes,
+        "permissions": [_permission(each) for each in section(properties, "permissions", list)],
+    }
+
+
+def _permission(given: Any) -> dict[str, list[str]]:
+    if not isinstance(given, dict):
+        raise invalid_content("The request content was invalid: a permission must be an object.")
+    permission = {name: section(given, name, list) for name in _LISTS}
+    if not all(isinstance(action, str) for actions in permission.values() for action in actions):
+        raise invalid_content("The request content was invalid: actions must be texts.")
+    return permission

@@ -1,0 +1,1 @@
+"""Microsoft.Compute: machines, disks, and what is on offer."""

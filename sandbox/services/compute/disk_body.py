@@ -1,0 +1,135 @@
+"""What a managed disk looks like."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox.catalogue.catalogue import Catalogue
+from sandbox.kernel.clock import stamp
+from sandbox.kernel.errors import ArmError, invalid_parameter
+from sandbox.kernel.ids import parse_id
+from sandbox.kernel.store import Resource
+
+DISKS = "Microsoft.Compute/disks"
+LARGEST_GIB = 32767
+
+# Operations and MiB a second, by tier: https://learn.microsoft.com/azure/virtual-machines/disks-types
+_PREMIUM = {
+    "P6": (240, 50),
+    "P10": (500, 100),
+    "P15": (1100, 125),
+    "P20": (2300, 150),
+    "P30": (5000, 200),
+    "P40": (7500, 250),
+    "P50": (7500, 250),
+    "P60": (16000, 500),
+    "P70": (18000, 750),
+    "P80": (20000, 900),
+}
+_STANDARD = {"60": (1300, 300), "70": (2000, 500), "80": (2000, 500)}
+
+
+@dataclass(frozen=True)
+class DiskPlan:
+    """A disk that is to be made."""
+
+    id: str
+    location: str
+    sku: str
+    size_gib: int
+    creation: dict[str, Any]
+    tags: dict[str, str]
+    zones: tuple[str, ...] = ()
+    generation: str | None = None
+    """Set for a disk with an operating system."""
+
+
+def check_sku(catalogue: Catalogue, sku: Any, target: str, default: str) -> str:
+    """A kind of disk in Azure's own spelling."""
+    if sku is None:
+        return default
+    kinds = {tier.sku.casefold(): tier.sku for tier in catalogue.disk_tiers}
+    found = kinds.get(sku.casefold()) if isinstance(sku, str) else None
+    if found is None:
+        raise invalid_parameter(
+            target,
+            f"SKU {sku} is not supported for resource type Disk in this region. Supported SKUs for this region are "
+            f"{','.join(sorted(kinds.values()))}",
+        )
+    return found
+
+
+def check_disk_size(size_gib: Any, target: str) -> int:
+    """A size in GiB."""
+    if isinstance(size_gib, bool) or not isinstance(size_gib, int):
+        raise invalid_parameter(target, f"The value of parameter {target} is invalid.")
+    if not 1 <= size_gib <= LARGEST_GIB:
+        raise invalid_parameter(target, f"Value of '{target}' must be between 1 and {LARGEST_GIB}, inclusive.")
+    return size_gib
+
+
+def new_disk(catalogue: Catalogue, plan: DiskPlan, now: float) -> Resource:
+    """The resource of a disk, attached to nothing."""
+    body: dict[str, Any] = {
+        "name": parse_id(plan.id).name,
+        "id": plan.id,
+        "type": DISKS,
+        "location": plan.location,
+        "tags": plan.tags,
+    }
+    if plan.zones:
+        body["zones"] = list(plan.zones)
+    body["sku"] = {"name": plan.sku, "tier": _family(plan.sku)}
+    properties: dict[str, Any] = {}
+    if plan.generation:
+        properties |= {
+            "osType": "Linux",
+            "hyperVGeneration": plan.generation,
+            "supportedCapabilities": {"architecture": "x64"},
+        }
+    body["properties"] = properties | {
+        "creationData": plan.creation,
+        **_dimensions(catalogue, plan.sku, plan.size_gib),
+        "encryption": {"type": "EncryptionAtRestWithPlatformKey"},
+        "networkAccessPolicy": "AllowAll",
+        "publicNetworkAccess": "Enabled",
+        "timeCreated": stamp(now),
+        "provisioningState": "Succeeded",
+        "diskState": "Unattached",
+        "uniqueId": str(uuid.uuid4()),
+    }
+    return Resource(plan.id, plan.location, body)
+
+
+def resize(catalogue: Catalogue, disk: Resource, *, sku: str, size_gib: int) -> None:
+    """Another kind or a larger size. A disk never gets smaller."""
+    if size_gib < disk.properties["diskSizeGB"]:
+        message = (
+            f"Disk {disk.name} of size {disk.properties['diskSizeGB']} GB cannot be resized to {size_gib} GB. New disk "
+            "size must be greater than the existing size."
+        )
+        raise ArmError(409, "OperationNotAllowed", message, target="diskSizeGB")
+    disk.body["sku"] = {"name": sku, "tier": _family(sku)}
+    disk.properties.update(_dimensions(catalogue, sku, size_gib))
+
+
+def _dimensions(catalogue: Catalogue, sku: str, size_gib: int) -> dict[str, Any]:
+    tier = catalogue.disk_tier(sku, size_gib)
+    name = tier.tier if tier else ""
+    if sku.startswith("Premium"):
+        operations, throughput = _PREMIUM.get(name, (120, 25))
+    else:
+        operations, throughput = _STANDARD.get(name[1:], (500, 60))
+    return {
+        "diskSizeGB": size_gib,
+        "diskIOPSReadWrite": operations,
+        "diskMBpsReadWrite": throughput,
+        "diskSizeBytes": size_gib * 1024**3,
+        "tier": name,
+    }
+
+
+def _family(sku: str) -> str:
+    return "Premium" if sku.startswith("Premium") else "Standard"

@@ -1,0 +1,219 @@
+"""Managed disks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sandbox.kernel.call import Answer, Call
+from sandbox.kernel.cloud import Cloud, Effects
+from sandbox.kernel.errors import ArmError, invalid_parameter
+from sandbox.kernel.ids import key
+from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from sandbox.kernel.store import Resource
+from sandbox.services.common import (
+    check_conditions,
+    check_tags,
+    page,
+    require_group,
+    require_location,
+    require_object,
+    require_resource,
+    require_subscription,
+    resource_id,
+    section,
+)
+from sandbox.services.compute.disk_body import DISKS, DiskPlan, check_disk_size, check_sku, new_disk, resize
+from sandbox.services.compute.machine_errors import check_entity_name, check_same_location, not_modelled, required
+
+routes = Routes()
+effects = Effects()
+
+_DISK = f"{GROUP}/providers/Microsoft.Compute/disks/{{name}}"
+
+
+@routes.add("PUT", _DISK)
+def put_disk(call: Call) -> Answer:
+    """Make an empty disk, or change one."""
+    require_group(call, for_write=True)
+    body = require_object(call)
+    check_entity_name(call["name"], "diskName")
+    disk_id = resource_id(call, "Microsoft.Compute", ("disks", call["name"]))
+    existing = call.cloud.store.get(disk_id)
+    check_conditions(call, existing)
+    location = require_location(call, body, DISKS)
+    if existing is None:
+        disk = new_disk(call.cloud.catalogue, _plan(call, disk_id, location, body), call.cloud.now)
+    else:
+        check_same_location(existing, location)
+        disk = _changed(call, existing, body)
+    return _begin_put(call, disk)
+
+
+@routes.add("PATCH", _DISK)
+def patch_disk(call: Call) -> Answer:
+    """Change tags, kind or size."""
+    require_group(call, for_write=True)
+    body = require_object(call)
+    existing = _disk(call)
+    check_conditions(call, existing)
+    return _begin_put(call, _changed(call, existing, body))
+
+
+def _plan(call: Call, disk_id: str, location: str, body: dict[str, Any]) -> DiskPlan:
+    catalogue, properties = call.cloud.catalogue, section(body, "properties")
+    creation = section(properties, "creationData")
+    option = creation.get("createOption")
+    if option is None:
+        raise required("disk.creationData.createOption")
+    if not isinstance(option, str) or option.lower() != "empty":
+        raise not_modelled(f"a disk that is made by '{option}'")
+    zones = section(body, "zones", list)
+    if any(zone not in catalogue.zones(location) for zone in zones):
+        raise invalid_parameter("zones", f"The zones of the disk '{call['name']}' are not in the region '{location}'.")
+    return DiskPlan(
+        disk_id,
+        location,
+        check_sku(catalogue, section(body, "sku").get("name"), "sku", "Standard_LRS"),
+        check_disk_size(properties.get("diskSizeGB"), "disk.diskSizeGB"),
+        {"createOption": "Empty"},
+        check_tags(body),
+        tuple(zones),
+    )
+
+
+def _changed(call: Call, disk: Resource, body: dict[str, Any]) -> Resource:
+    if "tags" in body:
+        disk.body["tags"] = check_tags(body)
+    properties = section(body, "properties")
+    sku, size = section(body, "sku").get("name"), properties.get("diskSizeGB")
+    if sku is not None or size is not None:
+        catalogue = call.cloud.catalogue
+        resize(
+            catalogue,
+            disk,
+            sku=check_sku(catalogue, sku, "sku", disk.body["sku"]["name"]),
+            size_gib=check_disk_size(size, "disk.diskSizeGB") if size is not None else disk.properties["diskSizeGB"],
+        )
+    return disk
+
+
+def _begin_put(call: Call, disk: Resource) -> Answer:
+    disk.properties["provisioningState"] = "Updating"
+    cloud = call.cloud
+    cloud.store.put(disk, cloud.now)
+    operation = cloud.operations.begin(
+        call,
+        provider="Microsoft.Compute",
+        location=disk.location,
+        resource_id=disk.id,
+        action="disks/write",
+        latency="disk-put",
+        effect="disk-put",
+        payload={"disk": disk.id},
+        retry_after=(2, 2),
+    )
+    return cloud.operations.accepted(call, operation, disk.body)
+
+
+@effects.add("disk-put")
+def finish_put(cloud: Cloud, payload: dict[str, Any]) -> None:
+    """The disk is there, or is not what was asked for."""
+    disk = cloud.store.get(payload["disk"])
+    if disk is not None:
+        disk.properties["provisioningState"] = "Failed" if "failure" in payload else "Succeeded"
+        cloud.store.put(disk, cloud.now)
+
+
+@routes.add("GET", _DISK)
+def get_disk(call: Call) -> Answer:
+    """Read a disk."""
+    return Answer(200, _disk(call).body)
+
+
+@routes.add("GET", f"{GROUP}/providers/Microsoft.Compute/disks")
+def list_disks(call: Call) -> Answer:
+    """Disks of a group."""
+    require_group(call)
+    return page(call, kind=DISKS, group=call["group"], show=lambda disk: disk.body)
+
+
+@routes.add("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/disks")
+def list_all_disks(call: Call) -> Answer:
+    """Disks of the subscription."""
+    require_subscription(call)
+    return page(call, kind=DISKS, show=lambda disk: disk.body)
+
+
+@routes.add("DELETE", _DISK)
+def delete_disk(call: Call) -> Answer:
+    """Remove a disk that no machine has."""
+    require_group(call)
+    disk = call.cloud.store.get(resource_id(call, "Microsoft.Compute", ("disks", call["name"])))
+    if disk is None:
+        return Answer(204)
+    check_conditions(call, disk)
+    owner = disk.body.get("managedBy")
+    if owner:
+        raise ArmError(409, "OperationNotAllowed", f"Disk {disk.name} is attached to VM {owner}.")
+    operation = call.cloud.operations.begin(
+        call,
+        provider="Microsoft.Compute",
+        location=disk.location,
+        resource_id=disk.id,
+        action="disks/delete",
+        latency="disk-delete",
+        effect="disk-delete",
+        payload={"disk": disk.id},
+    )
+    return call.cloud.operations.accepted(call, operation)
+
+
+@effects.add("disk-delete")
+def finish_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
+    """The disk goes, unless a machine got it in the meantime."""
+    disk = cloud.store.get(payload["disk"])
+    if disk is None or "failure" in payload:
+        return
+    if owner := disk.body.get("managedBy"):
+        raise ArmError(409, "OperationNotAllowed", f"Disk {disk.name} is attached to VM {owner}.")
+    remove_disk(cloud, disk.id)
+
+
+def _disk(call: Call) -> Resource:
+    return require_resource(call, resource_id(call, "Microsoft.Compute", ("disks", call["name"])), DISKS, call["name"])
+
+
+# For machines
+
+
+def attach_disk(cloud: Cloud, disk_id: str, machine: Resource, state: str) -> None:
+    """The disk belongs to the machine; `state` is Attached, or Reserved while the machine is deallocated."""
+    disk = cloud.store.get(disk_id)
+    if disk is None:
+        return
+    disk.body["managedBy"] = machine.id
+    disk.properties["diskState"] = state
+    if "osType" in disk.properties:
+        # A guest's files go with the disk of its system, whoever has that at the time.
+        disk.hidden["guest"] = {"vm": machine.id, "vmId": machine.properties["vmId"]}
+    cloud.store.put(disk, cloud.now)
+
+
+def detach_disk(cloud: Cloud, disk_id: str, machine_id: str) -> None:
+    """The disk belongs to nobody."""
+    disk = cloud.store.get(disk_id)
+    if disk is None or key(str(disk.body.get("managedBy", ""))) != key(machine_id):
+        return
+    del disk.body["managedBy"]
+    disk.properties["diskState"] = "Unattached"
+    cloud.store.put(disk, cloud.now)
+
+
+def remove_disk(cloud: Cloud, disk_id: str) -> None:
+    """The disk is gone, and with that of a system the files of its guest."""
+    disk = cloud.store.get(disk_id)
+    if disk is None:
+        return
+    if "guest" in disk.hidden:
+        cloud.guest_orders.append({"kind": "delete", **disk.hidden["guest"]})
+    cloud.store.delete(disk.id)

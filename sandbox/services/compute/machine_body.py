@@ -1,0 +1,109 @@
+"""A machine as it is made: every part checked before anything is."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from sandbox.catalogue.catalogue import Size
+from sandbox.kernel.call import Call
+from sandbox.kernel.clock import stamp
+from sandbox.kernel.errors import invalid_parameter
+from sandbox.kernel.ids import parse_id
+from sandbox.kernel.store import Resource
+from sandbox.services.common import check_tags, section
+from sandbox.services.compute.disk_body import DiskPlan
+from sandbox.services.compute.machine_checks import (
+    check_generation,
+    check_kept,
+    check_plan,
+    check_quota,
+    check_size,
+    check_zones,
+    is_spot,
+    read_spot,
+)
+from sandbox.services.compute.machine_errors import not_modelled, text
+from sandbox.services.compute.machine_identity import apply_identity
+from sandbox.services.compute.machine_network import read_network
+from sandbox.services.compute.machine_profile import Profile, read_profile
+from sandbox.services.compute.machine_state import MACHINES
+from sandbox.services.compute.machine_storage import Place, read_storage
+
+_OUTSIDE = (
+    "availabilitySet",
+    "virtualMachineScaleSet",
+    "proximityPlacementGroup",
+    "host",
+    "hostGroup",
+    "capacityReservation",
+    "applicationProfile",
+)
+
+
+def new_machine(call: Call, machine_id: str, location: str, body: dict[str, Any]) -> tuple[Resource, list[DiskPlan]]:
+    """The machine that a body describes, and the disks to be made for it."""
+    cloud, properties = call.cloud, section(body, "properties")
+    check_modelled(body)
+    size = check_size(cloud, properties, location)
+    zones = check_zones(cloud, body, machine_id, location, call.api_version)
+    tags = check_tags(body)
+    storage = read_storage(Place(call, machine_id, location, size, tuple(zones), tags), properties)
+    plan = check_plan(cloud, body, machine_id, storage.image)
+    check_generation(size, storage.generation)
+    profile = _profile(properties, machine_id, from_image=storage.image is not None)
+    spot = read_spot(cloud, properties, size, location, "Create VM")
+    kept = check_kept(properties)
+    check_quota(cloud, size, location, is_spot(spot))
+    machine = Resource(machine_id, location, {}, {**profile.secrets, **storage.system, **sizing(size)})
+    machine.hidden |= {"generation": storage.generation, "disks": storage.disks}
+    if user_data := text(properties.get("userData"), "userData"):
+        machine.hidden["userData"] = user_data
+    machine.body = {
+        "name": parse_id(machine_id).name,
+        "id": machine_id,
+        "type": MACHINES,
+        "location": location,
+        "tags": tags,
+        **({"zones": zones} if zones else {}),
+        **({"plan": plan} if plan else {}),
+    }
+    machine.body["properties"] = {
+        "hardwareProfile": {"vmSize": size.name},
+        "provisioningState": "Creating",
+        "vmId": str(uuid.uuid4()),
+        **kept,
+        "storageProfile": storage.shown,
+        **({"osProfile": profile.shown} if profile.shown else {}),
+        "networkProfile": read_network(call, machine_id, location, size, properties),
+        **spot,
+        "timeCreated": stamp(cloud.now),
+    }
+    apply_identity(cloud, machine, body)
+    return machine, storage.made
+
+
+def check_modelled(body: dict[str, Any]) -> None:
+    """Refuse what Azure would act upon and the embedded Azure would not."""
+    properties = section(body, "properties")
+    for name in _OUTSIDE:
+        if properties.get(name) is not None:
+            raise not_modelled(f"'{name}' of a virtual machine")
+    if body.get("extendedLocation") is not None:
+        raise not_modelled("'extendedLocation' of a virtual machine")
+
+
+def _profile(properties: dict[str, Any], machine_id: str, *, from_image: bool) -> Profile:
+    if from_image:
+        return read_profile(properties, parse_id(machine_id).name)
+    if properties.get("osProfile") is not None:
+        raise invalid_parameter("osProfile", "Parameter 'osProfile' is not allowed.")
+    return Profile({}, {"authorizedKeys": []})
+
+
+def sizing(size: Size) -> dict[str, Any]:
+    """What a guest is told of its size."""
+    gpu = size.gpu
+    if gpu is None:
+        return {"gpu": None}
+    return {"gpu": {"model": gpu.model, "name": gpu.product, "count": gpu.count, "memory_mib": gpu.memory_mib}}

@@ -1,0 +1,109 @@
+"""Commands that Azure runs in a guest."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from sandbox.kernel.call import Answer, Call
+from sandbox.kernel.cloud import Cloud, Effects
+from sandbox.kernel.errors import invalid_content, invalid_parameter
+from sandbox.kernel.operations import LATER
+from sandbox.kernel.routes import GROUP, Routes
+from sandbox.services.common import require_group, require_object, section
+from sandbox.services.compute.machine_errors import invalid_value, not_allowed, required
+from sandbox.services.compute.machine_state import power_of, preempted, require_idle
+from sandbox.services.compute.machines import require_machine
+
+routes = Routes()
+effects = Effects()
+
+_SHOWN = 4096
+"""Azure shows the last so many bytes of each stream."""
+
+
+@routes.add("POST", f"{GROUP}/providers/Microsoft.Compute/virtualMachines/{{name}}/runCommand")
+def run_command(call: Call) -> Answer:
+    """Run a shell script as root."""
+    require_group(call, for_write=True)
+    machine = require_machine(call)
+    script = _script(require_object(call))
+    require_idle(machine, "runCommand")
+    if power_of(machine) != "running":
+        raise not_allowed("Cannot modify extensions in the VM when the VM is not running.")
+    operation = call.cloud.operations.begin(
+        call,
+        provider="Microsoft.Compute",
+        location=machine.location,
+        resource_id=machine.id,
+        action="virtualMachines/runCommand",
+        latency="vm-run-command",
+        effect="machine-run-command",
+        payload={"machine": machine.id, "vmId": machine.properties["vmId"], "script": script},
+    )
+    return call.cloud.operations.accepted(call, operation)
+
+
+def _script(body: dict[str, Any]) -> str:
+    command = body.get("commandId")
+    if command is None:
+        raise required("commandId")
+    if not isinstance(command, str) or command.lower() != "runshellscript":
+        raise invalid_parameter("commandId", f"The entity name '{command}' is not a command of a Linux machine.")
+    lines = section(body, "script", list)
+    if not all(isinstance(line, str) for line in lines):
+        raise invalid_content("The request content was invalid: 'script' must be a list of texts.")
+    if not lines:
+        raise required("script")
+    return "\n".join([*_parameters(body), *lines])
+
+
+def _parameters(body: dict[str, Any]) -> list[str]:
+    """Parameters are variables of the script, and its arguments in their order."""
+    assignments, values = [], []
+    for parameter in section(body, "parameters", list):
+        name, value = (parameter.get("name"), parameter.get("value")) if isinstance(parameter, dict) else (None, None)
+        if not isinstance(name, str) or not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise invalid_value("parameters")
+        assignments.append(f"export {name}={shlex.quote(value)}")
+        values.append(shlex.quote(value))
+    return [*assignments, f"set -- {' '.join(values)}"] if values else []
+
+
+@effects.add("machine-run-command")
+def begin_in_guest(cloud: Cloud, payload: dict[str, Any]) -> str | None:
+    """The guest gets the script; whoever hosts it ends the operation."""
+    machine = cloud.store.get(payload["machine"])
+    if machine is None or machine.properties["vmId"] != payload["vmId"]:
+        raise preempted()
+    if "failure" in payload:
+        return None
+    if power_of(machine) != "running":
+        raise not_allowed("Cannot modify extensions in the VM when the VM is not running.")
+    cloud.guest_orders.append(
+        {
+            "kind": "run-command",
+            "vm": machine.id,
+            "vmId": machine.properties["vmId"],
+            "operation": payload["operation"],
+            "script": payload["script"],
+        }
+    )
+    return LATER
+
+
+def command_result(stdout: str, stderr: str, exit_code: int) -> dict[str, Any]:
+    """What comes of a command. Azure says that it succeeded whatever the script's exit code."""
+    del exit_code
+    message = f"Enable succeeded: \n[stdout]\n{stdout[-_SHOWN:]}\n[stderr]\n{stderr[-_SHOWN:]}"
+    return {
+        "value": [
+            {
+                "code": "ProvisioningState/succeeded",
+                "level": "Info",
+                "displayStatus": "Provisioning succeeded",
+                "message": message,
+            }
+        ]
+    }

@@ -1,0 +1,1 @@
+"""Microsoft.Network: networks, security groups, addresses, interfaces."""

@@ -1,0 +1,149 @@
+"""Values in the bodies of network resources: read with their types, or refused as Microsoft.Network refuses them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sandbox.kernel.errors import ArmError
+from sandbox.kernel.ids import key, parse_id
+
+# What a client sends for "not used"; a property that is not modelled may have one of these.
+_NOTHING: tuple[Any, ...] = (None, False, "", "None", "Disabled", [], {})
+
+
+def bad_request(code: str, message: str) -> ArmError:
+    """An error of Microsoft.Network, which always has `details`."""
+    return ArmError(400, code, message, details=[])
+
+
+def cannot_parse(code: str, message: str) -> ArmError:
+    """A body that Microsoft.Network does not understand."""
+    return ArmError(
+        400, "InvalidRequestFormat", "Cannot parse the request.", details=[{"code": code, "message": message}]
+    )
+
+
+def wrong_value(value: Any, kind: str, path: str) -> ArmError:
+    """A value of the wrong type."""
+    shown = json.dumps(value)[:80] if isinstance(value, str | int | float) else type(value).__name__
+    return cannot_parse("InvalidJson", f"Error converting value {shown} to type '{kind}'. Path '{path}'.")
+
+
+def text(mapping: dict[str, Any], name: str, path: str, default: str | None = None) -> str | None:
+    """A text of a body; the default where it is absent or null."""
+    value = mapping.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise wrong_value(value, "String", f"{path}.{name}")
+    return value
+
+
+def choice(mapping: dict[str, Any], name: str, path: str, allowed: Sequence[str], default: str) -> str:
+    """One of some texts, in Azure's spelling whatever the case it was sent in."""
+    value = text(mapping, name, path, default) or default
+    for known in allowed:
+        if known.lower() == value.lower():
+            return known
+    raise wrong_value(value, " | ".join(allowed), f"{path}.{name}")
+
+
+def boolean(mapping: dict[str, Any], name: str, path: str, *, default: bool = False) -> bool:
+    """True or false."""
+    value = mapping.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise wrong_value(value, "Boolean", f"{path}.{name}")
+    return value
+
+
+def integer(mapping: dict[str, Any], name: str, path: str, default: int) -> int:
+    """A whole number."""
+    value = mapping.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise wrong_value(value, "Int32", f"{path}.{name}")
+    return value
+
+
+def texts(mapping: dict[str, Any], name: str, path: str) -> list[str]:
+    """A list of texts."""
+    value = mapping.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise wrong_value(value, "List<String>", f"{path}.{name}")
+    return list(value)
+
+
+def items(mapping: dict[str, Any], name: str, path: str) -> list[dict[str, Any]]:
+    """A list of objects whose `properties`, if there, are objects too."""
+    value = mapping.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise wrong_value(value, "List<Object>", f"{path}.{name}")
+    for place, item in enumerate(value):
+        if not isinstance(item.get("properties") or {}, dict):
+            raise wrong_value(item["properties"], "Object", f"{path}.{name}[{place}].properties")
+    return value
+
+
+def item_names(nested: Sequence[dict[str, Any]], path: str) -> list[str]:
+    """The names of nested resources: each has one, no two the same."""
+    names: dict[str, str] = {}
+    for place, item in enumerate(nested):
+        name = item.get("name")
+        if not isinstance(name, str) or not name:
+            raise wrong_value(name, "String", f"{path}[{place}].name")
+        if name.lower() in names:
+            raise bad_request("DuplicateResourceName", f"Items in {path} have the same name '{name}'.")
+        names[name.lower()] = name
+    return list(names.values())
+
+
+def reference(mapping: dict[str, Any], name: str, path: str, kind: str) -> str | None:
+    """The id in `{"id": …}`, which has to be one of the type `kind` such as virtualNetworks/subnets."""
+    value = mapping.get(name)
+    if value is None:
+        return None
+    where = f"{path}.{name}"
+    if not isinstance(value, dict):
+        raise wrong_value(value, "Object", where)
+    wanted = value.get("id")
+    if wanted is None:
+        raise cannot_parse("MissingJsonReferenceId", f"Value for reference id is missing. Path {where}.")
+    try:
+        parsed = parse_id(wanted) if isinstance(wanted, str) and wanted.isprintable() else None
+    except ValueError:
+        parsed = None
+    if parsed is None or not parsed.pairs:
+        raise ArmError(
+            400,
+            "LinkedInvalidPropertyId",
+            f"Property id '{wanted}' at path '{where}.id' is invalid. Expect fully qualified resource Id that start "
+            "with '/subscriptions/{subscriptionId}' or '/providers/{resourceProviderNamespace}/'.",
+        )
+    if key(parsed.type) != key(f"Microsoft.Network/{kind}"):
+        raise cannot_parse(
+            "InvalidJsonReferenceWrongType",
+            f"Reference Id {wanted} is referencing resource of a wrong type. The Id is expected to reference resources "
+            f"of type {kind}. Path {where}.",
+        )
+    return str(parsed)
+
+
+def only_known(mapping: dict[str, Any], known: Sequence[str], path: str) -> None:
+    """Refuse what the embedded Azure would have to ignore."""
+    for name, value in mapping.items():
+        if name not in known and value not in _NOTHING:
+            raise ArmError(
+                501,
+                "NotInSandbox",
+                f"The embedded Azure does not model the property '{path}.{name}'. Nothing was done. Azure itself may "
+                "know it.",
+            )

@@ -1,0 +1,65 @@
+"""Which network resource uses which: what cannot be deleted, and the back references that bodies show.
+
+Nothing is kept in what is used, so nothing there is ever out of date: a user that is gone uses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox.kernel.cloud import Cloud
+from sandbox.kernel.ids import key
+from sandbox.kernel.store import Resource
+
+_NESTED = ("subnets", "ipConfigurations")
+_PROPERTIES = ("networkSecurityGroup", "subnet", "publicIPAddress")
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Something uses something: `user` is an id, `address` the private address it has in a subnet."""
+
+    user: str
+    address: str | None
+
+    @property
+    def is_interface(self) -> bool:
+        """Whether the user is an interface, and not a subnet."""
+        return "/networkinterfaces/" in self.user.lower()
+
+
+Uses = dict[str, list[Use]]
+
+
+def keep(cloud: Cloud, resource: Resource) -> Resource:
+    """Keep a resource, and what it uses."""
+    cloud.store.set_uses(resource.key, _references(resource.body))
+    return cloud.store.put(resource, cloud.now)
+
+
+def _references(body: dict[str, Any]) -> Iterator[tuple[str, str, str | None]]:
+    properties = body["properties"]
+    for holder in [body, *(item for name in _NESTED for item in properties.get(name, []))]:
+        inner = holder["properties"]
+        for name in _PROPERTIES:
+            if name in inner:
+                yield key(inner[name]["id"]), holder["id"], inner.get("privateIPAddress") if name == "subnet" else None
+    # A public address uses a number and a name, which no two may have.
+    for taken in (properties.get("ipAddress"), properties.get("dnsSettings", {}).get("fqdn")):
+        if taken:
+            yield taken, body["id"], None
+
+
+def uses(cloud: Cloud, resource_id: str | None = None) -> Uses:
+    """Who uses what, by the key of what is used: a resource and what is nested in it, or everything."""
+    found: Uses = {}
+    for target, user, address in cloud.store.uses(None if resource_id is None else key(resource_id)):
+        found.setdefault(target, []).append(Use(user, address))
+    return found
+
+
+def users_of(cloud: Cloud, resource_id: str) -> list[Use]:
+    """Who uses one resource, number or name."""
+    return uses(cloud, resource_id).get(key(resource_id), [])

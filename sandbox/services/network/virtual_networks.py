@@ -1,0 +1,233 @@
+"""Virtual networks and their subnets."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from sandbox.kernel.call import Answer, Call
+from sandbox.kernel.cloud import Cloud, Effects
+from sandbox.kernel.ids import key
+from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from sandbox.kernel.store import Resource
+from sandbox.services.common import check_conditions, check_tags, require_object, section
+from sandbox.services.network import subnets
+from sandbox.services.network.address_prefixes import parse_prefix
+from sandbox.services.network.answers import (
+    answer_delete,
+    answer_get,
+    answer_list,
+    answer_patch,
+    answer_put,
+    nested_delete,
+    nested_get,
+    nested_list,
+    nested_put,
+    with_etag,
+)
+from sandbox.services.network.fields import (
+    bad_request,
+    boolean,
+    choice,
+    item_names,
+    items,
+    only_known,
+    text,
+    texts,
+)
+from sandbox.services.network.references import Uses
+from sandbox.services.network.tracked import (
+    UPDATING,
+    Kind,
+    add_effects,
+    check_idle,
+    find,
+    nested_item,
+    put_location,
+    require_parent,
+)
+
+routes = Routes()
+effects = Effects()
+
+KIND = Kind("virtualNetworks", "VirtualNetwork", "network", retry_after=(3, 10), longest_name=64)
+add_effects(effects, KIND)
+add_effects(effects, subnets.KIND)
+
+_ALL = "/providers/Microsoft.Network/virtualNetworks"
+_ONE = f"{GROUP}{_ALL}/{{name}}"
+_SUBNETS = f"{_ONE}/subnets"
+_SUBNET = f"{_SUBNETS}/{{nested}}"
+_KNOWN = (
+    "addressSpace",
+    "subnets",
+    "dhcpOptions",
+    "encryption",
+    "privateEndpointVNetPolicies",
+    "provisioningState",
+    "resourceGuid",
+)
+
+
+@routes.add("PUT", _ONE)
+def put_network(call: Call) -> Answer:
+    """Create or replace a network. Subnets that are not mentioned at all stay; an empty list removes them."""
+    own_id, existing = find(call, KIND, for_write=True)
+    location = put_location(call, KIND, existing)
+    check_conditions(call, existing)
+    check_idle(call, existing, own_id)
+    network = _build(call, own_id, location, existing)
+    return answer_put(call, KIND, network, new=existing is None, show=show)
+
+
+def _build(call: Call, own_id: str, location: str, existing: Resource | None) -> Resource:
+    body = require_object(call)
+    network = Resource(own_id, location, {}, dict(existing.hidden) if existing else {})
+    sent = section(body, "properties")
+    only_known(sent, _KNOWN, "properties")
+    network.body = {
+        "name": network.name,
+        "id": own_id,
+        "type": KIND.full_type,
+        "location": location,
+        **({"tags": check_tags(body)} if body.get("tags") is not None else {}),
+        "properties": {
+            "provisioningState": UPDATING,
+            "resourceGuid": existing.properties["resourceGuid"] if existing else str(uuid.uuid4()),
+            "addressSpace": {"addressPrefixes": _address_space(own_id, sent)},
+            **_options(own_id, sent),
+            "subnets": [],
+            "virtualNetworkPeerings": [],
+            "enableDdosProtection": False,
+        },
+    }
+    network.properties["subnets"] = _inline_subnets(call.cloud, network, sent, existing)
+    subnets.check_ranges(network, network.properties["subnets"])
+    return network
+
+
+def _address_space(own_id: str, sent: dict[str, Any]) -> list[str]:
+    prefixes = texts(section(sent, "addressSpace"), "addressPrefixes", "properties.addressSpace")
+    if not prefixes:
+        raise bad_request("InvalidAddressPrefixFormat", f"Address prefix of resource {own_id} is missing.")
+    for prefix in prefixes:
+        parse_prefix(prefix, own_id)
+    return prefixes
+
+
+def _options(own_id: str, sent: dict[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if sent.get("dhcpOptions") is not None:
+        options["dhcpOptions"] = {
+            "dnsServers": texts(section(sent, "dhcpOptions"), "dnsServers", "properties.dhcpOptions")
+        }
+    if sent.get("encryption") is not None:
+        encryption, path = section(sent, "encryption"), "properties.encryption"
+        if encryption.get("enabled") is None or text(encryption, "enforcement", path) is None:
+            raise bad_request(
+                "MustSpecifyBothEncryptionIntentAndEnforcementPolicy",
+                f"Cannot encrypt VirtualNetwork {own_id} unless both encryption intent (Enabled true or false) and "
+                "enforcement policy (AllowUnencrypted or DropUnencrypted) are specified.",
+            )
+        policies = ("AllowUnencrypted", "DropUnencrypted")
+        options["encryption"] = {
+            "enabled": boolean(encryption, "enabled", path),
+            "enforcement": choice(encryption, "enforcement", path, policies, policies[0]),
+        }
+    options["privateEndpointVNetPolicies"] = choice(
+        sent, "privateEndpointVNetPolicies", "properties", ("Disabled", "Basic"), "Disabled"
+    )
+    return options
+
+
+def _inline_subnets(
+    cloud: Cloud, network: Resource, sent: dict[str, Any], existing: Resource | None
+) -> list[dict[str, Any]]:
+    before = {item["name"].lower(): item for item in existing.properties["subnets"]} if existing else {}
+    if sent.get("subnets") is None:
+        return list(before.values())
+    wanted = items(sent, "subnets", "properties")
+    made = []
+    for place, name in enumerate(item_names(wanted, "properties.subnets")):
+        old = before.pop(name.lower(), None)
+        path = f"properties.subnets[{place}].properties"
+        new = subnets.build(cloud, network, old["name"] if old else name, wanted[place], path)
+        if old:
+            subnets.check_change(cloud, old, new)
+        made.append(new)
+    for left_out in before.values():
+        subnets.check_unused(cloud, left_out)
+    return made
+
+
+def show(network: Resource, uses: Uses) -> dict[str, Any]:
+    """A network as it is answered: its subnets tell who is in them."""
+    body = with_etag(network)
+    for item in body["properties"]["subnets"]:
+        if users := uses.get(key(item["id"])):
+            item["properties"]["ipConfigurations"] = [{"id": use.user} for use in users]
+    return body
+
+
+def _check_unused(cloud: Cloud, network: Resource) -> None:
+    for item in network.properties["subnets"]:
+        subnets.check_unused(cloud, item)
+
+
+@routes.add("GET", _ONE)
+def get_network(call: Call) -> Answer:
+    """Read a network."""
+    return answer_get(call, KIND, show)
+
+
+@routes.add("PATCH", _ONE)
+def patch_network(call: Call) -> Answer:
+    """Change a network's tags."""
+    return answer_patch(call, KIND, show)
+
+
+@routes.add("DELETE", _ONE)
+def delete_network(call: Call) -> Answer:
+    """Delete a network whose subnets are empty."""
+    return answer_delete(call, KIND, _check_unused)
+
+
+@routes.add("GET", f"{GROUP}{_ALL}")
+@routes.add("GET", f"{SUBSCRIPTION}{_ALL}")
+def list_networks(call: Call) -> Answer:
+    """List networks."""
+    return answer_list(call, KIND, show)
+
+
+@routes.add("PUT", _SUBNET)
+def put_subnet(call: Call) -> Answer:
+    """Create or replace a subnet."""
+    network = require_parent(call, KIND, for_write=True)
+    old = nested_item(network, subnets.KIND, call["nested"])
+    check_conditions(call, network if old else None)
+    name = old["name"] if old else call["nested"]
+    new = subnets.build(call.cloud, network, name, require_object(call), "properties")
+    check_idle(call, network, new["id"])
+    if old:
+        subnets.check_change(call.cloud, old, new)
+    others = [item for item in network.properties["subnets"] if item["name"].lower() != name.lower()]
+    subnets.check_ranges(network, [*others, new])
+    return nested_put(call, subnets.KIND, network, new, show)
+
+
+@routes.add("GET", _SUBNET)
+def get_subnet(call: Call) -> Answer:
+    """Read a subnet."""
+    return nested_get(call, KIND, subnets.KIND, show)
+
+
+@routes.add("DELETE", _SUBNET)
+def delete_subnet(call: Call) -> Answer:
+    """Delete an empty subnet."""
+    return nested_delete(call, KIND, subnets.KIND, subnets.check_unused)
+
+
+@routes.add("GET", _SUBNETS)
+def list_subnets(call: Call) -> Answer:
+    """List the subnets of a network."""
+    return nested_list(call, KIND, subnets.KIND, show)

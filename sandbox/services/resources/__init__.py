@@ -1,0 +1,1 @@
+"""Microsoft.Resources: groups, resources of any kind, deployments, providers, the subscription."""

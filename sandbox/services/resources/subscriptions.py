@@ -1,0 +1,125 @@
+"""The subscription, its locations, and what clients ask before all else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sandbox.kernel.call import Answer, Call
+from sandbox.kernel.cloud import Cloud, Effects
+from sandbox.kernel.routes import SUBSCRIPTION, Routes
+from sandbox.services.common import require_subscription
+
+routes = Routes()
+effects = Effects()
+
+NAME = "gpuinfra sandbox (simulated)"
+
+
+def _subscription(cloud: Cloud) -> dict[str, Any]:
+    return {
+        "id": f"/subscriptions/{cloud.subscription}",
+        "authorizationSource": "RoleBased",
+        "managedByTenants": [],
+        "tags": {},
+        "subscriptionId": cloud.subscription,
+        "tenantId": cloud.tenant,
+        "displayName": NAME,
+        "state": "Enabled",
+        "subscriptionPolicies": {
+            "locationPlacementId": "Public_2014-09-01",
+            "quotaId": "PayAsYouGo_2014-09-01",
+            "spendingLimit": "Off",
+        },
+    }
+
+
+@routes.add("GET", "/subscriptions")
+def list_subscriptions(call: Call) -> Answer:
+    """The one there is."""
+    return Answer(200, {"value": [_subscription(call.cloud)], "count": {"type": "Total", "value": 1}})
+
+
+@routes.add("GET", SUBSCRIPTION)
+def get_subscription(call: Call) -> Answer:
+    """The one there is, by its id."""
+    require_subscription(call)
+    return Answer(200, _subscription(call.cloud))
+
+
+@routes.add("GET", "/tenants")
+def list_tenants(call: Call) -> Answer:
+    """The one there is."""
+    tenant = call.cloud.tenant
+    return Answer(
+        200,
+        {
+            "value": [
+                {
+                    "id": f"/tenants/{tenant}",
+                    "tenantId": tenant,
+                    "countryCode": "US",
+                    "displayName": NAME,
+                    "domains": ["sandbox.invalid"],
+                    "tenantCategory": "Home",
+                    "defaultDomain": "sandbox.invalid",
+                    "tenantType": "AAD",
+                }
+            ]
+        },
+    )
+
+
+@routes.add("GET", f"{SUBSCRIPTION}/locations")
+def list_locations(call: Call) -> Answer:
+    """Azure's public regions."""
+    require_subscription(call)
+    value = [
+        {
+            "id": f"/subscriptions/{call.cloud.subscription}/locations/{region.name}",
+            "name": region.name,
+            "type": "Region",
+            "displayName": region.display_name,
+            "regionalDisplayName": region.display_name,
+            "metadata": {"regionType": "Physical", "regionCategory": "Recommended"},
+            "availabilityZoneMappings": [
+                {"logicalZone": zone, "physicalZone": f"{region.name}-az{zone}"} for zone in region.zones
+            ],
+        }
+        for region in call.cloud.catalogue.regions()
+    ]
+    return Answer(200, {"value": value})
+
+
+@routes.add("GET", "/metadata/endpoints")
+def get_endpoints(call: Call) -> Answer:
+    """Where the parts of this cloud are: what `az cloud register` asks. There is no graph, gallery or storage."""
+    base, nowhere = call.base_url, "sandbox.invalid"
+    return Answer(
+        200,
+        {
+            "name": "Sandbox",
+            "portal": f"https://portal.{nowhere}",
+            "authentication": {
+                "loginEndpoint": base,
+                "audiences": ["https://management.core.windows.net/", "https://management.azure.com/"],
+                "tenant": "common",
+                "identityProvider": "AAD",
+            },
+            "resourceManager": f"{base}/",
+            "media": f"https://media.{nowhere}",
+            "graph": f"https://graph.{nowhere}/",
+            "graphAudience": f"https://graph.{nowhere}/",
+            "microsoftGraphResourceId": f"https://graph.{nowhere}/",
+            "gallery": f"https://gallery.{nowhere}/",
+            "batch": f"https://batch.{nowhere}/",
+            "sqlManagement": f"https://sql.{nowhere}:8443/",
+            "vmImageAliasDoc": f"https://{nowhere}/aliases.json",
+            "activeDirectoryDataLake": f"https://datalake.{nowhere}/",
+            "suffixes": {
+                "storage": f"core.{nowhere}",
+                "keyVaultDns": f"vault.{nowhere}",
+                "sqlServerHostname": f"database.{nowhere}",
+                "acrLoginServer": f"azurecr.{nowhere}",
+            },
+        },
+    )

@@ -1,0 +1,214 @@
+"""HTTP in front of the cloud: who calls, what they may do, how often, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sandbox.kernel.call import Answer, Call, Principal
+from sandbox.kernel.clock import stamp
+from sandbox.kernel.cloud import Cloud
+from sandbox.kernel.errors import ArmError, invalid_content
+from sandbox.kernel.faults import request_error
+from sandbox.web.authority import Authority
+from sandbox.web.authorization import check_permission
+from sandbox.web.control import Control
+from sandbox.web.throttle import Throttle
+
+logger = logging.getLogger(__name__)
+
+METHODS = ["GET", "HEAD", "PUT", "PATCH", "POST", "DELETE", "OPTIONS"]
+LARGEST_BODY = 4 * 1024 * 1024
+OPEN_PATHS = ("/metadata/endpoints", "/api/retail/prices")
+"""Answered without a token, as Azure does."""
+
+
+class Gate:
+    """Answers every request. State changes happen between awaits, so that each is whole."""
+
+    def __init__(self, cloud: Cloud, control: Control) -> None:
+        self.cloud, self.control = cloud, control
+        self.authority = Authority(cloud.store, cloud.clock)
+        self.throttle = Throttle(cloud)
+
+    async def answer(self, request: Request) -> Response:
+        """One request, whatever it is for."""
+        base_url = f"https://{request.url.netloc}"
+        path = request.scope["raw_path"].decode("ascii", "replace").split("?")[0]
+        if path.startswith("/_sandbox/"):
+            return await self.control.answer(request)
+        parts = path.strip("/").split("/")
+        if path.endswith("/.well-known/openid-configuration"):
+            return _json(200, self.authority.openid_configuration(base_url, parts[0]))
+        if path.endswith(("/oauth2/v2.0/token", "/oauth2/token")) and request.method == "POST":
+            form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+            status, body = self.authority.token_for_client(form)
+            return _json(status, body)
+        return await self._answer_arm(request, path, base_url)
+
+    async def _answer_arm(self, request: Request, path: str, base_url: str) -> Response:
+        started, began = self.cloud.clock.now(), time.monotonic()
+        correlation_id = request.headers.get("x-ms-correlation-request-id") or str(uuid.uuid4())
+        headers = {}
+        try:
+            call = await self._read(request, path, base_url, correlation_id)
+            answer = await self._carry_out(request, call)
+            headers = self.throttle.headers(call)
+        except _Dropped:
+            self._log(request, path, 0, started, began, correlation_id)
+            return Response(status_code=500)  # never seen: the connection is gone
+        except ArmError as error:
+            answer = Answer(error.status, error.envelope(), dict(error.headers))
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            logger.exception("%s %s", request.method, path)
+            answer = Answer(500, ArmError(500, "SandboxError", f"{type(error).__name__}: {error}").envelope())
+        self._log(request, path, answer.status, started, began, correlation_id)
+        return _response(request, answer, correlation_id, {**headers, **answer.headers}, self.cloud.now)
+
+    async def _read(self, request: Request, path: str, base_url: str, correlation_id: str) -> Call:
+        query = {name.lower(): value for name, value in request.query_params.multi_items()}
+        is_open = path.rstrip("/").lower() in OPEN_PATHS
+        header = request.headers.get("authorization")
+        principal = Principal("", is_owner=True) if is_open else self.authority.principal(header)
+        if "api-version" not in query and not is_open:
+            message = "The api-version query parameter (?api-version=) is required for all requests."
+            raise ArmError(400, "MissingApiVersionParameter", message)
+        return Call(
+            cloud=self.cloud,
+            method=request.method,
+            path=path,
+            parameters={},
+            query=query,
+            headers={name.lower(): value for name, value in request.headers.items()},
+            body=await _body(request),
+            principal=principal,
+            base_url=base_url,
+            correlation_id=correlation_id,
+        )
+
+    async def _carry_out(self, request: Request, call: Call) -> Answer:
+        cloud = self.cloud
+        cloud.settle()
+        check_permission(call)
+        self.throttle.check(call)
+        resource_id = _resource_of(call.path)
+        fault = cloud.faults.for_request(call.method, resource_id, _region(call, resource_id))
+        if fault and fault["name"] == "slow":
+            await asyncio.sleep(cloud.clock.real(float(fault.get("seconds", 5))))
+        elif fault and fault["name"] == "drop-before":
+            raise _drop(request)
+        elif fault and fault["name"] != "drop-after":
+            raise request_error(fault)
+        answer = cloud.dispatch(call)
+        cloud.settle()
+        if fault and fault["name"] == "drop-after":
+            raise _drop(request)
+        return answer
+
+    def _log(self, request: Request, path: str, status: int, started: float, began: float, correlation_id: str) -> None:
+        self.cloud.store.add_request(
+            {
+                "method": request.method,
+                "path": path,
+                "query": request.url.query,
+                "status": status,
+                "start": stamp(started),
+                "end": stamp(self.cloud.clock.now()),
+                "seconds": round(time.monotonic() - began, 6),
+                "correlationId": correlation_id,
+            }
+        )
+
+
+class _Dropped(Exception):  # noqa: N818 a signal inside this file
+    """The connection was cut on purpose."""
+
+
+def _drop(request: Request) -> _Dropped:
+    request.scope["state"]["transport"].abort()
+    return _Dropped()
+
+
+async def _body(request: Request) -> Any:
+    content, size = b"", 0
+    # A body that is too large is read to its end all the same: a client that is still sending hears no answer.
+    async for chunk in request.stream():
+        size += len(chunk)
+        content = content + chunk if size <= LARGEST_BODY else b""
+    if size > LARGEST_BODY:
+        message = f"The request content size exceeds the maximum size of {LARGEST_BODY} bytes."
+        raise ArmError(413, "RequestContentTooLarge", message)
+    if not content.strip():
+        return None
+    try:
+        return json.loads(content.decode("utf-8-sig"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise invalid_content(f"The request content was invalid and could not be deserialized: '{error}'.") from None
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _resource_of(path: str) -> str:
+    """The id of the resource a path is about: a POST's verb is not a part of it."""
+    parts = path.strip("/").split("/")
+    lowered = [part.lower() for part in parts]
+    if "providers" in lowered and (len(parts) - lowered.index("providers")) % 2 and len(parts) > 8:
+        parts = parts[:-1]
+    return "/" + "/".join(parts)
+
+
+def _region(call: Call, resource_id: str) -> str:
+    if isinstance(call.body, dict) and isinstance(call.body.get("location"), str):
+        return str(call.body["location"]).replace(" ", "").lower()
+    try:
+        resource = call.cloud.store.get(resource_id)
+    except ValueError:
+        return ""
+    return resource.location if resource else ""
+
+
+def _json(status: int, body: Any) -> Response:
+    return Response(json.dumps(body), status, media_type="application/json")
+
+
+def _response(request: Request, answer: Answer, correlation_id: str, headers: dict[str, str], now: float) -> Response:
+    request_id = str(uuid.uuid4())
+    content = b"" if answer.body is None or request.method == "HEAD" else json.dumps(answer.body).encode()
+    common = {
+        "Cache-Control": "no-cache",
+        "Pragma": "no-cache",
+        "Expires": "-1",
+        "Strict-Transport-Security": "max-age=31536000; includeSubDomains",
+        "X-Content-Type-Options": "nosniff",
+        "x-ms-request-id": request_id,
+        "x-ms-correlation-request-id": correlation_id,
+        "x-ms-routing-request-id": f"SANDBOX:{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}:{request_id}",
+    }
+    client_id = request.headers.get("x-ms-client-request-id")
+    if client_id:
+        common["x-ms-client-request-id"] = client_id
+    media_type = "application/json; charset=utf-8" if content else None
+    response = Response(content, answer.status, {**common, **headers})
+    if media_type:
+        response.headers["Content-Type"] = media_type
+    return response
+
+
+def make_app(cloud: Cloud, control: Control) -> Starlette:
+    """The application that the server runs."""
+    gate = Gate(cloud, control)
+    return Starlette(routes=[Route("/{path:path}", gate.answer, methods=METHODS)])

@@ -1,0 +1,140 @@
+"""Who may come in: an OpenID authority for one tenant, and the tokens it gives."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import uuid
+from typing import Any
+
+from sandbox.kernel.call import Principal
+from sandbox.kernel.clock import Clock
+from sandbox.kernel.errors import ArmError
+from sandbox.kernel.store import Store
+
+LIFETIME = 3600
+AUDIENCE = "https://management.azure.com/"
+
+
+class Authority:
+    """Gives tokens and reads them. Their time is the sandbox's."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.store, self.clock = store, clock
+
+    def openid_configuration(self, base_url: str, tenant: str) -> dict[str, Any]:
+        """What a client asks first."""
+        root = f"{base_url}/{tenant}"
+        return {
+            "token_endpoint": f"{root}/oauth2/v2.0/token",
+            "token_endpoint_auth_methods_supported": ["client_secret_post", "private_key_jwt"],
+            "jwks_uri": f"{root}/discovery/v2.0/keys",
+            "response_modes_supported": ["query", "fragment", "form_post"],
+            "subject_types_supported": ["pairwise"],
+            "id_token_signing_alg_values_supported": ["RS256"],
+            "response_types_supported": ["code", "id_token", "code id_token", "id_token token"],
+            "scopes_supported": ["openid", "profile", "email", "offline_access"],
+            "issuer": f"{root}/v2.0",
+            "authorization_endpoint": f"{root}/oauth2/v2.0/authorize",
+            "device_authorization_endpoint": f"{root}/oauth2/v2.0/devicecode",
+            "end_session_endpoint": f"{root}/oauth2/v2.0/logout",
+            "tenant_region_scope": None,
+            "cloud_instance_name": "sandbox",
+        }
+
+    def token_for_client(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        """The answer of the token endpoint to the tenant's own client."""
+        if form.get("grant_type") != "client_credentials":
+            return 400, _refusal("unsupported_grant_type", "AADSTS70003: The app requested an unsupported grant type.")
+        if not hmac.compare_digest(form.get("client_id", ""), self.store.setting("client-id")):
+            return 400, _refusal("unauthorized_client", "AADSTS700016: Application was not found in the directory.")
+        if not hmac.compare_digest(form.get("client_secret", ""), self.store.setting("client-secret")):
+            return 401, _refusal("invalid_client", "AADSTS7000215: Invalid client secret provided.")
+        return 200, self.token(self.store.setting("client-object-id"), form["client_id"], owner=True)
+
+    def token(self, object_id: str, application_id: str, *, owner: bool, audience: str = AUDIENCE) -> dict[str, Any]:
+        """A token for somebody. Its lifetime in the answer is in the caller's own seconds."""
+        now = self.clock.now()
+        tenant = self.store.setting("tenant")
+        claims = {
+            "aud": audience,
+            "iss": f"https://sts.windows.net/{tenant}/",
+            "iat": int(now),
+            "nbf": int(now),
+            "exp": int(now) + LIFETIME,
+            "appid": application_id,
+            "oid": object_id,
+            "sub": object_id,
+            "tid": tenant,
+            "ver": "1.0",
+            "idtyp": "app",
+            "own": owner,
+        }
+        seconds = max(1, int(self.clock.real(LIFETIME)))
+        return {
+            "token_type": "Bearer",
+            "expires_in": seconds,
+            "ext_expires_in": seconds,
+            "access_token": self._sign(claims),
+        }
+
+    def principal(self, header: str | None) -> Principal:
+        """Who a request comes from. Raises the 401 that ARM would answer."""
+        if not header:
+            raise _unauthorized("AuthenticationFailed", "Authentication failed. The 'Authorization' header is missing.")
+        kind, _, token = header.partition(" ")
+        claims = self._read(token.strip()) if kind.lower() == "bearer" else None
+        if claims is None:
+            raise _unauthorized("InvalidAuthenticationToken", "The access token is invalid.")
+        if claims["exp"] <= self.clock.now():
+            message = "The access token expiry UTC time is earlier than current UTC time."
+            raise _unauthorized("ExpiredAuthenticationToken", message)
+        return Principal(claims["oid"], bool(claims["own"]))
+
+    def _sign(self, claims: dict[str, Any]) -> str:
+        head = _encode(json.dumps({"typ": "JWT", "alg": "HS256", "kid": "sandbox"}).encode())
+        body = _encode(json.dumps(claims).encode())
+        return f"{head}.{body}.{self._signature(f'{head}.{body}')}"
+
+    def _signature(self, text: str) -> str:
+        key = self.store.setting("token-key").encode()
+        return _encode(hmac.new(key, text.encode(), hashlib.sha256).digest())
+
+    def _read(self, token: str) -> dict[str, Any] | None:
+        parts = token.split(".")
+        if len(parts) != 3 or not token.isascii():
+            return None
+        if not hmac.compare_digest(self._signature(f"{parts[0]}.{parts[1]}"), parts[2]):
+            return None
+        claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return claims
+
+
+def make_identities(store: Store) -> None:
+    """The ids and secrets that make a sandbox this one; made once."""
+    for name in ("tenant", "subscription", "client-id", "client-object-id"):
+        if store.setting(name) is None:
+            store.set_setting(name, str(uuid.uuid4()))
+    for name in ("client-secret", "token-key"):
+        if store.setting(name) is None:
+            store.set_setting(name, secrets.token_urlsafe(32))
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _refusal(code: str, description: str) -> dict[str, Any]:
+    return {
+        "error": code,
+        "error_description": description,
+        "error_codes": [int("".join(filter(str.isdigit, description.partition(":")[0])))],
+    }
+
+
+def _unauthorized(code: str, message: str) -> ArmError:
+    challenge = f'Bearer error="invalid_token", error_description="{message}"'
+    return ArmError(401, code, message, headers={"WWW-Authenticate": challenge})

@@ -1,0 +1,118 @@
+"""What a managed identity may do: what the role assignments of its principal say, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import unquote
+
+from sandbox.kernel.call import Call
+from sandbox.kernel.cloud import Cloud
+from sandbox.kernel.errors import ArmError
+from sandbox.kernel.ids import ResourceId, key
+from sandbox.kernel.store import Resource
+from sandbox.services.authorization.roles import allows, built_in_body
+
+NAMESPACE = "Microsoft.Authorization"
+# Roles and their assignments belong to any scope, the store to groups: they are kept in one that nobody can make.
+_KEPT_IN = "$authorization"
+_MACHINES, _IDENTITIES = "microsoft.compute/virtualmachines", "microsoft.managedidentity/userassignedidentities"
+# How an operation goes on is told to everybody who may call at all.
+_STATUS = re.compile(
+    r"/(locations/\{location\}/(operations|operationResults)|operationStatuses|operationresults)/\{id\}"
+)
+
+
+def check_permission(call: Call) -> None:
+    """Raise ARM's 403 where the caller has no right to this."""
+    if call.principal.is_owner:
+        return
+    found = call.cloud.router.find(call.method, call.path)
+    if not isinstance(found, tuple):
+        return  # no such operation, which is said next
+    route = found[0]
+    scope = _scope(call)
+    if _STATUS.search(route.pattern) or _is_allowed(call.cloud, call.principal.id, route.action, scope):
+        return
+    raise ArmError(
+        403,
+        "AuthorizationFailed",
+        f"The client '{call.principal.id}' with object id '{call.principal.id}' does not have authorization to perform "
+        f"action '{route.action}' over scope '{scope}' or the scope is invalid. If access was recently granted, please "
+        "refresh your credentials.",
+    )
+
+
+def _scope(call: Call) -> str:
+    """The path without the verb of a POST."""
+    path = "/" + "/".join(unquote(part) for part in call.path.strip("/").split("/"))
+    return path.rpartition("/")[0] if call.method == "POST" else path
+
+
+def _is_allowed(cloud: Cloud, principal: str, action: str, scope: str) -> bool:
+    for assignment in assignments(cloud):
+        properties = assignment.properties
+        if properties["principalId"].lower() != principal.lower() or not is_within(scope, properties["scope"]):
+            continue
+        definition = find_definition(cloud, properties["roleDefinitionId"])
+        if definition and allows(definition, action):
+            return True
+    return False
+
+
+def is_within(scope: str, other: str) -> bool:
+    """Whether a scope is another one or lies in it."""
+    own, outer = key(scope), key(other)
+    return own == outer or own.startswith(f"{outer}/")
+
+
+# What is kept
+
+
+def kept_id(cloud: Cloud, kind: str, name: str) -> str:
+    """Where a role or an assignment is kept. Their names are unique in the tenant."""
+    return str(ResourceId(cloud.subscription, _KEPT_IN, NAMESPACE, ((kind, name),)))
+
+
+def kept(cloud: Cloud, kind: str) -> list[Resource]:
+    """All roles of the subscription's own, or all assignments."""
+    return cloud.store.resources(kind=f"{NAMESPACE}/{kind}", group=_KEPT_IN)
+
+
+def assignments(cloud: Cloud) -> list[Resource]:
+    """The role assignments whose scope is still there: they go with it, and one made again has none."""
+    return [each for each in kept(cloud, "roleAssignments") if _is_live(cloud, each)]
+
+
+def _is_live(cloud: Cloud, assignment: Resource) -> bool:
+    created: float = assignment.hidden["scopeCreated"]
+    return scope_created(cloud, assignment.properties["scope"]) == created
+
+
+def scope_created(cloud: Cloud, scope: str) -> float | None:
+    """When a scope came to be; None where there is none such. The subscription has always been there."""
+    if key(scope) == key(f"/subscriptions/{cloud.subscription}"):
+        return 0.0
+    resource = cloud.store.get(scope)
+    return resource.created if resource else None
+
+
+def find_definition(cloud: Cloud, definition_id: str) -> dict[str, Any] | None:
+    """A role by its id, Azure's own or the subscription's."""
+    name = definition_id.rstrip("/").rpartition("/")[2]
+    if found := built_in_body(name, cloud.subscription):
+        return found
+    own = cloud.store.get(kept_id(cloud, "roleDefinitions", name))
+    return own.body if own else None
+
+
+def is_principal(cloud: Cloud, principal: str) -> bool:
+    """Whether the directory knows somebody: a machine's identity, one made by itself, or the tenant's own client."""
+    if principal.lower() == str(cloud.store.setting("client-object-id")).lower():
+        return True
+    row = cloud.store.connection.execute(
+        "SELECT 1 FROM resources WHERE (type = ? AND lower(json_extract(body, '$.identity.principalId')) = ?) "
+        "OR (type = ? AND lower(json_extract(body, '$.properties.principalId')) = ?) LIMIT 1",
+        (_MACHINES, principal.lower(), _IDENTITIES, principal.lower()),
+    ).fetchone()
+    return row is not None

@@ -1,0 +1,235 @@
+"""The sandbox's own endpoints, below /_sandbox/: clock, faults, bill, log. They need the secret of a 0600 file."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sandbox.kernel.clock import stamp
+from sandbox.kernel.cloud import Cloud
+from sandbox.kernel.errors import ArmError
+from sandbox.kernel.fault_fields import EVICT, checked_fault
+from sandbox.kernel.inner_calls import call_inside
+from sandbox.kernel.latency import PROFILES
+from sandbox.running.client import HEADER
+from sandbox.running.reset import QUOTA_LIMITS, forget
+
+MACHINES = "Microsoft.Compute/virtualMachines"
+FASTEST = 100_000
+LONGEST_STEP = 3660 * 86_400
+"""Ten years, in seconds."""
+LAST_MOMENT = 7_258_118_400
+"""The year 2200."""
+LARGEST_LIMIT = 1_000_000
+
+Payload = Mapping[str, Any]
+Action = Callable[[Payload], dict[str, Any]]
+
+
+class Control:
+    """Answers what is not Azure's."""
+
+    def __init__(self, cloud: Cloud, secret: str) -> None:
+        self.cloud, self.secret = cloud, secret
+        self._actions: dict[tuple[str, str], Action] = {
+            ("GET", "status"): self._status,
+            ("GET", "credentials"): self._credentials,
+            ("GET", "bill"): self._bill,
+            ("GET", "log"): self._log,
+            ("GET", "faults"): self._faults,
+            ("POST", "faults"): self._add_fault,
+            ("DELETE", "faults"): self._clear_faults,
+            ("GET", "clock"): self._clock,
+            ("POST", "clock"): self._set_clock,
+            ("GET", "profile"): self._profile,
+            ("POST", "profile"): self._set_profile,
+            ("GET", "quota"): self._quota,
+            ("POST", "quota"): self._set_quota,
+            ("POST", "evict"): self._evict,
+            ("POST", "reset"): self._reset,
+        }
+
+    async def answer(self, request: Request) -> Response:
+        """One request; without the secret it is refused."""
+        if not hmac.compare_digest(request.headers.get(HEADER, "").encode(), self.secret.encode()):
+            return _refuse(401, "SecretRequired", f"Send the secret in {HEADER}.")
+        path = request.url.path.removeprefix("/_sandbox/").strip("/")
+        action = self._actions.get((request.method, path))
+        if action is None:
+            known = ", ".join(f"{method} {name}" for method, name in self._actions)
+            return _refuse(404, "NoSuchControl", f"no such control: {request.method} {path}; there are: {known}")
+        self.cloud.settle()
+        try:
+            payload = dict(request.query_params) if request.method == "GET" else _object(await request.body())
+            with self.cloud.store.transaction():
+                result = action(payload)
+        except ValueError as error:
+            return _refuse(400, "BadRequest", str(error))
+        except ArmError as error:
+            return _refuse(error.status, error.code, error.message)
+        self.cloud.settle()
+        return _json(200, result)
+
+    # What there is
+
+    def _status(self, payload: Payload) -> dict[str, Any]:
+        _only(payload)
+        cloud = self.cloud
+        count = cloud.store.connection.execute
+        return {
+            **self._clock({}),
+            "profile": cloud.latency.profile,
+            "resources": count("SELECT count(*) FROM resources").fetchone()[0],
+            "machines": count("SELECT count(*) FROM resources WHERE type = ?", (MACHINES.lower(),)).fetchone()[0],
+            "requests": count("SELECT count(*) FROM requests").fetchone()[0],
+            "faults": len(cloud.faults.all()),
+        }
+
+    def _credentials(self, payload: Payload) -> dict[str, Any]:
+        _only(payload)
+        setting = self.cloud.store.setting
+        return {
+            "tenant": setting("tenant"),
+            "subscription": setting("subscription"),
+            "clientId": setting("client-id"),
+            "clientSecret": setting("client-secret"),
+        }
+
+    def _bill(self, payload: Payload) -> dict[str, Any]:
+        _only(payload)
+        return {"schemaVersion": 1, "machines": self.cloud.meter.machines(self.cloud.now)}
+
+    def _log(self, payload: Payload) -> dict[str, Any]:
+        _only(payload, "after")
+        after = str(payload.get("after", "0"))
+        if not after.isascii() or not after.isdigit() or len(after) > 18:
+            raise ValueError("after must be the number of a request")
+        return {"schemaVersion": 1, "requests": self.cloud.store.requests(int(after))}
+
+    # Faults
+
+    def _faults(self, payload: Payload) -> dict[str, Any]:
+        _only(payload)
+        return {"faults": self.cloud.faults.all()}
+
+    def _add_fault(self, payload: Payload) -> dict[str, Any]:
+        fault = checked_fault(payload, self.cloud.catalogue)
+        if fault["name"] == EVICT:
+            return {**fault, **self._evict({"machine": fault["resource"]})}
+        return self.cloud.faults.add(fault)
+
+    def _clear_faults(self, payload: Payload) -> dict[str, Any]:
+        _only(payload)
+        self.cloud.faults.clear()
+        return {"faults": []}
+
+    def _evict(self, payload: Payload) -> dict[str, Any]:
+        """What Azure does to a spot machine when it needs the room, by Azure's own call for rehearsing it."""
+        _only(payload, "machine")
+        cloud, name = self.cloud, str(payload.get("machine", ""))
+        found = [machine for machine in cloud.store.resources(kind=MACHINES) if machine.name.lower() == name.lower()]
+        if len(found) != 1:
+            raise ValueError(f"{'no machine is' if not found else 'several machines are'} called {name!r}")
+        call_inside(cloud, "POST", f"{found[0].id}/simulateEviction")
+        return {"machine": found[0].id}
+
+    # Time
+
+    def _clock(self, payload: Payload) -> dict[str, Any]:
+        _only(payload)
+        now = self.cloud.clock.now()
+        return {"now": now, "time": stamp(now), "speed": self.cloud.clock.speed}
+
+    def _set_clock(self, payload: Payload) -> dict[str, Any]:
+        _only(payload, "speed", "advance")
+        clock = self.cloud.clock
+        speed, step = _number(payload, "speed", clock.speed), _number(payload, "advance", 0.0)
+        if not 0 < speed <= FASTEST:
+            raise ValueError(f"speed must be more than 0 and at most {FASTEST}")
+        if not 0 <= step <= LONGEST_STEP:
+            raise ValueError(f"advance must be 0 to {LONGEST_STEP} seconds: time goes forward only, ten years at most")
+        if clock.now() + step > LAST_MOMENT:
+            raise ValueError("the sandbox's time ends in the year 2200")
+        if step:
+            clock.advance(step)
+        clock.set_speed(speed)
+        return self._clock({})
+
+    # Settings
+
+    def _profile(self, payload: Payload) -> dict[str, Any]:
+        _only(payload)
+        return {"profile": self.cloud.latency.profile}
+
+    def _set_profile(self, payload: Payload) -> dict[str, Any]:
+        _only(payload, "profile")
+        if payload.get("profile") not in PROFILES:
+            raise ValueError(f"profile is {payload.get('profile')!r}; it can be: {', '.join(PROFILES)}")
+        self.cloud.store.set_setting("profile", payload["profile"])
+        return self._profile({})
+
+    def _quota(self, payload: Payload) -> dict[str, Any]:
+        _only(payload)
+        return {"limits": self.cloud.store.setting(QUOTA_LIMITS, {})}
+
+    def _set_quota(self, payload: Payload) -> dict[str, Any]:
+        _only(payload, "region", "family", "limit")
+        catalogue = self.cloud.catalogue
+        region = catalogue.region(str(payload.get("region", "")))
+        if region is None:
+            raise ValueError(f"region is {payload.get('region')!r}, which is no region of the sandbox's catalogue")
+        families = {quota.name.lower(): quota.name for quota in catalogue.quotas}
+        family = families.get(str(payload.get("family", "")).lower())
+        if family is None:
+            raise ValueError(f"family is {payload.get('family')!r}; it can be: {', '.join(families.values())}")
+        limit = payload.get("limit")
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= LARGEST_LIMIT:
+            raise ValueError(f"limit must be a whole number from 0 to {LARGEST_LIMIT}")
+        limits = self._quota({})["limits"]
+        limits.setdefault(region.name, {})[family] = limit
+        self.cloud.store.set_setting(QUOTA_LIMITS, limits)
+        return self._quota({})
+
+    def _reset(self, payload: Payload) -> dict[str, Any]:
+        _only(payload)
+        for machine in self.cloud.store.resources(kind=MACHINES):
+            order = {"kind": "delete", "vm": machine.id, "vmId": machine.properties.get("vmId", "")}
+            self.cloud.guest_orders.append(order)
+        forget(self.cloud.store)
+        return self._status({})
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    try:
+        payload = json.loads(content or b"{}")
+    except (ValueError, RecursionError):
+        raise ValueError("the body is not JSON") from None
+    if not isinstance(payload, dict):
+        raise ValueError("the body must be an object")  # noqa: TRY004 one kind of error for all of them
+    return payload
+
+
+def _only(payload: Payload, *known: str) -> None:
+    unknown = sorted(set(payload) - set(known))
+    if unknown:
+        raise ValueError(f"no such field: {unknown[0]!r}; there are: {', '.join(known) or 'none'}")
+
+
+def _number(payload: Payload, name: str, default: float) -> float:
+    value = payload.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e15:
+        raise ValueError(f"{name} must be a number")
+    return float(value)
+
+
+def _refuse(status: int, code: str, message: str) -> Response:
+    return _json(status, {"error": {"code": code, "message": message}})
+
+
+def _json(status: int, body: Any) -> Response:
+    return Response(json.dumps(body), status, media_type="application/json")

@@ -1,0 +1,210 @@
+"""The instance metadata service: what Azure answers a guest at 169.254.169.254, here by the machine's own id."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from sandbox.kernel.cloud import Cloud
+from sandbox.kernel.store import Resource
+from sandbox.web.authority import Authority
+from sandbox.web.instance_document import instance_document
+
+_MACHINES = "microsoft.compute/virtualmachines"
+_INCARNATIONS = "scheduled-events"
+LARGEST_BODY = 64 * 1024
+
+
+class Refusal(Exception):  # noqa: N818 it is an answer
+    """An answer that is not what was asked for."""
+
+    def __init__(self, status: int, error: str, description: str) -> None:
+        super().__init__(description)
+        self.status, self.body = status, {"error": error, "error_description": description}
+
+
+class Metadata:
+    """Answers guests. State changes happen between awaits, so that each is whole."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+        self.authority = Authority(cloud.store, cloud.clock)
+
+    async def answer(self, request: Request, act: Callable[[Request, Resource, Any], Response]) -> Response:
+        """One request: the rules that hold for all, then what it is about."""
+        try:
+            content = await request.body() if request.method == "POST" else b""
+            _check(request, content)
+            self.cloud.settle()
+            with self.cloud.store.transaction():
+                return act(request, self._machine(request.path_params["vm_id"]), content)
+        except Refusal as refusal:
+            return JSONResponse(refusal.body, refusal.status)
+
+    def _machine(self, vm_id: str) -> Resource:
+        row = self.cloud.store.connection.execute(
+            "SELECT id FROM resources WHERE type = ? AND json_extract(body, '$.properties.vmId') = ?",
+            (_MACHINES, vm_id.lower()),
+        ).fetchone()
+        machine = self.cloud.store.get(row[0]) if row else None
+        state = self.cloud.meter.state(machine.key) if machine else None
+        if machine is None or state is None or state[0] != "running":
+            raise Refusal(404, "not_found", "No running machine has this id")
+        return machine
+
+    # Tokens
+
+    async def token(self, request: Request) -> Response:
+        """A token for one of the machine's identities."""
+        return await self.answer(request, self._token)
+
+    def _token(self, request: Request, machine: Resource, _: Any) -> Response:
+        resource = request.query_params.get("resource")
+        if not resource:
+            raise Refusal(400, "invalid_request", "Required query variable 'resource' is missing")
+        principal, client = self._identity(request, machine)
+        token = self.authority.token(principal, client, owner=False, audience=resource)
+        # Guests live by the wall's clock: what they compare with is that, and not simulated time.
+        now, seconds = int(time.time()), int(token["expires_in"])
+        return JSONResponse(
+            {
+                "access_token": token["access_token"],
+                "client_id": client,
+                "expires_in": str(seconds),
+                "expires_on": str(now + seconds),
+                "ext_expires_in": str(token["ext_expires_in"]),
+                "not_before": str(now),
+                "resource": resource,
+                "token_type": token["token_type"],
+            }
+        )
+
+    def _identity(self, request: Request, machine: Resource) -> tuple[str, str]:
+        """Principal and client of the identity that is meant: the named one, else the machine's own, else the only."""
+        identity = machine.body.get("identity") or {}
+        own = (identity.get("principalId"), machine.hidden.get("clientId"))
+        assigned = [
+            (self.cloud.store.get(name), name.lower()) for name in (identity.get("userAssignedIdentities") or {})
+        ]
+        found = [(each.properties, name) for each, name in assigned if each is not None]
+        query = request.query_params
+        wanted = {
+            "clientId": query.get("client_id"),
+            "principalId": query.get("object_id") or query.get("principal_id"),
+            "id": query.get("msi_res_id") or query.get("mi_res_id"),
+        }
+        if any(wanted.values()):
+            known = [{"principalId": own[0], "clientId": own[1], "id": None}] if own[0] else []
+            known += [{**properties, "id": name} for properties, name in found]
+            for each in known:
+                if all(not value or str(each[name]).lower() == value.lower() for name, value in wanted.items()):
+                    return each["principalId"], each["clientId"]
+        elif own[0] and own[1]:
+            return own[0], own[1]
+        elif len(found) == 1:
+            return found[0][0]["principalId"], found[0][0]["clientId"]
+        elif found:
+            raise Refusal(
+                400,
+                "invalid_request",
+                "Multiple user assigned identities exist, please specify the clientId / resourceId of the identity in "
+                "the token request",
+            )
+        raise Refusal(400, "invalid_request", "Identity not found")
+
+    # The instance
+
+    async def instance(self, request: Request) -> Response:
+        """What the machine is, all of it or a part."""
+        return await self.answer(request, self._instance)
+
+    def _instance(self, request: Request, machine: Resource, _: Any) -> Response:
+        value: Any = instance_document(self.cloud, machine)
+        for part in filter(None, request.path_params.get("path", "").split("/")):
+            if isinstance(value, dict) and part in value:
+                value = value[part]
+            elif isinstance(value, list) and part.isdecimal() and len(part) < 6 and int(part) < len(value):
+                value = value[int(part)]
+            else:
+                raise Refusal(404, "not_found", "Not found")
+        if request.query_params.get("format") == "text":
+            if isinstance(value, dict | list):
+                names = value if isinstance(value, dict) else range(len(value))
+                return PlainTextResponse("\n".join(f"{name}/" for name in names))
+            return PlainTextResponse(str(value))
+        if isinstance(value, dict | list):
+            return JSONResponse(value)
+        raise Refusal(404, "not_found", "A single value is given as format=text only")
+
+    # Scheduled events
+
+    async def scheduled_events(self, request: Request) -> Response:
+        """What Azure is going to do to the machine; a POST says that the guest is ready for it."""
+        return await self.answer(request, self._start if request.method == "POST" else self._events)
+
+    def _events(self, _: Request, machine: Resource, __: Any) -> Response:
+        events = machine.hidden.get("scheduledEvents") or []
+        return JSONResponse({"DocumentIncarnation": self._incarnation(machine, events), "Events": events})
+
+    def _incarnation(self, machine: Resource, events: list[Any]) -> int:
+        """A number that grows whenever the events are others."""
+        known = self.cloud.store.setting(_INCARNATIONS, {})
+        vm_id = machine.properties["vmId"]
+        number, before = known.get(vm_id, [1, []])
+        if before != events:
+            number += 1
+            self.cloud.store.set_setting(_INCARNATIONS, {**known, vm_id: [number, events]})
+        return int(number)
+
+    def _start(self, _: Request, machine: Resource, content: Any) -> Response:
+        try:
+            wanted = {request["EventId"] for request in json.loads(content)["StartRequests"]}
+        except (ValueError, TypeError, KeyError):
+            raise Refusal(400, "invalid_request", "StartRequests with an EventId each are expected") from None
+        events = machine.hidden.get("scheduledEvents") or []
+        if not wanted or not wanted <= {event["EventId"] for event in events}:
+            raise Refusal(400, "invalid_request", "No such event")
+        for event in events:
+            if event["EventId"] in wanted:
+                event["EventStatus"] = "Started"
+        self.cloud.store.put(machine, self.cloud.now)
+        # What the guest is ready for need not wait for the end of the notice.
+        self.cloud.store.connection.execute(
+            "UPDATE events SET due = ? WHERE kind = 'machine-evict' AND due > ? "
+            "AND json_extract(payload, '$.vmId') = ?",
+            (self.cloud.now, self.cloud.now, machine.properties["vmId"]),
+        )
+        return Response(status_code=200)
+
+
+def _check(request: Request, content: bytes) -> None:
+    if len(content) > LARGEST_BODY:
+        raise Refusal(413, "request_too_large", "The request is too large")
+    if request.headers.get("metadata", "").lower() != "true":
+        raise Refusal(400, "invalid_request", "Required metadata header not specified")
+    # A proxy adds it, and a proxy is not the guest.
+    if "x-forwarded-for" in request.headers:
+        raise Refusal(400, "invalid_request", "Request header 'X-Forwarded-For' is not allowed")
+    if not request.query_params.get("api-version"):
+        raise Refusal(400, "invalid_request", "Required query variable 'api-version' is missing")
+
+
+def metadata_app(cloud: Cloud) -> Starlette:
+    """The application, for plain HTTP on loopback. A machine's root is `/{vmId}`."""
+    metadata = Metadata(cloud)
+    root = "/{vm_id}/metadata"
+    return Starlette(
+        routes=[
+            Route(f"{root}/identity/oauth2/token", metadata.token, methods=["GET"]),
+            Route(f"{root}/instance", metadata.instance, methods=["GET"]),
+            Route(f"{root}/instance/{{path:path}}", metadata.instance, methods=["GET"]),
+            Route(f"{root}/scheduledevents", metadata.scheduled_events, methods=["GET", "POST"]),
+        ]
+    )
