@@ -9,6 +9,7 @@ from typing import Any
 import paramiko
 import pytest
 
+from tests.engine import IMAGE, docker_engine
 from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import Place, profile
 
@@ -172,3 +173,20 @@ def test_faults_of_guests(sandbox: Sandbox, fault: str, answers: bool) -> None:
     else:
         time.sleep(1)
         assert machine.refused()
+
+
+def test_docker_works_in_the_guest_where_an_engine_is(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A path to a socket has at most a hundred characters, so its folder is a short one.
+    with docker_engine(tmp_path_factory.mktemp("e")) as address:
+        monkeypatch.setenv("DOCKER_HOST", address)
+        sandbox = Sandbox(tmp_path / "sandbox")
+        try:
+            machine = Machine(sandbox)
+            assert machine.run(f"docker run --rm --network none {IMAGE} echo from a container") == (
+                0,
+                "from a container\n",
+            )
+        finally:
+            sandbox.stop()
