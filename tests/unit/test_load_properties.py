@@ -41,19 +41,19 @@ def check(data: bytes) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_bytes(data: bytes) -> None:
     check(data)
 
 
 @given(st.lists(PIECES, max_size=40).map("".join))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_pieces_of_yaml(text: str) -> None:
     check(text.encode())
 
 
 @given(st.sampled_from(SMALL), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_damage_to_a_case(case: bytes, draw: st.DataObject) -> None:
     start = draw.draw(st.integers(0, len(case)))
     end = draw.draw(st.integers(start, min(len(case), start + 20)))
@@ -141,7 +141,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(documents())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_schema_and_the_loader_agree(document: dict[str, Any]) -> None:
     text = json.dumps(document, indent=1)
     assert not read(decode("gpu.yaml", text.encode())).diagnostics, "JSON reads as the same YAML"
