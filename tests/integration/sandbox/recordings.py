@@ -24,6 +24,9 @@ class Recording(NamedTuple):
 
     file: str
     kind: str
+    method: str
+    uri: str
+    sent: Any
     status: int
     headers: frozenset[str]
     body: Any
@@ -46,7 +49,9 @@ def _recording(name: str, entry: dict[str, Any]) -> Recording:
     headers = {str(header).lower() for header in entry.get("response_headers") or entry.get("headers") or {}}
     protocol = frozenset(headers & {"azure-asyncoperation", "location"})
     kind = " ".join([entry["method"], path, str(entry["status"]), *marks])
-    return Recording(name, kind, entry["status"], protocol, entry.get("response_body", entry.get("response")))
+    # The two folders name their fields differently.
+    sent, body = (entry.get(f"{part}_body", entry.get(part)) for part in ("request", "response"))
+    return Recording(name, kind, entry["method"], entry["uri"], sent, entry["status"], protocol, body)
 
 
 def shape(body: Any, path: str = "") -> dict[str, str]:

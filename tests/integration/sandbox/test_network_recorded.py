@@ -10,18 +10,17 @@ import pytest
 
 from sandbox.services.network import machine_side as network
 from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.recordings import Recording, recordings
 from tests.integration.sandbox.test_network import Group, shared
 
 __all__ = ["shared"]
 
-DATA = Path(__file__).parents[3].parent / "shared" / "data"
 KINDS = "virtualNetworks|virtualNetworks/subnets|networkSecurityGroups|networkSecurityGroups/securityRules"
 WANTED = re.compile(
     rf"/resourceGroups/[^/]+/providers/Microsoft\.Network/(?:{KINDS}|publicIPAddresses|networkInterfaces)"
     r"(?:/[^/?]+)(?:/(?:subnets|securityRules)/[^/?]+)?\?",
     re.IGNORECASE,
 )
-HEADERS = ("azure-asyncoperation", "location")
 NOT_MODELLED = {
     "ipamPoolPrefixAllocations",  # of one subnet, empty
     "nicAuxiliarySkuBillingNotificationType",  # of one interface of 2022
@@ -41,19 +40,12 @@ REFUSED = (
 
 
 def _recordings() -> Iterator[Any]:
-    for file in sorted([*DATA.glob("arm-golden/*.json"), *DATA.glob("arm-traffic/*.json")]):
-        content = json.loads(file.read_text())
-        entries = content if isinstance(content, list) else [content]
-        for place, entry in enumerate(entry for entry in entries if isinstance(entry, dict) and "uri" in entry):
-            if WANTED.search(entry["uri"]) and entry["method"] in {"PUT", "GET", "DELETE"}:
-                yield pytest.param(entry, id=f"{file.stem}-{place}")
+    for place, recording in enumerate(recordings()):
+        if WANTED.search(recording.uri) and recording.method in {"PUT", "GET", "DELETE"}:
+            yield pytest.param(recording, id=f"{Path(recording.file).stem}-{place}")
 
 
 RECORDINGS = list(_recordings())
-
-
-def _of(entry: dict[str, Any], golden: str, traffic: str) -> Any:
-    return entry.get(golden) if golden in entry else entry.get(traffic)
 
 
 def _here(value: Any, group: Group) -> Any:
@@ -110,26 +102,24 @@ def _missing(recorded: Any, ours: Any, path: str) -> Iterator[str]:
 
 @pytest.mark.skipif(not RECORDINGS, reason="the recordings are not beside this repository")
 def test_there_are_recordings_of_everything() -> None:
-    seen = {(param.values[0]["method"], param.values[0]["status"]) for param in RECORDINGS}
+    seen = {(param.values[0].method, param.values[0].status) for param in RECORDINGS}
     assert {("PUT", 200), ("PUT", 201), ("GET", 200), ("GET", 404), ("DELETE", 202), ("DELETE", 400)} <= seen
 
 
-@pytest.mark.parametrize("entry", RECORDINGS)
-def test_like_azure(shared: Sandbox, entry: dict[str, Any], request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("recording", RECORDINGS)
+def test_like_azure(shared: Sandbox, recording: Recording, request: pytest.FixtureRequest) -> None:
     name = re.sub(r"[^a-z0-9]", "", request.node.callspec.id)
     group = Group(shared, f"{name[:3]}{name[3:][-45:]}")
-    sent = _here(_of(entry, "request_body", "request") or None, group)
-    recorded = _here(_of(entry, "response_body", "response") or None, group)
+    sent, recorded = _here(recording.sent or None, group), _here(recording.body or None, group)
     if any(word in json.dumps([sent, recorded]) for word in REFUSED):
         pytest.skip("it has parts that are outside of the slice")
-    method, status = entry["method"], entry["status"]
-    path, _, version = entry["uri"].split("/providers/Microsoft.Network/")[1].partition("?")
-    version = re.search(r"api-version=[^&]+", version)[0]  # type: ignore[index]
+    method, status = recording.method, recording.status
+    path, _, query = recording.uri.split("/providers/Microsoft.Network/")[1].partition("?")
+    (version,) = re.findall(r"api-version=[^&]+", query)
     _set_up(group, method, status, path, sent, recorded)
     answer_status, headers, answer = group.http(method, f"{path}?{version}", sent if method == "PUT" else None)
     assert answer_status == status, answer
-    theirs = {name.lower() for name in _of(entry, "response_headers", "headers") or {}}
-    assert [name in headers for name in HEADERS] == [name in theirs for name in HEADERS]
+    assert {"azure-asyncoperation", "location"} & set(headers) == recording.headers
     if status >= 400:
         assert answer["error"]["code"] == recorded["error"]["code"]
         if "cannot be deleted" not in answer["error"]["message"]:  # names of users were made here
