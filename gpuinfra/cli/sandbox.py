@@ -195,6 +195,32 @@ def clock(
 
 
 @sandbox.command()
+def quota(
+    context: typer.Context,
+    region: Annotated[str | None, typer.Option(help="A region, such as southcentralus.", show_default=False)] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(help='A quota, such as cores or "Standard NCASv3_T4 Family".', show_default=False),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="How many vCPUs it allows.", show_default=False)] = None,
+) -> None:
+    """Show the quota limits that were set, or set one: what a subscription without GPU quota meets."""
+    from gpuinfra.views import sandbox as view
+    from sandbox.running import process
+
+    settings, folder = begin(context), process.default_folder()
+    given = {"region": region, "family": family, "limit": limit}
+    missing = [f"--{name}" for name, value in given.items() if value is None]
+    if 0 < len(missing) < len(given):
+        diagnostic = Diagnostic(Code.USAGE, "wrong usage", note=f"a limit also needs {' and '.join(missing)}")
+        raise Problem(diagnostic, exit_code=Exit.USAGE)
+    with problems(folder):
+        client = client_of(folder)
+        state = client.get("quota") if missing else client.post("quota", given)
+    view.show_limits(state["limits"], json=settings.json)
+
+
+@sandbox.command()
 def bill(context: typer.Context) -> None:
     """Show what every machine has cost, by its power states."""
     from gpuinfra.views import sandbox as view

@@ -96,6 +96,17 @@ def show_clock(state: dict[str, Any], *, json: bool) -> None:
         results().print(f"{_moment(state['time'])}  speed {state['speed']:g}")
 
 
+def show_limits(limits: dict[str, dict[str, int]], *, json: bool) -> None:
+    """Quota limits that differ from the catalogue's."""
+    rows = [(region, family, str(limit)) for region, own in sorted(limits.items()) for family, limit in own.items()]
+    if json:
+        document.show({"limits": limits})
+    elif rows:
+        _print_table([("REGION", "QUOTA", "LIMIT"), *rows])
+    else:
+        messages().print("no limit was set; those of the catalogue hold")
+
+
 def show_bill(machines: Sequence[dict[str, Any]], *, json: bool) -> None:
     """What machines have cost."""
     if json:

@@ -485,3 +485,18 @@ def test_its_commands_import_nothing_of_the_server(arguments: list[str], program
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=True)
     loaded = {name.split(".")[0] for name in done.stderr.split()}
     assert not loaded & {"starlette", "uvicorn", "cryptography", "asyncssh", "azure"}
+
+
+def test_a_quota_limit_is_shown_and_set(words: Program) -> None:
+    words("start")
+    assert words("quota").stderr == "no limit was set; those of the catalogue hold\n"
+    family = "Standard NCASv3_T4 Family"
+    limits = words.data("quota", "--region", "southcentralus", "--family", family, "--limit", "0")["limits"]
+    assert limits == {"southcentralus": {family: 0}}
+    assert words("quota").stdout.splitlines()[1].split("  ") == ["southcentralus", family, "0"]
+    incomplete = words("quota", "--region", "southcentralus")
+    assert incomplete.returncode == 2
+    assert "a limit also needs --family and --limit" in incomplete.stderr
+    unknown = words("quota", "--region", "atlantis", "--family", family, "--limit", "0")
+    assert unknown.returncode in {1, 2}
+    assert "no region" in unknown.stderr
