@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from tests.real import PATH, program
+from tests.real import PATH, missing, program
 
 IMAGE = "busybox:test"
 
@@ -20,7 +18,7 @@ def docker_engine(folder: Path) -> Iterator[str]:
     """Run an engine; its address for DOCKER_HOST. It needs root, and is stopped by its own process id."""
     engine, client = program("dockerd", "docker.io"), program("docker", "docker.io")
     if os.geteuid() != 0:
-        pytest.skip("a Docker Engine of one's own needs root")
+        missing("a Docker Engine of one's own needs root")
     address = f"unix://{folder}/docker.sock"
     arguments = ["-H", address, "--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")]
     command = [engine, *arguments, "--pidfile", str(folder / "docker.pid")]

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from typing import NoReturn
 
 import pytest
 
@@ -12,9 +13,11 @@ PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 def program(name: str, package: str) -> str:
     """The path of a program that Debian's `package` has."""
     found = shutil.which(name, path=PATH)
-    if found is None:
-        reason = f"no `{name}` on this machine: apt-get install {package}"
-        if os.environ.get("GPUINFRA_REQUIRE_REAL"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found
+    return found or missing(f"no `{name}` on this machine: apt-get install {package}")
+
+
+def missing(reason: str) -> NoReturn:
+    """A real part is not to be had: the test is skipped, or fails where every real part is required."""
+    if os.environ.get("GPUINFRA_REQUIRE_REAL"):
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -10,18 +10,13 @@ from sandbox.kernel.call import Answer, Call
 from sandbox.kernel.cloud import Cloud, Effects
 from sandbox.kernel.errors import ArmError
 from sandbox.kernel.faults import OPERATION_ERRORS
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from sandbox.kernel.routes import Routes
 from sandbox.kernel.store import Resource
 from sandbox.services.common import check_conditions, check_tags, require_object, section
 from sandbox.services.network import interface_configurations, public_addresses
+from sandbox.services.network.alike import add_nested_routes, add_routes, path_of
 from sandbox.services.network.answers import (
     Show,
-    answer_delete,
-    answer_get,
-    answer_list,
-    answer_patch,
-    nested_get,
-    nested_list,
     with_etag,
 )
 from sandbox.services.network.fields import bad_request, boolean, choice, only_known, reference, text, texts
@@ -44,8 +39,6 @@ effects = Effects()
 KIND = Kind("networkInterfaces", "NetworkInterface", "nic", retry_after=(1, 2))
 add_effects(effects, KIND)
 
-_ALL = "/providers/Microsoft.Network/networkInterfaces"
-_ONE = f"{GROUP}{_ALL}/{{name}}"
 _OWNED = ("macAddress", "primary", "virtualMachine")
 _KNOWN = (
     "ipConfigurations",
@@ -67,7 +60,7 @@ _KNOWN = (
 _AT_ONCE = "2023-11-01"
 
 
-@routes.add("PUT", _ONE)
+@routes.add("PUT", path_of(KIND))
 def put_interface(call: Call) -> Answer:
     """Create or replace an interface."""
     own_id, existing = find(call, KIND, for_write=True)
@@ -212,38 +205,5 @@ def _check_unused(cloud: Cloud, interface: Resource) -> None:
         raise in_use(interface, machine_id)
 
 
-@routes.add("GET", _ONE)
-def get_interface(call: Call) -> Answer:
-    """Read an interface."""
-    return answer_get(call, KIND, _show(call))
-
-
-@routes.add("PATCH", _ONE)
-def patch_interface(call: Call) -> Answer:
-    """Change an interface's tags."""
-    return answer_patch(call, KIND, _show(call))
-
-
-@routes.add("DELETE", _ONE)
-def delete_interface(call: Call) -> Answer:
-    """Delete an interface that belongs to no machine."""
-    return answer_delete(call, KIND, _check_unused)
-
-
-@routes.add("GET", f"{GROUP}{_ALL}")
-@routes.add("GET", f"{SUBSCRIPTION}{_ALL}")
-def list_interfaces(call: Call) -> Answer:
-    """List interfaces."""
-    return answer_list(call, KIND, _show(call))
-
-
-@routes.add("GET", f"{_ONE}/ipConfigurations")
-def list_configurations(call: Call) -> Answer:
-    """List the IP configurations of an interface."""
-    return nested_list(call, KIND, interface_configurations.KIND, _show(call))
-
-
-@routes.add("GET", f"{_ONE}/ipConfigurations/{{nested}}")
-def get_configuration(call: Call) -> Answer:
-    """Read an IP configuration."""
-    return nested_get(call, KIND, interface_configurations.KIND, _show(call))
+add_routes(routes, KIND, _show, _check_unused)
+add_nested_routes(routes, KIND, interface_configurations.KIND, _show)

@@ -11,14 +11,11 @@ from sandbox.kernel.call import Answer, Call
 from sandbox.kernel.cloud import Cloud, Effects
 from sandbox.kernel.errors import ArmError
 from sandbox.kernel.ids import key
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from sandbox.kernel.routes import Routes
 from sandbox.kernel.store import Resource
 from sandbox.services.common import check_conditions, check_tags, require_object, section
+from sandbox.services.network.alike import add_routes, path_of
 from sandbox.services.network.answers import (
-    answer_delete,
-    answer_get,
-    answer_list,
-    answer_patch,
     answer_put,
     with_etag,
 )
@@ -38,8 +35,6 @@ effects = Effects()
 
 KIND = Kind("publicIPAddresses", "PublicIpAddress", "address", retry_after=(1, 2))
 
-_ALL = "/providers/Microsoft.Network/publicIPAddresses"
-_ONE = f"{GROUP}{_ALL}/{{name}}"
 _KNOWN = (
     "publicIPAddressVersion",
     "publicIPAllocationMethod",
@@ -56,7 +51,7 @@ _COUNTER = "network-public-address"
 _COUNT = 2**16 - 2  # of 127.77.0.0/16, without its first and its last
 
 
-@routes.add("PUT", _ONE)
+@routes.add("PUT", path_of(KIND))
 def put_address(call: Call) -> Answer:
     """Create or replace an address."""
     own_id, existing = find(call, KIND, for_write=True)
@@ -254,26 +249,4 @@ def _check_unused(cloud: Cloud, address: Resource) -> None:
         )
 
 
-@routes.add("GET", _ONE)
-def get_address(call: Call) -> Answer:
-    """Read an address."""
-    return answer_get(call, KIND, show)
-
-
-@routes.add("PATCH", _ONE)
-def patch_address(call: Call) -> Answer:
-    """Change an address's tags."""
-    return answer_patch(call, KIND, show)
-
-
-@routes.add("DELETE", _ONE)
-def delete_address(call: Call) -> Answer:
-    """Delete an address that nothing uses."""
-    return answer_delete(call, KIND, _check_unused)
-
-
-@routes.add("GET", f"{GROUP}{_ALL}")
-@routes.add("GET", f"{SUBSCRIPTION}{_ALL}")
-def list_addresses(call: Call) -> Answer:
-    """List addresses."""
-    return answer_list(call, KIND, show)
+add_routes(routes, KIND, lambda _call: show, _check_unused)

@@ -8,19 +8,13 @@ from typing import Any
 from sandbox.kernel.call import Answer, Call
 from sandbox.kernel.cloud import Cloud, Effects
 from sandbox.kernel.ids import key
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from sandbox.kernel.routes import Routes
 from sandbox.kernel.store import Resource
 from sandbox.services.common import check_conditions, check_tags, require_object, section
 from sandbox.services.network import security_rules
+from sandbox.services.network.alike import add_nested_routes, add_routes, nested_path_of, path_of
 from sandbox.services.network.answers import (
-    answer_delete,
-    answer_get,
-    answer_list,
-    answer_patch,
     answer_put,
-    nested_delete,
-    nested_get,
-    nested_list,
     nested_put,
     with_etag,
 )
@@ -44,10 +38,6 @@ KIND = Kind("networkSecurityGroups", "NetworkSecurityGroup", "security-group")
 add_effects(effects, KIND)
 add_effects(effects, security_rules.KIND)
 
-_ALL = "/providers/Microsoft.Network/networkSecurityGroups"
-_ONE = f"{GROUP}{_ALL}/{{name}}"
-_RULES = f"{_ONE}/securityRules"
-_RULE = f"{_RULES}/{{nested}}"
 _KNOWN = (
     "securityRules",
     "defaultSecurityRules",
@@ -58,7 +48,7 @@ _KNOWN = (
 )
 
 
-@routes.add("PUT", _ONE)
+@routes.add("PUT", path_of(KIND))
 def put_group(call: Call) -> Answer:
     """Create or replace a group. Its rules are those that were sent, and no others."""
     own_id, existing = find(call, KIND, for_write=True)
@@ -116,32 +106,10 @@ def _check_unused(cloud: Cloud, group: Resource) -> None:
         )
 
 
-@routes.add("GET", _ONE)
-def get_group(call: Call) -> Answer:
-    """Read a group."""
-    return answer_get(call, KIND, show)
+add_routes(routes, KIND, lambda _call: show, _check_unused)
 
 
-@routes.add("PATCH", _ONE)
-def patch_group(call: Call) -> Answer:
-    """Change a group's tags."""
-    return answer_patch(call, KIND, show)
-
-
-@routes.add("DELETE", _ONE)
-def delete_group(call: Call) -> Answer:
-    """Delete a group that nothing uses."""
-    return answer_delete(call, KIND, _check_unused)
-
-
-@routes.add("GET", f"{GROUP}{_ALL}")
-@routes.add("GET", f"{SUBSCRIPTION}{_ALL}")
-def list_groups(call: Call) -> Answer:
-    """List groups."""
-    return answer_list(call, KIND, show)
-
-
-@routes.add("PUT", _RULE)
+@routes.add("PUT", nested_path_of(KIND, security_rules.KIND))
 def put_rule(call: Call) -> Answer:
     """Create or replace a rule."""
     group = require_parent(call, KIND, for_write=True)
@@ -155,25 +123,10 @@ def put_rule(call: Call) -> Answer:
     return nested_put(call, security_rules.KIND, group, rule, show)
 
 
-@routes.add("GET", _RULE)
-def get_rule(call: Call) -> Answer:
-    """Read a rule."""
-    return nested_get(call, KIND, security_rules.KIND, show)
+add_nested_routes(routes, KIND, security_rules.KIND, lambda _call: show, lambda _cloud, _rule: None)
 
 
-@routes.add("DELETE", _RULE)
-def delete_rule(call: Call) -> Answer:
-    """Delete a rule."""
-    return nested_delete(call, KIND, security_rules.KIND, lambda _cloud, _rule: None)
-
-
-@routes.add("GET", _RULES)
-def list_rules(call: Call) -> Answer:
-    """List a group's own rules."""
-    return nested_list(call, KIND, security_rules.KIND, show)
-
-
-@routes.add("GET", f"{_ONE}/defaultSecurityRules")
+@routes.add("GET", f"{path_of(KIND)}/defaultSecurityRules")
 def list_default_rules(call: Call) -> Answer:
     """List the rules that every group has."""
     return Answer(200, {"value": security_rules.default_rules(require_parent(call, KIND))})

@@ -8,20 +8,14 @@ from typing import Any
 from sandbox.kernel.call import Answer, Call
 from sandbox.kernel.cloud import Cloud, Effects
 from sandbox.kernel.ids import key
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from sandbox.kernel.routes import Routes
 from sandbox.kernel.store import Resource
 from sandbox.services.common import check_conditions, check_tags, require_object, section
 from sandbox.services.network import subnets
 from sandbox.services.network.address_prefixes import parse_prefix
+from sandbox.services.network.alike import add_nested_routes, add_routes, nested_path_of, path_of
 from sandbox.services.network.answers import (
-    answer_delete,
-    answer_get,
-    answer_list,
-    answer_patch,
     answer_put,
-    nested_delete,
-    nested_get,
-    nested_list,
     nested_put,
     with_etag,
 )
@@ -54,10 +48,6 @@ KIND = Kind("virtualNetworks", "VirtualNetwork", "network", retry_after=(3, 10),
 add_effects(effects, KIND)
 add_effects(effects, subnets.KIND)
 
-_ALL = "/providers/Microsoft.Network/virtualNetworks"
-_ONE = f"{GROUP}{_ALL}/{{name}}"
-_SUBNETS = f"{_ONE}/subnets"
-_SUBNET = f"{_SUBNETS}/{{nested}}"
 _KNOWN = (
     "addressSpace",
     "subnets",
@@ -69,7 +59,7 @@ _KNOWN = (
 )
 
 
-@routes.add("PUT", _ONE)
+@routes.add("PUT", path_of(KIND))
 def put_network(call: Call) -> Answer:
     """Create or replace a network. Subnets that are not mentioned at all stay; an empty list removes them."""
     own_id, existing = find(call, KIND, for_write=True)
@@ -174,32 +164,10 @@ def _check_unused(cloud: Cloud, network: Resource) -> None:
         subnets.check_unused(cloud, item)
 
 
-@routes.add("GET", _ONE)
-def get_network(call: Call) -> Answer:
-    """Read a network."""
-    return answer_get(call, KIND, show)
+add_routes(routes, KIND, lambda _call: show, _check_unused)
 
 
-@routes.add("PATCH", _ONE)
-def patch_network(call: Call) -> Answer:
-    """Change a network's tags."""
-    return answer_patch(call, KIND, show)
-
-
-@routes.add("DELETE", _ONE)
-def delete_network(call: Call) -> Answer:
-    """Delete a network whose subnets are empty."""
-    return answer_delete(call, KIND, _check_unused)
-
-
-@routes.add("GET", f"{GROUP}{_ALL}")
-@routes.add("GET", f"{SUBSCRIPTION}{_ALL}")
-def list_networks(call: Call) -> Answer:
-    """List networks."""
-    return answer_list(call, KIND, show)
-
-
-@routes.add("PUT", _SUBNET)
+@routes.add("PUT", nested_path_of(KIND, subnets.KIND))
 def put_subnet(call: Call) -> Answer:
     """Create or replace a subnet."""
     network = require_parent(call, KIND, for_write=True)
@@ -215,19 +183,4 @@ def put_subnet(call: Call) -> Answer:
     return nested_put(call, subnets.KIND, network, new, show)
 
 
-@routes.add("GET", _SUBNET)
-def get_subnet(call: Call) -> Answer:
-    """Read a subnet."""
-    return nested_get(call, KIND, subnets.KIND, show)
-
-
-@routes.add("DELETE", _SUBNET)
-def delete_subnet(call: Call) -> Answer:
-    """Delete an empty subnet."""
-    return nested_delete(call, KIND, subnets.KIND, subnets.check_unused)
-
-
-@routes.add("GET", _SUBNETS)
-def list_subnets(call: Call) -> Answer:
-    """List the subnets of a network."""
-    return nested_list(call, KIND, subnets.KIND, show)
+add_nested_routes(routes, KIND, subnets.KIND, lambda _call: show, subnets.check_unused)
