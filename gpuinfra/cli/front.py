@@ -68,7 +68,7 @@ def front_door(
 ) -> None:
     """GPU machines in Azure from a YAML file in git: created, used, and provably switched off."""
     if version:
-        _show_version(json=begin(context).json)
+        _show_version(json=begin(context, reaches_cloud=False).json)
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

@@ -31,13 +31,13 @@ class Settings:
     correlation_id: str
 
 
-def begin(context: typer.Context) -> Settings:
-    """The settings of this command. Its log starts here."""
+def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
+    """The settings of this command. Its log starts here, and the embedded Azure where `--sandbox` asks for it."""
     from gpuinfra import log
 
     given: dict[str, Any] = context.meta.get(_KEY, {})
     verbose = bool(given.get("verbose"))
-    return Settings(
+    settings = Settings(
         json=bool(given.get("json")),
         yes=bool(given.get("yes")),
         verbose=verbose,
@@ -45,6 +45,11 @@ def begin(context: typer.Context) -> Settings:
         workspace=given.get("workspace") or Path(os.environ.get("GPUINFRA_WORKSPACE") or "."),
         correlation_id=log.start(verbose=verbose),
     )
+    if settings.cloud == "sandbox" and reaches_cloud:
+        from gpuinfra.cli.sandbox_access import start_if_need_be
+
+        start_if_need_be()
+    return settings
 
 
 def _cloud_from_environment() -> Literal["azure", "sandbox"]:

@@ -41,7 +41,7 @@ def start(
     from gpuinfra.views import sandbox as view
     from sandbox.running import process
 
-    settings, folder = begin(context), process.default_folder()
+    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
         running = process.status(folder)
         description = running or process.start(folder)
@@ -58,7 +58,7 @@ def stop(context: typer.Context) -> None:
     from gpuinfra.views import sandbox as view
     from sandbox.running import process
 
-    settings, folder = begin(context), process.default_folder()
+    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
         stopped = process.stop(folder)
     view.show_stopped(stopped, json=settings.json)
@@ -70,7 +70,7 @@ def status(context: typer.Context) -> None:
     from gpuinfra.views import sandbox as view
     from sandbox.running import process
 
-    settings, folder = begin(context), process.default_folder()
+    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
         description = process.status(folder)
         state = client_of(folder).get("status") if description else {}
@@ -84,7 +84,7 @@ def reset(context: typer.Context) -> None:
     from gpuinfra.views import sandbox as view
     from sandbox.running import process
 
-    settings, folder = begin(context), process.default_folder()
+    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
         process.reset(folder)
     view.show_reset(json=settings.json)
@@ -96,7 +96,7 @@ def env(context: typer.Context) -> None:
     from gpuinfra.views import sandbox as view
     from sandbox.running import process
 
-    settings, folder = begin(context), process.default_folder()
+    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
         credentials = client_of(folder).get("credentials")
         description = process.status(folder)
@@ -144,7 +144,7 @@ def fault(  # noqa: PLR0913, PLR0917 each is an option
     from gpuinfra.views import sandbox as view
     from sandbox.running import process
 
-    settings, folder = begin(context), process.default_folder()
+    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     given = {
         "method": method,
         "type": type_,
@@ -184,7 +184,7 @@ def clock(
     from gpuinfra.views import sandbox as view
     from sandbox.running import process
 
-    settings, folder = begin(context), process.default_folder()
+    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     payload: dict[str, float] = {} if speed is None else {"speed": speed}
     if advance is not None:
         payload["advance"] = _seconds(advance)
@@ -208,7 +208,7 @@ def quota(
     from gpuinfra.views import sandbox as view
     from sandbox.running import process
 
-    settings, folder = begin(context), process.default_folder()
+    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     given = {"region": region, "family": family, "limit": limit}
     missing = [f"--{name}" for name, value in given.items() if value is None]
     if 0 < len(missing) < len(given):
@@ -226,7 +226,7 @@ def bill(context: typer.Context) -> None:
     from gpuinfra.views import sandbox as view
     from sandbox.running import process
 
-    settings, folder = begin(context), process.default_folder()
+    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
         machines = client_of(folder).get("bill")["machines"]
     view.show_bill(machines, json=settings.json)
@@ -243,7 +243,7 @@ def log(
     from gpuinfra.views import sandbox as view
     from sandbox.running import process
 
-    settings, folder = begin(context), process.default_folder()
+    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
         requests = client_of(folder).get(f"log?after={after}")["requests"]
     view.show_log(requests, json=settings.json)

@@ -25,6 +25,18 @@ def client_of(folder: Path) -> Client:
     return client
 
 
+def start_if_need_be() -> None:
+    """What `--sandbox` does on every command: the server runs, from now on at the latest."""
+    from sandbox.running import process
+
+    folder = process.default_folder()
+    with problems(folder):
+        if process.status(folder) is None:
+            from gpuinfra.views import sandbox as view
+
+            view.show_starting(process.ensure_started(folder).endpoint)
+
+
 def not_running(folder: Path) -> Problem:
     """Nothing serves the folder."""
     note = f"nothing serves `{folder}`"

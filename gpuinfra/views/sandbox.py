@@ -78,6 +78,11 @@ def show_fault(fault: dict[str, Any], *, json: bool) -> None:
         _print_table([_fault_row(fault)])
 
 
+def show_starting(endpoint: str) -> None:
+    """A command has started the server on its way."""
+    messages().print(f"started the embedded Azure (simulated) at {endpoint}; `gpuinfra sandbox stop` stops it")
+
+
 def show_faults(faults: Sequence[dict[str, Any]], *, json: bool) -> None:
     """Every fault that is armed."""
     if json:

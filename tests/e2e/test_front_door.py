@@ -109,11 +109,26 @@ def test_a_workspace_that_is_not_there_is_not_made(run: Run, tmp_path: Path) -> 
 
 
 def test_the_cloud_is_named_right_or_not_at_all(run: Run) -> None:
-    assert run("schema", GPUINFRA_CLOUD="sandbox").returncode == 0
-    assert run("schema", "--sandbox").returncode == 0
     done = run("schema", GPUINFRA_CLOUD="sandbax")
     assert done.returncode == 2
     assert "did you mean `sandbox`?" in done.stderr
+
+
+@pytest.mark.parametrize("way", ["option", "variable"])
+def test_the_sandbox_is_started_by_whoever_asks_for_it(run: Run, tmp_path: Path, way: str) -> None:
+    home = {"GPUINFRA_SANDBOX_HOME": str(tmp_path / "home")}
+    words, variables = (["--sandbox"], home) if way == "option" else ([], {**home, "GPUINFRA_CLOUD": "sandbox"})
+    assert run("--verbose", "--version", *words, **variables).stderr == ""
+    assert run("sandbox", "status", *words, **variables).returncode == 0
+    assert not (tmp_path / "home").exists(), "neither of these needs it"
+    try:
+        first = run("schema", *words, **variables)
+        assert first.returncode == 0
+        assert "started the embedded Azure (simulated)" in first.stderr
+        assert run("schema", *words, **variables).stderr == ""
+        assert json.loads(run("sandbox", "status", "--json", **home).stdout)["running"] is True
+    finally:
+        assert run("sandbox", "stop", **home).returncode == 0
 
 
 def test_verbose_logs_to_stderr_with_a_correlation_id(run: Run) -> None:
