@@ -127,7 +127,8 @@ def show_bill(machines: Sequence[dict[str, Any]], *, json: bool) -> None:
     total = sum(machine["costUsd"] for machine in machines)
     billed = sum(machine["billedSeconds"] for machine in machines)
     _print_table(
-        [("MACHINE", "STATE", "BILLED", "COST"), *rows, ("total", "", _length(billed), f"${total:.4f}")], right={2, 3}
+        [("MACHINE", "STATE", "BILLED", "COST (simulated)"), *rows, ("total", "", _length(billed), f"${total:.4f}")],
+        right={2, 3},
     )
 
 

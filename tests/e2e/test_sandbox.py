@@ -272,10 +272,10 @@ def test_the_bill_as_data_and_for_people(words: Program) -> None:
     }
     assert second["costUsd"] == 90.0
     assert words("bill").stdout.splitlines() == [
-        "MACHINE    STATE          BILLED      COST",
-        "machine/a  deallocated   1:30:00   $0.7500",
-        "machine/b  deleted      30:00:00  $90.0000",
-        "total                   31:30:00  $90.7500",
+        "MACHINE    STATE          BILLED  COST (simulated)",
+        "machine/a  deallocated   1:30:00           $0.7500",
+        "machine/b  deleted      30:00:00          $90.0000",
+        "total                   31:30:00          $90.7500",
     ]
 
 
