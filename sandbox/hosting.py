@@ -72,7 +72,10 @@ class Host:
         try:
             async with self._locks[machine]:
                 match order["kind"]:
+                    case "provision":
+                        await self._start(order["vm"])
                     case "start":
+                        await asyncio.sleep(self.cloud.clock.real(self.cloud.latency.seconds("guest-boot")))
                         await self._start(order["vm"])
                     case "stop":
                         self.cloud.guests_ready.discard(machine)
@@ -89,7 +92,6 @@ class Host:
 
     async def _start(self, vm_id: str) -> None:
         cloud = self.cloud
-        await asyncio.sleep(cloud.clock.real(cloud.latency.seconds("guest-boot")))
         machine = cloud.store.get(vm_id)
         state = cloud.meter.state(key(vm_id))
         if machine is None or state is None or state[0] != "running":

@@ -80,7 +80,7 @@ def status(context: typer.Context) -> None:
 
 @sandbox.command()
 def reset(context: typer.Context) -> None:
-    """Forget all machines, groups, bills, faults and requests. Ids, secrets, certificates and clock stay."""
+    """Forget all machines, groups, bills, faults and logs. Ids, secrets, certificates and clock stay."""
     from gpuinfra.views import sandbox as view
     from sandbox.running import process
 
@@ -124,6 +124,9 @@ def fault(  # noqa: PLR0913, PLR0917 each is an option
     ] = None,
     resource: Annotated[str | None, typer.Option(help="Only for a resource of this name.", show_default=False)] = None,
     region: Annotated[str | None, typer.Option(help="Only in this region.", show_default=False)] = None,
+    skip: Annotated[
+        int | None, typer.Option(metavar="N", help="Let the first N that fit through.", show_default=False)
+    ] = None,
     count: Annotated[
         int | None, typer.Option(help="How many times; 0 is for ever. Once if left out.", show_default=False)
     ] = None,
@@ -150,6 +153,7 @@ def fault(  # noqa: PLR0913, PLR0917 each is an option
         "type": type_,
         "resource": resource,
         "region": region,
+        "skip": skip,
         "count": count,
         "seconds": seconds,
         "retryAfter": retry_after,
@@ -236,17 +240,23 @@ def bill(context: typer.Context) -> None:
 def log(
     context: typer.Context,
     after: Annotated[
-        int, typer.Option(metavar="NUMBER", min=0, help="Only requests after this one.", show_default=False)
+        int, typer.Option(metavar="NUMBER", min=0, help="Only what came after this one.", show_default=False)
     ] = 0,
+    operations: Annotated[
+        bool, typer.Option("--operations", help="Long-running operations instead, by the sandbox's time.")
+    ] = False,
 ) -> None:
-    """Show every request that Azure's API was sent, with its status, start and end."""
+    """Show every request that Azure's API was sent, with its status, start and end; or every operation."""
     from gpuinfra.views import sandbox as view
     from sandbox.running import process
 
     settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
-        requests = client_of(folder).get(f"log?after={after}")["requests"]
-    view.show_log(requests, json=settings.json)
+        if operations:
+            found = client_of(folder).get(f"operations?after={after}")["operations"]
+            view.show_operations(found, json=settings.json)
+        else:
+            view.show_log(client_of(folder).get(f"log?after={after}")["requests"], json=settings.json)
 
 
 def _shown(description: Description, state: dict[str, Any]) -> dict[str, Any]:

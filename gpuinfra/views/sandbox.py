@@ -154,9 +154,32 @@ def show_log(requests: Sequence[dict[str, Any]], *, json: bool) -> None:
     _print_table([("NUMBER", "START", "TOOK", "STATUS", "METHOD", "PATH"), *rows], right={0, 2, 3})
 
 
+def show_operations(operations: Sequence[dict[str, Any]], *, json: bool) -> None:
+    """Long-running operations, the oldest first. One without an end goes on."""
+    if json:
+        document.show({"operations": list(operations)})
+        return
+    if not operations:
+        messages().print("no operation so far")
+        return
+    rows = [
+        (
+            str(operation["number"]),
+            _moment(operation["start"]),
+            _moment(operation["end"]) if operation["end"] else "-",
+            operation["status"],
+            operation["action"],
+            operation["resource"],
+        )
+        for operation in operations
+    ]
+    _print_table([("NUMBER", "START", "END", "STATUS", "ACTION", "RESOURCE"), *rows], right={0})
+
+
 def _fault_row(fault: dict[str, Any]) -> tuple[str, str, str]:
     left_out = {"id", "name", "count"}
-    where = " ".join(f"{name}={value}" for name, value in fault.items() if name not in left_out)
+    said = {name: value for name, value in fault.items() if name not in left_out}
+    where = " ".join(name if value is True else f"{name}={value}" for name, value in said.items())
     count = fault.get("count", 1)
     return fault["name"], "for ever" if count == 0 else str(count), where
 

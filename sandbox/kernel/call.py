@@ -18,6 +18,10 @@ class Principal:
     is_owner: bool
 
 
+CLOUD_ITSELF = Principal("sandbox", is_owner=True)
+"""Who deletes what is in a group, and switches machines off when their schedule says so."""
+
+
 @dataclass(frozen=True)
 class Call:
     """A request that has passed authentication. Names in `query` and `headers` are in lower case."""

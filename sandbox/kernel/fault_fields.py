@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandbox.catalogue.catalogue import Catalogue
-from sandbox.kernel.faults import ERRORS, NAMES, OPERATION_ERRORS
+from sandbox.kernel.faults import ERRORS, NAMES, OPERATION_ERRORS, READ_ONLY, place_of
 
 METHODS = ("GET", "HEAD", "PUT", "PATCH", "POST", "DELETE")
 EVICT = "evict"
@@ -22,6 +22,7 @@ def checked_fault(fault: Mapping[str, Any], catalogue: Catalogue) -> dict[str, A
         "type": _text,
         "resource": _text,
         "region": lambda field, value: _region(field, value, catalogue),
+        "skip": _whole_number,
         "count": _whole_number,
         "seconds": _seconds,
         "retryAfter": _whole_number,
@@ -46,6 +47,11 @@ def _check_together(fault: Mapping[str, Any]) -> None:
         raise ValueError(f"retryAfter goes with an error that answers a request, not with {name}")
     if "message" in fault and name not in {*ERRORS, *OPERATION_ERRORS}:
         raise ValueError(f"message goes with an error, not with {name}")
+    if "skip" in fault and place_of(dict(fault)) == "elsewhere":
+        raise ValueError(f"skip goes with a fault of requests or operations, not with {name}")
+    narrowed = [field for field in ("method", "type", "resource", "region") if field in fault]
+    if name == READ_ONLY and narrowed:
+        raise ValueError(f"{narrowed[0]} does not go with {name}: a Reader is one of the whole subscription")
     if name == EVICT and not fault.get("resource"):
         raise ValueError("evict needs resource: the name of a spot machine")
 

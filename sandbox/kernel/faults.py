@@ -83,8 +83,11 @@ OPERATION_ERRORS: dict[str, str] = {
 OTHERS: dict[str, str] = {
     "drop-before": "the connection drops, nothing was done",
     "drop-after": "the connection drops, it was done",
+    "hold-before": "the request is held, and nothing is done; it drops when it is let go",
+    "hold-after": "it is done, and the answer is held; it drops when it is let go",
     "never-ends": "the operation is accepted and never ends",
     "slow": "the answer, or with --operation the operation, takes --seconds longer",
+    "read-only": "the client has the role Reader only",
     "restricted": "the size is listed with a restriction (NotAvailableForSubscription)",
     "no-boot": "the guest never boots",
     "ssh-refuses": "the guest's SSH port refuses connections",
@@ -92,6 +95,10 @@ OTHERS: dict[str, str] = {
     "evict": "the spot machine --resource is evicted, at once",
 }
 NAMES = (*ERRORS, *OPERATION_ERRORS, *OTHERS)
+READ_ONLY = "read-only"
+HOLDS = frozenset({"hold-before", "hold-after"})
+BEFORE, AFTER = frozenset({"drop-before", "hold-before"}), frozenset({"drop-after", "hold-after"})
+"""Whether the connection is cut before the request is carried out, or after."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +114,8 @@ class Faults:
     """The faults that are waiting to happen. Each is a plain object, as the control endpoint takes it:
 
     name (one of NAMES), and to narrow it down: method, type (full, or its last part), resource (a name), region;
-    count (how many times, 1 if left out, 0 for ever), retryAfter, seconds, message, operation (true: an error of
-    ERRORS hits the operation instead of the answer).
+    skip (how many that fit are let through first), count (how many times, 1 if left out, 0 for ever), retryAfter,
+    seconds, message, operation (true: an error of ERRORS hits the operation instead of the answer).
     """
 
     def __init__(self, store: Store) -> None:
@@ -123,7 +130,9 @@ class Faults:
         """Arm a fault. Raises ValueError for a name that is not known."""
         if fault.get("name") not in NAMES:
             raise ValueError(f"no fault is called {fault.get('name')!r}; there are: {', '.join(NAMES)}")
-        kept = {"count": 1, **fault, "id": str(uuid.uuid4())}
+        # What is no one's turn, such as a size that is restricted, holds until it is cleared.
+        count = 0 if place_of(fault) == "elsewhere" else 1
+        kept = {"count": count, **fault, "id": str(uuid.uuid4())}
         self.store.set_setting(_NAME, [*self.all(), kept])
         return kept
 
@@ -131,24 +140,32 @@ class Faults:
         """Disarm all."""
         self.store.set_setting(_NAME, [])
 
-    def _take(self, place: str, *, method: str, resource_id: str, region: str) -> dict[str, Any] | None:
-        """The first armed fault of a place that fits; one of its times is used up."""
-        faults = self.all()
+    def _take(self, *places: str, method: str, resource_id: str, region: str) -> dict[str, Any] | None:
+        """The first armed fault of these places that fits and lets no more through; one of its times is used up."""
+        faults, left, taken = self.all(), [], None
         for fault in faults:
-            if _place(fault) == place and _fits(fault, method, resource_id, region):
-                if fault["count"] != 0:
-                    left = {**fault, "count": fault["count"] - 1}
-                    rest = [left if other is fault else other for other in faults]
-                    self.store.set_setting(_NAME, [other for other in rest if other is not left or left["count"] > 0])
-                return fault
-        return None
+            if taken or place_of(fault) not in places or not _fits(fault, method, resource_id, region):
+                left.append(fault)
+            elif fault.get("skip", 0) > 0:
+                left.append({**fault, "skip": fault["skip"] - 1})
+            else:
+                taken = fault
+                if fault["count"] != 1:
+                    left.append({**fault, "count": max(0, fault["count"] - 1)})
+        if left != faults:
+            self.store.set_setting(_NAME, left)
+        return taken
 
     def look(self, name: str, *, resource_id: str, region: str) -> bool:
-        """Whether a standing fault fits, without using it up: for guests and listings."""
+        """Whether a standing fault fits, without using it up: for guests, listings and rights."""
         return any(fault["name"] == name and _fits(fault, "", resource_id, region) for fault in self.all())
 
     def for_request(self, method: str, resource_id: str, region: str) -> dict[str, Any] | None:
-        """The fault that hits this request: an error, a drop, or slowness."""
+        """The fault that hits this request: an error, or one of its connection."""
+        return self._take("request", "connection", method=method, resource_id=resource_id, region=region)
+
+    def for_inner_request(self, method: str, resource_id: str, region: str) -> dict[str, Any] | None:
+        """The error that hits a request of the cloud itself, which has no connection."""
         return self._take("request", method=method, resource_id=resource_id, region=region)
 
     def for_operation(self, method: str, resource_id: str, region: str) -> OperationFault | None:
@@ -178,7 +195,8 @@ def request_error(fault: dict[str, Any]) -> ArmError:
     return ArmError(status, fault["name"], fault.get("message") or text, headers=headers)
 
 
-def _place(fault: dict[str, Any]) -> str:
+def place_of(fault: dict[str, Any]) -> str:
+    """What a fault hits: a request, its connection, the operation that it starts, or something elsewhere."""
     name = fault["name"]
     if (
         name in OPERATION_ERRORS
@@ -186,7 +204,9 @@ def _place(fault: dict[str, Any]) -> str:
         or (fault.get("operation") and (name in ERRORS or name == "slow"))
     ):
         return "operation"
-    return "request" if name in ERRORS or name in {"drop-before", "drop-after", "slow"} else "elsewhere"
+    if name in ERRORS:
+        return "request"
+    return "connection" if name in BEFORE | AFTER or name == "slow" else "elsewhere"
 
 
 def _fits(fault: dict[str, Any], method: str, resource_id: str, region: str) -> bool:

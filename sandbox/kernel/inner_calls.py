@@ -6,16 +6,15 @@ import logging
 import uuid
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call, Principal
+from sandbox.kernel.call import CLOUD_ITSELF, Answer, Call, Principal
 from sandbox.kernel.cloud import Cloud
 from sandbox.kernel.errors import ArmError
-from sandbox.kernel.faults import ERRORS, request_error
+from sandbox.kernel.faults import request_error
 from sandbox.web.authorization import check_permission
 
 logger = logging.getLogger(__name__)
 
 API_VERSION = "2024-11-01"
-OWNER = Principal("sandbox", is_owner=True)
 
 
 def call_inside(
@@ -25,7 +24,7 @@ def call_inside(
     body: Any = None,
     *,
     api_version: str = API_VERSION,
-    principal: Principal = OWNER,
+    principal: Principal = CLOUD_ITSELF,
 ) -> Answer:
     """Carry out a request, all or nothing, with the rights of a principal. Faults hit it as if it came from outside."""
     call = Call(
@@ -41,8 +40,7 @@ def call_inside(
         correlation_id=str(uuid.uuid4()),
     )
     check_permission(call)
-    fault = cloud.faults.for_request(method, path, _region(cloud, path, body))
-    if fault and fault["name"] in ERRORS:
+    if fault := cloud.faults.for_inner_request(method, path, _region(cloud, path, body)):
         raise request_error(fault)
     try:
         with cloud.store.savepoint():

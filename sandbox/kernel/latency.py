@@ -13,6 +13,7 @@ PROFILES = ("instant", "realistic")
 _REALISTIC: dict[str, tuple[float, float]] = {
     "vm-create": (80, 137),
     "vm-update": (8, 30),
+    "vm-tag": (1, 2),
     "vm-deallocate": (17, 26),
     "vm-start": (11, 14),
     "vm-power-off": (11, 19),

@@ -124,6 +124,23 @@ class Operations:
             body["error"] = error
         self.cloud.store.put_operation(operation_id, body)
 
+    def logged(self, after: int = 0) -> list[dict[str, Any]]:
+        """What went on, for people: every operation from after a number on, how it is by now, and when."""
+        return [
+            {
+                "number": number,
+                "id": operation_id,
+                "action": body["action"],
+                "resource": body["resource"],
+                "location": body["location"],
+                "status": body["status"],
+                "start": stamp(body["start"]),
+                "end": stamp(body["end"]) if "end" in body else None,
+                **({"error": body["error"]} if "error" in body else {}),
+            }
+            for number, operation_id, body in self.cloud.store.operations(after)
+        ]
+
     # Answers
 
     def created(self, call: Call, operation: Operation, body: dict[str, Any], *, new: bool) -> Answer:

@@ -231,6 +231,13 @@ class Store:
             (operation_id, json.dumps(body)),
         )
 
+    def operations(self, after: int = 0) -> list[tuple[int, str, dict[str, Any]]]:
+        """Operations in the order they were started, from after a number on: number, id and state."""
+        rows = self.connection.execute(
+            "SELECT rowid, id, body FROM operations WHERE rowid > ? ORDER BY rowid", (after,)
+        )
+        return [(number, operation_id, json.loads(body)) for number, operation_id, body in rows]
+
     # Settings
 
     def setting(self, name: str, default: Any = None) -> Any:

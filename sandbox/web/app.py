@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
 import uuid
+from email.utils import formatdate
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -19,7 +21,7 @@ from sandbox.kernel.call import Answer, Call, Principal
 from sandbox.kernel.clock import stamp
 from sandbox.kernel.cloud import Cloud
 from sandbox.kernel.errors import ArmError, invalid_content
-from sandbox.kernel.faults import request_error
+from sandbox.kernel.faults import AFTER, BEFORE, HOLDS, request_error
 from sandbox.web.authority import Authority
 from sandbox.web.authorization import check_permission
 from sandbox.web.control import Control
@@ -42,7 +44,12 @@ class Gate:
         self.throttle = Throttle(cloud)
 
     async def answer(self, request: Request) -> Response:
-        """One request, whatever it is for."""
+        """One request, whatever it is for. Every answer is dated by the sandbox's own time, which leases live by."""
+        response = await self._answer(request)
+        response.headers["Date"] = formatdate(self.cloud.clock.now(), usegmt=True)
+        return response
+
+    async def _answer(self, request: Request) -> Response:
         base_url = f"https://{request.url.netloc}"
         path = request.scope["raw_path"].decode("ascii", "replace").split("?")[0]
         if path.startswith("/_sandbox/"):
@@ -107,15 +114,28 @@ class Gate:
         fault = cloud.faults.for_request(call.method, resource_id, _region(call, resource_id))
         if fault and fault["name"] == "slow":
             await asyncio.sleep(cloud.clock.real(float(fault.get("seconds", 5))))
-        elif fault and fault["name"] == "drop-before":
-            raise _drop(request)
-        elif fault and fault["name"] != "drop-after":
+        elif fault and fault["name"] in BEFORE:
+            raise await self._cut(request, fault)
+        elif fault and fault["name"] in AFTER:
+            with contextlib.suppress(ArmError):  # a refusal is an answer that is not heard, too
+                self._dispatch(call)
+            raise await self._cut(request, fault)
+        elif fault:
             raise request_error(fault)
-        answer = cloud.dispatch(call)
-        cloud.settle()
-        if fault and fault["name"] == "drop-after":
-            raise _drop(request)
+        return self._dispatch(call)
+
+    def _dispatch(self, call: Call) -> Answer:
+        answer = self.cloud.dispatch(call)
+        self.cloud.settle()
         return answer
+
+    async def _cut(self, request: Request, fault: dict[str, Any]) -> _Dropped:
+        try:
+            if fault["name"] in HOLDS:
+                await self.control.holds.hold(request, fault)
+        finally:
+            request.scope["state"]["transport"].abort()  # also where the server stops meanwhile
+        return _Dropped()
 
     def _log(self, request: Request, path: str, status: int, started: float, began: float, correlation_id: str) -> None:
         self.cloud.store.add_request(
@@ -134,11 +154,6 @@ class Gate:
 
 class _Dropped(Exception):  # noqa: N818 a signal inside this file
     """The connection was cut on purpose."""
-
-
-def _drop(request: Request) -> _Dropped:
-    request.scope["state"]["transport"].abort()
-    return _Dropped()
 
 
 async def _body(request: Request) -> Any:

@@ -1,38 +1,44 @@
-"""What a managed identity may do: what the role assignments of its principal say, and nothing else."""
+"""What a caller may do: a managed identity what its role assignments say, the tenant's own client everything.
+
+Unless the fault `read-only` is armed: then the client is a Reader.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from sandbox.kernel.call import Call
+from sandbox.kernel.call import CLOUD_ITSELF, Call, Principal
 from sandbox.kernel.cloud import Cloud
 from sandbox.kernel.errors import ArmError
+from sandbox.kernel.faults import READ_ONLY
 from sandbox.kernel.ids import ResourceId, key
 from sandbox.kernel.store import Resource
-from sandbox.services.authorization.roles import allows, built_in_body
+from sandbox.services.authorization.roles import OWNER, READER, allows, built_in_body
 
-NAMESPACE = "Microsoft.Authorization"
+NAMESPACE, PERMISSIONS = "Microsoft.Authorization", "permissions"
 # Roles and their assignments belong to any scope, the store to groups: they are kept in one that nobody can make.
 _KEPT_IN = "$authorization"
 _MACHINES, _IDENTITIES = "microsoft.compute/virtualmachines", "microsoft.managedidentity/userassignedidentities"
-# How an operation goes on is told to everybody who may call at all.
-_STATUS = re.compile(
+# How an operation goes on is told to everybody who may call at all, and so is what the caller may do.
+_OPEN = re.compile(
     r"/(locations/\{location\}/(operations|operationResults)|operationStatuses|operationresults)/\{id\}"
+    rf"|/{re.escape(NAMESPACE)}/{PERMISSIONS}$"
 )
 
 
 def check_permission(call: Call) -> None:
     """Raise ARM's 403 where the caller has no right to this."""
-    if call.principal.is_owner:
-        return
     found = call.cloud.router.find(call.method, call.path)
     if not isinstance(found, tuple):
         return  # no such operation, which is said next
     route = found[0]
     scope = _scope(call)
-    if _STATUS.search(route.pattern) or _is_allowed(call.cloud, call.principal.id, route.action, scope):
+    if _OPEN.search(route.pattern):
+        return
+    if any(allows(role, route.action) for role in _roles(call.cloud, call.principal, scope)):
         return
     raise ArmError(
         403,
@@ -49,15 +55,26 @@ def _scope(call: Call) -> str:
     return path.rpartition("/")[0] if call.method == "POST" else path
 
 
-def _is_allowed(cloud: Cloud, principal: str, action: str, scope: str) -> bool:
-    for assignment in assignments(cloud):
-        properties = assignment.properties
-        if properties["principalId"].lower() != principal.lower() or not is_within(scope, properties["scope"]):
-            continue
-        definition = find_definition(cloud, properties["roleDefinitionId"])
-        if definition and allows(definition, action):
-            return True
-    return False
+def permissions_of(cloud: Cloud, principal: Principal, scope: str) -> list[dict[str, Any]]:
+    """What the roles of a caller allow at a scope and below it."""
+    return [each for role in _roles(cloud, principal, scope) for each in role["properties"]["permissions"]]
+
+
+def _roles(cloud: Cloud, principal: Principal, scope: str) -> Iterator[dict[str, Any]]:
+    """The roles that reach a scope, one for each assignment."""
+    if principal.is_owner:
+        is_reader = principal != CLOUD_ITSELF and cloud.faults.look(READ_ONLY, resource_id=scope, region="")
+        names = [READER if is_reader else OWNER]
+    else:
+        names = [
+            each.properties["roleDefinitionId"]
+            for each in assignments(cloud)
+            if each.properties["principalId"].lower() == principal.id.lower()
+            and is_within(scope, each.properties["scope"])
+        ]
+    for name in names:
+        if definition := find_definition(cloud, name):
+            yield definition
 
 
 def is_within(scope: str, other: str) -> bool:

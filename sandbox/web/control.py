@@ -18,6 +18,7 @@ from sandbox.kernel.inner_calls import call_inside
 from sandbox.kernel.latency import PROFILES
 from sandbox.running.client import HEADER
 from sandbox.running.reset import QUOTA_LIMITS, forget
+from sandbox.web.holds import Holds
 
 MACHINES = "Microsoft.Compute/virtualMachines"
 FASTEST = 100_000
@@ -36,11 +37,13 @@ class Control:
 
     def __init__(self, cloud: Cloud, secret: str) -> None:
         self.cloud, self.secret = cloud, secret
+        self.holds = Holds()
         self._actions: dict[tuple[str, str], Action] = {
             ("GET", "status"): self._status,
             ("GET", "credentials"): self._credentials,
             ("GET", "bill"): self._bill,
             ("GET", "log"): self._log,
+            ("GET", "operations"): self._operations,
             ("GET", "faults"): self._faults,
             ("POST", "faults"): self._add_fault,
             ("DELETE", "faults"): self._clear_faults,
@@ -87,7 +90,7 @@ class Control:
             "resources": count("SELECT count(*) FROM resources").fetchone()[0],
             "machines": count("SELECT count(*) FROM resources WHERE type = ?", (MACHINES.lower(),)).fetchone()[0],
             "requests": count("SELECT count(*) FROM requests").fetchone()[0],
-            "faults": len(cloud.faults.all()),
+            "faults": len(self._faults({})["faults"]),
         }
 
     def _credentials(self, payload: Payload) -> dict[str, Any]:
@@ -105,17 +108,16 @@ class Control:
         return {"schemaVersion": 1, "machines": self.cloud.meter.machines(self.cloud.now)}
 
     def _log(self, payload: Payload) -> dict[str, Any]:
-        _only(payload, "after")
-        after = str(payload.get("after", "0"))
-        if not after.isascii() or not after.isdigit() or len(after) > 18:
-            raise ValueError("after must be the number of a request")
-        return {"schemaVersion": 1, "requests": self.cloud.store.requests(int(after))}
+        return {"schemaVersion": 1, "requests": self.cloud.store.requests(_after(payload, "a request"))}
+
+    def _operations(self, payload: Payload) -> dict[str, Any]:
+        return {"schemaVersion": 1, "operations": self.cloud.operations.logged(_after(payload, "an operation"))}
 
     # Faults
 
     def _faults(self, payload: Payload) -> dict[str, Any]:
         _only(payload)
-        return {"faults": self.cloud.faults.all()}
+        return {"faults": self.holds.shown(self.cloud.faults.all())}
 
     def _add_fault(self, payload: Payload) -> dict[str, Any]:
         fault = checked_fault(payload, self.cloud.catalogue)
@@ -126,6 +128,7 @@ class Control:
     def _clear_faults(self, payload: Payload) -> dict[str, Any]:
         _only(payload)
         self.cloud.faults.clear()
+        self.holds.release()
         return {"faults": []}
 
     def _evict(self, payload: Payload) -> dict[str, Any]:
@@ -201,6 +204,7 @@ class Control:
             order = {"kind": "delete", "vm": machine.id, "vmId": machine.properties.get("vmId", "")}
             self.cloud.guest_orders.append(order)
         forget(self.cloud.store)
+        self.holds.release()
         return self._status({})
 
 
@@ -218,6 +222,14 @@ def _only(payload: Payload, *known: str) -> None:
     unknown = sorted(set(payload) - set(known))
     if unknown:
         raise ValueError(f"no such field: {unknown[0]!r}; there are: {', '.join(known) or 'none'}")
+
+
+def _after(payload: Payload, what: str) -> int:
+    _only(payload, "after")
+    after = str(payload.get("after", "0"))
+    if not after.isascii() or not after.isdigit() or len(after) > 18:
+        raise ValueError(f"after must be the number of {what}")
+    return int(after)
 
 
 def _number(payload: Payload, name: str, default: float) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+OWNER, READER = "8e3af657-a8ff-443c-a75c-2fe8c4bcb635", "acdd72a7-3385-48ef-bd42-f606fba81ae7"
 BUILT_IN: dict[str, dict[str, Any]] = {
-    "8e3af657-a8ff-443c-a75c-2fe8c4bcb635": {
+    OWNER: {
         "roleName": "Owner",
         "description": "Grants full access to manage all resources, including the ability to assign roles in Azure "
         "RBAC.",
@@ -27,7 +28,7 @@ BUILT_IN: dict[str, dict[str, Any]] = {
             "Microsoft.Compute/galleries/share/action",
         ],
     },
-    "acdd72a7-3385-48ef-bd42-f606fba81ae7": {
+    READER: {
         "roleName": "Reader",
         "description": "View all resources, but does not allow you to make any changes.",
         "actions": ["*/read"],

@@ -23,7 +23,13 @@ from sandbox.services.common import (
     section,
 )
 from sandbox.services.compute.disk_body import DISKS, DiskPlan, check_disk_size, check_sku, new_disk, resize
-from sandbox.services.compute.machine_errors import check_entity_name, check_same_location, not_modelled, required
+from sandbox.services.compute.machine_errors import (
+    check_entity_name,
+    check_same_location,
+    not_allowed,
+    not_modelled,
+    required,
+)
 
 routes = Routes()
 effects = Effects()
@@ -85,16 +91,41 @@ def _changed(call: Call, disk: Resource, body: dict[str, Any]) -> Resource:
     if "tags" in body:
         disk.body["tags"] = check_tags(body)
     properties = section(body, "properties")
-    sku, size = section(body, "sku").get("name"), properties.get("diskSizeGB")
-    if sku is not None or size is not None:
-        catalogue = call.cloud.catalogue
-        resize(
-            catalogue,
-            disk,
-            sku=check_sku(catalogue, sku, "sku", disk.body["sku"]["name"]),
-            size_gib=check_disk_size(size, "disk.diskSizeGB") if size is not None else disk.properties["diskSizeGB"],
-        )
+    catalogue, present, size = call.cloud.catalogue, disk.properties["diskSizeGB"], properties.get("diskSizeGB")
+    sku = check_sku(catalogue, section(body, "sku").get("name"), "sku", disk.body["sku"]["name"])
+    size_gib = present if size is None else check_disk_size(size, "disk.diskSizeGB")
+    if (sku, size_gib) != (disk.body["sku"]["name"], present):
+        _check_not_in_use(disk, sku, size_gib)
+        resize(catalogue, disk, sku=sku, size_gib=size_gib)
+        _tell_machine(call.cloud, disk)
     return disk
+
+
+def _check_not_in_use(disk: Resource, sku: str, size_gib: int) -> None:
+    """While its machine is allocated a disk stays of its kind, and that of the system of its size; data disks grow."""
+    if disk.properties["diskState"] != "Attached":
+        return
+    running = f"while it is attached to running VM {disk.body['managedBy']}."
+    rest = "requires the virtual machine to be deallocated. Please stop your VM and retry the operation."
+    if size_gib != disk.properties["diskSizeGB"] and "osType" in disk.properties:
+        message = f"Cannot resize disk {disk.name} {running} Resizing a disk of an Azure Virtual Machine {rest}"
+        raise not_allowed(message, "diskSizeGB")
+    if sku != disk.body["sku"]["name"]:
+        message = f"Cannot change the account type of disk {disk.name} {running} Changing the type of a disk {rest}"
+        raise not_allowed(message, "sku")
+
+
+def _tell_machine(cloud: Cloud, disk: Resource) -> None:
+    """A machine shows kind and size of its disks."""
+    machine = cloud.store.get(disk.body["managedBy"]) if "managedBy" in disk.body else None
+    if machine is None:
+        return
+    profile = machine.properties["storageProfile"]
+    for shown in (profile["osDisk"], *profile["dataDisks"]):
+        if key(shown["managedDisk"].get("id", "")) == disk.key:
+            shown["diskSizeGB"] = disk.properties["diskSizeGB"]
+            shown["managedDisk"]["storageAccountType"] = disk.body["sku"]["name"]
+    cloud.store.put(machine, cloud.now)
 
 
 def _begin_put(call: Call, disk: Resource) -> Answer:

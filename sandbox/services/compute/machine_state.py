@@ -36,14 +36,14 @@ def set_power(cloud: Cloud, machine: Resource, state: str) -> None:
     cloud.meter.change(machine.key, machine.name, state, price_of(cloud, machine), cloud.now)
 
 
-def power_on(cloud: Cloud, machine: Resource) -> None:
-    """It is allocated and runs, and its guest boots."""
+def power_on(cloud: Cloud, machine: Resource, kind: str = "start") -> None:
+    """It is allocated and runs, and its guest boots; `kind` is how, in the words of `order`."""
     if power_of(machine) != "starting":
         set_power(cloud, machine, "starting")
     set_power(cloud, machine, "running")
     machine.hidden.pop("neverAllocated", None)
     update_disks(cloud, machine)
-    order(cloud, machine, "start")
+    order(cloud, machine, kind)
 
 
 def power_down(cloud: Cloud, machine: Resource, state: str) -> None:
@@ -54,7 +54,12 @@ def power_down(cloud: Cloud, machine: Resource, state: str) -> None:
 
 
 def order(cloud: Cloud, machine: Resource, kind: str) -> None:
-    """Tell the host of the guests."""
+    """Tell the host of the guests: `provision`, `start` or `stop`.
+
+    Azure's create operation ends only when the system in the guest was provisioned, so what it orders, `provision`, is
+    up at once: the time of the boot is in that of the operation. An operation that starts or restarts a machine ends
+    when the hypervisor has started it, and the guest boots after that.
+    """
     cloud.guest_orders.append({"kind": kind, "vm": machine.id, "vmId": machine.properties["vmId"]})
 
 

@@ -212,6 +212,13 @@ def _change_system_disk(call: Call, machine: Resource, given: dict[str, Any]) ->
     managed = text(section(given, "managedDisk").get("id"), "osDisk.managedDisk.id")
     if managed and key(managed) != key(disk_id):
         raise change_not_allowed("osDisk.managedDisk.id")
+    kind = text(section(given, "managedDisk").get("storageAccountType"), "osDisk.managedDisk.storageAccountType")
+    if kind and kind.lower() != str(present["managedDisk"].get("storageAccountType", "")).lower():
+        raise not_allowed(
+            f"Managed disk storage account type change through Virtual Machine '{machine.name}' is not allowed. Please "
+            f"update disk resource at {disk_id}.",
+            "osDisk.managedDisk.storageAccountType",
+        )
     if given.get("diskSizeGB") is not None:
         _grow(call, machine, check_disk_size(given["diskSizeGB"], "osDisk.diskSizeGB"))
     caching = choice(given.get("caching"), "osDisk.caching", ("None", "ReadOnly", "ReadWrite"))

@@ -98,8 +98,11 @@ def _update(call: Call, machine: Resource, body: dict[str, Any]) -> Answer:
     require_idle(machine, "Update VM")
     change = change_machine(call, machine, body)
     make_disks(call.cloud, machine, change.made)
+    # Tags are Azure's own record of the machine: nothing has to be done to it.
+    only_tags = set(body) == {"tags"} and not machine.hidden.get("neverAllocated")
+    latency = "vm-tag" if only_tags else "vm-update"
     operation = begin(
-        call, machine, "write", latency="vm-update", effect="machine-update", payload={"resized": change.resized}
+        call, machine, "write", latency=latency, effect="machine-update", payload={"resized": change.resized}
     )
     answer = call.cloud.operations.created(call, operation, show(machine), new=False)
     answer.headers["ETag"] = etag(machine)
@@ -146,7 +149,7 @@ def finish_update(cloud: Cloud, payload: dict[str, Any]) -> None:
 
 def _allocate(cloud: Cloud, machine: Resource, failure: dict[str, Any] | None) -> None:
     if failure is None:
-        power_on(cloud, machine)
+        power_on(cloud, machine, "provision")
     elif is_allocated_after(failure):
         set_power(cloud, machine, "running")
         machine.hidden.pop("neverAllocated", None)

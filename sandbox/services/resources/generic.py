@@ -65,7 +65,8 @@ def _list(call: Call, group: str | None) -> Answer:
     return page(
         call,
         group=wanted.get("resourcegroup", group),
-        show=lambda resource: _item(resource, expand),
+        # By Azure's own documentation, who filters by a tag and its value is not told the tags.
+        show=lambda resource: _item(resource, expand, with_tags="tagvalue" not in wanted),
         wanted=lambda resource: _is_listed(resource) and _fits(resource, wanted, group),
     )
 
@@ -88,14 +89,14 @@ def _fits(resource: Resource, wanted: dict[str, str], group: str | None) -> bool
     )
 
 
-def _item(resource: Resource, expand: set[str]) -> dict[str, Any]:
+def _item(resource: Resource, expand: set[str], *, with_tags: bool) -> dict[str, Any]:
     body = resource.body
     item = {
         "id": body.get("id", resource.id),
         "name": "/".join(name for _, name in parse_id(resource.id).pairs),
         "type": body.get("type", resource.type),
         "location": body["location"],
-        **{name: body[name] for name in _SHOWN if name in body},
+        **{name: body[name] for name in _SHOWN if name in body and (with_tags or name != "tags")},
     }
     if "createdtime" in expand:
         item["createdTime"] = stamp(resource.created).replace("+00:00", "Z")

@@ -11,6 +11,7 @@ from sandbox.kernel.faults import NAMES
 from sandbox.running.client import Client, RefusedError, UnreachableError
 from sandbox.running.description import Description, from_json
 from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.machine_help import Place
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +95,70 @@ def test_the_log_has_every_request_once(sandbox: Sandbox, client: Client) -> Non
     assert "secret" not in json.dumps([first, second]).lower()
 
 
+def test_the_log_has_what_is_asked_of_a_machine(sandbox: Sandbox, client: Client) -> None:
+    place = Place(sandbox)
+    place.make()
+    after = client.get("log")["requests"][-1]["number"]
+    for action in ("deallocate", "start", "powerOff"):
+        assert sandbox.http("POST", place.path("m", f"/{action}"))[0] == 202
+    found = [(each["method"], each["path"], each["status"]) for each in client.get(f"log?after={after}")["requests"]]
+    assert found == [("POST", f"{place.id('m')}/{action}", 202) for action in ("deallocate", "start", "powerOff")]
+
+
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "9" * 30, "%C2%B2"])
-def test_the_log_is_asked_by_number(asker: Client, after: str) -> None:
-    with pytest.raises(RefusedError, match="number of a request"):
-        asker.get(f"log?after={after}")
+@pytest.mark.parametrize(("path", "what"), [("log", "a request"), ("operations", "an operation")])
+def test_logs_are_asked_by_number(asker: Client, path: str, what: str, after: str) -> None:
+    with pytest.raises(RefusedError, match=f"number of {what}"):
+        asker.get(f"{path}?after={after}")
+
+
+def test_operations_are_logged_from_their_start_to_their_end(sandbox: Sandbox, client: Client) -> None:
+    place = Place(sandbox)
+    place.make()
+    before = client.get("operations")["operations"]
+    # Interfaces are made at once.
+    assert [each["action"] for each in before] == ["virtualNetworks/write", "virtualMachines/write"]
+    after = before[-1]["number"]
+    client.post("profile", {"profile": "realistic"})
+    sandbox.http("POST", place.path("m", "/deallocate"))
+    (goes_on,) = client.get(f"operations?after={after}")["operations"]
+    assert goes_on == {
+        "number": after + 1,
+        "id": goes_on["id"],
+        "action": "virtualMachines/deallocate",
+        "resource": place.id("m"),
+        "location": "eastus",
+        "status": "InProgress",
+        "start": goes_on["start"],
+        "end": None,
+    }
+    place.advance(3600)
+    (ended,) = client.get(f"operations?after={after}")["operations"]
+    assert {**ended, "end": None} == {**goes_on, "status": "Succeeded"}
+    seconds = (datetime.fromisoformat(ended["end"]) - datetime.fromisoformat(ended["start"])).total_seconds()
+    assert 5 < seconds < 60, "it ended when it was due, not when somebody looked"
+    request = client.get("log")["requests"][-1]
+    assert request["path"].endswith("/deallocate")
+    assert request["start"] <= ended["start"] <= request["end"], "both logs have one clock"
+
+
+def test_an_operation_that_failed_says_why(sandbox: Sandbox, client: Client) -> None:
+    place = Place(sandbox)
+    place.fault("AllocationFailed", type="virtualMachines")
+    sandbox.http("PUT", place.path("m"), place.body("m"))
+    failed = client.get("operations")["operations"][-1]
+    assert (failed["action"], failed["status"]) == ("virtualMachines/write", "Failed")
+    assert failed["error"]["code"] == "AllocationFailed"
+
+
+def test_what_is_done_at_once_is_no_operation_and_reset_forgets_them(sandbox: Sandbox, client: Client) -> None:
+    groups = sandbox.resource.resource_groups
+    groups.create_or_update("demo", {"location": "eastus"})
+    assert client.get("operations") == {"schemaVersion": 1, "operations": []}
+    groups.begin_delete("demo").result()
+    assert [each["action"] for each in client.get("operations")["operations"]] == ["resourceGroups/delete"]
+    client.post("reset", {})
+    assert client.get("operations")["operations"] == []
 
 
 def test_the_clock_goes_where_it_is_set(client: Client) -> None:
@@ -218,6 +279,15 @@ def test_faults_are_listed_and_cleared(client: Client) -> None:
         ({"name": "drop-after", "operation": True}, "operation goes with"),
         ({"name": "AllocationFailed", "retryAfter": 1}, "retryAfter goes with"),
         ({"name": "evict"}, "evict needs resource"),
+        ({"name": "Conflict", "skip": -1}, "skip must be a whole number"),
+        ({"name": "Conflict", "skip": "2"}, "skip must be a whole number"),
+        ({"name": "no-boot", "skip": 1}, "skip goes with a fault of requests or operations"),
+        ({"name": "read-only", "skip": 1}, "skip goes with a fault of requests or operations"),
+        ({"name": "hold-after", "seconds": 5}, "seconds goes with slow"),
+        ({"name": "hold-after", "operation": True}, "operation goes with"),
+        ({"name": "Conflict", "held": True}, "no field 'held'"),
+        ({"name": "read-only", "resource": "m"}, "resource does not go with read-only"),
+        ({"name": "read-only", "type": "disks"}, "type does not go with read-only"),
     ],
 )
 def test_a_fault_that_makes_no_sense_is_refused(asker: Client, fault: dict[str, Any], says: str) -> None:
@@ -228,7 +298,7 @@ def test_a_fault_that_makes_no_sense_is_refused(asker: Client, fault: dict[str, 
 def test_every_fault_there_is_can_be_armed(client: Client) -> None:
     for name in NAMES:
         if name != "evict":
-            client.post("faults", {"name": name, "resource": "nothing"})
+            client.post("faults", {"name": name} if name == "read-only" else {"name": name, "resource": "nothing"})
     assert len(client.get("faults")["faults"]) == len(NAMES) - 1
 
 

@@ -113,6 +113,60 @@ def test_data_disks_come_and_go(place: Place) -> None:
     assert place.disks.get(place.group, "extra").disk_state == "Unattached"
 
 
+def test_the_disk_of_a_system_changes_only_while_its_machine_is_off(place: Place) -> None:
+    made = place.make()
+    name = made.storage_profile.os_disk.name
+    larger: Any = {"properties": {"diskSizeGB": 256}}
+    faster: Any = {"sku": {"name": "Premium_LRS"}}
+    for power in ("running", "stopped"):
+        if power == "stopped":
+            place.machines.begin_power_off(place.group, "m").result()
+        for change, says in ((larger, "Cannot resize disk"), (faster, "Cannot change the account type of disk")):
+            with pytest.raises(HttpResponseError) as caught:
+                place.disks.begin_update(place.group, name, change).result()
+            error = error_of(caught.value)
+            assert (caught.value.status_code, error.code) == (409, "OperationNotAllowed")
+            assert f"{says} {name} while it is attached to running VM {made.id}" in error.message
+    found = place.disks.get(place.group, name)
+    assert (found.disk_size_gb, found["sku"]["name"]) == (150, "StandardSSD_LRS")
+    tagged: Any = {"tags": {"a": "b"}, "properties": {"diskSizeGB": 150}, "sku": {"name": "standardssd_lrs"}}
+    assert place.disks.begin_update(place.group, name, tagged).result().tags == {"a": "b"}, "it stays what it is"
+    place.machines.begin_deallocate(place.group, "m").result()
+    place.disks.begin_update(place.group, name, larger).result()
+    changed: Any = place.disks.begin_update(place.group, name, faster).result()
+    assert (changed.disk_size_gb, changed.sku.name, changed.disk_state) == (256, "Premium_LRS", "Reserved")
+    shown: Any = place.machines.get(place.group, "m")
+    assert shown.storage_profile.os_disk.disk_size_gb == 256
+    assert shown.storage_profile.os_disk.managed_disk.storage_account_type == "Premium_LRS"
+    place.machines.begin_start(place.group, "m").result()
+    assert place.disks.get(place.group, name).disk_size_gb == 256
+
+
+def test_a_data_disk_grows_while_its_machine_runs_and_stays_of_its_kind(place: Place) -> None:
+    data = {"lun": 0, "createOption": "Empty", "diskSizeGB": 32, "name": "data"}
+    body = place.body("m")
+    body["properties"]["storageProfile"]["dataDisks"] = [data]
+    place.put("m", body)
+    larger: Any = {"properties": {"diskSizeGB": 64}}
+    assert place.disks.begin_update(place.group, "data", larger).result().disk_size_gb == 64
+    shown: Any = place.machines.get(place.group, "m")
+    assert shown.storage_profile.data_disks[0].disk_size_gb == 64
+    with pytest.raises(HttpResponseError, match="account type"):
+        place.disks.begin_update(place.group, "data", {"sku": {"name": "Standard_LRS"}}).result()
+
+
+def test_a_machine_does_not_change_the_kind_of_its_disk(place: Place) -> None:
+    made = place.make()
+    place.machines.begin_deallocate(place.group, "m").result()
+    other: Any = {"properties": {"storageProfile": {"osDisk": {"managedDisk": {"storageAccountType": "Premium_LRS"}}}}}
+    with pytest.raises(HttpResponseError) as caught:
+        place.machines.begin_update(place.group, "m", other).result()
+    assert error_of(caught.value).code == "OperationNotAllowed"
+    assert f"update disk resource at {made.storage_profile.os_disk.managed_disk.id}" in error_of(caught.value).message
+    found = place.disks.get(place.group, made.storage_profile.os_disk.name)
+    assert found["sku"]["name"] == "StandardSSD_LRS"
+
+
 def test_disks_are_like_the_recorded_ones(place: Place) -> None:
     for method, status in (("put", 202), ("get", 200)):
         file = DATA / "arm-traffic" / f"{method}-resourcegroups-providers-microsoft-compute-disks-{status}.json"

@@ -19,8 +19,11 @@ from azure.mgmt.resource.resources import ResourceManagementClient
 from sandbox.kernel.faults import ERRORS, NAMES, OPERATION_ERRORS, OTHERS
 from tests.integration.sandbox.conftest import Sandbox
 
-ELSEWHERE = {"restricted", "no-boot", "ssh-refuses", "gpu-gone", "evict"}
-"""Faults of listings and machines, which their own tests show."""
+ELSEWHERE = {
+    *("restricted", "no-boot", "ssh-refuses", "gpu-gone", "evict"),
+    *("hold-before", "hold-after", "read-only"),
+}
+"""Faults of listings, machines, rights, and those that hold, which their own tests show."""
 EASTUS = {"location": "eastus"}
 DISK: Any = {"location": "eastus", "properties": {"creationData": {"createOption": "Empty"}, "diskSizeGB": 32}}
 

@@ -219,6 +219,33 @@ def test_resources_are_listed_with_filters_and_pages(sandbox: Sandbox) -> None:
         list(resources.list(expand="everything"))
 
 
+def test_what_is_ours_is_found_by_its_tag(sandbox: Sandbox) -> None:
+    ours = {"gpuinfra:name": "x", "other": "tag"}
+    make_group(sandbox, "ours", tags=ours)
+    make_group(sandbox, "another", tags={"gpuinfra:name": "y"})
+    make_group(sandbox, "foreign", tags={"name": "x"})
+    make_identity(sandbox, "ours", "first", ours)
+    make_identity(sandbox, "another", "second", {"GPUINFRA:NAME": "x"})
+    make_identity(sandbox, "another", "third", {"gpuinfra:name": "y"})
+    make_identity(sandbox, "foreign", "fourth", {"name": "x"})
+    make_identity(sandbox, "foreign", "fifth")
+    groups, resources = sandbox.resource.resource_groups, sandbox.resource.resources
+    one, any_of_ours = "tagName eq 'gpuinfra:name' and tagValue eq 'x'", "tagName eq 'gpuinfra:name'"
+    assert {each.name for each in groups.list(filter=one)} == {"ours"}
+    assert {each.name for each in groups.list(filter=any_of_ours)} == {"ours", "another"}
+    assert {each.name for each in resources.list(filter=one)} == {"first", "second"}
+    assert {each.name for each in resources.list(filter=any_of_ours)} == {"first", "second", "third"}
+    assert {each.name for each in resources.list(filter="tagName eq 'gpuinfra:name' and tagValue eq 'it''s'")} == set()
+    assert [each.tags for each in resources.list(filter=one)] == [None, None], "Azure leaves them out as well"
+    tagged = {each.name: dict(each.tags or {}) for each in resources.list(filter=any_of_ours)}
+    assert tagged["first"] == ours
+    assert dict(next(iter(groups.list(filter=one))).tags or {}) == ours
+    for wrong in ("tagValue eq 'x'", "tagName eq 'a' or tagName eq 'b'", "tagName ne 'a'"):
+        with pytest.raises(HttpResponseError) as caught:
+            list(resources.list(filter=wrong))
+        assert code(caught) == "InvalidFilterInQueryString"
+
+
 def test_existence_is_asked_by_id(sandbox: Sandbox) -> None:
     make_group(sandbox, "demo")
     made = make_identity(sandbox, "demo", "somebody")

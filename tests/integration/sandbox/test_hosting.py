@@ -161,6 +161,43 @@ def test_guests_come_back_with_the_server(tmp_path: Path) -> None:
         second.stop()
 
 
+QUICKEST_BOOT = 9.0
+"""In the realistic profile, in the sandbox's seconds."""
+
+
+def is_ready(place: Place) -> bool:
+    return place.id("m").lower() in place.sandbox.server.cloud.guests_ready
+
+
+def wait_until_ready(place: Place, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_ready(place):
+        assert time.monotonic() < deadline, "the guest is not up"
+        time.sleep(0.02)
+
+
+def test_a_created_machine_is_up_when_its_operation_ends_and_a_started_one_boots_then(sandbox: Sandbox) -> None:
+    place = Place(sandbox)
+    sandbox.control("DELETE", "faults")
+    body = place.body("m")
+    sandbox.control("POST", "profile", {"profile": "realistic"})
+    assert sandbox.http("PUT", place.path("m"), body)[0] == 201
+    place.advance(400)
+    wait_until_ready(place, QUICKEST_BOOT - 1)
+    sandbox.http("POST", place.path("m", "/deallocate"))
+    place.advance(400)
+    sandbox.control("POST", "clock", {"speed": 10})
+    for action in ("start", "restart"):
+        assert sandbox.http("POST", place.path("m", f"/{action}"))[0] == 202
+        place.advance(400)
+        assert place.status("m") == ("ProvisioningState/succeeded", "running")
+        ended = time.monotonic()
+        time.sleep(0.3)
+        assert not is_ready(place), action
+        wait_until_ready(place, 30)
+        assert time.monotonic() - ended > QUICKEST_BOOT / 10 - 0.2
+
+
 @pytest.mark.parametrize(("fault", "answers"), [("no-boot", False), ("ssh-refuses", False), ("gpu-gone", True)])
 def test_faults_of_guests(sandbox: Sandbox, fault: str, answers: bool) -> None:
     machine = Machine(sandbox, faults=(fault,))

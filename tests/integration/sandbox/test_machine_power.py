@@ -302,13 +302,13 @@ def test_the_guest_follows_the_machine(inner: Inner) -> None:
     (order,) = inner.cloud.guest_orders
     machine = inner.cloud.store.get(inner.machine)
     assert machine is not None
-    assert order == {"kind": "start", "vm": inner.machine, "vmId": machine.properties["vmId"]}
+    assert order == {"kind": "provision", "vm": inner.machine, "vmId": machine.properties["vmId"]}
     seen = [inner.orders()]
     for action in ("restart", "powerOff", "start", "deallocate", "deallocate", "start", "redeploy"):
         inner.ask("POST", f"{inner.machine}/{action}")
         seen.append(inner.orders())
     assert seen == [
-        ["start"],
+        ["provision"],
         ["stop", "start"],
         ["stop"],
         ["start"],
@@ -319,6 +319,16 @@ def test_the_guest_follows_the_machine(inner: Inner) -> None:
     ]
     inner.ask("DELETE", inner.machine)
     assert inner.orders() == ["stop", "delete"]
+
+
+def test_a_machine_that_got_room_at_last_is_provisioned(inner: Inner) -> None:
+    inner.cloud.faults.add({"name": "AllocationFailed"})
+    inner.ask("PUT", inner.machine, full_body(inner.subnet))
+    assert inner.orders() == []
+    inner.ask("PATCH", inner.machine, {"tags": {"again": "yes"}})
+    assert inner.orders() == ["provision"]
+    inner.ask("PATCH", inner.machine, {"properties": {"hardwareProfile": {"vmSize": "Standard_NC8as_T4_v3"}}})
+    assert inner.orders() == ["stop", "start"]
 
 
 def test_the_guest_stays_on_a_disk_that_stays(inner: Inner) -> None:

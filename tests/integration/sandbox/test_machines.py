@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+from azure.core import MatchConditions
+from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 
 from sandbox.kernel.store import Resource
 from sandbox.services.compute.machines import machine_guest
@@ -126,6 +127,22 @@ def test_of_two_that_make_one_name_the_second_is_told(place: Place) -> None:
     assert place.sandbox.http("PATCH", place.path("m"), {"tags": {}}, headers={"If-Match": etag})[0] == 200
 
 
+def test_a_name_is_taken_from_the_first_moment(place: Place) -> None:
+    body, only_new = place.body("m"), {"If-None-Match": "*"}
+    place.sandbox.control("POST", "profile", {"profile": "realistic"})
+    try:
+        assert place.sandbox.http("PUT", place.path("m"), body, headers=only_new)[0] == 201
+        for state in ("Creating", "Succeeded"):
+            assert place.sandbox.http("GET", place.path("m"))[2]["properties"]["provisioningState"] == state
+            status, _, answer = place.sandbox.http("PUT", place.path("m"), body, headers=only_new)
+            assert (status, answer["error"]["code"]) == (412, "PreconditionFailed")
+            with pytest.raises(ResourceExistsError):
+                place.machines.begin_create_or_update(place.group, "m", body, match_condition=MatchConditions.IfMissing)
+            place.advance(600)
+    finally:
+        place.sandbox.control("POST", "profile", {"profile": "instant"})
+
+
 # Failing on the way
 
 
@@ -239,6 +256,43 @@ def test_another_size_costs_another_price(place: Place) -> None:
         with pytest.raises(HttpResponseError) as caught:
             place.machines.begin_update(place.group, "m", wanted).result()
         assert error_of(caught.value).code == code
+
+
+def test_another_size_of_a_machine_that_is_off(place: Place) -> None:
+    place.make()
+    place.machines.begin_deallocate(place.group, "m").result()
+    larger: Any = {"properties": {"hardwareProfile": {"vmSize": "Standard_NC8as_T4_v3"}}}
+    changed: Any = place.machines.begin_update(place.group, "m", larger).result()
+    assert changed.hardware_profile.vm_size == "Standard_NC8as_T4_v3"
+    assert place.status("m") == ("ProvisioningState/succeeded", "deallocated")
+    before = place.bill()["costUsd"]
+    place.advance(3600)
+    assert place.bill()["costUsd"] == before
+    place.machines.begin_start(place.group, "m").result()
+    place.advance(3600)
+    assert place.bill()["costUsd"] - before == pytest.approx(0.752, rel=0.01)
+
+
+@pytest.mark.parametrize("power", ["running", "deallocated"])
+def test_tags_change_at_once_whatever_the_machine_does(place: Place, power: str) -> None:
+    made = place.make()
+    if power == "deallocated":
+        place.machines.begin_deallocate(place.group, "m").result()
+    place.sandbox.control("POST", "profile", {"profile": "realistic"})
+    try:
+        status, _, answer = place.sandbox.http("PATCH", place.path("m"), {"tags": {"lease": "tomorrow"}})
+        assert (status, answer["tags"]) == (200, {"lease": "tomorrow"})
+        place.advance(5)
+        found: Any = place.machines.get(place.group, "m")
+        assert (found.provisioning_state, found.tags) == ("Succeeded", {"lease": "tomorrow"})
+        # Another change of the machine takes longer.
+        place.sandbox.http("PATCH", place.path("m"), {"tags": {}, "identity": {"type": "SystemAssigned"}})
+        assert place.machines.get(place.group, "m").provisioning_state == "Updating"
+        place.advance(200)
+    finally:
+        place.sandbox.control("POST", "profile", {"profile": "instant"})
+    assert place.status("m") == ("ProvisioningState/succeeded", power)
+    assert place.machines.get(place.group, "m").vm_id == made.vm_id
 
 
 def test_identities(place: Place) -> None:

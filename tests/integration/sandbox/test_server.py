@@ -1,5 +1,9 @@
 """The server: tokens, time, throttling, restarts, and events that go wrong."""
 
+import http.client
+import re
+import ssl
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +58,49 @@ def test_answers_have_arms_headers(sandbox: Sandbox) -> None:
     assert headers["x-ms-correlation-request-id"] == "together"
     assert headers["x-ms-routing-request-id"].startswith("SANDBOX:")
     assert int(headers["x-ms-ratelimit-remaining-subscription-reads"]) < 250
+
+
+def dates(sandbox: Sandbox, method: str, path: str, **headers: str) -> list[str]:
+    """Every `Date` of an answer."""
+    trusted = ssl.create_default_context(cafile=str(sandbox.server.authority_file))
+    connection = http.client.HTTPSConnection("localhost", sandbox.server.port, timeout=10, context=trusted)
+    try:
+        connection.request(method, path, headers=headers)
+        return connection.getresponse().msg.get_all("Date", [])
+    finally:
+        connection.close()
+
+
+def test_answers_are_dated_by_the_sandboxs_own_time(sandbox: Sandbox) -> None:
+    for advance in (0, 400 * 86_400):
+        sandbox.control("POST", "clock", {"advance": advance})
+        allowed = {"Authorization": f"Bearer {sandbox._token()}"}
+        root = f"/subscriptions/{sandbox.subscription}"
+        asked: list[tuple[str, str, dict[str, str]]] = [
+            ("GET", f"{root}{VERSION}", allowed),
+            ("GET", f"{root}{VERSION}", {}),
+            ("HEAD", f"{root}/resourceGroups/nothing{VERSION}", allowed),
+            ("PUT", f"{root}/resourceGroups/demo{VERSION}", allowed),
+            ("GET", "/metadata/endpoints?api-version=2022-09-01", {}),
+            ("GET", "/tenant/v2.0/.well-known/openid-configuration", {}),
+            ("GET", "/_sandbox/status", {}),
+        ]
+        for method, path, headers in asked:
+            (date,) = dates(sandbox, method, path, **headers)
+            assert re.fullmatch(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT", date), path
+            assert 0 <= sandbox.server.cloud.clock.now() - parsedate_to_datetime(date).timestamp() < 10, path
+
+
+def test_the_sdk_sees_the_date(sandbox: Sandbox) -> None:
+    sandbox.control("POST", "clock", {"advance": 45 * 86_400})
+    seen: list[str] = []
+    sandbox.resource.resource_groups.create_or_update(
+        "demo",
+        {"location": "eastus"},
+        raw_response_hook=lambda answer: seen.append(answer.http_response.headers["Date"]),
+    )
+    (date,) = seen
+    assert 0 <= sandbox.server.cloud.clock.now() - parsedate_to_datetime(date).timestamp() < 10
 
 
 def test_too_many_requests_are_refused_in_the_realistic_profile(sandbox: Sandbox) -> None:
