@@ -14,10 +14,11 @@ demo: .venv/.sandbox ## install into .venv and show what there is; no account, n
 test: .venv/.dev ## install into .venv, fetch the real parts where allowed, run every test
 	@scripts/real-parts
 	@scripts/azure-cli
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto tests/unit
+	$(BIN)/pytest tests/integration tests/e2e
 
 unit: .venv/.dev ## the quick tests: no sockets, no waiting
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest -n auto tests/unit
 
 check: .venv/.dev ## lint, format, types, import direction, wheel
 	$(BIN)/ruff check .

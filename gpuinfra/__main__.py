@@ -1,8 +1,6 @@
 """`python -m gpuinfra` is the `gpuinfra` program."""
 
-import sys
-
-from gpuinfra.cli.main import main
+from gpuinfra.cli.main import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

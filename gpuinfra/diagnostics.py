@@ -12,6 +12,8 @@ class Exit(IntEnum):
     DONE = 0
     FAILED = 1
     USAGE = 2
+    PENDING = 3
+    LEFT_BEHIND = 4
     INTERRUPTED = 130
 
 
@@ -66,6 +68,7 @@ class Code(StrEnum):
     # What single fields ask for.
     UNKNOWN_API_VERSION = "unknown-api-version"
     BAD_NAME = "bad-name"
+    BAD_SUBSCRIPTION = "bad-subscription"
     BAD_USERNAME = "bad-username"
     BAD_SSH_KEY = "bad-ssh-key"
     SECRET_IN_SPEC = "secret-in-spec"  # noqa: S105 the name of a problem, not a secret
@@ -83,6 +86,34 @@ class Code(StrEnum):
     BAD_HOURS = "bad-hours"
     UNKNOWN_TIME_ZONE = "unknown-time-zone"
     BAD_TAG = "bad-tag"
+
+    # Azure.
+    NAME_TAKEN = "name-taken"
+    NEEDS_CONSENT = "needs-consent"
+    NO_SUCH_MACHINE = "no-such-machine"
+    MACHINE_IS_OFF = "machine-is-off"
+    NO_PUBLIC_KEY = "no-public-key"
+    NO_OWN_ADDRESS = "no-own-address"
+    NO_SUBSCRIPTION = "no-subscription"
+    BAD_ENDPOINT = "bad-endpoint"
+    LOGIN_FAILED = "login-failed"
+    NOT_ALLOWED = "not-allowed"
+    POLICY_DENIED = "policy-denied"
+    LOCKED = "locked"
+    IMAGE_TERMS = "image-terms"
+    NO_CANDIDATE = "no-candidate"
+    NO_CAPACITY = "no-capacity"
+    NO_QUOTA = "no-quota"
+    THROTTLED = "throttled"
+    UNREACHABLE = "unreachable"
+    TIMED_OUT = "timed-out"
+    BUSY = "busy"
+    REFUSED = "refused"
+
+    # Reaching a machine.
+    NOT_READY = "not-ready"
+    BAD_HOST_KEY = "bad-host-key"
+    NO_SSH_PROGRAM = "no-ssh-program"
 
     # The embedded Azure.
     SANDBOX_NOT_INSTALLED = "sandbox-not-installed"

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
+STATE = ".gpuinfra"
+
 
 def find_workspace(path: Path) -> Path:
     """The workspace, which has to be there: a misspelt one must not become a new and empty one."""
@@ -24,6 +26,16 @@ def find_workspace(path: Path) -> Path:
             exit_code=Exit.USAGE,
         )
     return path
+
+
+def state_folder(workspace: Path) -> Path:
+    """`.gpuinfra` in the workspace: what is remembered of runs. No secret is ever in it, and git does not see it."""
+    folder = workspace / STATE
+    folder.mkdir(exist_ok=True)
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        write_text(ignore, "*\n", replace=True)
+    return folder
 
 
 def write_text(path: Path, text: str, *, replace: bool) -> None:

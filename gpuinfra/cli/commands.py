@@ -13,11 +13,18 @@ class Entry(NamedTuple):
 
 
 SPECS = "Describe a machine"
+RUN = "Run machines"
 TRY = "Try it without an account"
 
 COMMANDS = (
     Entry("init", SPECS),
     Entry("validate", SPECS),
     Entry("schema", SPECS),
+    Entry("sizes", RUN),
+    Entry("plan", RUN),
+    Entry("up", RUN),
+    Entry("down", RUN),
+    Entry("status", RUN),
+    Entry("ssh", RUN),
     Entry("sandbox", TRY),
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 import typer
@@ -14,9 +16,20 @@ from gpuinfra.cli.front import PROGRAM, app
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 
+def program() -> None:
+    """The installed program. After Ctrl-C nothing is waited for: a call that hangs in a thread must not hold it up."""
+    code = main()
+    if code == Exit.INTERRUPTED:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and give the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _end_kindly()
     # A file's name or value that this terminal cannot show must not end a command half-way.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -28,6 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     return code
+
+
+def _end_kindly() -> None:
+    """A polite request to end, as from `kill` or a CI system, is a Ctrl-C: what exists is said, nothing is torn."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _run(words: list[str]) -> int:

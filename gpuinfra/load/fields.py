@@ -157,7 +157,7 @@ def flow(value: Any) -> str:
             return f"{{{', '.join(f'{key}: {flow(item)}' for key, item in value.items())}}}"
         case list() | tuple():
             return f"[{', '.join(map(flow, value))}]"
-        case str() if re.search(r" [0-9]{2}:", value):
+        case str() if re.search(r"^[0-9]+\Z| [0-9]{2}:", value):
             return json.dumps(value)
         case str():
             return value

@@ -110,6 +110,7 @@ RULES = (
     _exactly_one(("region", "regions"), "region: southcentralus"),
     _exactly_one(("size", "sizes", "gpu"), "size: Standard_NC4as_T4_v3"),
     _no_repeats("", "regions"),
+    _no_repeats("", "zones"),
     _no_repeats("", "sizes"),
     _no_repeats("network", "allowSshFrom"),
     Rule(

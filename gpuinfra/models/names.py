@@ -1,4 +1,4 @@
-"""Names of machines, targets and users, by Azure's rules. Each check says which rule was broken."""
+"""Names of machines, resource groups, targets and users, by Azure's rules. Each check says which rule was broken."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from gpuinfra.models.base import checked, rejection, whole
 
 # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
 MACHINE_NAME_LENGTH = 64
+RESOURCE_GROUP_LENGTH = 90
+_NOT_IN_RESOURCE_GROUP = r"[^A-Za-z0-9_().-]"
 
 # https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/error-reserved-resource-name
 # Only the words that a machine name could be: those with an underscore or a period are ruled out already.
@@ -83,6 +85,25 @@ def _shown(character: str) -> str:
     return f"`{character}`" if character.isprintable() else f"U+{ord(character):04X}"
 
 
+def check_resource_group(name: str) -> None:
+    """Azure's rules for a resource group; of all letters and digits, those of ASCII."""
+    if not name:
+        raise _bad_group("it is empty")
+    if len(name) > RESOURCE_GROUP_LENGTH:
+        raise _bad_group(f"{len(name)} characters; Azure allows a resource group {RESOURCE_GROUP_LENGTH}")
+    meant = re.sub(f"{_NOT_IN_RESOURCE_GROUP}+", "-", name).strip("-.")
+    if found := re.search(_NOT_IN_RESOURCE_GROUP, name):
+        label = f"{_shown(found.group())} is not allowed; use letters, digits, `_`, `-`, `.` and parentheses"
+        raise _bad_group(label, meant)
+    if name.endswith("."):
+        raise _bad_group("it ends with a period, which Azure does not allow", meant)
+
+
+def _bad_group(label: str, meant: str = "") -> Exception:
+    help_line = f"for example `{meant}`" if meant else "remove it to have `gpuinfra-` and the machine's name"
+    return rejection(Code.BAD_NAME, "invalid resource group name", label, help_line)
+
+
 def check_target_name(name: str) -> None:
     """A target's name is the name of its two files, `NAME.compute` and `NAME.runconfig`."""
     if name.lower() in BUILT_IN_TARGETS:
@@ -120,6 +141,7 @@ def _any_case(words: frozenset[str]) -> str:
 
 TARGET_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 USERNAME = r"[a-z_][a-z0-9_-]{0,31}"
+RESOURCE_GROUP = r"[A-Za-z0-9_().-]{0,89}[A-Za-z0-9_()-]"
 
 _MACHINE_NAME = (
     rf"(?!{_any_case(RESERVED_NAMES | BUILT_IN_TARGETS)}$)"
@@ -132,6 +154,11 @@ MachineName = Annotated[
     str,
     checked(check_machine_name),
     WithJsonSchema({"type": "string", "pattern": whole(_MACHINE_NAME)}),
+]
+ResourceGroupName = Annotated[
+    str,
+    checked(check_resource_group),
+    WithJsonSchema({"type": "string", "pattern": whole(RESOURCE_GROUP)}),
 ]
 TargetName = Annotated[
     str,

@@ -17,13 +17,17 @@ from gpuinfra.models.hours import Hours
 from gpuinfra.models.images import ContainerImage, MachineImage
 from gpuinfra.models.keys import PublicKey
 from gpuinfra.models.money import Amount
-from gpuinfra.models.names import MachineName, TargetName, Username
+from gpuinfra.models.names import MachineName, ResourceGroupName, TargetName, Username
 from gpuinfra.models.paths import YamlPath
 from gpuinfra.models.regions import Region
 from gpuinfra.models.sizes import GPU_MODELS, SizeName, sizes_with
+from gpuinfra.models.subscriptions import Subscription
 from gpuinfra.models.tags import Tags
 
 API_VERSION = "gpuinfra/v1"
+
+# Text, as Azure has it; which datacenters a number stands for differs between subscriptions.
+Zone = Annotated[Literal["1", "2", "3"], one_of("1", "2", "3")]
 
 
 def _check_api_version(text: str) -> str:
@@ -167,8 +171,23 @@ class Spec(Model):
         description="The version of this language.", examples=[API_VERSION]
     )
     name: MachineName = Field(description="Names the machine and everything made for it.", examples=["my-dsvm"])
+    subscription: Subscription | None = Field(
+        default=None,
+        description="An Azure subscription's id. Left out: AZURE_SUBSCRIPTION_ID, or the default of az.",
+        examples=["00000000-0000-0000-0000-000000000000"],
+    )
+    resource_group: ResourceGroupName | None = Field(
+        default=None,
+        description="The resource group that everything is put in. Left out: gpuinfra- and the name.",
+        examples=["gpu-team"],
+    )
     regions: Annotated[tuple[Region, ...], Field(min_length=1)] = Field(
         description="Azure regions, tried in order.", examples=[["southcentralus", "eastus"]]
+    )
+    zones: Annotated[tuple[Zone, ...], Field(min_length=1)] | None = Field(
+        default=None,
+        description="Availability zones, tried in order. Left out: none, Azure places the machine.",
+        examples=[["1", "2"]],
     )
     sizes: Annotated[tuple[SizeName, ...], Field(min_length=1)] | None = Field(
         default=None, description="NC sizes, tried in order.", examples=[["Standard_NC4as_T4_v3"]]
@@ -204,6 +223,11 @@ class Spec(Model):
         description="The compute target that up writes.",
         examples=[{"type": "remotedocker"}],
     )
+    power: Annotated[Literal["running", "deallocated"], one_of("running", "deallocated")] = Field(
+        default="running",
+        description="What the machine should be; deallocated keeps it off.",
+        examples=["deallocated"],
+    )
     lifecycle: Lifecycle = Field(
         default=Lifecycle(), description="When the machine goes off.", examples=[{"lease": "4h"}]
     )
@@ -217,6 +241,11 @@ class Spec(Model):
     def candidate_sizes(self) -> tuple[str, ...]:
         """The sizes to try, in order."""
         return self.sizes or (sizes_with(self.gpu.model, self.gpu.count) if self.gpu else ())
+
+    @property
+    def group_name(self) -> str:
+        """The name of the resource group."""
+        return self.resource_group or f"gpuinfra-{self.name}"
 
     @property
     def target_name(self) -> str:

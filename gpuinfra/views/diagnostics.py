@@ -41,7 +41,10 @@ def render(diagnostic: Diagnostic) -> Text:
     elif diagnostic.label:
         text.append(f"\n{gutter}= ", "blue").append(f"note: {harmless(diagnostic.label)}")
     if diagnostic.note:
-        text.append(f"\n{gutter}= ", "blue").append(f"note: {harmless(diagnostic.note)}")
+        first, *rest = diagnostic.note.splitlines() or [""]
+        text.append(f"\n{gutter}= ", "blue").append(f"note: {harmless(first)}")
+        for line in rest:  # a table; it stays inside the gutter, so that no line of it looks like one of ours
+            text.append(f"\n{gutter}|   ", "blue").append(harmless(line))
     if diagnostic.help:
         text.append("\nhelp", "bold cyan").append(f": {harmless(diagnostic.help)}")
     return text

@@ -14,7 +14,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "gpuinfra.__main__": ("gpuinfra.cli",),
     "gpuinfra.cli": (
         *("gpuinfra", "gpuinfra.views", "provision", "runner", "sandbox", "gpuinfra.workspace", "gpuinfra.load"),
-        *("gpuinfra.log", "templates", "gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
+        *(
+            "gpuinfra.targets",
+            "gpuinfra.log",
+            "templates",
+            "gpuinfra.models",
+            "gpuinfra.suggest",
+            "gpuinfra.diagnostics",
+        ),
     ),
     "gpuinfra.views": ("gpuinfra.load", "gpuinfra.models", "gpuinfra.diagnostics"),
     "provision": (
@@ -26,6 +33,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
     "sandbox": (),
+    "gpuinfra.targets": ("gpuinfra.workspace", "gpuinfra.models", "gpuinfra.diagnostics"),
     "gpuinfra.workspace": ("gpuinfra.models", "gpuinfra.diagnostics"),
     "gpuinfra.load": ("gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
     "templates": (),

@@ -71,11 +71,14 @@ WORDS = st.sampled_from(
         *"0.0.0.0/0 10.0.0.0/7 10.0.0.0/8 1.2.3.4 1.2.3.4/33 01.2.3.4 256.1.1.1 ::1".split(),
         *"a.yml ../a.yml a/../b.yml /a.yml a..yml ..yml .yml k.pub ~/.ssh/id ssh-k.pub .pub".split(),
         *"ubuntu a/b:c A/b localhost/a h.io:5000/a__b a::b".split(),
+        *"1 3 4 01 running deallocated stopped (a)_b. (a).b".split(),
+        *("01234567-89ab-CDEF-0123-456789abcdef", "0" * 32, "a" * 90, "a" * 91),
         *("5 USD", "0 USD", "0.00 USD", "0.01 USD", "5.001 USD", "1000000 USD", "05 USD"),
         *("mon-fri 08:00-19:00", "daily 00:00-24:00", "mon 08:00-08:00", "mon 8:00-9:00"),
         *("fri-mon 22:00-06:00,07:00-07:00", "a:b ", "4h ", "a/" * 300 + "a", "x@sha256:" + "0" * 64),
         *("", "a" * 64, "a" * 65, "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "x" * 43 + " me"),
         # A newline at the very end, which Python's `$` would let pass.
+        *("1\n", "00000000-0000-0000-0000-000000000000\n"),
         *("a\n", "4h\n", "5 USD\n", "1.2.3.4/32\n", "k.pub\n", "a:b:c:d\n", "a.yml\n", "ubuntu\n", "mon 08:00-09:00\n"),
     ]
 )
@@ -90,7 +93,10 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 BASE: dict[str, Any] = {
     "apiVersion": "gpuinfra/v1",
     "name": "my-dsvm",
+    "subscription": "00000000-0000-0000-0000-000000000000",
+    "resourceGroup": "gpu-team",
     "regions": ["southcentralus", "eastus"],
+    "zones": ["1", "2"],
     "sizes": ["Standard_NC4as_T4_v3"],
     "image": "dsvm-ubuntu-22.04",
     "acceptImageTerms": False,
@@ -107,6 +113,7 @@ BASE: dict[str, Any] = {
         "framework": "Python",
         "condaDependencies": "aml_config/conda_dependencies.yml",
     },
+    "power": "running",
     "lifecycle": {
         "afterRun": "deallocate",
         "lease": "4h",

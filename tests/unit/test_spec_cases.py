@@ -101,10 +101,34 @@ def test_there_are_enough_cases_and_no_left_overs() -> None:
     assert found == expected
 
 
-def test_short_forms_mean_the_same() -> None:
-    def spec(text: str) -> Spec:
-        return load_bytes("gpu.yaml", f"apiVersion: gpuinfra/v1\nname: a\n{text}".encode()).specs[0].spec
+def spec(text: str) -> Spec:
+    return load_bytes("gpu.yaml", f"apiVersion: gpuinfra/v1\nname: a\n{text}".encode()).specs[0].spec
 
+
+def test_short_forms_mean_the_same() -> None:
     short = spec("region: eastus\nsize: Standard_NC4as_T4_v3\n")
     assert short == spec("regions: [eastus]\nsizes: [Standard_NC4as_T4_v3]\n")
     assert short.digest() == spec("sizes: [Standard_NC4as_T4_v3]\nregions: [eastus]\n").digest()
+
+
+LEAST = "region: eastus\nsize: Standard_NC4as_T4_v3\n"
+
+
+def test_the_resource_group_is_named_after_the_machine_unless_it_has_a_name() -> None:
+    assert spec(LEAST).group_name == "gpuinfra-a"
+    assert spec(f"{LEAST}resourceGroup: gpu-team\n").group_name == "gpu-team"
+
+
+def test_a_subscription_in_either_case_is_one_subscription() -> None:
+    lower, upper = (
+        spec(f"{LEAST}subscription: {name}\n")
+        for name in ("01234567-89ab-cdef-0123-456789abcdef", "01234567-89AB-CDEF-0123-456789ABCDEF")
+    )
+    assert lower.subscription == "01234567-89ab-cdef-0123-456789abcdef"
+    assert lower.digest() == upper.digest() != spec(LEAST).digest()
+
+
+def test_fields_that_are_left_out_are_not_printed() -> None:
+    printed = spec(LEAST).as_json()
+    assert not {"subscription", "resourceGroup", "zones"} & set(printed)
+    assert printed["power"] == "running"

@@ -1,0 +1,23 @@
+"""Lengths of time on the command line, in the words of specs."""
+
+from __future__ import annotations
+
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+
+def seconds_of(option: str, text: str) -> float:
+    """`45m` in seconds."""
+    from pydantic_core import PydanticCustomError
+
+    from gpuinfra.models.durations import parse_duration
+
+    try:
+        return parse_duration(text).total_seconds()
+    except PydanticCustomError:
+        diagnostic = Diagnostic(
+            Code.USAGE,
+            "invalid duration",
+            note=f"`{option} {text}` is no length of time",
+            help="for example `20m`, `1h30m`",
+        )
+        raise Problem(diagnostic, exit_code=Exit.USAGE) from None

@@ -1,0 +1,36 @@
+"""`gpuinfra plan`: what `up` would do. Nothing is written."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuinfra.cli.options import begin
+from gpuinfra.diagnostics import Exit
+
+SECONDS = 300.0
+
+
+def plan(
+    context: typer.Context,
+    specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="Files and directories; - is standard input.")],
+    detailed_exitcode: Annotated[
+        bool, typer.Option("--detailed-exitcode", help="Leave with 3 when there is something to do.")
+    ] = False,
+) -> int:
+    """Compare specs with Azure: what would be added, changed, replaced or destroyed, and what it costs."""
+    from gpuinfra.cli.machines import bringing, explained, load_specs, progress_view, reach
+    from gpuinfra.views import plan as view
+
+    settings = begin(context)
+    plans = []
+    with progress_view(settings) as progress:
+        for located in load_specs(specs):
+            spec = located.spec
+            reached = reach(settings, spec.subscription, SECONDS, progress)
+            with explained(f"planning {spec.name}"):
+                plans.append(bringing(reached, spec, progress, writes=False).plan())
+    view.show(plans, json=settings.json)
+    pending = detailed_exitcode and any(not each.is_empty for each in plans)
+    return Exit.PENDING if pending else Exit.DONE

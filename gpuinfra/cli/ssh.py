@@ -1,0 +1,130 @@
+"""`gpuinfra ssh`: finds a machine and hands over to OpenSSH."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuinfra.cli.options import Settings, begin
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.models.spec import Spec
+    from gpuinfra.models.target import Target
+    from runner.ssh_files import SshFiles
+
+FOLDER = "~/.gpuinfra/ssh"
+INCLUDE = f"Include {FOLDER}/config"
+# To find the machine; nothing is made or changed.
+SECONDS = 120.0
+
+
+def ssh(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The machine's name.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="CMD", help="After --: a command to run there, instead of a login.", show_default=False),
+    ] = None,
+    config: Annotated[
+        bool, typer.Option("--config", help="Write a file for ~/.ssh/config to include; log in nowhere.")
+    ] = False,
+) -> None:
+    """Log in to a machine by OpenSSH, with the right key, port and host key; the exit code is OpenSSH's."""
+    from gpuinfra.views import document
+    from runner import openssh
+    from runner.connection import HostKeyInvalid
+    from runner.ssh_files import SshFiles
+
+    settings = begin(context)
+    if config and words:
+        raise _usage("`--config` writes files and runs no command")
+    target, files = _find(settings, name), SshFiles(Path(FOLDER).expanduser())
+    try:
+        changed = files.configure(target) if config else files.remember(target)
+    except HostKeyInvalid as error:
+        raise Problem(Diagnostic(Code.BAD_HOST_KEY, "no valid host key", note=str(error))) from error
+    except OSError as error:
+        note = f"`{error.filename or files.folder}`: {error.strerror}"
+        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from error
+    if config:
+        _show_config(settings, target, files, changed)
+        return
+    command = openssh.command(target, files.known_hosts, words or ())
+    if settings.json:
+        document.show({"name": target.machine, "target": target.as_json(), "command": command})
+    else:
+        _hand_over(command)
+
+
+def _find(settings: Settings, name: str) -> Target:
+    from gpuinfra.cli.access import open_cloud
+    from provision.deadline import Deadline
+    from provision.find import find_target
+    from runner.identity import identity_of
+
+    spec = _spec_named(settings.workspace, name)
+    identity = identity_of(spec.admin.ssh_public_key, settings.workspace) if spec else None
+    cloud = open_cloud(settings, spec.subscription if spec else None, deadline=Deadline.after(SECONDS))
+    return find_target(cloud, name, ssh_port=cloud.clients.access.ssh_port, identity=identity)
+
+
+def _spec_named(workspace: Path, name: str) -> Spec | None:
+    from gpuinfra.load.files import load_paths
+    from gpuinfra.workspace import find_workspace
+
+    # Other people's problems in the workspace are none of a login's.
+    specs = load_paths([str(find_workspace(workspace))]).specs
+    return next((located.spec for located in specs if located.spec.name.casefold() == name.casefold()), None)
+
+
+def _show_config(settings: Settings, target: Target, files: SshFiles, changed: list[Path]) -> None:
+    from gpuinfra.views import document
+    from gpuinfra.views import files as view
+
+    included = _is_included(files.config)
+    if settings.json:
+        paths = [str(files.known_hosts), str(files.config)]
+        document.show({"files": paths, "include": INCLUDE, "included": included})
+        return
+    hint = f"ssh {target.machine}" if included else f"put at the top of ~/.ssh/config: {INCLUDE}"
+    view.show_written(changed, hint=hint)
+
+
+def _is_included(file: Path) -> bool:
+    from runner import openssh
+
+    home = Path.home()
+    try:
+        text = (home / ".ssh" / "config").read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return openssh.includes(text, file, home)
+
+
+def _hand_over(command: list[str]) -> None:
+    """Become `ssh`: the terminal, the signals and the exit code are its own from here on."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise Problem(
+            Diagnostic(
+                Code.NO_SSH_PROGRAM,
+                "no `ssh` on this computer",
+                note="OpenSSH's client was not found in PATH",
+                help="install it, as with `apt-get install openssh-client`",
+            )
+        )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(program, command)  # noqa: S606 no shell is wanted: the words are the user's own
+
+
+def _usage(note: str) -> Problem:
+    return Problem(
+        Diagnostic(Code.USAGE, "wrong usage", note=note, help="`gpuinfra ssh --help` shows how"), exit_code=Exit.USAGE
+    )

@@ -1,0 +1,154 @@
+"""`gpuinfra status`: every machine of ours in the subscription."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuinfra.cli.options import Settings, begin
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from provision.progress import Silent
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.machines import Reach
+    from gpuinfra.load.spec import Located
+    from gpuinfra.models.machine import Machine
+    from gpuinfra.views.status import Watch
+    from provision.market import Prices
+
+SECONDS = 120.0
+"""For one look, Azure's wishes to wait included."""
+
+
+def status(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Names of machines; all of them if left out.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=1, max=3600, help="How often --watch looks.")
+    ] = 5,
+) -> int:
+    """Show machines: power state, price, cost so far, lease, next change, and how they differ from their specs."""
+    from gpuinfra.cli.machines import explained, progress_view, reach
+    from gpuinfra.views import status as view
+
+    settings = begin(context)
+    specs = _specs(settings)
+    with progress_view(settings) as progress, explained("listing machines"):
+        looking = Looking(reach(settings, _subscription(specs), SECONDS, progress), specs, names or [])
+        machines, now = looking.look()
+    simulated = looking.reached.cloud.simulated
+    if not watch:
+        view.show(machines, now, json=settings.json, simulated=simulated)
+        return Exit.DONE
+    try:
+        with view.Watch(json=settings.json, simulated=simulated) as shown, explained("listing machines"):
+            _watch(looking, shown, interval, machines, now)
+    except KeyboardInterrupt:
+        pass  # it is how a watch ends
+    return Exit.DONE
+
+
+class Looking:
+    """Looks at the machines as often as it is asked to."""
+
+    def __init__(self, reached: Reach, specs: Sequence[Located], names: Sequence[str]) -> None:
+        self.reached, self._specs, self._names = reached, specs, names
+        self._asked: tuple[str, ...] = ()
+        self._prices: Prices | None = None
+
+    def look(self, *, strict: bool = True) -> tuple[list[Machine], datetime]:
+        """The machines, and the time in Azure. Strict wants every name to be there."""
+        from provision import fleet
+        from provision.azure.fleet import list_machines
+        from provision.deadline import Deadline
+
+        clients = self.reached.cloud.clients
+        clients.patience.deadline = Deadline.after(SECONDS)
+        rows = list_machines(clients)
+        now = self.reached.cloud.now()
+        found = fleet.machines(rows, self._specs, now, self._prices_of(fleet.sizes(rows)))
+        if strict:
+            _require(self._names, found, self._specs)
+        wanted = {name.casefold() for name in self._names}
+        return [machine for machine in found if not wanted or machine.name.casefold() in wanted], now
+
+    def _prices_of(self, sizes: tuple[str, ...]) -> Prices:
+        # A service of prices that does not answer is not asked again and again.
+        if self._prices is None or not set(sizes) <= set(self._asked):
+            self._prices, self._asked = self.reached.market.prices(sizes), sizes
+        return self._prices
+
+
+class _Waits(Silent):
+    """Tells of waits in the place where the table is."""
+
+    def __init__(self, shown: Watch) -> None:
+        self._shown = shown
+
+    def wait(self, reason: str, seconds: float) -> None:
+        """It is the table's line of trouble."""
+        self._shown.trouble(f"waiting {seconds:.0f} s: {reason}")
+
+
+def _require(names: Sequence[str], machines: Sequence[Machine], specs: Sequence[Located]) -> None:
+    from gpuinfra.suggest import did_you_mean
+
+    known = {machine.name.casefold(): machine.name for machine in machines}
+    files = {located.spec.name.casefold(): located.span.file for located in specs}
+    missing = [
+        Diagnostic(
+            Code.NO_SUCH_MACHINE,
+            "no such machine",
+            note=f"Azure has no machine `{name}` of gpuinfra's in this subscription",
+            help=f"`gpuinfra up {files[name.casefold()]}` makes it"
+            if name.casefold() in files
+            else did_you_mean(name, known.values()),
+        )
+        for name in names
+        if name.casefold() not in known
+    ]
+    if missing:
+        raise Problem(*missing)
+
+
+def _watch(looking: Looking, shown: Watch, interval: float, machines: list[Machine], now: datetime) -> None:
+    from provision.errors import CloudError, Fault
+
+    passing = {Fault.UNREACHABLE, Fault.THROTTLED, Fault.BUSY, Fault.TIMEOUT}
+    looking.reached.cloud.clients.patience.progress = _Waits(shown)
+    shown.show(machines, now)
+    while True:
+        time.sleep(interval)
+        try:
+            shown.show(*looking.look(strict=False))
+        except CloudError as error:
+            if error.fault not in passing:
+                raise
+            shown.trouble(f"Azure does not answer: {error}")
+
+
+def _specs(settings: Settings) -> list[Located]:
+    """The workspace's specs, to compare with. One that has problems must not hide a machine that is billed."""
+    from gpuinfra.load.files import load_paths
+    from gpuinfra.views import status as view
+    from gpuinfra.workspace import find_workspace
+
+    workspace = find_workspace(settings.workspace)
+    loaded = load_paths([str(workspace)])
+    problems = [each for each in loaded.diagnostics if each.code is not Code.NO_SPEC_FOUND]
+    if problems:
+        view.show_bad_specs(len(problems), str(workspace))
+    return loaded.specs
+
+
+def _subscription(specs: Sequence[Located]) -> str | None:
+    """The one that all specs agree on, if they name any."""
+    named = {located.spec.subscription for located in specs if located.spec.subscription}
+    return named.pop() if len(named) == 1 else None

@@ -1,0 +1,163 @@
+"""`gpuinfra up`: makes Azure match the file."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuinfra.cli.options import Settings, begin
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.machines import Reach
+    from gpuinfra.models.brought import Brought
+    from gpuinfra.models.gpu import GpuFacts
+    from gpuinfra.models.plan import Plan
+    from gpuinfra.models.spec import Spec
+    from gpuinfra.models.target import Target
+    from gpuinfra.views.progress import ProgressView
+
+LONGEST = "1h"
+SSH_SECONDS, GPU_SECONDS = 600.0, 300.0
+OFF_SECONDS = 1200.0
+
+
+def up(
+    context: typer.Context,
+    specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="Files and directories; - is standard input.")],
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="TIME", help="Give up after this long for each machine.")
+    ] = LONGEST,
+) -> int:
+    """Make Azure match specs: create, change or start machines, wait until they answer, write their targets."""
+    from gpuinfra.cli.durations import seconds_of
+    from gpuinfra.cli.machines import load_specs, progress_view
+    from gpuinfra.views import up as view
+
+    settings = begin(context)
+    seconds = seconds_of("--timeout", timeout)
+    found = load_specs(specs)
+    with progress_view(settings) as progress:
+        brought = [_bring(settings, located.spec, seconds, progress) for located in found]
+    view.show(brought, json=settings.json)
+    return Exit.DONE
+
+
+def _bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView) -> Brought:
+    from gpuinfra.cli.machines import bringing, explained, reach
+    from gpuinfra.models.brought import Brought
+    from provision.find import target_from_spec
+
+    reached = reach(settings, spec.subscription, seconds, progress, writes=True)
+    work = bringing(reached, spec, progress, writes=True)
+    try:
+        with explained(f"bringing up {spec.name}"):
+            outcome = work.up(lambda plan: _ask(plan, settings, progress))
+    except KeyboardInterrupt:
+        _say_what_exists(reached, spec, progress)
+        raise
+    if outcome.observed is None or spec.power != "running":
+        return Brought(outcome.plan, None, None, (), outcome.lease_until, simulated=reached.cloud.simulated)
+    from runner.identity import identity_of
+
+    port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.ssh_public_key, settings.workspace)
+    target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity)
+    gpu = _wait_until_ready(reached, target, spec, progress)
+    files = _write_target(settings, target)
+    return Brought(outcome.plan, target, gpu, files, outcome.lease_until, simulated=reached.cloud.simulated)
+
+
+def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: ProgressView) -> GpuFacts:
+    """A machine that nobody can use is switched off again: it would only be billed."""
+    from runner.readiness import NotReady, wait_until_ready
+
+    deadline = reached.cloud.clients.patience.deadline
+    ssh, gpu = min(SSH_SECONDS, deadline.left), min(GPU_SECONDS, deadline.left)
+    try:
+        return wait_until_ready(target, ssh_seconds=ssh, gpu_seconds=gpu, progress=progress)
+    except NotReady as error:
+        raise _not_ready(reached, spec, error, progress) from error
+    except KeyboardInterrupt:
+        _say_what_exists(reached, spec, progress)
+        raise
+
+
+def _not_ready(reached: Reach, spec: Spec, error: Exception, progress: ProgressView) -> Problem:
+    from provision.down import Ending
+    from provision.errors import CloudError
+
+    ending = Ending(
+        name=spec.name,
+        group=spec.group_name,
+        cloud=reached.cloud,
+        market=None,
+        progress=progress,
+        journal=reached.journal(spec.name),
+        deadline=reached.cloud.grant(OFF_SECONDS),
+    )
+    try:
+        is_off = ending.deallocate().is_proof
+    except CloudError:
+        is_off = False
+    state = "it was deallocated, so nothing is billed but its disk and address"
+    bad = f"and it could not be deallocated: it may be billed; run `gpuinfra down {spec.name}`"
+    return Problem(
+        Diagnostic(
+            Code.NOT_READY,
+            "machine is not ready",
+            note=f"{error}; {state if is_off else bad}",
+            help=getattr(error, "help", None) or f"try again, or end it: `gpuinfra down {spec.name} --delete`",
+        ),
+        exit_code=Exit.FAILED if is_off else Exit.LEFT_BEHIND,
+    )
+
+
+def _ask(plan: Plan, settings: Settings, progress: ProgressView) -> None:
+    """Before anything is lost. Without a terminal there is nobody to ask."""
+    if settings.yes:
+        return
+    from gpuinfra.views import plan as view
+
+    with progress.paused():
+        view.show_to_ask(plan)
+        if sys.stdin.isatty() and not settings.json:
+            if typer.confirm(f"What is on the disk of {plan.name} will be lost. Go on?", err=True):
+                return
+            raise typer.Abort
+    raise Problem(
+        Diagnostic(
+            Code.NEEDS_CONSENT,
+            "this would lose what is on the disk",
+            note=f"the plan replaces or destroys parts of `{plan.name}`; nothing was changed",
+            help="look at it with `gpuinfra plan`, then give `--yes`",
+        ),
+        exit_code=Exit.USAGE,
+    )
+
+
+def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
+    from gpuinfra.targets import write_target
+    from gpuinfra.workspace import find_workspace
+
+    try:
+        return tuple(str(path) for path in write_target(find_workspace(settings.workspace), target))
+    except (OSError, ValueError) as error:
+        note = f"the machine is up, but its target file cannot be written: {error}"
+        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from None
+
+
+def _say_what_exists(reached: Reach, spec: Spec, progress: ProgressView) -> None:
+    """After Ctrl-C: what there is now, what is billed, and what to run."""
+    from gpuinfra.views import up as view
+    from provision.errors import CloudError
+
+    reached.cloud.interrupt.clear()
+    try:
+        observed = reached.cloud.observe(spec.name, spec.group_name)
+    except (CloudError, KeyboardInterrupt):
+        observed = None
+    with progress.paused():
+        parts = None if observed is None else [str(part.ref) for part in observed.ours()]
+        view.show_interrupted(spec.name, parts)

@@ -1,0 +1,78 @@
+"""A machine of ours as the subscription shows it: a line of `status`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gpuinfra.models.receipt import stamp
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledChange:
+    """The next moment at which something will switch the machine by itself."""
+
+    at: datetime
+    power: str
+    """`deallocated` or `running`."""
+    cause: str
+    """`lease`, `hours` or `schedule`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine: what it is, what it does, what it costs."""
+
+    name: str
+    power_state: str
+    """running, deallocated, stopped, starting, …; `unknown` where Azure does not say."""
+    provisioning_state: str
+    region: str
+    size: str
+    group: str
+    since: datetime | None = None
+    zone: str | None = None
+    spot: bool = False
+    price_per_hour: float | None = None
+    lease_until: datetime | None = None
+    next_change: ScheduledChange | None = None
+    drift: tuple[str, ...] = ()
+    """How it differs from its spec in the workspace; empty also where there is no spec."""
+    spec_file: str | None = None
+
+    def cost_so_far(self, now: datetime) -> float | None:
+        """What it cost since it was switched on, at list price; 0 while nothing is billed."""
+        if self.power_state == "deallocated":
+            return 0.0
+        if self.since is None or self.price_per_hour is None:
+            return None
+        return max(0.0, (now - self.since).total_seconds()) / 3600 * self.price_per_hour
+
+    def as_json(self, now: datetime) -> dict[str, Any]:
+        """For programs."""
+        cost, lease = self.cost_so_far(now), self.lease_until
+        return {
+            "name": self.name,
+            "powerState": self.power_state,
+            "provisioningState": self.provisioning_state,
+            "region": self.region,
+            "zone": self.zone,
+            "size": self.size,
+            "spot": self.spot,
+            "resourceGroup": self.group,
+            "since": stamp(self.since),
+            "pricePerHourUsd": self.price_per_hour,
+            "costUsd": None if cost is None else round(cost, 4),
+            "leaseUntil": stamp(lease),
+            "leaseSecondsLeft": None if lease is None else (lease - now).total_seconds(),
+            "nextChange": None
+            if self.next_change is None
+            else {
+                "at": stamp(self.next_change.at),
+                "powerState": self.next_change.power,
+                "cause": self.next_change.cause,
+            },
+            "drift": list(self.drift),
+            "spec": self.spec_file,
+        }

@@ -1,0 +1,150 @@
+"""Plans: what would change in Azure, one line a difference, and what it would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpuinfra.models.plan import Action, Power
+from gpuinfra.models.resource import Kind
+from gpuinfra.views import document
+from gpuinfra.views.cells import can_show, columns, cost, per_hour
+from gpuinfra.views.terminal import harmless, messages, results
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from gpuinfra.models.candidate import Passed
+    from gpuinfra.models.plan import Change, Difference, Plan, Price
+
+MARKS = {Action.ADD: "+", Action.CHANGE: "~", Action.REPLACE: "±", Action.DESTROY: "-"}
+PLAIN_MARKS = {**MARKS, Action.REPLACE: "-/+"}
+STYLES = {Action.ADD: "green", Action.CHANGE: "yellow", Action.REPLACE: "magenta", Action.DESTROY: "red"}
+POWERS = {Power.START: "power: deallocated -> running", Power.DEALLOCATE: "power: running -> deallocated"}
+DONE = {Action.ADD: "added", Action.CHANGE: "changed", Action.REPLACE: "replaced", Action.DESTROY: "destroyed"}
+
+
+def show(plans: Sequence[Plan], *, json: bool, applied: bool = False) -> None:
+    """What would be done, or what was, on stdout; candidates that were passed over and notes on stderr."""
+    if json:
+        payload: dict[str, Any] = {"plans": [plan.as_json() for plan in plans]}
+        document.show({**payload, "applied": True} if applied else payload)
+        return
+    console = results()
+    for number, plan in enumerate(plans):
+        if number:
+            console.print()
+        if len(plans) > 1:
+            console.print(f"{harmless(plan.name)}:", style="bold")
+        show_passed(plan.passed)
+        for line in render(plan, MARKS if can_show(console, "±") else PLAIN_MARKS, applied=applied):
+            console.print(line)
+        _show_notes(plan.notes)
+
+
+def show_to_ask(plan: Plan) -> None:
+    """A plan on stderr, before a question about it."""
+    console = messages()
+    for line in render(plan, MARKS if can_show(console, "±") else PLAIN_MARKS):
+        console.print(line)
+
+
+def render(plan: Plan, marks: dict[Action, str] = MARKS, *, applied: bool = False) -> Iterator[Text]:
+    """A plan, line by line."""
+    from rich.text import Text
+
+    yield from _changes(plan, marks)
+    if plan.is_empty:
+        yield Text("No changes: Azure matches the file.", "bold")
+    else:
+        yield Text()
+        yield Text(_summary(plan, applied=applied), "bold")
+    if plan.candidate or plan.price.per_hour is not None:
+        yield Text(_price(plan.price))
+
+
+def show_passed(passed: Sequence[Passed]) -> None:
+    """Candidates that cannot be had, with every reason of each."""
+    if not passed:
+        return
+    console = messages()
+    console.print("Passed over:", style="bold")
+    rows = [("REGION", "ZONE", "SIZE", "REASON")]
+    for each in passed:
+        place = (each.candidate.region, each.candidate.zone or "-", each.candidate.size)
+        for number, reason in enumerate(each.reasons):
+            rows.append((*(("", "", "") if number else place), f"{reason.code}: {reason.text}"))
+    for line in columns(rows):
+        console.print(f"  {line}")
+    # Several candidates often need the same help.
+    for help_text in dict.fromkeys(reason.help for each in passed for reason in each.reasons if reason.help):
+        _say(console, "help", help_text)
+
+
+def _changes(plan: Plan, marks: dict[Action, str]) -> Iterator[Text]:
+    from rich.text import Text
+
+    named = columns([(change.ref.kind, change.ref.name) for change in plan.changes])
+    wide = max((len(marks[change.action]) for change in plan.changes), default=0)
+    heads = [f"{marks[change.action]:<{wide}} {name}" for change, name in zip(plan.changes, named, strict=True)]
+    widest = max(map(len, heads), default=0)
+    for change, head in zip(plan.changes, heads, strict=True):
+        for number, (words, remark) in enumerate(_reasons(change, plan.price)):
+            line = Text("  ").append(("" if number else head).ljust(widest), STYLES[change.action])
+            line.append(f"   {harmless(words)}")
+            if remark:
+                line.append(f"   # {remark}", "bold" if change.action is Action.REPLACE else "dim")
+            line.rstrip()
+            yield line
+
+
+def _reasons(change: Change, price: Price) -> Iterator[tuple[str, str]]:
+    """What there is to say of a change, a line each, with a remark."""
+    said = [(_difference(each), _remark(each)) for each in change.differences]
+    if change.power and not any(each.what == "power" for each in change.differences):
+        said.append((POWERS[change.power], ""))
+    if not said:
+        is_billed = change.action is Action.ADD and change.ref.kind is Kind.MACHINE and price.per_hour is not None
+        hourly = f"{per_hour(price.per_hour)}/h" if is_billed else ""
+        said.append((", ".join(part for part in (change.summary, hourly) if part), ""))
+    yield from said
+
+
+def _difference(difference: Difference) -> str:
+    # `ssh from A -> B` reads on by itself; `image: A -> B` does not.
+    colon = "" if difference.what.endswith(" from") else ":"
+    return f"{difference.what}{colon} {difference.old or '(none)'} -> {difference.new or '(none)'}"
+
+
+def _remark(difference: Difference) -> str:
+    if difference.replaces:
+        return "forces replacement"
+    return "only while it is off" if difference.needs_off else ""
+
+
+def _summary(plan: Plan, *, applied: bool) -> str:
+    if applied:
+        return f"Done: {', '.join(f'{plan.count(action)} {DONE[action]}' for action in Action)}."
+    return f"Plan: {', '.join(f'{plan.count(action)} to {action}' for action in Action)}."
+
+
+def _price(price: Price) -> str:
+    residue = price.residue_per_month
+    if price.per_hour is None and residue is None:
+        return "Price: not known."
+    on = "not known while on" if price.per_hour is None else f"{per_hour(price.per_hour)} an hour while on"
+    off = "not known" if residue is None else f"about {cost(residue)} a month"
+    return f"Price: {on}; {off} for disk and address while off."
+
+
+def _show_notes(notes: Sequence[str]) -> None:
+    console = messages()
+    for note in notes:
+        _say(console, "note", note)
+
+
+def _say(console: Console, word: str, text: str) -> None:
+    from rich.text import Text
+
+    console.print(Text.assemble((word, "bold cyan"), f": {harmless(text)}"))

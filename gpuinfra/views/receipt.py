@@ -1,0 +1,107 @@
+"""Receipts: what ran, what it cost, what still costs, and how "off" was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gpuinfra.models.receipt import Off
+from gpuinfra.views import document
+from gpuinfra.views.cells import cost, length, moment, per_hour
+from gpuinfra.views.terminal import harmless, results
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from gpuinfra.models.receipt import Receipt, Residue
+
+LABEL_WIDTH = 12
+HOW = {Off.DEALLOCATED: "Azure says PowerState/deallocated", Off.ABSENT: "Azure says 404, there is no such machine"}
+
+
+def show(receipts: Sequence[Receipt], *, json: bool) -> None:
+    """Print each, a blank line between two; or all as one object."""
+    if json:
+        document.show({"receipts": [receipt.as_json() for receipt in receipts]})
+        return
+    console = results()
+    for number, receipt in enumerate(receipts):
+        if number:
+            console.print()
+        console.print(render(receipt))
+
+
+def render(receipt: Receipt) -> Text:
+    """A receipt for people."""
+    text = _heading(receipt)
+    for label, words in _facts(receipt):
+        is_loud = label in {"left", "run"} and not receipt.is_proof
+        text.append(f"\n  {label.ljust(LABEL_WIDTH)}", "bold red" if is_loud else "dim")
+        text.append(harmless(words), "bold" if is_loud else "")
+    return text
+
+
+def _heading(receipt: Receipt) -> Text:
+    from rich.text import Text
+
+    name = harmless(receipt.name)
+    simulated = " (simulated)" if receipt.simulated else ""
+    if receipt.verified is None:
+        return Text(f"NOT VERIFIED: {name} may still be on, and billed{simulated}", "bold red")
+    if receipt.left:
+        return Text(f"NOT ALL GONE: {name} is off, but something is left, and may be billed{simulated}", "bold red")
+    return Text(f"{name} is {'gone' if receipt.verified is Off.ABSENT else 'off'}{simulated}", "bold green")
+
+
+def _facts(receipt: Receipt) -> Iterator[tuple[str, str]]:
+    if receipt.size and receipt.region:
+        yield "machine", f"{receipt.size} in {receipt.region}"
+    if receipt.billed_seconds is not None:
+        until = f"{moment(receipt.billed_from)} to {moment(receipt.billed_to)}"
+        yield "on", f"{until}, {length(receipt.billed_seconds)}"
+    elif receipt.billed_from is not None:
+        yield "on", f"since {moment(receipt.billed_from)}"
+    if receipt.cost is not None:
+        simulated = "simulated, " if receipt.simulated else ""
+        least = "" if receipt.verified else "at least "
+        yield "cost", f"{least}{cost(receipt.cost)} ({simulated}list price, {per_hour(receipt.price_per_hour)} an hour)"
+    for label, names in (("deleted", receipt.deleted), ("kept", receipt.kept), ("left", receipt.left)):
+        yield from ((label if not number else "", name) for number, name in enumerate(names))
+    yield from _residue(receipt)
+    yield from _proof(receipt)
+
+
+def _residue(receipt: Receipt) -> Iterator[tuple[str, str]]:
+    for number, each in enumerate(receipt.residue):
+        yield "still paid" if not number else "", f"{each.kind} {each.name}, {_monthly(each)}"
+    known = [each.per_month for each in receipt.residue if each.per_month is not None]
+    if len(receipt.residue) > 1 and len(known) == len(receipt.residue):
+        yield "", f"about {cost(sum(known))} a month in all"
+    if receipt.residue and receipt.is_proof:
+        yield "to end it", f"{_command(receipt, 'down')} --delete{_place(receipt)}"
+
+
+def _monthly(residue: Residue) -> str:
+    return "price not known" if residue.per_month is None else f"about {cost(residue.per_month)} a month"
+
+
+def _proof(receipt: Receipt) -> Iterator[tuple[str, str]]:
+    if receipt.verified is not None:
+        yield "verified", f"{HOW[receipt.verified]}, at {moment(receipt.at)}"
+    else:
+        yield "verified", f"no: nobody has seen it off by {moment(receipt.at)}"
+    if receipt.left:
+        yield "run", f"{_command(receipt, 'down')} --delete{_place(receipt)}"
+    elif receipt.verified is None:
+        yield "run", f"{_command(receipt, 'down')}{_place(receipt)}"
+    if not receipt.is_proof:
+        yield "", f"{_command(receipt, 'status')}{_place(receipt)}"
+
+
+def _command(receipt: Receipt, verb: str) -> str:
+    return f"gpuinfra {verb} {receipt.name}"
+
+
+def _place(receipt: Receipt) -> str:
+    # Without it the command would look in the real Azure.
+    return " --sandbox" if receipt.simulated else ""

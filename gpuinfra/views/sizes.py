@@ -1,0 +1,105 @@
+"""Sizes, for people and as data."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gpuinfra.views import document
+from gpuinfra.views.cells import UNKNOWN, columns, per_hour
+from gpuinfra.views.terminal import messages, results
+
+if TYPE_CHECKING:
+    from gpuinfra.models.offer import Listed, Place, Quota
+
+# What stands behind a region that this subscription may not have the size in.
+MARK = "*"
+NARROWEST = 20
+
+
+def show(sizes: Sequence[Listed], *, by_region: bool, with_quota: bool, simulated: bool, json: bool) -> None:
+    """A line for each size, or for each size and region."""
+    if json:
+        document.show({"simulated": simulated, "sizes": [size.as_json() for size in sizes]})
+        return
+    if not sizes:
+        messages().print("no NC size is offered there")
+        return
+    if by_region:
+        _show_places(sizes, with_quota=with_quota)
+    else:
+        _show_sizes(sizes)
+    if any(place.offer.restriction for size in sizes for place in size.places):
+        messages().print(f"{MARK} Azure does not offer it to this subscription there")
+    if simulated:
+        messages().print("of the embedded Azure: offers, prices and quota are simulated")
+
+
+def _show_sizes(sizes: Sequence[Listed]) -> None:
+    console = results()
+    rows = [("SIZE", "GPU", "GPUS", "VCPUS", "MEMORY", "FROM", "SPOT FROM")]
+    rows += [(*_machine(size), per_hour(_least(size, spot=False)), per_hour(_least(size, spot=True))) for size in sizes]
+    lines = columns(rows, right={2, 3, 4, 5, 6})
+    regions = ["REGIONS", *(", ".join(_region(place) for place in size.places) for size in sizes)]
+    indent = len(lines[0]) + 2
+    for line, text in zip(lines, regions, strict=True):
+        # On a terminal the list stays in its column; elsewhere a line stays a line.
+        width = max(NARROWEST, console.width - indent - 1) if console.is_terminal else len(text) + 1
+        first, *rest = textwrap.wrap(text, width, break_long_words=False)
+        console.print(f"{line}  {first}")
+        for part in rest:
+            console.print(" " * indent + part)
+
+
+def _show_places(sizes: Sequence[Listed], *, with_quota: bool) -> None:
+    header = ["SIZE", "GPU", "GPUS", "VCPUS", "MEMORY", "REGION", "ZONES", "PRICE", "SPOT"]
+    rows = [header + (["QUOTA LEFT", "REGION LEFT", "SPOT LEFT"] if with_quota else [])]
+    rows += [
+        [
+            *_machine(size),
+            _region(place),
+            _zones(place),
+            per_hour(place.rate.regular),
+            per_hour(place.rate.spot),
+            *(_quotas(place) if with_quota else ()),
+        ]
+        for size in sizes
+        for place in size.places
+    ]
+    console = results()
+    for line in columns(rows, right={2, 3, 4, 7, 8, 9, 10, 11}):
+        console.print(line)
+
+
+def _machine(size: Listed) -> tuple[str, str, str, str, str]:
+    return size.size.name, size.size.gpu_model, _count(size.size.gpus), str(size.vcpus), f"{size.memory_gib:g} GiB"
+
+
+def _count(gpus: float) -> str:
+    return f"1/{round(1 / gpus)}" if gpus < 1 else f"{gpus:g}"
+
+
+def _least(size: Listed, *, spot: bool) -> float | None:
+    prices = (place.rate.spot if spot else place.rate.regular for place in size.places)
+    return min((price for price in prices if price is not None), default=None)
+
+
+def _region(place: Place) -> str:
+    return place.offer.region + (MARK if place.offer.restriction else "")
+
+
+def _zones(place: Place) -> str:
+    offer = place.offer
+    zones = (zone + (MARK if zone in offer.restricted_zones else "") for zone in offer.zones)
+    return ",".join(zones) or UNKNOWN
+
+
+def _quotas(place: Place) -> Iterator[str]:
+    found = place.quotas
+    for quota in (found.family, found.region, found.spot) if found else (None, None, None):
+        yield _quota(quota)
+
+
+def _quota(quota: Quota | None) -> str:
+    return f"{quota.left} of {quota.limit}" if quota else UNKNOWN

@@ -1,0 +1,156 @@
+"""Machines of ours: a table, the same again and again, or data."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gpuinfra.views import document
+from gpuinfra.views.cells import UNKNOWN, columns, cost, length, per_hour
+from gpuinfra.views.terminal import harmless, messages, results
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
+
+    from gpuinfra.models.machine import Machine, ScheduledChange
+
+NONE = "no machine of gpuinfra's in this subscription"
+STYLES = {"running": "green", "deallocated": "dim", "stopped": "bold red"}
+
+
+def show(machines: Sequence[Machine], now: datetime, *, json: bool, simulated: bool) -> None:
+    """All machines once."""
+    if json:
+        document.show(_data(machines, now, simulated=simulated))
+    elif machines:
+        results().print(render(machines, now, simulated=simulated))
+    else:
+        messages().print(NONE)
+
+
+def show_bad_specs(problems: int, workspace: str) -> None:
+    """Some specs could not be compared with."""
+    counted = "1 problem" if problems == 1 else f"{problems} problems"
+    messages().print(f"{counted} in the specs of the workspace; `gpuinfra validate {harmless(workspace)}` shows more")
+
+
+def render(machines: Sequence[Machine], now: datetime, *, simulated: bool = False) -> Text:
+    """A line a machine."""
+    from rich.text import Text
+
+    money = "COST (simulated)" if simulated else "COST"
+    header = ("NAME", "STATE", "SINCE", "REGION", "SIZE", "$/H", money, "LEASE", "NEXT", "DRIFT")
+    lines = columns([header, *(_row(machine, now) for machine in machines)], right={5, 6})
+    state, drift = lines[0].index("STATE"), lines[0].index("DRIFT")
+    texts = [Text(lines[0], "bold")]
+    for machine, line in zip(machines, lines[1:], strict=True):
+        text = Text(line)
+        text.stylize(STYLES.get(machine.power_state, "yellow"), state, state + len(machine.power_state))
+        if machine.drift:
+            text.stylize("bold red", drift)
+        texts.append(text)
+    return Text("\n").join(texts)
+
+
+def _row(machine: Machine, now: datetime) -> tuple[str, ...]:
+    return (
+        machine.name,
+        machine.power_state,
+        _minute(machine.since) if machine.since else UNKNOWN,
+        f"{machine.region}/{machine.zone}" if machine.zone else machine.region,
+        f"{machine.size} spot" if machine.spot else machine.size,
+        per_hour(machine.price_per_hour),
+        cost(machine.cost_so_far(now)),
+        _lease(machine, now),
+        _change(machine.next_change, now) if machine.next_change else UNKNOWN,
+        "; ".join(machine.drift) or UNKNOWN,
+    )
+
+
+def _lease(machine: Machine, now: datetime) -> str:
+    # A machine that is off holds no lease, whatever its tag says.
+    if machine.lease_until is None or machine.power_state == "deallocated":
+        return UNKNOWN
+    left = (machine.lease_until - now).total_seconds()
+    return length(left) if left > 0 else "over"
+
+
+def _change(change: ScheduledChange, now: datetime) -> str:
+    word = "off" if change.power == "deallocated" else "on"
+    at = change.at.astimezone(UTC)
+    shown = f"{at:%H:%M}Z" if at.date() == now.astimezone(UTC).date() else _minute(at)
+    return f"{word} {shown} ({change.cause})"
+
+
+def _minute(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}Z"
+
+
+def _data(machines: Sequence[Machine], now: datetime, *, simulated: bool) -> dict[str, Any]:
+    shown = {"machines": [machine.as_json(now) for machine in machines]}
+    return {**shown, "simulated": True} if simulated else shown
+
+
+class Watch:
+    """The same table again and again: in its place on a terminal, one after the other elsewhere."""
+
+    def __init__(self, *, json: bool, simulated: bool) -> None:
+        self._json, self._simulated = json, simulated
+        self._console = results()
+        self._live: Live | None = None
+        self._text: Text | None = None
+        self._trouble = ""
+
+    def __enter__(self) -> Watch:
+        console = self._console
+        if not self._json and console.file.isatty() and console.is_interactive and not console.is_dumb_terminal:
+            from rich.live import Live
+
+            console.soft_wrap = False  # rich has to know how many lines there are
+            self._live = Live(console=console, get_renderable=self._render, auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, machines: Sequence[Machine], now: datetime) -> None:
+        """How things are now."""
+        from rich.text import Text
+
+        if self._json:
+            payload = {"schemaVersion": document.SCHEMA_VERSION, **_data(machines, now, simulated=self._simulated)}
+            sys.stdout.write(json_format.dumps(payload, ensure_ascii=True) + "\n")
+            sys.stdout.flush()
+            return
+        table = render(machines, now, simulated=self._simulated) if machines else Text(NONE)
+        self._text, self._trouble = Text(f"{now.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z\n").append(table), ""
+        if self._live:
+            self._live.refresh()
+        else:
+            self._console.print(self._text)
+
+    def trouble(self, text: str) -> None:
+        """Azure did not answer this time; what was seen last stays."""
+        self._trouble = harmless(text)
+        if self._live:
+            self._live.refresh()
+        else:
+            messages().print(self._trouble)
+
+    def _render(self) -> Text:
+        from rich.text import Text
+
+        lines = [*(self._text.split("\n") if self._text else []), Text(self._trouble, "yellow")]
+        for line in lines:
+            # A line that the terminal wraps would be two, and the next table would begin too low.
+            line.truncate(self._console.width - 1, overflow="crop")
+        return Text("\n", no_wrap=True).join(line for line in lines if line)

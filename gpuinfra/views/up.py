@@ -1,0 +1,60 @@
+"""What came of `up`, and what there is when it was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuinfra.views import document
+from gpuinfra.views import plan as plan_view
+from gpuinfra.views.cells import moment, per_hour
+from gpuinfra.views.terminal import harmless, messages, results
+
+if TYPE_CHECKING:
+    from gpuinfra.models.brought import Brought
+
+
+def show(brought: Sequence[Brought], *, json: bool) -> None:
+    """Each machine as it is now, or all as one object."""
+    if json:
+        document.show({"machines": [each.as_json() for each in brought]})
+        return
+    for number, each in enumerate(brought):
+        if number:
+            results().print()
+        _show(each)
+
+
+def _show(brought: Brought) -> None:
+    plan_view.show([brought.plan], json=False, applied=True)
+    console, target = results(), brought.target
+    if target is None:
+        console.print(f"{brought.plan.name} is off, as the spec says.")
+        return
+    place = brought.plan.candidate
+    price = "" if brought.plan.price.per_hour is None else f", {per_hour(brought.plan.price.per_hour)}/h"
+    simulated = " (simulated)" if brought.simulated else ""
+    console.print(f"{harmless(target.machine)} is running{simulated}: {place}{price}")
+    console.print(f"  address     {target.username}@{target.address} port {target.port}")
+    if brought.gpu:
+        said = "simulated" in brought.gpu.summary
+        mark = " (simulated)" if brought.gpu.simulated and not said else ""
+        console.print(f"  GPU         {harmless(brought.gpu.summary)}{mark}")
+    if brought.lease_until:
+        console.print(f"  lease       until {moment(brought.lease_until)}")
+    for file in brought.files:
+        console.print(f"  wrote       {harmless(file)}")
+    messages().print(f"Next: gpuinfra ssh {target.machine}; gpuinfra down {target.machine} when done")
+
+
+def show_interrupted(name: str, parts: Sequence[str] | None) -> None:
+    """What exists after Ctrl-C, and what to run."""
+    console = messages()
+    if parts is None:
+        console.print("interrupted; what exists in Azure could not be seen")
+    elif parts:
+        console.print(f"interrupted; in Azure there is now: {harmless(', '.join(parts))}")
+    else:
+        console.print("interrupted; nothing was created")
+        return
+    console.print(f"help: run the same command again to go on, or `gpuinfra down {name} --delete` to remove it all")

@@ -1,0 +1,167 @@
+"""Carries a plan out. It decides nothing: the plan says what, the kinds say in which order."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpuinfra.models.plan import Action, Change, Plan, Power
+from gpuinfra.models.resource import Kind, Ref, Resource
+from provision import tags
+from provision.cloud import Act, Cloud, Operation
+from provision.deadline import Deadline
+from provision.errors import CloudError, Fault, fault_of
+from provision.journal import Journal
+from provision.names import ref_of
+from provision.patience import patiently, until
+from provision.progress import Progress
+from provision.remove import remove
+from provision.resources import NEEDS
+from provision.steps import run_steps
+
+# Longest waits in seconds; Azure's own slowest recorded ones are half of these.
+MACHINE_SECONDS = 2400.0
+PART_SECONDS = 600.0
+UNREACHABLE_SECONDS = 30.0
+# Of these a change says only what changes; of the others it says everything.
+PATCHED = frozenset({Kind.ADDRESS, Kind.MACHINE, Kind.DISK})
+
+
+@dataclass
+class Applying:
+    """A plan on its way into Azure, and what this run has made so far."""
+
+    cloud: Cloud
+    progress: Progress
+    journal: Journal
+    deadline: Deadline
+    created: list[Ref] = field(default_factory=list)
+    _schedule: Change | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def apply(self, plan: Plan) -> None:
+        """All of it. What was made is in `created`, also when it fails half-way."""
+        changes = {change.ref.kind: change for change in plan.changes}
+        self._schedule = changes.get(Kind.SCHEDULE)
+        machine = ref_of(Kind.MACHINE, plan.group, plan.name)
+        if _must_be_off_first(plan):
+            self.act(machine, Act.DEALLOCATE)
+        gone = [change.ref for change in plan.changes if change.action in {Action.REPLACE, Action.DESTROY}]
+        if gone:
+            remove(self.cloud, gone, self.progress, self.journal, self.deadline)
+        steps: dict[Kind, Callable[[], None]] = {
+            kind: self._step(change) for kind, change in changes.items() if change.resource is not None
+        }
+        run_steps(steps, NEEDS, self.cloud.interrupt)
+        if _starts(plan):
+            self.act(machine, Act.START)
+
+    def _step(self, change: Change) -> Callable[[], None]:
+        def step() -> None:
+            assert change.resource is not None  # noqa: S101 for the type checker
+            if change.ref.kind is Kind.SCHEDULE and self._schedule is None:
+                return  # it was set as soon as there was a machine
+            self.make(change.resource, in_place=change.action is Action.CHANGE)
+
+        return step
+
+    def make(self, resource: Resource, *, in_place: bool) -> None:
+        """Make one resource, or change it, and wait until it is so."""
+        doing, done = ("changing", "changed") if in_place else ("creating", "created")
+        deadline = self.deadline.within(MACHINE_SECONDS if resource.ref.kind is Kind.MACHINE else PART_SECONDS)
+
+        def attempt() -> None:
+            try:
+                self.cloud.wait(self._send(resource, in_place=in_place), deadline)
+            except CloudError as error:
+                if error.fault is not Fault.EXISTS or resource.ref.kind is not Kind.MACHINE:
+                    raise
+                self._follow(resource, deadline)
+
+        self._carry_out(resource.ref, doing, done, attempt, deadline)
+
+    def _send(self, resource: Resource, *, in_place: bool) -> Operation:
+        kind = resource.ref.kind
+        if in_place and kind in PATCHED:
+            return self.cloud.patch(resource)
+        operation = self.cloud.put(resource, new=kind is Kind.MACHINE)
+        if not in_place:
+            with self._lock:
+                self.created.append(resource.ref)
+        if kind is Kind.MACHINE:
+            self._arm()
+        return operation
+
+    def _arm(self) -> None:
+        """The machine is accepted, and will be billed: its end is set before anybody waits for its beginning."""
+        schedule = self._schedule
+        if schedule is None or schedule.resource is None:
+            return
+        self.journal.intend("arming", schedule.ref)
+        with contextlib.suppress(CloudError):  # then it is set when the machine is there
+            self.cloud.wait(self.cloud.put(schedule.resource), self.deadline.within(PART_SECONDS))
+            self.journal.did("arming", schedule.ref)
+            self._schedule = None
+            if schedule.action is not Action.CHANGE:
+                with self._lock:
+                    self.created.append(schedule.ref)
+
+    def act(self, ref: Ref, act: Act) -> None:
+        """Start or deallocate the machine, and wait until it is so."""
+        doing, done = ("starting", "started") if act is Act.START else ("deallocating", "deallocated")
+        deadline = self.deadline.within(MACHINE_SECONDS)
+        self._carry_out(ref, doing, done, lambda: self.cloud.wait(self.cloud.act(ref, act), deadline), deadline)
+
+    def _carry_out(self, ref: Ref, doing: str, done: str, attempt: Callable[[], None], deadline: Deadline) -> None:
+        self.progress.begin(str(ref), doing)
+        self.journal.intend(doing, ref)
+        try:
+            patiently(attempt, deadline, self.cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
+        except CloudError as error:
+            self.progress.fail(str(ref), error.code)
+            self.journal.failed(doing, ref, error.code)
+            raise
+        self.progress.end(str(ref), done)
+        self.journal.did(doing, ref)
+
+    def _follow(self, resource: Resource, deadline: Deadline) -> None:
+        """Somebody else was quicker, or an answer of Azure's was lost: the machine that is there will do."""
+        ref = resource.ref
+        if self._is_of_this_run(resource):
+            with self._lock:
+                self.created.append(ref)
+            self._arm()
+        else:
+            self.progress.note(f"{ref} is being made already; following that")
+
+        def is_settled() -> bool:
+            part = self.cloud.look(ref)
+            return part is None or part.is_settled
+
+        if not until(is_settled, deadline, self.cloud.interrupt.sleep):
+            raise CloudError(Fault.TIMEOUT, "Timeout", "another is making it, and does not finish", subject=str(ref))
+        part = self.cloud.look(ref)
+        if part is None or part.state != "Succeeded":
+            code = part.failure if part else "ResourceNotFound"
+            message = "the machine that was being made came to nothing"
+            raise CloudError(fault_of(code), code, message, subject=str(ref))
+
+    def _is_of_this_run(self, resource: Resource) -> bool:
+        """Whether it has the host key that was made for it a moment ago: nobody else can have made that one."""
+        part = self.cloud.look(resource.ref)
+        return part is not None and tags.get(part.tags, tags.HOST_KEY) == resource.body["tags"][tags.HOST_KEY]
+
+
+def _must_be_off_first(plan: Plan) -> bool:
+    return any(
+        change.power is Power.DEALLOCATE or any(each.needs_off for each in change.differences)
+        for change in plan.changes
+        if change.action is Action.CHANGE
+    )
+
+
+def _starts(plan: Plan) -> bool:
+    is_off = _must_be_off_first(plan) or any(change.power is Power.START for change in plan.changes)
+    return plan.wants_running and is_off

@@ -1,0 +1,1 @@
+"""Azure by its own SDK. No other folder imports `azure.*`."""

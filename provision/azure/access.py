@@ -1,0 +1,131 @@
+"""Where Azure is and who asks: from the environment, from the spec, from what `az` has chosen."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gpuinfra.diagnostics import Code, Diagnostic, Problem
+
+PUBLIC_ARM = "https://management.azure.com"
+PUBLIC_PRICES = "https://prices.azure.com/api/retail/prices"
+# https://learn.microsoft.com/azure/developer/identity/azure-identity: the authorities of Azure's own clouds.
+ARM_BY_AUTHORITY = {
+    "login.microsoftonline.com": PUBLIC_ARM,
+    "login.microsoftonline.us": "https://management.usgovcloudapi.net",
+    "login.chinacloudapi.cn": "https://management.chinacloudapi.cn",
+    "login.partner.microsoftonline.cn": "https://management.chinacloudapi.cn",
+}
+
+# No Azure is on this computer: what answers here is a simulation, and has to be called one.
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True)
+class ClientSecret:
+    """A service principal that is given, not looked for."""
+
+    tenant: str
+    client_id: str
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Access:
+    """Everything that the clients have to know before the first call."""
+
+    subscription: str
+    arm: str = PUBLIC_ARM
+    authority: str | None = None
+    """Where tokens are had; None is Azure's own."""
+    ca: str | None = None
+    """A file with certificates to trust besides the usual ones."""
+    scope: str = f"{PUBLIC_ARM}/.default"
+    prices: str | None = PUBLIC_PRICES
+    client_secret: ClientSecret | None = None
+    """None looks for credentials as every Azure program does."""
+    ssh_port: int = 22
+    simulated: bool = False
+
+
+def from_environment(environment: Mapping[str, str], spec_subscription: str | None = None) -> Access:
+    """Access to Azure as this shell is set up."""
+    authority = environment.get("AZURE_AUTHORITY_HOST") or None
+    own = ARM_BY_AUTHORITY.get(_host(authority or "login.microsoftonline.com"))
+    arm = (environment.get("GPUINFRA_ARM_ENDPOINT") or own or PUBLIC_ARM).rstrip("/")
+    _check_endpoint(arm)
+    is_public = arm == PUBLIC_ARM
+    prices = environment.get("GPUINFRA_PRICES_ENDPOINT") or (PUBLIC_PRICES if is_public else None)
+    if prices is None and own is None:
+        prices = f"{arm}/api/retail/prices"  # an endpoint of its own brings its own prices, or has none
+    return Access(
+        subscription=find_subscription(environment, spec_subscription),
+        arm=arm,
+        authority=authority,
+        scope=f"{own or PUBLIC_ARM}/.default",
+        prices=prices,
+        ssh_port=_port(environment.get("GPUINFRA_SSH_PORT") or "22"),
+        simulated=_host(arm) in LOOPBACK,
+    )
+
+
+def find_subscription(environment: Mapping[str, str], spec_subscription: str | None) -> str:
+    """AZURE_SUBSCRIPTION_ID, or what the spec says, or the one that `az` has chosen."""
+    found = environment.get("AZURE_SUBSCRIPTION_ID") or spec_subscription or _chosen_by_az(environment)
+    if found:
+        return found
+    raise Problem(
+        Diagnostic(
+            Code.NO_SUBSCRIPTION,
+            "no subscription",
+            note="AZURE_SUBSCRIPTION_ID is not set, the spec names none, and `az` has chosen none",
+            help="`az login`, or set AZURE_SUBSCRIPTION_ID; to try it without an account, add `--sandbox`",
+        )
+    )
+
+
+def _chosen_by_az(environment: Mapping[str, str]) -> str | None:
+    home = environment.get("AZURE_CONFIG_DIR") or Path(environment.get("HOME") or Path.home()) / ".azure"
+    try:
+        # `az` writes a byte-order mark.
+        profile = json.loads((Path(home) / "azureProfile.json").read_text("utf-8-sig"))
+        return next((str(each["id"]) for each in profile["subscriptions"] if each.get("isDefault")), None)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _host(address: str) -> str:
+    """The host of an address, with or without a scheme; nothing where it is no address."""
+    try:
+        return urlsplit(address if "//" in address else f"https://{address}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _check_endpoint(arm: str) -> None:
+    if not arm.lower().startswith("https://") or not _host(arm):
+        raise Problem(
+            Diagnostic(
+                Code.BAD_ENDPOINT,
+                "invalid ARM endpoint",
+                note=f"GPUINFRA_ARM_ENDPOINT is `{arm}`; tokens are sent over https only",
+                help=f"for example `{PUBLIC_ARM}`",
+            )
+        )
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and 0 < int(text) < 65536:
+        return int(text)
+    raise Problem(
+        Diagnostic(Code.BAD_ENDPOINT, "invalid SSH port", note=f"GPUINFRA_SSH_PORT is `{text}`", help="for example 22")
+    )
+
+
+def current(spec_subscription: str | None = None) -> Access:
+    """Access by this process's own environment."""
+    return from_environment(os.environ, spec_subscription)

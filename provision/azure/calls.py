@@ -1,0 +1,94 @@
+"""Which call of the SDK does what to which kind. A table, and what is different about a few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from azure.core import MatchConditions
+
+from gpuinfra.models.resource import Kind, Ref
+from provision.azure.clients import Clients
+from provision.azure.operations import Pace
+
+SCHEDULES_VERSION = "2018-09-15"
+
+
+class Calls:
+    """The SDK's operations by kind."""
+
+    def __init__(self, clients: Clients) -> None:
+        self.clients = clients
+
+    def prepare(self) -> None:
+        """Import and make all clients."""
+        _ = self.clients.resource, self.clients.compute, self.clients.network
+
+    def _operations(self, kind: Kind) -> Any:
+        network, compute = self.clients.network, self.clients.compute
+        return {
+            Kind.SECURITY: network.network_security_groups,
+            Kind.NETWORK: network.virtual_networks,
+            Kind.ADDRESS: network.public_ip_addresses,
+            Kind.INTERFACE: network.network_interfaces,
+            Kind.MACHINE: compute.virtual_machines,
+            Kind.DISK: compute.disks,
+        }[kind]
+
+    def get(self, ref: Ref) -> Any:
+        """The resource as it is."""
+        match ref.kind:
+            case Kind.GROUP:
+                return self.clients.resource.resource_groups.get(ref.group)
+            case Kind.SCHEDULE:
+                return self.clients.resource.resources.get_by_id(self._id(ref), api_version=SCHEDULES_VERSION)
+            case Kind.MACHINE:
+                return self.clients.compute.virtual_machines.get(ref.group, ref.name, expand="instanceView")
+            case kind:
+                return self._operations(kind).get(ref.group, ref.name)
+
+    def put(self, ref: Ref, body: dict[str, Any], *, new: bool) -> Any:
+        """Make or replace; a poller, or None where it is done at once."""
+        match ref.kind:
+            case Kind.GROUP:
+                self.clients.resource.resource_groups.create_or_update(ref.group, body)
+                return None
+            case Kind.SCHEDULE:
+                return self.clients.resource.resources.begin_create_or_update_by_id(
+                    self._id(ref), body, api_version=SCHEDULES_VERSION, polling=self._pace()
+                )
+            case kind:
+                # Two who make the same machine must not make it twice.
+                condition = {"match_condition": MatchConditions.IfMissing} if new and kind is Kind.MACHINE else {}
+                return self._operations(kind).begin_create_or_update(
+                    ref.group, ref.name, body, polling=self._pace(), **condition
+                )
+
+    def patch(self, ref: Ref, body: dict[str, Any]) -> Any:
+        """Change what the body has; a poller, or None where it is done at once."""
+        if ref.kind is Kind.ADDRESS:
+            self._operations(ref.kind).update_tags(ref.group, ref.name, body)
+            return None
+        return self._operations(ref.kind).begin_update(ref.group, ref.name, body, polling=self._pace())
+
+    def act(self, ref: Ref, act: str) -> Any:
+        """Start or deallocate."""
+        begin = getattr(self.clients.compute.virtual_machines, f"begin_{act}")
+        return begin(ref.group, ref.name, polling=self._pace())
+
+    def delete(self, ref: Ref) -> Any:
+        """Delete."""
+        match ref.kind:
+            case Kind.GROUP:
+                return self.clients.resource.resource_groups.begin_delete(ref.group, polling=self._pace())
+            case Kind.SCHEDULE:
+                return self.clients.resource.resources.begin_delete_by_id(
+                    self._id(ref), api_version=SCHEDULES_VERSION, polling=self._pace()
+                )
+            case kind:
+                return self._operations(kind).begin_delete(ref.group, ref.name, polling=self._pace())
+
+    def _id(self, ref: Ref) -> str:
+        return ref.id(self.clients.access.subscription)
+
+    def _pace(self) -> Pace:
+        return Pace(self.clients.access.arm)

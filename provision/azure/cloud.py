@@ -1,0 +1,166 @@
+"""The port, by the Azure SDK."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+from gpuinfra.models.resource import Kind, Ref, Resource
+from provision import tags
+from provision.azure.calls import Calls
+from provision.azure.clients import Clients
+from provision.azure.errors import translated
+from provision.azure.ids import ref_from_id
+from provision.azure.operations import Going
+from provision.cloud import Act, Observed, Operation, Part, same
+from provision.deadline import Deadline
+from provision.errors import CloudError, Fault
+from provision.names import ref_of
+
+WORKERS = 10
+OUR_TAG_PREFIX = "gpuinfra:"
+
+
+class AzureCloud:
+    """One subscription. Every method raises CloudError and nothing else."""
+
+    def __init__(self, clients: Clients) -> None:
+        self.clients = clients
+        self.subscription = clients.access.subscription
+        self.simulated = clients.access.simulated
+        self.interrupt = clients.patience.interrupt
+        self._calls = Calls(clients)
+
+    def grant(self, seconds: float) -> Deadline:
+        """More time, to clear up."""
+        self.clients.patience.deadline = Deadline.after(seconds)
+        return self.clients.patience.deadline
+
+    def now(self) -> datetime:
+        """Azure's own time."""
+        return self.clients.clock.now()
+
+    # Reading
+
+    def observe(self, name: str, group: str | None = None, *, thorough: bool = False) -> Observed:
+        """By name in the machine's group, and by tag everywhere."""
+        # One import at a time: the SDK's modules wait for each other when threads import them together.
+        self._calls.prepare()
+        with ThreadPoolExecutor(WORKERS) as pool:
+            tagged = pool.submit(self._tagged, name)
+            # Azure's index of tags lags by minutes; the list of machines does not, and a machine must not be missed.
+            machines = pool.submit(self._machines, name) if thorough or group is None else None
+            listed = machines.result() if machines else []
+            group = group or self._group_of(name, listed)
+            named = [ref_of(kind, group, name) for kind in Kind]
+            looks = [pool.submit(self.look, ref) for ref in named]
+            unknown, others = tagged.result()
+            looks += [pool.submit(self.look, ref) for ref in _beyond(named, [*listed, *others])]
+            found = [look.result() for look in looks]
+        return Observed(name, group, tuple(part for part in found if part), unknown)
+
+    def _machines(self, name: str) -> list[Ref]:
+        with translated("machines"):
+            found = self.clients.compute.virtual_machines.list_all()
+            ids = [str(each.id) for each in found if tags.belongs_to(each.tags, name)]
+        return [ref for ref in map(ref_from_id, ids) if ref]
+
+    def _group_of(self, name: str, machines: list[Ref]) -> str:
+        if machines:
+            return machines[0].group
+        with translated("resource groups"):
+            groups = list(self.clients.resource.resource_groups.list(filter=_tag_filter(name)))
+        return str(groups[0].name) if groups else f"gpuinfra-{name}"
+
+    def _tagged(self, name: str) -> tuple[tuple[str, ...], list[Ref]]:
+        with translated("resources"):
+            ids = [str(each.id) for each in self.clients.resource.resources.list(filter=_tag_filter(name))]
+        refs = [(each, ref_from_id(each)) for each in ids]
+        return tuple(each for each, ref in refs if ref is None), [ref for _, ref in refs if ref]
+
+    def look(self, ref: Ref) -> Part | None:
+        """One resource, or None where there is none."""
+        try:
+            with translated(str(ref)):
+                return Part(ref, _plain(self._calls.get(ref)))
+        except CloudError as error:
+            if error.fault is Fault.ABSENT and error.code not in {"SubscriptionNotFound", "InvalidSubscriptionId"}:
+                return None
+            raise
+
+    def members(self, group: str) -> tuple[str, ...]:
+        """Ids of everything in a group, whoever made it."""
+        with translated(f"group {group}"):
+            return tuple(str(each.id) for each in self.clients.resource.resources.list_by_resource_group(group))
+
+    # Writing
+
+    def put(self, resource: Resource, *, new: bool = False) -> Operation:
+        """Make it so, and return at once."""
+        with translated(str(resource.ref)):
+            return Going(resource.ref, self._calls.put(resource.ref, _with_secrets(resource), new=new))
+
+    def patch(self, resource: Resource) -> Operation:
+        """Change only what the body has, and return at once."""
+        with translated(str(resource.ref)):
+            return Going(resource.ref, self._calls.patch(resource.ref, _with_secrets(resource)))
+
+    def act(self, ref: Ref, act: Act) -> Operation:
+        """Start or deallocate a machine, and return at once."""
+        with translated(str(ref)):
+            return Going(ref, self._calls.act(ref, act.value))
+
+    def delete(self, ref: Ref) -> Operation:
+        """Delete it, and return at once. Absent is done."""
+        try:
+            with translated(str(ref)):
+                return Going(ref, self._calls.delete(ref))
+        except CloudError as error:
+            if error.fault is Fault.ABSENT:
+                return Going(ref)
+            raise
+
+    def disown(self, group: str) -> None:
+        """Take our tags off a group."""
+        with translated(f"group {group}"):
+            found = self.clients.resource.resource_groups.get(group)
+            kept = {name: value for name, value in (found.tags or {}).items() if not _is_our_tag(name)}
+            self.clients.resource.resource_groups.update(group, {"tags": kept})
+
+    def wait(self, operation: Operation, deadline: Deadline) -> None:
+        """Until it is done."""
+        assert isinstance(operation, Going)  # noqa: S101 only ours are ever given back
+        operation.wait(deadline, self.interrupt)
+
+
+def _beyond(known: list[Ref], refs: list[Ref]) -> list[Ref]:
+    """Those that are not known yet, each once."""
+    beyond: list[Ref] = []
+    for ref in refs:
+        if not any(same(ref, other) for other in (*known, *beyond)):
+            beyond.append(ref)
+    return beyond
+
+
+def _tag_filter(name: str) -> str:
+    return f"tagName eq '{tags.NAME}' and tagValue eq '{name}'"
+
+
+def _is_our_tag(name: str) -> bool:
+    return name.casefold().startswith(OUR_TAG_PREFIX)
+
+
+def _plain(model: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = model if isinstance(model, dict) else model.as_dict()
+    return plain
+
+
+def _with_secrets(resource: Resource) -> dict[str, Any]:
+    """The whole body. It is made for this one request and kept nowhere."""
+    if not resource.secrets:
+        return resource.body
+    properties = dict(resource.body.get("properties") or {})
+    for section, secret in resource.secrets.items():
+        properties[section] = {**(properties.get(section) or {}), **secret}
+    return {**resource.body, "properties": properties}

@@ -1,0 +1,68 @@
+"""The one table that turns the SDK's exceptions into ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
+
+from provision.errors import CloudError, Fault, fault_of
+
+
+@contextmanager
+def translated(subject: str = "") -> Iterator[None]:
+    """Nothing of the SDK's leaves this block."""
+    try:
+        yield
+    except AzureError as error:
+        raise translate(error, subject) from error
+    except OSError as error:  # such as a file of certificates that is not there
+        raise CloudError(Fault.UNREACHABLE, type(error).__name__, _first_line(error), subject=subject) from error
+
+
+def translate(error: AzureError, subject: str = "") -> CloudError:
+    """Our error for one of the SDK's. The code decides: a class or a status can mean anything."""
+    if isinstance(error, ClientAuthenticationError) and not _has_body(error):
+        return CloudError(Fault.LOGIN, "CredentialUnavailable", _first_line(error), subject=subject)
+    if isinstance(error, HttpResponseError):
+        code, message = _innermost(error)
+        fault = fault_of(code, message, error.status_code)
+        return CloudError(fault, code, message, subject=subject, status=error.status_code)
+    if isinstance(error, ServiceRequestError):
+        return CloudError(Fault.UNREACHABLE, "ServiceRequestError", _first_line(error), subject=subject)
+    return CloudError(Fault.UNREACHABLE, type(error).__name__, _first_line(error), subject=subject)
+
+
+def _innermost(error: HttpResponseError) -> tuple[str, str]:
+    """Code and message; of a deployment's wrappers, those of what really failed."""
+    found: Any = error.error
+    code, message = getattr(found, "code", None), getattr(found, "message", None)
+    if not code:
+        code, message = _from_body(error)
+    while code in {"DeploymentFailed", "ResourceDeploymentFailure", "Conflict", "InvalidTemplateDeployment"}:
+        details = getattr(found, "details", None)
+        if not details:
+            break
+        found = details[0]
+        code, message = getattr(found, "code", None) or code, getattr(found, "message", None) or message
+    return str(code or f"HTTP {error.status_code}"), " ".join(str(message or error.message).split())
+
+
+def _from_body(error: HttpResponseError) -> tuple[str | None, str | None]:
+    try:
+        body = json.loads(error.response.text()) if error.response else {}
+        return body["error"]["code"], body["error"].get("message")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None, None
+
+
+def _has_body(error: HttpResponseError) -> bool:
+    return bool(getattr(error.error, "code", None) or _from_body(error)[0])
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

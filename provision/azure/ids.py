@@ -1,0 +1,20 @@
+"""Azure's ids, read."""
+
+from __future__ import annotations
+
+import re
+
+from gpuinfra.models.resource import ARM_TYPES, Kind, Ref
+
+_ID = re.compile(
+    r"/subscriptions/[^/]+/resourceGroups/(?P<group>[^/]+)/providers/(?P<type>[^/]+/[^/]+)/(?P<name>[^/]+)",
+    re.IGNORECASE,
+)
+_KINDS = {arm_type.casefold(): kind for kind, arm_type in ARM_TYPES.items() if kind is not Kind.GROUP}
+
+
+def ref_from_id(resource_id: str) -> Ref | None:
+    """The resource that an id names; None where it is of a kind that is never made here."""
+    match = _ID.fullmatch(resource_id)
+    kind = _KINDS.get(match["type"].casefold()) if match else None
+    return Ref(kind, match["group"], match["name"]) if match and kind else None

@@ -1,0 +1,214 @@
+"""What Azure has on offer, by its own SDK."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from azure.core.exceptions import HttpResponseError
+from azure.core.rest import HttpRequest
+from azure.mgmt.core.exceptions import ARMErrorFormat
+
+from gpuinfra.models.offer import Offer, Quota
+from provision.azure import skus
+from provision.azure.clients import Clients
+from provision.azure.errors import translated
+from provision.azure.prices import PriceService
+from provision.deadline import Deadline
+from provision.errors import CloudError, Fault
+from provision.market import UNKNOWN_PERMISSIONS, Catalogue, Grant, Image, ImagePlan, Permissions, Prices
+
+if TYPE_CHECKING:
+    from azure.mgmt.compute import ComputeManagementClient
+    from azure.mgmt.resource.resources import ResourceManagementClient
+
+SUBSCRIPTIONS_API = "2022-12-01"
+PERMISSIONS_API = "2022-04-01"
+SKUS_API = "2021-07-01"
+TERMS_API = "2021-01-01"
+PROVIDERS_API = "2021-04-01"
+REGISTRATION_PAUSE = 2.0
+# What Azure says of a region that it does not have, or not for this subscription.
+NO_REGION = {"NoRegisteredProviderFound", "LocationNotAvailableForResourceType", "InvalidLocation", "LocationNotFound"}
+
+
+class AzureMarket:
+    """Sizes, quota, images, rights and prices of one subscription."""
+
+    def __init__(self, clients: Clients) -> None:
+        self.clients = clients
+        self.subscription = clients.access.subscription
+        self._lock = threading.Lock()
+
+    @property
+    def _compute(self) -> ComputeManagementClient:
+        with self._lock:  # else several threads would make a client each
+            return self.clients.compute
+
+    @property
+    def _resource(self) -> ResourceManagementClient:
+        with self._lock:
+            return self.clients.resource
+
+    @cached_property
+    def _prices(self) -> PriceService:
+        return PriceService(self.clients.access.prices, self.clients.access.ca)
+
+    def subscription_name(self) -> str:
+        """What people call the subscription."""
+        body = self._send("GET", f"/subscriptions/{self.subscription}", SUBSCRIPTIONS_API)
+        return str(body.get("displayName") or self.subscription)
+
+    def catalogue(self, region: str) -> Catalogue:
+        """Sizes and quota of one region, asked for at the same time."""
+        with ThreadPoolExecutor(1, thread_name_prefix="quota") as pool:
+            quotas = pool.submit(self.quotas, region)
+            offers = {size: offer for (size, where), offer in self.offers(region).items() if where == region}
+            return Catalogue(region, offers, quotas.result())
+
+    def offers(self, region: str | None = None) -> dict[tuple[str, str], Offer]:
+        """NC sizes by size and region: of one region, or of all by one request."""
+        where = {"$filter": f"location eq '{region}'"} if region else {}
+        # Not by the SDK's own list: it makes an object of each of thousands of entries, which takes seconds.
+        return skus.offers(self._pages(f"{self._provider('Microsoft.Compute')}/skus", SKUS_API, where))
+
+    def quotas(self, region: str) -> dict[str, Quota]:
+        """Quotas of one region; none where Azure does not know it."""
+        try:
+            with translated(f"quota in {region}"):
+                return skus.quotas(item.as_dict() for item in self._compute.usage.list(region))
+        except CloudError as error:
+            if error.code in NO_REGION:
+                return {}
+            raise
+
+    def image(self, urn: str, region: str) -> Image:
+        """An image, with its exact version, its generation and whether its terms are accepted."""
+        publisher, offer, sku, version = urn.split(":")
+        images = self._compute.virtual_machine_images
+        try:
+            with translated(f"image {urn} in {region}"):
+                if version == "latest":
+                    found = [str(each.name) for each in images.list(region, publisher, offer, sku)]
+                    if not found:
+                        return Image(urn, exists=False)
+                    version = max(found, key=_version_key)
+                body = images.get(region, publisher, offer, sku, version).as_dict()
+        except CloudError as error:
+            if error.fault is Fault.ABSENT or error.code in NO_REGION:
+                return Image(urn, exists=False)
+            raise
+        properties = body.get("properties") or {}
+        plan = _plan(properties.get("plan"))
+        accepted = self._terms_accepted(plan) if plan else None
+        return Image(urn, True, version, properties.get("hyperVGeneration"), plan, accepted)
+
+    def _terms_accepted(self, plan: ImagePlan) -> bool | None:
+        try:
+            return bool(self._send("GET", self._terms(plan), TERMS_API)["properties"]["accepted"])
+        except (CloudError, KeyError, TypeError):
+            return None  # nobody can say; Azure will, when the machine is made
+
+    def accept_terms(self, plan: ImagePlan) -> None:
+        """Accept an image's terms as they are now."""
+        terms = self._send("GET", self._terms(plan), TERMS_API)
+        terms["properties"] = {**(terms.get("properties") or {}), "accepted": True}
+        self._send("PUT", self._terms(plan), TERMS_API, terms)
+
+    def _terms(self, plan: ImagePlan) -> str:
+        return (
+            f"/subscriptions/{self.subscription}/providers/Microsoft.MarketplaceOrdering/offerTypes/virtualmachine"
+            f"/publishers/{plan.publisher}/offers/{plan.product}/plans/{plan.name}/agreements/current"
+        )
+
+    def actions_allowed(self, group: str | None) -> Permissions:
+        """What the caller's roles allow. Who may not ask, or where nobody answers, is not held up."""
+        scope = f"/subscriptions/{self.subscription}" + (f"/resourceGroups/{group}" if group else "")
+        path = f"{scope}/providers/Microsoft.Authorization/permissions"
+        try:
+            grants = [
+                Grant(tuple(each.get("actions") or ()), tuple(each.get("notActions") or ()))
+                for each in self._pages(path, PERMISSIONS_API)
+            ]
+        except CloudError as error:
+            # In a group that is not there nobody has a right of its own.
+            return Permissions() if error.code == "ResourceGroupNotFound" else _unknown_or_raise(error)
+        return Permissions(tuple(grants))
+
+    def unregistered(self, namespaces: Iterable[str]) -> tuple[str, ...]:
+        """Those that are not registered, or not yet."""
+        wanted = tuple(namespaces)
+        with ThreadPoolExecutor(max(1, len(wanted)), thread_name_prefix="providers") as pool:
+            states = list(pool.map(self._registration, wanted))
+        return tuple(name for name, state in zip(wanted, states, strict=True) if state != "Registered")
+
+    def register(self, namespace: str, deadline: Deadline) -> None:
+        """Register it, and wait until it is."""
+        self._send("POST", f"{self._provider(namespace)}/register", PROVIDERS_API)
+        while self._registration(namespace) != "Registered":
+            if deadline.is_over:
+                subject = f"provider {namespace}"
+                raise CloudError(Fault.TIMEOUT, "Timeout", f"{namespace} is still being registered", subject=subject)
+            self.clients.patience.interrupt.sleep(min(REGISTRATION_PAUSE, deadline.left))
+
+    def _registration(self, namespace: str) -> str:
+        return str(self._send("GET", self._provider(namespace), PROVIDERS_API).get("registrationState") or "")
+
+    def _provider(self, namespace: str) -> str:
+        return f"/subscriptions/{self.subscription}/providers/{namespace}"
+
+    def price(self, size: str, region: str, spot: bool = False) -> float | None:
+        """US dollars an hour."""
+        return self.prices([size]).price(size, region, spot=spot)
+
+    def prices(self, sizes: Iterable[str]) -> Prices:
+        """Prices of many sizes, in every region at once."""
+        with self._lock:
+            service = self._prices
+        return service.prices(sizes)
+
+    def _pages(self, path: str, api_version: str, query: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
+        """What is on all pages of a list. The link to the next one is complete."""
+        page = self._send("GET", path, api_version, query=query)
+        yield from page.get("value") or []
+        while link := page.get("nextLink"):
+            page = self._send("GET", link, None)
+            yield from page.get("value") or []
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        api_version: str | None,
+        body: dict[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """What has no typed client among the SDK's packages that are used."""
+        parameters = {**({"api-version": api_version} if api_version else {}), **(query or {})}
+        with translated(path):
+            answer = self._resource.send_request(HttpRequest(method, path, params=parameters, json=body))
+            if answer.status_code >= 400:
+                raise HttpResponseError(response=answer, error_format=ARMErrorFormat)
+        try:
+            found = answer.json() if answer.content else {}
+        except ValueError as error:  # a proxy's page, most likely
+            raise CloudError(Fault.UNREACHABLE, "NotJson", "the answer is not Azure's", subject=path) from error
+        return found if isinstance(found, dict) else {}
+
+
+def _unknown_or_raise(error: CloudError) -> Permissions:
+    if error.fault in {Fault.DENIED, Fault.ABSENT} or error.code == "NotInSandbox":
+        return UNKNOWN_PERMISSIONS
+    raise error
+
+
+def _plan(body: dict[str, Any] | None) -> ImagePlan | None:
+    return ImagePlan(body["publisher"], body["name"], body["product"]) if body else None
+
+
+def _version_key(version: str) -> tuple[tuple[int, str], ...]:
+    # 25.06.18 is newer than 25.6.9, and 22.04.202506200 than 22.04.99.
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in version.split("."))

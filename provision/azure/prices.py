@@ -1,0 +1,184 @@
+"""The Retail Prices service, which needs no account: https://learn.microsoft.com/rest/api/cost-management/retail-prices.
+
+A price is never a reason to fail: whatever goes wrong here, there is no price.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from gpuinfra.models.offer import Rate
+from gpuinfra.workspace import write_text
+from provision.azure.access import LOOPBACK
+from provision.market import Prices
+
+# Its pages are of 1000 items, those of the version before it of 100.
+API_VERSION = "2023-01-01-preview"
+TIMEOUT = 10
+THREADS = 4
+MOST_PAGES = 20
+DAY = 24 * 3600
+
+Rates = dict[str, Rate]
+"""Of one size, by region."""
+Fetch = Callable[[str], Mapping[str, Any]]
+
+
+class PriceService:
+    """Asked once for each size, which brings the prices of all regions; its answers are kept for a day."""
+
+    def __init__(self, endpoint: str | None, ca: str | None = None, fetch: Fetch | None = None) -> None:
+        self.endpoint = endpoint
+        self._fetch = fetch or _fetcher(ca)
+        host = urlsplit(endpoint).hostname if endpoint else None
+        # A loopback server's prices are gone with it.
+        self._cache = Cache(cache_folder() / f"prices-{host}.json") if host and host not in LOOPBACK else None
+        self._known: dict[str, Rates] = {}
+        self._is_down = False
+
+    def prices(self, sizes: Iterable[str]) -> Prices:
+        """The prices of these sizes, wherever they are sold."""
+        wanted = list(dict.fromkeys(sizes))
+        if self.endpoint is None:
+            return Prices()
+        if self._cache and not self._known:
+            self._known = self._cache.read()
+        missing = [size for size in wanted if size not in self._known]
+        if missing:
+            with ThreadPoolExecutor(THREADS, thread_name_prefix="prices") as pool:
+                answers = dict(zip(missing, pool.map(self._ask, missing), strict=True))
+            found = {size: rates for size, rates in answers.items() if rates is not None}
+            self._known = {**self._known, **found}
+            if self._cache and found:
+                self._cache.write(self._known)
+        return Prices({(size, region): rate for size in wanted for region, rate in self._known.get(size, {}).items()})
+
+    def _ask(self, size: str) -> Rates | None:
+        if self._is_down:
+            return None  # one wait for nothing is enough
+        wanted = f"serviceName eq 'Virtual Machines' and priceType eq 'Consumption' and armSkuName eq '{size}'"
+        link: str | None = f"{self.endpoint}?api-version={API_VERSION}&$filter={quote(wanted)}"
+        items: list[Mapping[str, Any]] = []
+        try:
+            for _ in range(MOST_PAGES):
+                if not link:
+                    break
+                page = self._fetch(link)
+                items += page["Items"]
+                link = self._next(page.get("NextPageLink"))
+            return rates_of(items)
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError):
+            self._is_down = True
+            return None
+
+    def _next(self, link: str | None) -> str | None:
+        # The service sometimes names itself with a port, so only what matters is compared.
+        if link and urlsplit(link).hostname != urlsplit(self.endpoint or "").hostname:
+            raise ValueError("the next page is somewhere else")
+        return link
+
+
+def rates_of(items: Iterable[Mapping[str, Any]]) -> Rates:
+    """Prices for Linux by region. Windows and low priority are sold under the same name."""
+    rates: dict[str, dict[str, tuple[str, float]]] = {}
+    for item in items:
+        kind = _kind(item)
+        if kind is None:
+            continue
+        mine = rates.setdefault(str(item["armRegionName"]), {})
+        since = str(item.get("effectiveStartDate") or "")
+        if kind not in mine or since > mine[kind][0]:
+            mine[kind] = (since, float(item["retailPrice"]))
+    return {
+        region: Rate(*(mine[kind][1] if kind in mine else None for kind in ("regular", "spot")))
+        for region, mine in rates.items()
+    }
+
+
+def _kind(item: Mapping[str, Any]) -> str | None:
+    product, sku = str(item.get("productName") or ""), str(item.get("skuName") or "")
+    meter = str(item.get("meterName") or "")
+    if product.endswith((" Windows", " Win")) or "CloudServices" in product.replace(" ", ""):
+        return None
+    if sku.endswith(" Low Priority") or meter.endswith(" Low Priority"):
+        return None
+    if item.get("currencyCode") != "USD" or item.get("unitOfMeasure") != "1 Hour" or not item.get("armRegionName"):
+        return None
+    return "spot" if sku.endswith(" Spot") else "regular"
+
+
+def _fetcher(ca: str | None) -> Fetch:
+    @cache
+    def trust() -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        for bundle in (ca, os.environ.get("REQUESTS_CA_BUNDLE")):
+            if bundle and Path(bundle).is_dir():
+                context.load_verify_locations(capath=bundle)
+            elif bundle:
+                context.load_verify_locations(bundle)
+        return context
+
+    def fetch(link: str) -> Mapping[str, Any]:
+        if urlsplit(link).scheme != "https":
+            raise ValueError("prices are asked for over https only")
+        with urllib.request.urlopen(link, timeout=TIMEOUT, context=trust()) as answer:  # noqa: S310 https, see above
+            page: Mapping[str, Any] = json.load(answer)
+            return page
+
+    return fetch
+
+
+class Cache:
+    """Prices on disk. That it cannot be read or written is nobody's problem."""
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
+        self.path, self._now = path, now
+
+    def read(self) -> dict[str, Rates]:
+        """What is there and not older than a day."""
+        try:
+            if not 0 <= self._now() - self.path.stat().st_mtime < DAY:
+                return {}
+            kept = json.loads(self.path.read_text("utf-8"))
+            return {
+                size: {region: Rate(*map(_number, rate)) for region, rate in rates.items()}
+                for size, rates in kept["sizes"].items()
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+    def write(self, prices: Mapping[str, Rates]) -> None:
+        """Keep them. A file that is still young keeps its age, so that no price in it grows older than a day."""
+        plain = {
+            size: {region: [rate.regular, rate.spot] for region, rate in rates.items()}
+            for size, rates in prices.items()
+        }
+        try:
+            since = self.path.stat().st_mtime if self.read() else None
+            write_text(self.path, json.dumps({"sizes": plain}), replace=True)
+            if since is not None:
+                os.utime(self.path, (since, since))
+        except OSError:
+            pass
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def cache_folder() -> Path:
+    """Where this program keeps what it can ask for again."""
+    home = os.environ.get("XDG_CACHE_HOME") or ""
+    # A relative one is to be ignored, by the XDG Base Directory Specification.
+    return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "gpuinfra"

@@ -1,0 +1,104 @@
+"""What happens to every request: Azure's time is noted, and a wait that Azure asks for is kept within the deadline."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from azure.core.pipeline.policies import RetryPolicy, SansIOHTTPPolicy
+
+from provision.deadline import Deadline
+from provision.errors import CloudError, Fault
+from provision.interrupt import Interrupt
+from provision.progress import Progress, Silent
+
+CONNECT_SECONDS = 10
+READ_SECONDS = 60
+LONGEST_COMMAND = 3600.0
+
+
+class Patience:
+    """How long this command may take in all, who is told of a wait, and whether it may change anything."""
+
+    def __init__(
+        self, deadline: Deadline | None = None, progress: Progress | None = None, *, writes: bool = True
+    ) -> None:
+        self.writes = writes
+        self.deadline = deadline or Deadline.after(LONGEST_COMMAND)
+        self.progress: Progress = progress or Silent()
+        self.interrupt = Interrupt()
+
+
+class Clock(SansIOHTTPPolicy[Any, Any]):
+    """Azure's own time, from the Date of its answers. In between, time passes as it does here."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[datetime, float] | None = None
+
+    def on_response(self, request: Any, response: Any) -> None:  # noqa: ARG002 the signature is the base class's
+        """Note the answer's date."""
+        try:
+            date = parsedate_to_datetime(response.http_response.headers["Date"])
+        except (KeyError, TypeError, ValueError):
+            return
+        self._seen = (date.astimezone(UTC), time.monotonic())
+
+    def now(self) -> datetime:
+        """The time over there; this computer's, before the first answer."""
+        if self._seen is None:
+            return datetime.now(UTC)
+        date, noted = self._seen
+        return date + timedelta(seconds=time.monotonic() - noted)
+
+
+class Retries(RetryPolicy[Any, Any]):
+    """The SDK's retries, with waits that are shown and never outlast the deadline."""
+
+    def __init__(self, patience: Patience) -> None:
+        super().__init__(retry_total=12, retry_connect=3, retry_read=3, retry_status=5, retry_backoff_max=20)
+        self.patience = patience
+
+    def send(self, request: Any) -> Any:
+        """Send it. The SDK registers a resource provider where one is missing, which a look must not do."""
+        response = super().send(request)
+        if not self.patience.writes and _status(response) == 409 and "MissingSubscriptionReg" in _text(response):
+            message = "the subscription does not use this resource provider yet; `gpuinfra up` registers it"
+            raise CloudError(Fault.OTHER, "MissingSubscriptionRegistration", message, status=409)
+        return response
+
+    def increment(self, settings: dict[str, Any], response: Any = None, error: Any = None) -> bool:
+        """Whether to try again. Being asked to wait is no failure: only the deadline ends that."""
+        if error is None and _status(response) == 429:
+            settings["total"] += 1
+            settings["status"] += 1
+        return super().increment(settings, response=response, error=error)
+
+    def sleep(self, settings: dict[str, Any], transport: Any, response: Any = None) -> None:  # noqa: ARG002
+        """Wait as long as Azure asks, if there is as much time."""
+        asked = self.get_retry_after(response) if response else None
+        seconds = asked or self.get_backoff_time(settings)
+        status = _status(response)
+        if seconds > self.patience.deadline.left:
+            raise CloudError(
+                Fault.THROTTLED if status == 429 else Fault.UNREACHABLE,
+                "TooManyRequests" if status == 429 else f"HTTP {status or 'connection'}",
+                f"Azure asks to wait {seconds:.0f} s, which is beyond the deadline of this command",
+                status=status,
+            )
+        if asked and seconds >= 1:
+            self.patience.progress.wait("Azure is throttling" if status == 429 else "Azure is busy", seconds)
+        self.patience.interrupt.sleep(seconds)
+
+
+def _status(response: Any) -> int | None:
+    answer = getattr(response, "http_response", None)
+    return answer.status_code if answer is not None else None
+
+
+def _text(response: Any) -> str:
+    try:
+        return str(response.http_response.text())
+    except (UnicodeDecodeError, ValueError):
+        return ""

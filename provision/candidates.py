@@ -1,0 +1,112 @@
+"""Where a machine could be, in the order of the spec, and every reason against each place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from gpuinfra.models.candidate import Candidate, Reason
+from gpuinfra.models.offer import Offer, Quota
+from gpuinfra.models.spec import Spec
+from provision.market import CORES, SPOT_CORES, Catalogue, Image
+
+# Azure's reason codes, in words. https://learn.microsoft.com/rest/api/compute/resource-skus/list
+RESTRICTIONS = {
+    "NotAvailableForSubscription": "Azure does not offer it to this subscription",
+    "QuotaId": "this kind of subscription may not have it",
+}
+
+
+def candidates(spec: Spec) -> tuple[Candidate, ...]:
+    """Every region with every size and every zone: all of the first region comes before the second."""
+    places = product(spec.regions, spec.candidate_sizes, spec.zones or (None,))
+    return tuple(Candidate(region, size, zone) for region, size, zone in places)
+
+
+def judge(
+    candidate: Candidate,
+    spec: Spec,
+    catalogue: Catalogue | None,
+    image: Image | None,
+    *,
+    held: Candidate | None = None,
+) -> tuple[Reason, ...]:
+    """Every reason against a candidate. What nobody could tell (None) is no reason.
+
+    `held` is where the machine is now: what it has of the quota there it gives back when it is made anew.
+    """
+    reasons: list[Reason] = []
+    offer = catalogue.offer(candidate.size) if catalogue else None
+    if catalogue and offer is None:
+        what = candidate.size if catalogue.offers else "any NC size"
+        reasons.append(Reason("not-offered", f"{candidate.region} does not offer {what}"))
+    if catalogue and offer:
+        reasons += _of_offer(candidate, spec, offer)
+        reasons += _of_quota(spec, catalogue, offer, _held(catalogue, held))
+    if image:
+        reasons += _of_image(candidate, spec, offer, image)
+    return tuple(reasons)
+
+
+def _of_offer(candidate: Candidate, spec: Spec, offer: Offer) -> Iterator[Reason]:
+    if offer.restriction:
+        yield Reason("restricted", _restricted(offer.restriction))
+    if candidate.zone and candidate.zone not in offer.zones:
+        zones = f"only in {', '.join(offer.zones)}" if offer.zones else "in no zone"
+        yield Reason("no-zone", f"not offered in zone {candidate.zone}, {zones}")
+    elif candidate.zone and candidate.zone in offer.restricted_zones and not offer.restriction:
+        yield Reason("restricted", f"not offered to this subscription in zone {candidate.zone}")
+    if spec.priority == "spot" and not offer.spot_capable:
+        yield Reason("no-spot", "not offered as spot")
+
+
+def _restricted(code: str) -> str:
+    words = RESTRICTIONS.get(code)
+    return f"{words} ({code})" if words else code
+
+
+def _held(catalogue: Catalogue, held: Candidate | None) -> Offer | None:
+    return catalogue.offer(held.size) if held and held.region == catalogue.region else None
+
+
+def _of_quota(spec: Spec, catalogue: Catalogue, offer: Offer, held: Offer | None) -> Iterator[Reason]:
+    back = held.vcpus if held else 0
+    of_family = back if held and held.family == offer.family else 0
+    if spec.priority == "spot":
+        drawn = [(SPOT_CORES, catalogue.spot_cores, back)]
+    else:
+        drawn = [
+            (offer.family, catalogue.quota(offer.family), of_family),
+            (f"{CORES}, the region's total", catalogue.cores, back),
+        ]
+    for name, quota, given_back in drawn:
+        if quota and _left(quota, given_back) < offer.vcpus:
+            left = _left(quota, given_back)
+            yield Reason(
+                "quota",
+                f"needs {offer.vcpus} vCPUs of {name}; {left} of {quota.limit} left",
+                help=f"ask for more at https://aka.ms/ProdportalCRP: {quota.name} in {catalogue.region}",
+            )
+
+
+def _left(quota: Quota, given_back: int) -> int:
+    return max(0, quota.limit - max(0, quota.used - given_back))
+
+
+def _of_image(candidate: Candidate, spec: Spec, offer: Offer | None, image: Image) -> Iterator[Reason]:
+    if not image.exists:
+        yield Reason("image-missing", f"{candidate.region} has no image {image.urn}")
+        return
+    if offer and image.generation and offer.generations and image.generation not in offer.generations:
+        needed = " or ".join(offer.generations)
+        yield Reason(
+            "image-generation",
+            f"boots generation {needed}, and {image.urn} is {image.generation}",
+            help="take an image whose name ends in `-gen2`, such as `dsvm-ubuntu-22.04`",
+        )
+    if image.plan and image.terms_accepted is False and not spec.accept_image_terms:
+        yield Reason(
+            "image-terms",
+            f"{image.urn} has terms that nobody accepted in this subscription",
+            help="`acceptImageTerms: true` accepts them",
+        )

@@ -1,0 +1,159 @@
+"""The port: everything that provisioning asks of a cloud, and the values that it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from gpuinfra.models.resource import Kind, Ref, Resource
+from provision import tags
+from provision.deadline import Deadline
+from provision.interrupt import Interrupt
+
+
+class Act(StrEnum):
+    """What can be done to a machine."""
+
+    START = "start"
+    DEALLOCATE = "deallocate"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A resource as it is: a body in ARM's own words."""
+
+    ref: Ref
+    body: dict[str, Any] = field(repr=False)
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The body's `properties`."""
+        return self.body.get("properties") or {}
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Its tags."""
+        return self.body.get("tags") or {}
+
+    @property
+    def region(self) -> str:
+        """Where it is, in the spelling that specs use."""
+        return str(self.body.get("location") or "").replace(" ", "").lower()
+
+    @property
+    def state(self) -> str:
+        """Its provisioning state: Succeeded, Failed, Creating, Updating, Deleting, …."""
+        return str(self.properties.get("provisioningState") or "Succeeded")
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing goes on with it."""
+        return self.state in {"Succeeded", "Failed", "Canceled"}
+
+    @property
+    def failure(self) -> str:
+        """Azure's code for why a machine failed; empty where it did not, or Azure does not say."""
+        view = self.properties.get("instanceView") or {}
+        codes = (str(status.get("code", "")).split("/") for status in view.get("statuses") or [])
+        return next((code[2] for code in codes if code[:2] == ["ProvisioningState", "failed"] and len(code) > 2), "")
+
+    @property
+    def power(self) -> str:
+        """A machine's power state: running, deallocated, …; `unknown` where Azure does not say."""
+        view = self.properties.get("instanceView") or {}
+        codes = (str(status.get("code", "")) for status in view.get("statuses") or [])
+        return next((code.removeprefix("PowerState/") for code in codes if code.startswith("PowerState/")), "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything in Azure that has to do with one machine."""
+
+    name: str
+    group: str
+    parts: tuple[Part, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Ids of resources that carry our tag and are of a kind that is never made here."""
+
+    def part(self, kind: Kind) -> Part | None:
+        """The one of this kind in the machine's own group, ours or not."""
+        from provision.names import ref_of
+
+        wanted = ref_of(kind, self.group, self.name)
+        return next((part for part in self.parts if same(part.ref, wanted)), None)
+
+    def is_ours(self, part: Part) -> bool:
+        """Whether it carries our tag."""
+        return tags.belongs_to(part.tags, self.name)
+
+    def machines(self) -> tuple[Part, ...]:
+        """Every machine that carries our tag: there should be one at most, but who knows what was killed when."""
+        return tuple(part for part in self.ours() if part.ref.kind is Kind.MACHINE)
+
+    def ours(self) -> Iterator[Part]:
+        """All that carries our tag, wherever it is."""
+        return (part for part in self.parts if self.is_ours(part))
+
+
+def same(one: Ref, other: Ref) -> bool:
+    """Whether two references mean one resource: Azure does not see case."""
+    return one.kind is other.kind and (one.group.casefold(), one.name.casefold()) == (
+        other.group.casefold(),
+        other.name.casefold(),
+    )
+
+
+class Operation(Protocol):
+    """Something that goes on in Azure."""
+
+    @property
+    def ref(self) -> Ref:
+        """With what."""
+
+
+class Cloud(Protocol):
+    """What a cloud can do. Every method raises CloudError and nothing else."""
+
+    subscription: str
+    simulated: bool
+    interrupt: Interrupt
+    """Once set, `wait` gives up."""
+
+    def grant(self, seconds: float) -> Deadline:
+        """More time, to clear up: a deadline that is over must not be the reason why a machine stays on."""
+
+    def now(self) -> datetime:
+        """The cloud's own time, so that a wrong clock on this computer shortens no lease."""
+
+    def observe(self, name: str, group: str | None = None, *, thorough: bool = False) -> Observed:
+        """All that belongs to a machine: by name in its group, and by tag. Without a group, the one that is found.
+
+        Thorough misses no machine of this name anywhere, however new.
+        """
+
+    def look(self, ref: Ref) -> Part | None:
+        """One resource, or None where there is none."""
+
+    def members(self, group: str) -> tuple[str, ...]:
+        """Ids of everything in a group, whoever made it."""
+
+    def put(self, resource: Resource, *, new: bool = False) -> Operation:
+        """Make it so, and return at once. With `new` it must not exist yet: Fault.EXISTS where it does."""
+
+    def patch(self, resource: Resource) -> Operation:
+        """Change only what the body has, and return at once."""
+
+    def act(self, ref: Ref, act: Act) -> Operation:
+        """Start or deallocate a machine, and return at once."""
+
+    def delete(self, ref: Ref) -> Operation:
+        """Delete it, and return at once. Absent is done."""
+
+    def disown(self, group: str) -> None:
+        """Take our tags off a group, which from then on is somebody else's."""
+
+    def wait(self, operation: Operation, deadline: Deadline) -> None:
+        """Until it is done. Fault.TIMEOUT where it is not by then."""

@@ -1,0 +1,201 @@
+"""Ends a machine: off, or gone; and proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpuinfra.models.receipt import Off, Receipt, Residue
+from gpuinfra.models.resource import Kind, Ref
+from provision import tags
+from provision.cloud import Act, Cloud, Observed, Part
+from provision.deadline import Deadline
+from provision.errors import CloudError, Fault
+from provision.journal import Journal
+from provision.lease import ON
+from provision.market import Market
+from provision.patience import patiently, until
+from provision.plan import is_disk_of_ours
+from provision.progress import Progress
+from provision.remove import remove, strangers
+from provision.residue import address_per_month, disk_per_month
+
+# A teardown does not give up easily: as long as it tries, the machine is billed.
+UNREACHABLE_SECONDS = 300.0
+OFF_SECONDS = 1200.0
+SEEN_SECONDS = 60.0
+
+
+@dataclass
+class Ending:
+    """One machine on its way down. It needs no spec: the tags say what is ours."""
+
+    name: str
+    group: str | None
+    cloud: Cloud
+    market: Market | None
+    progress: Progress
+    journal: Journal
+    deadline: Deadline
+
+    # Off
+
+    def deallocate(self) -> Receipt:
+        """Off, as Azure itself says. Absent is off."""
+        observed = self.cloud.observe(self.name, self.group, thorough=True)
+        machines = observed.machines()
+        if not machines:
+            return self._absent(observed)
+        for machine in machines:
+            if machine.power != "deallocated":
+                self._switch_off(machine.ref)
+        off = _all_off([part for machine in machines if (part := self.cloud.look(machine.ref))])
+        was_on = machines[0].power in ON
+        return self._receipt(machines[0], off, was_on=was_on, residue=tuple(_residue(observed)))
+
+    def _switch_off(self, ref: Ref) -> None:
+        self.progress.begin(str(ref), "deallocating")
+        self.journal.intend("deallocating", ref)
+        deadline = self.deadline.within(OFF_SECONDS)
+        pause = self.cloud.interrupt.sleep
+        try:
+            patiently(
+                lambda: self.cloud.wait(self.cloud.act(ref, Act.DEALLOCATE), deadline),
+                deadline,
+                pause,
+                unreachable_seconds=UNREACHABLE_SECONDS,
+            )
+            # Azure's word that the operation is over is not yet its word that the machine is off.
+            seen = until(lambda: _verified(self.cloud.look(ref)) is not None, deadline.within(SEEN_SECONDS), pause)
+        except CloudError as error:
+            if error.fault is not Fault.ABSENT:
+                self._not_off(ref, error.code)
+                raise
+            seen = True
+        if seen:
+            self.progress.end(str(ref), "deallocated")
+            self.journal.did("deallocating", ref)
+        else:
+            self._not_off(ref, "not seen to be off")
+
+    def _not_off(self, ref: Ref, reason: str) -> None:
+        self.progress.fail(str(ref), reason)
+        self.journal.failed("deallocating", ref, reason)
+
+    # Gone
+
+    def delete(self) -> Receipt:
+        """Everything that carries our tag, and nothing else. What is still there afterwards is in `left`."""
+        observed = self.cloud.observe(self.name, self.group, thorough=True)
+        machine = next(iter(observed.machines()), None)
+        was_on = machine is not None and machine.power in ON
+        refs, kept = self._to_delete(observed)
+        failure: CloudError | None = None
+        try:
+            remove(self.cloud, refs, self.progress, self.journal, self.deadline)
+        except CloudError as error:
+            if error.fault is Fault.INTERRUPTED:
+                raise
+            failure = error
+        left, off = self._left(observed.group, kept)
+        if failure and not left:
+            failure = None  # somebody else has finished it
+        reasons = (f"{failure.subject}: {failure.code}: {failure.message}",) if failure else ()
+        deleted = tuple(str(ref) for ref in refs if not left or str(ref) not in left)
+        words = tuple(kept.values())
+        return self._receipt(machine, off, was_on=was_on, deleted=deleted, kept=words, left=(*left, *reasons))
+
+    def _to_delete(self, observed: Observed) -> tuple[list[Ref], dict[str, str]]:
+        """What goes; and what stays on purpose, by its name, with the reason."""
+        ours = [part for part in observed.parts if observed.is_ours(part) or is_disk_of_ours(observed, part)]
+        refs = [part.ref for part in ours if part.ref.kind is not Kind.GROUP]
+        kept: dict[str, str] = {}
+        for group in (part for part in ours if part.ref.kind is Kind.GROUP):
+            others = strangers(self.cloud.members(group.ref.group), refs, self.cloud.subscription)
+            if others:
+                names = ", ".join(sorted(each.rsplit("/", 1)[-1] for each in others))
+                kept[str(group.ref)] = f"{group.ref}: it holds what gpuinfra did not make: {names}"
+                self.cloud.disown(group.ref.group)
+            else:
+                refs.append(group.ref)
+        return refs, kept
+
+    def _left(self, group: str, kept: dict[str, str]) -> tuple[tuple[str, ...], Off | None]:
+        """What still carries our tag, seen anew; and how it is seen that no machine is on."""
+        observed = self.cloud.observe(self.name, group, thorough=True)
+        parts = [part for part in observed.ours() if str(part.ref) not in kept]
+        return (*(str(part.ref) for part in parts), *observed.unknown), _all_off(observed.machines())
+
+    # Receipts
+
+    def _absent(self, observed: Observed) -> Receipt:
+        residue = tuple(_residue(observed))
+        return Receipt(self.name, Off.ABSENT, self.cloud.now(), residue=residue, simulated=self.cloud.simulated)
+
+    def _receipt(
+        self,
+        machine: Part | None,
+        off: Off | None,
+        *,
+        was_on: bool,
+        deleted: tuple[str, ...] = (),
+        kept: tuple[str, ...] = (),
+        left: tuple[str, ...] = (),
+        residue: tuple[Residue, ...] = (),
+    ) -> Receipt:
+        now = self.cloud.now()
+        size = machine.properties["hardwareProfile"]["vmSize"] if machine else None
+        return Receipt(
+            name=self.name,
+            verified=off,
+            at=now,
+            region=machine.region if machine else None,
+            size=size,
+            billed_from=tags.moment(machine.tags, tags.ON_SINCE) if machine and was_on else None,
+            billed_to=_end(now) if was_on else None,
+            price_per_hour=self._price(machine) if machine else None,
+            deleted=deleted,
+            kept=kept,
+            left=left,
+            residue=residue,
+            simulated=self.cloud.simulated,
+        )
+
+    def _price(self, machine: Part) -> float | None:
+        if self.market is None:
+            return None
+        size = machine.properties["hardwareProfile"]["vmSize"]
+        return self.market.price(size, machine.region, spot=str(machine.properties.get("priority")) == "Spot")
+
+
+def _verified(machine: Part | None) -> Off | None:
+    """Off only where Azure says so."""
+    if machine is None:
+        return Off.ABSENT
+    return Off.DEALLOCATED if machine.power == "deallocated" else None
+
+
+def _all_off(machines: Sequence[Part]) -> Off | None:
+    """How it is seen that none of these is on; None where one may be."""
+    seen = [_verified(machine) for machine in machines]
+    if None in seen:
+        return None
+    return Off.DEALLOCATED if machines else Off.ABSENT
+
+
+def _residue(observed: Observed) -> list[Residue]:
+    """What is paid for while the machine is off."""
+    found = []
+    disk, address = observed.part(Kind.DISK), observed.part(Kind.ADDRESS)
+    if disk and (observed.is_ours(disk) or is_disk_of_ours(observed, disk)):
+        sku = str((disk.body.get("sku") or {}).get("name", ""))
+        price = disk_per_month(int(disk.properties.get("diskSizeGB") or 0), sku)
+        found.append(Residue("disk", disk.ref.name, price))
+    if address and observed.is_ours(address):
+        found.append(Residue("address", address.ref.name, address_per_month()))
+    return found
+
+
+def _end(now: datetime) -> datetime:
+    return now.replace(microsecond=0)

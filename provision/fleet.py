@@ -1,0 +1,135 @@
+"""Every machine of ours in a subscription: from what one listing shows, the specs in the workspace, and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from gpuinfra.models.hours import Hours
+from gpuinfra.models.machine import Machine, ScheduledChange
+from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.sizes import SIZES
+from provision import tags
+from provision.cloud import Part
+from provision.lifecycle.hours import from_tag, is_on, next_change
+from provision.market import Prices
+
+if TYPE_CHECKING:
+    from gpuinfra.load.spec import Located
+    from gpuinfra.models.spec import Spec
+
+OFF = "deallocated"
+"""The one power state that is not billed."""
+_GOING_OFF = {OFF, "deallocating"}
+_SIZES = {name.casefold(): name for name in SIZES}
+
+
+def machines(
+    rows: Sequence[Mapping[str, Any]], specs: Sequence[Located], now: datetime, prices: Prices
+) -> list[Machine]:
+    """The machines by name. `rows` are bodies of machines, with their instance views, that carry our tag."""
+    by_name = {located.spec.name.casefold(): located for located in specs}
+    found = [_machine(part, by_name.get(_name(part).casefold()), now, prices) for part in map(_part, rows)]
+    return sorted(found, key=lambda machine: (machine.name.casefold(), machine.group.casefold()))
+
+
+def sizes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The sizes that prices are needed of."""
+    return tuple(dict.fromkeys(_size(_part(row)) for row in rows))
+
+
+def _part(row: Mapping[str, Any]) -> Part:
+    # /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/M
+    words = str(row.get("id") or "").split("/")
+    group = words[4] if len(words) > 4 else ""
+    return Part(Ref(Kind.MACHINE, group, str(row.get("name") or words[-1])), dict(row))
+
+
+def _machine(part: Part, located: Located | None, now: datetime, prices: Prices) -> Machine:
+    spec = located.spec if located else None
+    size, spot = _size(part), str(part.properties.get("priority") or "").casefold() == "spot"
+    lease = tags.moment(part.tags, tags.LEASE_UNTIL)
+    hours = from_tag(tags.get(part.tags, tags.HOURS)) or (spec.lifecycle.hours if spec else None)
+    return Machine(
+        name=_name(part),
+        power_state=part.power,
+        provisioning_state=part.state,
+        region=part.region,
+        size=size,
+        group=part.ref.group,
+        since=_since(part),
+        zone=_zone(part),
+        spot=spot,
+        price_per_hour=prices.price(size, part.region, spot=spot),
+        lease_until=lease,
+        next_change=_next_change(part, lease, hours, now),
+        drift=(*_waste(part, lease, hours, now), *(_drift(part, spec) if spec else ())),
+        spec_file=located.span.file if located else None,
+    )
+
+
+def _name(part: Part) -> str:
+    return tags.get(part.tags, tags.NAME) or part.ref.name
+
+
+def _size(part: Part) -> str:
+    # Azure keeps the case in which a size was asked for; prices go by its own spelling.
+    name = str((part.properties.get("hardwareProfile") or {}).get("vmSize") or "")
+    return _SIZES.get(name.casefold(), name)
+
+
+def _zone(part: Part) -> str | None:
+    return next(iter(part.body.get("zones") or []), None)
+
+
+def _since(part: Part) -> datetime | None:
+    """Since when it is on or off. A tag says it of the one, Azure's last change to the machine of the other."""
+    on = tags.moment(part.tags, tags.ON_SINCE)
+    if on and part.power != OFF:
+        return on
+    view = part.properties.get("instanceView") or {}
+    times = (
+        status.get("time")
+        for status in view.get("statuses") or []
+        if str(status.get("code", "")).startswith("ProvisioningState/")
+    )
+    return tags.moment({"time": str(next(times, None) or "")}, "time")
+
+
+def _next_change(part: Part, lease: datetime | None, hours: Hours | None, now: datetime) -> ScheduledChange | None:
+    holds = lease is not None and lease > now
+    if part.power != OFF and holds and lease:
+        # Hours that end earlier change nothing: outside them a machine is off unless a lease holds it.
+        return ScheduledChange(lease, OFF, "lease")
+    change = next_change(hours, now) if hours else None
+    if change is None or change[1] != (part.power == OFF):
+        return None
+    return ScheduledChange(change[0], "running" if change[1] else OFF, "hours")
+
+
+def _waste(part: Part, lease: datetime | None, hours: Hours | None, now: datetime) -> Iterator[str]:
+    """What is wrong with it whatever its spec says."""
+    if part.state == "Failed":
+        yield "provisioning failed"
+    if part.power in _GOING_OFF:
+        return
+    if part.power == "stopped":
+        yield "stopped, but billed"
+    if lease and lease <= now:
+        yield "lease is over"
+    if hours and not is_on(hours, now) and not (lease and lease > now):
+        yield "outside hours"
+
+
+def _drift(part: Part, spec: Spec) -> Iterator[str]:
+    if spec.power == OFF and part.power not in _GOING_OFF:
+        yield "should be off"
+    if tags.get(part.tags, tags.DIGEST) != spec.digest():
+        yield "spec changed since up"
+    if part.region not in spec.regions:
+        yield f"region {part.region} is not in the spec"
+    if _size(part) not in spec.candidate_sizes:
+        yield f"size {_size(part)} is not in the spec"
+    if spec.zones and _zone(part) not in spec.zones:
+        yield f"zone {_zone(part) or 'none'} is not in the spec"

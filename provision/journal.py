@@ -1,0 +1,57 @@
+"""What was about to be done, written down before it is done: so that a crash can be explained."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpuinfra.models.receipt import stamp
+from gpuinfra.models.resource import Ref
+
+FILE = "journal.jsonl"
+
+
+class Journal:
+    """A line an event, in the workspace's own folder. Azure is the state; nothing is ever decided by this."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        machine: str,
+        correlation_id: str,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._folder, self._machine, self._correlation_id, self._now = folder, machine, correlation_id, now
+        self._lock = threading.Lock()
+
+    def intend(self, doing: str, ref: Ref) -> None:
+        """About to."""
+        self._write("intent", doing, ref)
+
+    def did(self, doing: str, ref: Ref) -> None:
+        """Done."""
+        self._write("done", doing, ref)
+
+    def failed(self, doing: str, ref: Ref, code: str) -> None:
+        """Azure refused."""
+        self._write("failed", doing, ref, code=code)
+
+    def _write(self, event: str, doing: str, ref: Ref, **more: str) -> None:
+        if self._folder is None:
+            return
+        entry = {
+            "time": stamp(self._now()),
+            "machine": self._machine,
+            "event": event,
+            "doing": doing,
+            "kind": ref.kind.value,
+            "group": ref.group,
+            "name": ref.name,
+            "correlationId": self._correlation_id,
+            **more,
+        }
+        with self._lock, (self._folder / FILE).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(entry) + "\n")

@@ -1,0 +1,1 @@
+"""When a machine goes off, and who sees to it."""

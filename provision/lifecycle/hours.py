@@ -1,0 +1,109 @@
+"""Hours as a rule of state: whether a machine may be on at a moment, and when that changes.
+
+The clock on the wall decides: a machine is on while a clock in its time zone shows a time inside a window. A time that
+a change of clocks leaves out never comes, and one that it repeats counts both times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from gpuinfra.models.hours import DAYS, Hours, Window
+
+LONGEST_TAG = 256
+"""What Azure takes as a tag's value."""
+DAY = 24 * 60
+# The week repeats; a window that a change of clocks leaves out opens in the next.
+HORIZON = timedelta(days=15)
+
+
+def is_on(hours: Hours, moment: datetime) -> bool:
+    """Whether the hours let a machine be on at this moment."""
+    wall = moment.astimezone(ZoneInfo(hours.timezone))
+    return any(_holds(window, wall.weekday(), wall.hour * 60 + wall.minute) for window in hours.on)
+
+
+def next_change(hours: Hours, moment: datetime) -> tuple[datetime, bool] | None:
+    """When it changes after this moment, in UTC, and whether it is on then; None where it never does."""
+    now = is_on(hours, moment)
+    for edge in sorted(set(_edges(hours, moment))):
+        if edge > moment and is_on(hours, edge) != now:
+            return edge, not now
+    return None
+
+
+def to_tag(hours: Hours) -> str | None:
+    """`America/Chicago mon-fri 08:00-19:00;sat 10:00-14:00`; None where it is too long for a tag."""
+    text = f"{hours.timezone} {';'.join(_compact(window) for window in hours.on)}"
+    return text if len(text) <= LONGEST_TAG else None
+
+
+def from_tag(text: str) -> Hours | None:
+    """What `to_tag` wrote; None for anything else, since anybody can write a tag."""
+    timezone, _, windows = text.partition(" ")
+    if len(text) > LONGEST_TAG:
+        return None
+    try:
+        return Hours.model_validate({"timezone": timezone, "on": tuple(windows.split(";"))})
+    except ValueError:
+        return None
+
+
+def _holds(window: Window, weekday: int, minute: int) -> bool:
+    yesterday = (weekday - 1) % 7
+    for start, end in window.ranges:
+        if start < end:
+            if weekday in window.days and start <= minute < end:
+                return True
+        elif (weekday in window.days and minute >= start) or (yesterday in window.days and minute < end):
+            return True
+    return False
+
+
+def _edges(hours: Hours, moment: datetime) -> Iterator[datetime]:
+    """Every moment at which the state could change: ends of ranges, midnights, changes of clocks."""
+    zone = ZoneInfo(hours.timezone)
+    minutes = {0, *(minute % DAY for window in hours.on for edges in window.ranges for minute in edges)}
+    first = moment.astimezone(zone).date()
+    for number in range(HORIZON.days + 1):
+        day = first + timedelta(days=number)
+        for minute in minutes:
+            wall = datetime.combine(day, time(minute // 60, minute % 60), zone)
+            yield wall.astimezone(UTC)
+            yield wall.replace(fold=1).astimezone(UTC)
+        yield from _clock_change(zone, day)
+
+
+def _clock_change(zone: ZoneInfo, day: date) -> Iterator[datetime]:
+    """The minute of this day, of UTC, at which the zone's clocks are set."""
+    before = datetime.combine(day, time(), UTC)
+    after = before + timedelta(days=1)
+    if _offset(zone, before) == _offset(zone, after):
+        return
+    while after - before > timedelta(minutes=1):
+        middle = (before + (after - before) / 2).replace(second=0, microsecond=0)
+        if _offset(zone, middle) == _offset(zone, before):
+            before = middle
+        else:
+            after = middle
+    yield after
+
+
+def _offset(zone: ZoneInfo, moment: datetime) -> timedelta | None:
+    return moment.astimezone(zone).utcoffset()
+
+
+def _compact(window: Window) -> str:
+    """`mon-fri` for days that follow each other."""
+    if len(window.days) == len(DAYS):
+        return str(window)
+    runs: list[list[int]] = []
+    for day in window.days:
+        if runs and runs[-1][-1] == day - 1:
+            runs[-1].append(day)
+        else:
+            runs.append([day])
+    days = ",".join(DAYS[run[0]] if len(run) == 1 else f"{DAYS[run[0]]}-{DAYS[run[-1]]}" for run in runs)
+    return f"{days} {str(window).partition(' ')[2]}"

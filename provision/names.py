@@ -1,0 +1,34 @@
+"""Names that follow from a machine's own, so that everything is found again from any computer."""
+
+from __future__ import annotations
+
+import hashlib
+
+from gpuinfra.models.resource import Kind, Ref
+
+# https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
+_SUFFIXES = {
+    Kind.SECURITY: ("-security", 80),
+    Kind.NETWORK: ("-network", 64),
+    Kind.ADDRESS: ("-address", 80),
+    Kind.INTERFACE: ("-interface", 80),
+    Kind.DISK: ("-disk", 80),
+    Kind.MACHINE: ("", 64),
+}
+
+
+def name_of(kind: Kind, machine: str) -> str:
+    """The name of a machine's part."""
+    if kind is Kind.SCHEDULE:
+        return f"shutdown-computevm-{machine}"  # Azure's daily stop is known by this name and no other
+    suffix, longest = _SUFFIXES[kind]
+    if len(machine) + len(suffix) <= longest:
+        return machine + suffix
+    # Two long names that begin alike must not become one.
+    mark = hashlib.sha256(machine.casefold().encode()).hexdigest()[:6]
+    return f"{machine[: longest - len(suffix) - 7]}-{mark}{suffix}"
+
+
+def ref_of(kind: Kind, group: str, machine: str) -> Ref:
+    """A machine's part."""
+    return Ref(kind, group, group if kind is Kind.GROUP else name_of(kind, machine))

@@ -1,0 +1,35 @@
+"""Looking at a machine until it holds still."""
+
+from __future__ import annotations
+
+from gpuinfra.models.resource import Ref
+from provision.cloud import Cloud, Observed
+from provision.deadline import Deadline
+from provision.errors import CloudError, Fault
+from provision.patience import until
+from provision.progress import Progress
+
+SETTLE_SECONDS = 2400.0
+
+
+def observe_settled(cloud: Cloud, name: str, group: str | None, progress: Progress, deadline: Deadline) -> Observed:
+    """What there is once it holds still: a run that was killed, or another's, may have something under way."""
+    observed = cloud.observe(name, group)
+    while moving := [part for part in observed.ours() if not part.is_settled]:
+        for part in moving:
+            _wait(cloud, part.ref, part.state, progress, deadline.within(SETTLE_SECONDS))
+        observed = cloud.observe(name, observed.group)
+    return observed
+
+
+def _wait(cloud: Cloud, ref: Ref, state: str, progress: Progress, deadline: Deadline) -> None:
+    progress.begin(str(ref), f"waiting while it is {state}")
+
+    def is_settled() -> bool:
+        part = cloud.look(ref)
+        return part is None or part.is_settled
+
+    if not until(is_settled, deadline, cloud.interrupt.sleep):
+        progress.fail(str(ref), f"still {state}")
+        raise CloudError(Fault.TIMEOUT, "Timeout", f"it stays {state}", subject=str(ref))
+    progress.end(str(ref), "settled")

@@ -1,0 +1,191 @@
+"""The difference between what git says and what Azure shows. Pure: nothing is asked, nothing is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
+from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
+from provision.cloud import Observed, Part
+from provision.lease import ON
+from provision.resources import MODULES
+from provision.setting import Setting
+
+# These go when the machine goes: it is made with delete options.
+_WITH_MACHINE = (Kind.DISK, Kind.INTERFACE, Kind.ADDRESS)
+_NETWORK = (Kind.SECURITY, Kind.NETWORK, Kind.ADDRESS, Kind.INTERFACE)
+
+
+def make_plan(setting: Setting, observed: Observed, price: Price | None = None) -> Plan:
+    """Everything that has to be done for this machine at this place."""
+    check_names(observed)
+    check_elsewhere(observed)
+    spec = setting.spec
+    changes = _off(setting, observed) if spec.power == "deallocated" else _changes(setting, observed)
+    return Plan(
+        name=spec.name,
+        subscription=setting.subscription,
+        group=spec.group_name,
+        candidate=setting.candidate,
+        changes=tuple(changes),
+        price=price or Price(),
+        notes=tuple(_notes(setting, observed)),
+        wants_running=spec.power == "running",
+    )
+
+
+def check_names(observed: Observed) -> None:
+    """A resource that has the name of one of ours, and is not ours, is never touched."""
+    taken = [
+        part
+        for part in (observed.part(kind) for kind in Kind if kind is not Kind.GROUP)
+        if part and not observed.is_ours(part) and not is_disk_of_ours(observed, part)
+    ]
+    if taken:
+        names = ", ".join(f"{ARM_TYPES[part.ref.kind]} `{part.ref.name}`" for part in taken)
+        raise Problem(
+            Diagnostic(
+                Code.NAME_TAKEN,
+                "name is taken",
+                note=f"in group `{observed.group}` there is {names}, which gpuinfra did not make; it was left alone",
+                help="give the machine another name, or another `resourceGroup`",
+            )
+        )
+
+
+def check_elsewhere(observed: Observed) -> None:
+    """A second machine of one name would be billed beside the first."""
+    here = observed.part(Kind.MACHINE)
+    others = [part for part in observed.machines() if here is None or part.ref != here.ref]
+    if others:
+        groups = ", ".join(f"`{part.ref.group}`" for part in others)
+        raise Problem(
+            Diagnostic(
+                Code.NAME_TAKEN,
+                "name is taken",
+                note=f"a machine `{observed.name}` of gpuinfra's is in group {groups}, not in `{observed.group}`",
+                help=f"`gpuinfra down {observed.name} --delete` ends that one; or name its group in `resourceGroup`",
+            )
+        )
+
+
+def is_disk_of_ours(observed: Observed, part: Part) -> bool:
+    """A disk that Azure made along with our machine is ours with or without a tag."""
+    found = observed.part(Kind.MACHINE)
+    if part.ref.kind is not Kind.DISK or found is None or not observed.is_ours(found):
+        return False
+    disk = ((found.properties.get("storageProfile") or {}).get("osDisk") or {}).get("managedDisk") or {}
+    return str(disk.get("id", "")).casefold().endswith(f"/disks/{part.ref.name}".casefold())
+
+
+def never_lived(observed: Observed) -> bool:
+    """A machine whose making failed before it had a disk: there is nothing in it to lose."""
+    found = observed.part(Kind.MACHINE)
+    return found is not None and found.state == "Failed" and observed.part(Kind.DISK) is None
+
+
+def _off(setting: Setting, observed: Observed) -> Iterator[Change]:
+    """The spec wants it off. What else differs can wait until it is wanted on: nothing is made only to be off."""
+    found = observed.part(Kind.MACHINE)
+    if found and found.power != "deallocated":
+        yield Change(Action.CHANGE, found.ref, _summary(setting, Kind.MACHINE), power=Power.DEALLOCATE)
+
+
+def _changes(setting: Setting, observed: Observed) -> Iterator[Change]:
+    wanted = {kind: module.desired(setting) for kind, module in MODULES.items()}
+    parts = {kind: observed.part(kind) for kind in MODULES}
+    found = {kind: tuple(MODULES[kind].differences(wanted[kind], part)) for kind, part in parts.items() if part}
+    replaced = _replaced(observed, parts, found)
+    if parts[Kind.MACHINE] is None and (disk := parts[Kind.DISK]):
+        yield Change(Action.DESTROY, disk.ref, "left over from a machine that is gone", loses=True)
+    for kind, resource in wanted.items():
+        if kind is Kind.DISK and parts[Kind.MACHINE] is None:
+            continue
+        change = _change(setting, resource, parts[kind], found.get(kind, ()), replaced)
+        if change:
+            yield change
+
+
+def _replaced(
+    observed: Observed, parts: dict[Kind, Part | None], found: dict[Kind, tuple[Difference, ...]]
+) -> dict[Kind, bool]:
+    """Which kinds are made anew, and whether something is lost by it."""
+    replaced = {kind for kind, differences in found.items() if any(each.replaces for each in differences)}
+    if parts[Kind.MACHINE] and (replaced & {*_NETWORK, Kind.DISK} or never_lived(observed)):
+        replaced.add(Kind.MACHINE)
+    if Kind.MACHINE in replaced and parts[Kind.MACHINE]:
+        replaced |= {kind for kind in _WITH_MACHINE if parts[kind]}
+    lost = Kind.MACHINE in replaced and not never_lived(observed)
+    return {kind: lost and kind is Kind.MACHINE for kind in replaced}
+
+
+def _change(
+    setting: Setting,
+    wanted: Resource,
+    part: Part | None,
+    differences: tuple[Difference, ...],
+    replaced: dict[Kind, bool],
+) -> Change | None:
+    kind = wanted.ref.kind
+    summary = _summary(setting, kind)
+    if kind is Kind.DISK and (part is None or kind in replaced or Kind.MACHINE in replaced):
+        return None  # the machine's own body makes it
+    if part is None:
+        return Change(Action.ADD, wanted.ref, summary, resource=wanted)
+    if kind in replaced:
+        why = tuple(each for each in differences if each.replaces)
+        return Change(Action.REPLACE, wanted.ref, summary, why, wanted, loses=replaced[kind])
+    power = _power(part) if kind is Kind.MACHINE else None
+    if not differences and power is None:
+        return None
+    resource = MODULES[kind].update(wanted, part) if differences else None
+    return Change(Action.CHANGE, wanted.ref, summary, differences, resource, power)
+
+
+def _power(part: Part) -> Power | None:
+    # A stopped machine is billed and of no use: it is started like one that is off.
+    return None if part.power in ON - {"stopped", "stopping"} else Power.START
+
+
+def _summary(setting: Setting, kind: Kind) -> str:
+    spec, candidate = setting.spec, setting.candidate
+    match kind:
+        case Kind.MACHINE:
+            zone = f" zone {candidate.zone}" if candidate.zone else ""
+            spot = ", spot" if spec.priority == "spot" else ""
+            return f"{candidate.size}, {candidate.region}{zone}{spot}"
+        case Kind.SECURITY:
+            return f"ssh from {', '.join(setting.sources)}"
+        case Kind.SCHEDULE:
+            return (
+                f"daily stop at {setting.lease.until:%H:%M} UTC, the lease's end" if setting.lease.is_daily else "off"
+            )
+        case Kind.DISK:
+            return f"{spec.disk.size_gib} GiB {spec.disk.sku}"
+        case _:
+            return candidate.region
+
+
+def _notes(setting: Setting, observed: Observed) -> Iterator[str]:
+    group = observed.part(Kind.GROUP)
+    if group and not observed.is_ours(group):
+        yield f"group {observed.group} was not made by gpuinfra: it is used, and never deleted"
+    known = {part.ref for part in map(observed.part, MODULES) if part}
+    for part in observed.ours():
+        if part.ref.kind is not Kind.GROUP and part.ref not in known:
+            yield (
+                f"{part.ref} in group {part.ref.group} carries this machine's tag and is no part of it; "
+                f"`gpuinfra down {setting.spec.name} --delete` removes it"
+            )
+    found = observed.part(Kind.MACHINE)
+    if found and setting.public_key.split()[:2] not in _keys(found):
+        yield "the machine has another SSH key than the spec names; a key cannot be changed in place"
+    if not setting.lease.is_daily:
+        yield "a lease of a day or more is beyond Azure's own daily schedule: the tag alone says when it ends"
+
+
+def _keys(part: Part) -> list[list[str]]:
+    linux = (part.properties.get("osProfile") or {}).get("linuxConfiguration") or {}
+    keys = (linux.get("ssh") or {}).get("publicKeys") or []
+    return [str(key.get("keyData", "")).split()[:2] for key in keys]

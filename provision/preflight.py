@@ -1,0 +1,178 @@
+"""Everything that is asked before the first write: who asks, what may be done, where the machine can be had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.models.candidate import Candidate, Passed
+from gpuinfra.models.images import ALIASES
+from gpuinfra.models.sizes import SIZES
+from gpuinfra.models.spec import Spec
+from provision.candidates import candidates, judge
+from provision.deadline import Deadline
+from provision.errors import CloudError, Fault
+from provision.market import Catalogue, Image, Market, Prices
+from provision.problems import explain, not_allowed
+from provision.progress import Progress
+
+PROVIDERS = ("Microsoft.Compute", "Microsoft.Network", "Microsoft.DevTestLab")
+ACTIONS = (
+    "Microsoft.Resources/subscriptions/resourceGroups/write",
+    "Microsoft.Network/networkSecurityGroups/write",
+    "Microsoft.Network/virtualNetworks/write",
+    "Microsoft.Network/publicIPAddresses/write",
+    "Microsoft.Network/networkInterfaces/write",
+    "Microsoft.Compute/virtualMachines/write",
+    "Microsoft.Compute/virtualMachines/start/action",
+    "Microsoft.Compute/virtualMachines/deallocate/action",
+    "Microsoft.Compute/virtualMachines/delete",
+)
+STEP = "preflight"
+THREADS = 8
+# A price is nice to have, so nobody waits for it as long as for the rest.
+PRICE_SECONDS = 10
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What was found. There is at least one viable candidate."""
+
+    subscription_name: str
+    viable: tuple[Candidate, ...]
+    passed: tuple[Passed, ...] = ()
+    unregistered: tuple[str, ...] = ()
+    """Resource providers to register before the first write."""
+    image: dict[str, Image] = field(default_factory=dict)
+    """By region; a region that could not be asked has none."""
+    prices: Prices = field(default_factory=Prices)
+
+
+def preflight(
+    market: Market, spec: Spec, deadline: Deadline, progress: Progress, held: Candidate | None = None
+) -> Preflight:
+    """Ask everything at once, or say why it cannot be: as a Problem, with every reason there is.
+
+    `held` is where the machine is now; what it has of the quota there it gives back.
+    """
+    progress.begin(STEP, "checking")
+    try:
+        found = _preflight(market, spec, deadline, progress, held)
+    except Problem as problem:
+        progress.fail(STEP, problem.diagnostics[0].summary)
+        raise
+    count = len(found.viable) + len(found.passed)
+    progress.end(STEP, f"checked, {len(found.viable)} of {count} candidates can be had")
+    return found
+
+
+def _preflight(market: Market, spec: Spec, deadline: Deadline, progress: Progress, held: Candidate | None) -> Preflight:
+    # Alone and first: the others would fail alike, each would look for credentials, and each import the SDK.
+    try:
+        name = market.subscription_name()
+    except CloudError as error:
+        raise explain(error, "looking for the subscription", "nothing was created") from error
+    urn = ALIASES.get(spec.image, spec.image)
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="preflight")
+    try:
+        missing = pool.submit(missing_actions, market, spec.group_name)
+        unregistered = pool.submit(market.unregistered, PROVIDERS)
+        catalogues = {region: pool.submit(market.catalogue, region) for region in spec.regions}
+        images = {region: pool.submit(market.image, urn, region) for region in spec.regions}
+        prices = pool.submit(market.prices, spec.candidate_sizes)
+
+        def get(future: Future[Answer], doing: str) -> Answer | None:
+            return _get(future, doing, deadline, progress)
+
+        if actions := get(missing, "asking what is allowed"):
+            raise not_allowed(actions, market.subscription, spec.group_name)
+        unknown = get(unregistered, "asking for resource providers") or ()
+        found = {region: get(each, f"asking for sizes in {region}") for region, each in catalogues.items()}
+        pictures = {region: get(each, f"asking for the image in {region}") for region, each in images.items()}
+        viable, passed = sort_out(spec, found, pictures, held)
+        if not viable:
+            raise no_candidate(spec, passed)
+        known = {region: image for region, image in pictures.items() if image}
+        return Preflight(name, viable, passed, unknown, known, _prices(prices, deadline))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def missing_actions(market: Market, group: str) -> tuple[str, ...]:
+    """The actions of ACTIONS that the caller may do neither in the subscription nor in the group."""
+    missing = _not_allowed(market.actions_allowed(None).allows, ACTIONS)
+    return _not_allowed(market.actions_allowed(group).allows, missing) if missing else ()
+
+
+def _not_allowed(allows: Callable[[str], bool], actions: Iterable[str]) -> tuple[str, ...]:
+    return tuple(action for action in actions if not allows(action))
+
+
+def _get(future: Future[Answer], doing: str, deadline: Deadline, progress: Progress) -> Answer | None:
+    """An answer; None where the caller may not ask: who has rights in one group only may still make a machine."""
+    try:
+        return future.result(timeout=deadline.left)
+    except CloudError as error:
+        if error.fault is Fault.DENIED:
+            progress.note(f"{doing} is not allowed, so it was not checked")
+            return None
+        raise explain(error, doing, "nothing was created") from error
+    except FutureTimeoutError as error:
+        late = CloudError(Fault.TIMEOUT, "Timeout", "Azure did not answer in time")
+        raise explain(late, doing, "nothing was created") from error
+
+
+def _prices(future: Future[Prices], deadline: Deadline) -> Prices:
+    try:
+        return future.result(timeout=deadline.within(PRICE_SECONDS).left)
+    except (CloudError, FutureTimeoutError):
+        return Prices()
+
+
+def sort_out(
+    spec: Spec,
+    catalogues: dict[str, Catalogue | None],
+    images: dict[str, Image | None],
+    held: Candidate | None = None,
+) -> tuple[tuple[Candidate, ...], tuple[Passed, ...]]:
+    """The candidates that can be had, and the others with every reason."""
+    viable, passed = [], []
+    for each in candidates(spec):
+        reasons = judge(each, spec, catalogues.get(each.region), images.get(each.region), held=held)
+        if reasons:
+            passed.append(Passed(each, reasons))
+        else:
+            viable.append(each)
+    return tuple(viable), tuple(passed)
+
+
+def no_candidate(spec: Spec, passed: Sequence[Passed], state: str = "nothing was created") -> Problem:
+    """None can be had: all reasons in one table, a line each. `state` is how things stand now."""
+    helps = list(dict.fromkeys(reason.help for each in passed for reason in each.reasons if reason.help))
+    models = dict.fromkeys(SIZES[size].gpu_model for size in spec.candidate_sizes)
+    sizes = " or ".join(f"`gpuinfra sizes --gpu {model} --with-quota`" for model in models)
+    return Problem(
+        Diagnostic(
+            Code.NO_CANDIDATE,
+            "no candidate can be had",
+            note="\n".join([state, *reason_table(passed)]),
+            help="; ".join([f"{sizes} shows where there is one", *helps]),
+        )
+    )
+
+
+def reason_table(passed: Sequence[Passed]) -> list[str]:
+    """Candidate, code and reason in columns; a candidate with two reasons has two lines."""
+    rows = [
+        (str(each.candidate) if number == 0 else "", reason.code, reason.text)
+        for each in passed
+        for number, reason in enumerate(each.reasons)
+    ]
+    first, second = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
+    return [f"{place:{first}}  {code:{second}}  {text}" for place, code, text in rows]

@@ -1,0 +1,153 @@
+"""The one table from what Azure refuses to what the user reads: a summary, Azure's own words, the next step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from provision.errors import CloudError, Fault
+
+QUOTA_PAGE = "https://aka.ms/ProdportalCRP"
+LOGIN_HELP = (
+    "`az login`, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET; "
+    "to try it without an account, add `--sandbox`"
+)
+# What a failed look for the subscription is called, whatever the status.
+_NO_SUBSCRIPTION = {"SubscriptionNotFound", "InvalidSubscriptionId", "DisallowedSubscription", "SubscriptionDisabled"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What Azure's message says about itself; an empty word where it does not say it."""
+
+    action: str = ""
+    scope: str = ""
+    policy: str = ""
+    locked: str = ""
+    group: str = ""
+
+
+def facts(error: CloudError) -> Facts:
+    """Read a message. Azure's texts are many; what does not fit is left to the reader."""
+    text = error.message
+    # Of a linked refusal, the action that is missing comes second, after the one that is there.
+    action = _first(r"action\(s\) '([^']+)'", text) or _first(r"perform action '([^']+)'", text)
+    scope = _first(r"linked scope\(s\) '([^']+)'", text) or _first(r"over scope '([^']+)'", text)
+    policy = _first(r'"policyAssignment":\s*\{"name":\s*"([^"]+)"', text) or _first(r"policy '([^'\[]+)'", text)
+    locked = _first(r"locked: '([^']+)'", text)
+    group = _first(r"/resourcegroups/([^/'\s]+)", f"{locked} {scope} {text}", re.IGNORECASE)
+    return Facts(action, scope, policy, locked, group)
+
+
+def _first(pattern: str, text: str, flags: int = 0) -> str:
+    found = re.search(pattern, text, flags)
+    return found.group(1) if found else ""
+
+
+def _login(_: Facts) -> str:
+    return LOGIN_HELP
+
+
+def role_help(scope: str) -> str:
+    """Which role is needed, and the line that gives it."""
+    where = "the subscription or the resource group"
+    place = scope or "/subscriptions/SUBSCRIPTION"
+    return (
+        f"the role Contributor on {where} allows it; an owner gives it by "
+        f"`az role assignment create --assignee YOU --role Contributor --scope {place}`"
+    )
+
+
+def _denied(found: Facts) -> str:
+    return role_help(_role_scope(found.scope))
+
+
+def _role_scope(scope: str) -> str:
+    """The group of a resource, or else its subscription: roles on single resources are of no use here."""
+    return _first(r"^(/subscriptions/[^/]+(?:/resourcegroups/[^/]+)?)", scope, re.IGNORECASE)
+
+
+def _policy(found: Facts) -> str:
+    named = f" `{found.policy}`" if found.policy else ""
+    return f"ask whoever keeps the policy{named} for an exemption, or change what it objects to, such as region or tags"
+
+
+def _locked(found: Facts) -> str:
+    group = f" --resource-group {found.group}" if found.group else ""
+    return f"`az lock list{group}` shows the lock; `az lock delete` removes it"
+
+
+def _fixed(text: str | None) -> Callable[[Facts], str | None]:
+    return lambda _: text
+
+
+Row = tuple[Code, str, Callable[[Facts], str | None]]
+
+TABLE: dict[Fault, Row] = {
+    Fault.LOGIN: (Code.LOGIN_FAILED, "not logged in to Azure", _login),
+    Fault.DENIED: (Code.NOT_ALLOWED, "not allowed", _denied),
+    Fault.POLICY: (Code.POLICY_DENIED, "forbidden by a policy", _policy),
+    Fault.LOCKED: (Code.LOCKED, "locked", _locked),
+    Fault.TERMS: (
+        Code.IMAGE_TERMS,
+        "the image's terms are not accepted",
+        _fixed("`acceptImageTerms: true` in the spec accepts them, if the subscription may buy in the marketplace"),
+    ),
+    Fault.CAPACITY: (
+        Code.NO_CAPACITY,
+        "no capacity",
+        _fixed("name more regions, zones or sizes in the spec; `gpuinfra sizes --with-quota` lists them"),
+    ),
+    Fault.QUOTA: (
+        Code.NO_QUOTA,
+        "not enough quota",
+        _fixed(f"`gpuinfra sizes --with-quota` shows where there is some; ask for more at {QUOTA_PAGE}"),
+    ),
+    Fault.THROTTLED: (Code.THROTTLED, "throttled by Azure", _fixed("try again in a few minutes")),
+    Fault.UNREACHABLE: (
+        Code.UNREACHABLE,
+        "Azure cannot be reached",
+        _fixed("look at the network, the proxy and GPUINFRA_ARM_ENDPOINT, and try again"),
+    ),
+    Fault.TIMEOUT: (Code.TIMED_OUT, "Azure took too long", _fixed("run the same command again: it goes on from there")),
+    Fault.BUSY: (Code.BUSY, "busy with something else", _fixed("try again in a moment")),
+    Fault.EXISTS: (
+        Code.BUSY,
+        "somebody else has just made it",
+        _fixed("run the same command again: it goes on from what is there"),
+    ),
+    Fault.ABSENT: (Code.REFUSED, "not found in Azure", _fixed(None)),
+    Fault.INTERRUPTED: (Code.REFUSED, "interrupted", _fixed("run the same command again: it goes on from there")),
+    Fault.OTHER: (Code.REFUSED, "refused by Azure", _fixed(None)),
+}
+_NO_SUBSCRIPTION_ROW: Row = (
+    Code.NO_SUBSCRIPTION,
+    "no such subscription",
+    _fixed("`az account list --output table` has those you can use; AZURE_SUBSCRIPTION_ID chooses one"),
+)
+
+
+def explain(error: CloudError, doing: str, *extra: str) -> Problem:
+    """The problem that a refusal is. `doing` says at what, such as `creating machine my-dsvm`; `extra` what holds."""
+    code, summary, help_of = _NO_SUBSCRIPTION_ROW if error.code in _NO_SUBSCRIPTION else TABLE[error.fault]
+    found = facts(error)
+    named = [f"missing is {found.action}" + (f" on {found.scope}" if found.scope else "")] if found.action else []
+    named += [f"the policy is `{found.policy}`"] if found.policy else []
+    note = "; ".join([f"{doing}: {_said(error)}", *named, *extra])
+    exit_code = Exit.INTERRUPTED if error.fault is Fault.INTERRUPTED else Exit.FAILED
+    return Problem(Diagnostic(code, summary, note=note, help=help_of(found)), exit_code=exit_code)
+
+
+def _said(error: CloudError) -> str:
+    message = error.message.rstrip(". ")
+    return message if message.startswith(error.code) else f"{error.code}: {message}"
+
+
+def not_allowed(missing: Iterable[str], subscription: str, group: str) -> Problem:
+    """Rights that are missing, known before the first write."""
+    actions = tuple(missing)
+    note = f"missing on the subscription and on resource group `{group}`: {', '.join(actions)}; nothing was created"
+    scope = f"/subscriptions/{subscription}" if subscription else ""
+    return Problem(Diagnostic(Code.NOT_ALLOWED, "not allowed", note=note, help=role_help(scope)))

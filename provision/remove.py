@@ -1,0 +1,85 @@
+"""Removes resources, the machine first, and sees that each is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gpuinfra.models.resource import Kind, Ref
+from provision.cloud import Cloud
+from provision.deadline import Deadline
+from provision.errors import CloudError, Fault
+from provision.journal import Journal
+from provision.patience import patiently, until
+from provision.progress import Progress
+from provision.steps import run_steps
+
+UNREACHABLE_SECONDS = 300.0
+REMOVE_SECONDS = 1200.0
+
+# The opposite of how they come to be: what uses another goes before it.
+_AFTER: dict[Kind, tuple[Kind, ...]] = {
+    Kind.MACHINE: (),
+    # As long as there is a machine, something has to stop it.
+    Kind.SCHEDULE: (Kind.MACHINE,),
+    Kind.DISK: (Kind.MACHINE,),
+    Kind.INTERFACE: (Kind.MACHINE,),
+    Kind.ADDRESS: (Kind.MACHINE, Kind.INTERFACE),
+    Kind.SECURITY: (Kind.MACHINE, Kind.INTERFACE),
+    Kind.NETWORK: (Kind.MACHINE, Kind.INTERFACE),
+    Kind.GROUP: tuple(kind for kind in Kind if kind is not Kind.GROUP),
+}
+
+
+def strangers(members: Iterable[str], going: Iterable[Ref], subscription: str) -> list[str]:
+    """Ids in a group that would stay when these go. What is inside of a resource, as an extension, goes with it."""
+    ids = [ref.id(subscription).casefold() for ref in going if ref.kind is not Kind.GROUP]
+    return [
+        member
+        for member in members
+        if not any(member.casefold() == each or member.casefold().startswith(f"{each}/") for each in ids)
+    ]
+
+
+def remove(cloud: Cloud, refs: Iterable[Ref], progress: Progress, journal: Journal, deadline: Deadline) -> None:
+    """Delete all of these, and see them gone. Absent is gone."""
+    refs = list(dict.fromkeys(refs))
+
+    def step(ref: Ref) -> Callable[[], None]:
+        return lambda: _remove(cloud, ref, progress, journal, deadline.within(REMOVE_SECONDS))
+
+    needs = {ref: [other for other in refs if other.kind in _AFTER[ref.kind]] for ref in refs}
+    run_steps({ref: step(ref) for ref in refs}, needs, cloud.interrupt)
+
+
+def _remove(cloud: Cloud, ref: Ref, progress: Progress, journal: Journal, deadline: Deadline) -> None:
+    progress.begin(str(ref), "deleting")
+    journal.intend("deleting", ref)
+    try:
+        _delete(cloud, ref, deadline)
+        _see_gone(cloud, ref, deadline)
+    except CloudError as error:
+        progress.fail(str(ref), error.code)
+        journal.failed("deleting", ref, error.code)
+        raise
+    progress.end(str(ref), "deleted")
+    journal.did("deleting", ref)
+
+
+def _delete(cloud: Cloud, ref: Ref, deadline: Deadline) -> None:
+    try:
+        patiently(
+            lambda: cloud.wait(cloud.delete(ref), deadline),
+            deadline,
+            cloud.interrupt.sleep,
+            unreachable_seconds=UNREACHABLE_SECONDS,
+        )
+    except CloudError as error:
+        # It may be the operation that is not found; whether the resource is gone is seen next.
+        if error.fault is not Fault.ABSENT:
+            raise
+
+
+def _see_gone(cloud: Cloud, ref: Ref, deadline: Deadline) -> None:
+    """Azure can say done and still show it for a moment; only a 404 is gone."""
+    if not until(lambda: cloud.look(ref) is None, deadline, cloud.interrupt.sleep):
+        raise CloudError(Fault.TIMEOUT, "StillThere", "deleted, and Azure still shows it", subject=str(ref))

@@ -1,0 +1,28 @@
+"""The public address: static, so that it stays the same while the machine is off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuinfra.models.plan import Difference
+from gpuinfra.models.resource import Kind, Resource
+from provision.cloud import Part
+from provision.resources.common import missing_tags, place, resource, with_others
+from provision.setting import Setting
+
+
+def desired(setting: Setting) -> Resource:
+    """Standard: the Basic kind can be had no longer."""
+    properties = {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"}
+    return resource(setting, Kind.ADDRESS, properties, sku={"name": "Standard"})
+
+
+def update(wanted: Resource, part: Part) -> Resource:
+    """Tags alone: the rest was chosen at its making, and Azure refuses to hear some of it again."""
+    return Resource(wanted.ref, {"tags": with_others(part, wanted.body["tags"])})
+
+
+def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+    """Kind and allocation were chosen at its making; only tags can be changed."""
+    yield from place(wanted, part)
+    yield from missing_tags(wanted, part)

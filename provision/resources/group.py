@@ -1,0 +1,30 @@
+"""The resource group. One that is there and not ours is used, and never changed or deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuinfra.models.plan import Difference
+from gpuinfra.models.resource import Kind, Resource
+from provision import tags
+from provision.cloud import Part
+from provision.resources.common import missing_tags, whole_update
+from provision.setting import Setting
+
+
+def desired(setting: Setting) -> Resource:
+    """A group says where its own records are kept; what is in it may be anywhere."""
+    body = {"location": setting.candidate.region, "tags": {**setting.spec.tags, tags.NAME: setting.spec.name}}
+    return Resource(setting.ref(Kind.GROUP), body)
+
+
+def update(wanted: Resource, part: Part) -> Resource:
+    """A group's own place cannot be changed, and matters to nobody."""
+    tagged = whole_update(wanted, part)
+    return Resource(wanted.ref, {**tagged.body, "location": part.body["location"]})
+
+
+def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+    """Only tags, and only of a group that is ours."""
+    if tags.belongs_to(part.tags, wanted.body["tags"][tags.NAME]):
+        yield from missing_tags(wanted, part)

@@ -1,0 +1,171 @@
+"""The virtual machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuinfra.models.images import ALIASES
+from gpuinfra.models.plan import Difference
+from gpuinfra.models.receipt import stamp
+from gpuinfra.models.resource import Kind, Resource
+from gpuinfra.models.spec import Spec
+from provision import tags
+from provision.cloud import Part
+from provision.cloud_init import custom_data
+from provision.lifecycle.hours import to_tag
+from provision.resources.common import place, with_others
+from provision.setting import Setting
+
+
+def desired(setting: Setting) -> Resource:
+    """All of the machine, its disk included."""
+    spec, candidate = setting.spec, setting.candidate
+    interface = {"id": setting.id(Kind.INTERFACE), "properties": {"primary": True, "deleteOption": "Delete"}}
+    properties = {
+        "hardwareProfile": {"vmSize": candidate.size},
+        "storageProfile": {"imageReference": image_reference(spec), "osDisk": _disk(setting)},
+        "osProfile": _system(setting),
+        "networkProfile": {"networkInterfaces": [interface]},
+        **_spot(spec),
+    }
+    body = {"location": candidate.region, "tags": _tags(setting), "properties": properties}
+    if candidate.zone:
+        body["zones"] = [candidate.zone]
+    if plan := setting.image_plan:
+        body["plan"] = {"publisher": plan.publisher, "name": plan.name, "product": plan.product}
+    secrets = {"osProfile": {"customData": custom_data(setting.host_key)}}
+    return Resource(setting.ref(Kind.MACHINE), body, secrets)
+
+
+def image_reference(spec: Spec) -> dict[str, str]:
+    """The image as Azure names it."""
+    publisher, offer, sku, version = ALIASES.get(spec.image, spec.image).split(":")
+    return {"publisher": publisher, "offer": offer, "sku": sku, "version": version}
+
+
+def _disk(setting: Setting) -> dict[str, Any]:
+    disk = setting.spec.disk
+    return {
+        "name": setting.ref(Kind.DISK).name,
+        "createOption": "FromImage",
+        "caching": "ReadWrite",
+        "diskSizeGB": disk.size_gib,
+        "managedDisk": {"storageAccountType": disk.sku},
+        "deleteOption": "Delete",
+    }
+
+
+def _system(setting: Setting) -> dict[str, Any]:
+    username = setting.spec.admin.username
+    key = {"path": f"/home/{username}/.ssh/authorized_keys", "keyData": setting.public_key}
+    return {
+        "computerName": setting.spec.name,
+        "adminUsername": username,
+        "linuxConfiguration": {"disablePasswordAuthentication": True, "ssh": {"publicKeys": [key]}},
+    }
+
+
+def _spot(spec: Spec) -> dict[str, Any]:
+    if spec.priority != "spot":
+        return {}
+    # -1: evicted for want of room only, never for the price.
+    price = -1 if spec.spot.max_price is None else spec.spot.max_price
+    return {"priority": "Spot", "evictionPolicy": "Deallocate", "billingProfile": {"maxPrice": price}}
+
+
+def _tags(setting: Setting) -> dict[str, str]:
+    spec, lease = setting.spec, setting.lease
+    found = {
+        **spec.tags,
+        tags.NAME: spec.name,
+        tags.DIGEST: spec.digest(),
+        tags.ON_SINCE: stamp(lease.on_since) or "",
+        tags.LEASE_UNTIL: stamp(lease.until) or "",
+        tags.HOST_KEY: setting.host_key.public,
+        tags.TARGET: spec.target_name,
+    }
+    hours = to_tag(spec.lifecycle.hours) if spec.lifecycle.hours else None
+    return {**found, tags.HOURS: hours} if hours else found
+
+
+def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+    """What cannot be changed replaces the machine: disk, address and all."""
+    yield from place(wanted, part)
+    own, found = wanted.body["properties"], part.properties
+    old_zone, new_zone = (part.body.get("zones") or [None])[0], (wanted.body.get("zones") or [None])[0]
+    if new_zone and old_zone != new_zone:
+        yield Difference("zone", old_zone or "none", new_zone, replaces=True)
+    old, new = (each["storageProfile"].get("imageReference") or {} for each in (found, own))
+    if not _same_image(old, new):
+        yield Difference("image", _image(old), _image(new), replaces=True)
+    old_user, new_user = (each.get("osProfile", {}).get("adminUsername") for each in (found, own))
+    if old_user != new_user:
+        yield Difference("username", str(old_user), str(new_user), replaces=True)
+    priorities = [str(each.get("priority") or "Regular") for each in (found, own)]
+    if priorities[0] != priorities[1]:
+        yield Difference("priority", priorities[0].lower(), priorities[1].lower(), replaces=True)
+    yield from _in_place(wanted, part)
+
+
+def _in_place(wanted: Resource, part: Part) -> Iterator[Difference]:
+    own, found = wanted.body["properties"], part.properties
+    old, new = found["hardwareProfile"]["vmSize"], own["hardwareProfile"]["vmSize"]
+    if old.casefold() != new.casefold():
+        yield Difference("size", old, new, needs_off=True)
+    if own.get("priority") == "Spot" and str(found.get("priority")) == "Spot":
+        prices = [(each.get("billingProfile") or {}).get("maxPrice") for each in (found, own)]
+        if prices[0] != prices[1]:
+            yield Difference("spot price", str(prices[0]), str(prices[1]), needs_off=True)
+    for name in sorted({*_ours(wanted), *_outlived(wanted, part)}):
+        old_value, value = tags.get(part.tags, name), wanted.body["tags"].get(name, "")
+        if old_value != value:
+            yield _tag_difference(name, old_value, value)
+
+
+def _ours(wanted: Resource) -> dict[str, str]:
+    """The tags that say what the spec says. The host key is the machine's own: it was given once, at its making."""
+    return {name: value for name, value in wanted.body["tags"].items() if name != tags.HOST_KEY}
+
+
+def _outlived(wanted: Resource, part: Part) -> list[str]:
+    """Tags of ours that the spec gives no reason for any more."""
+    return [name for name in (tags.HOURS,) if name not in wanted.body["tags"] and tags.get(part.tags, name)]
+
+
+def _tag_difference(name: str, old: str, new: str) -> Difference:
+    match name:
+        case tags.LEASE_UNTIL:
+            return Difference("lease until", old or "none", new)
+        case tags.ON_SINCE:
+            return Difference("on since", old or "never", new)
+        case tags.DIGEST:
+            return Difference("spec", old.removeprefix("sha256:")[:8] or "none", new.removeprefix("sha256:")[:8])
+        case _:
+            return Difference(f"tag {name}", old or "none", new or "none")
+
+
+def update(wanted: Resource, part: Part) -> Resource:
+    """The body of a change in place: nothing that Azure would refuse to hear again."""
+    outlived = {name.casefold() for name in _outlived(wanted, part)}
+    kept = {name: value for name, value in with_others(part, _ours(wanted)).items() if name.casefold() not in outlived}
+    properties: dict[str, Any] = {}
+    own = wanted.body["properties"]
+    if own["hardwareProfile"]["vmSize"].casefold() != part.properties["hardwareProfile"]["vmSize"].casefold():
+        properties["hardwareProfile"] = own["hardwareProfile"]
+    if "billingProfile" in own and own["billingProfile"] != part.properties.get("billingProfile"):
+        properties["billingProfile"] = own["billingProfile"]
+    body: dict[str, Any] = {"tags": kept}
+    return Resource(wanted.ref, {**body, "properties": properties} if properties else body)
+
+
+def _same_image(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    names = ("publisher", "offer", "sku")
+    if any(str(old.get(name)).casefold() != str(new.get(name)).casefold() for name in names):
+        return False
+    # `latest` meant something when the machine was made; that there is a later one is no reason to lose it.
+    return new["version"] == "latest" or new["version"] in {old.get("version"), old.get("exactVersion")}
+
+
+def _image(reference: dict[str, Any]) -> str:
+    return ":".join(str(reference.get(name) or "?") for name in ("publisher", "offer", "sku", "version"))

@@ -1,0 +1,46 @@
+"""The virtual network, with the one subnet that the machine is in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuinfra.models.plan import Difference
+from gpuinfra.models.resource import Kind, Resource
+from provision.cloud import Part
+from provision.resources.common import missing_tags, place, resource, whole_update
+from provision.setting import Setting
+
+SUBNET = "machines"
+RANGE = "10.77.0.0/24"
+
+
+def desired(setting: Setting) -> Resource:
+    """A network of its own: nothing else is in it, so any range will do."""
+    subnet = {"name": SUBNET, "properties": {"addressPrefix": RANGE}}
+    return resource(setting, Kind.NETWORK, {"addressSpace": {"addressPrefixes": [RANGE]}, "subnets": [subnet]})
+
+
+def subnet_id(setting: Setting) -> str:
+    """What an interface names to be in the network."""
+    return f"{setting.id(Kind.NETWORK)}/subnets/{SUBNET}"
+
+
+def update(wanted: Resource, part: Part) -> Resource:
+    """With all that others have put into it: a body without their subnets would remove them."""
+    tagged, found = whole_update(wanted, part), part.properties.get("subnets") or []
+    missing = [subnet for subnet in wanted.body["properties"]["subnets"] if subnet["name"] not in _names(found)]
+    properties = {**part.properties, "subnets": [*found, *missing]}
+    return Resource(wanted.ref, {**tagged.body, "properties": properties})
+
+
+def _names(subnets: list[dict[str, Any]]) -> set[str]:
+    return {str(subnet.get("name")) for subnet in subnets}
+
+
+def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+    """Its subnet may be missing; what others added to the network is left alone."""
+    yield from place(wanted, part)
+    if SUBNET not in _names(part.properties.get("subnets") or []):
+        yield Difference(f"subnet {SUBNET}", "missing", RANGE)
+    yield from missing_tags(wanted, part)

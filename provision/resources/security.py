@@ -1,0 +1,59 @@
+"""The network security group: SSH from the addresses that the spec names, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuinfra.models.plan import Difference
+from gpuinfra.models.resource import Kind, Resource
+from provision.cloud import Part
+from provision.resources.common import missing_tags, place, resource, whole_update
+from provision.setting import Setting
+
+RULE = "ssh"
+
+update = whole_update
+
+
+def desired(setting: Setting) -> Resource:
+    """One rule; what no rule allows, Azure's own defaults refuse."""
+    rule = {
+        "priority": 100,
+        "direction": "Inbound",
+        "access": "Allow",
+        "protocol": "Tcp",
+        "sourceAddressPrefixes": list(setting.sources),
+        "sourcePortRange": "*",
+        "destinationAddressPrefix": "*",
+        "destinationPortRange": "22",
+    }
+    return resource(setting, Kind.SECURITY, {"securityRules": [{"name": RULE, "properties": rule}]})
+
+
+def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+    """Other sources, a changed rule, or rules that somebody added."""
+    yield from place(wanted, part)
+    rules = {rule["name"]: rule["properties"] for rule in part.properties.get("securityRules") or []}
+    (own,) = (rule["properties"] for rule in wanted.body["properties"]["securityRules"])
+    found = rules.pop(RULE, None)
+    old, new = _sources(found), _sources(own)
+    if old != new:
+        yield Difference("ssh from", ", ".join(old) or "nowhere", ", ".join(new))
+    elif found is not None and _rest(found, own) != _rest(own, own):
+        yield Difference("rule ssh", "changed by hand", "as the spec says")
+    for name in sorted(rules):
+        yield Difference(f"rule {name}", "added by hand", "removed")
+    yield from missing_tags(wanted, part)
+
+
+def _sources(rule: dict[str, Any] | None) -> list[str]:
+    if rule is None:
+        return []
+    one = rule.get("sourceAddressPrefix")
+    many = list(rule.get("sourceAddressPrefixes") or []) or ([one] if one else [])
+    return sorted(text if "/" in text or not text[:1].isdigit() else f"{text}/32" for text in many)
+
+
+def _rest(rule: dict[str, Any], wanted: dict[str, Any]) -> dict[str, str]:
+    return {name: str(rule.get(name)).casefold() for name in wanted if not name.startswith("sourceAddress")}

@@ -1,0 +1,35 @@
+"""Our tags: how a resource says that it is ours, and what has to be known of a machine without its spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+NAME = "gpuinfra:name"
+DIGEST = "gpuinfra:spec-digest"
+LEASE_UNTIL = "gpuinfra:lease-until"
+ON_SINCE = "gpuinfra:on-since"
+HOURS = "gpuinfra:hours"
+HOST_KEY = "gpuinfra:host-key"
+TARGET = "gpuinfra:target"
+PROTECT = "gpuinfra:protect"
+
+
+def belongs_to(tags: Mapping[str, str] | None, machine: str) -> bool:
+    """Whether a resource with these tags was made for this machine. Azure does not see case in names."""
+    return get(tags, NAME).casefold() == machine.casefold()
+
+
+def get(tags: Mapping[str, str] | None, name: str) -> str:
+    """A tag's value, or nothing. Azure keeps the case of a tag's name, but does not see it."""
+    found = (value for key, value in (tags or {}).items() if key.casefold() == name.casefold())
+    return next(found, "")
+
+
+def moment(tags: Mapping[str, str] | None, name: str) -> datetime | None:
+    """A tag that holds a moment; None where it holds none that can be read."""
+    try:
+        found = datetime.fromisoformat(get(tags, name))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

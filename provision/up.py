@@ -1,0 +1,227 @@
+"""Makes Azure match the file, from any state, at the first place where it can be had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from gpuinfra.diagnostics import Exit, Problem
+from gpuinfra.models.candidate import Candidate, Passed, Reason
+from gpuinfra.models.plan import Action, Plan, Price
+from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.spec import Spec
+from provision import lease, tags
+from provision.apply import Applying
+from provision.cloud import Cloud, Observed
+from provision.deadline import Deadline
+from provision.errors import CloudError
+from provision.host_key import new_host_key
+from provision.journal import Journal
+from provision.market import Market, Prices
+from provision.observe import observe_settled
+from provision.place import actual_place, present_place
+from provision.plan import make_plan, never_lived
+from provision.preflight import Preflight, no_candidate, preflight
+from provision.problems import explain
+from provision.progress import Progress
+from provision.remove import remove, strangers
+from provision.residue import address_per_month, disk_per_month
+from provision.setting import HostKey, Setting
+
+# What goes with a machine.
+_PLACED = (Kind.MACHINE, Kind.DISK, Kind.INTERFACE, Kind.ADDRESS)
+
+CLEAR_UP_SECONDS = 1800.0
+
+
+@dataclass(frozen=True)
+class Up:
+    """What came of it."""
+
+    plan: Plan
+    """What was done, where it was done, and where it could not be."""
+    observed: Observed | None
+    """What there is now; None where there is no machine, as the spec says."""
+    lease_until: datetime | None = None
+
+
+@dataclass
+class Bringing:
+    """One machine on its way up."""
+
+    spec: Spec
+    cloud: Cloud
+    market: Market
+    sources: tuple[str, ...]
+    public_key: str
+    progress: Progress
+    journal: Journal
+    deadline: Deadline
+    host_key: HostKey = field(default_factory=new_host_key)
+    _made: list[Ref] = field(default_factory=list)
+    """What this run has made, over all candidates that it has tried."""
+
+    # Planning
+
+    def plan(self) -> Plan:
+        """What `up` would do, at the place where it would begin. Nothing is written."""
+        try:
+            observed = self.cloud.observe(self.spec.name, self.spec.group_name)
+            place, checked = self._places(observed)
+            return self._plan(place[0], observed, checked)
+        except CloudError as error:
+            raise explain(error, f"planning {self.spec.name}") from error
+
+    def _places(self, observed: Observed) -> tuple[tuple[Candidate, ...], Preflight | None]:
+        """Where to try, in order. A machine that is there and may stay as it is needs no preflight."""
+        present, machine = present_place(self.spec, observed), observed.part(Kind.MACHINE)
+        held = actual_place(machine) if machine else None
+        if self.spec.power == "deallocated":
+            return (held or Candidate(self.spec.regions[0], self.spec.candidate_sizes[0]),), None
+        anew = present is None or _replaces_machine(make_plan(self._setting(present, observed, None), observed))
+        if present and held and not anew and present.size.casefold() == held.size.casefold():
+            return (present,), None
+        checked = preflight(self.market, self.spec, self.deadline, self.progress, held)
+        if present is None:
+            return checked.viable, checked
+        if anew:
+            # Where it was is as good a place as any that the spec names.
+            return tuple(sorted(checked.viable, key=lambda each: each != present)), checked
+        if present not in checked.viable:
+            raise no_candidate(self.spec, checked.passed, f"{self.spec.name} was not changed")
+        return (present,), checked
+
+    def _plan(self, candidate: Candidate, observed: Observed, checked: Preflight | None) -> Plan:
+        setting = self._setting(candidate, observed, checked)
+        price = self._price(candidate, checked)
+        plan = make_plan(setting, observed, price)
+        if _replaces_machine(plan):
+            # The new machine is switched on when it is made, and not when the old one was.
+            fresh = replace(setting, lease=lease.decide(self.spec, None, self.cloud.now()))
+            plan = make_plan(fresh, observed, price)
+        return replace(plan, passed=checked.passed if checked else ())
+
+    def _setting(self, candidate: Candidate, observed: Observed, checked: Preflight | None) -> Setting:
+        image = checked.image.get(candidate.region) if checked else None
+        return Setting(
+            spec=self.spec,
+            candidate=candidate,
+            subscription=self.cloud.subscription,
+            sources=self.sources,
+            public_key=self.public_key,
+            host_key=self.host_key,
+            lease=lease.decide(self.spec, observed.part(Kind.MACHINE), self.cloud.now()),
+            image_plan=image.plan if image else None,
+        )
+
+    def _price(self, candidate: Candidate, checked: Preflight | None) -> Price:
+        spec = self.spec
+        prices = checked.prices if checked else Prices()
+        per_hour = prices.price(candidate.size, candidate.region, spot=spec.priority == "spot")
+        if per_hour is None and checked is None:
+            per_hour = self.market.price(candidate.size, candidate.region, spot=spec.priority == "spot")
+        return Price(per_hour, disk_per_month(spec.disk.size_gib, spec.disk.sku), address_per_month())
+
+    # Doing
+
+    def up(self, consent: Callable[[Plan], None]) -> Up:
+        """Do it. `consent` is asked before anything is lost, and raises where it is not given."""
+        try:
+            observed = observe_settled(self.cloud, self.spec.name, self.spec.group_name, self.progress, self.deadline)
+            places, checked = self._places(observed)
+        except CloudError as error:
+            raise explain(error, f"looking at {self.spec.name}") from error
+        passed = list(checked.passed) if checked else []
+        for number, candidate in enumerate(places):
+            plan = self._plan(candidate, observed, checked)
+            if plan.loses and number == 0:
+                consent(plan)
+            if not plan.is_empty:
+                self._prepare(checked)
+                failure = self._try(plan, observed, places[number + 1 :])
+                if failure:
+                    reason = Reason(failure.code, failure.message)
+                    passed.append(Passed(candidate, (reason,)))
+                    self.progress.note(f"{candidate} is passed over: {failure.code}")
+                    observed = self.cloud.observe(self.spec.name, self.spec.group_name)
+                    continue
+            return self._outcome(plan, passed)
+        raise no_candidate(self.spec, passed, "what this run had created was deleted again")
+
+    def _prepare(self, checked: Preflight | None) -> None:
+        if checked is None:
+            return
+        try:
+            for namespace in checked.unregistered:
+                self.progress.begin(f"provider {namespace}", "registering")
+                self.market.register(namespace, self.deadline)
+                self.progress.end(f"provider {namespace}", "registered")
+            for image in checked.image.values():
+                if image.plan and image.terms_accepted is False and self.spec.accept_image_terms:
+                    self.market.accept_terms(image.plan)
+        except CloudError as error:
+            raise explain(error, "preparing the subscription", "nothing was created") from error
+
+    def _try(self, plan: Plan, before: Observed, rest: Sequence[Candidate]) -> CloudError | None:
+        """Carry the plan out. None is success; an error that another candidate may not have is given back."""
+        applying = Applying(self.cloud, self.progress, self.journal, self.deadline)
+        try:
+            applying.apply(plan)
+        except CloudError as error:
+            self._made += applying.created
+            doing = error.subject or plan.name
+            machine = before.part(Kind.MACHINE)
+            if machine and not never_lived(before) and not _replaces_machine(plan):
+                raise explain(error, doing, f"{plan.name} is kept; `gpuinfra status` shows its state") from error
+            moves_on = error.moves_on and bool(rest)
+            same_region = moves_on and plan.candidate is not None and rest[0].region == plan.candidate.region
+            self._undo(error, moves_on=moves_on, same_region=same_region)
+            if error.moves_on:
+                return error
+            raise explain(error, doing, "what this run had created was deleted again") from error
+        return None
+
+    def _undo(self, cause: CloudError, *, moves_on: bool, same_region: bool) -> None:
+        """Delete what a failed try made, and see it gone: nothing is left that nobody asked for."""
+        self.progress.note(f"{cause.code}: deleting what was created")
+        deadline = self.cloud.grant(CLEAR_UP_SECONDS)
+        observed = self.cloud.observe(self.spec.name, self.spec.group_name)
+        gone = list(dict.fromkeys(self._made))
+        machine = observed.part(Kind.MACHINE)
+        if machine and observed.is_ours(machine) and (never_lived(observed) or machine.ref in gone):
+            gone += [ref for kind in _PLACED if (part := observed.part(kind)) and (ref := part.ref) not in gone]
+        if same_region:
+            # The next try can have the network; what hangs on a machine goes with it.
+            gone = [ref for ref in gone if machine and ref.kind in _PLACED]
+        if moves_on or self._holds_others(gone, observed):
+            gone = [ref for ref in gone if ref.kind is not Kind.GROUP]
+        try:
+            remove(self.cloud, gone, self.progress, self.journal, deadline)
+            self._made = [ref for ref in self._made if ref not in gone]
+        except CloudError as error:
+            problem = explain(error, f"deleting {error.subject} after {cause.code}", "it may be billed")
+            raise Problem(
+                *explain(cause, cause.subject or self.spec.name).diagnostics,
+                *problem.diagnostics,
+                exit_code=Exit.LEFT_BEHIND,
+            ) from error
+
+    def _holds_others(self, gone: Sequence[Ref], observed: Observed) -> bool:
+        """Whether the group has something in it that is not about to go."""
+        if not any(ref.kind is Kind.GROUP for ref in gone):
+            return False
+        ours = [*gone, *(part.ref for part in observed.ours())]
+        return bool(strangers(self.cloud.members(self.spec.group_name), ours, self.cloud.subscription))
+
+    def _outcome(self, plan: Plan, passed: Sequence[Passed]) -> Up:
+        plan = replace(plan, passed=tuple(passed))
+        observed = self.cloud.observe(self.spec.name, self.spec.group_name)
+        machine = observed.part(Kind.MACHINE)
+        if machine is None:
+            return Up(plan, None)
+        return Up(plan, observed, tags.moment(machine.tags, tags.LEASE_UNTIL))
+
+
+def _replaces_machine(plan: Plan) -> bool:
+    return any(change.ref.kind is Kind.MACHINE and change.action is Action.REPLACE for change in plan.changes)

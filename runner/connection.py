@@ -1,0 +1,83 @@
+"""The port to a machine: what a job asks of it, and how that can fail.
+
+ConnectError
+├── Unreachable         nobody answers, or not yet: it may pass
+├── HostKeyInvalid      the key that is expected is no key
+├── HostKeyMismatch     another machine answers, or this one with another key: nothing was sent to it
+├── LoginRefused        the machine takes none of the keys: it may pass while it boots
+│   └── KeyUnusable     the right key is locked, or there is none to try: it does not pass by itself
+├── TimedOut            a command did not end in time; the connection is as good as before
+└── Broken              the connection is lost
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class ConnectError(Exception):
+    """A machine that cannot be used; `help` is what to do about it."""
+
+    def __init__(self, reason: str, help: str | None = None) -> None:  # noqa: A002 the diagnostic's own word
+        super().__init__(reason)
+        self.help = help
+
+
+class Unreachable(ConnectError):  # noqa: N818 a state of things
+    """Nobody answers, or not yet."""
+
+
+class HostKeyInvalid(ConnectError):  # noqa: N818
+    """What the target says about the machine's host key is no public key."""
+
+
+class HostKeyMismatch(ConnectError):  # noqa: N818
+    """The machine shows another host key than the one it was given when it was made."""
+
+    def __init__(self, where: str, expected: str, shown: str | None) -> None:
+        super().__init__(
+            f"{where} shows the host key {shown}, expected {expected}"
+            if shown
+            else f"{where} has no host key of the kind that is expected, {expected}",
+            "something else answers there, or somebody replaced the machine's keys; nothing was sent to it",
+        )
+        self.expected, self.shown = expected, shown
+        """Fingerprints, as `ssh-keygen -l` prints them; None where no key of the kind is there."""
+
+
+class LoginRefused(ConnectError):  # noqa: N818
+    """The machine takes none of the keys that it was offered."""
+
+
+class KeyUnusable(LoginRefused):
+    """There is no key to offer, or the right one is locked."""
+
+
+class TimedOut(ConnectError):  # noqa: N818
+    """A command did not end in time. It may still be running."""
+
+
+class Broken(ConnectError):  # noqa: N818
+    """The connection is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A command that has ended. Output that is not UTF-8 has replacement characters."""
+
+    exit_code: int
+    """The command's own; -1 where a signal ended it."""
+    stdout: str
+    stderr: str
+
+
+class Connection(Protocol):
+    """A machine that takes commands. Every method raises ConnectError and nothing else."""
+
+    def run(self, command: Sequence[str] | str, *, timeout: float) -> Completed:
+        """Run it to its end, with nothing to read. A list is run word by word, text is read by the user's shell."""
+
+    def close(self) -> None:
+        """Hang up. To do so twice is no error."""

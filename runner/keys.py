@@ -1,0 +1,134 @@
+"""The private keys that a login can be tried with, the likeliest first."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import os
+import shlex
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paramiko
+from cryptography.exceptions import UnsupportedAlgorithm
+from paramiko.agent import AgentKey, AgentSSH
+from paramiko.pkey import UnknownKeyType
+
+# The names under which `ssh-keygen` saves a key if nobody says otherwise.
+DEFAULT_NAMES = ("id_ed25519", "id_ecdsa", "id_rsa")
+
+
+class Keys:
+    """The identity, the SSH agent's keys, the user's default ones: each looked for when its turn comes, and once."""
+
+    def __init__(self, identity: str | None, timeout: float) -> None:
+        self._identity, self._timeout = Path(identity) if identity else None, timeout
+        self._agent: _Agent | None = None
+        self.trouble: UnusableError | None = None
+        """What is wrong with the identity, once it was looked at, unless the agent has it."""
+
+    def __iter__(self) -> Iterator[tuple[str, paramiko.PKey]]:
+        """Each key with where it is from."""
+        seen: set[bytes] = set()
+        for source, key in self._all():
+            if key.asbytes() not in seen:
+                seen.add(key.asbytes())
+                yield source, key
+
+    def _all(self) -> Iterator[tuple[str, paramiko.PKey]]:
+        wanted: bytes | None = None
+        if self._identity:
+            try:
+                yield str(self._identity), load(self._identity)
+            except UnusableError as error:
+                self.trouble, wanted = error, _public_half(self._identity)
+        self._agent = _Agent(self._timeout)
+        # It may hold the very key whose file is locked; that one first, for a machine lets nobody try many.
+        held = sorted(self._agent.signers(), key=lambda key: key.asbytes() != wanted)
+        if wanted and held and held[0].asbytes() == wanted:
+            self.trouble = None
+        yield from (("the SSH agent", key) for key in held)
+        for file in _default_files():
+            with contextlib.suppress(UnusableError):
+                yield str(file), load(file)
+
+    def close(self) -> None:
+        """The agent signs no more."""
+        if self._agent:
+            self._agent.close()
+
+
+class UnusableError(Exception):
+    """A private key that cannot be used by itself; `help` is what to do about it."""
+
+    def __init__(self, reason: str, help: str | None = None) -> None:  # noqa: A002 the diagnostic's own word
+        super().__init__(reason)
+        self.help = help
+
+
+def load(file: Path) -> paramiko.PKey:
+    """The private key in a file."""
+    unlock = f"let the SSH agent have it for this session: ssh-add {shlex.quote(str(file))}"
+    try:
+        key = paramiko.PKey.from_path(file)
+    except OSError as error:
+        raise UnusableError(f"`{file}` cannot be read: {error.strerror}") from error
+    except (TypeError, paramiko.PasswordRequiredException) as error:
+        # A TypeError is how `cryptography` says that there is a passphrase.
+        raise UnusableError(
+            f"`{file}` is locked by a passphrase, and the SSH agent does not have it", unlock
+        ) from error
+    except (ValueError, UnsupportedAlgorithm, paramiko.SSHException, UnknownKeyType) as error:
+        raise UnusableError(f"`{file}` is not a private key of a kind that is known here", unlock) from error
+    # A certificate beside the key would be shown instead of it, and the machine knows the key alone.
+    key.public_blob = None
+    return key
+
+
+def _default_files() -> Iterator[Path]:
+    try:
+        folder = Path.home() / ".ssh"
+    except RuntimeError:  # nobody knows where the user lives
+        return
+    yield from (folder / name for name in DEFAULT_NAMES if (folder / name).is_file())
+
+
+def _public_half(identity: Path) -> bytes | None:
+    with contextlib.suppress(OSError, ValueError, IndexError, binascii.Error):
+        return base64.b64decode(Path(f"{identity}.pub").read_text("utf-8").split()[1])
+    return None
+
+
+class _Agent(AgentSSH):
+    """The user's SSH agent, if there is one. Unlike paramiko's own it never makes anybody wait for ever."""
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__()
+        self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._link.settimeout(timeout)
+        # An agent that is gone, or that talks nonsense, is none.
+        with contextlib.suppress(Exception):
+            self._link.connect(os.environ["SSH_AUTH_SOCK"])
+            self._connect(self._link)  # type: ignore[attr-defined]  # for subclasses; it is how paramiko's own does it
+
+    def signers(self) -> list[_Signer]:
+        """The keys that it holds."""
+        return [_Signer(self, key.blob, key.comment) for key in self.get_keys()]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._link.close()
+
+
+class _Signer(AgentKey):
+    """A key that the agent holds. One that it will not sign with, as when its user says no, is one that is refused."""
+
+    def sign_ssh_data(self, data: Any, algorithm: str | None = None) -> Any:
+        """The agent's signature, or none. An exception would end the whole connection, and with it the other keys."""
+        try:
+            return super().sign_ssh_data(data, algorithm)
+        except (paramiko.SSHException, OSError):
+            return b""

@@ -1,0 +1,72 @@
+"""What `nvidia-smi` answers, and what it means when it does not."""
+
+from __future__ import annotations
+
+from gpuinfra.models.gpu import GpuFacts
+from runner.connection import Completed, Connection
+
+FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
+# Drivers before 510 do not know it.
+NEWEST_FIELD = "compute_cap"
+# The word by which what is not real says so.
+SIMULATED = "simulated"
+
+# What the tool prints when something is wrong, and what that comes from.
+DIAGNOSES = (
+    ("couldn't communicate with the NVIDIA driver", "the NVIDIA driver is not loaded"),
+    ("Driver/library version mismatch", "the NVIDIA driver was updated while it was loaded; restart the machine"),
+    ("No devices were found", "the NVIDIA driver finds no GPU"),
+    ("Unable to determine the device handle", "the GPU has fallen off the bus; restart the machine"),
+    ("not found", "nvidia-smi is not installed: the image has no NVIDIA driver"),
+)
+
+
+class NoGpuError(Exception):
+    """No GPU that works: why, in the tool's own words."""
+
+
+def ask(connection: Connection, timeout: float) -> GpuFacts:
+    """The machine's GPUs, one at least."""
+    done = connection.run(query(FIELDS), timeout=timeout)
+    if done.exit_code and f'"{NEWEST_FIELD}" is not a valid field' in done.stdout:
+        done = connection.run(query(FIELDS[:-1]), timeout=timeout)
+    if done.exit_code:
+        raise NoGpuError(diagnosis(done))
+    facts = parse(done.stdout)
+    if facts is None:
+        raise NoGpuError(diagnosis(done))
+    return facts
+
+
+def query(fields: tuple[str, ...]) -> list[str]:
+    """The command that asks for these fields."""
+    return ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+
+
+def parse(output: str) -> GpuFacts | None:
+    """A line a GPU: `Tesla T4, 535.161.08, 15360 MiB, 7.5`. None where there is no such line."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines() if line.strip()]
+    if not rows or any(len(row) not in {3, 4} for row in rows):
+        return None
+    return GpuFacts(
+        models=tuple(row[0] for row in rows),
+        driver=rows[0][1],
+        memory_mib=tuple(_mebibytes(row[2]) for row in rows),
+        compute_capabilities=tuple(row[3] if len(row) > 3 else None for row in rows),
+        simulated=SIMULATED in output,
+    )
+
+
+def _mebibytes(cell: str) -> int | None:
+    # `[N/A]` where the driver cannot tell.
+    number = cell.removesuffix("MiB").strip()
+    return int(number) if number.isdecimal() else None
+
+
+def diagnosis(done: Completed) -> str:
+    """The cause, where it is a known one, and what the tool said."""
+    lines = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines()]
+    said = " ".join(line for line in lines if line)[:300] or "nothing"
+    cause = next((cause for words, cause in DIAGNOSES if words in said), None)
+    told = f"nvidia-smi ended with {done.exit_code} and said: {said}"
+    return f"{cause}; {told}" if cause else told

@@ -1,0 +1,536 @@
+"""A cloud in memory that does at once what it is told, a market that has everything, and machines to try on them."""
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+from gpuinfra.models.base import Model
+from gpuinfra.models.candidate import Candidate
+from gpuinfra.models.offer import Offer, Quota
+from gpuinfra.models.plan import Change, Plan
+from gpuinfra.models.resource import Kind, Ref, Resource
+from gpuinfra.models.spec import Spec
+from provision import lease, tags
+from provision.apply import Applying
+from provision.cloud import Act, Observed, Operation, Part, same
+from provision.deadline import Deadline
+from provision.errors import CloudError, Fault
+from provision.interrupt import Interrupt
+from provision.journal import Journal
+from provision.market import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
+from provision.names import ref_of
+from provision.plan import make_plan
+from provision.progress import Silent
+from provision.resources import MODULES
+from provision.setting import HostKey, Lease, Setting
+from provision.up import Bringing
+
+NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
+SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
+NAME, GROUP = "my-dsvm", "gpuinfra-my-dsvm"
+SMALL, LARGE = "Standard_NC4as_T4_v3", "Standard_NC8as_T4_v3"
+FAMILY, CORES = "Standard NCASv3_T4 Family", {SMALL: 4, LARGE: 8}
+KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'a' * 43} me@here"
+HOST_KEY = HostKey("ssh-ed25519 AAAAhost", "the private half")
+HOURS = {"timezone": "America/Chicago", "on": ("mon-fri 08:00-19:00",)}
+
+CAPACITY = CloudError(Fault.CAPACITY, "SkuNotAvailable", "no room")
+ALLOCATION = CloudError(Fault.CAPACITY, "AllocationFailed", "no room after all")
+DENIED = CloudError(Fault.DENIED, "AuthorizationFailed", "you may not")
+BUSY = CloudError(Fault.BUSY, "Conflict", "in a moment")
+UNREACHABLE = CloudError(Fault.UNREACHABLE, "ServiceRequestError", "nobody there")
+
+
+# Time
+
+
+class Time:
+    """Time that passes only when somebody waits."""
+
+    def __init__(self) -> None:
+        self.seconds, self.pauses = 0.0, list[float]()
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.seconds += seconds
+
+    def deadline(self, seconds: float) -> Deadline:
+        return Deadline.after(seconds, self)
+
+
+class Pausing(Interrupt):
+    """An interrupt whose waits take no time."""
+
+    def __init__(self, time: Time) -> None:
+        super().__init__()
+        self._time = time
+
+    def sleep(self, seconds: float) -> None:
+        self._time.pause(seconds)
+        self.check()
+
+
+# Values
+
+
+@cache
+def _least() -> Spec:
+    plain = {"apiVersion": "gpuinfra/v1", "name": NAME, "regions": ["eastus"], "sizes": [SMALL]}
+    return Spec.model_validate_json(json.dumps(plain))
+
+
+def spec(base: Spec | None = None, **fields: Any) -> Spec:
+    """A spec with some of its fields, in snake case, as they are wanted. What is inside a section is changed in it."""
+    base = base or _least()
+    for name, value in fields.items():
+        old = getattr(base, name)
+        if isinstance(old, Model) and isinstance(value, dict):
+            fields[name] = old.model_copy(update=value)
+    return base.model_copy(update=fields)
+
+
+def lease_of(hours: float = 4, *, since: datetime = NOW) -> Lease:
+    return Lease(since, since + timedelta(hours=hours))
+
+
+def setting(wanted: Spec | None = None, **fields: Any) -> Setting:
+    """All that a plan depends on, for a machine that was just switched on."""
+    wanted = wanted or spec()
+    zone = wanted.zones[0] if wanted.zones else None
+    given = {
+        "candidate": Candidate(wanted.regions[0], wanted.candidate_sizes[0], zone),
+        "subscription": SUBSCRIPTION,
+        "sources": ("203.0.113.7/32",),
+        "public_key": KEY,
+        "host_key": HOST_KEY,
+        "lease": Lease(NOW, NOW + wanted.lifecycle.lease),
+    }
+    return Setting(wanted, **{**given, **fields})
+
+
+def ref(kind: Kind, group: str = GROUP, name: str = NAME) -> Ref:
+    return ref_of(kind, group, name)
+
+
+# The cloud
+
+
+@dataclass
+class Going:
+    """An operation, and what it ends with."""
+
+    ref: Ref
+    error: CloudError | None = None
+
+
+@dataclass
+class _Fault:
+    call: str
+    error: CloudError
+    skip: int = 0
+    times: int = 1
+    done: bool = False
+    operation: bool = False
+
+
+@dataclass
+class FakeCloud:
+    """Azure as a dict of bodies. `calls` are words such as `put machine my-dsvm`, `wait machine my-dsvm`."""
+
+    subscription: str = SUBSCRIPTION
+    simulated: bool = True
+    time: Time = field(default_factory=Time)
+    moment: datetime = NOW
+    parts: dict[tuple[Kind, str, str], Part] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+    """Ids of other kinds, each with the machine that its tag names."""
+    calls: list[str] = field(default_factory=list)
+    on_call: Callable[[str], None] = lambda _: None
+    faults: list[_Fault] = field(default_factory=list)
+    secrets: dict[str, Any] = field(default_factory=dict)
+    stays: set[Kind] = field(default_factory=set)
+    """Kinds that Azure goes on to show when they are deleted."""
+    keeps_power: bool = False
+    """A machine that does not go off, whatever Azure says of the operation."""
+
+    def __post_init__(self) -> None:
+        self.interrupt: Interrupt = Pausing(self.time)
+        self._lock = threading.RLock()
+
+    # For tests
+
+    def fail(self, call: str, error: CloudError, *, skip: int = 0, times: int = 1, done: bool = False) -> None:
+        """Refuse a call that begins so; with `done` it is carried out, and only the answer is lost. "" is any call."""
+        self.faults.append(_Fault(call, error, skip, times, done))
+
+    def fail_operation(self, call: str, error: CloudError) -> None:
+        """Accept a call that begins so, and have its operation fail."""
+        self.faults.append(_Fault(call, error, operation=True))
+
+    def add(self, kind: Kind, body: dict[str, Any], *, group: str = GROUP, name: str | None = None) -> Part:
+        """Something that is there, whoever made it."""
+        found = Ref(kind, group, name) if name else ref(kind, group)
+        return self._keep(found, {"location": "eastus", **_plain(body)})
+
+    def body(self, kind: Kind, group: str = GROUP) -> dict[str, Any]:
+        """What there is, to be changed by hand."""
+        return self.parts[_key(ref(kind, group))].body
+
+    def remove(self, kind: Kind) -> None:
+        del self.parts[_key(ref(kind))]
+
+    def set_power(self, power: str) -> None:
+        _set_power(self.body(Kind.MACHINE), power)
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kinds of all that is there, in the order in which they come to be."""
+        return sorted((part.ref.kind for part in self.parts.values()), key=list(Kind).index)
+
+    @property
+    def writes(self) -> list[str]:
+        return [call for call in self.calls if call.split()[0] not in {"observe", "look", "members", "wait"}]
+
+    # The port
+
+    def now(self) -> datetime:
+        return self.moment + timedelta(seconds=self.time.seconds)
+
+    def grant(self, seconds: float) -> Deadline:
+        return self.time.deadline(seconds)
+
+    def observe(self, name: str, group: str | None = None, *, thorough: bool = False) -> Observed:
+        with self._call(f"observe {name}"):
+            tagged = [part for part in self.parts.values() if tags.belongs_to(part.tags, name)]
+            found = [part.ref.group for part in tagged if part.ref.kind in {Kind.GROUP, Kind.MACHINE}]
+            group = group or (found[0] if found else f"gpuinfra-{name}")
+            wanted = [ref_of(kind, group, name) for kind in Kind]
+            named = [part for part in self.parts.values() if any(same(part.ref, each) for each in wanted)]
+            strays = [part for part in tagged if part not in named and part.ref.kind is not Kind.GROUP]
+            unknown = tuple(each for each, owner in self.unknown.items() if owner == name)
+            return Observed(name, group, tuple(_copied(part) for part in (*named, *strays)), unknown)
+
+    def look(self, ref: Ref) -> Part | None:
+        with self._call(f"look {ref}"):
+            found = self.parts.get(_key(ref))
+            return _copied(found) if found else None
+
+    def members(self, group: str) -> tuple[str, ...]:
+        with self._call(f"members {group}"):
+            own = [part.ref for part in self.parts.values() if part.ref.kind is not Kind.GROUP]
+            found = [each.id(self.subscription) for each in own if each.group.casefold() == group.casefold()]
+            return (*found, *self.unknown)
+
+    def put(self, resource: Resource, *, new: bool = False) -> Operation:
+        with self._call(f"put {resource.ref}") as fault:
+            present = self.parts.get(_key(resource.ref))
+            if new and present:
+                raise CloudError(Fault.EXISTS, "PreconditionFailed", "it is there", subject=str(resource.ref))
+            self.secrets.update({str(resource.ref): resource.secrets} if resource.secrets else {})
+            body = _plain(resource.body)
+            if resource.ref.kind is Kind.ADDRESS:
+                body["properties"]["ipAddress"] = "203.0.113.99"
+            if resource.ref.kind is Kind.MACHINE:
+                self._make_machine(resource.ref, body, fault)
+            self._keep(resource.ref, body)
+            return Going(resource.ref, _error_of(fault))
+
+    def patch(self, resource: Resource) -> Operation:
+        with self._call(f"patch {resource.ref}") as fault:
+            body = self._present(resource.ref).body
+            self._check_off(resource, body)
+            for name, value in _plain(resource.body).items():
+                if name == "properties":
+                    body["properties"] = {**body["properties"], **value}
+                else:
+                    body[name] = value
+            return Going(resource.ref, _error_of(fault))
+
+    def act(self, ref: Ref, act: Act) -> Operation:
+        with self._call(f"{act} {ref}") as fault:
+            body = self._present(ref).body
+            if fault is None and not self.keeps_power:
+                _set_power(body, "running" if act is Act.START else "deallocated")
+            return Going(ref, _error_of(fault))
+
+    def delete(self, ref: Ref) -> Operation:
+        with self._call(f"delete {ref}") as fault:
+            self._check_unused(ref)
+            if fault is None and ref.kind not in self.stays:
+                self._delete(ref)
+            return Going(ref, _error_of(fault))
+
+    def disown(self, group: str) -> None:
+        with self._call(f"disown {group}"):
+            body = self.parts[_key(Ref(Kind.GROUP, group, group))].body
+            body["tags"] = {name: value for name, value in body["tags"].items() if not name.startswith("gpuinfra:")}
+
+    def wait(self, operation: Operation, deadline: Deadline) -> None:
+        with self._call(f"wait {operation.ref}"):
+            assert isinstance(operation, Going)
+            self.interrupt.check(str(operation.ref))
+            if operation.error:
+                raise operation.error
+
+    # How it is done
+
+    def _call(self, call: str) -> "_Call":
+        return _Call(self, call, self._lock)
+
+    def _keep(self, ref: Ref, body: dict[str, Any]) -> Part:
+        part = self.parts[_key(ref)] = Part(ref, body)
+        return part
+
+    def _present(self, ref: Ref) -> Part:
+        part = self.parts.get(_key(ref))
+        if part is None:
+            raise CloudError(Fault.ABSENT, "ResourceNotFound", "not there", subject=str(ref))
+        return part
+
+    def _make_machine(self, made: Ref, body: dict[str, Any], fault: "_Fault | None") -> None:
+        if fault:
+            body["properties"]["provisioningState"] = "Failed"
+            status = {"code": f"ProvisioningState/failed/{fault.error.code}"}
+            body["properties"]["instanceView"] = {"statuses": [status]}
+            return
+        _set_power(body, "running")
+        wanted = body["properties"]["storageProfile"]["osDisk"]
+        disk = Ref(Kind.DISK, made.group, wanted["name"])
+        wanted["managedDisk"]["id"] = disk.id(self.subscription)
+        made_with = {"location": body["location"], "tags": dict(body["tags"])}
+        sku, size = wanted["managedDisk"]["storageAccountType"], wanted["diskSizeGB"]
+        self._keep(disk, {**made_with, "sku": {"name": sku}, "properties": {"diskSizeGB": size}})
+
+    def _check_unused(self, ref: Ref) -> None:
+        """Azure deletes nothing that another uses."""
+        users = dict.fromkeys((Kind.ADDRESS, Kind.SECURITY, Kind.NETWORK), Kind.INTERFACE)
+        users |= {Kind.INTERFACE: Kind.MACHINE, Kind.DISK: Kind.MACHINE}
+        user = users.get(ref.kind)
+        wanted = ref.id(self.subscription).casefold()
+        for part in self.parts.values():
+            if part.ref.kind is user and wanted in json.dumps(part.body).casefold():
+                raise CloudError(Fault.OTHER, "InUse", f"{part.ref} has it", subject=str(ref))
+
+    def _check_off(self, resource: Resource, body: dict[str, Any]) -> None:
+        """Azure changes size and kind of a disk only while its machine is deallocated."""
+        if resource.ref.kind is not Kind.DISK or Kind.MACHINE not in self.kinds:
+            return
+        same = [resource.body["sku"]["name"], resource.body["properties"]["diskSizeGB"]]
+        machine = self.parts[_key(ref(Kind.MACHINE, resource.ref.group))]
+        if same != [body["sku"]["name"], body["properties"]["diskSizeGB"]] and machine.power != "deallocated":
+            raise CloudError(Fault.OTHER, "OperationNotAllowed", "the machine is on", subject=str(resource.ref))
+
+    def _delete(self, ref: Ref) -> None:
+        self.parts.pop(_key(ref), None)
+        if ref.kind is Kind.GROUP:
+            inside = [part.ref for part in self.parts.values() if part.ref.group.casefold() == ref.group.casefold()]
+        elif ref.kind is Kind.MACHINE:  # made with delete options
+            inside = [ref_of(kind, ref.group, ref.name) for kind in (Kind.DISK, Kind.INTERFACE, Kind.ADDRESS)]
+        else:
+            inside = []
+        for each in inside:
+            if each.kind not in self.stays:
+                self.parts.pop(_key(each), None)
+
+
+@dataclass
+class _Call:
+    """One call at a time; a fault that is armed for it hits before, or after, or goes with the operation."""
+
+    cloud: FakeCloud
+    call: str
+    lock: Any
+    fault: _Fault | None = None
+
+    def __enter__(self) -> _Fault | None:
+        self.cloud.on_call(self.call)
+        self.lock.acquire()
+        self.cloud.calls.append(self.call)
+        self.fault = self._take()
+        if self.fault and not self.fault.done and not self.fault.operation:
+            self.lock.release()
+            raise self._error(self.fault)
+        return self.fault if self.fault and self.fault.operation else None
+
+    def __exit__(self, *raised: object) -> None:
+        self.lock.release()
+        if self.fault and self.fault.done and raised[0] is None:
+            raise self._error(self.fault)
+
+    def _error(self, fault: _Fault) -> CloudError:
+        subject = self.call.partition(" ")[2]
+        return CloudError(fault.error.fault, fault.error.code, fault.error.message, subject=subject)
+
+    def _take(self) -> _Fault | None:
+        for fault in self.cloud.faults:
+            if not self.call.startswith(fault.call) or fault.times == 0:
+                continue
+            if fault.skip:
+                fault.skip -= 1
+                continue
+            fault.times -= 1
+            return fault
+        return None
+
+
+def _plain(body: Any) -> Any:
+    """A copy of a body; what is not JSON has no place in one."""
+    if isinstance(body, dict):
+        return {name: _plain(value) for name, value in body.items()}
+    return [_plain(value) for value in body] if isinstance(body, list) else body
+
+
+def _copied(part: Part) -> Part:
+    return Part(part.ref, _plain(part.body))
+
+
+def _error_of(fault: _Fault | None) -> CloudError | None:
+    return fault.error if fault else None
+
+
+def _key(ref: Ref) -> tuple[Kind, str, str]:
+    return ref.kind, ref.group.casefold(), ref.name.casefold()
+
+
+def _set_power(body: dict[str, Any], power: str) -> None:
+    statuses = [{"code": "ProvisioningState/succeeded"}, {"code": f"PowerState/{power}"}]
+    body["properties"]["instanceView"] = {"statuses": statuses}
+
+
+def made(wanted: Spec | None = None, **fields: Any) -> FakeCloud:
+    """A cloud in which this machine is up, and nothing else is."""
+    cloud, given = FakeCloud(), setting(wanted, **fields)
+    for kind, module in MODULES.items():
+        if kind is not Kind.DISK:
+            cloud.put(module.desired(given))
+    cloud.calls.clear()
+    return cloud
+
+
+# The market
+
+
+@dataclass
+class Shop:
+    """A market with everything in it, at $0.50 an hour."""
+
+    subscription: str = SUBSCRIPTION
+    limit: int = 100
+    used: int = 0
+    missing_providers: tuple[str, ...] = ()
+    plan: ImagePlan | None = None
+    written: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def subscription_name(self) -> str:
+        self.asked.append("subscription")
+        return "Somebody's"
+
+    def catalogue(self, region: str) -> Catalogue:
+        return Catalogue(region, {size: offer for (size, _), offer in self.offers(region).items()}, self.quotas(region))
+
+    def offers(self, region: str | None = None) -> Mapping[tuple[str, str], Offer]:
+        where = region or "eastus"
+        return {
+            (size, where): Offer(size, where, ("1", "2"), FAMILY, cores, 28.0, 1, ("V2",), spot_capable=True)
+            for size, cores in CORES.items()
+        }
+
+    def quotas(self, region: str) -> Mapping[str, Quota]:
+        return {FAMILY: Quota(FAMILY, self.limit, self.used)}
+
+    def image(self, urn: str, region: str) -> Image:
+        return Image(urn, True, "25.06.18", "V2", self.plan, False if self.plan else None)
+
+    def accept_terms(self, plan: ImagePlan) -> None:
+        self.written.append(f"accept {plan.name}")
+
+    def actions_allowed(self, group: str | None) -> Permissions:
+        return Permissions((Grant(("*",)),))
+
+    def unregistered(self, namespaces: Iterable[str]) -> tuple[str, ...]:
+        return self.missing_providers
+
+    def register(self, namespace: str, deadline: Deadline) -> None:
+        self.written.append(f"register {namespace}")
+
+    def price(self, size: str, region: str, spot: bool = False) -> float | None:
+        return 0.1 if spot else 0.5
+
+    def prices(self, sizes: Iterable[str]) -> Prices:
+        return Prices()
+
+
+# What is done with them
+
+
+class Heard(Silent):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def begin(self, step: str, doing: str) -> None:
+        self.lines.append(f"{step}: {doing}")
+
+    def end(self, step: str, outcome: str) -> None:
+        self.lines.append(f"{step}: {outcome}")
+
+    def fail(self, step: str, reason: str) -> None:
+        self.lines.append(f"{step}: failed: {reason}")
+
+    def wait(self, reason: str, seconds: float) -> None:
+        self.lines.append(f"{reason}, {seconds:.0f} s")
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+NO_JOURNAL = Journal(None, NAME, "")
+
+
+def planned(cloud: FakeCloud, wanted: Spec | None = None, **fields: Any) -> Plan:
+    """What `up` would do, at the first place of the spec."""
+    wanted = wanted or spec()
+    observed = cloud.observe(wanted.name, wanted.group_name)
+    cloud.calls.pop()
+    fields.setdefault("lease", lease.decide(wanted, observed.part(Kind.MACHINE), cloud.now()))
+    return make_plan(setting(wanted, **fields), observed)
+
+
+def change_of(plan: Plan, kind: Kind) -> Change:
+    (found,) = [change for change in plan.changes if change.ref.kind is kind]
+    return found
+
+
+def words(plan: Plan) -> list[str]:
+    """The plan in short: `add group`, `change machine start`, …."""
+    return [
+        " ".join([change.action, change.ref.kind, *([change.power] if change.power else []), *["loses"] * change.loses])
+        for change in plan.changes
+    ]
+
+
+def applying(cloud: FakeCloud, seconds: float = 3600) -> Applying:
+    return Applying(cloud, Heard(), NO_JOURNAL, cloud.time.deadline(seconds))
+
+
+def bringing(cloud: FakeCloud, wanted: Spec | None = None, market: Shop | None = None) -> Bringing:
+    return Bringing(
+        spec=wanted or spec(),
+        cloud=cloud,
+        market=market or Shop(),
+        sources=("203.0.113.7/32",),
+        public_key=KEY,
+        progress=Heard(),
+        journal=NO_JOURNAL,
+        deadline=cloud.time.deadline(3600),
+        host_key=HOST_KEY,
+    )

@@ -1,0 +1,167 @@
+"""Where a machine could be, and every reason against it."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuinfra.models.candidate import Candidate
+from gpuinfra.models.offer import Offer, Quota
+from gpuinfra.models.spec import Spec
+from provision.candidates import candidates, judge
+from provision.market import Catalogue, Image, ImagePlan
+
+SIZE = "Standard_NC24ads_A100_v4"
+FAMILY = "StandardNCADSA100v4Family"
+URN = "microsoft-dsvm:ubuntu-2204:2204-gen2:latest"
+OFFER = Offer(SIZE, "eastus", ("1", "2"), FAMILY, 24, 220.0, 1, ("V2",), spot_capable=True)
+IMAGE = Image(URN, True, "25.06.18", "V2")
+PLENTY = (100, 0)
+
+
+def spec(**fields: Any) -> Spec:
+    least = {"apiVersion": "gpuinfra/v1", "name": "my-dsvm", "regions": ["eastus"], "sizes": [SIZE]}
+    return Spec.model_validate_json(json.dumps({**least, **fields}))
+
+
+def catalogue(
+    offer: Offer | None = OFFER,
+    *,
+    family: tuple[int, int] = PLENTY,
+    cores: tuple[int, int] = PLENTY,
+    spot: tuple[int, int] = PLENTY,
+) -> Catalogue:
+    """A region with one size; quotas are limits, and how much of them is used."""
+    numbers = {FAMILY: family, "cores": cores, "lowPriorityCores": spot}
+    return Catalogue(
+        "eastus",
+        {offer.size: offer} if offer else {},
+        {name: Quota(name, limit, used) for name, (limit, used) in numbers.items()},
+    )
+
+
+def codes(
+    spec: Spec,
+    catalogue: Catalogue | None,
+    image: Image | None = IMAGE,
+    zone: str | None = None,
+    held: Candidate | None = None,
+) -> list[str]:
+    reasons = judge(Candidate("eastus", SIZE, zone), spec, catalogue, image, held=held)
+    return [reason.code for reason in reasons]
+
+
+def test_candidates_come_in_the_order_of_the_spec() -> None:
+    wanted = spec(
+        regions=["southcentralus", "eastus"], sizes=["Standard_NC8as_T4_v3", "Standard_NC4as_T4_v3"], zones=["2", "1"]
+    )
+    assert [str(each) for each in candidates(wanted)][:5] == [
+        "Standard_NC8as_T4_v3 in southcentralus, zone 2",
+        "Standard_NC8as_T4_v3 in southcentralus, zone 1",
+        "Standard_NC4as_T4_v3 in southcentralus, zone 2",
+        "Standard_NC4as_T4_v3 in southcentralus, zone 1",
+        "Standard_NC8as_T4_v3 in eastus, zone 2",
+    ]
+    assert candidates(spec()) == (Candidate("eastus", SIZE, None),)
+
+
+def test_a_wish_for_gpus_is_a_candidate_for_each_size() -> None:
+    wanted = spec(sizes=None, gpu={"model": "T4"})
+    assert [each.size for each in candidates(wanted)] == [
+        "Standard_NC4as_T4_v3",
+        "Standard_NC8as_T4_v3",
+        "Standard_NC16as_T4_v3",
+    ]
+
+
+def test_there_may_be_nothing_against_it() -> None:
+    assert codes(spec(), catalogue()) == []
+    assert codes(spec(), catalogue(), zone="1") == []
+
+
+def test_what_nobody_could_tell_is_no_reason() -> None:
+    assert codes(spec(), None, None) == []
+    assert codes(spec(), Catalogue("eastus", {SIZE: OFFER}, {}), None) == []
+    assert codes(spec(), None, Image(URN, exists=False)) == ["image-missing"]
+    assert codes(spec(), catalogue(), Image(URN, True, "1", None)) == []
+
+
+def test_a_size_that_is_not_offered() -> None:
+    other = replace(OFFER, size="Standard_NC4as_T4_v3")
+    (reason,) = judge(Candidate("eastus", SIZE), spec(), catalogue(other), IMAGE)
+    assert (reason.code, reason.text) == ("not-offered", f"eastus does not offer {SIZE}")
+    (reason,) = judge(Candidate("eastus", SIZE), spec(), catalogue(None), IMAGE)
+    assert reason.text == "eastus does not offer any NC size"
+
+
+def test_a_size_that_is_restricted() -> None:
+    restricted = catalogue(replace(OFFER, restriction="NotAvailableForSubscription", restricted_zones=("1",)))
+    (reason,) = judge(Candidate("eastus", SIZE, "1"), spec(), restricted, IMAGE)
+    assert reason.code == "restricted"
+    assert reason.text == "Azure does not offer it to this subscription (NotAvailableForSubscription)"
+    assert judge(Candidate("eastus", SIZE), spec(), catalogue(replace(OFFER, restriction="New")), None)[0].text == "New"
+
+
+def test_zones() -> None:
+    limited = catalogue(replace(OFFER, restricted_zones=("2",)))
+    assert codes(spec(), limited, zone="1") == []
+    assert codes(spec(), limited, zone="2") == ["restricted"]
+    assert codes(spec(), limited, zone="3") == ["no-zone"]
+    assert codes(spec(), limited) == []
+    (reason,) = judge(Candidate("eastus", SIZE, "1"), spec(), catalogue(replace(OFFER, zones=())), IMAGE)
+    assert reason.text == "not offered in zone 1, in no zone"
+
+
+def test_quota_of_the_family_and_of_the_region() -> None:
+    (reason,) = judge(Candidate("eastus", SIZE), spec(), catalogue(family=(0, 0)), IMAGE)
+    assert (reason.code, reason.text) == ("quota", f"needs 24 vCPUs of {FAMILY}; 0 of 0 left")
+    assert FAMILY in (reason.help or "")
+    (reason,) = judge(Candidate("eastus", SIZE), spec(), catalogue(cores=(100, 80)), IMAGE)
+    assert reason.text == "needs 24 vCPUs of cores, the region's total; 20 of 100 left"
+    assert codes(spec(), catalogue(family=(24, 0), cores=(24, 0))) == []
+    assert codes(spec(), catalogue(family=(23, 0), cores=(23, 0))) == ["quota", "quota"]
+    assert codes(spec(), catalogue(spot=(0, 0))) == []
+
+
+def test_spot_draws_on_a_quota_of_its_own() -> None:
+    spot = spec(priority="spot")
+    assert codes(spot, catalogue(family=(0, 0), cores=(0, 0))) == []
+    (reason,) = judge(Candidate("eastus", SIZE), spot, catalogue(spot=(10, 0)), IMAGE)
+    assert reason.text == "needs 24 vCPUs of lowPriorityCores; 10 of 10 left"
+    assert codes(spot, catalogue(replace(OFFER, spot_capable=False))) == ["no-spot"]
+
+
+def test_vcpus_that_the_machine_holds_already_count_as_left() -> None:
+    full = catalogue(family=(24, 24), cores=(24, 24))
+    assert codes(spec(), full) == ["quota", "quota"]
+    assert codes(spec(), full, held=Candidate("eastus", SIZE)) == []
+    lowered = catalogue(family=(20, 24))
+    assert codes(spec(), lowered, held=Candidate("eastus", SIZE)) == ["quota"]
+
+
+def test_images() -> None:
+    assert codes(spec(), catalogue(), Image(URN, exists=False)) == ["image-missing"]
+    assert codes(spec(), catalogue(), replace(IMAGE, generation="V1")) == ["image-generation"]
+    both = catalogue(replace(OFFER, generations=("V1", "V2")))
+    assert codes(spec(), both, replace(IMAGE, generation="V1")) == []
+
+
+@pytest.mark.parametrize(
+    ("accepted", "consent", "expected"),
+    [
+        (False, False, ["image-terms"]),
+        (False, True, []),
+        (True, False, []),
+        (None, False, []),
+    ],
+)
+def test_terms_of_an_image(accepted: bool | None, consent: bool, expected: list[str]) -> None:
+    sold = replace(IMAGE, plan=ImagePlan("fortinet", "payg", "fortigate"), terms_accepted=accepted)
+    assert codes(spec(acceptImageTerms=consent), catalogue(), sold) == expected
+
+
+def test_every_reason_is_told_at_once() -> None:
+    worst = catalogue(replace(OFFER, restriction="NotAvailableForSubscription", spot_capable=False), spot=(0, 0))
+    found = codes(spec(priority="spot"), worst, replace(IMAGE, generation="V1"), zone="3")
+    assert found == ["restricted", "no-zone", "no-spot", "quota", "image-generation"]

@@ -1,0 +1,359 @@
+"""Off or gone, and the proof of it."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpuinfra.models.receipt import Off, Receipt, Residue
+from gpuinfra.models.resource import Kind
+from provision import tags
+from provision.down import Ending
+from provision.errors import CloudError, Fault
+from provision.residue import address_per_month, disk_per_month
+from tests.unit.provision_help import (
+    BUSY,
+    DENIED,
+    GROUP,
+    NAME,
+    NO_JOURNAL,
+    NOW,
+    SMALL,
+    SUBSCRIPTION,
+    UNREACHABLE,
+    FakeCloud,
+    Heard,
+    Shop,
+    made,
+    ref,
+    spec,
+)
+
+FOREIGN = {"tags": {"owner": "somebody"}, "properties": {}}
+
+
+def ending(cloud: FakeCloud, group: str | None = None, seconds: float = 3600) -> Ending:
+    return Ending(NAME, group, cloud, Shop(), Heard(), NO_JOURNAL, cloud.time.deadline(seconds))
+
+
+def lines(work: Ending) -> list[str]:
+    assert isinstance(work.progress, Heard)
+    return work.progress.lines
+
+
+# Off
+
+
+def test_a_machine_that_is_on_is_deallocated_and_seen_to_be_off() -> None:
+    cloud = made()
+    cloud.moment = NOW + timedelta(hours=3)
+    receipt = ending(cloud).deallocate()
+    assert cloud.writes == ["deallocate machine my-dsvm"]
+    assert cloud.calls[-1] == "look machine my-dsvm"
+    assert receipt == Receipt(
+        name=NAME,
+        verified=Off.DEALLOCATED,
+        at=NOW + timedelta(hours=3),
+        region="eastus",
+        size=SMALL,
+        billed_from=NOW,
+        billed_to=NOW + timedelta(hours=3),
+        price_per_hour=0.5,
+        residue=(Residue("disk", "my-dsvm-disk", 19.20), Residue("address", "my-dsvm-address", 3.65)),
+        simulated=True,
+    )
+    assert receipt.is_proof
+    assert (receipt.billed_seconds, receipt.cost) == (3 * 3600, 1.5)
+    assert receipt.as_json()["verifiedBy"] == "PowerState/deallocated"
+
+
+@pytest.mark.parametrize("power", ["stopped", "starting", "unknown"])
+def test_anything_but_deallocated_is_not_off(power: str) -> None:
+    cloud = made()
+    cloud.set_power(power)
+    assert ending(cloud).deallocate().verified is Off.DEALLOCATED
+    assert cloud.writes == ["deallocate machine my-dsvm"]
+
+
+def test_a_machine_that_is_off_is_left_alone_and_looked_at() -> None:
+    cloud = made()
+    cloud.set_power("deallocated")
+    receipt = ending(cloud).deallocate()
+    assert cloud.writes == []
+    assert (receipt.verified, receipt.billed_from, receipt.billed_to, receipt.cost) == (
+        Off.DEALLOCATED,
+        None,
+        None,
+        None,
+    )
+
+
+def test_absent_is_off() -> None:
+    receipt = ending(FakeCloud()).deallocate()
+    assert (receipt.verified, receipt.is_proof, receipt.size, receipt.residue) == (Off.ABSENT, True, None, ())
+    assert receipt.as_json()["verifiedBy"] == "404"
+
+
+def test_off_that_cannot_be_seen_is_not_proven() -> None:
+    cloud = made()
+    cloud.keeps_power = True
+    work = ending(cloud)
+    receipt = work.deallocate()
+    assert receipt.verified is None
+    assert not receipt.is_proof
+    assert receipt.as_json()["off"] is False
+    assert 50 < cloud.time.seconds <= 60
+
+
+def test_off_that_cannot_be_seen_is_not_told() -> None:
+    cloud = made()
+    cloud.keeps_power = True
+    work = ending(cloud)
+    work.deallocate()
+    assert "machine my-dsvm: deallocated" not in lines(work)
+
+
+def test_a_machine_that_goes_meanwhile_is_off() -> None:
+    cloud = made()
+    cloud.on_call = lambda call: cloud.remove(Kind.MACHINE) if call == "deallocate machine my-dsvm" else None
+    assert ending(cloud).deallocate().verified is Off.ABSENT
+
+
+@pytest.mark.parametrize("error", [BUSY, UNREACHABLE])
+def test_switching_off_is_not_given_up_easily(error: CloudError) -> None:
+    cloud = made()
+    cloud.fail("deallocate", error, times=30)
+    assert ending(cloud).deallocate().is_proof
+
+
+def test_a_refusal_is_told_and_raised() -> None:
+    cloud = made()
+    cloud.fail("deallocate", DENIED)
+    work = ending(cloud)
+    with pytest.raises(CloudError, match="AuthorizationFailed"):
+        work.deallocate()
+    assert lines(work) == ["machine my-dsvm: deallocating", "machine my-dsvm: failed: AuthorizationFailed"]
+
+
+def test_a_machine_of_somebody_else_is_not_touched() -> None:
+    cloud = FakeCloud()
+    cloud.add(Kind.MACHINE, FOREIGN)
+    assert ending(cloud).deallocate().verified is Off.ABSENT
+    assert ending(cloud).delete().is_proof
+    assert cloud.writes == []
+    assert cloud.kinds == [Kind.MACHINE]
+
+
+def test_the_group_is_found_by_nothing_but_the_name() -> None:
+    wanted = spec(resource_group="gpu-team")
+    cloud = made(wanted)
+    cloud.body(Kind.GROUP, "gpu-team")["tags"] = {"owner": "somebody"}
+    assert ending(cloud).deallocate().verified is Off.DEALLOCATED
+    assert cloud.writes == ["deallocate machine my-dsvm"]
+
+
+def test_a_machine_of_this_name_in_another_group_is_switched_off_as_well() -> None:
+    cloud = made()
+    other = cloud.add(Kind.MACHINE, cloud.body(Kind.MACHINE), group="elsewhere")
+    receipt = ending(cloud, GROUP).deallocate()
+    assert receipt.is_proof
+    assert other.power == "deallocated"
+
+
+def test_of_two_machines_both_have_to_be_off() -> None:
+    cloud = made()
+    cloud.set_power("deallocated")
+    cloud.add(Kind.MACHINE, made().body(Kind.MACHINE), group="elsewhere")
+    cloud.keeps_power = True
+    assert ending(cloud, GROUP).deallocate().verified is None
+
+
+# What still costs
+
+
+@pytest.mark.parametrize(
+    ("size", "sku", "price"),
+    [
+        (150, "StandardSSD_LRS", 19.20),
+        (128, "StandardSSD_LRS", 9.60),
+        (129, "StandardSSD_LRS", 19.20),
+        (150, "StandardSSD_ZRS", 28.80),
+        (4095, "Premium_LRS", 495.57),
+        (30, "Standard_LRS", 1.54),
+        (150, "UltraSSD_LRS", None),
+        (5000, "Premium_LRS", None),
+    ],
+)
+def test_a_disk_is_paid_for_as_the_next_larger_one(size: int, sku: str, price: float | None) -> None:
+    assert disk_per_month(size, sku) == price
+
+
+def test_what_is_left_of_a_machine_that_is_gone_still_costs() -> None:
+    cloud = made()
+    cloud.remove(Kind.MACHINE)
+    assert ending(cloud).deallocate().residue == (
+        Residue("disk", "my-dsvm-disk", 19.20),
+        Residue("address", "my-dsvm-address", address_per_month()),
+    )
+
+
+def test_what_is_not_ours_is_not_our_residue() -> None:
+    cloud = FakeCloud()
+    cloud.add(Kind.DISK, {**FOREIGN, "sku": {"name": "Premium_LRS"}, "properties": {"diskSizeGB": 512}})
+    cloud.add(Kind.ADDRESS, FOREIGN)
+    assert ending(cloud).deallocate().residue == ()
+
+
+# Gone
+
+
+def test_everything_of_ours_goes_and_is_seen_to_be_gone() -> None:
+    cloud = made()
+    receipt = ending(cloud).delete()
+    assert cloud.parts == {}
+    assert (receipt.verified, receipt.left, receipt.kept, receipt.residue) == (Off.ABSENT, (), (), ())
+    assert sorted(receipt.deleted) == sorted(str(ref(kind)) for kind in Kind)
+    assert cloud.calls[-1] == f"observe {NAME}"
+    assert (receipt.size, receipt.billed_from) == (SMALL, NOW)
+    assert receipt.is_proof
+
+
+def test_deleting_twice_is_deleting_once() -> None:
+    cloud = made()
+    ending(cloud).delete()
+    cloud.calls.clear()
+    receipt = ending(cloud).delete()
+    assert (receipt.is_proof, receipt.deleted, cloud.writes) == (True, (), [])
+
+
+def test_what_is_not_ours_stays_and_so_does_its_group() -> None:
+    cloud = made()
+    theirs = cloud.add(Kind.ADDRESS, FOREIGN, name="theirs")
+    cloud.body(Kind.GROUP)["tags"]["owner"] = "somebody"
+    receipt = ending(cloud).delete()
+    assert cloud.kinds == [Kind.GROUP, Kind.ADDRESS]
+    assert theirs.body == {"location": "eastus", **FOREIGN}
+    assert cloud.body(Kind.GROUP)["tags"] == {"owner": "somebody"}
+    assert receipt.kept == (f"group {GROUP}: it holds what gpuinfra did not make: theirs",)
+    assert receipt.is_proof
+    assert f"group {GROUP}" not in receipt.deleted
+
+
+def test_a_group_that_was_kept_is_nobodys_business_from_then_on() -> None:
+    cloud = made()
+    cloud.add(Kind.ADDRESS, FOREIGN, name="theirs")
+    ending(cloud).delete()
+    cloud.calls.clear()
+    receipt = ending(cloud).delete()
+    assert (receipt.is_proof, receipt.kept, cloud.writes) == (True, (), [])
+
+
+def test_a_group_that_we_did_not_make_is_never_deleted() -> None:
+    cloud = made()
+    cloud.body(Kind.GROUP)["tags"] = {"owner": "somebody"}
+    receipt = ending(cloud, GROUP).delete()
+    assert cloud.kinds == [Kind.GROUP]
+    assert (receipt.is_proof, receipt.kept) == (True, ())
+
+
+def test_a_group_of_another_machine_of_ours_is_not_deleted() -> None:
+    cloud = made()
+    cloud.add(Kind.ADDRESS, {"tags": {tags.NAME: "another"}}, name="another-address")
+    receipt = ending(cloud).delete()
+    assert cloud.kinds == [Kind.GROUP, Kind.ADDRESS]
+    assert "another-address" in receipt.kept[0]
+
+
+def test_what_carries_our_tag_goes_wherever_it_is() -> None:
+    cloud = made()
+    cloud.add(Kind.DISK, {"tags": {"GPUINFRA:NAME": NAME.upper()}}, group="elsewhere", name="old-disk")
+    assert "disk old-disk" in ending(cloud).delete().deleted
+    assert cloud.parts == {}
+
+
+def test_a_disk_without_a_tag_goes_with_its_machine() -> None:
+    cloud = made()
+    cloud.body(Kind.DISK)["tags"] = {}
+    assert ending(cloud).delete().is_proof
+    assert cloud.parts == {}
+
+
+def test_a_kind_that_is_never_made_here_is_left_and_told() -> None:
+    cloud = made()
+    unknown = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Storage/storageAccounts/x"
+    cloud.unknown[unknown] = NAME
+    receipt = ending(cloud).delete()
+    assert receipt.left == (unknown,)
+    assert not receipt.is_proof
+    assert cloud.kinds == [Kind.GROUP]
+    assert (receipt.verified, receipt.as_json()["left"]) == (Off.ABSENT, [unknown])
+
+
+def test_what_is_inside_of_what_goes_does_not_keep_the_group() -> None:
+    cloud = made()
+    extension = f"{ref(Kind.MACHINE).id(SUBSCRIPTION)}/extensions/AzureMonitorLinuxAgent"
+    cloud.unknown[extension] = "nobody"
+    receipt = ending(cloud).delete()
+    assert (receipt.kept, cloud.kinds) == ((), [])
+
+
+def test_what_is_still_there_is_told_with_the_reason() -> None:
+    cloud = made()
+    cloud.fail("delete network", DENIED, times=-1)
+    receipt = ending(cloud).delete()
+    assert not receipt.is_proof
+    assert receipt.verified is Off.ABSENT
+    assert receipt.left == (
+        f"group {GROUP}",
+        "network my-dsvm-network",
+        "network my-dsvm-network: AuthorizationFailed: you may not",
+    )
+    assert not set(receipt.left) & set(receipt.deleted)
+    assert "machine my-dsvm" in receipt.deleted
+
+
+def test_a_machine_that_is_still_on_is_not_off() -> None:
+    cloud = made()
+    cloud.fail("delete machine", DENIED, times=-1)
+    receipt = ending(cloud).delete()
+    assert receipt.verified is None
+    assert not receipt.is_proof
+    assert "machine my-dsvm" in receipt.left
+    assert Kind.SCHEDULE in cloud.kinds
+
+
+def test_a_machine_that_is_off_and_still_there_is_not_absent() -> None:
+    cloud = made()
+    cloud.set_power("deallocated")
+    cloud.fail("delete machine", DENIED, times=-1)
+    receipt = ending(cloud).delete()
+    assert not receipt.is_proof
+    assert receipt.verified is Off.DEALLOCATED
+
+
+def test_what_somebody_else_has_finished_is_no_failure() -> None:
+    cloud = made()
+    cloud.fail("wait machine", CloudError(Fault.OTHER, "Canceled", "by another"))
+    cloud.on_call = lambda call: cloud.parts.clear() if call == "wait machine my-dsvm" else None
+    assert ending(cloud).delete().is_proof
+
+
+def test_ctrl_c_is_not_taken_for_a_failure() -> None:
+    cloud = made()
+    cloud.fail("wait machine", CloudError(Fault.INTERRUPTED, "Interrupted", ""))
+    with pytest.raises(CloudError) as caught:
+        ending(cloud).delete()
+    assert caught.value.fault is Fault.INTERRUPTED
+
+
+def test_a_spot_machine_is_paid_for_as_one() -> None:
+    cloud = made(spec(priority="spot"))
+    assert ending(cloud).deallocate().price_per_hour == 0.1
+
+
+def test_without_a_market_there_is_no_price() -> None:
+    cloud = made()
+    work = ending(cloud)
+    work.market = None
+    receipt: Any = work.deallocate()
+    assert (receipt.price_per_hour, receipt.cost, receipt.is_proof) == (None, None, True)

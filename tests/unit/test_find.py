@@ -1,0 +1,155 @@
+"""Finding a machine again, and looking at one until it holds still."""
+
+import pytest
+
+from gpuinfra.diagnostics import Code, Problem
+from gpuinfra.models.resource import Kind
+from gpuinfra.models.target import Target
+from provision import tags
+from provision.errors import CloudError, Fault
+from provision.find import find_target, target_from_spec
+from provision.observe import observe_settled
+from tests.unit.provision_help import DENIED, GROUP, NAME, FakeCloud, Heard, made, spec
+
+
+def problem(cloud: FakeCloud) -> Code:
+    with pytest.raises(Problem) as caught:
+        find_target(cloud, NAME)
+    return caught.value.diagnostics[0].code
+
+
+def test_a_machine_is_found_by_its_name() -> None:
+    assert find_target(made(), NAME, ssh_port=2222, identity="/home/me/.ssh/id_ed25519") == Target(
+        name="my_dsvm",
+        machine=NAME,
+        type="remotedocker",
+        address="203.0.113.99",
+        port=2222,
+        username="azureuser",
+        host_key="ssh-ed25519 AAAAhost",
+        identity="/home/me/.ssh/id_ed25519",
+    )
+
+
+def test_it_is_found_in_whatever_group_it_is() -> None:
+    wanted = spec(resource_group="gpu-team", target={"name": "mine"})
+    cloud = made(wanted)
+    cloud.body(Kind.GROUP, "gpu-team")["tags"] = {}
+    assert find_target(cloud, NAME).name == "mine"
+
+
+def test_its_spec_says_more() -> None:
+    wanted = spec(target={"type": "remote", "framework": "PySpark", "conda_dependencies": "env.yml", "name": "mine"})
+    observed = made(wanted).observe(NAME, GROUP)
+    target = target_from_spec(observed, wanted, ssh_port=22, identity=None)
+    assert (target.name, target.type, target.framework) == ("mine", "remote", "PySpark")
+    assert (target.conda_dependencies, target.nvidia_docker) == ("env.yml", True)
+    assert target.address == "203.0.113.99"
+
+
+def test_a_target_as_json_has_no_path_of_a_key() -> None:
+    plain = find_target(made(), NAME, identity="/home/me/.ssh/id_ed25519").as_json()
+    assert "id_ed25519" not in str(plain)
+    assert (plain["hostKey"], plain["port"]) == ("ssh-ed25519 AAAAhost", 22)
+
+
+def test_no_machine_is_no_target() -> None:
+    assert problem(FakeCloud()) is Code.NO_SUCH_MACHINE
+
+
+def test_a_machine_of_somebody_else_is_no_target() -> None:
+    cloud = made()
+    cloud.body(Kind.MACHINE)["tags"] = {"owner": "somebody"}
+    assert problem(cloud) is Code.NO_SUCH_MACHINE
+
+
+@pytest.mark.parametrize("power", ["deallocated", "starting", "stopped", "unknown"])
+def test_a_machine_that_is_not_on_is_no_target(power: str) -> None:
+    cloud = made()
+    cloud.set_power(power)
+    assert problem(cloud) is Code.MACHINE_IS_OFF
+
+
+def test_a_refusal_is_a_problem() -> None:
+    cloud = made()
+    cloud.fail("observe", DENIED)
+    assert problem(cloud) is Code.NOT_ALLOWED
+
+
+def test_a_machine_without_an_address_is_no_target() -> None:
+    cloud = made()
+    cloud.body(Kind.ADDRESS)["properties"]["ipAddress"] = None
+    assert problem(cloud) is Code.NO_SUCH_MACHINE
+    cloud.remove(Kind.ADDRESS)
+    assert problem(cloud) is Code.NO_SUCH_MACHINE
+
+
+# Until it holds still
+
+
+def settled(cloud: FakeCloud, seconds: float = 60) -> list[str]:
+    heard = Heard()
+    observed = observe_settled(cloud, NAME, GROUP, heard, cloud.time.deadline(seconds))
+    assert all(part.is_settled for part in observed.ours())
+    return heard.lines
+
+
+def test_what_holds_still_is_looked_at_once() -> None:
+    cloud = made()
+    assert settled(cloud) == []
+    assert cloud.calls == [f"observe {NAME}"]
+
+
+@pytest.mark.parametrize("state", ["Failed", "Canceled", "Succeeded"])
+def test_what_failed_holds_still_as_well(state: str) -> None:
+    cloud = made()
+    cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = state
+    assert settled(cloud) == []
+
+
+def test_what_is_under_way_is_waited_for() -> None:
+    cloud = made()
+    cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = "Creating"
+
+    def finish(call: str) -> None:
+        if call == "look machine my-dsvm" and len(cloud.time.pauses) == 2:
+            cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = "Succeeded"
+
+    cloud.on_call = finish
+    assert settled(cloud) == ["machine my-dsvm: waiting while it is Creating", "machine my-dsvm: settled"]
+    assert cloud.writes == []
+
+
+def test_what_is_being_deleted_is_waited_for_until_it_is_gone() -> None:
+    cloud = made()
+    cloud.body(Kind.DISK)["properties"]["provisioningState"] = "Deleting"
+    cloud.on_call = lambda call: cloud.remove(Kind.DISK) if call == "look disk my-dsvm-disk" else None
+    settled(cloud)
+    assert Kind.DISK not in cloud.kinds
+
+
+def test_what_is_not_ours_may_move() -> None:
+    cloud = made()
+    cloud.body(Kind.DISK)["tags"] = {}
+    cloud.body(Kind.DISK)["properties"]["provisioningState"] = "Updating"
+    assert settled(cloud) == []
+
+
+def test_what_never_holds_still_is_given_up() -> None:
+    cloud = made()
+    cloud.body(Kind.NETWORK)["properties"]["provisioningState"] = "Updating"
+    with pytest.raises(CloudError) as caught:
+        settled(cloud)
+    assert (caught.value.fault, caught.value.subject) == (Fault.TIMEOUT, "network my-dsvm-network")
+    assert cloud.time.seconds < 60
+
+
+def test_the_failure_of_a_machine_is_read_from_its_statuses() -> None:
+    cloud = made()
+    part = next(part for part in cloud.parts.values() if part.ref.kind is Kind.MACHINE)
+    assert (part.failure, part.power, part.state) == ("", "running", "Succeeded")
+    part.body["properties"]["instanceView"] = {"statuses": [{"code": "ProvisioningState/failed/AllocationFailed"}, {}]}
+    assert (part.failure, part.power) == ("AllocationFailed", "unknown")
+    part.body["properties"]["instanceView"] = None
+    assert (part.failure, part.power) == ("", "unknown")
+    assert tags.get(part.tags, tags.TARGET) == "my_dsvm"

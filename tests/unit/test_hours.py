@@ -1,0 +1,122 @@
+"""Hours, against a clock that is looked at every minute."""
+
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuinfra.models.hours import DAYS, Hours
+from provision.lifecycle.hours import from_tag, is_on, next_change, to_tag
+
+WEEK = 7 * 24 * 60
+# Zones with a change of clocks about the start: forward and back, by half an hour, at midnight, and none.
+STARTS = {
+    "America/Chicago": datetime(2026, 3, 2, tzinfo=UTC),
+    "Europe/Berlin": datetime(2026, 10, 19, tzinfo=UTC),
+    "Australia/Lord_Howe": datetime(2026, 3, 30, tzinfo=UTC),
+    "Africa/Cairo": datetime(2026, 4, 20, tzinfo=UTC),
+    "America/Havana": datetime(2026, 10, 26, tzinfo=UTC),
+    "Asia/Kolkata": datetime(2026, 3, 2, tzinfo=UTC),
+}
+
+
+def hours(zone: str, *windows: str) -> Hours:
+    return Hours.model_validate({"timezone": zone, "on": windows})
+
+
+@cache
+def walls(zone: str) -> list[int]:
+    """What the clock on the wall shows, as the week's minute, for every minute of two weeks."""
+    start, place = STARTS[zone], ZoneInfo(zone)
+    shown = (start.astimezone(UTC) + timedelta(minutes=minute) for minute in range(2 * WEEK))
+    times = (moment.astimezone(place) for moment in shown)
+    return [time.weekday() * 1440 + time.hour * 60 + time.minute for time in times]
+
+
+def oracle(wanted: Hours) -> list[bool]:
+    week = [False] * WEEK
+    for window in wanted.on:
+        for day in window.days:
+            for start, end in window.ranges:
+                for minute in range(start, end if end > start else end + 1440):
+                    week[(day * 1440 + minute) % WEEK] = True
+    return [week[minute] for minute in walls(wanted.timezone)]
+
+
+clocks = st.builds("{:02}:{:02}".format, st.integers(0, 23), st.sampled_from([0, 1, 15, 30, 59]))
+ranges = st.tuples(clocks, clocks | st.just("24:00")).filter(lambda pair: pair[0] != pair[1]).map("-".join)
+days = st.sampled_from(["daily", "mon-fri", "sat,sun", "fri-mon", "thu", "sun"])
+windows = st.builds("{} {}".format, days, st.lists(ranges, min_size=1, max_size=3).map(",".join))
+all_hours = st.builds(
+    lambda zone, texts: hours(zone, *texts), st.sampled_from(list(STARTS)), st.lists(windows, min_size=1, max_size=3)
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(all_hours, st.data())
+def test_it_is_what_the_wall_clock_says(wanted: Hours, data: st.DataObject) -> None:
+    start, expected = STARTS[wanted.timezone], oracle(wanted)
+    for minute in data.draw(st.lists(st.integers(0, WEEK), min_size=3, max_size=3)):
+        moment = start + timedelta(minutes=minute, seconds=data.draw(st.integers(0, 59)))
+        assert is_on(wanted, moment) is expected[minute]
+        later = next((each for each in range(minute, len(expected)) if expected[each] != expected[minute]), None)
+        found = next_change(wanted, moment)
+        if later is None:
+            assert found is None or found[0] >= start + timedelta(minutes=2 * WEEK)
+        else:
+            assert found == (start + timedelta(minutes=later), expected[later])
+
+
+@settings(max_examples=15, deadline=None)
+@given(all_hours)
+def test_a_tag_reads_back(wanted: Hours) -> None:
+    text = to_tag(wanted)
+    assert text is not None
+    assert len(text) <= 256
+    assert from_tag(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("zone", "text", "moment", "change", "on"),
+    [
+        # Chicago is at -6 before 8 March 2026, and at -5 after.
+        ("America/Chicago", "mon-fri 08:00-19:00", "2026-03-06T14:00", "2026-03-07T01:00", False),
+        ("America/Chicago", "mon-fri 08:00-19:00", "2026-03-07T01:00", "2026-03-09T13:00", True),
+        # A start that the change leaves out: on as soon as the clock shows a later time.
+        ("America/Chicago", "sun 02:30-05:00", "2026-03-08T07:00", "2026-03-08T08:00", True),
+        # A window that it leaves out altogether: the next week's.
+        ("America/Chicago", "sun 02:15-02:45", "2026-03-08T07:00", "2026-03-15T07:15", True),
+        # An hour that comes twice counts twice.
+        ("America/Chicago", "sun 01:00-01:30", "2026-11-01T06:45", "2026-11-01T07:00", True),
+        ("UTC", "fri 22:00-06:00", "2026-03-07T05:59", "2026-03-07T06:00", False),
+        ("UTC", "daily 00:00-12:00,12:00-23:00", "2026-03-07T05:59", "2026-03-07T23:00", False),
+    ],
+)
+def test_changes_of_clocks_and_midnights(zone: str, text: str, moment: str, change: str, on: bool) -> None:
+    start = datetime.fromisoformat(moment).replace(tzinfo=UTC)
+    assert next_change(hours(zone, text), start) == (datetime.fromisoformat(change).replace(tzinfo=UTC), on)
+
+
+def test_always_on_never_changes() -> None:
+    assert next_change(hours("Europe/Berlin", "daily 00:00-24:00"), datetime(2026, 3, 27, tzinfo=UTC)) is None
+
+
+def test_tags_are_compact() -> None:
+    wanted = hours("America/Chicago", "mon-fri 08:00-19:00", "sat 10:00-14:00", "daily 23:00-24:00")
+    assert to_tag(wanted) == "America/Chicago mon-fri 08:00-19:00;sat 10:00-14:00;daily 23:00-24:00"
+    assert to_tag(hours("UTC", "fri-mon 08:00-19:00")) == "UTC mon,fri-sun 08:00-19:00"
+
+
+def test_what_is_too_long_has_no_tag() -> None:
+    assert to_tag(hours("UTC", *[f"{day} 0{hour}:00-0{hour}:30" for day in DAYS for hour in range(3)])) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "UTC", "UTC ", "Mars/Base mon 08:00-09:00", "UTC mon 8-9", "UTC mon 08:00-09:00;", "../UTC x", "U " * 300],
+)
+def test_a_tag_of_somebody_else_is_no_hours(text: str) -> None:
+    assert from_tag(text) is None

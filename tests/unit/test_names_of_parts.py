@@ -1,0 +1,123 @@
+"""Names that follow from a machine's own, the tags that say whose something is, and Azure's ids."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from gpuinfra.models.resource import ARM_TYPES, Kind, Ref
+from provision import tags
+from provision.azure.ids import ref_from_id
+from provision.cloud import same
+from provision.names import name_of, ref_of
+from tests.unit.provision_help import GROUP, NAME, SUBSCRIPTION
+
+# https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
+LONGEST = {
+    Kind.SECURITY: 80,
+    Kind.NETWORK: 64,
+    Kind.ADDRESS: 80,
+    Kind.INTERFACE: 80,
+    Kind.MACHINE: 64,
+    Kind.DISK: 80,
+    Kind.SCHEDULE: 90,
+}
+
+
+@pytest.mark.parametrize("kind", LONGEST)
+def test_a_name_of_any_length_fits(kind: Kind) -> None:
+    for length in (1, *range(50, 65)):
+        name = name_of(kind, "n" * length)
+        assert len(name) <= LONGEST[kind]
+        assert name[0].isalnum()
+        assert name[-1].isalnum()
+
+
+def test_long_names_that_begin_alike_stay_apart() -> None:
+    for kind in LONGEST:
+        assert len({name_of(kind, f"{'n' * 63}{end}") for end in "abc"}) == 3
+
+
+def test_names_are_made_of_the_machines_own() -> None:
+    assert [ref_of(kind, GROUP, NAME).name for kind in Kind] == [
+        "gpuinfra-my-dsvm",
+        "my-dsvm-security",
+        "my-dsvm-network",
+        "my-dsvm-address",
+        "my-dsvm-interface",
+        "my-dsvm",
+        "my-dsvm-disk",
+        "shutdown-computevm-my-dsvm",
+    ]
+
+
+def test_a_machine_has_the_same_parts_however_its_name_is_written() -> None:
+    name = "n" * 64
+    assert same(ref_of(Kind.NETWORK, GROUP, name), ref_of(Kind.NETWORK, GROUP, name.upper()))
+
+
+# Ids
+
+
+def test_an_id_is_read_as_it_was_written_whatever_its_case() -> None:
+    for kind in LONGEST:
+        ref = ref_of(kind, GROUP, NAME)
+        assert ref_from_id(ref.id(SUBSCRIPTION)) == ref
+        loud = ref_from_id(ref.id(SUBSCRIPTION).upper())
+        assert loud is not None
+        assert same(loud, ref)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}",
+        f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Storage/storageAccounts/x",
+        f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Compute/virtualMachines/x/extensions/y",
+        f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Resources/resourceGroups/x",
+    ],
+)
+def test_a_kind_that_is_never_made_here_is_none_of_ours(text: str) -> None:
+    assert ref_from_id(text) is None
+
+
+def test_the_id_of_a_group_is_its_own() -> None:
+    assert Ref(Kind.GROUP, GROUP, GROUP).id(SUBSCRIPTION) == f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
+    assert set(ARM_TYPES) == set(Kind)
+
+
+def test_a_kind_tells_two_of_one_name_apart() -> None:
+    assert not same(Ref(Kind.DISK, "g", "n"), Ref(Kind.ADDRESS, "g", "n"))
+    assert same(Ref(Kind.DISK, "G", "n"), Ref(Kind.DISK, "g", "N"))
+
+
+# Tags
+
+
+@pytest.mark.parametrize(
+    ("found", "ours"),
+    [
+        ({tags.NAME: NAME}, True),
+        ({"GPUINFRA:Name": "MY-DSVM"}, True),
+        ({tags.NAME: "my-dsvm-2"}, False),
+        ({"name": NAME}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_a_tag_says_whose_it_is(found: dict[str, str] | None, ours: bool) -> None:
+    assert tags.belongs_to(found, NAME) is ours
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-11-16T08:00:00Z", datetime(2026, 11, 16, 8, tzinfo=UTC)),
+        ("2026-11-16T08:00:00", datetime(2026, 11, 16, 8, tzinfo=UTC)),
+        ("2026-11-16T09:00:00+01:00", datetime(2026, 11, 16, 8, tzinfo=UTC)),
+        ("tomorrow", None),
+        ("", None),
+    ],
+)
+def test_a_tag_may_hold_a_moment(text: str, expected: datetime | None) -> None:
+    assert tags.moment({tags.LEASE_UNTIL: text}, tags.LEASE_UNTIL) == expected

@@ -1,0 +1,141 @@
+"""Deadlines, and trying again where Azure is busy. Time passes only where somebody waits."""
+
+from collections.abc import Callable
+
+import pytest
+
+from provision.errors import CloudError, Fault
+from provision.patience import LONGEST_PAUSE, patiently, until
+from tests.unit.provision_help import BUSY, DENIED, UNREACHABLE, Time
+
+
+class Attempts:
+    """Fails so many times, then gives what it was asked for."""
+
+    def __init__(self, error: CloudError, times: int) -> None:
+        self.error, self.left, self.count = error, times, 0
+
+    def __call__(self) -> str:
+        self.count += 1
+        if self.left:
+            self.left -= 1
+            raise self.error
+        return "done"
+
+
+def test_what_works_is_done_once() -> None:
+    time, attempt = Time(), Attempts(BUSY, 0)
+    assert patiently(attempt, time.deadline(10), time.pause) == "done"
+    assert (attempt.count, time.pauses) == (1, [])
+
+
+def test_busy_is_tried_again_with_longer_and_longer_pauses() -> None:
+    time, attempt = Time(), Attempts(BUSY, 9)
+    assert patiently(attempt, time.deadline(100), time.pause) == "done"
+    assert attempt.count == 10
+    assert time.pauses == sorted(time.pauses)
+    assert (time.pauses[0], time.pauses[-1]) == (0.5, LONGEST_PAUSE)
+
+
+def test_busy_until_the_deadline_and_no_longer() -> None:
+    time, attempt = Time(), Attempts(BUSY, -1)
+    with pytest.raises(CloudError, match="Conflict"):
+        patiently(attempt, time.deadline(60), time.pause)
+    assert 60 - LONGEST_PAUSE <= time.seconds < 60
+
+
+@pytest.mark.parametrize(("window", "tries"), [(0.0, 1), (0.4, 1), (2.0, 3)])
+def test_unreachable_is_borne_for_a_while(window: float, tries: int) -> None:
+    time, attempt = Time(), Attempts(UNREACHABLE, -1)
+    with pytest.raises(CloudError, match="nobody there"):
+        patiently(attempt, time.deadline(600), time.pause, unreachable_seconds=window)
+    assert attempt.count == tries
+    assert time.seconds <= window
+
+
+def test_unreachable_is_borne_no_longer_than_the_deadline() -> None:
+    time = Time()
+    with pytest.raises(CloudError):
+        patiently(Attempts(UNREACHABLE, -1), time.deadline(3), time.pause, unreachable_seconds=600)
+    assert time.seconds < 3
+
+
+def test_a_connection_that_comes_back_is_enough() -> None:
+    time = Time()
+    assert patiently(Attempts(UNREACHABLE, 3), time.deadline(600), time.pause, unreachable_seconds=30) == "done"
+
+
+def test_a_long_operation_does_not_use_up_the_window_of_unreachable() -> None:
+    time, attempt = Time(), Attempts(UNREACHABLE, 1)
+
+    def long_one() -> str:
+        time.pause(300 if attempt.count == 0 else 0)  # five minutes in Azure, then one poll is lost
+        return attempt()
+
+    assert patiently(long_one, time.deadline(2400), time.pause, unreachable_seconds=30) == "done"
+
+
+def test_an_azure_that_was_busy_for_long_has_not_been_unreachable() -> None:
+    time, busy, lost = Time(), Attempts(BUSY, 20), Attempts(UNREACHABLE, 1)
+
+    def attempt() -> str:
+        busy()
+        return lost()
+
+    assert patiently(attempt, time.deadline(2400), time.pause, unreachable_seconds=30) == "done"
+
+
+def test_any_other_refusal_is_final() -> None:
+    for fault in set(Fault) - {Fault.BUSY, Fault.UNREACHABLE}:
+        time, attempt = Time(), Attempts(CloudError(fault, "Code", "no"), -1)
+        with pytest.raises(CloudError):
+            patiently(attempt, time.deadline(600), time.pause, unreachable_seconds=600)
+        assert (attempt.count, time.pauses) == (1, [])
+
+
+def test_an_interrupt_in_a_pause_goes_through() -> None:
+    def pause(_: float) -> None:
+        raise CloudError(Fault.INTERRUPTED, "Interrupted", "")
+
+    with pytest.raises(CloudError) as caught:
+        patiently(Attempts(BUSY, -1), Time().deadline(600), pause)
+    assert caught.value.fault is Fault.INTERRUPTED
+
+
+def _after(times: int) -> Callable[[], bool]:
+    answers = iter([False] * times + [True] * 100)
+    return lambda: next(answers)
+
+
+def test_until_it_is_so() -> None:
+    time = Time()
+    assert until(_after(0), time.deadline(0), time.pause)
+    assert time.pauses == []
+    assert until(_after(5), time.deadline(60), time.pause)
+    assert len(time.pauses) == 5
+
+
+def test_until_the_deadline() -> None:
+    time = Time()
+    assert not until(lambda: False, time.deadline(60), time.pause)
+    assert time.seconds < 60
+    assert max(time.pauses) <= LONGEST_PAUSE
+
+
+def test_until_lets_errors_through() -> None:
+    def condition() -> bool:
+        raise DENIED
+
+    with pytest.raises(CloudError, match="AuthorizationFailed"):
+        until(condition, Time().deadline(60), Time().pause)
+
+
+def test_a_deadline() -> None:
+    time = Time()
+    deadline = time.deadline(10)
+    assert (deadline.left, deadline.is_over) == (10, False)
+    assert deadline.within(4).left == 4
+    assert deadline.within(40).left == 10
+    time.pause(11)
+    assert (deadline.left, deadline.is_over) == (0, True)
+    assert deadline.within(4).is_over

@@ -1,0 +1,61 @@
+"""Where a machine that is there belongs."""
+
+from typing import Any
+
+import pytest
+
+from gpuinfra.models.candidate import Candidate
+from gpuinfra.models.resource import Kind
+from provision import tags
+from provision.place import present_place
+from tests.unit.provision_help import GROUP, LARGE, NAME, SMALL, FakeCloud, made, spec
+
+
+def place(cloud: FakeCloud, **fields: Any) -> Candidate | None:
+    return present_place(spec(**fields), cloud.observe(NAME, GROUP))
+
+
+@pytest.mark.parametrize(
+    ("made_as", "wanted", "expected"),
+    [
+        ({}, {}, Candidate("eastus", SMALL)),
+        ({}, {"regions": ("westus2", "eastus")}, Candidate("eastus", SMALL)),
+        ({}, {"regions": ("westus2",)}, None),
+        # It keeps its size as long as the spec has it, else it gets the first.
+        ({}, {"sizes": (LARGE, SMALL)}, Candidate("eastus", SMALL)),
+        ({}, {"sizes": (LARGE,)}, Candidate("eastus", LARGE)),
+        ({"zones": ("2",)}, {"zones": ("1", "2")}, Candidate("eastus", SMALL, "2")),
+        ({"zones": ("2",)}, {"zones": ("1",)}, None),
+        ({"zones": ("2",)}, {}, Candidate("eastus", SMALL)),
+        ({}, {"zones": ("1",)}, None),
+    ],
+)
+def test_it_stays_where_it_is_for_as_long_as_the_spec_allows(
+    made_as: dict[str, Any], wanted: dict[str, Any], expected: Candidate | None
+) -> None:
+    assert place(made(spec(**made_as)), **wanted) == expected
+
+
+def test_no_machine_is_nowhere() -> None:
+    assert place(FakeCloud()) is None
+
+
+def test_a_machine_of_somebody_else_is_nowhere() -> None:
+    cloud = made()
+    cloud.body(Kind.MACHINE)["tags"][tags.NAME] = "another"
+    assert place(cloud) is None
+
+
+def test_a_machine_that_never_lived_is_nowhere() -> None:
+    cloud = made()
+    cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = "Failed"
+    assert place(cloud) == Candidate("eastus", SMALL)
+    cloud.remove(Kind.DISK)
+    assert place(cloud) is None
+
+
+def test_azure_may_spell_region_and_size_as_it_likes() -> None:
+    cloud = made()
+    body = cloud.body(Kind.MACHINE)
+    body["location"], body["properties"]["hardwareProfile"]["vmSize"] = "East US", SMALL.lower()
+    assert place(cloud) == Candidate("eastus", SMALL)

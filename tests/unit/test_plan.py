@@ -1,0 +1,490 @@
+"""What git says against what Azure shows: the plan, all of it pure."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpuinfra.diagnostics import Code, Problem
+from gpuinfra.models.candidate import Candidate
+from gpuinfra.models.hours import Hours
+from gpuinfra.models.plan import Action, Price
+from gpuinfra.models.resource import Kind
+from gpuinfra.models.spec import Spec
+from provision import tags
+from provision.plan import make_plan
+from tests.unit.provision_help import (
+    ALLOCATION,
+    GROUP,
+    HOURS,
+    LARGE,
+    NAME,
+    NOW,
+    SMALL,
+    SUBSCRIPTION,
+    FakeCloud,
+    Heard,
+    applying,
+    change_of,
+    lease_of,
+    made,
+    planned,
+    ref,
+    setting,
+    spec,
+    words,
+)
+
+FRESH = ["add group", "add security", "add network", "add address", "add interface", "add machine", "add schedule"]
+
+
+def test_a_fresh_machine_is_added_in_the_order_in_which_its_parts_come_to_be() -> None:
+    plan = planned(FakeCloud())
+    assert words(plan) == FRESH
+    assert (plan.name, plan.group, plan.subscription) == (NAME, GROUP, SUBSCRIPTION)
+    assert plan.count(Action.ADD) == 7
+    assert not plan.loses
+    assert plan.notes == ()
+    assert change_of(plan, Kind.MACHINE).summary == f"{SMALL}, eastus"
+    assert change_of(plan, Kind.SECURITY).summary == "ssh from 203.0.113.7/32"
+    assert change_of(plan, Kind.SCHEDULE).summary == "daily stop at 12:00 UTC, the lease's end"
+
+
+def test_what_was_made_as_the_spec_says_needs_nothing() -> None:
+    plan = planned(made())
+    assert plan.is_empty
+    assert (words(plan), plan.notes) == ([], ())
+
+
+def test_a_plan_asks_and_writes_nothing() -> None:
+    cloud = made()
+    planned(cloud, spec(sizes=(LARGE,)))
+    assert cloud.calls == []
+
+
+def test_only_what_is_missing_is_added() -> None:
+    cloud = made()
+    for kind in (Kind.SECURITY, Kind.SCHEDULE):
+        cloud.remove(kind)
+    assert words(planned(cloud)) == ["add security", "add schedule"]
+
+
+def test_azure_sees_no_case_in_names_ids_and_tags() -> None:
+    cloud = made()
+    for body in (part.body for part in cloud.parts.values()):
+        body["tags"] = {name.upper(): value for name, value in body["tags"].items()}
+    machine, interface = cloud.body(Kind.MACHINE), cloud.body(Kind.INTERFACE)
+    machine["properties"]["hardwareProfile"]["vmSize"] = SMALL.upper()
+    interface["properties"]["networkSecurityGroup"]["id"] = ref(Kind.SECURITY).id(SUBSCRIPTION).upper()
+    configuration = interface["properties"]["ipConfigurations"][0]["properties"]
+    configuration["subnet"]["id"] = configuration["subnet"]["id"].upper()
+    for kind in Kind:
+        part = cloud.parts.pop((kind, GROUP, ref(kind).name))
+        loud = replace(part.ref, group=GROUP.upper(), name=part.ref.name.upper())
+        cloud.parts[kind, GROUP, ref(kind).name] = replace(part, ref=loud)
+    assert planned(cloud).is_empty
+
+
+# What differs, and what becomes of it: the spec, then the plan.
+CHANGES: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    ({"sizes": (LARGE,)}, ["change machine"], [f"size: {SMALL} -> {LARGE}, off", "spec"]),
+    ({"disk": {"size_gib": 200}}, ["change machine", "change disk"], ["spec", "size: 150 GiB -> 200 GiB, off"]),
+    (
+        {"disk": {"sku": "Premium_LRS"}},
+        ["change machine", "change disk"],
+        ["spec", "kind: StandardSSD_LRS -> Premium_LRS, off"],
+    ),
+    ({"disk": {"size_gib": 100}}, ["replace machine loses"], []),
+    ({"disk": {"sku": "StandardSSD_ZRS"}}, ["replace machine loses"], []),
+    ({"image": "dsvm-ubuntu-20.04"}, ["replace machine loses"], ["image"]),
+    ({"admin": {"username": "ada"}}, ["replace machine loses"], ["username: azureuser -> ada, replaces"]),
+    ({"priority": "spot"}, ["replace machine loses"], ["priority: regular -> spot, replaces"]),
+    ({"zones": ("2",)}, ["replace machine loses"], ["zone: none -> 2, replaces"]),
+    ({"lifecycle": {"idle": timedelta(minutes=5)}}, ["change machine"], ["spec"]),
+    (
+        {"lifecycle": {"lease": timedelta(hours=6)}},
+        ["change machine", "change schedule"],
+        ["lease until", "spec", "daily stop: Enabled 1200 UTC -> Enabled 1400 UTC"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected", "differences"), CHANGES, ids=[str(row[0]) for row in CHANGES])
+def test_a_change_of_the_spec(fields: dict[str, Any], expected: list[str], differences: list[str]) -> None:
+    plan = planned(made(), spec(**fields))
+    network = [word for word in words(plan) if "address" in word or "interface" in word]
+    assert [word for word in words(plan) if word not in network] == expected
+    # The machine's own address and interface go with it.
+    assert network == (["replace address", "replace interface"] if plan.loses else [])
+    found = [
+        f"{each.what}: {each.old} -> {each.new}{', replaces' * each.replaces}{', off' * each.needs_off}"
+        for change in plan.changes
+        for each in change.differences
+    ]
+    assert all(any(text.startswith(wanted) for text in found) for wanted in differences), found
+
+
+def test_tags_go_on_every_resource() -> None:
+    plan = planned(made(), spec(tags={"project": "mnist"}))
+    assert words(plan) == [f"change {kind}" for kind in Kind]
+    assert all("tag project" in {each.what for each in change.differences} for change in plan.changes)
+
+
+def test_another_region_replaces_everything_but_the_group() -> None:
+    plan = planned(made(), spec(regions=("westus2",)))
+    assert [change.action for change in plan.changes] == [Action.REPLACE] * 6
+    assert Kind.GROUP not in {change.ref.kind for change in plan.changes}
+    assert words(plan)[4] == "replace machine loses"
+    assert change_of(plan, Kind.MACHINE).differences[0].what == "region"
+
+
+@pytest.mark.parametrize("kind", [Kind.SECURITY, Kind.NETWORK, Kind.ADDRESS, Kind.INTERFACE])
+def test_a_part_of_the_network_that_has_to_be_made_anew_takes_the_machine_with_it(kind: Kind) -> None:
+    cloud = made()
+    cloud.body(kind)["location"] = "westus2"
+    plan = planned(cloud)
+    assert plan.loses
+    assert f"replace {kind}" in words(plan)
+    assert "replace machine loses" in words(plan)
+
+
+def test_a_region_is_the_same_however_azure_spells_it() -> None:
+    cloud = made()
+    for part in cloud.parts.values():
+        part.body["location"] = "East US"
+    assert planned(cloud).is_empty
+
+
+# Names
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.GROUP])
+def test_what_has_the_name_of_ours_and_is_not_ours_is_never_touched(kind: Kind) -> None:
+    cloud = FakeCloud()
+    cloud.add(kind, {"tags": {"owner": "somebody"}, "properties": {}})
+    with pytest.raises(Problem) as caught:
+        planned(cloud)
+    (found,) = caught.value.diagnostics
+    assert found.code is Code.NAME_TAKEN
+    assert f"`{ref(kind).name}`, which gpuinfra did not make; it was left alone" in (found.note or "")
+
+
+def test_all_names_that_are_taken_are_told_at_once() -> None:
+    cloud = FakeCloud()
+    for kind in (Kind.SECURITY, Kind.ADDRESS):
+        cloud.add(kind, {"properties": {}})
+    with pytest.raises(Problem) as caught:
+        planned(cloud)
+    note = caught.value.diagnostics[0].note or ""
+    assert "networkSecurityGroups `my-dsvm-security`" in note
+    assert "publicIPAddresses `my-dsvm-address`" in note
+
+
+def test_the_machine_of_another_spec_is_a_foreign_one() -> None:
+    cloud = made()
+    cloud.body(Kind.MACHINE)["tags"][tags.NAME] = "another"
+    with pytest.raises(Problem):
+        planned(cloud)
+
+
+def test_a_group_that_is_not_ours_is_used_and_not_changed() -> None:
+    cloud = FakeCloud()
+    cloud.add(Kind.GROUP, {"location": "westus", "tags": {"owner": "somebody"}})
+    plan = planned(cloud, spec(tags={"project": "mnist"}))
+    assert words(plan) == FRESH[1:]
+    assert plan.notes == (f"group {GROUP} was not made by gpuinfra: it is used, and never deleted",)
+
+
+def test_a_second_machine_of_one_name_is_not_made() -> None:
+    cloud = FakeCloud()
+    cloud.add(Kind.MACHINE, {"tags": {tags.NAME: NAME}, "properties": {}}, group="elsewhere", name=NAME)
+    with pytest.raises(Problem) as caught:
+        planned(cloud)
+    (found,) = caught.value.diagnostics
+    assert found.code is Code.NAME_TAKEN
+    assert found.note == f"a machine `{NAME}` of gpuinfra's is in group `elsewhere`, not in `{GROUP}`"
+
+
+def test_what_carries_our_tag_and_is_no_part_is_told() -> None:
+    cloud = made()
+    cloud.add(Kind.DISK, {"tags": {tags.NAME: NAME}}, name="old-disk")
+    cloud.add(Kind.ADDRESS, {"tags": {tags.NAME: NAME}}, group="elsewhere")
+    plan = planned(cloud)
+    assert plan.is_empty
+    assert [note.split(" carries")[0] for note in plan.notes] == [
+        f"disk old-disk in group {GROUP}",
+        "address my-dsvm-address in group elsewhere",
+    ]
+
+
+# Machines that are not as they should be
+
+
+def test_a_machine_that_never_lived_is_replaced_and_nothing_is_lost() -> None:
+    cloud = FakeCloud()
+    cloud.fail_operation("put machine", ALLOCATION)
+    work = applying(cloud)
+    with pytest.raises(type(ALLOCATION)):
+        work.apply(planned(cloud))
+    assert cloud.body(Kind.MACHINE)["properties"]["provisioningState"] == "Failed"
+    plan = planned(cloud)
+    assert words(plan) == ["replace address", "replace interface", "replace machine"]
+    assert not plan.loses
+
+
+def test_a_failed_machine_that_has_a_disk_is_not_thrown_away() -> None:
+    cloud = made()
+    cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = "Failed"
+    assert planned(cloud).is_empty
+
+
+def test_a_disk_that_was_left_over_is_destroyed_which_loses_what_is_on_it() -> None:
+    cloud = made()
+    cloud.remove(Kind.MACHINE)
+    plan = planned(cloud)
+    assert words(plan) == ["destroy disk loses", "add machine"]
+    assert plan.loses
+    assert plan.changes[0].resource is None
+
+
+def test_a_disk_without_our_tag_that_our_machine_has_is_ours() -> None:
+    cloud = made()
+    cloud.body(Kind.DISK)["tags"] = {}
+    assert words(planned(cloud)) == ["change disk"]
+
+
+def test_another_key_cannot_be_given_and_is_told() -> None:
+    plan = planned(made(), public_key="ssh-ed25519 AAAAanother me@there")
+    assert plan.is_empty
+    assert plan.notes == ("the machine has another SSH key than the spec names; a key cannot be changed in place",)
+
+
+def test_a_comment_makes_no_other_key() -> None:
+    assert planned(made(), public_key=setting().public_key.replace("me@here", "me at home")).notes == ()
+
+
+# Power
+
+
+@pytest.mark.parametrize("power", ["deallocated", "deallocating", "stopped", "stopping", "unknown"])
+def test_a_machine_that_is_not_on_is_started(power: str) -> None:
+    cloud = made()
+    cloud.set_power(power)
+    plan = planned(cloud)
+    assert words(plan)[0] == "change machine start"
+    assert plan.wants_running
+
+
+@pytest.mark.parametrize("power", ["running", "starting"])
+def test_a_machine_that_is_on_is_left_alone(power: str) -> None:
+    cloud = made()
+    cloud.set_power(power)
+    assert planned(cloud).is_empty
+
+
+@pytest.mark.parametrize("power", ["running", "starting", "stopped", "deallocating", "unknown"])
+def test_a_machine_that_should_be_off_is_deallocated(power: str) -> None:
+    off = spec(power="deallocated")
+    cloud = made(off)
+    cloud.set_power(power)
+    plan = planned(cloud, off)
+    assert words(plan) == ["change machine deallocate"]
+    assert change_of(plan, Kind.MACHINE).resource is None
+    assert not plan.wants_running
+
+
+def test_off_as_it_should_be_is_no_change() -> None:
+    off = spec(power="deallocated")
+    cloud = made(off)
+    cloud.set_power("deallocated")
+    assert planned(cloud, off).is_empty
+
+
+@pytest.mark.parametrize("fields", [{"image": "dsvm-ubuntu-20.04"}, {"regions": ("westus2",)}, {"sizes": (LARGE,)}])
+def test_what_else_differs_can_wait_until_the_machine_is_wanted_on(fields: dict[str, Any]) -> None:
+    cloud, wanted = made(), spec(power="deallocated", **fields)
+    assert words(planned(cloud, wanted)) == ["change machine deallocate"]
+    cloud.set_power("deallocated")
+    assert planned(cloud, wanted).is_empty
+
+
+def test_no_machine_is_made_to_be_off() -> None:
+    cloud = FakeCloud()
+    cloud.add(Kind.GROUP, {"tags": {tags.NAME: NAME}})
+    plan = planned(cloud, spec(power="deallocated"))
+    assert plan.is_empty
+    assert not plan.wants_running
+
+
+def test_a_machine_that_is_started_gets_a_lease_and_its_daily_stop_with_it() -> None:
+    cloud = made()
+    cloud.set_power("deallocated")
+    cloud.moment = NOW + timedelta(hours=10)
+    plan = planned(cloud)
+    assert words(plan) == ["change machine start", "change schedule"]
+    assert {each.what for each in change_of(plan, Kind.MACHINE).differences} == {"on since", "lease until"}
+
+
+# Tags of the machine
+
+
+def test_hours_are_a_tag() -> None:
+    wanted = spec(lifecycle={"hours": Hours.model_validate(HOURS)})
+    plan = planned(made(), wanted)
+    assert words(plan) == ["change machine"]
+    resource = change_of(plan, Kind.MACHINE).resource
+    assert resource is not None
+    assert resource.body["tags"][tags.HOURS] == "America/Chicago mon-fri 08:00-19:00"
+
+
+def test_hours_that_the_spec_has_no_more_are_taken_off() -> None:
+    cloud = made(spec(lifecycle={"hours": Hours.model_validate(HOURS)}))
+    work = applying(cloud)
+    work.apply(planned(cloud))
+    assert tags.HOURS not in cloud.body(Kind.MACHINE)["tags"]
+
+
+def test_tags_of_others_survive_every_change() -> None:
+    cloud = made()
+    for part in cloud.parts.values():
+        part.body["tags"]["Owner"] = "somebody"
+    plan = planned(cloud, spec(tags={"project": "mnist"}))
+    for change in plan.changes:
+        assert change.resource is not None
+        assert change.resource.body["tags"]["Owner"] == "somebody"
+        assert change.resource.body["tags"]["project"] == "mnist"
+
+
+def test_a_tag_that_differs_in_case_is_not_doubled() -> None:
+    cloud = made()
+    for part in cloud.parts.values():
+        part.body["tags"] = {"PROJECT": "cifar", **part.body["tags"]}
+    plan = planned(cloud, spec(tags={"project": "mnist"}))
+    for change in plan.changes:
+        assert change.resource is not None
+        assert [name for name in change.resource.body["tags"] if name.casefold() == "project"] == ["project"]
+
+
+def test_the_host_key_of_a_machine_stays_its_own() -> None:
+    other = replace(setting().host_key, public="ssh-ed25519 AAAAnew")
+    assert planned(made(), host_key=other).is_empty
+    plan = planned(made(), spec(sizes=(LARGE,)), host_key=other)
+    resource = change_of(plan, Kind.MACHINE).resource
+    assert resource is not None
+    assert resource.body["tags"][tags.HOST_KEY] == "ssh-ed25519 AAAAhost"
+
+
+# Drift: what others have done by hand
+
+
+def _grow(cloud: FakeCloud) -> None:
+    cloud.body(Kind.DISK)["properties"]["diskSizeGB"] = 300
+
+
+def _open(cloud: FakeCloud) -> None:
+    rules = cloud.body(Kind.SECURITY)["properties"]["securityRules"]
+    rules.append({"name": "all", "properties": {"access": "Allow", "sourceAddressPrefix": "*"}})
+
+
+def _move_stop(cloud: FakeCloud) -> None:
+    cloud.body(Kind.SCHEDULE)["properties"]["dailyRecurrence"]["time"] = "2359"
+
+
+def _untag(cloud: FakeCloud) -> None:
+    del cloud.body(Kind.MACHINE)["tags"][tags.LEASE_UNTIL]
+
+
+@pytest.mark.parametrize(
+    ("drift", "expected"),
+    [
+        (_grow, ["replace address", "replace interface", "replace machine loses"]),
+        (_open, ["change security"]),
+        (_move_stop, ["change schedule"]),
+        (_untag, ["change machine"]),
+    ],
+)
+def test_drift_is_put_right(drift: Callable[[FakeCloud], None], expected: list[str]) -> None:
+    cloud = made()
+    drift(cloud)
+    assert words(planned(cloud)) == expected
+
+
+# Spot, zone, price, lease
+
+
+def test_spot_and_zone_are_told() -> None:
+    plan = planned(FakeCloud(), spec(priority="spot", zones=("2",)))
+    assert change_of(plan, Kind.MACHINE).summary == f"{SMALL}, eastus zone 2, spot"
+
+
+def test_a_spot_machine_that_was_made_so_needs_nothing() -> None:
+    wanted = spec(priority="spot", spot={"max_price": 0.3})
+    assert planned(made(wanted), wanted).is_empty
+
+
+def test_a_spot_price_is_changed_while_the_machine_is_off() -> None:
+    plan = planned(made(spec(priority="spot")), spec(priority="spot", spot={"max_price": 0.3}))
+    price = change_of(plan, Kind.MACHINE).differences[0]
+    assert (price.what, price.old, price.new, price.needs_off) == ("spot price", "-1", "0.3", True)
+
+
+def test_a_machine_in_a_zone_stays_where_the_spec_names_none() -> None:
+    wanted = spec(zones=("1",))
+    plan = planned(made(wanted), spec(), candidate=Candidate("eastus", SMALL))
+    assert words(plan) == ["change machine"]
+
+
+def test_a_lease_of_a_day_has_no_daily_stop() -> None:
+    wanted = spec(lifecycle={"lease": timedelta(days=2)})
+    plan = planned(FakeCloud(), wanted)
+    assert change_of(plan, Kind.SCHEDULE).summary == "off"
+    assert plan.notes == (
+        "a lease of a day or more is beyond Azure's own daily schedule: the tag alone says when it ends",
+    )
+
+
+def test_the_price_is_handed_on() -> None:
+    price = Price(0.5, 19.2, 3.65)
+    observed = FakeCloud().observe(NAME, GROUP)
+    plan = make_plan(setting(lease=lease_of()), observed, price)
+    assert plan.price == price
+    assert plan.as_json()["price"] == {"perHourUsd": 0.5, "residuePerMonthUsd": pytest.approx(22.85)}
+
+
+def test_a_plan_as_json_has_no_bodies_and_no_secret() -> None:
+    plan = planned(made(), spec(sizes=(LARGE,)))
+    plain = plan.as_json()
+    assert plain["summary"] == {"add": 0, "change": 1, "replace": 0, "destroy": 0}
+    assert plain["candidate"] == {"region": "eastus", "size": LARGE}
+    (change,) = plain["changes"]
+    assert set(change) == {"action", "kind", "name", "summary", "differences"}
+    assert change["differences"][0] == {"what": "size", "old": SMALL, "new": LARGE, "forcesReplacement": False}
+    assert "private half" not in repr(planned(FakeCloud()))
+
+
+# Every plan, once it is applied, leaves nothing to do: the spec before, the spec after.
+STEPS: list[tuple[Spec | None, Spec]] = [
+    (None, spec()),
+    (spec(), spec(sizes=(LARGE,))),
+    (spec(), spec(disk={"size_gib": 300, "sku": "Premium_LRS"})),
+    (spec(), spec(disk={"size_gib": 100})),
+    (spec(), spec(regions=("westus2",))),
+    (spec(), spec(tags={"project": "mnist"})),
+    (spec(), spec(power="deallocated")),
+    (spec(zones=("1",)), spec(zones=("2",))),
+    (spec(priority="spot"), spec(priority="spot", spot={"max_price": 0.3})),
+    (spec(), spec(lifecycle={"lease": timedelta(days=2)})),
+    (spec(), spec(lifecycle={"hours": Hours.model_validate(HOURS)})),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), STEPS)
+def test_a_plan_that_was_applied_leaves_nothing_to_do(before: Spec | None, after: Spec) -> None:
+    cloud = made(before) if before else FakeCloud()
+    work = applying(cloud)
+    work.apply(planned(cloud, after))
+    assert words(planned(cloud, after)) == []
+    assert isinstance(work.progress, Heard)
+    assert not [line for line in work.progress.lines if "failed" in line]

@@ -1,0 +1,213 @@
+"""What is asked before the first write, of a market that is made up."""
+
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.models.candidate import Candidate
+from gpuinfra.models.offer import Offer, Quota, Rate
+from gpuinfra.models.spec import Spec
+from provision.deadline import Deadline
+from provision.errors import CloudError, Fault
+from provision.market import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
+from provision.preflight import ACTIONS, Preflight, preflight
+from provision.progress import Silent
+
+T4, A100 = "Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4"
+FAMILIES = {T4: ("Standard NCASv3_T4 Family", 4), A100: ("StandardNCADSA100v4Family", 24)}
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def end(self, step: str, outcome: str) -> None:
+        self.lines.append(f"{step}: {outcome}")
+
+    def fail(self, step: str, reason: str) -> None:
+        self.lines.append(f"{step}: failed: {reason}")
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@dataclass
+class Shop:
+    """A market with everything in it, but for what is said to be wrong."""
+
+    subscription: str = "00000000-0000-0000-0000-000000000000"
+    errors: dict[str, CloudError] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
+    rights: dict[str | None, Permissions] = field(default_factory=dict)
+    restricted: tuple[str, ...] = ()
+    missing_providers: tuple[str, ...] = ()
+    asked: list[str] = field(default_factory=list)
+    hold: threading.Event | None = None
+
+    def _ask(self, what: str, about: str = "") -> None:
+        self.asked.append(f"{what} {about}".strip())
+        if self.hold and what == "catalogue":
+            self.hold.wait(5)
+        if what in self.errors:
+            raise self.errors[what]
+
+    def subscription_name(self) -> str:
+        self._ask("subscription")
+        return "Somebody's"
+
+    def catalogue(self, region: str) -> Catalogue:
+        self._ask("catalogue", region)
+        code = "NotAvailableForSubscription" if region in self.restricted else None
+        offers = {
+            size: Offer(size, region, ("1",), family, vcpus, 28.0, 1, ("V2",), spot_capable=True, restriction=code)
+            for size, (family, vcpus) in FAMILIES.items()
+        }
+        quotas = {family: Quota(family, self.limits.get(region, 100), 0) for family, _ in FAMILIES.values()}
+        return Catalogue(region, offers, quotas)
+
+    def offers(self, region: str | None = None) -> dict[tuple[str, str], Offer]:
+        self._ask("offers", region or "")
+        regions = [region] if region else ["eastus", "westus2"]
+        return {(offer.size, each): offer for each in regions for offer in self.catalogue(each).offers.values()}
+
+    def quotas(self, region: str) -> dict[str, Quota]:
+        self._ask("quotas", region)
+        return dict(self.catalogue(region).quotas)
+
+    def image(self, urn: str, region: str) -> Image:
+        self._ask("image", f"{urn} {region}")
+        return Image(urn, True, "25.06.18", "V2")
+
+    def accept_terms(self, plan: ImagePlan) -> None:
+        raise AssertionError("this is a write")
+
+    def actions_allowed(self, group: str | None) -> Permissions:
+        self._ask("rights", group or "")
+        return self.rights.get(group, Permissions((Grant(("*",)),)))
+
+    def unregistered(self, namespaces: Iterable[str]) -> tuple[str, ...]:
+        self._ask("providers")
+        return tuple(name for name in namespaces if name in self.missing_providers)
+
+    def register(self, namespace: str, deadline: Deadline) -> None:
+        raise AssertionError("this is a write")
+
+    def price(self, size: str, region: str, spot: bool = False) -> float | None:
+        return self.prices([size]).price(size, region, spot=spot)
+
+    def prices(self, sizes: Iterable[str]) -> Prices:
+        self._ask("prices")
+        return Prices({(size, "eastus"): Rate(0.526) for size in sizes})
+
+
+def spec(**fields: Any) -> Spec:
+    least = {"apiVersion": "gpuinfra/v1", "name": "my-dsvm", "regions": ["eastus", "westus2"], "sizes": [T4, A100]}
+    return Spec.model_validate_json(json.dumps({**least, **fields}))
+
+
+def run(shop: Shop, wanted: Spec | None = None, seconds: float = 10) -> tuple[Preflight, list[str]]:
+    notes = Notes()
+    found = preflight(shop, wanted or spec(), Deadline.after(seconds), notes)
+    return found, notes.lines
+
+
+def problem(shop: Shop, wanted: Spec | None = None, seconds: float = 10) -> Diagnostic:
+    with pytest.raises(Problem) as caught:
+        run(shop, wanted, seconds)
+    (diagnostic,) = caught.value.diagnostics
+    return diagnostic
+
+
+def test_everything_is_asked_once() -> None:
+    shop = Shop(limits={"eastus": 20}, missing_providers=("Microsoft.DevTestLab",))
+    found, notes = run(shop)
+    assert found.viable == (Candidate("eastus", T4), Candidate("westus2", T4), Candidate("westus2", A100))
+    assert [str(each.candidate) for each in found.passed] == [f"{A100} in eastus"]
+    assert found.unregistered == ("Microsoft.DevTestLab",)
+    assert set(found.image) == {"eastus", "westus2"}
+    assert (found.subscription_name, found.prices.price(T4, "eastus")) == ("Somebody's", 0.526)
+    urn = "microsoft-dsvm:ubuntu-2204:2204-gen2:latest"
+    assert shop.asked[0] == "subscription"
+    assert sorted(shop.asked[1:]) == sorted(
+        [
+            *("catalogue eastus", "catalogue westus2", f"image {urn} eastus", f"image {urn} westus2"),
+            *("prices", "providers", "rights"),
+        ]
+    )
+    assert notes == ["preflight: checked, 3 of 4 candidates can be had"]
+
+
+def test_nothing_else_is_asked_of_whoever_is_not_logged_in() -> None:
+    shop = Shop(errors={"subscription": CloudError(Fault.LOGIN, "CredentialUnavailable", "no")})
+    found = problem(shop)
+    assert (found.code, found.note) == (
+        Code.LOGIN_FAILED,
+        "looking for the subscription: CredentialUnavailable: no; nothing was created",
+    )
+    assert shop.asked == ["subscription"]
+
+
+def test_no_candidate_gives_every_reason_of_every_one_in_one_table() -> None:
+    found = problem(Shop(limits={"eastus": 0, "westus2": 2}), spec(zones=["2"]))
+    assert (found.code, found.summary) == (Code.NO_CANDIDATE, "no candidate can be had")
+    lines = (found.note or "").splitlines()
+    assert lines[:3] == [
+        "nothing was created",
+        f"{T4} in eastus, zone 2       no-zone  not offered in zone 2, only in 1",
+        f"{'':43}  quota    needs 4 vCPUs of Standard NCASv3_T4 Family; 0 of 0 left",
+    ]
+    assert [line.split("  ")[0] for line in lines[3::2]] == [
+        f"{A100} in eastus, zone 2",
+        f"{T4} in westus2, zone 2",
+        f"{A100} in westus2, zone 2",
+    ]
+    assert lines[-1].endswith("needs 24 vCPUs of StandardNCADSA100v4Family; 2 of 2 left")
+    assert "`gpuinfra sizes --gpu T4 --with-quota`" in (found.help or "")
+
+
+READER, CONTRIBUTOR = Permissions((Grant(("*/read",)),)), Permissions((Grant(("*",)),))
+
+
+def test_missing_rights_are_all_named() -> None:
+    found = problem(Shop(rights={None: READER, "gpuinfra-my-dsvm": READER}))
+    assert found.code is Code.NOT_ALLOWED
+    assert all(action in (found.note or "") for action in ACTIONS)
+    assert "nothing was created" in (found.note or "")
+    assert "--role Contributor --scope /subscriptions/00000000-0000-0000-0000-000000000000" in (found.help or "")
+
+
+def test_rights_in_the_group_are_enough() -> None:
+    found, _ = run(Shop(rights={None: READER, "gpuinfra-my-dsvm": CONTRIBUTOR}))
+    assert found.viable
+
+
+def test_who_may_ask_for_nothing_in_the_subscription_is_not_held_up() -> None:
+    denied = CloudError(Fault.DENIED, "AuthorizationFailed", "no")
+    found, notes = run(Shop(errors=dict.fromkeys(("catalogue", "image", "providers"), denied)))
+    assert len(found.viable) == 4
+    assert (found.unregistered, found.image) == ((), {})
+    assert "asking for sizes in eastus is not allowed, so it was not checked" in notes
+
+
+def test_an_error_of_any_question_is_a_problem() -> None:
+    found = problem(Shop(errors={"catalogue": CloudError(Fault.THROTTLED, "TooManyRequests", "wait")}))
+    assert found.code is Code.THROTTLED
+    assert "asking for sizes in eastus" in (found.note or "")
+
+
+def test_a_price_is_no_reason_to_fail() -> None:
+    found, _ = run(Shop(errors={"prices": CloudError(Fault.UNREACHABLE, "X", "y")}))
+    assert found.prices == Prices()
+
+
+def test_no_answer_in_time_is_a_problem() -> None:
+    hold = threading.Event()
+    try:
+        assert problem(Shop(hold=hold), seconds=0).code is Code.TIMED_OUT
+    finally:
+        hold.set()

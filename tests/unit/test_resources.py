@@ -1,0 +1,397 @@
+"""Each kind of resource: what it should be, and how it differs."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from gpuinfra.models.hours import Hours
+from gpuinfra.models.plan import Difference
+from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
+from provision import tags
+from provision.cloud import Part
+from provision.host_key import new_host_key
+from provision.market import ImagePlan
+from provision.resources import MODULES, NEEDS, address, disk, group, interface, machine, network, schedule, security
+from provision.resources.common import with_others
+from tests.unit.provision_help import (
+    HOURS,
+    KEY,
+    LARGE,
+    NAME,
+    SMALL,
+    SUBSCRIPTION,
+    change_of,
+    lease_of,
+    made,
+    planned,
+    setting,
+    spec,
+)
+
+
+def found(kind: Kind) -> Part:
+    """A part as it was made."""
+    cloud = made()
+    return Part(cloud.parts[kind, "gpuinfra-my-dsvm", setting().ref(kind).name].ref, cloud.body(kind))
+
+
+def differences(kind: Kind, part: Part, wanted: Resource | None = None) -> list[Difference]:
+    return list(MODULES[kind].differences(wanted or MODULES[kind].desired(setting()), part))
+
+
+# All of them
+
+
+def test_every_kind_has_its_room_and_its_place() -> None:
+    assert list(MODULES) == list(NEEDS) == list(ARM_TYPES) == list(Kind)
+    order = list(MODULES)
+    assert all(order.index(need) < order.index(kind) for kind, needs in NEEDS.items() for need in needs)
+
+
+def test_what_was_made_does_not_differ() -> None:
+    assert {kind: differences(kind, found(kind)) for kind in Kind} == {kind: [] for kind in Kind}
+
+
+def test_everything_says_whose_it_is() -> None:
+    for module in MODULES.values():
+        body = module.desired(setting(spec(tags={"project": "mnist"}))).body
+        assert body["location"] == "eastus"
+        assert (body["tags"][tags.NAME], body["tags"]["project"]) == (NAME, "mnist")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in {Kind.GROUP, Kind.DISK}])
+def test_nothing_moves_to_another_region(kind: Kind) -> None:
+    part = found(kind)
+    part.body["location"] = "westus2"
+    assert differences(kind, part) == [Difference("region", "westus2", "eastus", replaces=True)]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_tag_is_put_on_in_place(kind: Kind) -> None:
+    wanted = MODULES[kind].desired(setting(spec(tags={"project": "mnist"})))
+    expected = Difference("tag project", "none", "mnist")
+    assert expected in differences(kind, found(kind), wanted)
+    assert not any(each.replaces or each.needs_off for each in differences(kind, found(kind), wanted))
+
+
+def test_tags_to_send_are_ours_and_those_of_others() -> None:
+    part = found(Kind.NETWORK)
+    part.body["tags"] = {"GPUINFRA:NAME": "MY-DSVM", "owner": "somebody"}
+    assert with_others(part, network.desired(setting()).body["tags"]) == {"owner": "somebody", tags.NAME: NAME}
+
+
+# Group
+
+
+def test_a_group_may_be_anywhere() -> None:
+    part = found(Kind.GROUP)
+    part.body["location"] = "westus2"
+    assert differences(Kind.GROUP, part) == []
+
+
+def test_a_group_of_somebody_else_is_as_it_should_be() -> None:
+    part = Part(found(Kind.GROUP).ref, {"location": "westus2", "tags": {"owner": "somebody"}})
+    assert list(group.differences(group.desired(setting(spec(tags={"project": "mnist"}))), part)) == []
+
+
+# Security
+
+
+def rule(**fields: Any) -> Part:
+    part = found(Kind.SECURITY)
+    own = part.body["properties"]["securityRules"][0]["properties"]
+    own.update(fields)
+    return part
+
+
+@pytest.mark.parametrize(
+    ("sources", "shown"),
+    [
+        (("203.0.113.7/32",), {"sourceAddressPrefixes": ["203.0.113.7"]}),
+        (("203.0.113.7/32",), {"sourceAddressPrefix": "203.0.113.7/32", "sourceAddressPrefixes": []}),
+        (("203.0.113.7/32",), {"sourceAddressPrefix": "203.0.113.7", "sourceAddressPrefixes": None}),
+        (("203.0.113.7",), {"sourceAddressPrefixes": ["203.0.113.7/32"]}),
+        (("10.0.0.0/8", "203.0.113.7/32"), {"sourceAddressPrefixes": ["203.0.113.7/32", "10.0.0.0/8"]}),
+    ],
+)
+def test_sources_are_the_same_however_they_are_written(sources: tuple[str, ...], shown: dict[str, Any]) -> None:
+    wanted = security.desired(setting(sources=sources))
+    assert list(security.differences(wanted, rule(**shown))) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ({"sourceAddressPrefixes": ["203.0.113.9/32"]}, ("ssh from", "203.0.113.9/32", "203.0.113.7/32")),
+        ({"sourceAddressPrefixes": [], "sourceAddressPrefix": "*"}, ("ssh from", "*", "203.0.113.7/32")),
+        ({"sourceAddressPrefixes": [], "sourceAddressPrefix": "Internet"}, ("ssh from", "Internet", "203.0.113.7/32")),
+        ({"sourceAddressPrefixes": []}, ("ssh from", "nowhere", "203.0.113.7/32")),
+        ({"destinationPortRange": "*"}, ("rule ssh", "changed by hand", "as the spec says")),
+        ({"protocol": "*"}, ("rule ssh", "changed by hand", "as the spec says")),
+        ({"access": "Deny"}, ("rule ssh", "changed by hand", "as the spec says")),
+    ],
+)
+def test_a_rule_that_was_changed(shown: dict[str, Any], expected: tuple[str, str, str]) -> None:
+    assert differences(Kind.SECURITY, rule(**shown)) == [Difference(*expected)]
+
+
+def test_azure_may_write_words_as_it_likes() -> None:
+    assert differences(Kind.SECURITY, rule(protocol="TCP", access="allow", priority="100")) == []
+
+
+def test_rules_of_others_and_a_missing_rule() -> None:
+    part = rule()
+    part.body["properties"]["securityRules"][0]["name"] = "web"
+    assert differences(Kind.SECURITY, part) == [
+        Difference("ssh from", "nowhere", "203.0.113.7/32"),
+        Difference("rule web", "added by hand", "removed"),
+    ]
+
+
+def test_only_ssh_is_let_in() -> None:
+    (only,) = security.desired(setting(sources=("10.0.0.0/8", "203.0.113.7/32"))).body["properties"]["securityRules"]
+    assert only["properties"]["sourceAddressPrefixes"] == ["10.0.0.0/8", "203.0.113.7/32"]
+    assert (only["properties"]["destinationPortRange"], only["properties"]["direction"]) == ("22", "Inbound")
+
+
+# Network
+
+
+def test_a_missing_subnet_is_put_back() -> None:
+    part = found(Kind.NETWORK)
+    part.body["properties"]["subnets"] = []
+    assert differences(Kind.NETWORK, part) == [Difference("subnet machines", "missing", network.RANGE)]
+
+
+def test_a_subnet_of_others_is_no_difference() -> None:
+    part = found(Kind.NETWORK)
+    part.body["properties"]["subnets"].append({"name": "theirs"})
+    assert differences(Kind.NETWORK, part) == []
+
+
+def test_a_change_of_the_network_leaves_the_subnets_of_others_alone() -> None:
+    cloud = made()
+    properties = cloud.body(Kind.NETWORK)["properties"]
+    properties["addressSpace"]["addressPrefixes"].append("10.78.0.0/24")
+    properties["subnets"].append({"name": "theirs", "properties": {"addressPrefix": "10.78.0.0/24"}})
+    resource = change_of(planned(cloud, spec(tags={"project": "mnist"})), Kind.NETWORK).resource
+    assert resource is not None
+    assert [subnet["name"] for subnet in resource.body["properties"]["subnets"]] == ["machines", "theirs"]
+    assert "10.78.0.0/24" in resource.body["properties"]["addressSpace"]["addressPrefixes"]
+
+
+# Address and interface
+
+
+def test_an_address_is_static_and_of_the_kind_that_can_still_be_had() -> None:
+    body = address.desired(setting()).body
+    assert body["sku"] == {"name": "Standard"}
+    assert body["properties"]["publicIPAllocationMethod"] == "Static"
+
+
+def test_the_address_goes_with_the_interface_and_that_with_the_machine() -> None:
+    (configuration,) = interface.desired(setting()).body["properties"]["ipConfigurations"]
+    assert configuration["properties"]["publicIPAddress"]["properties"] == {"deleteOption": "Delete"}
+    body = machine.desired(setting()).body["properties"]
+    assert body["networkProfile"]["networkInterfaces"][0]["properties"]["deleteOption"] == "Delete"
+    assert body["storageProfile"]["osDisk"]["deleteOption"] == "Delete"
+
+
+def test_an_interface_that_was_joined_to_something_else() -> None:
+    part = found(Kind.INTERFACE)
+    del part.body["properties"]["networkSecurityGroup"]
+    (configuration,) = part.body["properties"]["ipConfigurations"]
+    configuration["properties"]["subnet"] = {"id": "/subscriptions/x/…/subnets/other"}
+    configuration["properties"]["publicIPAddress"] = None
+    assert differences(Kind.INTERFACE, part) == [
+        Difference("security group", "another or none", "my-dsvm-security"),
+        Difference("subnet", "another or none", "machines"),
+        Difference("address", "another or none", "my-dsvm-address"),
+    ]
+
+
+@pytest.mark.parametrize("configurations", [None, [], [{}]])
+def test_an_interface_with_nothing_in_it(configurations: Any) -> None:
+    part = found(Kind.INTERFACE)
+    part.body["properties"]["ipConfigurations"] = configurations
+    assert [each.what for each in differences(Kind.INTERFACE, part)] == ["subnet", "address"]
+
+
+# Disk
+
+
+@pytest.mark.parametrize(
+    ("size", "sku", "expected"),
+    [
+        (100, "StandardSSD_LRS", [Difference("size", "100 GiB", "150 GiB", needs_off=True)]),
+        (200, "StandardSSD_LRS", [Difference("size", "200 GiB", "150 GiB", replaces=True, needs_off=True)]),
+        (150, "Standard_LRS", [Difference("kind", "Standard_LRS", "StandardSSD_LRS", needs_off=True)]),
+        (150, "Premium_ZRS", [Difference("kind", "Premium_ZRS", "StandardSSD_LRS", replaces=True, needs_off=True)]),
+        (None, "StandardSSD_LRS", []),
+    ],
+)
+def test_a_disk_grows_and_does_not_shrink(size: int | None, sku: str, expected: list[Difference]) -> None:
+    body = {"tags": {tags.NAME: NAME}, "sku": {"name": sku}, "properties": {"diskSizeGB": size}}
+    assert list(disk.differences(disk.desired(setting()), Part(found(Kind.DISK).ref, body))) == expected
+
+
+# Machine
+
+
+def test_a_machine_is_all_of_the_spec() -> None:
+    body = machine.desired(setting()).body
+    properties = body["properties"]
+    assert properties["hardwareProfile"] == {"vmSize": SMALL}
+    assert properties["storageProfile"]["imageReference"]["offer"] == "ubuntu-2204"
+    assert properties["storageProfile"]["osDisk"]["name"] == "my-dsvm-disk"
+    (key,) = properties["osProfile"]["linuxConfiguration"]["ssh"]["publicKeys"]
+    assert key == {"path": "/home/azureuser/.ssh/authorized_keys", "keyData": KEY}
+    assert properties["osProfile"]["linuxConfiguration"]["disablePasswordAuthentication"] is True
+    assert not {"zones", "plan"} & set(body)
+    assert not {"priority", "evictionPolicy", "billingProfile"} & set(properties)
+    assert set(body["tags"]) == {
+        *(tags.NAME, tags.DIGEST, tags.ON_SINCE, tags.LEASE_UNTIL, tags.HOST_KEY, tags.TARGET),
+    }
+    assert body["tags"][tags.LEASE_UNTIL] == "2026-11-16T12:00:00Z"
+
+
+@pytest.mark.parametrize(("price", "expected"), [(None, -1), (0.3, 0.3)])
+def test_a_spot_machine_is_deallocated_when_it_is_evicted(price: float | None, expected: float) -> None:
+    properties = machine.desired(setting(spec(priority="spot", spot={"max_price": price}))).body["properties"]
+    assert (properties["priority"], properties["evictionPolicy"]) == ("Spot", "Deallocate")
+    assert properties["billingProfile"] == {"maxPrice": expected}
+
+
+def test_zone_and_plan_are_the_bodys_own() -> None:
+    bought = ImagePlan("fortinet", "payg", "fortigate")
+    body = machine.desired(setting(spec(zones=("2",)), image_plan=bought)).body
+    assert body["zones"] == ["2"]
+    assert body["plan"] == {"publisher": "fortinet", "name": "payg", "product": "fortigate"}
+
+
+def test_an_image_by_its_four_names() -> None:
+    assert machine.image_reference(spec(image="a:b:c:1.2.3")) == {
+        "publisher": "a",
+        "offer": "b",
+        "sku": "c",
+        "version": "1.2.3",
+    }
+
+
+def test_the_private_half_of_the_host_key_is_sent_and_never_shown() -> None:
+    own = new_host_key()
+    resource = machine.desired(setting(host_key=own))
+    assert resource.body["tags"][tags.HOST_KEY] == own.public
+    assert own.public.startswith("ssh-ed25519 AAAA")
+    assert "PRIVATE" not in json.dumps(resource.body) + repr(resource) + repr(own) + repr(setting(host_key=own))
+    text = base64.b64decode(resource.secrets["osProfile"]["customData"]).decode()
+    assert text.startswith("#cloud-config\n")
+    config = json.loads(text.partition("\n")[2])
+    assert config["ssh_keys"] == {"ed25519_private": own.private, "ed25519_public": own.public}
+    assert (config["ssh_deletekeys"], config["ssh_genkeytypes"]) == (True, [])
+    assert new_host_key().public != own.public
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shown", "same"),
+    [
+        ("latest", {"version": "latest", "exactVersion": "24.01.01"}, True),
+        ("latest", {"version": "25.03.25"}, True),
+        ("25.03.25", {"version": "25.03.25"}, True),
+        ("25.03.25", {"version": "latest", "exactVersion": "25.03.25"}, True),
+        ("25.03.25", {"version": "latest", "exactVersion": "25.06.18"}, False),
+        ("latest", {"version": "latest", "sku": "2004-gen2"}, False),
+        ("latest", {"version": "latest", "publisher": "MICROSOFT-DSVM"}, True),
+    ],
+)
+def test_a_later_image_is_no_reason_to_lose_a_machine(wanted: str, shown: dict[str, str], same: bool) -> None:
+    part = found(Kind.MACHINE)
+    part.body["properties"]["storageProfile"]["imageReference"].update(shown)
+    desired = machine.desired(setting(spec(image=f"microsoft-dsvm:ubuntu-2204:2204-gen2:{wanted}")))
+    images = [each for each in machine.differences(desired, part) if each.what == "image"]
+    assert (images == []) == same
+    assert all(each.replaces for each in images)
+
+
+def test_a_machine_made_of_a_disk_has_no_image() -> None:
+    part = found(Kind.MACHINE)
+    del part.body["properties"]["storageProfile"]["imageReference"]
+    assert differences(Kind.MACHINE, part)[0].old == "?:?:?:?"
+
+
+def test_a_patch_has_nothing_that_azure_would_refuse_to_hear_again() -> None:
+    part = found(Kind.MACHINE)
+    part.body["tags"]["owner"] = "somebody"
+    same = machine.update(machine.desired(setting()), part)
+    assert set(same.body) == {"tags"}
+    assert same.body["tags"] == part.body["tags"]
+    assert same.secrets == {}
+    larger = machine.update(machine.desired(setting(spec(sizes=(LARGE,)))), part)
+    assert larger.body["properties"] == {"hardwareProfile": {"vmSize": LARGE}}
+
+
+def test_a_patch_of_a_spot_price() -> None:
+    wanted = machine.desired(setting(spec(priority="spot", spot={"max_price": 0.3})))
+    part = found(Kind.MACHINE)
+    assert machine.update(wanted, part).body["properties"] == {"billingProfile": {"maxPrice": 0.3}}
+    part.body["properties"]["billingProfile"] = {"maxPrice": 0.3}
+    assert "properties" not in machine.update(wanted, part).body
+
+
+def test_differences_of_tags_read_as_words() -> None:
+    part = found(Kind.MACHINE)
+    part.body["tags"] = {tags.NAME: NAME, tags.DIGEST: "sha256:0123456789", tags.HOST_KEY: "another"}
+    wanted = machine.desired(setting())
+    digest = wanted.body["tags"][tags.DIGEST].removeprefix("sha256:")[:8]
+    assert {(each.what, each.old, each.new) for each in machine.differences(wanted, part)} == {
+        ("spec", "01234567", digest),
+        ("on since", "never", "2026-11-16T08:00:00Z"),
+        ("lease until", "none", "2026-11-16T12:00:00Z"),
+        (f"tag {tags.TARGET}", "none", "my_dsvm"),
+    }
+
+
+def test_hours_that_are_too_long_for_a_tag_are_left_out() -> None:
+    hours = Hours.model_validate(HOURS)
+    assert tags.HOURS in machine.desired(setting(spec(lifecycle={"hours": hours}))).body["tags"]
+    many = Hours.model_validate({**HOURS, "on": tuple(f"mon 08:{minute:02}-19:00" for minute in range(40))})
+    assert tags.HOURS not in machine.desired(setting(spec(lifecycle={"hours": many}))).body["tags"]
+
+
+# Schedule
+
+
+def test_the_daily_stop_is_at_the_end_of_the_lease() -> None:
+    properties = schedule.desired(setting()).body["properties"]
+    assert (properties["status"], properties["timeZoneId"]) == ("Enabled", "UTC")
+    assert properties["dailyRecurrence"] == {"time": "1200"}
+    assert properties["targetResourceId"] == setting().ref(Kind.MACHINE).id(SUBSCRIPTION)
+
+
+@pytest.mark.parametrize(("hours", "status"), [(23.9, "Enabled"), (24, "Disabled"), (100, "Disabled")])
+def test_a_lease_of_a_day_cannot_be_said_as_a_time_of_day(hours: float, status: str) -> None:
+    assert schedule.desired(setting(lease=lease_of(hours))).body["properties"]["status"] == status
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"dailyRecurrence": {"time": "1300"}},
+        {"dailyRecurrence": None},
+        {"status": "Disabled"},
+        {"timeZoneId": "Pacific Standard Time"},
+    ],
+)
+def test_a_daily_stop_that_was_moved_is_moved_back(shown: dict[str, Any]) -> None:
+    part = found(Kind.SCHEDULE)
+    part.body["properties"].update(shown)
+    (only,) = differences(Kind.SCHEDULE, part)
+    assert (only.what, only.new, only.replaces) == ("daily stop", "Enabled 1200 UTC", False)
+
+
+def test_a_daily_stop_of_another_machine_is_a_difference() -> None:
+    part = found(Kind.SCHEDULE)
+    part.body["properties"]["targetResourceId"] = setting().ref(Kind.MACHINE).id(SUBSCRIPTION) + "-other"
+    assert differences(Kind.SCHEDULE, part)

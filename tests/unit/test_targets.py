@@ -1,0 +1,144 @@
+"""The two files of a compute target."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuinfra.models.target import Target
+from gpuinfra.targets import compute_text, runconfig_text, write_target
+
+TARGET = Target(
+    name="my_dsvm",
+    machine="my-dsvm",
+    type="remotedocker",
+    address="203.0.113.7",
+    port=22,
+    username="azureuser",
+    host_key="ssh-ed25519 AAAA",
+    identity="/home/me/.ssh/id_ed25519",
+    base_docker_image="example.com/image:1",
+)
+COMPUTE = """address: 203.0.113.7
+baseDockerImage: example.com/image:1
+nativeSharedDirectory: ~/.azureml/share/
+nvidiaDocker: true
+sharedVolumes: true
+type: remotedocker
+username: azureuser
+"""
+RUNCONFIG = """ArgumentVector:
+- $file
+CondaDependenciesFile: aml_config/conda_dependencies.yml
+EnvironmentVariables: null
+Framework: Python
+PrepareEnvironment: true
+Target: my_dsvm
+TrackedRun: true
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "aml_config").mkdir()
+    return tmp_path / "aml_config"
+
+
+def test_new_files(tmp_path: Path) -> None:
+    folder = tmp_path / "aml_config"
+    assert write_target(tmp_path, TARGET) == [folder / "my_dsvm.compute", folder / "my_dsvm.runconfig"]
+    assert (folder / "my_dsvm.compute").read_text() == COMPUTE
+    assert (folder / "my_dsvm.runconfig").read_text() == RUNCONFIG
+    assert sorted(file.name for file in folder.iterdir()) == ["my_dsvm.compute", "my_dsvm.runconfig"]
+
+
+def test_no_secret_and_no_path_of_one_is_in_them() -> None:
+    assert "id_ed25519" not in compute_text(TARGET) + runconfig_text(TARGET)
+
+
+def test_the_second_time_nothing_is_written(tmp_path: Path) -> None:
+    write_target(tmp_path, TARGET)
+    before = [file.stat().st_mtime_ns for file in (tmp_path / "aml_config").iterdir()]
+    assert write_target(tmp_path, TARGET) == []
+    assert [file.stat().st_mtime_ns for file in (tmp_path / "aml_config").iterdir()] == before
+
+
+def test_only_the_line_of_the_address_changes(tmp_path: Path, folder: Path) -> None:
+    mine = (
+        b"# of my own\r\n"
+        b"address: 198.51.100.1\r\n"
+        b"# address: of old\r\n"
+        b"baseDockerImage: mine/own:2   # by hand\r\n"
+        b"sharedVolumes: false\r\n"
+        b"type: remotedocker\r\n"
+        b"username: azureuser\r\n"
+        b"extra:\r\n"
+        b"  address: inside\r\n"
+    )
+    file = folder / "my_dsvm.compute"
+    file.write_bytes(mine)
+    assert write_target(tmp_path, TARGET) == [file, folder / "my_dsvm.runconfig"]
+    assert file.read_bytes() == mine.replace(b"198.51.100.1", b"203.0.113.7")
+    assert write_target(tmp_path, TARGET) == []
+
+
+def test_a_file_without_a_last_newline_gets_none(tmp_path: Path, folder: Path) -> None:
+    file = folder / "my_dsvm.compute"
+    file.write_bytes(b"username: azureuser\naddress: old")
+    write_target(tmp_path, TARGET)
+    assert file.read_bytes() == b"username: azureuser\naddress: 203.0.113.7"
+
+
+def test_a_run_configuration_that_is_there_is_the_users_own(tmp_path: Path, folder: Path) -> None:
+    file = folder / "my_dsvm.runconfig"
+    file.write_bytes(b"Framework: PySpark\r\nTarget: another\r\n")
+    assert write_target(tmp_path, TARGET) == [folder / "my_dsvm.compute"]
+    assert file.read_bytes() == b"Framework: PySpark\r\nTarget: another\r\n"
+
+
+def test_another_user_is_told(tmp_path: Path) -> None:
+    write_target(tmp_path, TARGET)
+    assert len(write_target(tmp_path, replace(TARGET, username="ada", address="198.51.100.1"))) == 1
+    text = (tmp_path / "aml_config" / "my_dsvm.compute").read_text()
+    assert text == COMPUTE.replace("azureuser", "ada").replace("203.0.113.7", "198.51.100.1")
+
+
+def test_a_port_goes_with_the_address() -> None:
+    assert compute_text(replace(TARGET, port=2222)).startswith("address: 203.0.113.7:2222\n")
+
+
+def test_a_target_without_a_container() -> None:
+    assert compute_text(replace(TARGET, type="remote")) == "address: 203.0.113.7\ntype: remote\nusername: azureuser\n"
+
+
+def test_a_target_without_a_gpu_or_an_image() -> None:
+    text = compute_text(replace(TARGET, nvidia_docker=False, base_docker_image=None))
+    assert "nvidiaDocker: false\n" in text
+    assert "baseDockerImage: null\n" in text
+
+
+def test_a_framework_is_always_said() -> None:
+    text = runconfig_text(replace(TARGET, framework="PySpark", conda_dependencies="env/gpu.yml"))
+    assert "Framework: PySpark\n" in text
+    assert "CondaDependenciesFile: env/gpu.yml\n" in text
+
+
+def test_a_file_that_an_editor_on_windows_has_saved_is_brought_up_to_date(tmp_path: Path, folder: Path) -> None:
+    file = folder / "my_dsvm.compute"
+    file.write_bytes(b"\xef\xbb\xbfaddress: 198.51.100.1\r\nusername: azureuser\r\n")
+    write_target(tmp_path, TARGET)
+    assert b"203.0.113.7" in file.read_bytes()
+
+
+def test_an_address_that_is_missing_is_put_in(tmp_path: Path, folder: Path) -> None:
+    file = folder / "my_dsvm.compute"
+    file.write_bytes(b"type: remotedocker\nusername: azureuser\n")
+    write_target(tmp_path, TARGET)
+    assert b"address: 203.0.113.7\n" in file.read_bytes()
+
+
+def test_a_remark_behind_the_address_stays(tmp_path: Path, folder: Path) -> None:
+    file = folder / "my_dsvm.compute"
+    file.write_bytes(b"address: 198.51.100.1  # the big one\nusername: azureuser\n")
+    write_target(tmp_path, TARGET)
+    assert file.read_bytes() == b"address: 203.0.113.7  # the big one\nusername: azureuser\n"

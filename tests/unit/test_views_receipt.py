@@ -1,0 +1,110 @@
+"""How a receipt looks."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from gpuinfra.models.receipt import Off, Receipt, Residue
+from gpuinfra.views.receipt import render, show
+
+RECEIPT = Receipt(
+    name="my-dsvm",
+    verified=Off.DEALLOCATED,
+    at=datetime(2026, 11, 16, 9, 30, 12, tzinfo=UTC),
+    region="southcentralus",
+    size="Standard_NC4as_T4_v3",
+    billed_from=datetime(2026, 11, 16, 8, tzinfo=UTC),
+    billed_to=datetime(2026, 11, 16, 9, 30, 10, tzinfo=UTC),
+    price_per_hour=0.631,
+    residue=(Residue("disk", "my-dsvm-disk", 19.60), Residue("address", "my-dsvm-address", 3.65)),
+)
+
+
+def test_off_is_proven() -> None:
+    assert render(RECEIPT).plain == (
+        "my-dsvm is off\n"
+        "  machine     Standard_NC4as_T4_v3 in southcentralus\n"
+        "  on          2026-11-16 08:00:00Z to 2026-11-16 09:30:10Z, 1 h 30 min\n"
+        "  cost        $0.95 (list price, $0.631 an hour)\n"
+        "  still paid  disk my-dsvm-disk, about $19.60 a month\n"
+        "              address my-dsvm-address, about $3.65 a month\n"
+        "              about $23.25 a month in all\n"
+        "  to end it   gpuinfra down my-dsvm --delete\n"
+        "  verified    Azure says PowerState/deallocated, at 2026-11-16 09:30:12Z"
+    )
+
+
+def test_gone_is_proven_by_absence() -> None:
+    gone = replace(
+        RECEIPT,
+        verified=Off.ABSENT,
+        residue=(),
+        deleted=("machine my-dsvm", "disk my-dsvm-disk"),
+        kept=("group gpu-team: it was there before",),
+    )
+    assert render(gone).plain == (
+        "my-dsvm is gone\n"
+        "  machine     Standard_NC4as_T4_v3 in southcentralus\n"
+        "  on          2026-11-16 08:00:00Z to 2026-11-16 09:30:10Z, 1 h 30 min\n"
+        "  cost        $0.95 (list price, $0.631 an hour)\n"
+        "  deleted     machine my-dsvm\n"
+        "              disk my-dsvm-disk\n"
+        "  kept        group gpu-team: it was there before\n"
+        "  verified    Azure says 404, there is no such machine, at 2026-11-16 09:30:12Z"
+    )
+
+
+def test_what_is_not_proven_is_loud() -> None:
+    shown = render(replace(RECEIPT, verified=None, billed_to=None, residue=()))
+    assert shown.plain == (
+        "NOT VERIFIED: my-dsvm may still be on, and billed\n"
+        "  machine     Standard_NC4as_T4_v3 in southcentralus\n"
+        "  on          since 2026-11-16 08:00:00Z\n"
+        "  verified    no: nobody has seen it off by 2026-11-16 09:30:12Z\n"
+        "  run         gpuinfra down my-dsvm\n"
+        "              gpuinfra status my-dsvm"
+    )
+    assert shown.style == "bold red"
+
+
+def test_what_is_left_is_loud() -> None:
+    shown = render(Receipt("my-dsvm", Off.ABSENT, RECEIPT.at, left=("interface my-dsvm-interface",))).plain
+    assert shown == (
+        "NOT ALL GONE: my-dsvm is off, but something is left, and may be billed\n"
+        "  left        interface my-dsvm-interface\n"
+        "  verified    Azure says 404, there is no such machine, at 2026-11-16 09:30:12Z\n"
+        "  run         gpuinfra down my-dsvm --delete\n"
+        "              gpuinfra status my-dsvm"
+    )
+
+
+def test_a_cost_that_is_not_proven_is_a_least_one() -> None:
+    assert "  cost        at least $0.95 (" in render(replace(RECEIPT, verified=None)).plain
+
+
+def test_what_is_simulated_says_so_and_its_commands_stay_there() -> None:
+    shown = render(replace(RECEIPT, simulated=True)).plain
+    assert shown.startswith("my-dsvm is off (simulated)\n")
+    assert "$0.95 (simulated, list price, $0.631 an hour)" in shown
+    assert "gpuinfra down my-dsvm --delete --sandbox" in shown
+
+
+def test_a_price_that_is_not_known() -> None:
+    shown = render(replace(RECEIPT, price_per_hour=None, residue=(Residue("disk", "my-dsvm-disk", None),))).plain
+    assert "  cost" not in shown
+    assert "  still paid  disk my-dsvm-disk, price not known\n" in shown
+
+
+def test_on_stdout_for_people_and_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    show([RECEIPT, RECEIPT], json=False)
+    out, err = capsys.readouterr()
+    assert (out, err) == (f"{render(RECEIPT).plain}\n\n{render(RECEIPT).plain}\n", "")
+    show([RECEIPT], json=True)
+    assert json.loads(capsys.readouterr().out) == {"schemaVersion": 1, "receipts": [RECEIPT.as_json()]}
+
+
+def test_no_text_can_drive_the_terminal() -> None:
+    shown = render(replace(RECEIPT, kept=("group \x1b[2J",))).plain
+    assert "\x1b" not in shown

@@ -1,0 +1,134 @@
+"""How machines look."""
+
+import io
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpuinfra.models.machine import Machine, ScheduledChange
+from gpuinfra.views.status import NONE, Watch, render, show
+
+NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
+ON = Machine(
+    name="my-dsvm",
+    power_state="running",
+    provisioning_state="Succeeded",
+    region="southcentralus",
+    size="Standard_NC4as_T4_v3",
+    group="gpuinfra-my-dsvm",
+    since=NOW - timedelta(hours=2),
+    price_per_hour=0.631,
+    lease_until=NOW + timedelta(hours=2, minutes=5),
+    next_change=ScheduledChange(NOW + timedelta(hours=2, minutes=5), "deallocated", "lease"),
+)
+OFF = Machine(
+    name="night",
+    power_state="deallocated",
+    provisioning_state="Succeeded",
+    region="eastus",
+    zone="1",
+    size="Standard_NC24ads_A100_v4",
+    spot=True,
+    group="g",
+    since=NOW - timedelta(days=1),
+    lease_until=NOW - timedelta(days=1),
+    next_change=ScheduledChange(NOW + timedelta(hours=20), "running", "hours"),
+)
+LATE = Machine(
+    name="late",
+    power_state="stopped",
+    provisioning_state="Succeeded",
+    region="eastus",
+    size="Standard_Odd",
+    group="g",
+    lease_until=NOW - timedelta(minutes=3),
+    drift=("stopped, but billed", "lease is over"),
+)
+TABLE = (
+    "NAME     STATE        SINCE              REGION          SIZE                              $/H   COST  LEASE      "
+    "NEXT                          DRIFT\n"
+    "my-dsvm  running      2026-11-16 10:00Z  southcentralus  Standard_NC4as_T4_v3           $0.631  $1.26  2 h 5 min  "
+    "off 14:05Z (lease)            -\n"
+    "night    deallocated  2026-11-15 12:00Z  eastus/1        Standard_NC24ads_A100_v4 spot       -  $0.00  -          "
+    "on 2026-11-17 08:00Z (hours)  -\n"
+    "late     stopped      -                  eastus          Standard_Odd                        -      -  over       "
+    "-                             stopped, but billed; lease is over"
+)
+
+
+def test_a_line_a_machine() -> None:
+    assert render([ON, OFF, LATE], NOW).plain == TABLE
+
+
+def test_what_is_wrong_is_red() -> None:
+    text = render([LATE], NOW)
+    drift = text.plain.splitlines()[1].index("stopped,") + len(text.plain.splitlines()[0]) + 1
+    assert any(span.start == drift and span.style == "bold red" for span in text.spans)
+
+
+def test_simulated_costs_say_so() -> None:
+    assert "COST (simulated)" in render([ON], NOW, simulated=True).plain
+
+
+def test_no_machine_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    show([], NOW, json=False, simulated=False)
+    assert capsys.readouterr() == ("", f"{NONE}\n")
+
+
+def test_as_data(capsys: pytest.CaptureFixture[str]) -> None:
+    show([ON], NOW, json=True, simulated=False)
+    assert json.loads(capsys.readouterr().out) == {"schemaVersion": 1, "machines": [ON.as_json(NOW)]}
+    show([], NOW, json=True, simulated=True)
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"schemaVersion": 1, "machines": [], "simulated": True}
+    assert err == ""
+
+
+def test_a_watch_elsewhere_prints_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    with Watch(json=False, simulated=False) as watch:
+        watch.show([ON, OFF, LATE], NOW)
+        watch.trouble("Azure does not answer: \x1b[2J")
+        watch.show([], NOW + timedelta(seconds=5))
+    out, err = capsys.readouterr()
+    assert out == f"2026-11-16 12:00:00Z\n{TABLE}\n2026-11-16 12:00:05Z\n{NONE}\n"
+    assert "\x1b" not in err
+    assert err.startswith("Azure does not answer: ")
+
+
+def test_a_watch_for_programs_is_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with Watch(json=True, simulated=True) as watch:
+        watch.show([ON], NOW)
+        watch.show([], NOW)
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["machines"] for line in lines] == [[ON.as_json(NOW)], []]
+    assert json.loads(lines[0])["schemaVersion"] == 1
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_watch_on_a_terminal_stays_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stdout", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    with Watch(json=False, simulated=False) as watch:
+        watch.show([ON, OFF], NOW)
+        watch.trouble("Azure does not answer")
+        watch.show([ON], NOW + timedelta(seconds=5))
+    written = stream.getvalue()
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
+    assert "\x1b[1A" in written  # up again, to write over what was there
+    assert all(len(re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line)) <= 60 for line in re.split(r"[\r\n]", written))
+
+
+def test_no_text_can_drive_the_terminal() -> None:
+    assert "\x1b" not in render([replace(ON, name="a\x1b[2J", drift=("\x9b",))], NOW).plain
