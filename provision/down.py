@@ -47,12 +47,20 @@ class Ending:
         machines = observed.machines()
         if not machines:
             return self._absent(observed)
+        left = []
         for machine in machines:
             if machine.power != "deallocated":
-                self._switch_off(machine.ref)
+                try:
+                    self._switch_off(machine.ref)
+                except CloudError as error:
+                    if error.fault is Fault.INTERRUPTED:
+                        raise
+                    left.append(f"{machine.ref} is on: {error.code}: {error.message}")
         off = _all_off([part for machine in machines if (part := self.cloud.look(machine.ref))])
         was_on = machines[0].power in ON
-        return self._receipt(machines[0], off, was_on=was_on, residue=tuple(_residue(observed)))
+        return self._receipt(
+            machines[0], off, was_on=was_on, left=tuple(left) if off is None else (), residue=tuple(_residue(observed))
+        )
 
     def _switch_off(self, ref: Ref) -> None:
         self.progress.begin(str(ref), "deallocating")

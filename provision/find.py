@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.resource import Kind
@@ -78,3 +79,11 @@ def target_of(observed: Observed, *, ssh_port: int = 22, identity: str | None = 
         host_key=tags.get(machine.tags, tags.HOST_KEY),
         identity=identity,
     )
+
+
+def stops_at(observed: Observed) -> datetime | None:
+    """When Azure's own schedule stops the machine; None where there is no machine, or no such schedule."""
+    machine, schedule = observed.part(Kind.MACHINE), observed.part(Kind.SCHEDULE)
+    if machine is None or schedule is None or schedule.properties.get("status") != "Enabled":
+        return None
+    return tags.moment(machine.tags, tags.LEASE_UNTIL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable
@@ -53,5 +54,6 @@ class Journal:
             "correlationId": self._correlation_id,
             **more,
         }
-        with self._lock, (self._folder / FILE).open("a", encoding="utf-8") as stream:
+        # A disk that is full is no reason to leave a machine on.
+        with self._lock, contextlib.suppress(OSError), (self._folder / FILE).open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(entry) + "\n")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
+from provision import tags
 from provision.cloud import Observed, Part
 from provision.lease import ON
 from provision.resources import MODULES
@@ -80,22 +81,28 @@ def is_disk_of_ours(observed: Observed, part: Part) -> bool:
 
 
 def never_lived(observed: Observed) -> bool:
-    """A machine whose making failed before it had a disk: there is nothing in it to lose."""
-    found = observed.part(Kind.MACHINE)
-    return found is not None and found.state == "Failed" and observed.part(Kind.DISK) is None
+    """A machine whose making failed: there is nothing on its disk, if it has one, to lose.
+
+    Azure calls a machine whose start failed by the same state, so that state alone proves nothing.
+    """
+    found, address = observed.part(Kind.MACHINE), observed.part(Kind.ADDRESS)
+    if found is None or found.state != "Failed":
+        return False
+    return observed.part(Kind.DISK) is None or (address is not None and not tags.get(address.tags, tags.READY))
 
 
 def _off(setting: Setting, observed: Observed) -> Iterator[Change]:
     """The spec wants it off. What else differs can wait until it is wanted on: nothing is made only to be off."""
     found = observed.part(Kind.MACHINE)
     if found and found.power != "deallocated":
-        yield Change(Action.CHANGE, found.ref, _summary(setting, Kind.MACHINE), power=Power.DEALLOCATE)
+        power = Difference("power", found.power, "deallocated")
+        yield Change(Action.CHANGE, found.ref, _summary(setting, Kind.MACHINE), (power,), power=Power.DEALLOCATE)
 
 
 def _changes(setting: Setting, observed: Observed) -> Iterator[Change]:
     wanted = {kind: module.desired(setting) for kind, module in MODULES.items()}
     parts = {kind: observed.part(kind) for kind in MODULES}
-    found = {kind: tuple(MODULES[kind].differences(wanted[kind], part)) for kind, part in parts.items() if part}
+    found = {kind: tuple(_differences(wanted[kind], part)) for kind, part in parts.items() if part}
     replaced = _replaced(observed, parts, found)
     if parts[Kind.MACHINE] is None and (disk := parts[Kind.DISK]):
         yield Change(Action.DESTROY, disk.ref, "left over from a machine that is gone", loses=True)
@@ -105,6 +112,14 @@ def _changes(setting: Setting, observed: Observed) -> Iterator[Change]:
         change = _change(setting, resource, parts[kind], found.get(kind, ()), replaced)
         if change:
             yield change
+
+
+def _differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+    kind = wanted.ref.kind
+    yield from MODULES[kind].differences(wanted, part)
+    # What failed may be as it should be or not; said once more, it is. A machine has its own ways.
+    if part.state == "Failed" and kind in _NETWORK:
+        yield Difference("state", "Failed", "made again")
 
 
 def _replaced(
@@ -140,6 +155,8 @@ def _change(
     if not differences and power is None:
         return None
     resource = MODULES[kind].update(wanted, part) if differences else None
+    if power:
+        differences = (*differences, Difference("power", part.power, "running"))
     return Change(Action.CHANGE, wanted.ref, summary, differences, resource, power)
 
 

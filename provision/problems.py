@@ -120,7 +120,11 @@ TABLE: dict[Fault, Row] = {
     ),
     Fault.ABSENT: (Code.REFUSED, "not found in Azure", _fixed(None)),
     Fault.INTERRUPTED: (Code.REFUSED, "interrupted", _fixed("run the same command again: it goes on from there")),
-    Fault.OTHER: (Code.REFUSED, "refused by Azure", _fixed(None)),
+    Fault.OTHER: (
+        Code.REFUSED,
+        "refused by Azure",
+        _fixed("Azure's words above say why; `--verbose` gives the correlation id, by which its activity log has more"),
+    ),
 }
 _NO_SUBSCRIPTION_ROW: Row = (
     Code.NO_SUBSCRIPTION,

@@ -12,6 +12,8 @@ ON_SINCE = "gpuinfra:on-since"
 HOURS = "gpuinfra:hours"
 HOST_KEY = "gpuinfra:host-key"
 TARGET = "gpuinfra:target"
+READY = "gpuinfra:ready"
+"""On the address, which comes and goes with its machine: since when there is something on the disk to lose."""
 PROTECT = "gpuinfra:protect"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -9,7 +10,8 @@ from datetime import datetime
 from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.models.candidate import Candidate, Passed, Reason
 from gpuinfra.models.plan import Action, Plan, Price
-from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.receipt import stamp
+from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from provision import lease, tags
 from provision.apply import Applying
@@ -129,14 +131,18 @@ class Bringing:
         """Do it. `consent` is asked before anything is lost, and raises where it is not given."""
         try:
             observed = observe_settled(self.cloud, self.spec.name, self.spec.group_name, self.progress, self.deadline)
+            # Before anything is tried that may fail: a failed start looks like a machine that never was.
+            self._mark_ready(observed)
             places, checked = self._places(observed)
         except CloudError as error:
             raise explain(error, f"looking at {self.spec.name}") from error
         passed = list(checked.passed) if checked else []
+        lost = ""
         for number, candidate in enumerate(places):
             plan = self._plan(candidate, observed, checked)
             if plan.loses and number == 0:
                 consent(plan)
+                lost = f"{plan.name}, which was to be replaced, is gone with what was on its disk; "
             if not plan.is_empty:
                 self._prepare(checked)
                 failure = self._try(plan, observed, places[number + 1 :])
@@ -147,7 +153,7 @@ class Bringing:
                     observed = self.cloud.observe(self.spec.name, self.spec.group_name)
                     continue
             return self._outcome(plan, passed)
-        raise no_candidate(self.spec, passed, "what this run had created was deleted again")
+        raise no_candidate(self.spec, passed, f"{lost}what this run had created was deleted again")
 
     def _prepare(self, checked: Preflight | None) -> None:
         if checked is None:
@@ -179,7 +185,8 @@ class Bringing:
             self._undo(error, moves_on=moves_on, same_region=same_region)
             if error.moves_on:
                 return error
-            raise explain(error, doing, "what this run had created was deleted again") from error
+            gone = [f"{plan.name}, which was to be replaced, is gone"] if plan.loses else []
+            raise explain(error, doing, *gone, "what this run had created was deleted again") from error
         return None
 
     def _undo(self, cause: CloudError, *, moves_on: bool, same_region: bool) -> None:
@@ -220,7 +227,19 @@ class Bringing:
         machine = observed.part(Kind.MACHINE)
         if machine is None:
             return Up(plan, None)
+        with contextlib.suppress(CloudError):  # then the next run does it
+            self._mark_ready(observed)
         return Up(plan, observed, tags.moment(machine.tags, tags.LEASE_UNTIL))
+
+    def _mark_ready(self, observed: Observed) -> None:
+        """From now on there is something to lose, and a failure is no reason to make the machine anew."""
+        machine, address = observed.part(Kind.MACHINE), observed.part(Kind.ADDRESS)
+        if machine is None or address is None or machine.state != "Succeeded" or tags.get(address.tags, tags.READY):
+            return
+        if not observed.is_ours(machine) or not observed.is_ours(address):
+            return
+        marked = {**address.tags, tags.READY: stamp(self.cloud.now()) or ""}
+        self.cloud.wait(self.cloud.patch(Resource(address.ref, {"tags": marked})), self.deadline)
 
 
 def _replaces_machine(plan: Plan) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuinfra.cli.options import Settings, begin
-from gpuinfra.diagnostics import Exit
+from gpuinfra.cli.turns import Turns
 
 if TYPE_CHECKING:
     from gpuinfra.cli.machines import Named
@@ -32,10 +32,14 @@ def down(
 
     settings = begin(context)
     found = named_machines(machines)
+    receipts: list[Receipt] = []
+    turns = Turns()
     with progress_view(settings) as progress:
-        receipts = [_end(settings, named, progress, delete=delete) for named in found]
-    view.show(receipts, json=settings.json)
-    return Exit.DONE if all(receipt.is_proof for receipt in receipts) else Exit.LEFT_BEHIND
+        for named in found:
+            with turns.take():
+                receipts.append(_end(settings, named, progress, delete=delete))
+    view.show(receipts, turns.diagnostics, json=settings.json)
+    return turns.exit_code(left_behind=not all(receipt.is_proof for receipt in receipts))
 
 
 def _end(settings: Settings, named: Named, progress: Progress, *, delete: bool) -> Receipt:

@@ -59,7 +59,10 @@ class Reach:
         from gpuinfra.workspace import find_workspace, state_folder
         from provision.journal import Journal
 
-        folder = state_folder(find_workspace(self.settings.workspace))
+        try:
+            folder = state_folder(find_workspace(self.settings.workspace))
+        except OSError:
+            folder = None  # a machine must not stay on because nothing can be written here
         return Journal(folder, name, self.settings.correlation_id, self.cloud.now)
 
 
@@ -127,10 +130,10 @@ class Named:
 
 
 def named_machines(words: Sequence[str]) -> list[Named]:
-    """A word that is a file, or looks like one, is a spec; any other is a machine's name."""
+    """A word that is a file, or looks like a path, is a spec; any other is a machine's name."""
     found: list[Named] = []
     for word in words:
-        if word == "-" or Path(word).exists() or word.endswith((".yaml", ".yml")) or "/" in word:
+        if word in {"-", "."} or Path(word).is_file() or word.endswith((".yaml", ".yml")) or "/" in word:
             specs = (located.spec for located in load_specs([word]))
             found += [Named(spec.name, spec.group_name, spec.subscription) for spec in specs]
         else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuinfra.cli.options import Settings, begin
+from gpuinfra.cli.turns import Turns
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -39,10 +40,19 @@ def up(
     settings = begin(context)
     seconds = seconds_of("--timeout", timeout)
     found = load_specs(specs)
-    with progress_view(settings) as progress:
-        brought = [_bring(settings, located.spec, seconds, progress) for located in found]
-    view.show(brought, json=settings.json)
-    return Exit.DONE
+    brought: list[Brought] = []
+    turns = Turns()
+    try:
+        with progress_view(settings) as progress:
+            for located in found:
+                with turns.take():
+                    brought.append(_bring(settings, located.spec, seconds, progress))
+    except KeyboardInterrupt:
+        if brought:
+            view.show(brought, turns.diagnostics, json=settings.json)
+        raise
+    view.show(brought, turns.diagnostics, json=settings.json)
+    return turns.exit_code()
 
 
 def _bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView) -> Brought:
@@ -122,10 +132,9 @@ def _ask(plan: Plan, settings: Settings, progress: ProgressView) -> None:
 
     with progress.paused():
         view.show_to_ask(plan)
-        if sys.stdin.isatty() and not settings.json:
-            if typer.confirm(f"What is on the disk of {plan.name} will be lost. Go on?", err=True):
-                return
-            raise typer.Abort
+        question = f"What is on the disk of {plan.name} will be lost. Go on?"
+        if sys.stdin.isatty() and not settings.json and typer.confirm(question, err=True):
+            return
     raise Problem(
         Diagnostic(
             Code.NEEDS_CONSENT,
@@ -152,6 +161,7 @@ def _say_what_exists(reached: Reach, spec: Spec, progress: ProgressView) -> None
     """After Ctrl-C: what there is now, what is billed, and what to run."""
     from gpuinfra.views import up as view
     from provision.errors import CloudError
+    from provision.find import stops_at
 
     reached.cloud.interrupt.clear()
     try:
@@ -160,4 +170,4 @@ def _say_what_exists(reached: Reach, spec: Spec, progress: ProgressView) -> None
         observed = None
     with progress.paused():
         parts = None if observed is None else [str(part.ref) for part in observed.ours()]
-        view.show_interrupted(spec.name, parts)
+        view.show_interrupted(spec.name, parts, stops_at(observed) if observed else None)

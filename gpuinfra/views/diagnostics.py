@@ -68,6 +68,12 @@ def _append_excerpt(text: Text, span: Span, gutter: str, label: str | None, styl
         text.append(f" {harmless(label)}", style)
 
 
+def as_payload(diagnostics: Iterable[Diagnostic]) -> dict[str, Any]:
+    """What `--json` has of problems: nothing where there are none."""
+    found = [as_json(diagnostic) for diagnostic in diagnostics]
+    return {"diagnostics": found} if found else {}
+
+
 def as_json(diagnostic: Diagnostic) -> dict[str, Any]:
     """A diagnostic for programs; what it does not have is left out."""
     span = diagnostic.span

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpuinfra.models.receipt import Off
+from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import document
 from gpuinfra.views.cells import cost, length, moment, per_hour
 from gpuinfra.views.terminal import harmless, results
@@ -13,22 +14,25 @@ from gpuinfra.views.terminal import harmless, results
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from gpuinfra.diagnostics import Diagnostic
     from gpuinfra.models.receipt import Receipt, Residue
 
 LABEL_WIDTH = 12
 HOW = {Off.DEALLOCATED: "Azure says PowerState/deallocated", Off.ABSENT: "Azure says 404, there is no such machine"}
 
 
-def show(receipts: Sequence[Receipt], *, json: bool) -> None:
-    """Print each, a blank line between two; or all as one object."""
+def show(receipts: Sequence[Receipt], diagnostics: Sequence[Diagnostic] = (), *, json: bool) -> None:
+    """Print each, a blank line between two, then the problems of those that have none; or all as one object."""
     if json:
-        document.show({"receipts": [receipt.as_json() for receipt in receipts]})
+        payload = {"receipts": [receipt.as_json() for receipt in receipts]} if receipts or not diagnostics else {}
+        document.show({**payload, **diagnostics_view.as_payload(diagnostics)})
         return
     console = results()
     for number, receipt in enumerate(receipts):
         if number:
             console.print()
         console.print(render(receipt))
+    diagnostics_view.show(diagnostics)
 
 
 def render(receipt: Receipt) -> Text:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import document
 from gpuinfra.views import plan as plan_view
 from gpuinfra.views.cells import moment, per_hour
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
+    from gpuinfra.diagnostics import Diagnostic
     from gpuinfra.models.brought import Brought
 
 
-def show(brought: Sequence[Brought], *, json: bool) -> None:
-    """Each machine as it is now, or all as one object."""
+def show(brought: Sequence[Brought], diagnostics: Sequence[Diagnostic] = (), *, json: bool) -> None:
+    """Each machine as it is now, then the problems of those that are not; or all as one object."""
     if json:
-        document.show({"machines": [each.as_json() for each in brought]})
+        payload = {"machines": [each.as_json() for each in brought]} if brought or not diagnostics else {}
+        document.show({**payload, **diagnostics_view.as_payload(diagnostics)})
         return
     for number, each in enumerate(brought):
         if number:
             results().print()
         _show(each)
+    diagnostics_view.show(diagnostics)
 
 
 def _show(brought: Brought) -> None:
@@ -47,8 +52,8 @@ def _show(brought: Brought) -> None:
     messages().print(f"Next: gpuinfra ssh {target.machine}; gpuinfra down {target.machine} when done")
 
 
-def show_interrupted(name: str, parts: Sequence[str] | None) -> None:
-    """What exists after Ctrl-C, and what to run."""
+def show_interrupted(name: str, parts: Sequence[str] | None, stops: datetime | None = None) -> None:
+    """What exists after Ctrl-C, when Azure itself stops the machine that is among it, and what to run."""
     console = messages()
     if parts is None:
         console.print("interrupted; what exists in Azure could not be seen")
@@ -57,4 +62,6 @@ def show_interrupted(name: str, parts: Sequence[str] | None) -> None:
     else:
         console.print("interrupted; nothing was created")
         return
+    if stops:
+        console.print(f"the machine is billed as soon as it is on; Azure's own schedule stops it at {moment(stops)}")
     console.print(f"help: run the same command again to go on, or `gpuinfra down {name} --delete` to remove it all")

@@ -65,6 +65,8 @@ class Calls:
 
     def patch(self, ref: Ref, body: dict[str, Any]) -> Any:
         """Change what the body has; a poller, or None where it is done at once."""
+        if ref.kind is Kind.ADDRESS and "properties" in body:
+            return self.put(ref, body, new=False)
         if ref.kind is Kind.ADDRESS:
             self._operations(ref.kind).update_tags(ref.group, ref.name, body)
             return None

@@ -26,7 +26,7 @@ def translated(subject: str = "") -> Iterator[None]:
 def translate(error: AzureError, subject: str = "") -> CloudError:
     """Our error for one of the SDK's. The code decides: a class or a status can mean anything."""
     if isinstance(error, ClientAuthenticationError) and not _has_body(error):
-        return CloudError(Fault.LOGIN, "CredentialUnavailable", _first_line(error), subject=subject)
+        return CloudError(Fault.LOGIN, "CredentialUnavailable", _reasons(error), subject=subject)
     if isinstance(error, HttpResponseError):
         code, message = _innermost(error)
         fault = fault_of(code, message, error.status_code)
@@ -61,6 +61,13 @@ def _from_body(error: HttpResponseError) -> tuple[str | None, str | None]:
 
 def _has_body(error: HttpResponseError) -> bool:
     return bool(getattr(error.error, "code", None) or _from_body(error)[0])
+
+
+def _reasons(error: Exception) -> str:
+    """Of the many lines of a chain of credentials, the first and those that say what the directory answered."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines[1:] if "AADSTS" in line or "Authentication failed" in line]
+    return " ".join([*lines[:1], *dict.fromkeys(said)]) or type(error).__name__
 
 
 def _first_line(error: Exception) -> str:

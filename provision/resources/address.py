@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
 from provision.cloud import Part
-from provision.resources.common import missing_tags, place, resource, with_others
+from provision.resources.common import missing_tags, place, resource, whole_update, with_others
 from provision.setting import Setting
 
 
@@ -18,7 +18,9 @@ def desired(setting: Setting) -> Resource:
 
 
 def update(wanted: Resource, part: Part) -> Resource:
-    """Tags alone: the rest was chosen at its making, and Azure refuses to hear some of it again."""
+    """Tags alone: the rest was chosen at its making, and Azure refuses to hear some of it again; unless that failed."""
+    if part.state == "Failed":
+        return whole_update(wanted, part)
     return Resource(wanted.ref, {"tags": with_others(part, wanted.body["tags"])})
 
 

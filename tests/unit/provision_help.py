@@ -256,7 +256,9 @@ class FakeCloud:
     def act(self, ref: Ref, act: Act) -> Operation:
         with self._call(f"{act} {ref}") as fault:
             body = self._present(ref).body
-            if fault is None and not self.keeps_power:
+            if fault:
+                body["properties"]["provisioningState"] = "Failed"
+            elif not self.keeps_power:
                 _set_power(body, "running" if act is Act.START else "deallocated")
             return Going(ref, _error_of(fault))
 
@@ -410,6 +412,7 @@ def made(wanted: Spec | None = None, **fields: Any) -> FakeCloud:
     for kind, module in MODULES.items():
         if kind is not Kind.DISK:
             cloud.put(module.desired(given))
+    cloud.body(Kind.ADDRESS, given.spec.group_name)["tags"][tags.READY] = "2026-11-16T08:01:00Z"
     cloud.calls.clear()
     return cloud
 

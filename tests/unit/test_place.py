@@ -50,6 +50,10 @@ def test_a_machine_that_never_lived_is_nowhere() -> None:
     cloud = made()
     cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = "Failed"
     assert place(cloud) == Candidate("eastus", SMALL)
+    del cloud.body(Kind.ADDRESS)["tags"]["gpuinfra:ready"]
+    assert place(cloud) is None
+    cloud.remove(Kind.ADDRESS)
+    assert place(cloud) == Candidate("eastus", SMALL)
     cloud.remove(Kind.DISK)
     assert place(cloud) is None
 

@@ -324,7 +324,7 @@ def test_a_machine_that_is_started_gets_a_lease_and_its_daily_stop_with_it() -> 
     cloud.moment = NOW + timedelta(hours=10)
     plan = planned(cloud)
     assert words(plan) == ["change machine start", "change schedule"]
-    assert {each.what for each in change_of(plan, Kind.MACHINE).differences} == {"on since", "lease until"}
+    assert {each.what for each in change_of(plan, Kind.MACHINE).differences} == {"on since", "lease until", "power"}
 
 
 # Tags of the machine
@@ -409,6 +409,13 @@ def test_drift_is_put_right(drift: Callable[[FakeCloud], None], expected: list[s
     cloud = made()
     drift(cloud)
     assert words(planned(cloud)) == expected
+
+
+@pytest.mark.parametrize("kind", [Kind.SECURITY, Kind.NETWORK, Kind.ADDRESS, Kind.INTERFACE])
+def test_a_part_that_failed_is_put_again(kind: Kind) -> None:
+    cloud = made()
+    cloud.body(kind)["properties"]["provisioningState"] = "Failed"
+    assert words(planned(cloud)) == [f"change {kind}"]
 
 
 # Spot, zone, price, lease

@@ -321,6 +321,40 @@ def test_a_machine_that_cannot_be_started_is_kept(error: CloudError) -> None:
     assert not [call for call in cloud.writes if call.startswith("delete ")]
 
 
+def test_a_machine_that_has_been_ready_is_marked_so_once() -> None:
+    cloud = FakeCloud()
+    up(cloud)
+    assert tags.moment(cloud.body(Kind.ADDRESS)["tags"], tags.READY) == NOW
+    assert cloud.writes[-1] == "patch address my-dsvm-address"
+    cloud.calls.clear()
+    up(cloud)
+    assert cloud.writes == []
+
+
+def test_a_mark_that_cannot_be_set_is_no_failure() -> None:
+    cloud = FakeCloud()
+    cloud.fail("patch address", DENIED)
+    assert up(cloud).observed is not None
+    up(cloud)
+    assert tags.READY in cloud.body(Kind.ADDRESS)["tags"]
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [True, False],
+)
+def test_a_machine_whose_start_failed_is_not_made_anew_by_the_next_run(marked: bool) -> None:
+    cloud = made()
+    if not marked:  # the run that made it was killed before it could set the mark; since then somebody has worked there
+        del cloud.body(Kind.ADDRESS)["tags"][tags.READY]
+    cloud.set_power("deallocated")
+    cloud.fail_operation("start", ALLOCATION)
+    problem(bringing(cloud))
+    assert cloud.body(Kind.MACHINE)["properties"]["provisioningState"] == "Failed"
+    up(cloud)
+    assert not [call for call in cloud.writes if call.startswith("delete ")]
+
+
 def test_a_machine_that_cannot_be_changed_is_kept() -> None:
     cloud = made()
     cloud.fail("patch machine", QUOTA)

@@ -1,0 +1,173 @@
+"""A real OpenSSH server of the test's own, on loopback, and a user who may log in to it."""
+
+import contextlib
+import getpass
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuinfra.models.target import Target
+from tests.real import program
+
+WAIT_SECONDS = 20.0
+
+
+def make_key(file: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
+    keygen = program("ssh-keygen", "openssh-client")
+    size = ["-b", "2048"] if kind == "rsa" else []  # longer ones take seconds to make
+    command = [keygen, "-q", "-t", kind, *size, "-N", passphrase, "-C", "test", "-f", str(file)]
+    subprocess.run(command, check=True, timeout=WAIT_SECONDS)
+    return file
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def eventually(holds: Callable[[], bool], seconds: float = WAIT_SECONDS) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+class SshServer:
+    """sshd with a configuration of its own. What it starts for connections dies with it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.port = free_port()
+        self.host_key = make_key(folder / "host_key")
+        self.user_key = make_key(folder / "user_key")
+        self.authorized_keys = folder / "authorized_keys"
+        self.authorize(self.user_key)
+        self.settings: dict[str, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def authorize(self, *keys: Path) -> None:
+        self.authorized_keys.write_text("".join(Path(f"{key}.pub").read_text() for key in keys))
+
+    def start(self) -> None:
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(
+                mode=0o755, exist_ok=True
+            )  # where root's sshd locks itself in; Debian's unit makes it
+        settings = {
+            "ListenAddress": "127.0.0.1",
+            "Port": str(self.port),
+            "HostKey": str(self.host_key),
+            "AuthorizedKeysFile": str(self.authorized_keys),
+            "PidFile": "none",
+            "UsePAM": "no",
+            "StrictModes": "no",
+            "PasswordAuthentication": "no",
+            "KbdInteractiveAuthentication": "no",
+            **self.settings,
+        }
+        config = self.folder / "sshd_config"
+        config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+        command = [program("sshd", "openssh-server"), "-D", "-E", str(self.folder / "log"), "-f", str(config)]
+        self._process = subprocess.Popen(command, start_new_session=True)
+        assert eventually(self.is_listening), (self.folder / "log").read_text()
+
+    def is_listening(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def serving(self) -> list[int]:
+        """Processes that serve connections: of the server's own children, one each."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        return [int(pid) for pid in children.read_text().split()]
+
+    def cut(self) -> None:
+        """End every connection, and nothing else."""
+        for pid in self.serving():
+            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                os.kill(pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self.cut()
+        self._process.kill()
+        self._process.wait(WAIT_SECONDS)
+        self._process = None
+
+    @property
+    def target(self) -> Target:
+        return Target(
+            name="my_dsvm",
+            machine="my-dsvm",
+            type="remotedocker",
+            address="127.0.0.1",
+            port=self.port,
+            username=getpass.getuser(),
+            host_key=Path(f"{self.host_key}.pub").read_text().strip(),
+            identity=str(self.user_key),
+        )
+
+    def target_with(self, **changes: str | None) -> Target:
+        return replace(self.target, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No key of whoever runs the tests is tried."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    (tmp_path / "home" / ".ssh").mkdir(parents=True)
+    return tmp_path / "home"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
+    """A server for tests that leave it as it was."""
+    server = SshServer(tmp_path_factory.mktemp("shared") / "sshd")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[SshServer]:
+    """A server of the test's own, not started."""
+    server = SshServer(tmp_path / "sshd")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+    """A real SSH agent; call it to add a key."""
+    address = tmp_path / "agent"
+    with subprocess.Popen(
+        [program("ssh-agent", "openssh-client"), "-D", "-a", str(address)], stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            assert eventually(address.exists)
+            monkeypatch.setenv("SSH_AUTH_SOCK", str(address))
+
+            def add(key: Path) -> None:
+                subprocess.run(
+                    [program("ssh-add", "openssh-client"), "-q", str(key)],
+                    check=True,
+                    timeout=WAIT_SECONDS,
+                    stdin=subprocess.DEVNULL,
+                )
+
+            yield add
+        finally:
+            process.terminate()

@@ -1,0 +1,168 @@
+"""Waiting for a machine that boots: a real OpenSSH server that comes late, and a guest of the embedded Azure."""
+
+import contextlib
+import operator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gpuinfra.models.target import Target
+from runner.readiness import NotReady, wait_until_ready
+from tests.integration.runner.conftest import SshServer, eventually, make_key
+from tests.integration.sandbox.guest_host import Client, GuestHost, make_spec
+
+
+class Telling:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, ...]] = []
+        self.doings: list[str] = []
+
+    def begin(self, step: str, doing: str) -> None:
+        self.doings.append(doing)
+
+    def end(self, step: str, outcome: str) -> None:
+        self.told.append(("end", step, outcome))
+
+    def fail(self, step: str, reason: str) -> None:
+        self.told.append(("fail", step, reason))
+
+
+@contextlib.contextmanager
+def meanwhile(progress: Telling, *acts: tuple[str, Callable[[], object]]) -> Iterator[None]:
+    """What to do, one after the other, each as soon as the wait is for just that."""
+
+    def act() -> None:
+        for doing, do in acts:
+            assert eventually(partial(operator.contains, progress.doings, doing))
+            do()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+@pytest.fixture
+def smi(tmp_path: Path, server: SshServer) -> Path:
+    """An `nvidia-smi` that the server's commands find first; not there yet."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    server.settings["SetEnv"] = f"PATH={folder}:/usr/bin:/bin"
+    return folder / "nvidia-smi"
+
+
+def install(smi: Path, script: str) -> None:
+    new = smi.with_suffix(".new")
+    new.write_text(f"#!/bin/sh\n{script}\n")
+    new.chmod(0o755)
+    new.rename(smi)
+
+
+def test_a_machine_that_boots_is_waited_for(server: SshServer, smi: Path, tmp_path: Path) -> None:
+    # As a boot goes: nobody there, the image's own host key, no login key yet, no driver yet.
+    progress, target = Telling(), server.target
+    own, image = server.host_key, make_key(tmp_path / "image_key")
+    server.host_key = image
+    server.authorized_keys.write_text("")
+
+    def replace_host_key() -> None:
+        server.stop()
+        server.host_key = own
+        server.start()
+
+    with meanwhile(
+        progress,
+        ("waiting for SSH", server.start),
+        ("waiting for its host key", replace_host_key),
+        ("waiting for its login key", lambda: server.authorize(server.user_key)),
+        ("waiting for nvidia-smi", lambda: install(smi, "echo 'Tesla T4, 535.161.08, 15360 MiB, 7.5'")),
+    ):
+        facts = wait_until_ready(target, progress=progress)
+    assert facts.models == ("Tesla T4",)
+    assert not facts.simulated
+    # A server that is being replaced may be met while nobody listens.
+    assert list(dict.fromkeys(progress.doings)) == [
+        *("waiting for SSH", "waiting for its host key", "waiting for its login key"),
+        "waiting for nvidia-smi",
+    ]
+    assert progress.told[-1] == ("end", "gpu my-dsvm", "Tesla T4, 15360 MiB, driver 535.161.08")
+
+
+def test_nobody_in_time_is_told(server: SshServer) -> None:
+    began = time.monotonic()
+    with pytest.raises(NotReady, match="Connection refused") as caught:
+        wait_until_ready(server.target, ssh_seconds=0.7, progress=Telling())
+    assert caught.value.stage == "ssh"
+    assert time.monotonic() - began < 5
+
+
+def test_a_machine_without_a_driver_is_told(server: SshServer, smi: Path) -> None:
+    server.start()
+    install(smi, "echo 'No devices were found'; exit 6")
+    with pytest.raises(NotReady, match="said: No devices were found") as caught:
+        wait_until_ready(server.target, gpu_seconds=0.7, progress=Telling())
+    assert caught.value.stage == "gpu"
+
+
+def test_a_connection_that_is_cut_while_the_driver_loads_is_made_again(server: SshServer, smi: Path) -> None:
+    server.start()
+    progress = Telling()
+
+    def restart() -> None:
+        server.cut()
+        install(smi, "echo 'Tesla T4, 535.161.08, 15360 MiB, 7.5'")
+
+    install(smi, "sleep 30")
+    with meanwhile(progress, ("waiting for nvidia-smi", restart)):
+        assert wait_until_ready(server.target, progress=progress).driver == "535.161.08"
+
+
+@pytest.fixture
+def guest(tmp_path: Path) -> Iterator[tuple[GuestHost, Target]]:
+    with contextlib.closing(GuestHost()) as host:
+        client = Client(tmp_path)
+        spec = make_spec(tmp_path / "root", client.public_key)
+        host.call(host.guests.start(spec))
+        key = (spec.root / "etc/ssh/ssh_host_ed25519_key.pub").read_text()
+        yield (
+            host,
+            Target(
+                name="my_dsvm",
+                machine="my-dsvm",
+                type="remotedocker",
+                address=spec.address,
+                port=spec.port,
+                username=spec.username,
+                host_key=key,
+                identity=str(client.key_file),
+            ),
+        )
+        host.call(host.guests.delete(spec.vm_id, spec.root))
+
+
+def test_a_guest_of_the_embedded_azure_is_ready_and_says_that_it_is_simulated(guest: tuple[GuestHost, Target]) -> None:
+    progress = Telling()
+    facts = wait_until_ready(guest[1], progress=progress)
+    assert facts.as_json() == {
+        "count": 1,
+        "models": ["Tesla T4 (simulated)"],
+        "driver": "535.161.08",
+        "memoryMiB": [15360],
+        "computeCapabilities": ["7.5"],
+        "simulated": True,
+    }
+
+
+def test_a_guest_with_another_host_key_is_refused(guest: tuple[GuestHost, Target], tmp_path: Path) -> None:
+    other = Path(f"{make_key(tmp_path / 'other')}.pub").read_text()
+    with pytest.raises(NotReady, match="shows the host key SHA256"):
+        wait_until_ready(replace(guest[1], host_key=other), ssh_seconds=0.5, progress=Telling())

@@ -1,0 +1,363 @@
+"""Our SSH connection against a real OpenSSH server."""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuinfra.models.target import Target
+from runner.connection import (
+    Broken,
+    HostKeyInvalid,
+    HostKeyMismatch,
+    KeyUnusable,
+    LoginRefused,
+    TimedOut,
+    Unreachable,
+)
+from runner.host_key import HostKey
+from runner.ssh import SshConnection
+from tests.integration.runner.conftest import WAIT_SECONDS, SshServer, eventually, free_port, make_key
+from tests.real import program
+
+Add = Callable[[Path], None]
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0Z0OTJvTXCTQOXWPUDF6wvEYGcUZtC4xRuWzWvfwKx"
+
+
+@contextlib.contextmanager
+def connected(target: Target) -> Iterator[SshConnection]:
+    with contextlib.closing(SshConnection.open(target, WAIT_SECONDS)) as connection:
+        yield connection
+
+
+def can_log_in(target: Target) -> bool:
+    with connected(target) as connection:
+        return connection.run("echo in", timeout=WAIT_SECONDS).stdout == "in\n"
+
+
+# Commands.
+
+
+def test_output_errors_and_exit_code_are_the_commands(shared: SshServer) -> None:
+    with connected(shared.target) as connection:
+        done = connection.run("echo to-out; echo to-err >&2; exit 7", timeout=WAIT_SECONDS)
+        assert (done.exit_code, done.stdout, done.stderr) == (7, "to-out\n", "to-err\n")
+        assert connection.run("true", timeout=WAIT_SECONDS).exit_code == 0
+
+
+def test_words_arrive_as_they_are(shared: SshServer) -> None:
+    words = ["a b", "$HOME", "'", '"', "*", "", "\\", ";", "ü", "-x"]
+    with connected(shared.target) as connection:
+        done = connection.run(["printf", "<%s>\\n", *words], timeout=WAIT_SECONDS)
+    assert done.stdout.splitlines() == [f"<{word}>" for word in words]
+
+
+def test_much_output_on_both_streams_stops_nothing(shared: SshServer) -> None:
+    # More than the window that both share, on each, one after the other and mixed.
+    script = (
+        "head -c 6000000 /dev/zero | tr '\\0' e >&2; head -c 6000000 /dev/zero | tr '\\0' o;"
+        "for i in 1 2 3 4; do head -c 1000000 /dev/zero | tr '\\0' e >&2; head -c 1000000 /dev/zero | tr '\\0' o; done"
+    )
+    with connected(shared.target) as connection:
+        done = connection.run(script, timeout=WAIT_SECONDS * 2)
+    digests = [hashlib.sha256(text.encode()).digest() for text in (done.stdout, done.stderr)]
+    assert digests == [hashlib.sha256(letter * 10_000_000).digest() for letter in (b"o", b"e")]
+
+
+def test_output_that_is_no_text_is_no_failure(shared: SshServer) -> None:
+    with connected(shared.target) as connection:
+        assert connection.run("printf 'a\\377b'", timeout=WAIT_SECONDS).stdout == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def test_there_is_nothing_to_read(shared: SshServer) -> None:
+    with connected(shared.target) as connection:
+        assert connection.run("wc -c", timeout=WAIT_SECONDS).stdout.strip() == "0"
+
+
+def test_a_command_that_a_signal_ends_has_no_exit_code(shared: SshServer) -> None:
+    with connected(shared.target) as connection:
+        assert connection.run("kill -KILL $$", timeout=WAIT_SECONDS).exit_code == -1
+        assert connection.run("exit 3", timeout=WAIT_SECONDS).exit_code == 3
+
+
+def test_commands_run_at_once_on_one_connection(shared: SshServer) -> None:
+    found: list[str] = []
+    with connected(shared.target) as connection:
+
+        def run(number: int) -> None:
+            found.append(connection.run(f"sleep 0.3; echo {number}", timeout=WAIT_SECONDS).stdout.strip())
+
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_SECONDS)
+    assert sorted(found) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_command_that_does_not_end_is_given_up(shared: SshServer) -> None:
+    with connected(shared.target) as connection:
+        began = time.monotonic()
+        with pytest.raises(TimedOut, match=r"`sleep 30` did not end within 0\.5 s"):
+            connection.run("sleep 30", timeout=0.5)
+        assert time.monotonic() - began < 5
+        assert connection.run("echo still here", timeout=WAIT_SECONDS).stdout == "still here\n"
+
+
+def test_a_command_that_talks_without_end_is_given_up(shared: SshServer) -> None:
+    with connected(shared.target) as connection, pytest.raises(TimedOut):
+        connection.run("yes", timeout=0.5)
+
+
+def test_output_that_does_not_end_is_not_taken_for_whole(shared: SshServer) -> None:
+    with connected(shared.target) as connection, pytest.raises(TimedOut):
+        connection.run("echo begun; sleep 3 & exit 0", timeout=0.7)
+
+
+def test_a_connection_that_is_cut_is_told(server: SshServer) -> None:
+    server.start()
+    with connected(server.target) as connection:
+        threading.Timer(0.5, server.cut).start()
+        began = time.monotonic()
+        with pytest.raises(Broken, match=f"the connection to 127.0.0.1:{server.port} is lost"):
+            connection.run("sleep 30", timeout=WAIT_SECONDS)
+        assert time.monotonic() - began < 5
+        with pytest.raises(Broken):
+            connection.run("true", timeout=WAIT_SECONDS)
+
+
+def test_a_machine_that_hangs_keeps_nobody_waiting(server: SshServer) -> None:
+    server.start()
+    with connected(server.target) as connection:
+        assert connection.run("true", timeout=WAIT_SECONDS).exit_code == 0
+        (pid,) = server.serving()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            with pytest.raises((Broken, TimedOut)):
+                connection.run("true", timeout=0.5)
+            assert time.monotonic() - began < 5
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_nothing_is_left_after_closing(shared: SshServer) -> None:
+    before = set(threading.enumerate())
+    connection = SshConnection.open(shared.target, WAIT_SECONDS)
+    connection.run("true", timeout=WAIT_SECONDS)
+    connection.close()
+    connection.close()
+    assert eventually(lambda: set(threading.enumerate()) <= before)
+    with pytest.raises(Broken):
+        connection.run("true", timeout=WAIT_SECONDS)
+
+
+# Host keys.
+
+
+def test_another_host_key_is_refused_before_anything_is_said(server: SshServer, tmp_path: Path) -> None:
+    server.settings["LogLevel"] = "DEBUG1"
+    server.start()
+    other = make_key(tmp_path / "other")
+    expected = Path(f"{other}.pub").read_text()
+    with pytest.raises(HostKeyMismatch) as caught:
+        SshConnection.open(server.target_with(host_key=expected), WAIT_SECONDS)
+    assert caught.value.expected == HostKey.parse(expected).fingerprint
+    assert caught.value.shown == HostKey.parse(server.target.host_key).fingerprint
+    assert caught.value.expected in str(caught.value)
+    assert caught.value.shown in str(caught.value)
+    assert "userauth-request" not in (server.folder / "log").read_text()
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])
+def test_a_machine_with_several_host_keys_shows_the_expected_one(server: SshServer, tmp_path: Path, kind: str) -> None:
+    keys = {each: make_key(tmp_path / each, each) for each in ("ed25519", "rsa", "ecdsa")}
+    server.settings["HostKey"] = "\nHostKey ".join(str(key) for key in keys.values())
+    server.start()
+    assert can_log_in(server.target_with(host_key=Path(f"{keys[kind]}.pub").read_text()))
+
+
+def test_a_machine_without_a_key_of_the_expected_kind_is_refused(shared: SshServer, tmp_path: Path) -> None:
+    other = Path(f"{make_key(tmp_path / 'other', 'rsa')}.pub").read_text()
+    with pytest.raises(HostKeyMismatch, match="no host key of the kind") as caught:
+        SshConnection.open(shared.target_with(host_key=other), WAIT_SECONDS)
+    assert caught.value.shown is None
+
+
+def test_without_an_expected_key_nobody_is_trusted(shared: SshServer) -> None:
+    for nonsense in ("", "ssh-ed25519", "ssh-ed25519 AAAA"):
+        with pytest.raises(HostKeyInvalid):
+            SshConnection.open(shared.target_with(host_key=nonsense), WAIT_SECONDS)
+
+
+# Keys to log in with.
+
+
+def test_a_key_that_the_machine_does_not_know_is_refused(shared: SshServer, tmp_path: Path) -> None:
+    stranger = make_key(tmp_path / "stranger")
+    with pytest.raises(LoginRefused, match=f"takes none of 1 keys, from {stranger}"):
+        SshConnection.open(shared.target_with(identity=str(stranger)), WAIT_SECONDS)
+
+
+def test_a_user_whom_the_machine_does_not_know_is_refused(shared: SshServer) -> None:
+    with pytest.raises(LoginRefused, match="nobody-here@127"):
+        SshConnection.open(shared.target_with(username="nobody-here"), WAIT_SECONDS)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("ed25519", "id_ed25519"), ("ecdsa", "id_ecdsa"), ("rsa", "id_rsa")])
+def test_the_users_default_keys_are_tried(server: SshServer, home: Path, kind: str, name: str) -> None:
+    server.authorize(make_key(home / ".ssh" / name, kind))
+    server.start()
+    assert can_log_in(server.target_with(identity=None))
+
+
+def test_the_agents_keys_are_tried(shared: SshServer, agent: Add) -> None:
+    agent(shared.user_key)
+    assert can_log_in(shared.target_with(identity=None))
+
+
+def test_an_agents_rsa_key_signs_as_machines_of_today_want_it(server: SshServer, tmp_path: Path, agent: Add) -> None:
+    key = make_key(tmp_path / "rsa", "rsa")
+    server.authorize(key)
+    server.start()
+    agent(key)
+    assert can_log_in(server.target_with(identity=None))
+
+
+def test_a_locked_key_is_taken_from_the_agent_before_all_others(server: SshServer, tmp_path: Path, agent: Add) -> None:
+    # The server hears one key only, so the right one has to be the first.
+    server.settings["MaxAuthTries"] = "2"
+    unlocked, locked = make_key(tmp_path / "unlocked"), tmp_path / "locked"
+    for number in range(3):
+        agent(make_key(tmp_path / f"other-{number}"))
+    agent(unlocked)
+    shutil.copy(f"{unlocked}.pub", f"{locked}.pub")
+    make_key(tmp_path / "secret", passphrase="secret").rename(locked)
+    server.authorize(unlocked)
+    server.start()
+    assert can_log_in(server.target_with(identity=str(locked)))
+
+
+def test_a_locked_key_says_how_to_unlock_it(shared: SshServer, tmp_path: Path) -> None:
+    locked = make_key(tmp_path / "locked", passphrase="secret")
+    with pytest.raises(KeyUnusable, match=f"`{locked}` is locked by a passphrase") as caught:
+        SshConnection.open(shared.target_with(identity=str(locked)), WAIT_SECONDS)
+    assert caught.value.help == f"let the SSH agent have it for this session: ssh-add {locked}"
+
+
+def test_a_locked_key_is_told_however_many_others_there_are(server: SshServer, tmp_path: Path, agent: Add) -> None:
+    server.settings["MaxAuthTries"] = "2"
+    server.start()
+    for number in range(3):
+        agent(make_key(tmp_path / f"other-{number}"))
+    locked = make_key(tmp_path / "locked", passphrase="secret")
+    with pytest.raises(KeyUnusable, match="is locked by a passphrase"):
+        SshConnection.open(server.target_with(identity=str(locked)), WAIT_SECONDS)
+
+
+def test_a_key_that_the_agent_will_not_sign_with_is_passed_over(
+    shared: SshServer, tmp_path: Path, home: Path, agent: Add
+) -> None:
+    # There is nobody to confirm it.
+    subprocess.run(
+        [program("ssh-add", "openssh-client"), "-q", "-c", str(make_key(tmp_path / "asked"))],
+        check=True,
+        timeout=WAIT_SECONDS,
+    )
+    (home / ".ssh" / "id_ed25519").write_bytes(shared.user_key.read_bytes())
+    assert can_log_in(shared.target_with(identity=None))
+
+
+def test_a_key_that_is_missing_or_no_key_is_told(shared: SshServer, tmp_path: Path) -> None:
+    (tmp_path / "nonsense").write_text("nonsense")
+    for name, reason in (("missing", "No such file"), ("nonsense", "not a private key")):
+        with pytest.raises(KeyUnusable, match=reason):
+            SshConnection.open(shared.target_with(identity=str(tmp_path / name)), WAIT_SECONDS)
+
+
+def test_no_key_at_all_is_told(shared: SshServer) -> None:
+    with pytest.raises(KeyUnusable, match="no private key was found"):
+        SshConnection.open(shared.target_with(identity=None), WAIT_SECONDS)
+
+
+def test_too_many_keys_are_told(server: SshServer, tmp_path: Path, agent: Add) -> None:
+    server.settings["MaxAuthTries"] = "2"
+    server.start()
+    for number in range(4):
+        agent(make_key(tmp_path / f"other-{number}"))
+    with pytest.raises(LoginRefused, match="hung up during the login, by key 2"):
+        SshConnection.open(server.target_with(identity=None), WAIT_SECONDS)
+
+
+def test_an_agent_that_is_gone_or_silent_is_passed_over(
+    shared: SshServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "gone"))
+    assert can_log_in(shared.target)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(str(tmp_path / "silent"))
+        silent.listen()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "silent"))
+        assert can_log_in(shared.target)
+        began = time.monotonic()
+        with pytest.raises(KeyUnusable):
+            SshConnection.open(shared.target_with(identity=None), 1.0)
+        assert time.monotonic() - began < 5
+
+
+def test_a_certificate_beside_the_key_does_not_stand_in_for_it(server: SshServer, tmp_path: Path) -> None:
+    authority = make_key(tmp_path / "authority")
+    keygen = program("ssh-keygen", "openssh-client")
+    sign = [keygen, "-q", "-s", str(authority), "-I", "me", "-n", "me", f"{server.user_key}.pub"]
+    subprocess.run(sign, check=True, timeout=WAIT_SECONDS)
+    assert Path(f"{server.user_key}-cert.pub").exists()
+    server.start()
+    assert can_log_in(server.target)
+
+
+# Machines that are not there.
+
+
+def test_nobody_listening_is_told_at_once() -> None:
+    target = Target("t", "my-dsvm", "remote", "127.0.0.1", free_port(), "me", KEY)
+    with pytest.raises(Unreachable, match=r"nobody answers at 127\.0\.0\.1:\d+: Connection refused") as caught:
+        SshConnection.open(target, WAIT_SECONDS)
+    assert caught.value.help
+    assert "allowSshFrom" in caught.value.help
+
+
+@pytest.mark.parametrize(
+    "says", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-x\r\n", b"SSH-2.0-x\r\n\0\0\0\0junk" * 99]
+)
+def test_whatever_else_answers_is_not_reachable_in_time(says: bytes | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        target = Target("t", "my-dsvm", "remote", "127.0.0.1", listener.getsockname()[1], "me", KEY)
+
+        def answer() -> None:
+            link, _ = listener.accept()
+            with link:
+                if says is None:
+                    time.sleep(1.5)  # and says nothing
+                    return
+                link.sendall(says)
+                link.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):
+                    while link.recv(1000):
+                        pass
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match="answers, but not as an SSH server"):
+            SshConnection.open(target, 1.0)
+        assert time.monotonic() - began < 5
+        thread.join(WAIT_SECONDS)
