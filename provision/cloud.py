@@ -137,8 +137,11 @@ class Cloud(Protocol):
     def look(self, ref: Ref) -> Part | None:
         """One resource, or None where there is none."""
 
-    def members(self, group: str) -> tuple[str, ...]:
-        """Ids of everything in a group, whoever made it."""
+    def others(self, group: str, name: str) -> tuple[str, ...]:
+        """Ids of all in a group that does not carry this machine's tag, or is of no kind that is made here.
+
+        A group that is gone has none.
+        """
 
     def put(self, resource: Resource, *, new: bool = False) -> Operation:
         """Make it so, and return at once. With `new` it must not exist yet: Fault.EXISTS where it does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpuinfra.models.receipt import Off, Receipt, Residue
@@ -58,9 +58,8 @@ class Ending:
                     left.append(f"{machine.ref} is on: {error.code}: {error.message}")
         off = _all_off([part for machine in machines if (part := self.cloud.look(machine.ref))])
         was_on = machines[0].power in ON
-        return self._receipt(
-            machines[0], off, was_on=was_on, left=tuple(left) if off is None else (), residue=tuple(_residue(observed))
-        )
+        receipt = self._receipt(machines[0], off, was_on=was_on)
+        return replace(receipt, left=tuple(left) if off is None else (), residue=tuple(_residue(observed)))
 
     def _switch_off(self, ref: Ref) -> None:
         self.progress.begin(str(ref), "deallocating")
@@ -112,7 +111,8 @@ class Ending:
         reasons = (f"{failure.subject}: {failure.code}: {failure.message}",) if failure else ()
         deleted = tuple(str(ref) for ref in refs if not left or str(ref) not in left)
         words = tuple(kept.values())
-        return self._receipt(machine, off, was_on=was_on, deleted=deleted, kept=words, left=(*left, *reasons))
+        receipt = self._receipt(machine, off, was_on=was_on)
+        return replace(receipt, deleted=deleted, kept=words, left=(*left, *reasons), deletes=True)
 
     def _to_delete(self, observed: Observed) -> tuple[list[Ref], dict[str, str]]:
         """What goes; and what stays on purpose, by its name, with the reason."""
@@ -120,7 +120,7 @@ class Ending:
         refs = [part.ref for part in ours if part.ref.kind is not Kind.GROUP]
         kept: dict[str, str] = {}
         for group in (part for part in ours if part.ref.kind is Kind.GROUP):
-            others = strangers(self.cloud.members(group.ref.group), refs, self.cloud.subscription)
+            others = strangers(self.cloud.others(group.ref.group, self.name), refs, self.cloud.subscription)
             if others:
                 names = ", ".join(sorted(each.rsplit("/", 1)[-1] for each in others))
                 kept[str(group.ref)] = f"{group.ref}: it holds what gpuinfra did not make: {names}"
@@ -141,17 +141,7 @@ class Ending:
         residue = tuple(_residue(observed))
         return Receipt(self.name, Off.ABSENT, self.cloud.now(), residue=residue, simulated=self.cloud.simulated)
 
-    def _receipt(
-        self,
-        machine: Part | None,
-        off: Off | None,
-        *,
-        was_on: bool,
-        deleted: tuple[str, ...] = (),
-        kept: tuple[str, ...] = (),
-        left: tuple[str, ...] = (),
-        residue: tuple[Residue, ...] = (),
-    ) -> Receipt:
+    def _receipt(self, machine: Part | None, off: Off | None, *, was_on: bool) -> Receipt:
         now = self.cloud.now()
         size = machine.properties["hardwareProfile"]["vmSize"] if machine else None
         return Receipt(
@@ -163,10 +153,6 @@ class Ending:
             billed_from=tags.moment(machine.tags, tags.ON_SINCE) if machine and was_on else None,
             billed_to=_end(now) if was_on else None,
             price_per_hour=self._price(machine) if machine else None,
-            deleted=deleted,
-            kept=kept,
-            left=left,
-            residue=residue,
             simulated=self.cloud.simulated,
         )
 

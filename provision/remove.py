@@ -30,13 +30,13 @@ _AFTER: dict[Kind, tuple[Kind, ...]] = {
 }
 
 
-def strangers(members: Iterable[str], going: Iterable[Ref], subscription: str) -> list[str]:
+def strangers(others: Iterable[str], going: Iterable[Ref], subscription: str) -> list[str]:
     """Ids in a group that would stay when these go. What is inside of a resource, as an extension, goes with it."""
     ids = [ref.id(subscription).casefold() for ref in going if ref.kind is not Kind.GROUP]
     return [
-        member
-        for member in members
-        if not any(member.casefold() == each or member.casefold().startswith(f"{each}/") for each in ids)
+        other
+        for other in others
+        if not any(other.casefold() == each or other.casefold().startswith(f"{each}/") for each in ids)
     ]
 
 

@@ -219,7 +219,7 @@ class Bringing:
         if not any(ref.kind is Kind.GROUP for ref in gone):
             return False
         ours = [*gone, *(part.ref for part in observed.ours())]
-        return bool(strangers(self.cloud.members(self.spec.group_name), ours, self.cloud.subscription))
+        return bool(strangers(self.cloud.others(self.spec.group_name, self.spec.name), ours, self.cloud.subscription))
 
     def _outcome(self, plan: Plan, passed: Sequence[Passed]) -> Up:
         plan = replace(plan, passed=tuple(passed))

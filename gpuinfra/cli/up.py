@@ -74,24 +74,35 @@ def _bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressVie
 
     port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.ssh_public_key, settings.workspace)
     target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity)
-    gpu = _wait_until_ready(reached, target, spec, progress)
+    gpu = _wait_until_ready(reached, target, spec, progress, was_on=not outcome.plan.switches_on)
     files = _write_target(settings, target)
     return Brought(outcome.plan, target, gpu, files, outcome.lease_until, simulated=reached.cloud.simulated)
 
 
-def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: ProgressView) -> GpuFacts:
-    """A machine that nobody can use is switched off again: it would only be billed."""
+def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: ProgressView, *, was_on: bool) -> GpuFacts:
+    """A machine that was switched on and that nobody can use is switched off again: it would only be billed."""
+    from gpuinfra.cli.watching import watched_opener
     from runner.readiness import NotReady, wait_until_ready
 
     deadline = reached.cloud.clients.patience.deadline
     ssh, gpu = min(SSH_SECONDS, deadline.left), min(GPU_SECONDS, deadline.left)
     try:
-        return wait_until_ready(target, ssh_seconds=ssh, gpu_seconds=gpu, progress=progress)
+        opener = watched_opener(reached.cloud, spec)
+        return wait_until_ready(target, ssh_seconds=ssh, gpu_seconds=gpu, progress=progress, opener=opener)
     except NotReady as error:
+        if was_on:
+            raise _left_running(spec, error) from error
         raise _not_ready(reached, spec, error, progress) from error
     except KeyboardInterrupt:
         _say_what_exists(reached, spec, progress)
         raise
+
+
+def _left_running(spec: Spec, error: Exception) -> Problem:
+    """It ran before, and somebody may be using it: that it does not answer here is no reason to end that."""
+    note = f"{error}; it was on before, and was left on: it is billed until `gpuinfra down {spec.name}`"
+    help_line = getattr(error, "help", None)
+    return Problem(Diagnostic(Code.NOT_READY, "machine is not ready", note=note, help=help_line))
 
 
 def _not_ready(reached: Reach, spec: Spec, error: Exception, progress: ProgressView) -> Problem:

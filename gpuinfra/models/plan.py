@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from gpuinfra.models.candidate import Candidate, Passed
-from gpuinfra.models.resource import Ref, Resource
+from gpuinfra.models.resource import Kind, Ref, Resource
 
 
 class Action(StrEnum):
@@ -113,6 +113,19 @@ class Plan:
     def loses(self) -> bool:
         """What is on a disk would be gone for good, so it has to be asked for."""
         return any(change.loses for change in self.changes)
+
+    @property
+    def switches_on(self) -> bool:
+        """It makes a machine, or starts one."""
+        return self.wants_running and any(
+            change.ref.kind is Kind.MACHINE
+            and (
+                change.action in {Action.ADD, Action.REPLACE}
+                or change.power is Power.START
+                or any(each.needs_off for each in change.differences)
+            )
+            for change in self.changes
+        )
 
     def count(self, action: Action) -> int:
         """How many resources meet this fate."""

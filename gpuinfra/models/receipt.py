@@ -44,6 +44,8 @@ class Receipt:
     left: tuple[str, ...] = ()
     """What should be gone and is not."""
     residue: tuple[Residue, ...] = ()
+    deletes: bool = False
+    """It was to be gone, not only off."""
     simulated: bool = False
 
     @property

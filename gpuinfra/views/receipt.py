@@ -94,10 +94,10 @@ def _proof(receipt: Receipt) -> Iterator[tuple[str, str]]:
         yield "verified", f"{HOW[receipt.verified]}, at {moment(receipt.at)}"
     else:
         yield "verified", f"no: nobody has seen it off by {moment(receipt.at)}"
-    if receipt.left:
-        yield "run", f"{_command(receipt, 'down')} --delete{_place(receipt)}"
-    elif receipt.verified is None:
-        yield "run", f"{_command(receipt, 'down')}{_place(receipt)}"
+    if not receipt.is_proof:
+        # Who wanted it off and not gone must not be led to lose the disk.
+        delete = " --delete" if receipt.deletes else ""
+        yield "run", f"{_command(receipt, 'down')}{delete}{_place(receipt)}"
     if not receipt.is_proof:
         yield "", f"{_command(receipt, 'status')}{_place(receipt)}"
 

@@ -89,10 +89,18 @@ class AzureCloud:
                 return None
             raise
 
-    def members(self, group: str) -> tuple[str, ...]:
-        """Ids of everything in a group, whoever made it."""
-        with translated(f"group {group}"):
-            return tuple(str(each.id) for each in self.clients.resource.resources.list_by_resource_group(group))
+    def others(self, group: str, name: str) -> tuple[str, ...]:
+        """Ids of everything in a group that does not carry this machine's tag."""
+        try:
+            with translated(f"group {group}"):
+                found = list(self.clients.resource.resources.list_by_resource_group(group))
+        except CloudError as error:
+            if error.fault is Fault.ABSENT:
+                return ()
+            raise
+        ids = [(str(each.id), tags.belongs_to(each.tags, name)) for each in found]
+        # A policy can put a group's tags on all that is in it: what is of no kind of ours is never taken for ours.
+        return tuple(each for each, tagged in ids if not tagged or ref_from_id(each) is None)
 
     # Writing
 
@@ -122,11 +130,16 @@ class AzureCloud:
             raise
 
     def disown(self, group: str) -> None:
-        """Take our tags off a group."""
-        with translated(f"group {group}"):
-            found = self.clients.resource.resource_groups.get(group)
-            kept = {name: value for name, value in (found.tags or {}).items() if not _is_our_tag(name)}
-            self.clients.resource.resource_groups.update(group, {"tags": kept})
+        """Take our tags off a group. One that is gone has none."""
+        groups = self.clients.resource.resource_groups
+        try:
+            with translated(f"group {group}"):
+                found = groups.get(group)
+                kept = {name: value for name, value in (found.tags or {}).items() if not _is_our_tag(name)}
+                groups.update(group, {"tags": kept})
+        except CloudError as error:
+            if error.fault is not Fault.ABSENT:
+                raise
 
     def wait(self, operation: Operation, deadline: Deadline) -> None:
         """Until it is done."""

@@ -196,7 +196,7 @@ class FakeCloud:
 
     @property
     def writes(self) -> list[str]:
-        return [call for call in self.calls if call.split()[0] not in {"observe", "look", "members", "wait"}]
+        return [call for call in self.calls if call.split()[0] not in {"observe", "look", "others", "wait"}]
 
     # The port
 
@@ -222,10 +222,11 @@ class FakeCloud:
             found = self.parts.get(_key(ref))
             return _copied(found) if found else None
 
-    def members(self, group: str) -> tuple[str, ...]:
-        with self._call(f"members {group}"):
-            own = [part.ref for part in self.parts.values() if part.ref.kind is not Kind.GROUP]
-            found = [each.id(self.subscription) for each in own if each.group.casefold() == group.casefold()]
+    def others(self, group: str, name: str) -> tuple[str, ...]:
+        with self._call(f"others {group}"):
+            parts = [part for part in self.parts.values() if part.ref.kind is not Kind.GROUP]
+            foreign = [part.ref for part in parts if not tags.belongs_to(part.tags, name)]
+            found = [each.id(self.subscription) for each in foreign if each.group.casefold() == group.casefold()]
             return (*found, *self.unknown)
 
     def put(self, resource: Resource, *, new: bool = False) -> Operation:

@@ -70,7 +70,9 @@ def test_what_is_not_proven_is_loud() -> None:
 
 
 def test_what_is_left_is_loud() -> None:
-    shown = render(Receipt("my-dsvm", Off.ABSENT, RECEIPT.at, left=("interface my-dsvm-interface",))).plain
+    shown = render(
+        Receipt("my-dsvm", Off.ABSENT, RECEIPT.at, left=("interface my-dsvm-interface",), deletes=True)
+    ).plain
     assert shown == (
         "NOT ALL GONE: my-dsvm is off, but something is left, and may be billed\n"
         "  left        interface my-dsvm-interface\n"
