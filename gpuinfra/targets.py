@@ -30,7 +30,10 @@ def _write(path: Path, text: str, ours: dict[str, str]) -> bool:
     try:
         old = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        write_text(path, text, replace=False)
+        try:
+            write_text(path, text, replace=False)
+        except FileExistsError:  # another run was quicker
+            return _write(path, text, ours)
         return True
     new = old
     for key, value in ours.items():

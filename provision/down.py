@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -105,6 +106,7 @@ class Ending:
             if error.fault is Fault.INTERRUPTED:
                 raise
             failure = error
+            self._at_least_off(observed)
         left, off = self._left(observed.group, kept)
         if failure and not left:
             failure = None  # somebody else has finished it
@@ -113,6 +115,14 @@ class Ending:
         words = tuple(kept.values())
         receipt = self._receipt(machine, off, was_on=was_on)
         return replace(receipt, deleted=deleted, kept=words, left=(*left, *reasons), deletes=True)
+
+    def _at_least_off(self, observed: Observed) -> None:
+        """What cannot be deleted need not be billed."""
+        for machine in observed.machines():
+            with contextlib.suppress(CloudError):
+                found = self.cloud.look(machine.ref)
+                if found and found.power != "deallocated":
+                    self._switch_off(machine.ref)
 
     def _to_delete(self, observed: Observed) -> tuple[list[Ref], dict[str, str]]:
         """What goes; and what stays on purpose, by its name, with the reason."""
@@ -123,7 +133,7 @@ class Ending:
             others = strangers(self.cloud.others(group.ref.group, self.name), refs, self.cloud.subscription)
             if others:
                 names = ", ".join(sorted(each.rsplit("/", 1)[-1] for each in others))
-                kept[str(group.ref)] = f"{group.ref}: it holds what gpuinfra did not make: {names}"
+                kept[str(group.ref)] = f"{group.ref}: it holds what was not made for this machine: {names}"
                 self.cloud.disown(group.ref.group)
             else:
                 refs.append(group.ref)

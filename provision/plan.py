@@ -187,7 +187,7 @@ def _summary(setting: Setting, kind: Kind) -> str:
 def _notes(setting: Setting, observed: Observed) -> Iterator[str]:
     group = observed.part(Kind.GROUP)
     if group and not observed.is_ours(group):
-        yield f"group {observed.group} was not made by gpuinfra: it is used, and never deleted"
+        yield f"group {observed.group} was not made for this machine: it is used, and not deleted with it"
     known = {part.ref for part in map(observed.part, MODULES) if part}
     for part in observed.ours():
         if part.ref.kind is not Kind.GROUP and part.ref not in known:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LONGEST = "1h"
 SSH_SECONDS, GPU_SECONDS = 600.0, 300.0
 OFF_SECONDS = 1200.0
+LOOK_SECONDS = 5.0
 
 
 def up(
@@ -175,10 +176,13 @@ def _say_what_exists(reached: Reach, spec: Spec, progress: ProgressView) -> None
     from provision.find import stops_at
 
     reached.cloud.interrupt.clear()
+    reached.cloud.grant(LOOK_SECONDS)
     try:
         observed = reached.cloud.observe(spec.name, spec.group_name)
     except (CloudError, KeyboardInterrupt):
         observed = None
     with progress.paused():
         parts = None if observed is None else [str(part.ref) for part in observed.ours()]
-        view.show_interrupted(spec.name, parts, stops_at(observed) if observed else None)
+        view.show_interrupted(
+            spec.name, parts, stops_at(observed) if observed else None, simulated=reached.cloud.simulated
+        )

@@ -65,3 +65,8 @@ def can_show(console: Console, text: str) -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+def place_option(*, simulated: bool) -> str:
+    """What a command that is suggested needs so that it looks in the same place."""
+    return " --sandbox" if simulated else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.models.receipt import Off
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import document
-from gpuinfra.views.cells import cost, length, moment, per_hour
+from gpuinfra.views.cells import cost, length, moment, per_hour, place_option
 from gpuinfra.views.terminal import harmless, results
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _residue(receipt: Receipt) -> Iterator[tuple[str, str]]:
     if len(receipt.residue) > 1 and len(known) == len(receipt.residue):
         yield "", f"about {cost(sum(known))} a month in all"
     if receipt.residue and receipt.is_proof:
-        yield "to end it", f"{_command(receipt, 'down')} --delete{_place(receipt)}"
+        yield "to end it", f"{_command(receipt, 'down')} --delete{place_option(simulated=receipt.simulated)}"
 
 
 def _monthly(residue: Residue) -> str:
@@ -97,15 +97,9 @@ def _proof(receipt: Receipt) -> Iterator[tuple[str, str]]:
     if not receipt.is_proof:
         # Who wanted it off and not gone must not be led to lose the disk.
         delete = " --delete" if receipt.deletes else ""
-        yield "run", f"{_command(receipt, 'down')}{delete}{_place(receipt)}"
-    if not receipt.is_proof:
-        yield "", f"{_command(receipt, 'status')}{_place(receipt)}"
+        yield "run", f"{_command(receipt, 'down')}{delete}{place_option(simulated=receipt.simulated)}"
+        yield "", f"{_command(receipt, 'status')}{place_option(simulated=receipt.simulated)}"
 
 
 def _command(receipt: Receipt, verb: str) -> str:
     return f"gpuinfra {verb} {receipt.name}"
-
-
-def _place(receipt: Receipt) -> str:
-    # Without it the command would look in the real Azure.
-    return " --sandbox" if receipt.simulated else ""

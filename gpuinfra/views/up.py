@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import document
 from gpuinfra.views import plan as plan_view
-from gpuinfra.views.cells import moment, per_hour
+from gpuinfra.views.cells import moment, per_hour, place_option
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -49,10 +49,13 @@ def _show(brought: Brought) -> None:
         console.print(f"  lease       until {moment(brought.lease_until)}")
     for file in brought.files:
         console.print(f"  wrote       {harmless(file)}")
-    messages().print(f"Next: gpuinfra ssh {target.machine}; gpuinfra down {target.machine} when done")
+    where = place_option(simulated=brought.simulated)
+    messages().print(f"Next: gpuinfra ssh {target.machine}{where}; gpuinfra down {target.machine}{where} when done")
 
 
-def show_interrupted(name: str, parts: Sequence[str] | None, stops: datetime | None = None) -> None:
+def show_interrupted(
+    name: str, parts: Sequence[str] | None, stops: datetime | None = None, *, simulated: bool = False
+) -> None:
     """What exists after Ctrl-C, when Azure itself stops the machine that is among it, and what to run."""
     console = messages()
     if parts is None:
@@ -64,4 +67,5 @@ def show_interrupted(name: str, parts: Sequence[str] | None, stops: datetime | N
         return
     if stops:
         console.print(f"the machine is billed as soon as it is on; Azure's own schedule stops it at {moment(stops)}")
-    console.print(f"help: run the same command again to go on, or `gpuinfra down {name} --delete` to remove it all")
+    remove = f"gpuinfra down {name} --delete{place_option(simulated=simulated)}"
+    console.print(f"help: run the same command again to go on, or `{remove}` to remove it all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import datetime
 from typing import Any
 
@@ -47,17 +48,27 @@ class AzureCloud:
         """By name in the machine's group, and by tag everywhere."""
         # One import at a time: the SDK's modules wait for each other when threads import them together.
         self._calls.prepare()
-        with ThreadPoolExecutor(WORKERS) as pool:
-            tagged = pool.submit(self._tagged, name)
-            # Azure's index of tags lags by minutes; the list of machines does not, and a machine must not be missed.
-            machines = pool.submit(self._machines, name) if thorough or group is None else None
-            listed = machines.result() if machines else []
-            group = group or self._group_of(name, listed)
-            named = [ref_of(kind, group, name) for kind in Kind]
-            looks = [pool.submit(self.look, ref) for ref in named]
-            unknown, others = tagged.result()
-            looks += [pool.submit(self.look, ref) for ref in _beyond(named, [*listed, *others])]
-            found = [look.result() for look in looks]
+        pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="look")
+        try:
+            return self._observe(name, group, pool, thorough=thorough)
+        except FutureTimeoutError:
+            raise CloudError(Fault.TIMEOUT, "Timeout", "Azure does not answer", subject=name) from None
+        finally:
+            # Not waited for: after Ctrl-C, or a deadline, an answer that does not come must hold nobody up.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _observe(self, name: str, group: str | None, pool: ThreadPoolExecutor, *, thorough: bool) -> Observed:
+        deadline = self.clients.patience.deadline
+        tagged = pool.submit(self._tagged, name)
+        # Azure's index of tags lags by minutes; the list of machines does not, and a machine must not be missed.
+        machines = pool.submit(self._machines, name) if thorough or group is None else None
+        listed = machines.result(deadline.left) if machines else []
+        group = group or pool.submit(self._group_of, name, listed).result(deadline.left)
+        named = [ref_of(kind, group, name) for kind in Kind]
+        looks = [pool.submit(self.look, ref) for ref in named]
+        unknown, others = tagged.result(deadline.left)
+        looks += [pool.submit(self.look, ref) for ref in _beyond(named, [*listed, *others])]
+        found = [look.result(deadline.left) for look in looks]
         return Observed(name, group, tuple(part for part in found if part), unknown)
 
     def _machines(self, name: str) -> list[Ref]:

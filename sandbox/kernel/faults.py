@@ -92,7 +92,7 @@ OTHERS: dict[str, str] = {
     "no-boot": "the guest never boots",
     "ssh-refuses": "the guest's SSH port refuses connections",
     "gpu-gone": "the guest's GPU falls off the bus",
-    "evict": "the spot machine --resource is evicted, at once",
+    "evict": "the spot machine --resource gets its notice, and is evicted 30 seconds later",
 }
 NAMES = (*ERRORS, *OPERATION_ERRORS, *OTHERS)
 READ_ONLY = "read-only"

@@ -235,7 +235,7 @@ def test_what_is_not_ours_stays_and_so_does_its_group() -> None:
     assert cloud.kinds == [Kind.GROUP, Kind.ADDRESS]
     assert theirs.body == {"location": "eastus", **FOREIGN}
     assert cloud.body(Kind.GROUP)["tags"] == {"owner": "somebody"}
-    assert receipt.kept == (f"group {GROUP}: it holds what gpuinfra did not make: theirs",)
+    assert receipt.kept == (f"group {GROUP}: it holds what was not made for this machine: theirs",)
     assert receipt.is_proof
     assert f"group {GROUP}" not in receipt.deleted
 
@@ -313,9 +313,19 @@ def test_what_is_still_there_is_told_with_the_reason() -> None:
     assert "machine my-dsvm" in receipt.deleted
 
 
+def test_a_machine_that_cannot_be_deleted_is_switched_off_at_least() -> None:
+    cloud = made()
+    cloud.fail("delete machine", DENIED, times=-1)
+    receipt = ending(cloud).delete()
+    assert receipt.verified is Off.DEALLOCATED
+    assert not receipt.is_proof
+    assert "machine my-dsvm" in receipt.left
+
+
 def test_a_machine_that_is_still_on_is_not_off() -> None:
     cloud = made()
     cloud.fail("delete machine", DENIED, times=-1)
+    cloud.fail("deallocate", DENIED, times=-1)
     receipt = ending(cloud).delete()
     assert receipt.verified is None
     assert not receipt.is_proof

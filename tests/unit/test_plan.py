@@ -194,7 +194,7 @@ def test_a_group_that_is_not_ours_is_used_and_not_changed() -> None:
     cloud.add(Kind.GROUP, {"location": "westus", "tags": {"owner": "somebody"}})
     plan = planned(cloud, spec(tags={"project": "mnist"}))
     assert words(plan) == FRESH[1:]
-    assert plan.notes == (f"group {GROUP} was not made by gpuinfra: it is used, and never deleted",)
+    assert plan.notes == (f"group {GROUP} was not made for this machine: it is used, and not deleted with it",)
 
 
 def test_a_second_machine_of_one_name_is_not_made() -> None:
