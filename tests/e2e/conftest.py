@@ -1,33 +1,47 @@
-"""The installed program, run as a user would."""
+"""The installed program, run as a user would; and an embedded Azure for what the user does with it."""
 
-import os
 import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-PROGRAM = Path(sys.executable).with_name("gpuinfra")
+from sandbox.running import process
+from tests.e2e.azure import Azure
+from tests.e2e.user import PROGRAM, Run, User, run_program
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+__all__ = ["PROGRAM", "Run"]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Run `gpuinfra` in an empty folder, with nothing of this shell's own settings."""
 
-    def run(*arguments: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-        return subprocess.run(
-            [PROGRAM, *arguments],
-            cwd=tmp_path,
-            env={**kept, **variables},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    def run(*arguments: str, stdin: str = "", **variables: Any) -> subprocess.CompletedProcess[str]:
+        return run_program(*arguments, folder=tmp_path, stdin=stdin, **variables)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def running_azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azure]:
+    """One embedded Azure for all tests of a module."""
+    folder = tmp_path_factory.mktemp("azure") / "sandbox"
+    yield Azure(folder)
+    process.stop(folder)
+
+
+@pytest.fixture
+def azure(running_azure: Azure) -> Azure:
+    """It, with nothing in it."""
+    running_azure.control("POST", "reset")
+    return running_azure
+
+
+@pytest.fixture
+def user(azure: Azure, tmp_path: Path) -> User:
+    """Somebody whose `gpu.yaml` asks for `my-dsvm`."""
+    somebody = User(azure, tmp_path / "user", tmp_path / "project")
+    somebody.spec()
+    return somebody

@@ -238,6 +238,66 @@ def test_the_sdk_by_env_log_faults_and_clock(words: Program, azure: Azure) -> No
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  speed 60\n", words("clock", "--speed", "60").stdout)
 
 
+HELD_CLIENT = """
+import ssl, sys, urllib.request
+url, token, trusted = sys.argv[1:]
+headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+request = urllib.request.Request(url, b'{"location": "eastus"}', headers, method="PUT")
+urllib.request.urlopen(request, context=ssl.create_default_context(cafile=trusted))
+"""
+
+
+def test_a_program_is_killed_while_its_third_request_is_held(words: Program, azure: Azure) -> None:
+    armed = words("fault", "hold-after", "--method", "PUT", "--skip", "2")
+    assert armed.stdout == "hold-after  1  method=PUT skip=2\n"
+    for name in ("one", "two"):
+        azure.groups.create_or_update(name, {"location": "eastus"})
+    state = words.data("status")
+    url = f"{state['endpoint']}/subscriptions/{state['subscription']}/resourceGroups/three?api-version=2024-11-01"
+    token = azure.credential.get_token("https://management.azure.com/.default").token
+    with subprocess.Popen([sys.executable, "-c", HELD_CLIENT, url, token, state["ca"]]) as client:
+        deadline = time.monotonic() + 20
+        while not any(fault.get("held") for fault in words.data("fault")["faults"]):
+            assert time.monotonic() < deadline
+            assert client.poll() is None
+            time.sleep(0.05)
+        assert words("fault").stdout.splitlines()[1] == "hold-after  1      method=PUT skip=0 held"
+        client.kill()
+    assert words.data("fault", "--clear")["faults"] == []
+    assert azure.groups.check_existence("three"), "its last word was heard"
+    azure.groups.create_or_update("four", {"location": "eastus"})
+
+
+def test_operations_as_data_and_for_people(words: Program, azure: Azure) -> None:
+    assert words("log", "--operations").stderr == "no operation so far\n"
+    azure.groups.create_or_update("demo", {"location": "eastus"})
+    azure.compute.disks.begin_create_or_update("demo", "disk", DISK).result()
+    words("fault", "slow", "--operation", "--seconds", "600")
+    azure.compute.disks.begin_delete("demo", "disk", polling=False)
+    first, second = words.data("log", "--operations")["operations"]
+    assert (first["action"], first["status"], first["location"]) == ("disks/write", "Succeeded", "eastus")
+    assert first["resource"].endswith("/resourceGroups/demo/providers/Microsoft.Compute/disks/disk")
+    assert first["start"] <= first["end"] <= second["start"]
+    assert (second["action"], second["status"], second["end"]) == ("disks/delete", "InProgress", None)
+    assert words.data("log", "--operations", "--after", str(first["number"]))["operations"] == [second]
+    heading, done, goes_on = words("log", "--operations").stdout.splitlines()
+    assert heading.split() == ["NUMBER", "START", "END", "STATUS", "ACTION", "RESOURCE"]
+    assert re.match(r" +1  \S+Z  \S+Z +Succeeded +disks/write +/subscriptions/", done)
+    assert re.match(r" +2  \S+Z  - +InProgress +disks/delete +/subscriptions/", goes_on)
+    words("reset")
+    assert words.data("log", "--operations")["operations"] == []
+
+
+def test_a_client_that_only_reads(words: Program, azure: Azure) -> None:
+    azure.groups.create_or_update("demo", {"location": "eastus"})
+    assert words("fault", "read-only").stdout == "read-only  for ever\n"
+    assert azure.groups.get("demo").name == "demo"
+    with pytest.raises(HttpResponseError, match="does not have authorization to perform action"):
+        azure.groups.create_or_update("other", {"location": "eastus"})
+    words("fault", "--clear")
+    azure.groups.create_or_update("other", {"location": "eastus"})
+
+
 def test_the_bill_as_data_and_for_people(words: Program) -> None:
     words("start")
     assert words.data("bill") == {"schemaVersion": 1, "machines": []}
@@ -401,6 +461,8 @@ def test_a_command_that_needs_the_server_says_how_to_start_it(words: Program, co
         (["fault", "--count", "3"], "usage", "stand alone"),
         (["fault", "Conflict", "--method", "FETCH"], "sandbox-refused", "it can be: GET"),
         (["fault", "Conflict", "--region", "moon"], "sandbox-refused", "no region"),
+        (["fault", "no-boot", "--skip", "1"], "sandbox-refused", "skip goes with"),
+        (["fault", "read-only", "--type", "disks"], "sandbox-refused", "does not go with read-only"),
         (["fault", "evict", "--resource", "ghost"], "sandbox-refused", "no machine is called"),
         (["clock", "--advance", "tomorrow"], "bad-duration", "expected days"),
         (["clock", "--advance", ""], "bad-duration", "expected days"),

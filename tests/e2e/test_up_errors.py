@@ -1,0 +1,271 @@
+"""What `up` says when it cannot: one clear error, its next step, exit 1, and nothing created."""
+
+import json
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sandbox.running import process
+from tests.e2e.azure import GROUP, Azure
+from tests.e2e.user import PARTS, User
+
+SOLD = "fortinet:fortinet_fortigate-vm_v5:fortinet_fg-vm_payg:latest"
+
+
+def nothing_came_of_it(azure: Azure) -> None:
+    assert azure.everything() == []
+    assert azure.control("GET", "status")["resources"] == 0
+    assert not azure.is_billed()
+
+
+# Who asks, and where
+
+
+def _without(environment: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in environment.items() if name not in names}
+
+
+def test_a_wrong_client_secret(user: User, azure: Azure) -> None:
+    environment = {**azure.environment(), "AZURE_CLIENT_SECRET": "wrong-client-secret"}
+    problem = user.fails("up", "gpu.yaml", code="login-failed", sandbox=False, **environment)
+    assert "AADSTS7000215: Invalid client secret provided" in problem["note"], "the reason, not only that it failed"
+    assert "wrong-client-secret" not in json.dumps(problem)
+    assert "az login" in problem["help"]
+    assert "AZURE_CLIENT_SECRET" in problem["help"]
+    assert azure.writes() == []
+    nothing_came_of_it(azure)
+
+
+def test_no_credentials_at_all(user: User, azure: Azure) -> None:
+    environment = _without(azure.environment(), "AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET")
+    done = user("up", "gpu.yaml", sandbox=False, **environment, PATH="/nonexistent")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "error: not logged in to Azure" in done.stderr
+    assert "help: `az login`" in done.stderr
+    assert "--sandbox" in done.stderr
+    assert azure.requests() == []
+
+
+@pytest.mark.parametrize("chosen", [False, True], ids=["nobody chose one", "az chose one that Azure does not have"])
+def test_no_subscription(user: User, azure: Azure, chosen: bool) -> None:
+    environment = _without(azure.environment(), "AZURE_SUBSCRIPTION_ID")
+    unknown = str(uuid.uuid4())
+    if chosen:
+        (user.home / ".azure").mkdir()
+        profile = {"subscriptions": [{"id": unknown, "isDefault": True}]}
+        (user.home / ".azure" / "azureProfile.json").write_text(json.dumps(profile), "utf-8-sig")
+    problem = user.fails("up", "gpu.yaml", code="no-subscription", sandbox=False, **environment)
+    assert "AZURE_SUBSCRIPTION_ID" in problem["help"]
+    if chosen:
+        assert unknown in problem["note"]
+        assert "az account list" in problem["help"]
+    else:
+        assert azure.requests() == []
+    nothing_came_of_it(azure)
+
+
+def test_the_endpoint_must_be_https(user: User, azure: Azure) -> None:
+    endpoint = azure.description.endpoint.replace("https://", "http://")
+    environment = {**azure.environment(), "GPUINFRA_ARM_ENDPOINT": endpoint}
+    problem = user.fails("up", "gpu.yaml", code="bad-endpoint", sandbox=False, **environment)
+    assert endpoint in problem["note"]
+    assert "https only" in problem["note"]
+    assert azure.requests() == []
+
+
+def test_nobody_answers_at_the_endpoint(user: User, azure: Azure) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        endpoint = f"https://localhost:{closed.getsockname()[1]}"
+        environment = {**azure.environment(), "GPUINFRA_ARM_ENDPOINT": endpoint}
+        began = time.monotonic()
+        problem = user.fails("up", "gpu.yaml", code="unreachable", sandbox=False, **environment)
+    assert "GPUINFRA_ARM_ENDPOINT" in problem["help"]
+    assert time.monotonic() - began < 45
+    nothing_came_of_it(azure)
+
+
+# What may be done
+
+
+def test_a_reader_is_told_before_the_first_write_what_is_missing(user: User, azure: Azure) -> None:
+    azure.fault("read-only")
+    problem = user.fails("up", "gpu.yaml", code="not-allowed")
+    assert "Microsoft.Compute/virtualMachines/write" in problem["note"]
+    assert "nothing was created" in problem["note"]
+    assert "az role assignment create" in problem["help"]
+    assert "Contributor" in problem["help"]
+    assert azure.writes() == []
+    nothing_came_of_it(azure)
+
+
+DENIED = (
+    "The client 'me' with object id 'me' does not have authorization to perform action "
+    "'Microsoft.Network/publicIPAddresses/write' over scope "
+    "'/subscriptions/0/resourcegroups/gpuinfra-my-dsvm' or the scope is invalid."
+)
+LOCKED = (
+    "The scope '/subscriptions/0/resourceGroups/gpuinfra-my-dsvm' cannot perform write operation because following "
+    "scope(s) are locked: '/subscriptions/0/resourceGroups/gpuinfra-my-dsvm'. Please remove the lock and try again."
+)
+POLICY = (
+    "Resource 'my-dsvm' was disallowed by policy. Policy identifiers: "
+    '\'[{"policyAssignment":{"name":"No GPUs here","id":"/subscriptions/0/x"}}]\'.'
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "where", "message", "code", "says"),
+    [
+        ("AuthorizationFailed", "publicIPAddresses", DENIED, "not-allowed", "az role assignment create"),
+        ("ScopeLocked", "resourceGroups", LOCKED, "locked", f"az lock list --resource-group {GROUP}"),
+        ("ScopeLocked", "virtualMachines", LOCKED, "locked", "az lock delete"),
+        ("RequestDisallowedByPolicy", "virtualMachines", POLICY, "policy-denied", "No GPUs here"),
+        ("MarketplacePurchaseEligibilityFailed", "virtualMachines", None, "image-terms", "acceptImageTerms"),
+    ],
+)
+def test_a_refused_write_leaves_nothing_behind(
+    user: User, azure: Azure, fault: str, where: str, message: str | None, code: str, says: str
+) -> None:
+    azure.fault(fault, method="PUT", type=where, count=0, **({"message": message} if message else {}))
+    problem = user.fails("up", "gpu.yaml", code=code)
+    assert fault in problem["note"], "Azure's own code"
+    assert says in problem["help"]
+    assert azure.writes(), "it was tried"
+    nothing_came_of_it(azure)
+
+
+def test_a_machine_that_azure_could_not_set_up(user: User, azure: Azure) -> None:
+    azure.fault("OSProvisioningTimedOut", type="virtualMachines", method="PUT")
+    problem = user.fails("up", "gpu.yaml", code="refused")
+    assert "OSProvisioningTimedOut" in problem["note"]
+    nothing_came_of_it(azure)
+
+
+def test_a_second_spec_that_fails_does_not_hide_the_first(user: User, azure: Azure) -> None:
+    files = [user.spec(file=f"{name}.yaml", name=name) for name in ("first", "second")]
+    azure.fault("RequestDisallowedByPolicy", type="virtualMachines", method="PUT", resource="second")
+    done = user("up", *files)
+    assert done.returncode == 1
+    assert "error: forbidden by a policy" in done.stderr
+    assert [each["name"] for each in azure.bill() if each["powerState"] == "running"] == ["first"]
+    assert "first is running (simulated)" in done.stdout
+
+
+def test_terms_of_an_image_are_found_missing_before_the_first_write(user: User, azure: Azure) -> None:
+    user.spec(image=SOLD)
+    problem = user.fails("up", "gpu.yaml", code="no-candidate")
+    assert "image-terms" in problem["note"]
+    assert "acceptImageTerms: true" in problem["help"]
+    assert azure.writes() == []
+
+
+# What is asked for
+
+
+def test_a_region_that_is_none_is_a_mistake_in_the_spec(user: User, azure: Azure) -> None:
+    user.spec(region="southcentralsu")
+    done = user("up", "gpu.yaml")
+    assert done.returncode == 2
+    assert "error: unknown region" in done.stderr
+    assert "gpu.yaml:1:" in done.stderr
+    assert "did you mean `southcentralus`?" in done.stderr
+    assert azure.requests() == []
+
+
+def test_a_malformed_spec(user: User, azure: Azure) -> None:
+    (user.workspace / "gpu.yaml").write_text("apiVersion: gpuinfra/v1\nname: my-dsvm\n\tregion: [\n")
+    problem = user.fails("up", "gpu.yaml", code="tab", exit_code=2)
+    assert (problem["file"], problem["line"]) == ("gpu.yaml", 3)
+    assert azure.requests() == []
+
+
+def test_no_public_key(user: User, azure: Azure) -> None:
+    public = user.private_key.with_suffix(".pub")
+    public.unlink()
+    problem = user.fails("up", "gpu.yaml", code="no-public-key")
+    assert str(public) in problem["note"]
+    assert f"ssh-keygen -t ed25519 -f {user.private_key}" in problem["help"]
+    assert azure.writes() == []
+    nothing_came_of_it(azure)
+
+
+# What does not become usable
+
+
+def test_a_private_key_that_cannot_be_used(user: User, azure: Azure) -> None:
+    """The machine is up, and this user cannot log in: a machine that nobody can use is switched off."""
+    user.private_key.unlink()
+    user.make_key("a passphrase")
+    problem = user.fails("up", "gpu.yaml", code="not-ready")
+    assert "it was deallocated" in problem["note"]
+    assert azure.machine()["powerState"] == "PowerState/deallocated"
+    assert not azure.is_billed()
+    assert azure.everything() == PARTS
+
+
+def test_a_machine_that_ran_before_is_left_running(user: User, azure: Azure) -> None:
+    """Somebody uses it; that this user cannot log in from here is no reason to end that."""
+    user.up()
+    user.private_key.unlink()
+    user.private_key.with_suffix(".pub").unlink()
+    user.make_key("a passphrase")
+    user.fails("up", "gpu.yaml", code="not-ready")
+    assert azure.machine()["powerState"] == "PowerState/running"
+
+
+# Each would take forever, so each has the shortest deadline there is, a minute; they wait while other tests run.
+SLOW: dict[str, dict[str, Any]] = {
+    "never-ends": {"name": "never-ends", "method": "PUT", "type": "virtualMachines"},
+    "no-boot": {"name": "no-boot"},
+    "no-ssh": {"name": "ssh-refuses"},
+    "no-gpu": {"name": "gpu-gone"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hopeless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[User, dict[str, subprocess.Popen[str]]]]:
+    """Machines that never become usable, in an Azure of their own, on their way up."""
+    folder = tmp_path_factory.mktemp("hopeless")
+    azure = Azure(folder / "sandbox")
+    user = User(azure, folder / "user", folder / "project")
+    programs = {}
+    for name, fault in SLOW.items():
+        azure.fault(resource=name, **fault)
+        file = user.spec(file=f"{name}.yaml", name=name)
+        programs[name] = user.start("up", file, "--timeout", "1m", "--json")
+    yield user, programs
+    for program in programs.values():
+        program.kill()
+        program.communicate()
+    process.stop(azure.folder)
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_what_never_becomes_usable_is_given_up_and_billed_no_more(
+    name: str, hopeless: tuple[User, dict[str, subprocess.Popen[str]]]
+) -> None:
+    user, programs = hopeless
+    azure, program = user.azure, programs[name]
+    out, errors = program.communicate(timeout=100)
+    assert "Traceback" not in errors, errors
+    (problem,) = json.loads(out)["diagnostics"]
+    assert program.returncode == 1, errors
+    assert problem["help"]
+    if name == "never-ends":
+        assert problem["code"] == "timed-out"
+        assert not [part for part in azure.everything() if name in part]
+    else:
+        assert problem["code"] == "not-ready", problem
+        assert "it was deallocated" in problem["note"]
+        assert azure.machine(name, f"gpuinfra-{name}")["powerState"] == "PowerState/deallocated"
+    assert ("GPU" in problem["note"]) == (name == "no-gpu")
+    states = {machine["name"]: machine["powerState"] for machine in azure.bill()}
+    assert states[name] in {"deallocated", "deleted"}
+    assert not (user.workspace / "aml_config").exists(), "no target that nobody can use"

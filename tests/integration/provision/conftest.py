@@ -1,0 +1,85 @@
+"""One embedded Azure for the tests of provisioning, and access to it as the program has it."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from provision.azure.access import Access, ClientSecret
+from provision.azure.clients import Clients
+from provision.azure.market import AzureMarket
+from tests.integration.sandbox.conftest import Sandbox
+
+
+def access_to(server: Sandbox) -> Access:
+    """What the program knows of an embedded Azure."""
+    setting = server.server.cloud.store.setting
+    return Access(
+        subscription=server.subscription,
+        arm=server.endpoint,
+        authority=server.endpoint,
+        ca=str(server.server.authority_file),
+        prices=f"{server.endpoint}/api/retail/prices",
+        client_secret=ClientSecret(setting("tenant"), setting("client-id"), setting("client-secret")),
+        simulated=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A server for all tests of a module."""
+    made = Sandbox(tmp_path_factory.mktemp("provision") / "sandbox")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def server(running: Sandbox) -> Iterator[Sandbox]:
+    """The server with nothing in it."""
+    running.control("POST", "reset", {})
+    yield running
+    running.control("DELETE", "faults")
+
+
+@pytest.fixture
+def access(server: Sandbox) -> Access:
+    """Access with the right credentials."""
+    return access_to(server)
+
+
+def close(clients: Clients) -> None:
+    """Connections that are left open are a warning, which is an error here."""
+    for name in ("compute", "network", "resource", "credential"):
+        if name in vars(clients):
+            getattr(clients, name).close()
+
+
+class Markets:
+    """Markets with this or that changed in their access."""
+
+    def __init__(self, access: Access) -> None:
+        self._access, self._made = access, list[Clients]()
+
+    def __call__(self, **changes: Any) -> AzureMarket:
+        clients = Clients(dataclasses.replace(self._access, **changes))
+        self._made.append(clients)
+        return AzureMarket(clients)
+
+    def close(self) -> None:
+        for clients in self._made:
+            close(clients)
+
+
+@pytest.fixture
+def markets(access: Access) -> Iterator[Markets]:
+    """Makes markets."""
+    made = Markets(access)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def market(markets: Markets) -> AzureMarket:
+    """The market as the program opens it."""
+    return markets()

@@ -1,0 +1,384 @@
+"""The port by the real SDK, against the embedded Azure."""
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpuinfra.models.candidate import Candidate
+from gpuinfra.models.plan import Plan
+from gpuinfra.models.resource import Kind, Ref, Resource
+from gpuinfra.models.spec import Spec
+from provision import lease, tags
+from provision.azure.access import Access
+from provision.azure.clients import Clients
+from provision.azure.cloud import AzureCloud
+from provision.azure.market import AzureMarket
+from provision.azure.transport import Patience
+from provision.cloud import Act, Part
+from provision.deadline import Deadline
+from provision.down import Ending
+from provision.errors import CloudError, Fault
+from provision.find import find_target
+from provision.host_key import new_host_key
+from provision.interrupt import Interrupt
+from provision.names import ref_of
+from provision.plan import make_plan
+from provision.resources import MODULES
+from provision.setting import HostKey, Setting
+from tests.integration.provision.conftest import close
+from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.machine_help import KEY
+from tests.unit.provision_help import NAME, NO_JOURNAL, SMALL, Heard, spec, words
+
+GROUP = f"gpuinfra-{NAME}"
+SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def host_key() -> HostKey:
+    return new_host_key()
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def cloud(server: Sandbox, access: Access, heard: Heard) -> Iterator[AzureCloud]:
+    arm(server, "no-boot", count=0)  # nobody logs in here
+    clients = Clients(access, Patience(Deadline.after(60), heard))
+    yield AzureCloud(clients)
+    close(clients)
+
+
+def arm(server: Sandbox, name: str, **fields: Any) -> None:
+    server.control("POST", "faults", {"name": name, **fields})
+
+
+def requests(server: Sandbox, *methods: str) -> list[str]:
+    found = server.control("GET", "log")["requests"]
+    return [f"{each['method']} {each['path']}" for each in found if not methods or each["method"] in methods]
+
+
+def ref(kind: Kind, group: str = GROUP) -> Ref:
+    return ref_of(kind, group, NAME)
+
+
+def setting(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> Setting:
+    wanted = wanted or spec()
+    machine = cloud.look(ref(Kind.MACHINE, wanted.group_name))
+    return Setting(
+        spec=wanted,
+        candidate=Candidate(wanted.regions[0], wanted.candidate_sizes[0]),
+        subscription=cloud.subscription,
+        sources=("203.0.113.7/32",),
+        public_key=KEY,
+        host_key=host_key,
+        lease=lease.decide(wanted, machine, cloud.now()),
+    )
+
+
+def make(cloud: AzureCloud, resource: Resource, *, new: bool = False) -> None:
+    cloud.wait(cloud.put(resource, new=new), Deadline.after(SECONDS))
+
+
+def make_all(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> Setting:
+    given = setting(cloud, host_key, wanted)
+    for kind, module in MODULES.items():
+        if kind is not Kind.DISK:
+            make(cloud, module.desired(given), new=kind is Kind.MACHINE)
+    return given
+
+
+def present(cloud: AzureCloud, kind: Kind) -> Part:
+    part = cloud.look(ref(kind))
+    assert part is not None
+    return part
+
+
+def refusal(work: Any, *given: Any, **fields: Any) -> CloudError:
+    with pytest.raises(CloudError) as caught:
+        work(*given, **fields)
+    return caught.value
+
+
+def plan_of(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> Plan:
+    return make_plan(setting(cloud, host_key, wanted), cloud.observe(NAME, (wanted or spec()).group_name))
+
+
+# Reading
+
+
+def test_nothing_is_seen_where_nothing_is(cloud: AzureCloud, server: Sandbox) -> None:
+    observed = cloud.observe(NAME, GROUP)
+    assert (observed.parts, observed.unknown, observed.group) == ((), (), GROUP)
+    assert cloud.observe(NAME).group == GROUP
+    assert requests(server, "PUT", "PATCH", "DELETE") == []
+
+
+def test_what_was_made_is_seen_as_it_was_meant(cloud: AzureCloud, host_key: HostKey) -> None:
+    make_all(cloud, host_key)
+    observed = cloud.observe(NAME, GROUP)
+    assert {part.ref.kind for part in observed.parts} == set(Kind)
+    assert all(observed.is_ours(part) for part in observed.parts)
+    assert all(part.is_settled for part in observed.parts)
+    machine = observed.part(Kind.MACHINE)
+    assert machine is not None
+    assert (machine.power, machine.region, machine.failure) == ("running", "eastus", "")
+    plan = plan_of(cloud, host_key)
+    assert (words(plan), plan.notes) == ([], ())
+
+
+def test_every_difference_that_a_plan_would_make_is_none_once_it_is_made(cloud: AzureCloud, host_key: HostKey) -> None:
+    make_all(cloud, host_key)
+    wanted = spec(tags={"project": "mnist"}, lifecycle={"lease": timedelta(hours=2)})
+    plan = plan_of(cloud, host_key, wanted)
+    assert words(plan) == [f"change {kind}" for kind in Kind]
+    for change in plan.changes:
+        assert change.resource is not None
+        patched = change.ref.kind in {Kind.ADDRESS, Kind.MACHINE, Kind.DISK}
+        operation = cloud.patch(change.resource) if patched else cloud.put(change.resource)
+        cloud.wait(operation, Deadline.after(SECONDS))
+    assert words(plan_of(cloud, host_key, wanted)) == []
+
+
+def test_the_secret_is_sent_and_never_read_again(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
+    make_all(cloud, host_key)
+    machine = present(cloud, Kind.MACHINE)
+    assert "customData" not in machine.properties["osProfile"]
+    kept = server.server.cloud.store.get(ref(Kind.MACHINE).id(cloud.subscription))
+    assert kept is not None
+    assert kept.hidden["customData"]
+
+
+def test_the_group_is_found_by_the_machine_that_is_in_it(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
+    server.resource.resource_groups.create_or_update("gpu-team", {"location": "westus", "tags": {"owner": "them"}})
+    given = setting(cloud, host_key, spec(resource_group="gpu-team"))
+    for kind, module in MODULES.items():
+        if kind not in {Kind.DISK, Kind.GROUP}:
+            make(cloud, module.desired(given))
+    observed = cloud.observe(NAME)
+    assert observed.group == "gpu-team"
+    assert observed.part(Kind.MACHINE)
+    assert find_target(cloud, NAME).username == "azureuser"
+    elsewhere = cloud.observe(NAME, GROUP, thorough=True)
+    assert [part.ref.group for part in elsewhere.machines()] == ["gpu-team"]
+    receipt = Ending(NAME, None, cloud, None, Heard(), NO_JOURNAL, Deadline.after(SECONDS)).deallocate()
+    assert receipt.is_proof
+    assert server.control("GET", "bill")["machines"][0]["powerState"] == "deallocated"
+
+
+def test_what_carries_our_tag_is_seen_wherever_and_whatever_it_is(cloud: AzureCloud, server: Sandbox) -> None:
+    server.resource.resource_groups.create_or_update("elsewhere", {"location": "eastus"})
+    place = f"/subscriptions/{server.subscription}/resourceGroups/elsewhere/providers"
+    tagged = {"location": "eastus", "tags": {tags.NAME: NAME}}
+    disk = {**tagged, "properties": {"creationData": {"createOption": "Empty"}, "diskSizeGB": 32}}
+    for path, body in (
+        ("Microsoft.Compute/disks/stray?api-version=2024-03-02", disk),
+        ("Microsoft.ManagedIdentity/userAssignedIdentities/who?api-version=2023-01-31", tagged),
+    ):
+        assert server.http("PUT", f"{place}/{path}", body)[0] < 300
+    observed = cloud.observe(NAME, GROUP)
+    assert [part.ref for part in observed.ours()] == [Ref(Kind.DISK, "elsewhere", "stray")]
+    assert [each.rsplit("/", 1)[1] for each in observed.unknown] == ["who"]
+    assert [each.rsplit("/", 1)[1] for each in cloud.others("elsewhere", NAME)] == ["who"], "it is of no kind of ours"
+    assert sorted(each.rsplit("/", 1)[1] for each in cloud.others("elsewhere", "another")) == ["stray", "who"]
+    assert cloud.others("nowhere", NAME) == ()
+
+
+def test_azure_sees_no_case(cloud: AzureCloud, host_key: HostKey) -> None:
+    make_all(cloud, host_key)
+    loud = cloud.observe(NAME.upper(), GROUP.upper())
+    assert loud.part(Kind.MACHINE)
+    assert all(loud.is_ours(part) for part in loud.parts)
+    assert cloud.observe(NAME.upper(), thorough=True).machines()
+
+
+def test_azures_own_time(cloud: AzureCloud, server: Sandbox) -> None:
+    cloud.observe(NAME, GROUP)
+    before = cloud.now()
+    server.control("POST", "clock", {"advance": 600})
+    cloud.observe(NAME, GROUP)
+    assert cloud.now() - before > timedelta(seconds=598)  # a date has whole seconds
+
+
+# Writing
+
+
+def test_a_machine_is_made_once(cloud: AzureCloud, host_key: HostKey) -> None:
+    given = make_all(cloud, host_key)
+    error = refusal(cloud.put, MODULES[Kind.MACHINE].desired(given), new=True)
+    assert (error.fault, error.status, error.subject) == (Fault.EXISTS, 412, f"machine {NAME}")
+
+
+def test_a_machine_is_switched_off_and_on(cloud: AzureCloud, host_key: HostKey) -> None:
+    make_all(cloud, host_key)
+    for act, power in ((Act.DEALLOCATE, "deallocated"), (Act.START, "running")):
+        cloud.wait(cloud.act(ref(Kind.MACHINE), act), Deadline.after(SECONDS))
+        assert present(cloud, Kind.MACHINE).power == power
+
+
+def test_absent_is_deleted(cloud: AzureCloud, host_key: HostKey) -> None:
+    for kind in Kind:
+        cloud.wait(cloud.delete(ref(kind)), Deadline.after(SECONDS))
+    make(cloud, MODULES[Kind.GROUP].desired(setting(cloud, host_key)))
+    for kind in Kind:
+        cloud.wait(cloud.delete(ref(kind)), Deadline.after(SECONDS))
+    assert cloud.observe(NAME, GROUP).parts == ()
+
+
+def test_a_machine_takes_its_parts_with_it(cloud: AzureCloud, host_key: HostKey) -> None:
+    make_all(cloud, host_key)
+    cloud.wait(cloud.delete(ref(Kind.MACHINE)), Deadline.after(SECONDS))
+    left = {part.ref.kind for part in cloud.observe(NAME, GROUP).parts}
+    assert not left & {Kind.MACHINE, Kind.DISK, Kind.INTERFACE, Kind.ADDRESS}
+
+
+def test_a_group_is_disowned(cloud: AzureCloud, server: Sandbox) -> None:
+    own = {tags.NAME: NAME, "GPUINFRA:Other": "x", "owner": "them"}
+    server.resource.resource_groups.create_or_update(GROUP, {"location": "eastus", "tags": own})
+    cloud.disown(GROUP)
+    assert present(cloud, Kind.GROUP).tags == {"owner": "them"}
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("SkuNotAvailable", Fault.CAPACITY),
+        ("QuotaExceeded", Fault.QUOTA),
+        ("OperationNotAllowed", Fault.QUOTA),
+        ("AuthorizationFailed", Fault.DENIED),
+        ("RequestDisallowedByPolicy", Fault.POLICY),
+        ("ScopeLocked", Fault.LOCKED),
+        ("Conflict", Fault.BUSY),
+        ("NicReservedForAnotherVm", Fault.BUSY),
+        ("MarketplacePurchaseEligibilityFailed", Fault.TERMS),
+        ("InvalidParameter", Fault.OTHER),
+    ],
+)
+def test_a_refusal_has_its_fault(
+    cloud: AzureCloud, host_key: HostKey, server: Sandbox, name: str, fault: Fault
+) -> None:
+    given = setting(cloud, host_key)
+    make(cloud, MODULES[Kind.GROUP].desired(given))
+    for where in ({}, {"operation": True}):
+        arm(server, name, method="PUT", type="networkSecurityGroups", **where)
+        error = refusal(make, cloud, MODULES[Kind.SECURITY].desired(given))
+        assert (error.fault, error.code, error.subject) == (fault, name, f"security {NAME}-security")
+
+
+def test_a_machine_that_fails_says_why_in_two_ways(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
+    arm(server, "AllocationFailed", type="virtualMachines")
+    assert refusal(make_all, cloud, host_key).code == "AllocationFailed"
+    machine = present(cloud, Kind.MACHINE)
+    assert (machine.state, machine.failure, machine.power) == ("Failed", "AllocationFailed", "deallocated")
+
+
+def test_a_look_at_what_may_not_be_seen_is_not_absent(cloud: AzureCloud, server: Sandbox) -> None:
+    arm(server, "AuthorizationFailed", method="GET", count=0)
+    assert refusal(cloud.look, ref(Kind.GROUP)).fault is Fault.DENIED
+    assert refusal(cloud.observe, NAME, GROUP).fault is Fault.DENIED
+
+
+def test_another_subscription_is_not_absent(access: Access) -> None:
+    clients = Clients(dataclasses.replace(access, subscription="00000000-0000-0000-0000-000000000000"))
+    try:
+        assert refusal(AzureCloud(clients).look, ref(Kind.MACHINE)).code == "SubscriptionNotFound"
+    finally:
+        close(clients)
+
+
+def test_a_wrong_secret_is_no_login(access: Access) -> None:
+    assert access.client_secret is not None
+    wrong = dataclasses.replace(access.client_secret, secret="wrong")
+    clients = Clients(dataclasses.replace(access, client_secret=wrong))
+    try:
+        assert refusal(AzureCloud(clients).look, ref(Kind.MACHINE)).fault is Fault.LOGIN
+    finally:
+        close(clients)
+
+
+def test_nobody_at_home_is_unreachable(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Interrupt, "sleep", lambda *_: None)  # between one try and the next
+    clients = Clients(dataclasses.replace(access, arm="https://localhost:1"))
+    try:
+        assert refusal(AzureCloud(clients).look, ref(Kind.MACHINE)).fault is Fault.UNREACHABLE
+    finally:
+        close(clients)
+
+
+# Waiting
+
+
+@pytest.mark.parametrize("name", ["drop-before", "drop-after"])
+def test_a_connection_that_drops_once_is_not_noticed(
+    cloud: AzureCloud, host_key: HostKey, server: Sandbox, name: str
+) -> None:
+    arm(server, name, method="PUT", type="virtualNetworks")
+    given = setting(cloud, host_key)
+    make(cloud, MODULES[Kind.GROUP].desired(given))
+    make(cloud, MODULES[Kind.NETWORK].desired(given))
+    assert present(cloud, Kind.NETWORK).state == "Succeeded"
+
+
+def test_a_throttled_request_waits_and_says_so(
+    cloud: AzureCloud, host_key: HostKey, server: Sandbox, heard: Heard
+) -> None:
+    arm(server, "TooManyRequests", method="PUT", retryAfter=1, count=2)
+    make(cloud, MODULES[Kind.GROUP].desired(setting(cloud, host_key)))
+    assert heard.lines == ["Azure is throttling, 1 s"] * 2
+
+
+def test_a_wait_beyond_the_deadline_is_refused(cloud: AzureCloud, server: Sandbox, heard: Heard) -> None:
+    arm(server, "TooManyRequests", retryAfter=3000, count=0)
+    error = refusal(cloud.look, ref(Kind.GROUP))
+    assert (error.fault, heard.lines) == (Fault.THROTTLED, [])
+    assert cloud.grant(100).left > 90
+
+
+def test_what_never_ends_is_given_up(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
+    given = setting(cloud, host_key)
+    make(cloud, MODULES[Kind.GROUP].desired(given))
+    arm(server, "never-ends", type="virtualNetworks")
+    operation = cloud.put(MODULES[Kind.NETWORK].desired(given))
+    error = refusal(cloud.wait, operation, Deadline.after(0.3))
+    assert (error.fault, error.subject) == (Fault.TIMEOUT, f"network {NAME}-network")
+    assert not present(cloud, Kind.NETWORK).is_settled
+
+
+def test_ctrl_c_ends_a_wait(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
+    given = setting(cloud, host_key)
+    make(cloud, MODULES[Kind.GROUP].desired(given))
+    arm(server, "never-ends", type="virtualNetworks")
+    operation = cloud.put(MODULES[Kind.NETWORK].desired(given))
+    threading.Timer(0.1, cloud.interrupt.set).start()
+    error = refusal(cloud.wait, operation, Deadline.after(SECONDS))
+    assert (error.fault, error.subject) == (Fault.INTERRUPTED, f"network {NAME}-network")
+    cloud.interrupt.clear()
+    assert cloud.look(ref(Kind.GROUP)) is not None
+
+
+def test_every_request_says_which_run_it_is_of(access: Access, server: Sandbox) -> None:
+    clients = Clients(access, correlation_id="11111111-2222-3333-4444-555555555555")
+    try:
+        AzureCloud(clients).look(ref(Kind.GROUP))
+    finally:
+        close(clients)
+    (asked,) = [each for each in server.control("GET", "log")["requests"] if "/resourcegroups/" in each["path"].lower()]
+    assert asked["correlationId"] == "11111111-2222-3333-4444-555555555555"
+
+
+def test_a_price_of_what_ended_is_on_the_receipt(cloud: AzureCloud, host_key: HostKey) -> None:
+    make_all(cloud, host_key)
+    market = AzureMarket(cloud.clients)
+    receipt = Ending(NAME, None, cloud, market, Heard(), NO_JOURNAL, Deadline.after(SECONDS)).delete()
+    assert (receipt.is_proof, receipt.size, receipt.price_per_hour) == (True, SMALL, 0.526)
+    assert cloud.observe(NAME, GROUP, thorough=True).parts == ()

@@ -1,0 +1,383 @@
+"""Whatever is done in whatever order, and whatever goes wrong: one more `up` and Azure matches the file.
+
+A state machine against the embedded Azure, with the real SDK. What others have put there never changes, and after
+`down --delete` nothing carries our tag.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from gpuinfra.diagnostics import Problem
+from gpuinfra.models.plan import Plan
+from gpuinfra.models.receipt import Receipt
+from provision import tags
+from provision.apply import Applying
+from provision.azure.access import Access
+from provision.azure.clients import Clients
+from provision.azure.cloud import AzureCloud
+from provision.azure.market import AzureMarket
+from provision.azure.transport import Patience
+from provision.deadline import Deadline
+from provision.down import Ending
+from provision.errors import CloudError
+from provision.host_key import new_host_key
+from provision.interrupt import Interrupt
+from provision.setting import HostKey
+from provision.up import Bringing
+from tests.integration.provision.conftest import close
+from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.machine_help import KEY
+from tests.unit.provision_help import LARGE, NAME, NO_JOURNAL, SMALL, Heard, spec, words
+
+EXAMPLES, STEPS = 12, 6
+GROUP = f"gpuinfra-{NAME}"
+FAULTS: tuple[dict[str, Any], ...] = (
+    {"name": "AllocationFailed", "type": "virtualMachines"},
+    {"name": "SkuNotAvailable", "type": "virtualMachines", "method": "PUT"},
+    {"name": "drop-after"},
+    {"name": "drop-before"},
+    {"name": "InternalServerError", "operation": True},
+    {"name": "InternalServerError"},
+    {"name": "Conflict"},
+    {"name": "AuthorizationFailed"},
+    {"name": "TooManyRequests", "retryAfter": 1},
+)
+
+
+class Killed(BaseException):
+    """The program is no more."""
+
+
+class Mortal:
+    """A cloud whose user is killed at one of its writes: before it, or when it is done and not yet heard of."""
+
+    def __init__(self, cloud: AzureCloud, writes: int, *, done: bool) -> None:
+        self._cloud, self._left, self._done = cloud, writes, done
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._cloud, name)
+        return self._mortal(found) if name in {"put", "patch", "act", "delete", "disown"} else found
+
+    def _mortal(self, write: Any) -> Any:
+        def call(*given: Any, **more: Any) -> Any:
+            self._left -= 1
+            if self._left < 0 and not self._done:
+                raise Killed
+            result = write(*given, **more)
+            if self._left < 0:
+                raise Killed
+            return result
+
+        return call
+
+
+@pytest.fixture(scope="module")
+def host_key() -> HostKey:
+    return new_host_key()
+
+
+@pytest.fixture
+def cloud(server: Sandbox, access: Access, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureCloud]:
+    """The cloud, with pauses that are as short as can be."""
+
+    def sleep(self: Interrupt, seconds: float) -> None:
+        time.sleep(min(seconds, 0.01))
+        self.check()
+
+    monkeypatch.setattr(Interrupt, "sleep", sleep)
+    clients = Clients(access, Patience(Deadline.after(600)))
+    yield AzureCloud(clients)
+    close(clients)
+
+
+class Story:
+    """One machine, its spec as it is now, and what others have in the same subscription."""
+
+    def __init__(self, server: Sandbox, cloud: AzureCloud, host_key: HostKey) -> None:
+        self.server, self.cloud, self.host_key = server, cloud, host_key
+        self.fields: dict[str, Any] = {}
+        self.sources: tuple[str, ...] = ("203.0.113.7/32",)
+        self.others: dict[str, Any] = {}
+        self.said: list[str] = []
+        server.control("POST", "reset", {})
+        self.clear()
+
+    # What is done
+
+    def bringing(self, cloud: Any = None) -> Bringing:
+        return Bringing(
+            spec=spec(**self.fields),
+            cloud=cloud or self.cloud,
+            market=AzureMarket(self.cloud.clients),
+            sources=self.sources,
+            public_key=KEY,
+            progress=Heard(),
+            journal=NO_JOURNAL,
+            deadline=Deadline.after(120),
+            host_key=self.host_key,
+        )
+
+    def up(self) -> Plan:
+        return self.bringing().up(lambda _: None).plan
+
+    def ending(self, *, by_spec: bool, cloud: Any = None) -> Ending:
+        group = spec(**self.fields).group_name if by_spec else None
+        return Ending(NAME, group, cloud or self.cloud, None, Heard(), NO_JOURNAL, Deadline.after(120))
+
+    def arm(self, **fault: Any) -> None:
+        self.server.control("POST", "faults", fault)
+
+    def clear(self) -> None:
+        self.server.control("DELETE", "faults")
+        self.arm(name="no-boot")  # nobody logs in here
+
+    def add_foreign(self, group: str, kind: str) -> None:
+        """Something of somebody else's, be it in our own group."""
+        place = f"/subscriptions/{self.server.subscription}/resourceGroups/{group}"
+        if self.get(place) is None:
+            self.put(place, {"location": "westus", "tags": {"owner": "them"}})
+        name = f"theirs-{len(self.others)}"
+        paths = {
+            "disks": ("Microsoft.Compute", {"creationData": {"createOption": "Empty"}, "diskSizeGB": 32}),
+            "networkSecurityGroups": ("Microsoft.Network", {}),
+            "virtualNetworks": ("Microsoft.Network", {"addressSpace": {"addressPrefixes": ["10.0.0.0/16"]}}),
+        }
+        namespace, properties = paths[kind]
+        path = f"{place}/providers/{namespace}/{kind}/{name}"
+        self.put(path, {"location": "eastus", "tags": {"owner": "them"}, "properties": properties})
+        self.others[path] = self.get(path)
+
+    # What is there. The store is asked: a request would take a fault that was meant for another.
+
+    def get(self, path: str) -> Any:
+        found = self.server.server.cloud.store.get(path)
+        return found.body if found else None
+
+    def put(self, path: str, body: Any) -> None:
+        status, _, answer = self.server.http("PUT", f"{path}?api-version=2024-03-01", body)
+        assert status < 300, answer
+
+    def ours(self) -> list[str]:
+        store = self.server.server.cloud.store
+        return [each.id for each in store.resources() if tags.belongs_to(each.body.get("tags"), NAME)]
+
+    # What has to hold
+
+    def check_others(self) -> None:
+        assert {path: self.get(path) for path in self.others} == self.others, self.said
+
+    def check_converges(self) -> None:
+        self.clear()
+        self.up()
+        assert words(self.bringing().plan()) == [], self.said
+
+    def check_gone(self) -> None:
+        receipt = self.ending(by_spec=False).delete()
+        assert receipt.is_proof, (receipt, self.said)
+        assert self.ours() == [], self.said
+
+
+# What the spec may say next.
+CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"sources": ("203.0.113.9/32", "10.0.0.0/8")},
+    {"sources": ("203.0.113.7/32",)},
+    {"sizes": (SMALL,)},
+    {"sizes": (LARGE, SMALL)},
+    {"regions": ("westus2", "eastus")},
+    {"regions": ("eastus", "westus2")},
+    {"disk": {"size_gib": 150}},
+    {"disk": {"size_gib": 200}},
+    {"tags": {"project": "mnist"}},
+    {"tags": {}},
+    {"power": "deallocated"},
+    {"power": "running"},
+)
+Mishap = list[dict[str, Any] | tuple[int, bool]]
+
+
+def mishaps(*methods: str, writes: int) -> st.SearchStrategy[Mishap]:
+    """What goes wrong with a command: a fault at the n-th of its requests by one of these methods, or it is killed."""
+    faults = st.builds(
+        # Of the machine there are one or two requests, of all kinds many.
+        lambda fault, method, skip, count: {
+            "method": method,
+            **fault,
+            "skip": skip % 2 if "type" in fault else skip,
+            "count": count,
+        },
+        st.sampled_from(FAULTS),
+        st.sampled_from(methods),
+        st.integers(0, writes),
+        st.sampled_from([1, 2, 15]),
+    )
+    kills = st.tuples(st.integers(0, writes), st.booleans())
+    return st.lists(faults | kills, max_size=2)
+
+
+class Converging(RuleBasedStateMachine):
+    """Hypothesis chooses what is done, and in which order."""
+
+    make_story: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.story: Story = type(self).make_story()
+
+    def say(self, text: str) -> None:
+        self.story.said.append(text)
+
+    @initialize(change=st.sampled_from(CHANGES), made=st.booleans())
+    def begin(self, change: dict[str, Any], made: bool) -> None:
+        """There is a machine, or there is none yet."""
+        self.change_spec(change)
+        if made:
+            self.story.up()
+
+    def change_spec(self, change: dict[str, Any]) -> None:
+        self.say(f"spec {change}")
+        fields = dict(change)
+        self.story.sources = fields.pop("sources", self.story.sources)
+        self.story.fields.update(fields)
+
+    # What others do
+
+    @rule(
+        group=st.sampled_from([GROUP, "theirs"]),
+        kind=st.sampled_from(["disks", "networkSecurityGroups", "virtualNetworks"]),
+    )
+    @precondition(lambda self: len(self.story.others) < 2)
+    def add_foreign(self, group: str, kind: str) -> None:
+        self.say(f"foreign {kind} in {group}")
+        self.story.add_foreign(group, kind)
+
+    # What we do
+
+    @rule(
+        change=st.sampled_from(CHANGES), wrong=mishaps("PUT", "PUT", "PUT", "PATCH", "POST", "DELETE", "GET", writes=7)
+    )
+    def up(self, change: dict[str, Any], wrong: Mishap) -> None:
+        self.change_spec(change)
+        story = self.story
+        if self.carry_out("up", lambda cloud: story.bringing(cloud).up(lambda _: None), wrong):
+            assert words(story.bringing().plan()) == [], story.said
+
+    @rule(by_spec=st.booleans(), wrong=mishaps("POST", "GET", writes=0))
+    def down(self, by_spec: bool, wrong: Mishap) -> None:
+        story = self.story
+        receipts: list[Receipt] = []
+        work = lambda cloud: receipts.append(story.ending(by_spec=by_spec, cloud=cloud).deallocate())  # noqa: E731
+        if self.carry_out("down", work, wrong):
+            assert receipts[0].is_proof, story.said
+        # The meter is the judge of what a receipt says.
+        states = {each["powerState"] for each in story.server.control("GET", "bill")["machines"]}
+        assert not (receipts and receipts[0].is_proof) or states <= {"deallocated", "deleted"}, (states, story.said)
+
+    @rule(by_spec=st.booleans(), wrong=mishaps("DELETE", "DELETE", "GET", writes=7))
+    def delete(self, by_spec: bool, wrong: Mishap) -> None:
+        story = self.story
+        receipts: list[Receipt] = []
+        work = lambda cloud: receipts.append(story.ending(by_spec=by_spec, cloud=cloud).delete())  # noqa: E731
+        if self.carry_out("delete", work, wrong):
+            assert receipts[0].is_proof, (receipts, story.said)
+        assert not (receipts and receipts[0].is_proof) or story.ours() == [], story.said
+
+    def carry_out(self, verb: str, work: Callable[[Any], Any], wrong: Mishap) -> bool:
+        """Whether it had to succeed, and did. What goes wrong is that of one command."""
+        faulty = wrong != []
+        cloud: Any = self.story.cloud
+        self.say(f"{verb} with {wrong}")
+        for each in wrong:
+            if isinstance(each, tuple):
+                cloud = Mortal(self.story.cloud, each[0], done=each[1])
+            else:
+                self.story.arm(**each)
+        try:
+            work(cloud)
+        except (Killed, Problem, CloudError) as error:
+            self.say(f"  {error!r}")
+            assert faulty, self.story.said
+        self.story.clear()
+        return not faulty
+
+    # What has to hold
+
+    @invariant()
+    def others_are_left_alone(self) -> None:
+        self.story.check_others()
+
+    def teardown(self) -> None:
+        self.say("and then up, and then delete")
+        self.story.check_converges()
+        self.story.check_others()
+        self.story.check_gone()
+        self.story.check_others()
+
+
+def run(story: Any, examples: int, steps: int, **options: Any) -> None:
+    machine = type("Converging", (Converging,), {"make_story": staticmethod(story)})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            print_blob=False,
+            suppress_health_check=list(HealthCheck),
+            phases=(Phase.explicit, Phase.generate),
+            **options,
+        ),
+    )
+
+
+def test_from_any_state_one_up_converges(server: Sandbox, cloud: AzureCloud, host_key: HostKey) -> None:
+    run(lambda: Story(server, cloud, host_key), EXAMPLES, STEPS, derandomize=True)
+
+
+# Stories that were found, one by one
+
+
+@pytest.fixture
+def story(server: Sandbox, cloud: AzureCloud, host_key: HostKey) -> Story:
+    return Story(server, cloud, host_key)
+
+
+def test_fresh_and_again_and_gone(story: Story) -> None:
+    assert len(story.up().changes) == 7
+    assert story.up().is_empty
+    story.check_gone()
+
+
+def test_a_machine_that_could_not_be_had_is_tried_elsewhere_by_the_next_run(story: Story) -> None:
+    story.fields["regions"] = ("eastus", "westus2")
+    story.arm(name="AllocationFailed", method="PUT", type="virtualMachines", region="eastus", count=0)
+    work = story.bringing()
+    with pytest.raises(CloudError, match="AllocationFailed"):
+        # Killed before it could clear up.
+        Applying(story.cloud, Heard(), NO_JOURNAL, Deadline.after(60)).apply(work.plan())
+    plan = story.up()
+    assert plan.candidate is not None
+    assert plan.candidate.region == "westus2"
+
+
+@pytest.mark.parametrize("kind", ["networkSecurityGroups", "virtualNetworks", "publicIPAddresses", "networkInterfaces"])
+def test_a_part_that_failed_is_made_again_by_the_next_run(story: Story, kind: str) -> None:
+    story.arm(name="InternalServerError", operation=True, method="PUT", type=kind)
+    with pytest.raises(CloudError, match="InternalServerError"):
+        # Killed before it could clear up.
+        Applying(story.cloud, Heard(), NO_JOURNAL, Deadline.after(60)).apply(story.bringing().plan())
+    story.check_converges()

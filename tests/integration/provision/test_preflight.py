@@ -1,0 +1,135 @@
+"""Preflight against the embedded Azure: what is wrong is told before the first write."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.models.spec import Spec
+from provision.azure.access import Access, ClientSecret
+from provision.azure.market import AzureMarket
+from provision.deadline import Deadline
+from provision.interrupt import Interrupt
+from provision.preflight import preflight
+from provision.progress import Silent
+from tests.integration.provision.conftest import Markets
+from tests.integration.sandbox.conftest import Sandbox
+
+T4, A100 = "Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4"
+
+
+def spec(**fields: Any) -> Spec:
+    least = {"apiVersion": "gpuinfra/v1", "name": "my-dsvm", "regions": ["southcentralus", "eastus"], "sizes": [T4]}
+    return Spec.model_validate_json(json.dumps({**least, **fields}))
+
+
+def refused(market: AzureMarket, wanted: Spec | None = None) -> Diagnostic:
+    with pytest.raises(Problem) as caught:
+        preflight(market, wanted or spec(), Deadline.after(30), Silent())
+    (diagnostic,) = caught.value.diagnostics
+    return diagnostic
+
+
+def arm(server: Sandbox, name: str, **fields: Any) -> None:
+    server.control("POST", "faults", {"name": name, **fields})
+
+
+def requests(server: Sandbox) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = server.control("GET", "log")["requests"]
+    return found
+
+
+def test_it_reads_and_writes_nothing(market: AzureMarket, server: Sandbox) -> None:
+    found = preflight(market, spec(zones=["1", "3"]), Deadline.after(30), Silent())
+    assert [str(each) for each in found.viable] == [
+        f"{T4} in southcentralus, zone 1",
+        f"{T4} in southcentralus, zone 3",
+        f"{T4} in eastus, zone 1",
+        f"{T4} in eastus, zone 3",
+    ]
+    assert (found.passed, found.unregistered) == ((), ())
+    assert found.image["eastus"].version == "25.06.18"
+    assert found.prices.price(T4, "eastus") == 0.526
+    asked = requests(server)
+    assert {each["method"] for each in asked if "/oauth2/" not in each["path"]} == {"GET"}
+    # One question for the subscription, rights, the price, three providers; four for each of two regions.
+    assert len([each for each in asked if "/subscriptions/" in each["path"]]) == 13
+
+
+def test_a_restricted_region_is_passed_over(market: AzureMarket, server: Sandbox) -> None:
+    arm(server, "restricted", region="southcentralus", count=0)
+    found = preflight(market, spec(), Deadline.after(30), Silent())
+    assert [str(each) for each in found.viable] == [f"{T4} in eastus"]
+    assert [reason.code for each in found.passed for reason in each.reasons] == ["restricted"]
+
+
+def test_a_provider_that_is_not_registered_is_no_failure(market: AzureMarket, server: Sandbox) -> None:
+    lab = "Microsoft.DevTestLab"
+    path = f"/subscriptions/{server.subscription}/providers/{lab}"
+    assert server.http("POST", f"{path}/unregister?api-version=2021-04-01")[0] == 200
+    try:
+        assert preflight(market, spec(), Deadline.after(30), Silent()).unregistered == (lab,)
+    finally:
+        server.http("POST", f"{path}/register?api-version=2021-04-01")
+
+
+def test_no_quota_anywhere(market: AzureMarket, server: Sandbox) -> None:
+    for region in ("southcentralus", "eastus"):
+        server.control("POST", "quota", {"region": region, "family": "Standard NCASv3_T4 Family", "limit": 2})
+    found = refused(market)
+    assert found.code is Code.NO_CANDIDATE
+    quota = "quota  needs 4 vCPUs of Standard NCASv3_T4 Family; 2 of 2 left"
+    assert (found.note or "").splitlines() == [
+        "nothing was created",
+        f"{T4} in southcentralus  {quota}",
+        f"{T4} in eastus          {quota}",
+    ]
+
+
+def test_a_region_of_another_cloud(market: AzureMarket) -> None:
+    note = refused(market, spec(regions=["chinaeast"])).note or ""
+    assert "not-offered    chinaeast does not offer any NC size" in note
+    assert "image-missing  chinaeast has no image microsoft-dsvm" in note
+
+
+def test_an_image_that_does_not_fit(market: AzureMarket) -> None:
+    sold = "fortinet:fortinet_fortigate-vm_v5:fortinet_fg-vm_payg:latest"
+    note = refused(market, spec(sizes=[A100], image=sold)).note or ""
+    assert "image-generation  boots generation V2" in note
+    assert "image-terms " in note
+    found = refused(market, spec(image=sold))
+    assert "`acceptImageTerms: true`" in (found.help or "")
+    assert preflight(market, spec(image=sold, acceptImageTerms=True), Deadline.after(30), Silent()).viable
+
+
+def test_a_reader(market: AzureMarket, server: Sandbox) -> None:
+    arm(server, "read-only", count=0)
+    found = refused(market)
+    assert found.code is Code.NOT_ALLOWED
+    assert "Microsoft.Compute/virtualMachines/write" in (found.note or "")
+    assert f"--scope /subscriptions/{server.subscription}`" in (found.help or "")
+
+
+def test_a_wrong_secret(markets: Markets, access: Access) -> None:
+    given = access.client_secret
+    assert given is not None
+    found = refused(markets(client_secret=ClientSecret(given.tenant, given.client_id, "wrong")))
+    assert found.code is Code.LOGIN_FAILED
+    assert "wrong" not in (found.note or "")
+
+
+def test_a_subscription_that_is_not_there(markets: Markets) -> None:
+    assert refused(markets(subscription="00000000-0000-0000-0000-000000000000")).code is Code.NO_SUBSCRIPTION
+
+
+def test_nobody_at_home(markets: Markets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Interrupt, "sleep", lambda *_: None)  # between one try and the next
+    assert refused(markets(arm="https://localhost:1")).code is Code.UNREACHABLE
+
+
+def test_who_may_not_ask_in_the_subscription_is_not_held_up(market: AzureMarket, server: Sandbox) -> None:
+    for kind in ("skus", "usages"):
+        arm(server, "AuthorizationFailed", type=kind, count=0)
+    found = preflight(market, spec(), Deadline.after(30), Silent())
+    assert len(found.viable) == 2
