@@ -49,6 +49,8 @@ class Setting:
     host_key: HostKey
     lease: Lease
     image_plan: ImagePlan | None = None
+    ready: str = ""
+    """Since when there is a machine with something to lose; empty where there is none."""
 
     def ref(self, kind: Kind) -> Ref:
         """A part of this machine."""

@@ -100,7 +100,7 @@ class Bringing:
         plan = make_plan(setting, observed, price)
         if _replaces_machine(plan):
             # The new machine is switched on when it is made, and not when the old one was.
-            fresh = replace(setting, lease=lease.decide(self.spec, None, self.cloud.now()))
+            fresh = replace(setting, lease=lease.decide(self.spec, None, self.cloud.now()), ready="")
             plan = make_plan(fresh, observed, price)
         return replace(plan, passed=checked.passed if checked else ())
 
@@ -115,7 +115,16 @@ class Bringing:
             host_key=self.host_key,
             lease=lease.decide(self.spec, observed.part(Kind.MACHINE), self.cloud.now()),
             image_plan=image.plan if image else None,
+            ready=self._ready(observed),
         )
+
+    def _ready(self, observed: Observed) -> str:
+        """Since when there is something to lose. A failed start looks like a machine that never was, so the mark is
+        set, where it is missing, before anything is tried that may fail."""
+        machine, address = observed.part(Kind.MACHINE), observed.part(Kind.ADDRESS)
+        if machine is None or machine.state != "Succeeded":
+            return tags.get(address.tags, tags.READY) if address else ""
+        return (tags.get(address.tags, tags.READY) if address else "") or stamp(self.cloud.now()) or ""
 
     def _price(self, candidate: Candidate, checked: Preflight | None) -> Price:
         spec = self.spec
@@ -131,8 +140,6 @@ class Bringing:
         """Do it. `consent` is asked before anything is lost, and raises where it is not given."""
         try:
             observed = observe_settled(self.cloud, self.spec.name, self.spec.group_name, self.progress, self.deadline)
-            # Before anything is tried that may fail: a failed start looks like a machine that never was.
-            self._mark_ready(observed)
             places, checked = self._places(observed)
         except CloudError as error:
             raise explain(error, f"looking at {self.spec.name}") from error
@@ -233,12 +240,10 @@ class Bringing:
 
     def _mark_ready(self, observed: Observed) -> None:
         """From now on there is something to lose, and a failure is no reason to make the machine anew."""
-        machine, address = observed.part(Kind.MACHINE), observed.part(Kind.ADDRESS)
-        if machine is None or address is None or machine.state != "Succeeded" or tags.get(address.tags, tags.READY):
+        address, ready = observed.part(Kind.ADDRESS), self._ready(observed)
+        if address is None or not ready or tags.get(address.tags, tags.READY) or not observed.is_ours(address):
             return
-        if not observed.is_ours(machine) or not observed.is_ours(address):
-            return
-        marked = {**address.tags, tags.READY: stamp(self.cloud.now()) or ""}
+        marked = {**address.tags, tags.READY: ready}
         self.cloud.wait(self.cloud.patch(Resource(address.ref, {"tags": marked})), self.deadline)
 
 

@@ -6,15 +6,19 @@ from collections.abc import Iterator
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
+from provision import tags
 from provision.cloud import Part
 from provision.resources.common import missing_tags, place, resource, whole_update, with_others
 from provision.setting import Setting
 
 
 def desired(setting: Setting) -> Resource:
-    """Standard: the Basic kind can be had no longer."""
+    """Standard: the Basic kind can be had no longer. It bears the mark of a machine that has lived."""
     properties = {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"}
-    return resource(setting, Kind.ADDRESS, properties, sku={"name": "Standard"})
+    wanted = resource(setting, Kind.ADDRESS, properties, sku={"name": "Standard"})
+    if setting.ready:
+        wanted.body["tags"][tags.READY] = setting.ready
+    return wanted
 
 
 def update(wanted: Resource, part: Part) -> Resource:

@@ -355,7 +355,6 @@ def test_a_machine_whose_start_failed_is_not_made_anew_by_the_next_run(marked: b
     assert not [call for call in cloud.writes if call.startswith("delete ")]
 
 
-@pytest.mark.xfail(strict=True, reason="the mark is on the address: without it the disk goes, and nobody is asked")
 def test_a_machine_whose_address_was_deleted_is_not_made_anew_when_its_start_fails() -> None:
     cloud = made()
     cloud.remove(Kind.ADDRESS)  # by hand, and with it the mark that the machine has lived
