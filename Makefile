@@ -15,7 +15,7 @@ test: .venv/.dev ## install into .venv, fetch the real parts where allowed, run 
 	@scripts/real-parts
 	@scripts/azure-cli
 	$(BIN)/pytest -n auto tests/unit
-	$(BIN)/pytest tests/integration tests/e2e
+	$(BIN)/pytest tests/properties tests/integration tests/e2e
 
 unit: .venv/.dev ## the quick tests: no sockets, no waiting
 	$(BIN)/pytest -n auto tests/unit

@@ -9,7 +9,7 @@ import pytest
 from gpuinfra.load.fields import flow, keys_at
 from gpuinfra.load.schema import json_schema
 from gpuinfra.load.spec import load_bytes
-from tests.unit.test_load_properties import BASE
+from tests.properties.test_load_properties import BASE
 
 WRONG: tuple[Any, ...] = (True, 0, -1, 10**9, 0.5, "", "x", [], ["x"], [1], {}, {"x": 1}, None)
 
