@@ -11,15 +11,15 @@ from gpuinfra.models.plan import Action, Change, Plan, Power
 from gpuinfra.models.resource import Kind, Ref, Resource
 from provision import tags
 from provision.cloud import Act, Cloud, Operation
-from provision.deadline import Deadline
 from provision.errors import CloudError, Fault, fault_of
 from provision.journal import Journal
 from provision.names import ref_of
-from provision.patience import patiently, until
-from provision.progress import Progress
 from provision.remove import remove
 from provision.resources import NEEDS
-from provision.steps import run_steps
+from provision.waiting.deadline import Deadline
+from provision.waiting.patience import patiently, until
+from provision.waiting.progress import Progress
+from provision.waiting.steps import run_steps
 
 # Longest waits in seconds; Azure's own slowest recorded ones are half of these.
 MACHINE_SECONDS = 2400.0

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from gpuinfra.models.resource import Kind, Ref, Resource
 from provision import tags
-from provision.deadline import Deadline
-from provision.interrupt import Interrupt
+from provision.waiting.deadline import Deadline
+from provision.waiting.interrupt import Interrupt
 
 
 class Act(StrEnum):

@@ -11,16 +11,16 @@ from gpuinfra.models.receipt import Off, Receipt, Residue
 from gpuinfra.models.resource import Kind, Ref
 from provision import tags
 from provision.cloud import Act, Cloud, Observed, Part
-from provision.deadline import Deadline
 from provision.errors import CloudError, Fault
 from provision.journal import Journal
-from provision.lease import ON
-from provision.market import Market
-from provision.patience import patiently, until
+from provision.lifecycle.lease import ON
+from provision.market.port import Market
+from provision.market.residue import address_per_month, disk_per_month
 from provision.plan import is_disk_of_ours
-from provision.progress import Progress
 from provision.remove import remove, strangers
-from provision.residue import address_per_month, disk_per_month
+from provision.waiting.deadline import Deadline
+from provision.waiting.patience import patiently, until
+from provision.waiting.progress import Progress
 
 # A teardown does not give up easily: as long as it tries, the machine is billed.
 UNREACHABLE_SECONDS = 300.0

@@ -13,7 +13,7 @@ from gpuinfra.models.sizes import SIZES
 from provision import tags
 from provision.cloud import Part
 from provision.lifecycle.hours import from_tag, is_on, next_change
-from provision.market import Prices
+from provision.market.port import Prices
 
 if TYPE_CHECKING:
     from gpuinfra.load.spec import Located

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gpuinfra.models.resource import Ref
 from provision.cloud import Cloud, Observed
-from provision.deadline import Deadline
 from provision.errors import CloudError, Fault
-from provision.patience import until
-from provision.progress import Progress
+from provision.waiting.deadline import Deadline
+from provision.waiting.patience import until
+from provision.waiting.progress import Progress
 
 SETTLE_SECONDS = 2400.0
 

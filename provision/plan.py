@@ -9,7 +9,7 @@ from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from provision import tags
 from provision.cloud import Observed, Part
-from provision.lease import ON
+from provision.lifecycle.lease import ON
 from provision.resources import MODULES
 from provision.setting import Setting
 

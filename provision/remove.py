@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 
 from gpuinfra.models.resource import Kind, Ref
 from provision.cloud import Cloud
-from provision.deadline import Deadline
 from provision.errors import CloudError, Fault
 from provision.journal import Journal
-from provision.patience import patiently, until
-from provision.progress import Progress
-from provision.steps import run_steps
+from provision.waiting.deadline import Deadline
+from provision.waiting.patience import patiently, until
+from provision.waiting.progress import Progress
+from provision.waiting.steps import run_steps
 
 UNREACHABLE_SECONDS = 300.0
 REMOVE_SECONDS = 1200.0

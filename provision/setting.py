@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
-from provision.market import ImagePlan
+from provision.market.port import ImagePlan
 from provision.names import ref_of
 
 

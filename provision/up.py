@@ -13,23 +13,24 @@ from gpuinfra.models.plan import Action, Plan, Price
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
-from provision import lease, tags
+from provision import tags
 from provision.apply import Applying
 from provision.cloud import Cloud, Observed
-from provision.deadline import Deadline
 from provision.errors import CloudError
-from provision.host_key import new_host_key
 from provision.journal import Journal
-from provision.market import Market, Prices
+from provision.lifecycle import lease
+from provision.login.host_key import new_host_key
+from provision.market.port import Market, Prices
+from provision.market.preflight import Preflight, no_candidate, preflight
+from provision.market.residue import address_per_month, disk_per_month
 from provision.observe import observe_settled
 from provision.place import actual_place, present_place
 from provision.plan import make_plan, never_lived
-from provision.preflight import Preflight, no_candidate, preflight
 from provision.problems import explain
-from provision.progress import Progress
 from provision.remove import remove, strangers
-from provision.residue import address_per_month, disk_per_month
 from provision.setting import HostKey, Setting
+from provision.waiting.deadline import Deadline
+from provision.waiting.progress import Progress
 
 # What goes with a machine.
 _PLACED = (Kind.MACHINE, Kind.DISK, Kind.INTERFACE, Kind.ADDRESS)

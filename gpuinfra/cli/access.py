@@ -9,8 +9,8 @@ from gpuinfra.cli.options import Settings
 if TYPE_CHECKING:
     from provision.azure.access import Access
     from provision.azure.cloud import AzureCloud
-    from provision.deadline import Deadline
-    from provision.progress import Progress
+    from provision.waiting.deadline import Deadline
+    from provision.waiting.progress import Progress
 
 
 def open_access(settings: Settings, subscription: str | None = None) -> Access:

@@ -12,7 +12,7 @@ from gpuinfra.cli.turns import Turns
 if TYPE_CHECKING:
     from gpuinfra.cli.machines import Named
     from gpuinfra.models.receipt import Receipt
-    from provision.progress import Progress
+    from provision.waiting.progress import Progress
 
 SECONDS = 2700.0
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from provision.azure.cloud import AzureCloud
     from provision.azure.market import AzureMarket
     from provision.journal import Journal
-    from provision.progress import Progress
     from provision.up import Bringing
+    from provision.waiting.progress import Progress
 
 LOOPBACK_SOURCE = "127.0.0.1/32"
 
@@ -72,7 +72,7 @@ def reach(
     """The cloud, with so much time for all that is asked of it."""
     from gpuinfra.cli.access import open_cloud
     from provision.azure.market import AzureMarket
-    from provision.deadline import Deadline
+    from provision.waiting.deadline import Deadline
 
     cloud = open_cloud(settings, subscription, deadline=Deadline.after(seconds), progress=progress, writes=writes)
     return Reach(settings, cloud, AzureMarket(cloud.clients))
@@ -82,7 +82,7 @@ def bringing(reached: Reach, spec: Spec, progress: Progress, *, writes: bool) ->
     """All that planning and making a machine need."""
     from gpuinfra.workspace import find_workspace
     from provision.journal import Journal
-    from provision.public_key import read_public_key
+    from provision.login.public_key import read_public_key
     from provision.up import Bringing
 
     workspace = find_workspace(reached.settings.workspace)
@@ -105,7 +105,7 @@ def _sources(spec: Spec, *, simulated: bool) -> tuple[str, ...]:
     found = []
     for source in spec.network.allow_ssh_from:
         if source == AUTO:
-            from provision.own_address import own_address
+            from provision.login.own_address import own_address
 
             found.append(LOOPBACK_SOURCE if simulated else f"{own_address()}/32")
         else:

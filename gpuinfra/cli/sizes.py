@@ -35,8 +35,8 @@ def sizes(
     from provision.azure.clients import Clients
     from provision.azure.market import AzureMarket
     from provision.azure.transport import Patience
-    from provision.deadline import Deadline
-    from provision.listing import list_sizes
+    from provision.market.listing import list_sizes
+    from provision.waiting.deadline import Deadline
 
     access = open_access(settings)
     clients = Clients(access, Patience(Deadline.after(LONGEST), writes=False), settings.correlation_id)

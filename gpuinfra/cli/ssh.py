@@ -64,8 +64,8 @@ def ssh(
 
 def _find(settings: Settings, name: str) -> Target:
     from gpuinfra.cli.access import open_cloud
-    from provision.deadline import Deadline
     from provision.find import find_target
+    from provision.waiting.deadline import Deadline
     from runner.identity import identity_of
 
     spec = _spec_named(settings.workspace, name)

@@ -11,14 +11,14 @@ import typer
 
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from provision.progress import Silent
+from provision.waiting.progress import Silent
 
 if TYPE_CHECKING:
     from gpuinfra.cli.machines import Reach
     from gpuinfra.load.spec import Located
     from gpuinfra.models.machine import Machine
     from gpuinfra.views.status import Watch
-    from provision.market import Prices
+    from provision.market.port import Prices
 
 SECONDS = 120.0
 """For one look, Azure's wishes to wait included."""
@@ -67,7 +67,7 @@ class Looking:
         """The machines, and the time in Azure. Strict wants every name to be there."""
         from provision import fleet
         from provision.azure.fleet import list_machines
-        from provision.deadline import Deadline
+        from provision.waiting.deadline import Deadline
 
         clients = self.reached.cloud.clients
         clients.patience.deadline = Deadline.after(SECONDS)

@@ -45,7 +45,7 @@ PLAIN_MARKS = _Marks("+", "x", "-", "", "|/-\\")
 
 
 class ProgressView:
-    """Shows a `provision.progress.Progress` on standard error. Calls may come from any thread."""
+    """Shows a `provision.waiting.progress.Progress` on standard error. Calls may come from any thread."""
 
     def __init__(
         self, *, plain: bool = False, console: Console | None = None, clock: Callable[[], float] = time.monotonic

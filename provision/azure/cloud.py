@@ -15,9 +15,9 @@ from provision.azure.errors import translated
 from provision.azure.ids import ref_from_id
 from provision.azure.operations import Going
 from provision.cloud import Act, Observed, Operation, Part, same
-from provision.deadline import Deadline
 from provision.errors import CloudError, Fault
 from provision.names import ref_of
+from provision.waiting.deadline import Deadline
 
 WORKERS = 10
 OUR_TAG_PREFIX = "gpuinfra:"

@@ -17,9 +17,9 @@ from provision.azure import skus
 from provision.azure.clients import Clients
 from provision.azure.errors import translated
 from provision.azure.prices import PriceService
-from provision.deadline import Deadline
 from provision.errors import CloudError, Fault
-from provision.market import UNKNOWN_PERMISSIONS, Catalogue, Grant, Image, ImagePlan, Permissions, Prices
+from provision.market.port import UNKNOWN_PERMISSIONS, Catalogue, Grant, Image, ImagePlan, Permissions, Prices
+from provision.waiting.deadline import Deadline
 
 if TYPE_CHECKING:
     from azure.mgmt.compute import ComputeManagementClient

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 from gpuinfra.models.offer import Rate
 from gpuinfra.workspace import write_text
 from provision.azure.access import LOOPBACK
-from provision.market import Prices
+from provision.market.port import Prices
 
 # Its pages are of 1000 items, those of the version before it of 100.
 API_VERSION = "2023-01-01-preview"

@@ -9,10 +9,10 @@ from typing import Any
 
 from azure.core.pipeline.policies import RetryPolicy, SansIOHTTPPolicy
 
-from provision.deadline import Deadline
 from provision.errors import CloudError, Fault
-from provision.interrupt import Interrupt
-from provision.progress import Progress, Silent
+from provision.waiting.deadline import Deadline
+from provision.waiting.interrupt import Interrupt
+from provision.waiting.progress import Progress, Silent
 
 CONNECT_SECONDS = 10
 READ_SECONDS = 60

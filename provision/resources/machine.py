@@ -12,8 +12,8 @@ from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.models.spec import Spec
 from provision import tags
 from provision.cloud import Part
-from provision.cloud_init import custom_data
 from provision.lifecycle.hours import to_tag
+from provision.login.cloud_init import custom_data
 from provision.resources.common import place, with_others
 from provision.setting import Setting
 

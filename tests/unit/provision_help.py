@@ -14,20 +14,21 @@ from gpuinfra.models.offer import Offer, Quota
 from gpuinfra.models.plan import Change, Plan
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
-from provision import lease, tags
+from provision import tags
 from provision.apply import Applying
 from provision.cloud import Act, Observed, Operation, Part, same
-from provision.deadline import Deadline
 from provision.errors import CloudError, Fault
-from provision.interrupt import Interrupt
 from provision.journal import Journal
-from provision.market import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
+from provision.lifecycle import lease
+from provision.market.port import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
 from provision.names import ref_of
 from provision.plan import make_plan
-from provision.progress import Silent
 from provision.resources import MODULES
 from provision.setting import HostKey, Lease, Setting
 from provision.up import Bringing
+from provision.waiting.deadline import Deadline
+from provision.waiting.interrupt import Interrupt
+from provision.waiting.progress import Silent
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
 SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"

@@ -10,7 +10,7 @@ from gpuinfra.models.resource import Kind
 from provision import tags
 from provision.down import Ending
 from provision.errors import CloudError, Fault
-from provision.residue import address_per_month, disk_per_month
+from provision.market.residue import address_per_month, disk_per_month
 from tests.unit.provision_help import (
     BUSY,
     DENIED,

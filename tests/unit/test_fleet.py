@@ -16,7 +16,7 @@ from provision import tags
 from provision.azure.clients import Clients
 from provision.azure.fleet import list_machines
 from provision.fleet import machines, sizes
-from provision.market import Prices
+from provision.market.port import Prices
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)  # a Monday
 SIZE = "Standard_NC4as_T4_v3"

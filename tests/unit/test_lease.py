@@ -9,7 +9,7 @@ from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from provision import tags
 from provision.cloud import Part
-from provision.lease import decide
+from provision.lifecycle.lease import decide
 from provision.setting import Lease
 from tests.unit.provision_help import NOW, made, spec
 

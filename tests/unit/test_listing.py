@@ -7,7 +7,7 @@ from rich.console import Console
 
 from gpuinfra.models.offer import Listed
 from gpuinfra.views import sizes as view
-from provision.listing import list_sizes
+from provision.market.listing import list_sizes
 from tests.unit.test_preflight import A100, T4, Shop
 
 SHOWN = f"""\

@@ -12,7 +12,7 @@ import pytest
 from gpuinfra.models.offer import Quota, Rate
 from provision.azure import skus
 from provision.azure.prices import Cache, PriceService, cache_folder, rates_of
-from provision.market import UNKNOWN_PERMISSIONS, Catalogue, Grant, Permissions, Prices
+from provision.market.port import UNKNOWN_PERMISSIONS, Catalogue, Grant, Permissions, Prices
 
 
 def sku(name: str = "Standard_NC24ads_A100_v4", **changes: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from provision.errors import CloudError, Fault
-from provision.patience import LONGEST_PAUSE, patiently, until
+from provision.waiting.patience import LONGEST_PAUSE, patiently, until
 from tests.unit.provision_help import BUSY, DENIED, UNREACHABLE, Time
 
 

@@ -11,8 +11,8 @@ from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from provision import tags
 from provision.cloud import Part
-from provision.host_key import new_host_key
-from provision.market import ImagePlan
+from provision.login.host_key import new_host_key
+from provision.market.port import ImagePlan
 from provision.resources import MODULES, NEEDS, address, disk, group, interface, machine, network, schedule, security
 from provision.resources.common import with_others
 from tests.unit.provision_help import (

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from provision import steps as module
+import provision.waiting.steps as module
 from provision.errors import CloudError, Fault
-from provision.interrupt import Interrupt
-from provision.steps import run_steps
+from provision.waiting.interrupt import Interrupt
+from provision.waiting.steps import run_steps
 
 SECONDS = 10  # a test that would hang fails instead
 

@@ -11,7 +11,7 @@ from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from provision import tags
 from provision.errors import CloudError, Fault
-from provision.market import ImagePlan
+from provision.market.port import ImagePlan
 from provision.up import Bringing, Up
 from tests.unit.provision_help import (
     ALLOCATION,

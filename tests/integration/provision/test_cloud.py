@@ -12,23 +12,24 @@ from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.plan import Plan
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
-from provision import lease, tags
+from provision import tags
 from provision.azure.access import Access
 from provision.azure.clients import Clients
 from provision.azure.cloud import AzureCloud
 from provision.azure.market import AzureMarket
 from provision.azure.transport import Patience
 from provision.cloud import Act, Part
-from provision.deadline import Deadline
 from provision.down import Ending
 from provision.errors import CloudError, Fault
 from provision.find import find_target
-from provision.host_key import new_host_key
-from provision.interrupt import Interrupt
+from provision.lifecycle import lease
+from provision.login.host_key import new_host_key
 from provision.names import ref_of
 from provision.plan import make_plan
 from provision.resources import MODULES
 from provision.setting import HostKey, Setting
+from provision.waiting.deadline import Deadline
+from provision.waiting.interrupt import Interrupt
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import KEY

@@ -30,13 +30,13 @@ from provision.azure.clients import Clients
 from provision.azure.cloud import AzureCloud
 from provision.azure.market import AzureMarket
 from provision.azure.transport import Patience
-from provision.deadline import Deadline
 from provision.down import Ending
 from provision.errors import CloudError
-from provision.host_key import new_host_key
-from provision.interrupt import Interrupt
+from provision.login.host_key import new_host_key
 from provision.setting import HostKey
 from provision.up import Bringing
+from provision.waiting.deadline import Deadline
+from provision.waiting.interrupt import Interrupt
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import KEY

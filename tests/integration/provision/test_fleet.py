@@ -12,7 +12,7 @@ from provision.azure.clients import Clients
 from provision.azure.fleet import list_machines
 from provision.errors import CloudError, Fault
 from provision.fleet import machines, sizes
-from provision.market import Prices
+from provision.market.port import Prices
 from sandbox.kernel.store import Resource
 from sandbox.services import common
 from sandbox.services.compute import machines as service

@@ -9,9 +9,9 @@ from gpuinfra.models.offer import Rate
 from provision.azure.access import Access, ClientSecret
 from provision.azure.market import AzureMarket
 from provision.azure.prices import PriceService
-from provision.deadline import Deadline
 from provision.errors import CloudError, Fault
-from provision.market import Image, ImagePlan, Prices
+from provision.market.port import Image, ImagePlan, Prices
+from provision.waiting.deadline import Deadline
 from tests.integration.provision.conftest import Markets
 from tests.integration.sandbox.conftest import Sandbox
 

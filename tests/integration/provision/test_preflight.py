@@ -9,10 +9,10 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.spec import Spec
 from provision.azure.access import Access, ClientSecret
 from provision.azure.market import AzureMarket
-from provision.deadline import Deadline
-from provision.interrupt import Interrupt
-from provision.preflight import preflight
-from provision.progress import Silent
+from provision.market.preflight import preflight
+from provision.waiting.deadline import Deadline
+from provision.waiting.interrupt import Interrupt
+from provision.waiting.progress import Silent
 from tests.integration.provision.conftest import Markets
 from tests.integration.sandbox.conftest import Sandbox
 

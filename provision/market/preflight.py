@@ -13,12 +13,12 @@ from gpuinfra.models.candidate import Candidate, Passed
 from gpuinfra.models.images import ALIASES
 from gpuinfra.models.sizes import SIZES
 from gpuinfra.models.spec import Spec
-from provision.candidates import candidates, judge
-from provision.deadline import Deadline
 from provision.errors import CloudError, Fault
-from provision.market import Catalogue, Image, Market, Prices
+from provision.market.candidates import candidates, judge
+from provision.market.port import Catalogue, Image, Market, Prices
 from provision.problems import explain, not_allowed
-from provision.progress import Progress
+from provision.waiting.deadline import Deadline
+from provision.waiting.progress import Progress
 
 PROVIDERS = ("Microsoft.Compute", "Microsoft.Network", "Microsoft.DevTestLab")
 ACTIONS = (
