@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuinfra.cli.interrupted import say_what_exists
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.cli.turns import Turns
 
 if TYPE_CHECKING:
     from gpuinfra.cli.machines import Named
     from gpuinfra.models.receipt import Receipt
-    from provision.waiting.progress import Progress
+    from gpuinfra.views.progress import ProgressView
 
 SECONDS = 2700.0
 
@@ -42,7 +43,7 @@ def down(
     return turns.exit_code(left_behind=not all(receipt.is_proof for receipt in receipts))
 
 
-def _end(settings: Settings, named: Named, progress: Progress, *, delete: bool) -> Receipt:
+def _end(settings: Settings, named: Named, progress: ProgressView, *, delete: bool) -> Receipt:
     from gpuinfra.cli.machines import explained, reach
     from provision.down import Ending
 
@@ -56,5 +57,9 @@ def _end(settings: Settings, named: Named, progress: Progress, *, delete: bool) 
         journal=reached.journal(named.name),
         deadline=reached.cloud.clients.patience.deadline,
     )
-    with explained(f"{'deleting' if delete else 'deallocating'} {named.name}"):
-        return ending.delete() if delete else ending.deallocate()
+    try:
+        with explained(f"{'deleting' if delete else 'deallocating'} {named.name}"):
+            return ending.delete() if delete else ending.deallocate()
+    except KeyboardInterrupt:
+        say_what_exists(reached, named.name, named.group, progress)
+        raise

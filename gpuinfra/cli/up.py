@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuinfra.cli.interrupted import say_what_exists
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.cli.turns import Turns
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 LONGEST = "1h"
 SSH_SECONDS, GPU_SECONDS = 600.0, 300.0
 OFF_SECONDS = 1200.0
-LOOK_SECONDS = 5.0
 
 
 def up(
@@ -67,7 +67,7 @@ def _bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressVie
         with explained(f"bringing up {spec.name}"):
             outcome = work.up(lambda plan: _ask(plan, settings, progress))
     except KeyboardInterrupt:
-        _say_what_exists(reached, spec, progress)
+        say_what_exists(reached, spec.name, spec.group_name, progress)
         raise
     if outcome.observed is None or spec.power != "running":
         return Brought(outcome.plan, None, None, (), outcome.lease_until, simulated=reached.cloud.simulated)
@@ -95,7 +95,7 @@ def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: Prog
             raise _left_running(spec, error) from error
         raise _not_ready(reached, spec, error, progress) from error
     except KeyboardInterrupt:
-        _say_what_exists(reached, spec, progress)
+        say_what_exists(reached, spec.name, spec.group_name, progress)
         raise
 
 
@@ -167,22 +167,3 @@ def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
     except (OSError, ValueError) as error:
         note = f"the machine is up, but its target file cannot be written: {error}"
         raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from None
-
-
-def _say_what_exists(reached: Reach, spec: Spec, progress: ProgressView) -> None:
-    """After Ctrl-C: what there is now, what is billed, and what to run."""
-    from gpuinfra.views import up as view
-    from provision.errors import CloudError
-    from provision.find import stops_at
-
-    reached.cloud.interrupt.clear()
-    reached.cloud.grant(LOOK_SECONDS)
-    try:
-        observed = reached.cloud.observe(spec.name, spec.group_name)
-    except (CloudError, KeyboardInterrupt):
-        observed = None
-    with progress.paused():
-        parts = None if observed is None else [str(part.ref) for part in observed.ours()]
-        view.show_interrupted(
-            spec.name, parts, stops_at(observed) if observed else None, simulated=reached.cloud.simulated
-        )

@@ -63,7 +63,7 @@ def show_interrupted(
     elif parts:
         console.print(f"interrupted; in Azure there is now: {harmless(', '.join(parts))}")
     else:
-        console.print("interrupted; nothing was created")
+        console.print("interrupted; there is nothing of it in Azure")
         return
     if stops:
         console.print(f"the machine is billed as soon as it is on; Azure's own schedule stops it at {moment(stops)}")

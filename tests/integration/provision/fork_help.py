@@ -10,6 +10,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -68,6 +69,7 @@ def _warm(order: dict[str, Any]) -> list[int]:
 def _become(order: dict[str, Any]) -> None:
     """Nothing of the process that was forked is left but what it imported."""
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by whatever runs in the background
     os.chdir(order["folder"])
     for number, path, flags in (
         (0, os.devnull, os.O_RDONLY),

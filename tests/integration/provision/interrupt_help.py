@@ -17,6 +17,8 @@ from sandbox.running import process
 from tests.integration.provision.kill_help import World
 
 PROGRAM = Path(sys.executable).with_name("gpuinfra")
+# Tests that run in the background ignore Ctrl-C, and so would all that they start.
+HEARING = ("env", "--default-signal=INT")
 CONTROL_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -43,11 +45,11 @@ class Program:
             self._output, inner = os.openpty()
             self.before = termios.tcgetattr(inner)
             # Ctrl-C on a terminal goes to the processes of its session: this one is to be in it.
-            command = ["setsid", "--ctty", str(PROGRAM), *words]
+            command = ["setsid", "--ctty", *HEARING, str(PROGRAM), *words]
             stdin, variables = inner, {**variables, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
         else:
             self._output, inner = os.pipe()
-            command, stdin = [str(PROGRAM), *words], subprocess.DEVNULL
+            command, stdin = [*HEARING, str(PROGRAM), *words], subprocess.DEVNULL
         try:
             self.process = subprocess.Popen(
                 command, cwd=world.folder, env=variables, stdin=stdin, stdout=inner, stderr=inner
