@@ -137,7 +137,7 @@ def test_a_group_that_was_there_is_used_and_never_deleted(user: User, azure: Azu
     azure.put(group, {"location": "westeurope", "tags": {"owner": "somebody"}})
     user.spec(resourceGroup="team")
     brought = user.up()
-    assert any("never deleted" in note for note in brought["plan"]["notes"])
+    assert any("not deleted with it" in note for note in brought["plan"]["notes"])
     assert azure.machine(group="team")["powerState"] == "PowerState/running"
     assert azure.group("team")["tags"] == {"owner": "somebody"}
 

@@ -246,6 +246,9 @@ class World:
     def clock(self, speed: float) -> None:
         self.line.control("POST", "clock", {"speed": speed})
 
+    def advance(self, seconds: float) -> None:
+        self.line.control("POST", "clock", {"advance": seconds})
+
     def held(self) -> int:
         """How many faults hold somebody."""
         return sum(bool(fault.get("held")) for fault in self.line.control("GET", "faults")["faults"])
