@@ -331,7 +331,7 @@ def test_an_interrupt_says_what_exists_and_what_to_run(user: User, azure: Azure)
     assert (program.returncode, out) == (130, "")
     assert "interrupted; in Azure there is now: group gpuinfra-my-dsvm," in errors
     assert "machine my-dsvm" in errors
-    assert "`gpuinfra down my-dsvm --delete`" in errors
+    assert "`gpuinfra down my-dsvm --delete --sandbox`" in errors
 
 
 def test_a_stopped_machine_is_not_called_deallocated(user: User, azure: Azure) -> None:

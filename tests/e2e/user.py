@@ -85,7 +85,8 @@ class User:
     def start(self, *words: str, terminal: int | None = None, **more: str) -> subprocess.Popen[str]:
         """The program on its way, on a terminal or on none."""
         return subprocess.Popen(
-            [PROGRAM, *words],
+            # Tests that run in the background ignore Ctrl-C, and so would the program.
+            ["env", "--default-signal=INT", PROGRAM, *words],
             cwd=self.workspace,
             env={**inherited(), **self.variables, "GPUINFRA_CLOUD": "sandbox", **more},
             stdin=subprocess.DEVNULL if terminal is None else terminal,

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -345,8 +346,8 @@ def for_every(made: Sequence[World], cases: Iterable[Case], check: Callable[[Wor
         world = free.get()
         try:
             check(world, case)
-        except Exception as error:  # all cases are seen, whatever comes of one
-            return f"{case}: {type(error).__name__}: {error}"
+        except Exception:  # all cases are seen, whatever comes of one
+            return f"{case}: {traceback.format_exc(limit=-3)}"
         finally:
             free.put(world)
         return None
