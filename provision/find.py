@@ -35,6 +35,7 @@ def target_from_spec(observed: Observed, spec: Spec, *, ssh_port: int, identity:
         nvidia_docker=options.nvidia_docker,
         framework=options.framework,
         conda_dependencies=options.conda_dependencies,
+        said=frozenset(options.model_fields_set),
     )
 
 

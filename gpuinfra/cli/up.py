@@ -59,8 +59,11 @@ def up(
 def _bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView) -> Brought:
     from gpuinfra.cli.machines import bringing, explained, reach
     from gpuinfra.models.brought import Brought
+    from gpuinfra.workbench.targets import check_files
+    from gpuinfra.workspace import find_workspace
     from provision.find import target_from_spec
 
+    check_files(find_workspace(settings.workspace), spec.target_name)
     reached = reach(settings, spec.subscription, seconds, progress, writes=True)
     work = bringing(reached, spec, progress, writes=True)
     try:
@@ -159,11 +162,11 @@ def _ask(plan: Plan, settings: Settings, progress: ProgressView) -> None:
 
 
 def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
-    from gpuinfra.targets import write_target
+    from gpuinfra.workbench.targets import write_target
     from gpuinfra.workspace import find_workspace
 
     try:
         return tuple(str(path) for path in write_target(find_workspace(settings.workspace), target))
-    except (OSError, ValueError) as error:
+    except OSError as error:
         note = f"the machine is up, but its target file cannot be written: {error}"
         raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from None

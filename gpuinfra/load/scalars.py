@@ -35,11 +35,22 @@ _DECIMAL = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 
 
-def read_scalar(text: str, *, plain: bool) -> tuple[Value, Complaint | None]:
-    """The value of a scalar, and what is wrong with it. Only a plain one, without quotes, can be but text."""
+def read_scalar(text: str, *, plain: bool, older: bool = False) -> tuple[Value, Complaint | None]:
+    """The value of a scalar, and what is wrong with it. Only a plain one, without quotes, can be but text.
+
+    With `older` it is what YAML 1.1 reads and nothing is ambiguous: so it is with files whose own program read that.
+    """
     if any("\ud800" <= character <= "\udfff" for character in text):
         return "", (Code.BAD_CHARACTER, "character not allowed", "an escape for half a character", None)
+    if plain and older:
+        return _read_older(text), None
     return _read_plain(text) if plain else (text, None)
+
+
+def _read_older(text: str) -> Value:
+    value = _as_yaml_1_1(text) if len(text) <= LONGEST else text
+    # What is neither of these, a date for one, nobody asks for: it stays the text that it is.
+    return value if value is None or isinstance(value, bool | int | float | str) else text
 
 
 def _read_plain(text: str) -> tuple[Value, Complaint | None]:
@@ -82,9 +93,9 @@ def _as_yaml_1_1(text: str) -> Any:
         return text
     try:
         value = yaml.constructor.SafeConstructor().construct_object(yaml.ScalarNode(tag, text))
+        return _number(value) if isinstance(value, float) else value
     except (ValueError, OverflowError, yaml.YAMLError):
         return NotImplemented  # equal to nothing
-    return _number(value) if isinstance(value, float) else value
 
 
 def _ambiguity(text: str, value: Value, old: Any) -> Complaint:

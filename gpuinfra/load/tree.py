@@ -71,9 +71,9 @@ class Reading:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
-def read(source: Source) -> Reading:
-    """Every document in the source."""
-    composer = _Composer(source)
+def read(source: Source, *, older: bool = False) -> Reading:
+    """Every document in the source; with `older` its plain values are those of YAML 1.1."""
+    composer = _Composer(source, older=older)
     try:
         composer.compose()
     except _StopReading as stop:
@@ -90,8 +90,8 @@ class _StopReading(Exception):  # noqa: N818 a signal between two functions of t
 class _Composer:
     """Turns the parser's events into nodes, within bounds. PyYAML's own composer has none."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, source: Source, *, older: bool) -> None:
+        self.source, self.older = source, older
         self.reading = Reading()
         # Pure Python even where libyaml is there: its messages are the same on every machine.
         self.parser = yaml.SafeLoader(source.text)
@@ -159,7 +159,7 @@ class _Composer:
 
     def scalar(self, event: yaml.ScalarEvent, start: int, end: int) -> Scalar:
         plain = event.style is None and event.tag is None
-        value, problem = read_scalar(event.value, plain=plain)
+        value, problem = read_scalar(event.value, plain=plain, older=self.older)
         if problem:
             code, summary, label, help_line = problem
             self.reading.diagnostics.append(

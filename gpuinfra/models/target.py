@@ -14,22 +14,28 @@ class Target:
     """The compute target's name: that of its two files."""
     machine: str
     type: str
-    """`remotedocker` or `remote`."""
+    """`local`, `localdocker`, `remotedocker`, `remote` or `cluster`."""
     address: str
+    """Empty where jobs run on this computer."""
     port: int
     username: str
     host_key: str
     """The machine's public host key, `ssh-ed25519 AAAA…`; a connection that shows another one is refused."""
     identity: str | None = None
     """The path of the private key; None where only the agent or the user's own keys can do."""
+    password: str | None = None
+    """Where the password is, `keyring:NAME` or `ask`; never the password itself."""
     base_docker_image: str | None = None
     nvidia_docker: bool = True
     framework: str = "Python"
     conda_dependencies: str = "aml_config/conda_dependencies.yml"
+    said: frozenset[str] = frozenset()
+    """The fields that were asked for by name: the target's files follow these. Others, save for how the machine is
+    reached, are the user's own once the files are there."""
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        return {
+        found = {
             "name": self.name,
             "machine": self.machine,
             "type": self.type,
@@ -37,4 +43,6 @@ class Target:
             "port": self.port,
             "username": self.username,
             "hostKey": self.host_key,
+            "password": self.password,
         }
+        return {key: value for key, value in found.items() if value is not None}

@@ -15,7 +15,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "gpuinfra.cli": (
         *("gpuinfra", "gpuinfra.views", "provision", "runner", "sandbox", "gpuinfra.workspace", "gpuinfra.load"),
         *(
-            "gpuinfra.targets",
+            "gpuinfra.lint",
+            "gpuinfra.workbench",
             "gpuinfra.log",
             "templates",
             "gpuinfra.models",
@@ -23,17 +24,24 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "gpuinfra.diagnostics",
         ),
     ),
-    "gpuinfra.views": ("gpuinfra.load", "gpuinfra.models", "gpuinfra.diagnostics"),
+    "gpuinfra.views": ("gpuinfra.lint", "gpuinfra.workbench", "gpuinfra.load", "gpuinfra.models", "gpuinfra.diagnostics"),
     "provision": (
         *("gpuinfra.workspace", "gpuinfra.load", "templates", "gpuinfra.models"),
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
     "runner": (
-        *("gpuinfra.workspace", "gpuinfra.load", "templates", "gpuinfra.models"),
+        *("gpuinfra.workbench", "gpuinfra.workspace", "gpuinfra.load", "templates", "gpuinfra.models"),
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
     "sandbox": (),
-    "gpuinfra.targets": ("gpuinfra.workspace", "gpuinfra.models", "gpuinfra.diagnostics"),
+    "gpuinfra.lint": (
+        *("gpuinfra.workbench", "gpuinfra.workspace", "gpuinfra.load", "gpuinfra.models"),
+        *("gpuinfra.suggest", "gpuinfra.diagnostics"),
+    ),
+    "gpuinfra.workbench": (
+        *("gpuinfra.workspace", "gpuinfra.load", "gpuinfra.models"),
+        *("gpuinfra.suggest", "gpuinfra.diagnostics"),
+    ),
     "gpuinfra.workspace": ("gpuinfra.models", "gpuinfra.diagnostics"),
     "gpuinfra.load": ("gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
     "templates": (),

@@ -5,8 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.models.target import Target
-from gpuinfra.targets import compute_text, runconfig_text, write_target
+from gpuinfra.workbench.targets import (
+    check_files,
+    compute_text,
+    find_target,
+    read_targets,
+    runconfig_text,
+    write_target,
+)
 
 TARGET = Target(
     name="my_dsvm",
@@ -21,6 +29,7 @@ TARGET = Target(
 )
 COMPUTE = """address: 203.0.113.7
 baseDockerImage: example.com/image:1
+hostKey: ssh-ed25519 AAAA
 nativeSharedDirectory: ~/.azureml/share/
 nvidiaDocker: true
 sharedVolumes: true
@@ -56,6 +65,13 @@ def test_no_secret_and_no_path_of_one_is_in_them() -> None:
     assert "id_ed25519" not in compute_text(TARGET) + runconfig_text(TARGET)
 
 
+def test_a_key_that_was_asked_for_by_name_is_named_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    asked = replace(TARGET, said=frozenset({"identity"}))
+    assert "privateKeyFile: ~/.ssh/id_ed25519\n" in compute_text(asked)
+    assert "privateKeyFile: /elsewhere/key\n" in compute_text(replace(asked, identity="/elsewhere/key"))
+
+
 def test_the_second_time_nothing_is_written(tmp_path: Path) -> None:
     write_target(tmp_path, TARGET)
     before = [file.stat().st_mtime_ns for file in (tmp_path / "aml_config").iterdir()]
@@ -72,6 +88,7 @@ def test_only_the_line_of_the_address_changes(tmp_path: Path, folder: Path) -> N
         b"sharedVolumes: false\r\n"
         b"type: remotedocker\r\n"
         b"username: azureuser\r\n"
+        b"hostKey: ssh-ed25519 AAAA\r\n"
         b"extra:\r\n"
         b"  address: inside\r\n"
     )
@@ -84,9 +101,10 @@ def test_only_the_line_of_the_address_changes(tmp_path: Path, folder: Path) -> N
 
 def test_a_file_without_a_last_newline_gets_none(tmp_path: Path, folder: Path) -> None:
     file = folder / "my_dsvm.compute"
-    file.write_bytes(b"username: azureuser\naddress: old")
+    file.write_bytes(b"username: azureuser\r\naddress: old")
     write_target(tmp_path, TARGET)
-    assert file.read_bytes() == b"username: azureuser\naddress: 203.0.113.7"
+    expected = b"username: azureuser\r\naddress: 203.0.113.7\r\nhostKey: ssh-ed25519 AAAA"
+    assert file.read_bytes() == expected
 
 
 def test_a_run_configuration_that_is_there_is_the_users_own(tmp_path: Path, folder: Path) -> None:
@@ -108,7 +126,9 @@ def test_a_port_goes_with_the_address() -> None:
 
 
 def test_a_target_without_a_container() -> None:
-    assert compute_text(replace(TARGET, type="remote")) == "address: 203.0.113.7\ntype: remote\nusername: azureuser\n"
+    assert compute_text(replace(TARGET, type="remote")) == (
+        "address: 203.0.113.7\nhostKey: ssh-ed25519 AAAA\ntype: remote\nusername: azureuser\n"
+    )
 
 
 def test_a_target_without_a_gpu_or_an_image() -> None:
@@ -139,6 +159,67 @@ def test_an_address_that_is_missing_is_put_in(tmp_path: Path, folder: Path) -> N
 
 def test_a_remark_behind_the_address_stays(tmp_path: Path, folder: Path) -> None:
     file = folder / "my_dsvm.compute"
-    file.write_bytes(b"address: 198.51.100.1  # the big one\nusername: azureuser\n")
+    rest = b"  # the big one\nusername: azureuser\nhostKey: ssh-ed25519 AAAA\n"
+    file.write_bytes(b"address: 198.51.100.1" + rest)
     write_target(tmp_path, TARGET)
-    assert file.read_bytes() == b"address: 203.0.113.7  # the big one\nusername: azureuser\n"
+    assert file.read_bytes() == b"address: 203.0.113.7" + rest
+
+
+def test_what_the_spec_says_by_name_is_followed_and_all_else_is_the_users_own(tmp_path: Path, folder: Path) -> None:
+    write_target(tmp_path, TARGET)
+    compute, runconfig = folder / "my_dsvm.compute", folder / "my_dsvm.runconfig"
+    mine = compute.read_text().replace("image:1", "mine:2").replace("nvidiaDocker: true", "nvidiaDocker: false")
+    compute.write_text(mine)
+    newer = replace(TARGET, base_docker_image="example.com/image:3", framework="PySpark")
+    assert write_target(tmp_path, newer) == []
+    said = replace(newer, said=frozenset({"base_docker_image", "framework"}))
+    assert write_target(tmp_path, said) == [compute, runconfig]
+    assert compute.read_text() == mine.replace("mine:2", "image:3")
+    assert runconfig.read_text() == RUNCONFIG.replace("Python", "PySpark")
+
+
+def test_an_older_name_of_the_same_type_stays(tmp_path: Path, folder: Path) -> None:
+    file = folder / "my_dsvm.compute"
+    file.write_text(COMPUTE.replace("remotedocker", "virtualmachine"))
+    assert file not in write_target(tmp_path, replace(TARGET, said=frozenset({"type"})))
+    file.write_text(COMPUTE.replace("remotedocker", "remote"))
+    assert file in write_target(tmp_path, replace(TARGET, said=frozenset({"type"})))
+    assert file.read_text() == COMPUTE
+
+
+def test_an_empty_file_is_written(tmp_path: Path, folder: Path) -> None:
+    (folder / "my_dsvm.compute").write_text(" \n")
+    write_target(tmp_path, TARGET)
+    assert (folder / "my_dsvm.compute").read_text() == COMPUTE
+
+
+def test_a_file_that_cannot_be_read_is_left_alone_and_so_is_the_other(tmp_path: Path, folder: Path) -> None:
+    file = folder / "my_dsvm.compute"
+    file.write_bytes(b"address: 198.51.100.1\n\tusername: x\n")
+    for act in (lambda: write_target(tmp_path, TARGET), lambda: check_files(tmp_path, "my_dsvm")):
+        with pytest.raises(Problem) as caught:
+            act()
+        (diagnostic,) = caught.value.diagnostics
+        assert diagnostic.span is not None
+        assert (diagnostic.code, diagnostic.span.line) == (Code.TAB, 2)
+    assert file.read_bytes() == b"address: 198.51.100.1\n\tusername: x\n"
+    assert not (folder / "my_dsvm.runconfig").exists()
+
+
+def test_what_was_written_reads_as_the_same_target(tmp_path: Path) -> None:
+    said = frozenset({"identity"})
+    target = replace(TARGET, port=2222, password="keyring:my_dsvm", identity="/elsewhere/key", said=said)
+    write_target(tmp_path, target)
+    found = find_target(tmp_path, "my_dsvm")
+    assert found == replace(target, machine="my_dsvm", said=frozenset())
+    assert read_targets(tmp_path).targets == [found]
+    assert find_target(tmp_path, "another") is None
+
+
+@pytest.mark.parametrize("password", ["hunter2", "AzureMlSecret=my_dsvm#me#0123456789abcdef0123456789abcdef"])
+def test_the_password_of_others_is_not_taken_along(tmp_path: Path, folder: Path, password: str) -> None:
+    (folder / "old.compute").write_text(f"type: remotedocker\naddress: a\nusername: b\npassword: {password}\n")
+    target = find_target(tmp_path, "old")
+    assert target is not None
+    assert target.password is None
+    assert password not in repr(target)

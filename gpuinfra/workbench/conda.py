@@ -1,0 +1,177 @@
+"""`conda_dependencies.yml`: the packages of a job's environment, each with its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import unquote, urlsplit
+
+from gpuinfra.diagnostics import Code, Diagnostic
+from gpuinfra.load.document import Document
+from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence
+from gpuinfra.workbench.fields import Fields
+
+_CONDA = re.compile(
+    r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)\s*(?P<version>(?:[=<>!~ ].*)?)", re.DOTALL
+)
+_PIP = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?P<extras>\[[^\]]*\])?\s*(?P<version>[^;@]*)(?:;.*)?", re.DOTALL
+)
+_NAMED_URL = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@\s*(?P<url>\S+).*", re.DOTALL)
+_URL = re.compile(r"(?:[a-z+]+://|git\+)", re.IGNORECASE)
+
+
+class By(StrEnum):
+    """Who installs a package."""
+
+    CONDA = "conda"
+    PIP = "pip"
+
+
+@dataclass(frozen=True)
+class Package:
+    """One line of the file. An option of pip's, such as `--index-url`, is none."""
+
+    text: str
+    node: Scalar
+    by: By
+    name: str
+    """Lower case, `-` for `_` and `.`; empty where the line does not say."""
+    version: str
+    """What is asked of the version as it is written: `=3.5.2`, `>=1.13`, or nothing."""
+    url: str | None = None
+    """Where it is fetched from, or the path of a file in the project."""
+
+    @property
+    def file(self) -> str | None:
+        """The last part of the address, without query: a wheel says in it what it is for."""
+        return unquote(urlsplit(self.url).path.rsplit("/", 1)[-1]) if self.url else None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file that has to travel along."""
+        return self.url is not None and not _URL.match(self.url)
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of pip's, written among the packages."""
+
+    text: str
+    node: Scalar
+
+
+@dataclass(frozen=True)
+class Conda:
+    """What the file says."""
+
+    path: str
+    """Relative to the project."""
+    document: Document
+    name: str | None
+    channels: tuple[str, ...]
+    packages: tuple[Package, ...]
+    options: tuple[Option, ...]
+
+    def package(self, *names: str, by: By | None = None) -> Package | None:
+        """The first package with one of these names."""
+        found = (each for each in self.packages if each.name in names and by in {None, each.by})
+        return next(found, None)
+
+    @property
+    def python(self) -> tuple[int, int] | None:
+        """The version of Python that it asks for, if it says one."""
+        package = self.package("python", by=By.CONDA)
+        found = re.match(r"[=~<>! ]*(\d+)\.(\d+)", package.version) if package else None
+        return (int(found[1]), int(found[2])) if found and package and package.version[:1] in "= " else None
+
+
+def read_conda(path: str, document: Document) -> tuple[Conda, list[Diagnostic]]:
+    """What a file says, and what is wrong with it."""
+    diagnostics: list[Diagnostic] = []
+    fields = Fields(document.source, document.root, diagnostics)
+    packages: list[Package] = []
+    options: list[Option] = []
+    for by, node in _items(fields, document.root.items.get("dependencies")):
+        if by is By.PIP and node.text.startswith("-"):
+            options.append(Option(node.text, node))
+        elif package := parse(node, by):
+            packages.append(package)
+        else:
+            span = document.span(node)
+            label = f"{by.value} cannot tell what `{node.text}` is"
+            diagnostics.append(Diagnostic(Code.UNKNOWN_VALUE, "not a package", span, label, help=_example(by)))
+    conda = Conda(
+        path=path,
+        document=document,
+        name=fields.text("name"),
+        channels=fields.texts("channels") or (),
+        packages=tuple(packages),
+        options=tuple(options),
+    )
+    return conda, diagnostics
+
+
+def parse(node: Scalar, by: By) -> Package | None:
+    """A line as a package; None where it is nothing of the kind."""
+    text = node.text.strip()
+    if by is By.PIP and (named := _NAMED_URL.fullmatch(text)):
+        return Package(text, node, by, normal(named["name"]), "", named["url"])
+    if _URL.match(text) or text.startswith((".", "/")) or text.lower().endswith((".whl", ".tar.gz", ".zip")):
+        return Package(text, node, by, _name_of(text), "", text)
+    found = (_CONDA if by is By.CONDA else _PIP).fullmatch(text)
+    return Package(text, node, by, normal(found["name"]), found["version"].strip()) if found else None
+
+
+def normal(name: str) -> str:
+    """A package's name as PyPI compares them."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _name_of(url: str) -> str:
+    """The package in a wheel's or an archive's name."""
+    file = unquote(urlsplit(url).path.rsplit("/", 1)[-1])
+    found = re.match(r"(?P<name>[A-Za-z0-9._-]+?)-\d", file)
+    return normal(found["name"]) if found else ""
+
+
+def _items(fields: Fields, node: Node | None) -> Iterator[tuple[By, Scalar]]:
+    """Each line, with who installs it."""
+    if node is None or (isinstance(node, Scalar) and node.value is None):
+        return
+    if not isinstance(node, Sequence):
+        _complain(fields, node, "a list of packages")
+        return
+    for item in node.items:
+        if isinstance(item, Scalar):
+            if item.value is not None:
+                yield By.CONDA, item
+        elif isinstance(item, Mapping) and item.keys.keys() == {"pip"}:
+            yield from _pip_items(fields, item.items["pip"])
+        else:
+            _complain(fields, item, "a package, or `pip:` with a list")
+
+
+def _pip_items(fields: Fields, node: Node) -> Iterator[tuple[By, Scalar]]:
+    if isinstance(node, Scalar) and node.value is None:
+        return
+    if not isinstance(node, Sequence):
+        _complain(fields, node, "a list of packages")
+        return
+    for item in node.items:
+        if isinstance(item, Scalar):
+            if item.value is not None:
+                yield By.PIP, item
+        else:
+            _complain(fields, item, "a package")
+
+
+def _complain(fields: Fields, node: Node, expected: str) -> None:
+    span = fields.source.span(node.start, node.end)
+    fields.diagnostics.append(Diagnostic(Code.WRONG_TYPE, "wrong type", span, f"expected {expected}"))
+
+
+def _example(by: By) -> str:
+    return "for example `numpy=1.13`" if by is By.CONDA else "for example `numpy==1.13`"

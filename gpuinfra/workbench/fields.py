@@ -1,0 +1,122 @@
+"""Typed values out of a mapping; what is of another type gets a diagnostic and counts as missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuinfra.diagnostics import Code, Diagnostic, Severity
+from gpuinfra.load.source import Source
+from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence, data
+
+NOTHING = Mapping(0, 0, {}, {})
+
+
+class Fields:
+    """The keys of one mapping. Null and missing are the same: these files say `null` for "as usual"."""
+
+    def __init__(self, source: Source, mapping: Mapping, diagnostics: list[Diagnostic]) -> None:
+        self.source, self.mapping, self.diagnostics = source, mapping, diagnostics
+
+    def text(self, key: str) -> str | None:
+        """A text; numbers are taken as they are written."""
+        node = self._node(key)
+        if node is None:
+            return None
+        if isinstance(node, Scalar) and not isinstance(node.value, bool):
+            return node.text
+        self._complain(key, node, "text")
+        return None
+
+    def truth(self, key: str, *, default: bool) -> bool:
+        """`true` or `false`."""
+        node = self._node(key)
+        if node is None:
+            return default
+        if isinstance(node, Scalar) and isinstance(node.value, bool):
+            return node.value
+        self._complain(key, node, "`true` or `false`")
+        return default
+
+    def whole(self, key: str) -> int | None:
+        """A whole number."""
+        node = self._node(key)
+        if node is None:
+            return None
+        if isinstance(node, Scalar) and isinstance(node.value, int) and not isinstance(node.value, bool):
+            return node.value
+        self._complain(key, node, "a whole number")
+        return None
+
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        """A list of texts."""
+        node = self._node(key)
+        if node is None:
+            return None
+        if isinstance(node, Sequence) and all(isinstance(item, Scalar) for item in node.items):
+            return tuple(item.text for item in node.items if isinstance(item, Scalar))
+        self._complain(key, node, "a list of texts")
+        return None
+
+    def variables(self, key: str) -> dict[str, str]:
+        """Names and texts."""
+        node = self._node(key)
+        if node is None:
+            return {}
+        if isinstance(node, Mapping) and all(isinstance(item, Scalar) for item in node.items.values()):
+            return {name: item.text for name, item in node.items.items() if isinstance(item, Scalar)}
+        self._complain(key, node, "a mapping of names to texts")
+        return {}
+
+    def below(self, key: str) -> Fields:
+        """A mapping in this one; an empty one where there is none."""
+        node = self._node(key)
+        if node is not None and not isinstance(node, Mapping):
+            self._complain(key, node, "a mapping")
+        return Fields(self.source, node if isinstance(node, Mapping) else NOTHING, self.diagnostics)
+
+    def says(self, key: str) -> bool:
+        """Whether the key has a value."""
+        return self._node(key) is not None
+
+    def node(self, key: str) -> Node:
+        """Where a value stands, or its key where it is empty, or the mapping where there is neither."""
+        node = self.mapping.items.get(key, self.mapping)
+        return self.mapping.keys[key] if node.start == node.end and key in self.mapping.keys else node
+
+    def others(self, known: frozenset[str]) -> Iterator[Scalar]:
+        """Keys that are none of these."""
+        return (key for name, key in self.mapping.keys.items() if name not in known)
+
+    def _node(self, key: str) -> Node | None:
+        node = self.mapping.items.get(key)
+        return None if node is None or (isinstance(node, Scalar) and node.value is None) else node
+
+    def _complain(self, key: str, node: Node, expected: str) -> None:
+        span = self.source.span(node.start, node.end)
+        label = f"expected {expected}, found {_found(data(node))}"
+        self.diagnostics.append(Diagnostic(Code.WRONG_TYPE, "wrong type", span, label, help=_help(key, node)))
+
+
+def _found(value: Any) -> str:
+    match value:
+        case tuple():
+            return "a list"
+        case dict():
+            return "a mapping"
+        case bool():
+            return "a truth value"
+        case str():
+            return "text"
+    return "a number"
+
+
+def _help(key: str, node: Node) -> str | None:
+    if key == "address" and isinstance(node, Sequence):
+        return "write the machine's address here; a placeholder in brackets is a list to YAML"
+    return None
+
+
+def has_errors(diagnostics: list[Diagnostic]) -> bool:
+    """Whether any of them stops the file from being used."""
+    return any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)

@@ -1,0 +1,133 @@
+"""A project: the files of one `aml_config` folder, and what they refer to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.load.document import Document, read_document
+from gpuinfra.load.source import LARGEST
+from gpuinfra.workbench import compute as compute_file
+from gpuinfra.workbench import runconfig as runconfig_file
+from gpuinfra.workbench.compute import Compute, read_compute
+from gpuinfra.workbench.conda import Conda, read_conda
+from gpuinfra.workbench.runconfig import CONDA_FILE, RunConfig, read_runconfig
+
+FOLDER = "aml_config"
+# Where such files stand, besides: a project's own folder is the one above.
+_FOLDERS = {FOLDER, ".azureml"}
+_SKIPPED = {"node_modules", "__pycache__"}
+
+T = TypeVar("T")
+
+
+@dataclass
+class Project:
+    """What is in it. `diagnostics` say what could not be read, or not in full."""
+
+    root: Path
+    computes: dict[str, Compute] = field(default_factory=dict)
+    runconfigs: dict[str, RunConfig] = field(default_factory=dict)
+    condas: dict[str, Conda] = field(default_factory=dict)
+    """By path, relative to the project."""
+    unreadable: set[str] = field(default_factory=set)
+    """Paths, relative to the project, of files that are there and cannot be read."""
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    def target_of(self, runconfig: RunConfig) -> Compute | None:
+        """The target of a run configuration, if its file is there."""
+        return self.computes.get(runconfig.target or runconfig.name)
+
+    def conda_of(self, runconfig: RunConfig) -> Conda | None:
+        """The environment of a run configuration, if its file is there."""
+        return self.condas.get(_plain(runconfig.conda_file))
+
+
+def find_projects(folder: Path) -> Iterator[Path]:
+    """Every folder at and below this one that is a project; `aml_config` itself belongs to the one above."""
+    if folder.name in _FOLDERS and _has_files(folder):
+        yield folder.parent
+        return
+    for current, subfolders, _ in os.walk(folder):
+        subfolders[:] = sorted(
+            name for name in subfolders if name in _FOLDERS or not (name.startswith(".") or name in _SKIPPED)
+        )
+        if any(_has_files(Path(current, name)) for name in _FOLDERS & set(subfolders)):
+            yield Path(current)
+
+
+def load_project(root: Path) -> Project:
+    """Everything in a project that can be read, and why the rest cannot."""
+    project = Project(root)
+    for folder in sorted(_FOLDERS):
+        for file in _files(root / folder):
+            path = f"{folder}/{file.name}"
+            if file.suffix == compute_file.SUFFIX:
+                _take(project, path, project.computes, file.stem, read_compute)
+            elif file.suffix == runconfig_file.SUFFIX:
+                _take(project, path, project.runconfigs, file.stem, read_runconfig)
+    for path in _conda_paths(project):
+        _take(project, path, project.condas, path, read_conda)
+    return project
+
+
+def _take(
+    project: Project,
+    path: str,
+    into: dict[str, T],
+    name: str,
+    reader: Callable[[str, Document], tuple[T, list[Diagnostic]]],
+) -> None:
+    try:
+        document = read_file(project.root / path)
+    except Problem as problem:
+        project.unreadable.add(path)
+        project.diagnostics += problem.diagnostics
+        return
+    into[name], found = reader(name, document)
+    project.diagnostics += found
+
+
+def read_file(file: Path) -> Document:
+    """A file as a document; what cannot be read raises a Problem."""
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST + 1)
+    except OSError as error:
+        note = f"`{file}`: {error.strerror}"
+        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=note)) from error
+    return read_document(str(file), content)
+
+
+def _conda_paths(project: Project) -> list[str]:
+    """Environments that run configurations name, and those that stand beside them."""
+    named = {_plain(each.conda_file) for each in project.runconfigs.values() if not each.user_managed}
+    for folder in _FOLDERS:
+        named |= {
+            f"{folder}/{file.name}"
+            for file in _files(project.root / folder)
+            if file.suffix in {".yml", ".yaml"} and ("conda" in file.stem.lower() or file.stem == "environment")
+        }
+    inside = (path for path in named | {CONDA_FILE} if not Path(path).is_absolute() and ".." not in Path(path).parts)
+    return sorted(path for path in inside if (project.root / path).is_file())
+
+
+def _plain(path: str) -> str:
+    """A path as this system writes it: many of these files come from Windows."""
+    return Path(path.strip().replace("\\", "/")).as_posix()
+
+
+def _has_files(folder: Path) -> bool:
+    suffixes = {compute_file.SUFFIX, runconfig_file.SUFFIX}
+    return any(file.suffix in suffixes or file.name == Path(CONDA_FILE).name for file in _files(folder))
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(file for file in folder.iterdir() if file.is_file())
+    except OSError:
+        return []

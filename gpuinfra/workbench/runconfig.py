@@ -1,0 +1,186 @@
+"""`NAME.runconfig`: how a script runs, and on which target. Two generations of files share the name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gpuinfra.diagnostics import Code, Diagnostic, Span
+from gpuinfra.load.document import Document
+from gpuinfra.load.tree import Mapping, Node, data
+from gpuinfra.suggest import did_you_mean
+from gpuinfra.workbench.fields import Fields
+
+SUFFIX = ".runconfig"
+PYTHON, PYSPARK = "Python", "PySpark"
+FRAMEWORKS = (PYTHON, PYSPARK)
+CONDA_FILE = "aml_config/conda_dependencies.yml"
+SCRIPT = "$file"
+"""In the arguments: the script that is given to `submit`."""
+
+KEYS = frozenset(
+    "ArgumentVector Target EnvironmentVariables Framework CondaDependenciesFile SparkDependenciesFile "
+    "PrepareEnvironment TrackedRun UseSampling DataSourceSettings DataSourceSubstitutions CondaFile "
+    "ManagedEnvironment Description".split()
+)
+_LATER_KEYS = frozenset("script arguments target framework environment communicator nodeCount history".split())
+
+# Of the later generation: what has no equivalent here, and the value that says nothing.
+_NOT_HERE: dict[str, tuple[object, str]] = {
+    "communicator": ("None", "one process on one machine"),
+    "nodeCount": (1, "one machine a run"),
+    "dataReferences": ({}, "nothing is mounted; put data into the shared folder or fetch it in the script"),
+    "data": ({}, "nothing is mounted; put data into the shared folder or fetch it in the script"),
+    "sourceDirectoryDataStore": (None, "the project is sent from the workspace"),
+    "amlcompute": (None, "the spec's `size` says which machine"),
+    "batchai": (None, "the spec's `size` says which machine"),
+    "containerInstance": (None, "the spec's `size` says which machine"),
+    "hdi": (None, "clusters are not provisioned"),
+    "mpi": (None, "one process on one machine"),
+    "tensorflow": (None, "one process on one machine"),
+}
+_USUAL: dict[str, dict[str, object]] = {
+    "amlcompute": {"vmSize": None, "vmPriority": None, "name": None},
+    "batchai": {"vmSize": None, "vmPriority": None, "name": None},
+    "containerInstance": {"region": None},
+    "hdi": {"yarnDeployMode": "cluster"},
+    "mpi": {"processCountPerNode": 1},
+    "tensorflow": {"workerCount": 1, "parameterServerCount": 1},
+}
+
+
+@dataclass(frozen=True)
+class Docker:
+    """The container that a file of the later generation asks for; the earlier one leaves that to the target."""
+
+    enabled: bool = False
+    base_image: str | None = None
+    gpu: bool = False
+    shared_volumes: bool = True
+    shm_size: str | None = None
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What the file says, defaults filled in."""
+
+    name: str
+    document: Document
+    is_later: bool
+    """Of the generation after the Workbench: Azure ML SDK v1, with lower-case keys."""
+    target: str | None
+    arguments: tuple[str, ...] = (SCRIPT,)
+    environment_variables: dict[str, str] = field(default_factory=dict)
+    framework: str = PYSPARK
+    says_framework: bool = False
+    conda_file: str = CONDA_FILE
+    says_conda_file: bool = False
+    spark_file: str | None = None
+    prepare_environment: bool = True
+    tracked_run: bool = True
+    script: str | None = None
+    user_managed: bool = False
+    """The target's own Python is used as it is: the conda file is not."""
+    docker: Docker | None = None
+
+    def place(self, *path: str) -> Span:
+        """Where a value stands, or the deepest key on the way to it."""
+        node: Node = self.document.root
+        for key in path:
+            if not isinstance(node, Mapping) or key not in node.items:
+                break
+            found = node.items[key]
+            node = node.keys[key] if found.start == found.end else found
+        if node is self.document.root:
+            return self.document.source.span(0, 0)
+        return self.document.span(node)
+
+
+def read_runconfig(name: str, document: Document) -> tuple[RunConfig, list[Diagnostic]]:
+    """What a file says, and what is wrong with it."""
+    diagnostics: list[Diagnostic] = []
+    fields = Fields(document.source, document.root, diagnostics)
+    keys = document.root.keys.keys()
+    if keys & _LATER_KEYS and not keys & KEYS:
+        return _read_later(name, document, fields), diagnostics
+    conda = fields.text("CondaDependenciesFile") or fields.text("CondaFile")
+    return RunConfig(
+        name=name,
+        document=document,
+        is_later=False,
+        target=fields.text("Target"),
+        arguments=fields.texts("ArgumentVector") or (SCRIPT,),
+        environment_variables=fields.variables("EnvironmentVariables"),
+        framework=_framework(fields, "Framework", PYSPARK),
+        says_framework=fields.says("Framework"),
+        conda_file=conda or CONDA_FILE,
+        says_conda_file=conda is not None,
+        spark_file=fields.text("SparkDependenciesFile"),
+        prepare_environment=fields.truth("PrepareEnvironment", default=True),
+        tracked_run=fields.truth("TrackedRun", default=True),
+    ), diagnostics
+
+
+def _read_later(name: str, document: Document, fields: Fields) -> RunConfig:
+    environment = fields.below("environment")
+    python, docker = environment.below("python"), environment.below("docker")
+    conda = python.text("condaDependenciesFile")
+    prepare = "autoPrepareEnvironment" if fields.says("autoPrepareEnvironment") else "prepareEnvironment"
+    return RunConfig(
+        name=name,
+        document=document,
+        is_later=True,
+        target=fields.text("target"),
+        arguments=(SCRIPT, *(fields.texts("arguments") or ())),
+        environment_variables=environment.variables("environmentVariables"),
+        # Unlike its predecessor, this generation runs Python if nobody says otherwise.
+        framework=_framework(fields, "framework", PYTHON),
+        says_framework=fields.says("framework"),
+        conda_file=conda or CONDA_FILE,
+        says_conda_file=conda is not None,
+        prepare_environment=fields.truth(prepare, default=True),
+        tracked_run=fields.below("history").truth("outputCollection", default=True),
+        script=fields.text("script"),
+        user_managed=python.truth("userManagedDependencies", default=False),
+        docker=Docker(
+            enabled=docker.truth("enabled", default=False),
+            base_image=docker.text("baseImage"),
+            gpu=docker.truth("gpuSupport", default=False),
+            shared_volumes=docker.truth("sharedVolumes", default=True),
+            shm_size=docker.text("shmSize"),
+        ),
+    )
+
+
+def without_equivalent(runconfig: RunConfig) -> Iterator[tuple[Span, str, str]]:
+    """What a file of the later generation asks for that cannot be had here: place, key, and what there is instead."""
+    if not runconfig.is_later:
+        return
+    root = runconfig.document.root
+    for key, (usual, instead) in _NOT_HERE.items():
+        if key not in root.items:
+            continue
+        value = data(root.items[key])
+        quiet = _USUAL.get(key)
+        if isinstance(value, dict) and quiet is not None:
+            says = any(value.get(name, unsaid) not in {unsaid, None} for name, unsaid in quiet.items())
+        else:
+            says = value not in (None, usual)
+        if says:
+            yield runconfig.place(key), key, instead
+
+
+def _framework(fields: Fields, key: str, default: str) -> str:
+    said = fields.text(key)
+    if said is None:
+        return default
+    known = {name.casefold(): name for name in FRAMEWORKS}
+    if said.strip().casefold() in known:
+        return known[said.strip().casefold()]
+    node = fields.node(key)
+    span = fields.source.span(node.start, node.end)
+    help_line = did_you_mean(said, FRAMEWORKS) or "it can be `Python` or `PySpark`"
+    fields.diagnostics.append(
+        Diagnostic(Code.UNKNOWN_VALUE, "unknown framework", span, f"there is no `{said}` here", help=help_line)
+    )
+    return default
