@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -79,7 +80,7 @@ def _bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressVie
     port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.ssh_public_key, settings.workspace)
     target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity)
     gpu = _wait_until_ready(reached, target, spec, progress, was_on=not outcome.plan.switches_on)
-    files = _write_target(settings, target)
+    files = _write_target(settings, replace(target, simulated=reached.cloud.simulated))
     return Brought(outcome.plan, target, gpu, files, outcome.lease_until, simulated=reached.cloud.simulated)
 
 

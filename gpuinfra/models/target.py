@@ -29,6 +29,8 @@ class Target:
     nvidia_docker: bool = True
     framework: str = "Python"
     conda_dependencies: str = "aml_config/conda_dependencies.yml"
+    simulated: bool = False
+    """Whether it is a machine of the embedded Azure."""
     said: frozenset[str] = frozenset()
     """The fields that were asked for by name: the target's files follow these. Others, save for how the machine is
     reached, are the user's own once the files are there."""
@@ -44,5 +46,6 @@ class Target:
             "username": self.username,
             "hostKey": self.host_key,
             "password": self.password,
+            "simulated": self.simulated or None,
         }
         return {key: value for key, value in found.items() if value is not None}

@@ -18,7 +18,7 @@ SHARE = "~/.azureml/share/"
 
 KEYS = frozenset(
     "type address username password baseDockerImage nvidiaDocker sharedVolumes nativeSharedDirectory pythonLocation "
-    "sparkSubmitLocation yarnDeployMode userManagedEnvironment cluster native hostKey privateKeyFile".split()
+    "sparkSubmitLocation yarnDeployMode userManagedEnvironment cluster native hostKey privateKeyFile simulated".split()
 )
 _PORT = re.compile(r"(?P<host>[^:\[\]]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 
@@ -46,6 +46,7 @@ class Compute:
     user_managed_environment: bool
     host_key: str | None
     private_key_file: str | None
+    simulated: bool
 
     @property
     def is_docker(self) -> bool:
@@ -81,6 +82,7 @@ def read_compute(name: str, document: Document) -> tuple[Compute, list[Diagnosti
         user_managed_environment=fields.truth("userManagedEnvironment", default=False),
         host_key=fields.text("hostKey"),
         private_key_file=fields.text("privateKeyFile"),
+        simulated=fields.truth("simulated", default=False),
     )
     if not 0 < port < 65536:
         place = fields.node("address")

@@ -105,6 +105,9 @@ def _compute_values(target: Target, found: Document) -> dict[str, Value]:
         "nvidia_docker": ("nvidiaDocker", target.nvidia_docker),
     }
     values |= {key: value for name, (key, value) in asked.items() if name in target.said}
+    # What is simulated says so; and a machine that is real is not called so because its predecessor was.
+    if target.simulated or found.value("simulated"):
+        values["simulated"] = target.simulated
     # An older name of the same type is as good.
     if OLDER_TYPES.get(str(found.value("type"))) == target.type:
         values.pop("type", None)
@@ -152,6 +155,8 @@ def compute_text(target: Target) -> str:
             "nvidiaDocker": target.nvidia_docker,
             "sharedVolumes": True,
         }
+    if target.simulated:
+        values["simulated"] = True
     return "".join(f"{key}: {written(value)}\n" for key, value in sorted(values.items()))
 
 
@@ -214,4 +219,5 @@ def _target(workspace: Path, project: Project, compute: Compute) -> Target:
         nvidia_docker=compute.nvidia_docker,
         framework=runconfig.framework if runconfig else PYTHON,
         conda_dependencies=runconfig.conda_file if runconfig else runconfig_file.CONDA_FILE,
+        simulated=compute.simulated,
     )

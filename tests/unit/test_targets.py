@@ -223,3 +223,14 @@ def test_the_password_of_others_is_not_taken_along(tmp_path: Path, folder: Path,
     assert target is not None
     assert target.password is None
     assert password not in repr(target)
+
+
+def test_a_simulated_machine_says_so_and_a_real_one_in_its_place_does_not(tmp_path: Path, folder: Path) -> None:
+    write_target(tmp_path, replace(TARGET, simulated=True))
+    file = folder / "my_dsvm.compute"
+    assert "simulated: true\n" in file.read_text()
+    found = find_target(tmp_path, "my_dsvm")
+    assert found is not None
+    assert found.simulated
+    write_target(tmp_path, TARGET)
+    assert "simulated: false\n" in file.read_text()
