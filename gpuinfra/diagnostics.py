@@ -114,6 +114,12 @@ class Code(StrEnum):
     NOT_READY = "not-ready"
     BAD_HOST_KEY = "bad-host-key"
     NO_SSH_PROGRAM = "no-ssh-program"
+    NO_SUCH_TARGET = "no-such-target"
+    NO_ANSWER = "no-answer"
+    UNKNOWN_HOST_KEY = "unknown-host-key"
+    OTHER_HOST_KEY = "other-host-key"
+    LOGIN_REFUSED = "login-refused"
+    UNFIT_MACHINE = "unfit-machine"
 
     # The embedded Azure.
     SANDBOX_NOT_INSTALLED = "sandbox-not-installed"

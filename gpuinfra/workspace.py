@@ -40,14 +40,19 @@ def state_folder(workspace: Path) -> Path:
 
 def write_text(path: Path, text: str, *, replace: bool) -> None:
     """Write a whole file or nothing. Without `replace` a file that is there raises FileExistsError."""
+    write_bytes(path, text.encode("utf-8"), replace=replace)
+
+
+def write_bytes(path: Path, content: bytes, *, replace: bool) -> None:
+    """The same for what is not text."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent)) from error
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         # A new file has the mode that the user's umask gives, not the private one of a temporary file.

@@ -41,6 +41,18 @@ def config_block(target: Target, known_hosts: Path) -> str:
     return "\n".join([f"Host {target.machine}", *(f"    {name} {value}" for name, value in settings.items())]) + "\n"
 
 
+def standalone_block(target: Target) -> str:
+    """A block that needs no other file: it brings the host key along, and no other key is taken."""
+    line = known_hosts_line(target)
+    # A command that OpenSSH runs itself, without a shell; neither names nor keys have anything in them to quote.
+    command = f"    KnownHostsCommand /bin/echo {line}\n"
+    return (
+        "# For ~/.ssh/config. An OpenSSH before 8.5, or one on Windows, has no KnownHostsCommand: leave it out, put\n"
+        "# the next line, without its #, into a file, and name that file after UserKnownHostsFile.\n"
+        f"# {line}\n{config_block(target, Path('/dev/null'))}{command}"
+    )
+
+
 def with_known_host(text: str, target: Target) -> str:
     """A known-hosts file in which the machine has one line, and everybody else what they had."""
     alias = host_alias(target)

@@ -14,6 +14,7 @@ class Entry(NamedTuple):
 
 SPECS = "Describe a machine"
 RUN = "Run machines"
+TARGETS = "Targets and projects"
 TRY = "Try it without an account"
 
 COMMANDS = (
@@ -26,5 +27,6 @@ COMMANDS = (
     Entry("down", RUN),
     Entry("status", RUN),
     Entry("ssh", RUN),
+    Entry("export", TARGETS),
     Entry("sandbox", TRY),
 )

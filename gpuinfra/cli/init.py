@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gpuinfra.cli.options import Settings, begin
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.cli.writing import write_file
 
 DEFAULT = "gpu.yaml"
 
@@ -28,12 +27,12 @@ def init(
 
     settings = begin(context)
     spec = _destination(settings, path)
-    _write(spec, read_template("starter.yaml"), settings)
+    write_file(spec, read_template("starter.yaml"), settings)
     written = [spec]
     schema = spec.with_name(SCHEMA_FILE)
     # A schema of ours can be made again at any time; a file that only has its name is somebody's work.
     if not schema.exists() or is_ours(schema):
-        _write(schema, schema_text(), settings, ours=True)
+        write_file(schema, schema_text(), settings, ours=True)
         written.append(schema)
     if settings.json:
         document.show({"files": [str(file) for file in written]})
@@ -47,24 +46,3 @@ def _destination(settings: Settings, path: Path | None) -> Path:
     if path is None:
         return find_workspace(settings.workspace) / DEFAULT
     return path / DEFAULT if path.is_dir() else path
-
-
-def _write(path: Path, text: str, settings: Settings, *, ours: bool = False) -> None:
-    from gpuinfra.workspace import write_text
-
-    replace = ours or settings.yes
-    if path.exists() and not replace and sys.stdin.isatty() and not settings.json:
-        replace = typer.confirm(f"{path} exists. Replace it?", err=True)
-    try:
-        write_text(path, text, replace=replace)
-    except FileExistsError:
-        diagnostic = Diagnostic(
-            Code.FILE_EXISTS,
-            "file exists",
-            note=f"`{path}` was left as it is",
-            help="give another path, or `--yes` to replace it",
-        )
-        raise Problem(diagnostic, exit_code=Exit.USAGE) from None
-    except OSError as error:
-        diagnostic = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=f"`{path}`: {error.strerror}")
-        raise Problem(diagnostic) from None

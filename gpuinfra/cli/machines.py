@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra.cli.options import Settings
-from gpuinfra.diagnostics import Exit, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.load.spec import Located
     from gpuinfra.models.spec import Spec
+    from gpuinfra.models.target import Target
     from gpuinfra.views.progress import ProgressView
     from provision.azure.cloud import AzureCloud
     from provision.azure.market import AzureMarket
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from provision.up import Bringing
     from provision.waiting.progress import Progress
 
+# To find a machine; nothing is made or changed.
+FIND_SECONDS = 120.0
 LOOPBACK_SOURCE = "127.0.0.1/32"
 
 
@@ -32,6 +35,109 @@ def load_specs(paths: Sequence[str]) -> list[Located]:
     if loaded.diagnostics:
         raise Problem(*loaded.diagnostics, exit_code=Exit.USAGE)
     return loaded.specs
+
+
+def spec_named(workspace: Path, name: str) -> Spec | None:
+    """The spec of a machine, by its name or its target's, if the workspace has one."""
+    from gpuinfra.load.files import load_paths
+    from gpuinfra.workspace import find_workspace
+
+    # Problems of other specs in the workspace are none of this machine's.
+    specs = [located.spec for located in load_paths([str(find_workspace(workspace))]).specs]
+    by_name = (spec for spec in specs if spec.name.casefold() == name.casefold())
+    return next(by_name, None) or next((spec for spec in specs if spec.target_name == name), None)
+
+
+def one_spec(settings: Settings, word: str) -> Spec:
+    """The one spec that a word means: a file that holds it, or the name of a machine."""
+    if not is_path(word):
+        if found := spec_named(settings.workspace, word):
+            return found
+        raise _no_spec(settings.workspace, word)
+    specs = [located.spec for located in load_specs([word])]
+    if len(specs) == 1:
+        return specs[0]
+    names = ", ".join(f"`{spec.name}`" for spec in specs)
+    raise Problem(
+        Diagnostic(
+            Code.USAGE,
+            "more than one machine",
+            note=f"`{word}` describes {names}",
+            help="give the name of one of them",
+        ),
+        exit_code=Exit.USAGE,
+    )
+
+
+def _no_spec(workspace: Path, name: str) -> Problem:
+    return Problem(
+        Diagnostic(
+            Code.NO_SPEC_FOUND,
+            "no spec found",
+            note=f"no spec below `{workspace}` describes a machine `{name}`",
+            help=f"`gpuinfra validate {workspace}` shows those that there are; or give the spec's file",
+        ),
+        exit_code=Exit.USAGE,
+    )
+
+
+def target_named(settings: Settings, name: str) -> Target:
+    """Where the machine of this name answers, as whom, and by which host key.
+
+    A machine is asked of Azure, which knows its state and its address of today; a target that is no machine of ours is
+    what its file says.
+    """
+    from gpuinfra.cli.access import open_cloud
+    from gpuinfra.workbench import targets
+    from gpuinfra.workspace import find_workspace
+    from provision.find import find_target
+    from provision.waiting.deadline import Deadline
+    from runner.identity import identity_of
+
+    spec = spec_named(settings.workspace, name)
+    if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):
+        return _with_address(attached)
+    identity = identity_of(spec.admin.ssh_public_key, settings.workspace) if spec else None
+    cloud = open_cloud(settings, spec.subscription if spec else None, deadline=Deadline.after(FIND_SECONDS))
+    machine = spec.name if spec else name
+    found = find_target(cloud, machine, ssh_port=cloud.clients.access.ssh_port, identity=identity)
+    return with_known_key(settings.workspace, found)
+
+
+def with_known_key(workspace: Path, target: Target) -> Target:
+    """A machine that was not made by `up` has no tag with its host key; where it was attached, the file has it."""
+    from gpuinfra.workbench import targets
+
+    if target.host_key:
+        return target
+    attached = targets.find_target(workspace, target.name)
+    return replace(target, host_key=attached.host_key) if attached else target
+
+
+def _with_address(target: Target) -> Target:
+    if target.address:
+        return target
+    raise Problem(
+        Diagnostic(
+            Code.USAGE,
+            "no machine to log in to",
+            note=f"the target `{target.name}` is of type `{target.type}`, and has no address",
+            help="`gpuinfra targets` lists the targets with their addresses",
+        ),
+        exit_code=Exit.USAGE,
+    )
+
+
+def bad_host_key(error: Exception) -> Problem:
+    """A machine whose tags do not say by which key it is known."""
+    return Problem(
+        Diagnostic(
+            Code.BAD_HOST_KEY,
+            "no valid host key",
+            note=str(error),
+            help="a machine that `gpuinfra up` did not make has no key of ours: `gpuinfra attach` meets it",
+        )
+    )
 
 
 @contextmanager
@@ -90,7 +196,7 @@ def bringing(reached: Reach, spec: Spec, progress: Progress, *, writes: bool) ->
         spec=spec,
         cloud=reached.cloud,
         market=reached.market,
-        sources=_sources(spec, simulated=reached.cloud.simulated),
+        sources=ssh_sources(spec, simulated=reached.cloud.simulated),
         public_key=read_public_key(spec.admin.ssh_public_key, workspace),
         progress=progress,
         journal=reached.journal(spec.name) if writes else Journal(None, spec.name, ""),
@@ -98,7 +204,7 @@ def bringing(reached: Reach, spec: Spec, progress: Progress, *, writes: bool) ->
     )
 
 
-def _sources(spec: Spec, *, simulated: bool) -> tuple[str, ...]:
+def ssh_sources(spec: Spec, *, simulated: bool) -> tuple[str, ...]:
     """Who may reach SSH; `auto` is whoever asks, which to a cloud on this computer is this computer."""
     from gpuinfra.models.addresses import AUTO
 
@@ -129,11 +235,16 @@ class Named:
     subscription: str | None = None
 
 
+def is_path(word: str) -> bool:
+    """Whether a word means a spec's file, or a folder of them, and not a machine's name."""
+    return word in {"-", "."} or Path(word).is_file() or word.endswith((".yaml", ".yml")) or "/" in word
+
+
 def named_machines(words: Sequence[str]) -> list[Named]:
     """A word that is a file, or looks like a path, is a spec; any other is a machine's name."""
     found: list[Named] = []
     for word in words:
-        if word in {"-", "."} or Path(word).is_file() or word.endswith((".yaml", ".yml")) or "/" in word:
+        if is_path(word):
             specs = (located.spec for located in load_specs([word]))
             found += [Named(spec.name, spec.group_name, spec.subscription) for spec in specs]
         else:

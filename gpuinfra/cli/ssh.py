@@ -14,14 +14,11 @@ from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from runner.ssh_files import SshFiles
 
 FOLDER = "~/.gpuinfra/ssh"
 INCLUDE = f"Include {FOLDER}/config"
-# To find the machine; nothing is made or changed.
-SECONDS = 120.0
 
 
 def ssh(
@@ -36,6 +33,7 @@ def ssh(
     ] = False,
 ) -> None:
     """Log in to a machine by OpenSSH, with the right key, port and host key; the exit code is OpenSSH's."""
+    from gpuinfra.cli.machines import bad_host_key, target_named
     from gpuinfra.views import document
     from runner import openssh
     from runner.connection import HostKeyInvalid
@@ -44,11 +42,11 @@ def ssh(
     settings = begin(context)
     if config and words:
         raise _usage("`--config` writes files and runs no command")
-    target, files = _find(settings, name), SshFiles(Path(FOLDER).expanduser())
+    target, files = target_named(settings, name), SshFiles(Path(FOLDER).expanduser())
     try:
         changed = files.configure(target) if config else files.remember(target)
     except HostKeyInvalid as error:
-        raise Problem(Diagnostic(Code.BAD_HOST_KEY, "no valid host key", note=str(error))) from error
+        raise bad_host_key(error) from error
     except OSError as error:
         note = f"`{error.filename or files.folder}`: {error.strerror}"
         raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from error
@@ -60,27 +58,6 @@ def ssh(
         document.show({"name": target.machine, "target": target.as_json(), "command": command})
     else:
         _hand_over(command)
-
-
-def _find(settings: Settings, name: str) -> Target:
-    from gpuinfra.cli.access import open_cloud
-    from provision.find import find_target
-    from provision.waiting.deadline import Deadline
-    from runner.identity import identity_of
-
-    spec = _spec_named(settings.workspace, name)
-    identity = identity_of(spec.admin.ssh_public_key, settings.workspace) if spec else None
-    cloud = open_cloud(settings, spec.subscription if spec else None, deadline=Deadline.after(SECONDS))
-    return find_target(cloud, name, ssh_port=cloud.clients.access.ssh_port, identity=identity)
-
-
-def _spec_named(workspace: Path, name: str) -> Spec | None:
-    from gpuinfra.load.files import load_paths
-    from gpuinfra.workspace import find_workspace
-
-    # Other people's problems in the workspace are none of a login's.
-    specs = load_paths([str(find_workspace(workspace))]).specs
-    return next((located.spec for located in specs if located.spec.name.casefold() == name.casefold()), None)
 
 
 def _show_config(settings: Settings, target: Target, files: SshFiles, changed: list[Path]) -> None:

@@ -58,7 +58,7 @@ def up(
 
 
 def _bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView) -> Brought:
-    from gpuinfra.cli.machines import bringing, explained, reach
+    from gpuinfra.cli.machines import bringing, explained, reach, with_known_key
     from gpuinfra.models.brought import Brought
     from gpuinfra.workbench.targets import check_files
     from gpuinfra.workspace import find_workspace
@@ -79,6 +79,7 @@ def _bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressVie
 
     port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.ssh_public_key, settings.workspace)
     target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity)
+    target = with_known_key(settings.workspace, target)
     gpu = _wait_until_ready(reached, target, spec, progress, was_on=not outcome.plan.switches_on)
     files = _write_target(settings, replace(target, simulated=reached.cloud.simulated))
     return Brought(outcome.plan, target, gpu, files, outcome.lease_until, simulated=reached.cloud.simulated)

@@ -25,6 +25,7 @@ from sandbox.kernel.faults import AFTER, BEFORE, HOLDS, request_error
 from sandbox.web.authority import Authority
 from sandbox.web.authorization import check_permission
 from sandbox.web.control import Control
+from sandbox.web.json_text import read_json
 from sandbox.web.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -168,13 +169,9 @@ async def _body(request: Request) -> Any:
     if not content.strip():
         return None
     try:
-        return json.loads(content.decode("utf-8-sig"), parse_constant=_refuse_constant)
+        return read_json(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise invalid_content(f"The request content was invalid and could not be deserialized: '{error}'.") from None
-
-
-def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not JSON")
 
 
 def _resource_of(path: str) -> str:

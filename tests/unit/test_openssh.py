@@ -9,7 +9,15 @@ from gpuinfra.models.target import Target
 from runner.connection import HostKeyInvalid
 from runner.host_key import HostKey
 from runner.identity import identity_of
-from runner.openssh import command, config_block, includes, known_hosts_line, with_config_block, with_known_host
+from runner.openssh import (
+    command,
+    config_block,
+    includes,
+    known_hosts_line,
+    standalone_block,
+    with_config_block,
+    with_known_host,
+)
 
 # From `ssh-keygen -lf`.
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
@@ -73,6 +81,13 @@ def test_odd_paths_are_quoted(path: str, quoted: str) -> None:
     assert f"IdentityFile={quoted}" in line
     assert f"UserKnownHostsFile={quoted}" in line
     assert f"    IdentityFile {quoted}\n" in config_block(replace(TARGET, identity=path), KNOWN)
+
+
+def test_a_block_that_needs_no_other_file() -> None:
+    block = standalone_block(TARGET)
+    assert f"# {known_hosts_line(TARGET)}\n{config_block(TARGET, Path('/dev/null'))}" in block
+    assert block.endswith(f"    KnownHostsCommand /bin/echo gpuinfra-my-dsvm {KEY}\n")
+    assert "gpuinfra/ssh" not in block
 
 
 def test_a_block_for_the_configuration() -> None:

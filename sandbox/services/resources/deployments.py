@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from sandbox.kernel.call import Answer, Call
@@ -204,7 +205,8 @@ def _plan(call: Call, group: Resource) -> Plan:
 
 def scope_of(cloud: Cloud, group: Resource, name: str) -> Scope:
     """What a template in a group can refer to."""
-    return Scope(cloud.subscription, cloud.tenant, group.body, name, {})
+    now = datetime.fromtimestamp(cloud.now, UTC)
+    return Scope(cloud.subscription, cloud.tenant, group.body, name, {}, now=now)
 
 
 def _body(call: Call, deployment_id: str, name: str, plan: Plan, state: str) -> dict[str, Any]:

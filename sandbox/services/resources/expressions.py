@@ -8,9 +8,11 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from sandbox.kernel.ids import parse_id
+from sandbox.services.resources.dates import DEFAULT_FORMAT, format_moment, read_duration, read_moment
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?[0-9]{1,18})|(?P<name>[A-Za-z_]\w*)|(?P<mark>[()\[\],.]))"
@@ -24,7 +26,10 @@ class TemplateError(Exception):
 
 @dataclass(frozen=True)
 class Scope:
-    """What an expression can refer to. `reference` is there only where resources exist already: in outputs."""
+    """What an expression can refer to.
+
+    `reference` is there only where resources exist already: in outputs. `now` is there only in defaults of parameters.
+    """
 
     subscription: str
     tenant: str
@@ -33,6 +38,7 @@ class Scope:
     parameters: Mapping[str, Any]
     variables: Mapping[str, Any] = field(default_factory=dict)
     reference: Callable[[str, bool], Any] | None = None
+    now: datetime | None = None
 
 
 def evaluate(value: Any, scope: Scope) -> Any:
@@ -47,10 +53,11 @@ def evaluate(value: Any, scope: Scope) -> Any:
 
 
 def _evaluate_text(text: str, scope: Scope) -> Any:
-    if text.startswith("[["):
-        return text[1:]
+    # A bracket that is not closed at the end begins no expression, so there is nothing to escape.
     if not (text.startswith("[") and text.endswith("]")):
         return text
+    if text.startswith("[["):
+        return text[1:]
     reader = _Reader(text, scope)
     value = reader.expression()
     reader.end()
@@ -179,7 +186,7 @@ def call_function(name: str, arguments: list[Any], scope: Scope) -> Any:
         )
     try:
         return function(scope, *arguments)
-    except (TypeError, ValueError, IndexError, AttributeError, StopIteration):
+    except (TypeError, ValueError, OverflowError, IndexError, AttributeError, StopIteration):
         raise TemplateError(
             f"Unable to evaluate template language function '{name}': its arguments are not valid. Please see "
             "https://aka.ms/arm-functions for usage details."
@@ -276,6 +283,19 @@ def _reference(scope: Scope, what: str, api_version: str = "", full: str = "") -
     return scope.reference(what, full.lower() == "full")
 
 
+def _utc_now(scope: Scope, pattern: str = DEFAULT_FORMAT) -> str:
+    if scope.now is None:
+        raise TemplateError(
+            "The template function 'utcNow' is not expected at this location. Please see "
+            "https://aka.ms/arm-functions for usage details."
+        )
+    return format_moment(scope.now, _text(pattern))
+
+
+def _date_time_add(_: Scope, base: str, duration: str, pattern: str = "") -> str:
+    return format_moment(read_moment(_text(base)) + read_duration(_text(duration)), _text(pattern))
+
+
 def _if(_: Scope, condition: bool, when: Any, otherwise: Any) -> Any:
     if not isinstance(condition, bool):
         raise TypeError(condition)
@@ -285,6 +305,7 @@ def _if(_: Scope, condition: bool, when: Any, otherwise: Any) -> Any:
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "base64": lambda _, text: base64.b64encode(_text(text).encode()).decode(),
     "concat": _concat,
+    "datetimeadd": _date_time_add,
     "deployment": lambda scope: {"name": scope.deployment},
     "equals": lambda _, one, other: one == other,
     "false": lambda _: False,
@@ -306,5 +327,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "toupper": lambda _, text: _text(text).upper(),
     "true": lambda _: True,
     "uniquestring": _unique_string,
+    "utcnow": _utc_now,
     "variables": lambda scope, name: _named(scope.variables, name, "variable"),
 }

@@ -60,7 +60,7 @@ def make_plan(template: dict[str, Any], given: dict[str, Any], scope: Scope) -> 
     """Work a template out. Raises ArmError with code InvalidTemplate where that is impossible."""
     try:
         values, shown, secrets = _parameters(section(template, "parameters"), given, scope)
-        scope = replace(scope, parameters=values)
+        scope = replace(scope, parameters=values, now=None)
         variables = evaluate(section(template, "variables"), replace(scope, variables={}))
         scope = replace(scope, variables=variables)
         _check_head(template)

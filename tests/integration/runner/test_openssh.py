@@ -149,7 +149,7 @@ def test_what_is_no_text_is_kept(shared: SshServer, tmp_path: Path) -> None:
 def gpuinfra(target: Target, home: Path, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     kept = {name: os.environ[name] for name in ("PATH", "COVERAGE_PROCESS_START") if name in os.environ}
     return subprocess.run(
-        [sys.executable, "-c", STAND_IN, json.dumps(asdict(target)), *words],
+        [sys.executable, "-c", STAND_IN, json.dumps(asdict(target), default=list), *words],
         cwd=home,
         env={**kept, "HOME": str(home), "PYTHONPATH": str(Path(__file__).parents[3]), **variables},
         capture_output=True,

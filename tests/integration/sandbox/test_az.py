@@ -1,21 +1,13 @@
 """The real `az` program against the embedded Azure."""
 
-import json
-import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.az import Az
 from tests.integration.sandbox.conftest import Sandbox
-from tests.real import missing
-
-ROOT = Path(__file__).parents[3]
-PROGRAM = ROOT / ".venv-az" / "bin" / "az"
-
-Az = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -27,44 +19,13 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def az(cloud: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Az:
-    """Run `az` logged in to the sandbox; what it prints as data."""
-    if not PROGRAM.exists():
-        missing("no az program in .venv-az: scripts/azure-cli installs it")
+    """`az` logged in to the sandbox."""
     folder = tmp_path_factory.mktemp("az-home")
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(folder),
-        "AZURE_CONFIG_DIR": str(folder / "azure"),
-        "REQUESTS_CA_BUNDLE": str(cloud.server.authority_file),
-        "AZURE_CORE_INSTANCE_DISCOVERY": "false",
-        "AZURE_CORE_COLLECT_TELEMETRY": "false",
-        "AZURE_CORE_ONLY_SHOW_ERRORS": "true",
-        "AZURE_EXTENSION_USE_DYNAMIC_INSTALL": "no",
-    }
-
-    def run(*words: str, fails: str | None = None) -> Any:
-        done = subprocess.run(
-            [PROGRAM, *words, "--output", "json"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=110,
-            check=False,
-        )
-        if fails is not None:
-            assert done.returncode != 0
-            assert fails in done.stderr
-            return None
-        assert done.returncode == 0, f"az {' '.join(words)}\n{done.stderr}"
-        return json.loads(done.stdout) if done.stdout.strip() else None
-
+    program = Az(folder, endpoint=cloud.endpoint, authority_file=str(cloud.server.authority_file))
     setting = cloud.server.cloud.store.setting
-    run("cloud", "register", "-n", "Sandbox", "--endpoint-resource-manager", cloud.endpoint)
-    run("cloud", "set", "-n", "Sandbox")
-    login = ("--service-principal", "-u", setting("client-id"), "-p", setting("client-secret"), "-t", setting("tenant"))
-    (subscription,) = run("login", *login)
+    subscription = program.login(tenant=setting("tenant"), client=setting("client-id"), secret=setting("client-secret"))
     assert subscription["id"] == cloud.subscription
-    return run
+    return program
 
 
 def test_groups(az: Az) -> None:

@@ -1,6 +1,7 @@
 """Deployments of templates: order, expressions, outputs, failures, and what must never be shown."""
 
 import json
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -348,3 +349,73 @@ def test_a_group_with_a_machine_goes_machine_first(sandbox: Sandbox) -> None:
     assert seen[-1] == set()
     assert sandbox.control("GET", "bill")["machines"][0]["powerState"] == "deleted"
     assert not sandbox.resource.resource_groups.check_existence(place.group)
+
+
+# Dates
+
+
+def test_a_deployment_knows_the_time_by_the_sandbox_clock(deployments: Deployments) -> None:
+    deployments.sandbox.control("POST", "clock", {"advance": 40 * 86400})
+    now = {"type": "string", "defaultValue": "[utcNow('u')]"}
+    plain = {"type": "string", "defaultValue": "[utcNow()]"}
+    later = {"type": "string", "defaultValue": "[dateTimeAdd(utcNow('u'), '-P1DT1S', 's')]"}
+    until = "[dateTimeAdd(parameters('now'), 'P1DT2H3M4S', 'yyyy-MM-ddTHH:mm:ssZ')]"
+    content = template(
+        parameters={"now": now, "plain": plain, "later": later},
+        variables={"until": until},
+        outputs={
+            "until": {"type": "string", "value": "[variables('until')]"},
+            "time": {"type": "string", "value": "[dateTimeAdd('20261116T235901Z', 'PT59S', 'HHmm:00')]"},
+        },
+    )
+    assert deployments.put(content)[0] == 201
+    properties = deployments.get()["properties"]
+    moment = datetime.fromisoformat(properties["parameters"]["now"]["value"])
+    status = deployments.sandbox.control("GET", "status")
+    assert abs(moment.timestamp() - status["now"]) < 60
+    assert properties["parameters"]["plain"]["value"] == f"{moment:%Y%m%dT%H%M%SZ}"
+    assert properties["parameters"]["later"]["value"] == f"{moment - timedelta(days=1, seconds=1):%Y-%m-%dT%H:%M:%S}"
+    assert datetime.fromisoformat(properties["outputs"]["until"]["value"]) == moment + timedelta(days=1, seconds=7384)
+    assert properties["outputs"]["time"]["value"] == "0000:00"
+    assert deployments.put(content, now="2026-11-16T08:00:00Z")[0] == 200
+    assert deployments.get()["properties"]["outputs"]["until"]["value"] == "2026-11-17T10:03:04Z"
+
+
+def test_the_time_is_known_in_defaults_of_parameters_alone(deployments: Deployments) -> None:
+    for section in ({"variables": {"now": "[utcNow()]"}}, {"resources": [network("[utcNow()]")]}):
+        code, message = deployments.error({**template(), **section})
+        assert code == "InvalidTemplate"
+        assert "'utcNow' is not expected at this location" in message
+    deployments.put(template(outputs={"now": {"type": "string", "value": "[utcNow()]"}}))
+    assert deployments.state() == "Failed"
+
+
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [
+        ("dateTimeAdd('2026-11-16T08:00:00Z', '4h', 'u')", "InvalidTemplate"),
+        ("dateTimeAdd('2026-11-16T08:00:00Z', 'P', 'u')", "InvalidTemplate"),
+        ("dateTimeAdd('2026-11-16T08:00:00Z', 'PT', 'u')", "InvalidTemplate"),
+        ("dateTimeAdd('2026-11-16T08:00:00Z', 'P1DT', 'u')", "InvalidTemplate"),
+        ("dateTimeAdd('2026-11-16T08:00:00Z', 'P99999999999D', 'u')", "InvalidTemplate"),
+        ("dateTimeAdd('9999-12-31T08:00:00Z', 'P1D', 'u')", "InvalidTemplate"),
+        ("dateTimeAdd('soon', 'PT4H', 'u')", "InvalidTemplate"),
+        ("dateTimeAdd(7, 'PT4H', 'u')", "InvalidTemplate"),
+        ("dateTimeAdd('2026-11-16T08:00:00Z')", "InvalidTemplate"),
+        ("dateTimeAdd('2026-11-16T08:00:00Z', 'P1Y', 'u')", "NotInSandbox"),
+        ("dateTimeAdd('2026-11-16T08:00:00Z', 'PT4H')", "NotInSandbox"),
+        ("dateTimeAdd('2026-11-16T08:00:00Z', 'PT4H', 'R')", "NotInSandbox"),
+        ("dateTimeAdd('2026-11-16T08:00:00Z', 'PT4H', 'yyyy-M-d')", "NotInSandbox"),
+        ("dateTimeAdd('2026-11-16T08:00:00Z', 'PT4H', 'hh:mm tt')", "NotInSandbox"),
+    ],
+)
+def test_what_is_no_date_is_refused(deployments: Deployments, expression: str, code: str) -> None:
+    assert deployments.error(template(variables={"x": f"[{expression}]"}))[0] == code
+
+
+def test_a_bracket_is_escaped_only_where_it_is_closed(deployments: Deployments) -> None:
+    texts = {"both": "[[a]", "half": "[a", "two": "[[a", "in": "a[b]"}
+    deployments.put(template(outputs={name: {"type": "string", "value": text} for name, text in texts.items()}))
+    outputs = deployments.get()["properties"]["outputs"]
+    shown = {name: output["value"] for name, output in outputs.items()}
+    assert shown == {"both": "[a]", "half": "[a", "two": "[[a", "in": "a[b]"}

@@ -1,0 +1,39 @@
+"""Files that commands write where the user says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from gpuinfra.cli.options import Settings
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+
+def write_file(path: Path, content: str | bytes, settings: Settings, *, ours: bool = False) -> None:
+    """Write a whole file. One that is there is replaced where it is `ours`, by `--yes`, or when a terminal says so."""
+    from gpuinfra.workspace import write_bytes
+
+    if path.exists() and not path.is_file():
+        # A device would become a plain file for everybody.
+        raise _unwritable(path, "there is something else than a file")
+    replace = ours or settings.yes
+    if path.exists() and not replace and sys.stdin.isatty() and not settings.json:
+        replace = typer.confirm(f"{path} exists. Replace it?", err=True)
+    try:
+        write_bytes(path, content.encode("utf-8") if isinstance(content, str) else content, replace=replace)
+    except FileExistsError:
+        diagnostic = Diagnostic(
+            Code.FILE_EXISTS,
+            "file exists",
+            note=f"`{path}` was left as it is",
+            help="give another path, or `--yes` to replace it",
+        )
+        raise Problem(diagnostic, exit_code=Exit.USAGE) from None
+    except OSError as error:
+        raise _unwritable(path, str(error.strerror)) from None
+
+
+def _unwritable(path: Path, reason: str) -> Problem:
+    return Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=f"`{path}`: {reason}"))

@@ -1,0 +1,202 @@
+"""A machine as an ARM template: the bodies that `up` sends, with what only the deployment can know left to it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpuinfra.models.candidate import Candidate
+from gpuinfra.models.images import ALIASES
+from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
+from gpuinfra.models.spec import Spec
+from provision import tags
+from provision.names import name_of
+from provision.resources import MODULES, NEEDS
+from provision.setting import HostKey, Lease, Setting
+
+SCHEMA = "https://schema.management.azure.com/schemas/2019-04-01/deploymentTemplate.json#"
+API_VERSIONS = {
+    Kind.SECURITY: "2024-05-01",
+    Kind.NETWORK: "2024-05-01",
+    Kind.ADDRESS: "2024-05-01",
+    Kind.INTERFACE: "2024-05-01",
+    Kind.MACHINE: "2024-07-01",
+    Kind.SCHEDULE: "2018-09-15",
+}
+"""The kinds that a template has: the group is there before it, and the disk comes with the machine."""
+
+_MOMENT = "yyyy-MM-ddTHH:mm:ssZ"
+_WHOLE_MINUTE = "yyyy-MM-ddTHH:mm:00Z"
+_TIME_OF_DAY = "HHmm"
+# Whose template it will be is not known. No id of anybody's has this in it.
+_SUBSCRIPTION = "{subscription}"
+
+
+class Expression(str):
+    """Text that ARM works out. All other text that looks like it is escaped."""
+
+    __slots__ = ()
+
+
+def make_template(spec: Spec, sources: tuple[str, ...], public_key: str) -> dict[str, Any]:
+    """The template of a machine. `sources` may reach SSH, with `auto` made an address.
+
+    There is no secret in it, so no host key: the machine makes its own.
+    """
+    setting = _setting(spec, sources, public_key)
+    wanted = [MODULES[kind].desired(setting) for kind in MODULES if kind in API_VERSIONS]
+    address = _resource_id(ARM_TYPES[Kind.ADDRESS], name_of(Kind.ADDRESS, spec.name))
+    return {
+        "$schema": SCHEMA,
+        "contentVersion": "1.0.0.0",
+        "metadata": {"description": f"The machine {spec.name}, for resource group {spec.group_name}."},
+        "parameters": _parameters(spec),
+        "variables": _variables(spec.lifecycle.lease),
+        "resources": [_declared(setting, resource) for resource in wanted],
+        "outputs": {"address": {"type": "string", "value": f"[reference({address}).ipAddress]"}},
+    }
+
+
+def notes(spec: Spec) -> Iterator[str]:
+    """What a template cannot say, and whoever deploys it has to know."""
+    if not _lease(spec).is_daily:
+        yield "a lease of a day or more is beyond Azure's own daily schedule: nothing in Azure ends this machine"
+    if spec.power == "deallocated":
+        yield "the spec wants the machine off, and a template can only make one that is on"
+    if spec.image not in ALIASES:
+        yield f"if {spec.image} is sold under a plan, add that to the machine as `plan`: only Azure knows it"
+
+
+def _setting(spec: Spec, sources: tuple[str, ...], public_key: str) -> Setting:
+    zone = _parameter("zone") if spec.zones else None
+    return Setting(
+        spec=spec,
+        candidate=Candidate(_parameter("location"), _parameter("vmSize"), zone),
+        subscription=_SUBSCRIPTION,
+        sources=sources,
+        public_key=public_key,
+        host_key=HostKey("", ""),
+        lease=_lease(spec),
+        ready=Expression("[variables('onSince')]"),
+    )
+
+
+def _lease(spec: Spec) -> Lease:
+    # Only how long it is matters: the deployment works out its moments.
+    since = datetime(2000, 1, 1, tzinfo=UTC)
+    return Lease(since, since + spec.lifecycle.lease)
+
+
+# What the deployment works out
+
+
+def _parameter(name: str) -> Expression:
+    return Expression(f"[parameters('{name}')]")
+
+
+def _parameters(spec: Spec) -> dict[str, Any]:
+    """Every candidate of the spec can be chosen; the first is the default."""
+    found = {
+        "location": _choice(spec.regions, "The region."),
+        "vmSize": _choice(spec.candidate_sizes, "The machine's size."),
+        "now": {
+            "type": "string",
+            # ARM knows the time only here, and reads what `u` writes.
+            "defaultValue": "[utcNow('u')]",
+            "metadata": {"description": "When the machine is switched on: its lease begins."},
+        },
+    }
+    return {**found, "zone": _choice(spec.zones, "The availability zone.")} if spec.zones else found
+
+
+def _choice(values: tuple[str, ...], description: str) -> dict[str, Any]:
+    return {
+        "type": "string",
+        "defaultValue": values[0],
+        "allowedValues": list(values),
+        "metadata": {"description": description},
+    }
+
+
+def _variables(lease: timedelta) -> dict[str, str]:
+    """The moments of the lease, rounded up to a whole minute as `lifecycle.lease` does."""
+    rounded_up = lease + timedelta(seconds=59)
+    return {
+        "onSince": _later(timedelta(), _MOMENT),
+        "leaseUntil": _later(rounded_up, _WHOLE_MINUTE),
+        "stopsAt": _later(rounded_up, _TIME_OF_DAY),
+    }
+
+
+def _later(length: timedelta, pattern: str) -> str:
+    return f"[dateTimeAdd(parameters('now'), '{_iso(length)}', '{pattern}')]"
+
+
+def _iso(length: timedelta) -> str:
+    """ISO 8601, as in P1DT4H0M59S."""
+    minutes, seconds = divmod(length.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days = f"{length.days}D" if length.days else ""
+    return f"P{days}T{hours}H{minutes}M{seconds}S"
+
+
+# Resources
+
+
+def _declared(setting: Setting, resource: Resource) -> dict[str, Any]:
+    """A resource in the template. What is secret of it (`resource.secrets`) stays out."""
+    kind = resource.ref.kind
+    needed = [setting.ref(each) for each in NEEDS[kind] if each in API_VERSIONS]
+    return {
+        "type": ARM_TYPES[kind],
+        "apiVersion": API_VERSIONS[kind],
+        "name": resource.ref.name,
+        "dependsOn": [f"[{_resource_id(ARM_TYPES[ref.kind], ref.name)}]" for ref in needed],
+        **_written(_deferred(kind, resource.body), setting),
+    }
+
+
+def _deferred(kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
+    """The body with its moments left to the deployment, and without the key that the machine will not have."""
+    if kind is Kind.MACHINE:
+        own = {name: value for name, value in body["tags"].items() if name != tags.HOST_KEY}
+        moments = {
+            tags.ON_SINCE: Expression("[variables('onSince')]"),
+            tags.LEASE_UNTIL: Expression("[variables('leaseUntil')]"),
+        }
+        return {**body, "tags": {**own, **moments}}
+    if kind is Kind.SCHEDULE:
+        time = {"time": Expression("[variables('stopsAt')]")}
+        return {**body, "properties": {**body["properties"], "dailyRecurrence": time}}
+    return body
+
+
+def _written(value: Any, setting: Setting) -> Any:
+    """A JSON value as a template has it: our ids by reference, and nothing taken for an expression that is none."""
+    if isinstance(value, dict):
+        return {_written(name, setting): _written(item, setting) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_written(item, setting) for item in value]
+    if isinstance(value, str) and not isinstance(value, Expression):
+        return _reference(value, setting) or _escaped(value)
+    return value
+
+
+def _reference(text: str, setting: Setting) -> str | None:
+    """An id of a part of the machine, whatever subscription and group the template is deployed to."""
+    group = f"{setting.id(Kind.GROUP)}/providers/"
+    if not text.startswith(group):
+        return None
+    namespace, *pairs = text.removeprefix(group).split("/")
+    return f"[{_resource_id('/'.join([namespace, *pairs[::2]]), *pairs[1::2])}]"
+
+
+def _resource_id(kind: str, *names: str) -> str:
+    words = ", ".join(f"'{word}'" for word in (kind, *names))
+    return f"resourceId({words})"
+
+
+def _escaped(text: str) -> str:
+    # ARM takes for an expression what begins and ends with a bracket; where only one is there, nothing is to escape.
+    return f"[{text}" if text.startswith("[") and text.endswith("]") else text

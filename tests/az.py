@@ -1,0 +1,53 @@
+"""The real `az` program, logged in to an embedded Azure."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.real import missing
+
+PROGRAM = Path(__file__).parents[1] / ".venv-az" / "bin" / "az"
+
+
+class Az:
+    """Runs `az` with a home of its own; what it prints as data."""
+
+    def __init__(self, folder: Path, *, endpoint: str, authority_file: str) -> None:
+        if not PROGRAM.exists():
+            missing("no az program in .venv-az: scripts/azure-cli installs it")
+        self._environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "AZURE_CONFIG_DIR": str(folder / "azure"),
+            "REQUESTS_CA_BUNDLE": authority_file,
+            "AZURE_CORE_INSTANCE_DISCOVERY": "false",
+            "AZURE_CORE_COLLECT_TELEMETRY": "false",
+            "AZURE_CORE_ONLY_SHOW_ERRORS": "true",
+            "AZURE_EXTENSION_USE_DYNAMIC_INSTALL": "no",
+        }
+        self("cloud", "register", "-n", "Sandbox", "--endpoint-resource-manager", endpoint)
+        self("cloud", "set", "-n", "Sandbox")
+
+    def login(self, *, tenant: str, client: str, secret: str) -> Any:
+        """Log in as a service principal; the one subscription."""
+        (subscription,) = self("login", "--service-principal", "-u", client, "-p", secret, "-t", tenant)
+        return subscription
+
+    def __call__(self, *words: str, fails: str | None = None) -> Any:
+        """It succeeds, or `fails` with a message that has these words in it."""
+        done = subprocess.run(
+            [PROGRAM, *words, "--output", "json"],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        if fails is not None:
+            assert done.returncode != 0
+            assert fails in done.stderr
+            return None
+        assert done.returncode == 0, f"az {' '.join(words)}\n{done.stderr}"
+        return json.loads(done.stdout) if done.stdout.strip() else None

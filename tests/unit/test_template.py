@@ -1,0 +1,156 @@
+"""A machine as an ARM template, worked out by the engine of the embedded Azure: it is what `up` would have sent."""
+
+import copy
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gpuinfra.models.candidate import Candidate
+from gpuinfra.models.resource import ARM_TYPES, Kind
+from gpuinfra.models.spec import Spec
+from provision import tags
+from provision.lifecycle import lease
+from provision.market.candidates import candidates
+from provision.resources import MODULES, NEEDS
+from provision.template import API_VERSIONS, make_template, notes
+from sandbox.services.resources.expressions import Scope
+from sandbox.services.resources.template import Planned, make_plan
+from tests.unit.provision_help import KEY, LARGE, NAME, NOW, SMALL, SUBSCRIPTION, ref, setting, spec
+
+SOURCES = ("203.0.113.7/32", "198.51.100.0/24")
+ID = re.compile(r"/subscriptions/|/providers/|resourceGroups")
+
+
+def exported(wanted: Spec | None = None) -> dict[str, Any]:
+    return make_template(wanted or spec(), SOURCES, KEY)
+
+
+def resource(template: dict[str, Any], kind: Kind) -> dict[str, Any]:
+    (found,) = [each for each in template["resources"] if each["type"] == ARM_TYPES[kind]]
+    return dict(found)
+
+
+def deployed(wanted: Spec, moment: datetime = NOW, **parameters: str) -> dict[Kind, Planned]:
+    """What a deployment at this moment asks the providers for."""
+    group = {"id": ref(Kind.GROUP, wanted.group_name).id(SUBSCRIPTION), "name": wanted.group_name}
+    scope = Scope(SUBSCRIPTION, "tenant", group, "export", {}, now=moment)
+    given = {name: {"value": value} for name, value in parameters.items()}
+    # By way of text, as a file goes.
+    planned = make_plan(json.loads(json.dumps(exported(wanted))), given, scope).resources
+    kinds = {name.casefold(): kind for kind, name in ARM_TYPES.items()}
+    return {kinds[each.type.casefold()]: each for each in planned}
+
+
+def by_up(wanted: Spec, now: datetime, candidate: Candidate) -> dict[Kind, dict[str, Any]]:
+    """What `up` sends at this moment for a machine that it sees to be there; secrets left out."""
+    ready = f"{now:%Y-%m-%dT%H:%M:%SZ}"
+    given = setting(wanted, candidate=candidate, sources=SOURCES, lease=lease.decide(wanted, None, now), ready=ready)
+    bodies = {kind: copy.deepcopy(module.desired(given).body) for kind, module in MODULES.items()}
+    del bodies[Kind.MACHINE]["tags"][tags.HOST_KEY]
+    return {kind: body for kind, body in bodies.items() if kind not in {Kind.GROUP, Kind.DISK}}
+
+
+SPECS = {
+    "plain": spec(),
+    "spot": spec(priority="spot", spot={"max_price": 0.3}),
+    "zones": spec(zones=("2", "3"), regions=("eastus", "westeurope"), sizes=(SMALL, LARGE)),
+    "two days": spec(lifecycle={"lease": timedelta(days=2)}),
+    "odd length": spec(lifecycle={"lease": timedelta(hours=23, minutes=59)}),
+    "a day": spec(lifecycle={"lease": timedelta(days=1, hours=5, minutes=7)}),
+    "odd tags": spec(tags={"a": "[x]", "[b]": "[[y]", "c": "[", "d": "]", "e": "[half", "f": "[[half", "g": "it's"}),
+    "long name": spec(name="m" * 60),
+}
+MOMENTS = [
+    NOW,
+    NOW + timedelta(seconds=1),
+    NOW + timedelta(seconds=59, microseconds=999_999),
+    NOW + timedelta(microseconds=1),
+    datetime(2026, 12, 31, 19, 59, 30, tzinfo=UTC),
+    datetime(2028, 2, 28, 23, 0, 0, 500_000, tzinfo=UTC),
+]
+
+
+@pytest.mark.parametrize("now", MOMENTS)
+@pytest.mark.parametrize("name", SPECS)
+def test_a_deployment_asks_for_what_up_would(name: str, now: datetime) -> None:
+    wanted = SPECS[name]
+    made = deployed(wanted, now)
+    assert {kind: each.body for kind, each in made.items()} == by_up(wanted, now, candidates(wanted)[0])
+    assert {each.name for each in made.values()} == {ref(kind, name=wanted.name).name for kind in made}
+
+
+def test_any_candidate_can_be_chosen_and_no_other() -> None:
+    wanted = SPECS["zones"]
+    for candidate in candidates(wanted):
+        chosen = {"location": candidate.region, "vmSize": candidate.size, "zone": str(candidate.zone)}
+        made = deployed(wanted, NOW, **chosen)
+        assert {kind: each.body for kind, each in made.items()} == by_up(wanted, NOW, candidate)
+    parameters = exported(wanted)["parameters"]
+    assert parameters["location"]["allowedValues"] == ["eastus", "westeurope"]
+    assert parameters["vmSize"]["allowedValues"] == [SMALL, LARGE]
+    assert parameters["zone"]["allowedValues"] == ["2", "3"]
+    assert "zone" not in exported()["parameters"]
+
+
+@pytest.mark.parametrize("given", ["2026-11-16T08:00:30Z", "2026-11-16 08:00:30Z", "20261116T080030Z"])
+def test_the_moment_can_be_given(given: str) -> None:
+    machine = deployed(spec(), now=given)[Kind.MACHINE].body
+    assert machine["tags"][tags.ON_SINCE] == "2026-11-16T08:00:30Z"
+    assert machine["tags"][tags.LEASE_UNTIL] == "2026-11-16T12:01:00Z"
+
+
+def test_the_shape() -> None:
+    template = exported()
+    assert template["$schema"].endswith("/2019-04-01/deploymentTemplate.json#")
+    assert template["contentVersion"] == "1.0.0.0"
+    assert [each["type"] for each in template["resources"]] == [ARM_TYPES[kind] for kind in API_VERSIONS]
+    assert set(API_VERSIONS) == set(MODULES) - {Kind.GROUP, Kind.DISK}
+    assert template["parameters"]["now"]["defaultValue"] == "[utcNow('u')]"
+    assert json.dumps(template).count("utcNow") == 1, "ARM knows the time in defaults of parameters only"
+
+
+def test_every_resource_waits_for_what_it_needs() -> None:
+    template = exported()
+    for kind in API_VERSIONS:
+        needed = [each for each in NEEDS[kind] if each is not Kind.GROUP]
+        wanted = [f"[resourceId('{ARM_TYPES[each]}', '{ref(each).name}')]" for each in needed]
+        assert resource(template, kind)["dependsOn"] == wanted
+
+
+def test_no_id_is_left_of_anybodys_subscription() -> None:
+    text = json.dumps({**exported(), "metadata": None})
+    assert not ID.search(text)
+    assert "{subscription}" not in text
+    assert f"[resourceId('Microsoft.Network/virtualNetworks/subnets', '{NAME}-network', 'machines')]" in text
+
+
+def test_there_is_no_secret_and_no_host_key() -> None:
+    template = exported()
+    machine = resource(template, Kind.MACHINE)
+    assert "customData" not in json.dumps(template)
+    assert "PRIVATE KEY" not in json.dumps(template)
+    assert tags.HOST_KEY not in machine["tags"]
+    assert machine["properties"]["osProfile"]["linuxConfiguration"]["ssh"]["publicKeys"][0]["keyData"] == KEY
+
+
+def test_text_that_looks_like_an_expression_is_escaped() -> None:
+    found = resource(exported(SPECS["odd tags"]), Kind.NETWORK)["tags"]
+    assert found.pop(tags.NAME) == NAME
+    assert found == {"a": "[[x]", "[[b]": "[[[y]", "c": "[", "d": "]", "e": "[half", "f": "[[half", "g": "it's"}
+
+
+def test_a_lease_always_has_an_end_or_it_is_said() -> None:
+    assert resource(exported(), Kind.SCHEDULE)["properties"]["status"] == "Enabled"
+    assert list(notes(spec())) == []
+    long = SPECS["two days"]
+    assert resource(exported(long), Kind.SCHEDULE)["properties"]["status"] == "Disabled"
+    (note,) = notes(long)
+    assert "nothing in Azure ends this machine" in note
+
+
+def test_what_a_template_cannot_say_is_said() -> None:
+    assert ["off" in note for note in notes(spec(power="deallocated"))] == [True]
+    assert ["plan" in note for note in notes(spec(image="seller:offer:sku:latest"))] == [True]
