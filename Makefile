@@ -32,7 +32,7 @@ format: .venv/.dev ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 cases: .venv/.dev ## write the expected output of every case file anew, to be read in `git diff`
-	$(BIN)/pytest -q tests/unit/test_spec_cases.py --update-cases
+	$(BIN)/pytest -q tests/unit/test_spec_cases.py tests/unit/test_target_files.py tests/unit/test_lint_cases.py tests/unit/test_lint_shared.py --update-cases
 
 bench: .venv/.dev ## measurements, each a ratio of two things timed in one run
 	$(BIN)/python -m bench

@@ -121,6 +121,23 @@ class Code(StrEnum):
     LOGIN_REFUSED = "login-refused"
     UNFIT_MACHINE = "unfit-machine"
 
+    # A project's files, as `lint` reads them.
+    NO_PROJECT_FOUND = "no-project-found"
+    FILE_CHANGED = "file-changed"
+    PYSPARK_BY_DEFAULT = "pyspark-by-default"
+    NO_SPARK = "no-spark"
+    GPU_NOT_PASSED_ON = "gpu-not-passed-on"
+    NO_CUDA = "no-cuda"
+    CPU_ONLY_PACKAGE = "cpu-only-package"
+    BAD_REQUIREMENT = "bad-requirement"
+    WRONG_PLATFORM = "wrong-platform"
+    WRONG_PYTHON = "wrong-python"
+    MISSING_FILE = "missing-file"
+    UNKNOWN_TARGET = "unknown-target"
+    MIXED_IMAGES = "mixed-images"
+    PLACEHOLDER = "placeholder"
+    PLAIN_SECRET = "plain-secret"  # noqa: S105 the name of a problem, not a secret
+
     # The embedded Azure.
     SANDBOX_NOT_INSTALLED = "sandbox-not-installed"
     SANDBOX_NOT_RUNNING = "sandbox-not-running"

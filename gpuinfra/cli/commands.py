@@ -10,6 +10,8 @@ class Entry(NamedTuple):
 
     name: str
     panel: str
+    module: str | None = None
+    """What module and function are called where a command's name is none that Python takes."""
 
 
 SPECS = "Describe a machine"
@@ -28,5 +30,7 @@ COMMANDS = (
     Entry("status", RUN),
     Entry("ssh", RUN),
     Entry("export", TARGETS),
+    Entry("import", TARGETS, "import_project"),
+    Entry("lint", TARGETS),
     Entry("sandbox", TRY),
 )

@@ -40,13 +40,13 @@ class FrontDoor(Group):
         if entry is None:
             return None
         if cmd_name not in self.commands:
-            self.commands[cmd_name] = load_command(entry.name, entry.panel)
+            self.commands[cmd_name] = load_command(*entry)
         return self.commands[cmd_name]
 
 
-def load_command(name: str, panel: str) -> Any:
+def load_command(name: str, panel: str, module: str | None = None) -> Any:
     """Import a command and make it ready to run."""
-    found = getattr(import_module(f"gpuinfra.cli.{name}"), name)
+    found = getattr(import_module(f"gpuinfra.cli.{module or name}"), module or name)
     if not isinstance(found, typer.Typer):
         app = typer.Typer(add_completion=False)
         app.command(name)(found)

@@ -21,6 +21,8 @@ from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence, data, read
 # What a plain text can be made of and stand anywhere, in a flow collection too; all else is quoted.
 _PLAIN = re.compile(r"[A-Za-z0-9_./~$\\(+](?:[A-Za-z0-9_./~$\\()*+=@;%^ -]|:(?=[^\s,\[\]{}]))*")
 _LINE_BREAK = re.compile(r"\r\n|\n|\r")
+_ALIAS = re.compile(r"\s*:\s*(\*[^\s,\[\]{}]+)")
+_REMARK = re.compile(r"[ \t]+#[^\r\n]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,15 @@ class Document:
             return (self._adding(key, value),)
         if isinstance(node, Scalar) and node.value == value and type(node.value) is type(value):
             return ()
+        if alias := self._alias(key):
+            return (Edit(alias.start(1), alias.end(1), written(value)),)
         if isinstance(node, Scalar) or self.source.text[node.start : node.start + 1] in {"[", "{"}:
             return (self.replacing(node, value),)
         # A block begins on a line of its own; its new value stands beside the key.
         colon = self.source.text.index(":", self.root.keys[key].end)
-        return (Edit(colon + 1, node.end, f" {written(value)}"),)
+        if "#" in self.source.text[colon : node.start]:
+            raise EditError(f"a comment behind `{key}` of {self.source.name} would be lost")
+        return (Edit(colon + 1, self._visible_end(node), f" {written(value)}"),)
 
     def replacing(self, node: Node, value: Value) -> Edit:
         """What puts a value in a node's place, quoted as it was."""
@@ -80,7 +86,7 @@ class Document:
         text = written(value, old[:1])
         if node.start == node.end and self.source.text[node.start - 1 : node.start] not in {" ", ""}:
             text = f" {text}"
-        return Edit(node.start, node.end, text)
+        return Edit(node.start, self._visible_end(node), text)
 
     def edited(self, edits: Iterable[Edit]) -> Document:
         """The document after all of these; they must not overlap. What is no YAML any more is refused."""
@@ -90,11 +96,12 @@ class Document:
                 raise EditError(f"two changes at {self.source.position(edit.start)} of {self.source.name}")
             text += [self.source.text[end : edit.start], edit.text]
             end = edit.end
-        source = Source(self.source.name, "".join([*text, self.source.text[end:]]))
+        content = "".join([*text, self.source.text[end:]]).encode("utf-8", "surrogatepass")
         try:
-            return _document(source, marked=self.marked)
+            # The mark is what decoding drops, whether the file has one or not.
+            return _document(decode(self.source.name, codecs.BOM_UTF8 + content), marked=self.marked)
         except Problem as problem:
-            raise EditError(f"{source.name} would be no YAML any more: {problem}") from problem
+            raise EditError(f"{self.source.name} would be no YAML any more: {problem}") from problem
 
     def with_values(self, **values: Value) -> Document:
         """The document with top-level keys set, and all others as they were."""
@@ -112,18 +119,39 @@ class Document:
             return Edit(root.end - 1, root.end - 1, f"{written(key)}: {written(value)}")
         last = max(root.items, key=lambda each: root.keys[each].start)
         name = root.keys[last]
-        place = max(name.end, root.items[last].end)
+        alias = self._alias(last)
+        place = alias.end(1) if alias else max(name.end, self._before_break(root.items[last].end))
         entry = f"{written(key, text[name.start])}: {written(value, text[name.start])}"
         line_start = self._line_start(name.start)
         indent = text[line_start : name.start]
         if text[root.start : root.start + 1] == "{":
-            comma = re.match(r"\s*,", text[place:])
-            place += comma.end() if comma else 0
-            gap = f"{self._line_break(line_start)}{indent}" if not indent.strip() else " "
-            return Edit(place, place, f"{'' if comma else ','}{gap}{entry}")
-        # A block of text ends where the next line begins.
-        place = self._line_end(place - 1 if text[place - 1] in "\r\n" else place)
+            return self._adding_to_flow(place, line_start, indent, entry)
+        place = self._line_end(place)
         return Edit(place, place, f"{self._line_break(line_start)}{indent}{entry}")
+
+    def _adding_to_flow(self, place: int, line_start: int, indent: str, entry: str) -> Edit:
+        text = self.source.text
+        comma = re.compile(r"\s*,").match(text, place)
+        start = comma.end() if comma else place
+        # What is remarked on the last entry stays behind it.
+        remark = _REMARK.match(text, start)
+        gap = f"{self._line_break(line_start)}{re.sub('[^ ]', ' ', indent)}" if remark or not indent.strip() else " "
+        said = f"{'' if comma else ','}{remark[0] if remark else ''}"
+        return Edit(start, remark.end() if remark else start, f"{said}{gap}{entry}")
+
+    def _alias(self, key: str) -> re.Match[str] | None:
+        """The `*name` that is a key's value. Its node is the one that the name stands for, further up."""
+        name = self.root.keys[key]
+        return _ALIAS.match(self.source.text, name.end) if self.root.items[key].start < name.start else None
+
+    def _visible_end(self, node: Node) -> int:
+        """A block of text ends where the next thing begins; what is seen of it, with its last character."""
+        return node.start + len(self.source.text[node.start : node.end].rstrip("\r\n"))
+
+    def _before_break(self, place: int) -> int:
+        """The end of the line before, where this is the beginning of one."""
+        found = (ending for ending in ("\r\n", "\n", "\r") if self.source.text.endswith(ending, 0, place))
+        return place - len(next(found, ""))
 
     def _line_start(self, place: int) -> int:
         return place - (self.source.position(place)[1] - 1)
@@ -182,7 +210,15 @@ def written(value: Value, quote: str = "") -> str:
         return "'{}'".format(value.replace("'", "''"))
     if quote != '"' and _PLAIN.fullmatch(value) and not value.endswith(" ") and _is_text(value):
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return re.sub(r"[^ -~]", _escaped, json.dumps(value, ensure_ascii=False))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """A character that nobody can see, or that ends a line, as an escape."""
+    character = found[0]
+    if character.isprintable():
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
 
 
 def _is_text(value: str) -> bool:

@@ -19,6 +19,8 @@ _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 # Keys of these names do not belong in a spec, which is just when a diagnostic shows their line.
 SECRET_NAME = r"(?i:(?:password|passwd|passphrase|secret|token|credential)s?)"  # noqa: S105 a pattern, not a secret
 _SECRET = re.compile(rf"({SECRET_NAME}[\"']?\s*[:=]\s*)\S.*")
+# The signature of a shared access link of Azure Storage is all that it takes to use it.
+_SIGNATURE = re.compile(r"([?&]sig=)[^&#\s\"']+", re.IGNORECASE)
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
 
@@ -51,7 +53,8 @@ class Source:
         end = self._line_starts[number] if number < len(self._line_starts) else len(self.text)
         if any(secret.start() < end and start < secret.end() for secret in self._private_keys):
             return ""
-        return _SECRET.sub(r"\1***", self.text[start:end].rstrip("\r\n"))
+        line = _SIGNATURE.sub(r"\1***", self.text[start:end].rstrip("\r\n"))
+        return _SECRET.sub(r"\1***", line)
 
     @cached_property
     def _private_keys(self) -> list[re.Match[str]]:

@@ -20,7 +20,7 @@ KEYS = frozenset(
     "type address username password baseDockerImage nvidiaDocker sharedVolumes nativeSharedDirectory pythonLocation "
     "sparkSubmitLocation yarnDeployMode userManagedEnvironment cluster native hostKey privateKeyFile simulated".split()
 )
-_PORT = re.compile(r"(?P<host>[^:\[\]]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+_ADDRESS = re.compile(r"(?P<host>[^:\[\]]+|\[[^\[\]]+\])(?::(?P<port>[0-9]{1,9}))?")
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ def read_compute(name: str, document: Document) -> tuple[Compute, list[Diagnosti
 def split_address(address: str | None) -> tuple[str | None, int]:
     """`host:5022` as host and port. An IPv6 address with a port stands in brackets."""
     stripped = _stripped(address)
-    found = _PORT.fullmatch(stripped or "")
-    return (found["host"].strip("[]"), int(found["port"])) if found else (stripped, 22)
+    found = _ADDRESS.fullmatch(stripped or "")
+    return (found["host"].strip("[]"), int(found["port"] or 22)) if found else (stripped, 22)
 
 
 def joined_address(address: str, port: int) -> str:
@@ -106,8 +106,10 @@ def joined_address(address: str, port: int) -> str:
 
 
 def _type(fields: Fields, *, has_address: bool) -> str:
-    said = (fields.text("type") or "").strip()
-    if said:
+    text = fields.text("type")
+    if text is None and fields.says("type"):
+        return ""  # something else than text, which has its diagnostic by now
+    if said := (text or "").strip():
         known = OLDER_TYPES.get(said.casefold(), said.casefold())
         if known in TYPES:
             return known

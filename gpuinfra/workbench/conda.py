@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.load.document import Document
@@ -14,12 +14,13 @@ from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence
 from gpuinfra.workbench.fields import Fields
 
 _CONDA = re.compile(
-    r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)\s*(?P<version>(?:[=<>!~ ].*)?)", re.DOTALL
+    r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)\s*(?P<version>(?:[=<>!~ \[].*)?)", re.DOTALL
 )
 _PIP = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?P<extras>\[[^\]]*\])?\s*(?P<version>[^;@]*)(?:;.*)?", re.DOTALL
 )
 _NAMED_URL = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@\s*(?P<url>\S+).*", re.DOTALL)
+_ARCHIVES = (".whl", ".tar.gz", ".zip", ".tar.bz2", ".conda")
 _URL = re.compile(r"(?:[a-z+]+://|git\+)", re.IGNORECASE)
 
 
@@ -47,7 +48,7 @@ class Package:
     @property
     def file(self) -> str | None:
         """The last part of the address, without query: a wheel says in it what it is for."""
-        return unquote(urlsplit(self.url).path.rsplit("/", 1)[-1]) if self.url else None
+        return _file_of(self.url) if self.url else None
 
     @property
     def is_local(self) -> bool:
@@ -84,8 +85,9 @@ class Conda:
     def python(self) -> tuple[int, int] | None:
         """The version of Python that it asks for, if it says one."""
         package = self.package("python", by=By.CONDA)
-        found = re.match(r"[=~<>! ]*(\d+)\.(\d+)", package.version) if package else None
-        return (int(found[1]), int(found[2])) if found and package and package.version[:1] in "= " else None
+        # `=3.5`, `==3.5` and ` 3.5` are that one; `>=3.5` is any of many.
+        found = re.match(r"[= ]*(\d{1,3})\.(\d{1,3})", package.version) if package else None
+        return (int(found[1]), int(found[2])) if found else None
 
 
 def read_conda(path: str, document: Document) -> tuple[Conda, list[Diagnostic]]:
@@ -119,7 +121,7 @@ def parse(node: Scalar, by: By) -> Package | None:
     text = node.text.strip()
     if by is By.PIP and (named := _NAMED_URL.fullmatch(text)):
         return Package(text, node, by, normal(named["name"]), "", named["url"])
-    if _URL.match(text) or text.startswith((".", "/")) or text.lower().endswith((".whl", ".tar.gz", ".zip")):
+    if _URL.match(text) or text.startswith((".", "/")) or text.lower().endswith(_ARCHIVES):
         return Package(text, node, by, _name_of(text), "", text)
     found = (_CONDA if by is By.CONDA else _PIP).fullmatch(text)
     return Package(text, node, by, normal(found["name"]), found["version"].strip()) if found else None
@@ -131,10 +133,16 @@ def normal(name: str) -> str:
 
 
 def _name_of(url: str) -> str:
-    """The package in a wheel's or an archive's name."""
-    file = unquote(urlsplit(url).path.rsplit("/", 1)[-1])
-    found = re.match(r"(?P<name>[A-Za-z0-9._-]+?)-\d", file)
+    """The package in a wheel's or an archive's name, or what is said of a repository."""
+    if egg := re.search(r"#(?:.*&)?egg=(?P<name>[A-Za-z0-9._-]+)", url):
+        return normal(egg["name"])
+    found = re.match(r"(?P<name>[A-Za-z0-9._-]+?)-\d", _file_of(url))
     return normal(found["name"]) if found else ""
+
+
+def _file_of(url: str) -> str:
+    """The last part of an address or of a path, on whatever system it was written."""
+    return unquote(re.split(r"[?#;\s]", url, maxsplit=1)[0].replace("\\", "/").rsplit("/", 1)[-1])
 
 
 def _items(fields: Fields, node: Node | None) -> Iterator[tuple[By, Scalar]]:

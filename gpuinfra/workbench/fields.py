@@ -54,7 +54,7 @@ class Fields:
         if node is None:
             return None
         if isinstance(node, Sequence) and all(isinstance(item, Scalar) for item in node.items):
-            return tuple(item.text for item in node.items if isinstance(item, Scalar))
+            return tuple(item.text for item in node.items if isinstance(item, Scalar) and item.value is not None)
         self._complain(key, node, "a list of texts")
         return None
 
@@ -64,7 +64,8 @@ class Fields:
         if node is None:
             return {}
         if isinstance(node, Mapping) and all(isinstance(item, Scalar) for item in node.items.values()):
-            return {name: item.text for name, item in node.items.items() if isinstance(item, Scalar)}
+            found = {name: item for name, item in node.items.items() if isinstance(item, Scalar)}
+            return {name: item.text for name, item in found.items() if item.value is not None}
         self._complain(key, node, "a mapping of names to texts")
         return {}
 

@@ -34,6 +34,8 @@ class Project:
     runconfigs: dict[str, RunConfig] = field(default_factory=dict)
     condas: dict[str, Conda] = field(default_factory=dict)
     """By path, relative to the project."""
+    sparks: dict[str, Document] = field(default_factory=dict)
+    """What Spark is to have, by path. Nothing in it has an equivalent here, so nothing more is read of it."""
     unreadable: set[str] = field(default_factory=set)
     """Paths, relative to the project, of files that are there and cannot be read."""
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -44,13 +46,13 @@ class Project:
 
     def conda_of(self, runconfig: RunConfig) -> Conda | None:
         """The environment of a run configuration, if its file is there."""
-        return self.condas.get(_plain(runconfig.conda_file))
+        return self.condas.get(plain_path(runconfig.conda_file))
 
 
 def find_projects(folder: Path) -> Iterator[Path]:
     """Every folder at and below this one that is a project; `aml_config` itself belongs to the one above."""
-    if folder.name in _FOLDERS and _has_files(folder):
-        yield folder.parent
+    if folder.absolute().name in _FOLDERS and _has_files(folder):
+        yield folder.parent if folder.name else folder / ".."
         return
     for current, subfolders, _ in os.walk(folder):
         subfolders[:] = sorted(
@@ -72,6 +74,9 @@ def load_project(root: Path) -> Project:
                 _take(project, path, project.runconfigs, file.stem, read_runconfig)
     for path in _conda_paths(project):
         _take(project, path, project.condas, path, read_conda)
+    for path in sorted({plain_path(each.spark_file) for each in project.runconfigs.values() if each.spark_file}):
+        if file_within(root, path):
+            _take(project, path, project.sparks, path, lambda _, document: (document, []))
     return project
 
 
@@ -105,18 +110,29 @@ def read_file(file: Path) -> Document:
 
 def _conda_paths(project: Project) -> list[str]:
     """Environments that run configurations name, and those that stand beside them."""
-    named = {_plain(each.conda_file) for each in project.runconfigs.values() if not each.user_managed}
+    named = {plain_path(each.conda_file) for each in project.runconfigs.values() if not each.user_managed}
     for folder in _FOLDERS:
         named |= {
             f"{folder}/{file.name}"
             for file in _files(project.root / folder)
             if file.suffix in {".yml", ".yaml"} and ("conda" in file.stem.lower() or file.stem == "environment")
         }
-    inside = (path for path in named | {CONDA_FILE} if not Path(path).is_absolute() and ".." not in Path(path).parts)
-    return sorted(path for path in inside if (project.root / path).is_file())
+    return sorted(path for path in named | {CONDA_FILE} if file_within(project.root, path))
 
 
-def _plain(path: str) -> str:
+def file_within(root: Path, path: str) -> Path | None:
+    """The file that a path in one of these files means; None where there is none, or not in the project."""
+    plain = Path(plain_path(path))
+    if plain.is_absolute() or ".." in plain.parts:
+        return None
+    try:
+        return root / plain if (root / plain).is_file() else None
+    except (OSError, ValueError):
+        # A name that no system takes; so there is no such file.
+        return None
+
+
+def plain_path(path: str) -> str:
     """A path as this system writes it: many of these files come from Windows."""
     return Path(path.strip().replace("\\", "/")).as_posix()
 

@@ -157,13 +157,15 @@ def without_equivalent(runconfig: RunConfig) -> Iterator[tuple[Span, str, str]]:
     if not runconfig.is_later:
         return
     root = runconfig.document.root
+    alone = runconfig.document.value("communicator") in (None, "None")
     for key, (usual, instead) in _NOT_HERE.items():
-        if key not in root.items:
+        # How many processes there are counts only where they talk to each other.
+        if key not in root.items or (alone and key in {"mpi", "tensorflow"}):
             continue
         value = data(root.items[key])
         quiet = _USUAL.get(key)
         if isinstance(value, dict) and quiet is not None:
-            says = any(value.get(name, unsaid) not in {unsaid, None} for name, unsaid in quiet.items())
+            says = any(value.get(name, unsaid) not in (unsaid, None) for name, unsaid in quiet.items())
         else:
             says = value not in (None, usual)
         if says:

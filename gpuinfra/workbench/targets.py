@@ -47,7 +47,7 @@ def write_target(workspace: Path, target: Target) -> list[Path]:
     compute, runconfig = _paths(workspace, target.name)
     changes = [
         (compute, _change(compute, compute_text(target), lambda found: _compute_values(target, found))),
-        (runconfig, _change(runconfig, runconfig_text(target), lambda _: _runconfig_values(target))),
+        (runconfig, _change(runconfig, runconfig_text(target), lambda found: _runconfig_values(target, found))),
     ]
     changed = [(path, text) for path, text in changes if text is not None]
     for path, text in changed:
@@ -114,7 +114,9 @@ def _compute_values(target: Target, found: Document) -> dict[str, Value]:
     return values
 
 
-def _runconfig_values(target: Target) -> dict[str, Value]:
+def _runconfig_values(target: Target, found: Document) -> dict[str, Value]:
+    if runconfig_file.read_runconfig(target.name, found)[0].is_later:
+        return {}  # it says these in other words, and is not to say them twice
     asked: dict[str, tuple[str, Value]] = {
         "framework": ("Framework", target.framework),
         "conda_dependencies": ("CondaDependenciesFile", target.conda_dependencies),
@@ -204,7 +206,7 @@ def nearest_target(workspace: Path, name: str) -> str | None:
 
 def _target(workspace: Path, project: Project, compute: Compute) -> Target:
     runconfig = project.runconfigs.get(compute.name)
-    identity = Path(compute.private_key_file).expanduser() if compute.private_key_file else None
+    identity = _to_home(compute.private_key_file)
     return Target(
         name=compute.name,
         machine=compute.name,
@@ -221,3 +223,10 @@ def _target(workspace: Path, project: Project, compute: Compute) -> Target:
         conda_dependencies=runconfig.conda_file if runconfig else runconfig_file.CONDA_FILE,
         simulated=compute.simulated,
     )
+
+
+def _to_home(path: str | None) -> Path | None:
+    try:
+        return Path(path).expanduser() if path else None
+    except RuntimeError:  # `~somebody` who is not known here
+        return None

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 SPEC_CASES = Path(__file__).parent / "spec"
+LINT_CASES = Path(__file__).parent / "lint"
 
 _REPEAT = re.compile(rb"# case: repeat the last line ([0-9]+) times\n")
 
@@ -11,6 +12,11 @@ _REPEAT = re.compile(rb"# case: repeat the last line ([0-9]+) times\n")
 def spec_cases(kind: str) -> list[Path]:
     """The case files of a kind, `good` or `bad`."""
     return sorted((SPEC_CASES / kind).glob("*.yaml"))
+
+
+def lint_cases(kind: str) -> list[Path]:
+    """The folders of a kind, `good` or `bad`; each has a project, and what is expected of it where that is anything."""
+    return sorted(folder for folder in (LINT_CASES / kind).iterdir() if (folder / "project").is_dir())
 
 
 def content(case: Path) -> bytes:

@@ -24,7 +24,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "gpuinfra.diagnostics",
         ),
     ),
-    "gpuinfra.views": ("gpuinfra.lint", "gpuinfra.workbench", "gpuinfra.load", "gpuinfra.models", "gpuinfra.diagnostics"),
+    "gpuinfra.views": (
+        "gpuinfra.lint",
+        "gpuinfra.workbench",
+        "gpuinfra.load",
+        "gpuinfra.models",
+        "gpuinfra.diagnostics",
+    ),
     "provision": (
         *("gpuinfra.workspace", "gpuinfra.load", "templates", "gpuinfra.models"),
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
@@ -39,7 +45,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
     "gpuinfra.workbench": (
-        *("gpuinfra.workspace", "gpuinfra.load", "gpuinfra.models"),
+        *("gpuinfra.workspace", "gpuinfra.load", "templates", "gpuinfra.models"),
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
     "gpuinfra.workspace": ("gpuinfra.models", "gpuinfra.diagnostics"),

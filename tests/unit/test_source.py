@@ -28,6 +28,9 @@ def test_other_line_separators_are_not_lines() -> None:
         ("  clientSecret : 'hunter2'", "  clientSecret : ***"),
         ('{"AZURE_TOKEN": "hunter2", a: b}', '{"AZURE_TOKEN": ***'),
         ("name: my-dsvm", "name: my-dsvm"),
+        ("- https://a.example/b.whl?sv=1&sig=hunter2%3D&sp=r", "- https://a.example/b.whl?sv=1&sig=***&sp=r"),
+        ("- 'https://a.example/b.whl?sig=hunter2' # why", "- 'https://a.example/b.whl?sig=***' # why"),
+        ("sig=1", "sig=1"),
     ],
 )
 def test_a_secret_is_not_shown(line: str, shown: str) -> None:

@@ -234,3 +234,19 @@ def test_a_simulated_machine_says_so_and_a_real_one_in_its_place_does_not(tmp_pa
     assert found.simulated
     write_target(tmp_path, TARGET)
     assert "simulated: false\n" in file.read_text()
+
+
+def test_a_run_configuration_of_the_later_generation_is_not_made_to_speak_two_languages(
+    tmp_path: Path, folder: Path
+) -> None:
+    later = "script: train.py\ntarget: my_dsvm\nframework: Python\n"
+    (folder / "my_dsvm.runconfig").write_text(later)
+    write_target(tmp_path, replace(TARGET, said=frozenset({"framework", "conda_dependencies"})))
+    assert (folder / "my_dsvm.runconfig").read_text() == later
+
+
+def test_a_key_in_the_home_of_somebody_unknown_is_none(tmp_path: Path, folder: Path) -> None:
+    (folder / "old.compute").write_text("type: remote\naddress: a\nprivateKeyFile: ~nobody-here/key\n")
+    target = find_target(tmp_path, "old")
+    assert target is not None
+    assert target.identity is None

@@ -22,7 +22,8 @@ from typing import Any, TextIO
 IMPORTED = """
     azure.identity azure.mgmt.compute azure.mgmt.network azure.mgmt.resource.resources
     gpuinfra.cli.access gpuinfra.cli.down gpuinfra.cli.machines gpuinfra.cli.plan gpuinfra.cli.sandbox_access
-    gpuinfra.cli.status gpuinfra.cli.up gpuinfra.load.files gpuinfra.log gpuinfra.models.brought gpuinfra.workbench.targets
+    gpuinfra.cli.status gpuinfra.cli.up gpuinfra.load.files gpuinfra.log gpuinfra.models.brought
+    gpuinfra.workbench.targets
     gpuinfra.views.diagnostics gpuinfra.views.document gpuinfra.views.plan gpuinfra.views.progress
     gpuinfra.views.receipt gpuinfra.views.sandbox gpuinfra.views.up gpuinfra.workspace
     provision.azure.cloud provision.azure.market provision.down provision.find provision.up

@@ -1,0 +1,110 @@
+"""Which TensorFlow a line asks for, and whether that one can use a GPU on Linux.
+
+- PyPI: `tensorflow` before 1.15 is for the CPU, 1.15.0 for both, 1.15.2 and 2.0 for the CPU again, from 2.1 for both:
+  https://github.com/tensorflow/tensorflow/issues/36347. From 2.0 on they are wheels that only pip 19 or later takes.
+- Anaconda: `tensorflow` 1 is for the CPU unless `tensorflow-gpu` chooses the other build:
+  https://github.com/AnacondaRecipes/tensorflow_recipes. Of later ones the channel decides: nothing is said about them.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from gpuinfra.workbench.conda import By
+
+_RELEASES = tuple(
+    Version(release)
+    for release in (
+        "1.0.1 1.1.0 1.2.1 1.3.0 1.4.1 1.5.1 1.6.0 1.7.1 1.8.0 1.9.0 1.10.1 1.11.0 1.12.3 1.13.2 1.14.0 1.15.0 1.15.5 "
+        "2.0.4 2.1.4 2.2.3 2.3.4 2.4.4 2.5.3 2.6.5 2.7.4 2.8.4 2.9.3 2.10.1 2.11.1 2.12.1 2.13.1 2.14.1 2.15.1 2.16.2"
+    ).split()
+)
+# The last one for a version of Python, where that is before 2.1 or in doubt.
+_LAST = {
+    (3, 3): Version("1.12.3"),
+    (3, 4): Version("1.13.2"),
+    (3, 5): Version("2.3.4"),
+}
+CONDA_VERSION = re.compile(r"[= ]*(?P<major>[0-9*]+)(?:\.[0-9.]+)?\.?\*?(?:[= ]+(?P<build>[^=, ]+))?")
+"""`=1.12`, `==1.8.0`, `=1.12.*`, `1.12`, each perhaps with a build, as in `=1.12=mkl_py36`."""
+# What `tensorflow-gpu` of PyPI was made with: https://www.tensorflow.org/install/source#gpu. Anaconda's brings its own.
+_CUDA = ((Version("1.5"), (8, 0)), (Version("1.13"), (9, 0)), (Version("2.1"), (10, 0)))
+# Anaconda built no TensorFlow 2 for these.
+_ANACONDA_1 = {(2, 7), (3, 4), (3, 5)}
+
+
+class Gpu(Enum):
+    """Whether a GPU can be used."""
+
+    YES = "yes"
+    NO = "no"
+    DEPENDS = "depends"
+    """By pip before version 19 it is one for the CPU."""
+
+
+def gpu_of(version: str, by: By, python: tuple[int, int] | None) -> Gpu:
+    """Whether the `tensorflow` of this line can use a GPU. What is not known counts as yes."""
+    if by is By.CONDA:
+        return _gpu_by_conda(version, python)
+    specifiers = _specifiers(version)
+    newest = _newest(specifiers, python) if specifiers is not None else None
+    if newest is None:
+        return Gpu.YES
+    if is_for_cpu(newest):
+        return Gpu.NO
+    # Python 3.5 came with a pip that takes none of the newer wheels.
+    return Gpu.DEPENDS if python == (3, 5) and specifiers is not None and specifiers.contains("1.14.0") else Gpu.YES
+
+
+def is_for_cpu(version: Version) -> bool:
+    """Whether `tensorflow` of PyPI in this version has no GPU code."""
+    if version.release[:2] == (1, 15):
+        return version.micro >= 2
+    return version.release[:2] < (1, 15) or version.release[:2] == (2, 0)
+
+
+def cuda_for(version: Version) -> tuple[int, int] | None:
+    """The CUDA that `tensorflow-gpu` of PyPI in this version has to find; None where it has another name by then."""
+    return next((cuda for before, cuda in _CUDA if version < before), None)
+
+
+def exact(version: str) -> Version | None:
+    """The one version that `==1.2.1` asks for; None where it may be several."""
+    found = re.fullmatch(r"==\s*([0-9][0-9a-zA-Z.]*)", version.strip())
+    try:
+        return Version(found[1]) if found else None
+    except InvalidVersion:
+        return None
+
+
+def _gpu_by_conda(version: str, python: tuple[int, int] | None) -> Gpu:
+    if not version:
+        return Gpu.NO if python in _ANACONDA_1 else Gpu.YES
+    plain = CONDA_VERSION.fullmatch(version)
+    if plain is None:
+        specifiers = _specifiers(version)
+        newest = _newest(specifiers, None) if specifiers is not None else None
+        return Gpu.NO if newest and newest < Version("2") else Gpu.YES
+    if plain["build"]:
+        return Gpu.NO if re.match(r"mkl|eigen|cpu", plain["build"]) else Gpu.YES
+    return Gpu.NO if plain["major"] in {"0", "1"} else Gpu.YES
+
+
+def _specifiers(version: str) -> SpecifierSet | None:
+    try:
+        return SpecifierSet(version)
+    except InvalidSpecifier:
+        return None
+
+
+def _newest(specifiers: SpecifierSet, python: tuple[int, int] | None) -> Version | None:
+    pinned = exact(str(specifiers))
+    if pinned:
+        return pinned
+    last = _LAST.get(python) if python else None
+    fitting = [each for each in _RELEASES if specifiers.contains(each) and (last is None or each <= last)]
+    return max(fitting, default=None)

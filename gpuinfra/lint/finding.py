@@ -1,0 +1,150 @@
+"""What a rule finds: a diagnostic, and the change that mends it where there is a safe one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpuinfra.diagnostics import Diagnostic
+from gpuinfra.lint.words import is_nearly
+from gpuinfra.load.document import Document, Edit, EditError
+from gpuinfra.load.scalars import Value
+from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence, data
+
+Path = tuple[str | int, ...]
+"""Keys and numbers on the way from a file's mapping to a value."""
+
+
+@dataclass(frozen=True)
+class Fix:
+    """One change of one file, and what the file says then: one value, or the name of one key."""
+
+    document: Document
+    edits: tuple[Edit, ...]
+    path: Path
+    value: Value
+    renames: bool = False
+
+    @property
+    def start(self) -> int:
+        """Where it begins."""
+        return min(edit.start for edit in self.edits)
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return max(edit.end for edit in self.edits)
+
+    @property
+    def what(self) -> str:
+        """What was done, for people."""
+        return f"now `{self.value}`" if self.renames else f"now `{_shown(self.path, self.value)}`"
+
+    def applied_to(self, document: Document) -> Document:
+        """The document with this change and no other, or EditError. What stands before it must be as it was."""
+        edited = document.edited(self.edits)
+        if data(edited.root) != _altered(data(document.root), self.path, self.value, renames=self.renames):
+            raise EditError(f"{document.source.name} would say something else as well")
+        return edited
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One problem of one file."""
+
+    diagnostic: Diagnostic
+    fix: Fix | None = None
+
+
+def set_value(document: Document, key: str, value: Value) -> Fix | None:
+    """The change that gives a top-level key a value; None where it cannot be made in place.
+
+    Nor is a key added beside one that is most likely the same, misspelt: that one has its own finding.
+    """
+    if key not in document.root.keys and any(is_nearly(other, key) for other in document.root.keys):
+        return None
+    try:
+        return _safe(Fix(document, document.setting(key, value), (key,), value))
+    except EditError:
+        return None
+
+
+def replace_value(document: Document, node: Node, value: Value) -> Fix | None:
+    """The change that puts a value in the place of another."""
+    path = path_of(document.root, node)
+    return _safe(Fix(document, (document.replacing(node, value),), path, value)) if path else None
+
+
+def replace_part(document: Document, node: Scalar, old: str, new: str) -> Fix | None:
+    """The change of some characters in a text: quotes, spaces and comments around it stay."""
+    path = path_of(document.root, node)
+    place = document.source.text.find(old, node.start, node.end)
+    if path is None or place < 0:
+        return None
+    edit = Edit(place, place + len(old), new)
+    return _safe(Fix(document, (edit,), path, node.text.replace(old, new, 1)))
+
+
+def rename_key(document: Document, key: str, name: str) -> Fix | None:
+    """The change of a top-level key's name."""
+    if name in document.root.keys:
+        return None
+    edit = document.replacing(document.root.keys[key], name)
+    return _safe(Fix(document, (edit,), (key,), name, renames=True))
+
+
+def part_cut_off(document: Document, node: Scalar, place: int) -> Fix | None:
+    """The change that makes the rest of a plain text, from this character on, the comment that it was meant to be."""
+    path = path_of(document.root, node)
+    if path is None or document.source.text[node.start : node.end] != node.text:
+        return None
+    edit = Edit(node.start + place, node.start + place, " ")
+    return _safe(Fix(document, (edit,), path, node.text[:place].rstrip()))
+
+
+def node_at(document: Document, *path: str) -> Node | None:
+    """The node that keys lead to."""
+    node: Node | None = document.root
+    for key in path:
+        node = node.items.get(key) if isinstance(node, Mapping) else None
+    return node
+
+
+def path_of(root: Node, wanted: Node) -> Path | None:
+    """The way to a node."""
+    return next(_paths(root, wanted), None)
+
+
+def _paths(node: Node, wanted: Node) -> Iterator[Path]:
+    if node is wanted:
+        yield ()
+    elif isinstance(node, Mapping):
+        yield from ((key, *rest) for key, item in node.items.items() for rest in _paths(item, wanted))
+    elif isinstance(node, Sequence):
+        yield from ((number, *rest) for number, item in enumerate(node.items) for rest in _paths(item, wanted))
+
+
+def _safe(fix: Fix) -> Fix | None:
+    """The change, if the file then says what it should and nothing else has changed."""
+    try:
+        fix.applied_to(fix.document)
+    except EditError:
+        return None
+    return fix if fix.edits else None
+
+
+def _altered(value: Any, path: Path, new: Value, *, renames: bool) -> Any:
+    first, *rest = path
+    if isinstance(value, tuple):
+        items = list(value)
+        items[int(first)] = _altered(items[int(first)], tuple(rest), new, renames=renames) if rest else new
+        return tuple(items)
+    if renames and not rest:
+        return {new if key == first else key: item for key, item in value.items()}
+    return {**value, first: _altered(value[first], tuple(rest), new, renames=renames) if rest else new}
+
+
+def _shown(path: Path, value: Value) -> str:
+    text = {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    return f"{path[-1]}: {text}" if isinstance(path[-1], str) else text

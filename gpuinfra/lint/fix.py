@@ -1,0 +1,141 @@
+"""Writes what rules found to be mendable: whole files, each checked before it is written."""
+
+from __future__ import annotations
+
+import stat
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuinfra.diagnostics import Code, Diagnostic
+from gpuinfra.lint.finding import Finding, Fix
+from gpuinfra.lint.rules import check
+from gpuinfra.load.document import Document, EditError
+from gpuinfra.workbench.project import load_project
+from gpuinfra.workspace import write_bytes
+
+# One change can make room for another, a package's wheel for one; more than a few rounds would be a mistake of ours.
+_ROUNDS = 10
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """One finding that is gone."""
+
+    file: str
+    line: int
+    code: Code
+    what: str
+
+
+@dataclass
+class Outcome:
+    """What was found in projects, and what was changed before."""
+
+    files: set[str] = field(default_factory=set)
+    """Every file that was looked at."""
+    findings: list[Finding] = field(default_factory=list)
+    fixed: list[Fixed] = field(default_factory=list)
+
+
+def check_projects(roots: Iterable[Path]) -> Outcome:
+    """What is wrong; nothing is written."""
+    outcome = Outcome()
+    for root in roots:
+        project = load_project(root)
+        readers = (project.computes, project.runconfigs, project.condas)
+        outcome.files |= {each.document.source.name for reader in readers for each in reader.values()}
+        outcome.files |= {str(root / path) for path in (*project.unreadable, *project.sparks)}
+        outcome.findings += check(project)
+    return outcome
+
+
+def fix_projects(roots: Iterable[Path]) -> Outcome:
+    """Mend what can be mended, and look again, until there is no more; what is left, and what was done."""
+    folders = list(roots)
+    fixed: list[Fixed] = []
+    problems: dict[str, Diagnostic] = {}
+    for _ in range(_ROUNDS):
+        outcome = check_projects(folders)
+        done = _fix(outcome.findings, problems)
+        fixed += done
+        if not done:
+            break
+    if done or problems:
+        # What was left alone may say something else by now.
+        outcome = check_projects(folders)
+    outcome.fixed = fixed
+    outcome.findings = [*(Finding(problem) for problem in problems.values()), *outcome.findings]
+    return outcome
+
+
+def _fix(findings: list[Finding], problems: dict[str, Diagnostic]) -> list[Fixed]:
+    by_file: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        if finding.fix and finding.fix.document.source.name not in problems:
+            by_file[finding.fix.document.source.name].append(finding)
+    done = []
+    for file, found in by_file.items():
+        document, applied = apply(found)
+        try:
+            _write(Path(file), _document_of(found[0]), document)
+        except OSError as error:
+            note = f"`{file}`: {error.strerror}; it was left as it is"
+            problems[file] = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)
+        except _ChangedError:
+            note = f"`{file}` was changed by something else meanwhile, and left as it is"
+            problems[file] = Diagnostic(Code.FILE_CHANGED, "file has changed", note=note, help="run it again")
+        else:
+            done += applied
+    return done
+
+
+def apply(findings: list[Finding]) -> tuple[Document, list[Fixed]]:
+    """One file with as many of its changes as do not touch each other, and those that were made."""
+    document = _document_of(findings[0])
+    done: list[Fixed] = []
+    limit = len(document.source.text) + 1
+    # From the end to the beginning: what is done does not move what is to be done.
+    for finding in sorted(findings, key=lambda each: -_fix_of(each).start):
+        fix = _fix_of(finding)
+        if fix.end >= limit:
+            continue
+        try:
+            document = fix.applied_to(document)
+        except EditError:
+            continue
+        limit = fix.start
+        # A key that is added begins on a line of its own.
+        line = document.source.position(fix.start + _line_breaks(fix.edits[0].text))[0]
+        done.append(Fixed(document.source.name, line, finding.diagnostic.code, fix.what))
+    return document, done[::-1]
+
+
+def _line_breaks(text: str) -> int:
+    return len(text) - len(text.lstrip("\r\n"))
+
+
+class _ChangedError(Exception):
+    """The file is not what was read any more."""
+
+
+def _write(path: Path, old: Document, new: Document) -> None:
+    # A link stays a link, and a file keeps its mode.
+    path = path.resolve()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if not mode & stat.S_IWUSR:
+        raise PermissionError(13, "it is read-only")
+    if path.read_bytes() != old.encode():
+        raise _ChangedError
+    write_bytes(path, new.encode(), replace=True)
+    path.chmod(mode)
+
+
+def _fix_of(finding: Finding) -> Fix:
+    assert finding.fix, "only findings that can be mended come here"  # noqa: S101
+    return finding.fix
+
+
+def _document_of(finding: Finding) -> Document:
+    return _fix_of(finding).document

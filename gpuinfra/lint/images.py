@@ -1,0 +1,128 @@
+"""Base images: a GPU that is not passed on, CUDA that is not there, references that nobody can pull, mixed versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuinfra.diagnostics import Code, Diagnostic, Severity
+from gpuinfra.lint.facts.images import gpu_twin, has_gpu_mark, is_without_cuda, mmlspark_version
+from gpuinfra.lint.facts.packages import brings_cuda
+from gpuinfra.lint.finding import Finding, node_at, replace_part, replace_value, set_value
+from gpuinfra.lint.uses import uses_of
+from gpuinfra.lint.words import is_placeholder
+from gpuinfra.load.document import Document
+from gpuinfra.load.tree import Scalar
+from gpuinfra.models.images import CONTAINER_IMAGE
+from gpuinfra.workbench.compute import Compute
+from gpuinfra.workbench.project import Project
+
+IMAGE, NVIDIA = "baseDockerImage", "nvidiaDocker"
+
+
+def gpu_not_passed_on(project: Project) -> Iterator[Finding]:
+    """An image with CUDA, and a container that gets no GPU. Where that is said in so many words it may be meant."""
+    for compute in project.computes.values():
+        if not compute.is_docker or compute.nvidia_docker or not has_gpu_mark(compute.base_docker_image):
+            continue
+        document = compute.document
+        said = document.value(NVIDIA) is not None
+        yield Finding(
+            Diagnostic(
+                Code.GPU_NOT_PASSED_ON,
+                "GPU not passed on",
+                document.span(document.root.items[NVIDIA if said else IMAGE]),
+                "the image is one for GPUs, and the container gets none",
+                help=f"write `{NVIDIA}: true`",
+                severity=Severity.WARNING if said else Severity.ERROR,
+            ),
+            None if said else set_value(document, NVIDIA, value=True),
+        )
+
+
+def no_cuda(project: Project) -> Iterator[Finding]:
+    """A GPU that is passed on to an image without CUDA. An environment can bring its own."""
+    for compute in project.computes.values():
+        image = compute.base_docker_image
+        if not compute.is_docker or not compute.nvidia_docker or image is None or not is_without_cuda(image):
+            continue
+        if _has_own_cuda(project, compute):
+            continue
+        node = compute.document.root.items[IMAGE]
+        twin = gpu_twin(image)
+        yield Finding(
+            Diagnostic(
+                Code.NO_CUDA,
+                "no CUDA in the image",
+                compute.document.span(node),
+                f"`{image}` is for the CPU, and `{NVIDIA}` is true",
+                help=f"`{twin}` is the same with CUDA" if twin else "name an image with CUDA",
+            ),
+            replace_value(compute.document, node, twin) if twin else None,
+        )
+
+
+def _has_own_cuda(project: Project, compute: Compute) -> bool:
+    names = {compute.name, *(each.name for each in project.runconfigs.values() if project.target_of(each) is compute)}
+    return any(
+        brings_cuda(package)
+        for conda in project.condas.values()
+        if names & {use.name for use in uses_of(project, conda)}
+        for package in conda.packages
+    )
+
+
+def malformed(project: Project) -> Iterator[Finding]:
+    """References that no container engine takes."""
+    for compute in project.computes.values():
+        if compute.is_docker:
+            yield from _malformed(compute.document, IMAGE)
+    for runconfig in project.runconfigs.values():
+        if runconfig.docker and runconfig.docker.enabled:
+            yield from _malformed(runconfig.document, "environment", "docker", "baseImage")
+
+
+def _malformed(document: Document, *path: str) -> Iterator[Finding]:
+    node = node_at(document, *path)
+    if not isinstance(node, Scalar) or not isinstance(node.value, str) or not node.value.strip():
+        return
+    image = node.value
+    if re.fullmatch(CONTAINER_IMAGE, image) or is_placeholder(image):
+        return
+    stripped = image.strip()
+    colons = stripped.replace("::", ":")
+    span = document.span(node)
+    if re.fullmatch(CONTAINER_IMAGE, stripped):
+        label, severity, fix = "a space at an end", Severity.WARNING, replace_value(document, node, stripped)
+    elif re.fullmatch(CONTAINER_IMAGE, colons):
+        label, severity, fix = "two colons before the tag", Severity.ERROR, replace_part(document, node, "::", ":")
+    else:
+        label, severity, fix = "expected [registry/]repository[:tag]", Severity.ERROR, None
+    help_line = f"write `{colons}`" if fix else None
+    yield Finding(
+        Diagnostic(Code.BAD_CONTAINER_IMAGE, "invalid container image", span, label, None, help_line, severity), fix
+    )
+
+
+def mixed_versions(project: Project) -> Iterator[Finding]:
+    """Two targets of one project with two versions of mmlspark: what runs on one need not run on the other."""
+    versions = {
+        compute.name: version
+        for compute in project.computes.values()
+        if compute.is_docker and (version := mmlspark_version(compute.base_docker_image))
+    }
+    newest = max(versions, key=lambda name: versions[name], default="")
+    for name, version in versions.items():
+        if version == versions[newest]:
+            continue
+        document = project.computes[name].document
+        yield Finding(
+            Diagnostic(
+                Code.MIXED_IMAGES,
+                "two versions of one image",
+                document.span(document.root.items[IMAGE]),
+                f"`{newest}` has a newer one, {project.computes[newest].base_docker_image}",
+                help="give all targets of a project the same version",
+                severity=Severity.WARNING,
+            )
+        )

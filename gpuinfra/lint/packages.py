@@ -1,0 +1,156 @@
+"""Packages for the CPU in an environment that is for a GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from packaging.version import Version
+
+from gpuinfra.diagnostics import Code, Diagnostic, Severity
+from gpuinfra.lint.facts.packages import BY_NAME, CHOOSES_GPU, CNTK_CPU, CNTK_GPU, CNTK_WHEEL, CPU_FOLDER, CpuOnly
+from gpuinfra.lint.facts.tensorflow import CONDA_VERSION, Gpu, cuda_for, exact, gpu_of, is_for_cpu
+from gpuinfra.lint.finding import Finding, replace_part
+from gpuinfra.lint.uses import Place, Use, uses_of
+from gpuinfra.suggest import listed
+from gpuinfra.workbench.conda import By, Conda, Option, Package
+from gpuinfra.workbench.cuda import cuda_of, shown
+from gpuinfra.workbench.project import Project
+
+_NAME = re.compile(r"(?:[^\s:]+::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)")
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What is wrong with a line, and which characters in it would have to be which."""
+
+    label: str
+    help: str
+    severity: Severity = Severity.ERROR
+    old: str = ""
+    new: str = ""
+
+
+_CPU_FOLDER = _Verdict("these are builds for the CPU", "name the folder of the builds for the image's CUDA")
+
+
+def cpu_only(project: Project) -> Iterator[Finding]:
+    """Every line that keeps an environment for a GPU on the CPU."""
+    for conda in project.condas.values():
+        uses = uses_of(project, conda)
+        if not any(use.place is Place.GPU for use in uses):
+            continue
+        for package in conda.packages:
+            if verdict := _of_url(package.url) if package.url else _of_package(conda, package):
+                yield _finding(conda, package, _for_images(package, verdict, uses), uses)
+        for option in conda.options:
+            if CPU_FOLDER.search(option.text):
+                yield _finding(conda, option, _CPU_FOLDER, uses)
+
+
+def _finding(conda: Conda, line: Package | Option, verdict: _Verdict, uses: list[Use]) -> Finding:
+    document = conda.document
+    with_gpu = [use.name for use in uses if use.place is Place.GPU]
+    others = [use.name for use in uses if use.place is not Place.GPU]
+    note = f"used by {listed(with_gpu, 'and')}, with a GPU"
+    if others:
+        note += f", and by {listed(others, 'and')}: give those with a GPU a file of their own"
+    diagnostic = Diagnostic(
+        Code.CPU_ONLY_PACKAGE,
+        "package for the CPU",
+        document.span(line.node),
+        verdict.label,
+        note,
+        verdict.help,
+        verdict.severity,
+    )
+    # A package for GPUs need not even start where there is none.
+    can_be_fixed = verdict.old and not others
+    return Finding(diagnostic, replace_part(document, line.node, verdict.old, verdict.new) if can_be_fixed else None)
+
+
+def _for_images(package: Package, verdict: _Verdict, uses: list[Use]) -> _Verdict:
+    """The same, without a change where the image has another CUDA: what is slow now would not even start."""
+    version = exact(package.version) if package.name == "tensorflow" and package.by is By.PIP else None
+    needed = cuda_for(version) if version else None
+    found = {cuda_of(use.image) for use in uses if use.place is Place.GPU and use.image} - {None, needed}
+    if needed is None or not found:
+        return verdict
+    has = " and ".join(sorted(shown(cuda) for cuda in found if cuda))
+    help_line = f"`tensorflow-gpu` does; this version needs CUDA {shown(needed)}, and the image has {has}"
+    return replace(verdict, help=help_line, old="", new="")
+
+
+def _of_package(conda: Conda, package: Package) -> _Verdict | None:
+    if package.name == "tensorflow":
+        return _of_tensorflow(conda, package)
+    if package.name in {"jax", "jaxlib"} and package.by is By.PIP:
+        return _of_jax(conda, package)
+    if package.name in {"torch", "torchvision", "torchaudio"} and re.search(r"\+cpu\b", package.version):
+        return _Verdict("`+cpu` is a build for the CPU", "name a version without `+cpu`, or with `+cu…`")
+    known = BY_NAME.get((package.by, package.name))
+    return _of_known(package, known) if known else None
+
+
+def _of_known(package: Package, known: CpuOnly) -> _Verdict:
+    label = f"`{package.name}` does not use a GPU"
+    severity = Severity.ERROR if known.certain else Severity.WARNING
+    if package.name == "tensorflow-cpu" and (version := exact(package.version)) and not is_for_cpu(version):
+        return _Verdict(label, known.help, severity, _written_name(package), "tensorflow")
+    if known.twin and not package.version:
+        return _Verdict(label, known.help, severity, _written_name(package), known.twin)
+    return _Verdict(label, known.help, severity)
+
+
+def _of_url(url: str) -> _Verdict | None:
+    wheel = CNTK_WHEEL.fullmatch(url)
+    if wheel and wheel["build"] == "CPU-Only":
+        help_line = "the wheel of the same name in the folder `GPU` uses the GPU"
+        return _Verdict("a wheel of the folder `CPU-Only`", help_line, old=CNTK_CPU, new=CNTK_GPU)
+    if CPU_FOLDER.search(url) or re.search(r"(?:\+|%2B)cpu-", url):
+        return _Verdict("a build for the CPU", "take the one for the image's CUDA")
+    return None
+
+
+def _of_tensorflow(conda: Conda, package: Package) -> _Verdict | None:
+    chooser = conda.package(*CHOOSES_GPU)
+    if package.by is By.CONDA and chooser and chooser.by is By.CONDA:
+        return None
+    gpu = gpu_of(package.version, package.by, conda.python)
+    if gpu is Gpu.YES:
+        return None
+    if conda.package("tensorflow-gpu"):
+        label = "it and `tensorflow-gpu` are written to one folder: the one that comes last wins"
+        return _Verdict(label, "keep `tensorflow-gpu` alone", Severity.WARNING)
+    if gpu is Gpu.DEPENDS:
+        label = "pip before version 19 gets one for the CPU"
+        return _Verdict(label, "say which: `tensorflow-gpu==1.14.0`, or `tensorflow>=2.1`", Severity.WARNING)
+    words = "of this version" if package.version else f"for Python {'.'.join(map(str, conda.python or ()))}"
+    label = f"`tensorflow` {words} does not use a GPU"
+    twin = "tensorflow-gpu" if _has_twin(conda, package) else ""
+    return _Verdict(label, "`tensorflow-gpu` does", Severity.ERROR, _written_name(package) if twin else "", twin)
+
+
+def _has_twin(conda: Conda, package: Package) -> bool:
+    """Whether the same version is there, from the same place, under the other name."""
+    if package.by is By.PIP:
+        version = exact(package.version)
+        return version is not None and version >= Version("1.0")
+    plain = CONDA_VERSION.fullmatch(package.version)
+    has_build = plain is not None and plain["build"] is not None
+    is_plain = not package.version or (plain is not None and not has_build)
+    return is_plain and "::" not in package.text and "nodefaults" not in conda.channels
+
+
+def _of_jax(conda: Conda, package: Package) -> _Verdict | None:
+    words = " ".join([*(each.text for each in conda.packages), *(option.text for option in conda.options)])
+    has_other = package.name == "jaxlib" and conda.package("jax", by=By.PIP)
+    if has_other or re.search(r"jax\w*\[[^\]]*cuda|jaxlib\S*cuda|jax-cuda|jax-releases|jax_cuda", words):
+        return None
+    return _Verdict("without `cuda` it uses the CPU alone", "for example `jax[cuda12]`")
+
+
+def _written_name(package: Package) -> str:
+    found = _NAME.match(package.text)
+    return found["name"] if found else ""

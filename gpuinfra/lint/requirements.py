@@ -1,0 +1,52 @@
+"""Lines that pip refuses, mostly because conda would have taken them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from gpuinfra.diagnostics import Code, Diagnostic
+from gpuinfra.lint.finding import Finding, part_cut_off, replace_part
+from gpuinfra.workbench.conda import By, Conda, Package
+from gpuinfra.workbench.project import Project
+
+_NAME = r"[A-Za-z0-9._-]+\s*(?:\[[^\]]*\])?"
+_SINGLE = re.compile(rf"{_NAME}\s*=(?!=)\s*[0-9].*")
+_SPACE = re.compile(rf"{_NAME}\s+[0-9][0-9A-Za-z.]*")
+_GLUED = re.compile(rf"{_NAME}\s*[=<>!~]=?\s*[^\s#]+(?P<comment>#)\S.*")
+
+
+def bad_requirements(project: Project) -> Iterator[Finding]:
+    """Only slips that are plain to see: what else a line may hold differs from one pip to the next."""
+    for conda in project.condas.values():
+        for package in conda.packages:
+            if package.by is By.PIP and not package.url and not _is_requirement(package.text):
+                yield from _bad(conda, package)
+
+
+def _bad(conda: Conda, package: Package) -> Iterator[Finding]:
+    text, fix = package.text, None
+    if _SINGLE.fullmatch(text):
+        label, help_line = "a single `=` is conda's; pip has `==`", f"write `{text.replace('=', '==', 1)}`"
+        fix = replace_part(conda.document, package.node, "=", "==")
+    elif glued := _GLUED.fullmatch(text):
+        label, help_line = "what follows the `#` is part of the version", "put a space before the `#`"
+        place = glued.start("comment") + package.node.text.index(text)
+        fix = part_cut_off(conda.document, package.node, place)
+    elif _SPACE.fullmatch(text):
+        label, help_line = "a space is conda's; pip has `==`", "for example `numpy==1.13`"
+    else:
+        return
+    span = conda.document.span(package.node)
+    diagnostic = Diagnostic(Code.BAD_REQUIREMENT, "invalid requirement", span, label, help=help_line)
+    yield Finding(diagnostic, fix if fix and _is_requirement(str(fix.value)) else None)
+
+
+def _is_requirement(text: str) -> bool:
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        return False
+    return True

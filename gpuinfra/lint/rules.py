@@ -1,0 +1,55 @@
+"""Every rule, and what they find in a project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from gpuinfra.lint.finding import Finding
+from gpuinfra.lint.framework import pyspark
+from gpuinfra.lint.images import gpu_not_passed_on, malformed, mixed_versions, no_cuda
+from gpuinfra.lint.keys import misspelt_keys
+from gpuinfra.lint.packages import cpu_only
+from gpuinfra.lint.passwords import hidden_lines, secrets, unshown
+from gpuinfra.lint.references import missing_files, not_filled_in, unknown_target
+from gpuinfra.lint.requirements import bad_requirements
+from gpuinfra.lint.volumes import not_shared
+from gpuinfra.lint.wheels import wheels
+from gpuinfra.workbench.project import Project
+
+RULES: tuple[Callable[[Project], Iterator[Finding]], ...] = (
+    pyspark,
+    gpu_not_passed_on,
+    no_cuda,
+    cpu_only,
+    wheels,
+    not_shared,
+    secrets,
+    malformed,
+    mixed_versions,
+    unknown_target,
+    missing_files,
+    not_filled_in,
+    misspelt_keys,
+    bad_requirements,
+)
+
+
+def check(project: Project) -> list[Finding]:
+    """What is wrong with a project, file by file and line by line, files that cannot be read among it."""
+    found = [Finding(diagnostic) for diagnostic in project.diagnostics]
+    found += [finding for rule in RULES for finding in rule(project)]
+    hidden = hidden_lines(project)
+    return sorted((_without_secrets(finding, hidden) for finding in found), key=_place)
+
+
+def _without_secrets(finding: Finding, hidden: set[tuple[str, int]]) -> Finding:
+    span = finding.diagnostic.span
+    if span is None or (span.file, span.line) not in hidden:
+        return finding
+    return replace(finding, diagnostic=replace(finding.diagnostic, span=unshown(span)))
+
+
+def _place(finding: Finding) -> tuple[str, int, int, str]:
+    span = finding.diagnostic.span
+    return (span.file, span.line, span.column, finding.diagnostic.code) if span else ("", 0, 0, finding.diagnostic.code)

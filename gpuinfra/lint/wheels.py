@@ -1,0 +1,94 @@
+"""Wheels that cannot be installed: for another system, for another Python, or not there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from packaging.tags import Tag
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from gpuinfra.diagnostics import Code, Diagnostic
+from gpuinfra.lint.facts.packages import CNTK_LINUX, CNTK_WHEEL, CNTK_WINDOWS
+from gpuinfra.lint.finding import Finding, Fix, replace_part
+from gpuinfra.lint.uses import is_for_linux
+from gpuinfra.workbench.conda import Conda, Package
+from gpuinfra.workbench.project import Project, plain_path
+
+_LINUX = re.compile(r"any|(?:many|musl)?linux\w*_x86_64")
+_INTERPRETER = re.compile(r"(?P<kind>py|cp)(?P<major>[0-9])(?P<minor>[0-9]*)")
+
+
+def wheels(project: Project) -> Iterator[Finding]:
+    """Every wheel in an environment that is made in a container or on a machine."""
+    for conda in project.condas.values():
+        if not is_for_linux(project, conda):
+            continue
+        for package in conda.packages:
+            if package.is_local:
+                yield from _local(project, conda, package)
+            yield from _unfit(conda, package)
+
+
+def _unfit(conda: Conda, package: Package) -> Iterator[Finding]:
+    try:
+        *_, tags = parse_wheel_filename(package.file or "")
+    except InvalidWheelFilename:
+        return
+    span = conda.document.span(package.node)
+    if not any(_LINUX.fullmatch(tag.platform) for tag in tags):
+        label = f"it is for {_listed(tag.platform for tag in tags)}, and jobs run on linux_x86_64"
+        diagnostic = Diagnostic(
+            Code.WRONG_PLATFORM, "wheel for another system", span, label, help="take the one for Linux"
+        )
+        yield Finding(diagnostic, _linux_twin(conda, package))
+    python = conda.python
+    if python and not any(_fits(tag, python) for tag in tags):
+        asked = ".".join(map(str, python))
+        label = f"it is for {_listed(tag.interpreter for tag in tags)}, and the file asks for Python {asked}"
+        help_line = f"take the one for cp{python[0]}{python[1]}, or change `python=`"
+        yield Finding(Diagnostic(Code.WRONG_PYTHON, "wheel for another Python", span, label, help=help_line))
+
+
+def _linux_twin(conda: Conda, package: Package) -> Fix | None:
+    """Of the Cognitive Toolkit's wheels there is one for either system, and the names differ in nothing else."""
+    wheel = CNTK_WHEEL.fullmatch(package.url or "")
+    if wheel is None or wheel["platform"] == "linux_x86_64":
+        return None
+    # Python 2.7 is the exception: its tag for Linux is `cp27mu`.
+    return None if "-cp27-" in wheel[0] else replace_part(conda.document, package.node, CNTK_WINDOWS, CNTK_LINUX)
+
+
+def _fits(tag: Tag, python: tuple[int, int]) -> bool:
+    found = _INTERPRETER.fullmatch(tag.interpreter)
+    if found is None or int(found["major"]) != python[0]:
+        return False
+    if not found["minor"]:
+        return True
+    minor = int(found["minor"])
+    return minor <= python[1] if found["kind"] == "py" or tag.abi == "abi3" else minor == python[1]
+
+
+def _local(project: Project, conda: Conda, package: Package) -> Iterator[Finding]:
+    path = plain_path((package.url or "").partition("#")[0])
+    label = "there is no such file in the project"
+    if Path(path).is_absolute() or re.match(r"[A-Za-z]:|~", path):
+        label = "a file of one computer, which is not sent along"
+    elif any(_exists(folder / path) for folder in (project.root, (project.root / conda.path).parent)):
+        return
+    span = conda.document.span(package.node)
+    help_line = "put it into the project, and write its path from there"
+    yield Finding(Diagnostic(Code.MISSING_FILE, "missing file", span, label, help=help_line))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        # A name that no system takes.
+        return False
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(sorted(set(words)))

@@ -1,0 +1,58 @@
+"""What checking projects found, and what was mended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuinfra.diagnostics import Severity
+from gpuinfra.views import diagnostics as diagnostics_view
+from gpuinfra.views import document
+from gpuinfra.views.terminal import harmless, messages, results
+
+if TYPE_CHECKING:
+    from gpuinfra.lint.fix import Outcome
+
+
+def show(projects: Sequence[Path], outcome: Outcome, *, json: bool) -> None:
+    """What was mended on stdout, what is left on stderr, then how much that is; or all of it as one object."""
+    if json:
+        document.show(
+            {
+                "projects": [str(project) for project in projects],
+                "findings": [
+                    {**diagnostics_view.as_json(finding.diagnostic), "fixable": finding.fix is not None}
+                    for finding in outcome.findings
+                ],
+                "fixed": [
+                    {"file": fixed.file, "line": fixed.line, "code": fixed.code.value, "what": fixed.what}
+                    for fixed in outcome.fixed
+                ],
+            }
+        )
+        return
+    for fixed in outcome.fixed:
+        results().print(f"fixed {harmless(fixed.file)}:{fixed.line} {harmless(fixed.what)}")
+    diagnostics_view.show(finding.diagnostic for finding in outcome.findings)
+    if outcome.findings:
+        messages().print()
+    results().print(summary(outcome))
+
+
+def summary(outcome: Outcome) -> str:
+    """`3 errors, 2 warnings in 4 files; 3 can be fixed by --fix`."""
+    if not outcome.findings:
+        return f"no problems in {_counted(len(outcome.files), 'file')}"
+    severities = [finding.diagnostic.severity for finding in outcome.findings]
+    errors, warnings = severities.count(Severity.ERROR), severities.count(Severity.WARNING)
+    counts = [(errors, "error"), (warnings, "warning")]
+    files = {finding.diagnostic.span.file for finding in outcome.findings if finding.diagnostic.span}
+    text = ", ".join(_counted(count, word) for count, word in counts if count)
+    text += f" in {_counted(len(files), 'file')}" if files else ""
+    fixable = sum(finding.fix is not None for finding in outcome.findings)
+    return f"{text}; {fixable} can be fixed by --fix" if fixable else text
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -1,0 +1,72 @@
+"""Stories about checking a project: find, fix, find no more."""
+
+import json
+from pathlib import Path
+
+from tests.e2e.conftest import Run
+
+COMPUTE = "type: localdocker\nbaseDockerImage: microsoft/mmlspark:plus-gpu-0.9.9\n"
+RUNCONFIG = "Target: my_dsvm\n"
+
+
+def project(folder: Path, compute: str = COMPUTE, runconfig: str = RUNCONFIG) -> None:
+    files = folder / "aml_config"
+    files.mkdir(parents=True)
+    (files / "my_dsvm.compute").write_text(compute)
+    (files / "my_dsvm.runconfig").write_text(runconfig)
+
+
+def test_a_project_is_checked_mended_and_right(run: Run, tmp_path: Path) -> None:
+    project(tmp_path)
+    found = run("lint")
+    assert found.returncode == 1
+    assert found.stdout == "1 error, 1 warning in 2 files; 2 can be fixed by --fix\n"
+    assert "--> aml_config/my_dsvm.compute:2:18" in found.stderr
+    mended = run("lint", "--fix")
+    assert mended.returncode == 0
+    assert mended.stdout.splitlines() == [
+        "fixed aml_config/my_dsvm.compute:3 now `nvidiaDocker: true`",
+        "fixed aml_config/my_dsvm.runconfig:2 now `Framework: Python`",
+        "no problems in 2 files",
+    ]
+    assert mended.stderr == ""
+    again = run("lint", "--fix", "--strict")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "no problems in 2 files\n", "")
+
+
+def test_warnings_fail_only_if_that_is_asked_for(run: Run, tmp_path: Path) -> None:
+    project(tmp_path / "one", compute=f"{COMPUTE}nvidiaDocker: true\n")
+    assert run("lint", "one").returncode == 0
+    assert run("lint", "one", "--strict").returncode == 1
+
+
+def test_as_data_it_says_which_findings_can_be_fixed(run: Run, tmp_path: Path) -> None:
+    project(tmp_path / "one")
+    project(tmp_path / "two", compute=f"{COMPUTE}nvidiaDocker: true\npassword: hunter2\n")
+    done = run("lint", "one", "two", "one/aml_config", "--json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert (document["schemaVersion"], document["projects"], document["fixed"]) == (1, ["one", "two"], [])
+    assert [(each["code"], each["fixable"]) for each in document["findings"]] == [
+        ("gpu-not-passed-on", True),
+        ("pyspark-by-default", True),
+        ("plain-secret", False),
+        ("pyspark-by-default", True),
+    ]
+    assert "hunter2" not in done.stdout
+    fixed = json.loads(run("lint", "one", "--fix", "--json").stdout)
+    assert fixed["findings"] == []
+    assert fixed["fixed"][0] == {
+        "file": "one/aml_config/my_dsvm.compute",
+        "line": 3,
+        "code": "gpu-not-passed-on",
+        "what": "now `nvidiaDocker: true`",
+    }
+
+
+def test_where_there_is_no_project_that_is_said(run: Run, tmp_path: Path) -> None:
+    for arguments, word in (((), "no project found"), (("nowhere",), "no such project")):
+        done = run("lint", *arguments)
+        assert done.returncode == 2
+        assert word in done.stderr
+    assert run("lint", "--workspace", "nowhere").returncode == 2

@@ -1,0 +1,49 @@
+"""`lint --fix` on a copy of every real project: what it mends stays mended, and all else keeps every byte."""
+
+import shutil
+from pathlib import Path
+
+from gpuinfra.lint.fix import check_projects, fix_projects
+from gpuinfra.workbench.project import find_projects, load_project
+from tests.workbench import FOLDER, needs_projects
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@needs_projects
+def test_every_real_project_can_be_mended(tmp_path: Path) -> None:
+    folder = tmp_path / "projects"
+    shutil.copytree(FOLDER, folder, copy_function=shutil.copyfile)
+    roots = list(find_projects(folder))
+    wanted = check_projects(roots)
+    before = contents(folder)
+    outcome = fix_projects(roots)
+    after = contents(folder)
+    assert [finding for finding in outcome.findings if finding.fix] == []
+    assert before.keys() == after.keys()
+    changed = {name for name in before if before[name] != after[name]}
+    assert {str(folder / name) for name in changed} == {fixed.file for fixed in outcome.fixed}
+    assert changed == {
+        Path(finding.fix.document.source.name).relative_to(folder).as_posix()
+        for finding in wanted.findings
+        if finding.fix
+    }
+    for name in changed:
+        lines = {fixed.line for fixed in outcome.fixed if fixed.file == str(folder / name)}
+        assert_only(lines, before[name], after[name])
+    assert {path for root in roots for path in load_project(root).unreadable} == set()
+    assert fix_projects(roots).fixed == []
+    assert contents(folder) == after
+
+
+def assert_only(lines: set[int], before: bytes, after: bytes) -> None:
+    """Nothing but these lines has changed, or was added."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    kept = [line for number, line in enumerate(new, 1) if number not in lines]
+    if len(new) == len(old):
+        assert kept == [line for number, line in enumerate(old, 1) if number not in lines]
+    else:
+        # A key was added at the end; the line before it may not have ended.
+        assert [line.rstrip(b"\r\n") for line in kept] == [line.rstrip(b"\r\n") for line in old]

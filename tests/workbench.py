@@ -1,0 +1,14 @@
+"""Real files of Workbench projects, where they lie beside this checkout."""
+
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "shared" / "data" / "workbench"
+
+needs_projects = pytest.mark.skipif(not FOLDER.is_dir(), reason="the recorded projects are not beside this checkout")
+
+
+def files(*suffixes: str) -> list[Path]:
+    """Every file, or those of these kinds."""
+    return sorted(file for file in FOLDER.rglob("*") if file.is_file() and (not suffixes or file.suffix in suffixes))
