@@ -4,7 +4,7 @@ ConnectError
 ├── Unreachable         nobody answers, or not yet: it may pass
 ├── HostKeyInvalid      the key that is expected is no key
 ├── HostKeyMismatch     another machine answers, or this one with another key: nothing was sent to it
-├── LoginRefused        the machine takes none of the keys: it may pass while it boots
+├── LoginRefused        the machine takes none of the keys, or not the password: it may pass while it boots
 │   └── KeyUnusable     the right key is locked, or there is none to try: it does not pass by itself
 ├── TimedOut            a command did not end in time; the connection is as good as before
 └── Broken              the connection is lost
@@ -48,7 +48,7 @@ class HostKeyMismatch(ConnectError):  # noqa: N818
 
 
 class LoginRefused(ConnectError):  # noqa: N818
-    """The machine takes none of the keys that it was offered."""
+    """The machine takes none of the keys that it was offered, or not the password."""
 
 
 class KeyUnusable(LoginRefused):

@@ -1,47 +1,26 @@
-"""A connection by SSH. What paramiko raises ends here, by one table."""
+"""A connection by SSH, logged in by a key or, where a machine takes none, by a password."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import shlex
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 import paramiko
-from paramiko.ssh_exception import IncompatiblePeer
 
 from gpuinfra.models.target import Target
-from runner.connection import (
-    Broken,
-    Completed,
-    ConnectError,
-    HostKeyMismatch,
-    KeyUnusable,
-    LoginRefused,
-    TimedOut,
-    Unreachable,
-)
+from runner.connection import Broken, Completed, KeyUnusable, LoginRefused, TimedOut, Unreachable
 from runner.host_key import HostKey
 from runner.keys import Keys, UnusableError
+from runner.meeting import close, greet, left, place, translated
 
-# A request that a starting machine did not hear is repeated by TCP after 1 and 3 seconds; then a new one is quicker.
-CONNECT_SECONDS = 5.0
 KEEP_ALIVE_SECONDS = 15
-# What was sent, a keep-alive at least, and not acknowledged for this long, went to nobody.
-SILENCE_SECONDS = 60
 CHUNK = 1 << 16
 
-UNREACHED = "does `network.allowSshFrom` have the address that this computer has on the internet?"
-
-# What a foreign exception means: while the connection is made, and once it is there. The first kind that fits counts.
-MEANINGS: tuple[tuple[type[Exception], type[ConnectError], type[ConnectError]], ...] = (
-    (paramiko.AuthenticationException, LoginRefused, Broken),
-    # A machine that boots resets connections, hangs, and talks nonsense. Its thread hands on whatever it met.
-    (Exception, Unreachable, Broken),
-)
+Password = Callable[[], str]
+"""Asks for the password, or looks it up: only when it is needed."""
 
 
 class SshConnection:
@@ -51,29 +30,26 @@ class SshConnection:
         self._transport, self._where = transport, where
 
     @classmethod
-    def open(cls, target: Target, timeout: float) -> SshConnection:
-        """Connect and log in within so many seconds, to the machine with the target's host key and to no other."""
-        # Its threads tell every failure on standard error, which is told here as well.
-        logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
-        expected, where = HostKey.parse(target.host_key), f"{target.address}:{target.port}"
+    def open(cls, target: Target, timeout: float, password: Password | None = None) -> SshConnection:
+        """Connect and log in within so many seconds, to the machine with the target's host key and to no other.
+
+        The password is asked for when the keys were refused. A target that has one and no key of its own has no keys
+        tried: machines hang up after a few. The time that the asking takes does not count.
+        """
         ends = time.monotonic() + timeout
-        with _told(f"nobody answers at {where}", UNREACHED):
-            link = _call(target.address, target.port, min(timeout, CONNECT_SECONDS))
+        transport = greet(target.address, target.port, HostKey.parse(target.host_key), ends)
         with contextlib.ExitStack() as hang_up:
-            hang_up.callback(link.close)
-            transport = paramiko.Transport(link)
-            hang_up.callback(_close, transport)
-            _meet(transport, expected, where, ends)
-            _log_in(transport, target, where, ends)
+            hang_up.callback(close, transport)
+            _log_in(transport, target, ends, password)
             transport.set_keepalive(KEEP_ALIVE_SECONDS)
             hang_up.pop_all()
-        return cls(transport, where)
+        return cls(transport, place(target.address, target.port))
 
     def run(self, command: Sequence[str] | str, *, timeout: float) -> Completed:
         """Run it to its end, with nothing to read. One that does not end in time is left to itself."""
         line = command if isinstance(command, str) else shlex.join(command)
         ends = time.monotonic() + timeout
-        with _told(f"the connection to {self._where} is lost", is_open=True):
+        with translated(f"the connection to {self._where} is lost", is_open=True):
             channel = self._transport.open_session(timeout=timeout)
             with contextlib.closing(channel), _ended(channel, ends) as is_overdue:
                 try:
@@ -91,7 +67,7 @@ class SshConnection:
 
     def close(self) -> None:
         """Hang up. To do so twice is no error."""
-        _close(self._transport)
+        close(self._transport)
 
     def _check_alive(self) -> None:
         # No exit code: a signal has ended the command, or the connection is lost. Its thread needs a moment to say so.
@@ -100,43 +76,32 @@ class SshConnection:
             raise Broken(f"the connection to {self._where} is lost: it ended before the command did")
 
 
-def _call(address: str, port: int, timeout: float) -> socket.socket:
-    link = socket.create_connection((address, port), timeout)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_SECONDS * 1000)
-    return link
+def _log_in(transport: paramiko.Transport, target: Target, ends: float, password: Password | None) -> None:
+    user = f"{target.username}@{place(target.address, target.port)}"
+    if target.password and target.identity is None:
+        if password is None:
+            raise KeyUnusable(f"{user} logs in by a password, and nobody was asked for it")
+    else:
+        refusal = _try_keys(transport, target, user, ends)
+        if refusal is None:
+            return
+        if password is None or not transport.is_active():
+            raise refusal
+    began = time.monotonic()
+    secret = password()  # outside of what translates exceptions: whoever is asked may press Ctrl-C
+    _try_password(transport, target.username, user, secret, ends + time.monotonic() - began)
 
 
-def _meet(transport: paramiko.Transport, expected: HostKey, where: str, ends: float) -> None:
-    """Agree on keys, and see whose they are."""
-    # Only this kind, so that a machine with several keys shows the one that is known.
-    transport.get_security_options().key_types = expected.algorithms
-    left = max(0.1, ends - time.monotonic())
-    transport.banner_timeout = transport.handshake_timeout = left
-    with _told(f"{where} answers, but not as an SSH server"):
-        try:
-            transport.start_client(timeout=left)
-            shown = transport.get_remote_server_key().asbytes()
-        except IncompatiblePeer as error:
-            if "host key" in str(error):
-                raise HostKeyMismatch(where, expected.fingerprint, None) from error
-            raise
-    if shown != expected.blob:
-        raise HostKeyMismatch(where, expected.fingerprint, HostKey(expected.kind, shown).fingerprint)
-
-
-def _log_in(transport: paramiko.Transport, target: Target, where: str, ends: float) -> None:
-    user = f"{target.username}@{where}"
+def _try_keys(transport: paramiko.Transport, target: Target, user: str, ends: float) -> LoginRefused | None:
+    """None when one of them was taken."""
     tried: list[str] = []
-    keys = Keys(target.identity, max(0.1, ends - time.monotonic()))
-    with contextlib.closing(keys), _told(f"{user} cannot log in"):
+    keys = Keys(target.identity, left(ends))
+    with contextlib.closing(keys), translated(f"{user} cannot log in"):
         for source, key in keys:
-            transport.auth_timeout = max(0.1, ends - time.monotonic())
+            transport.auth_timeout = left(ends)
             try:
                 if not transport.auth_publickey(target.username, key):
-                    return
+                    return None
             except paramiko.AuthenticationException as error:
                 if time.monotonic() >= ends:
                     raise Unreachable(f"{user} does not answer the login") from error
@@ -147,7 +112,44 @@ def _log_in(transport: paramiko.Transport, target: Target, where: str, ends: flo
                 if not transport.is_active():
                     break
             tried.append(source)
-        raise _refused(user, tried, keys.trouble)
+        return _refused(user, tried, keys.trouble)
+
+
+def _try_password(transport: paramiko.Transport, username: str, user: str, secret: str, ends: float) -> None:
+    if not _is_sendable(secret):
+        raise LoginRefused(f"{user}: the password has characters that no machine takes")
+    with translated(f"{user} cannot log in"):
+        transport.auth_timeout = left(ends)
+        try:
+            # Where the machine asks by `keyboard-interactive` instead, paramiko answers its one question with it.
+            missing = transport.auth_password(username, secret)
+        except paramiko.BadAuthenticationType as error:
+            if "keyboard-interactive" in error.allowed_types:
+                raise _wrong_password(user) from error
+            ways = ", ".join(error.allowed_types) or "nothing"
+            raise LoginRefused(f"{user} takes no password, only {ways}", "log in by a key") from error
+        except paramiko.SSHException as error:
+            if time.monotonic() >= ends:
+                raise Unreachable(f"{user} does not answer the login") from error
+            raise _wrong_password(user) from error
+        if missing:
+            raise LoginRefused(f"{user} wants more than a password: {', '.join(missing)}", "log in by a key")
+
+
+def _is_sendable(secret: str) -> bool:
+    # Found out here, for the exception of an encoder carries the whole text that it was given.
+    try:
+        secret.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _wrong_password(user: str) -> LoginRefused:
+    return LoginRefused(
+        f"{user} does not take the password",
+        "look for a slip in the password or in the user's name; a machine that is set up for keys alone takes none",
+    )
 
 
 def _refused(user: str, tried: list[str], trouble: UnusableError | None) -> LoginRefused:
@@ -203,31 +205,6 @@ def _outputs(channel: paramiko.Channel, line: str) -> tuple[bytes, bytes]:
         stdout.extend(chunk)
     reader.join()
     return bytes(stdout), bytes(stderr)
-
-
-@contextlib.contextmanager
-def _told(what: str, help: str | None = None, *, is_open: bool = False) -> Iterator[None]:  # noqa: A002
-    """Whatever is raised in here leaves as one of ours."""
-    try:
-        yield
-    except ConnectError:
-        raise
-    except Exception as error:
-        raise told(error, what, help, is_open=is_open) from error
-
-
-def told(error: Exception, what: str, help: str | None = None, *, is_open: bool = False) -> ConnectError:  # noqa: A002
-    """A foreign exception in our words."""
-    opening, later = next(kinds for foreign, *kinds in MEANINGS if isinstance(error, foreign))
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    return (later if is_open else opening)(f"{what}: {reason}", help)
-
-
-def _close(transport: paramiko.Transport) -> None:
-    transport.close()
-    if transport.is_alive():
-        # It looks ten times a second whether it should end.
-        transport.join(1)
 
 
 def _text(content: bytes) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuinfra.cli.checked import require
 from gpuinfra.cli.init import DEFAULT
 from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
@@ -72,24 +72,9 @@ def _check(wishes: Wishes) -> None:
     from gpuinfra.models.regions import check_region
     from gpuinfra.models.sizes import check_size
 
-    _require("--region", wishes.region, check_region)
-    _require("--size", wishes.size, check_size)
-    _require("--name", wishes.name, check_machine_name)
-
-
-def _require(option: str, value: str | None, check: Callable[[str], None]) -> None:
-    """A rule of specs, on the command line."""
-    from pydantic_core import PydanticCustomError
-
-    if value is None:
-        return
-    try:
-        check(value)
-    except PydanticCustomError as error:
-        words = error.context or {}
-        note, help_line = f"`{option} {value}`: {words['label']}", words["help"] or "`gpuinfra import --help` shows how"
-        diagnostic = Diagnostic(Code(error.type), words["summary"], note=note, help=help_line)
-        raise Problem(diagnostic, exit_code=Exit.USAGE) from None
+    require(check_region, wishes.region, f"--region {wishes.region}", "import")
+    require(check_size, wishes.size, f"--size {wishes.size}", "import")
+    require(check_machine_name, wishes.name, f"--name {wishes.name}", "import")
 
 
 def _root(folder: Path) -> Path:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+ASK, KEYRING = "ask", "keyring:"
+"""What stands for a password in a file: somebody is asked, or the keyring has it under the name that follows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -145,7 +145,7 @@ def _file_of(url: str) -> str:
     return unquote(re.split(r"[?#;\s]", url, maxsplit=1)[0].replace("\\", "/").rsplit("/", 1)[-1])
 
 
-def _items(fields: Fields, node: Node | None) -> Iterator[tuple[By, Scalar]]:
+def _items(fields: Fields, node: Node | None, by: By = By.CONDA) -> Iterator[tuple[By, Scalar]]:
     """Each line, with who installs it."""
     if node is None or (isinstance(node, Scalar) and node.value is None):
         return
@@ -155,25 +155,11 @@ def _items(fields: Fields, node: Node | None) -> Iterator[tuple[By, Scalar]]:
     for item in node.items:
         if isinstance(item, Scalar):
             if item.value is not None:
-                yield By.CONDA, item
-        elif isinstance(item, Mapping) and item.keys.keys() == {"pip"}:
-            yield from _pip_items(fields, item.items["pip"])
+                yield by, item
+        elif by is By.CONDA and isinstance(item, Mapping) and item.keys.keys() == {"pip"}:
+            yield from _items(fields, item.items["pip"], By.PIP)
         else:
-            _complain(fields, item, "a package, or `pip:` with a list")
-
-
-def _pip_items(fields: Fields, node: Node) -> Iterator[tuple[By, Scalar]]:
-    if isinstance(node, Scalar) and node.value is None:
-        return
-    if not isinstance(node, Sequence):
-        _complain(fields, node, "a list of packages")
-        return
-    for item in node.items:
-        if isinstance(item, Scalar):
-            if item.value is not None:
-                yield By.PIP, item
-        else:
-            _complain(fields, item, "a package")
+            _complain(fields, item, "a package" if by is By.PIP else "a package, or `pip:` with a list")
 
 
 def _complain(fields: Fields, node: Node, expected: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.load.document import Document, EditError, written
 from gpuinfra.load.scalars import Value
-from gpuinfra.models.target import Target
+from gpuinfra.models.target import ASK, KEYRING, Target
 from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
@@ -17,9 +17,6 @@ from gpuinfra.workbench.compute import OLDER_TYPES, REMOTEDOCKER, SHARE, Compute
 from gpuinfra.workbench.project import FOLDER, Project, load_project, read_file
 from gpuinfra.workbench.runconfig import PYTHON
 from gpuinfra.workspace import write_text
-
-ASK, KEYRING = "ask", "keyring:"
-"""What stands for a password in a file."""
 
 
 @dataclass
@@ -108,6 +105,10 @@ def _compute_values(target: Target, found: Document) -> dict[str, Value]:
     # What is simulated says so; and a machine that is real is not called so because its predecessor was.
     if target.simulated or found.value("simulated"):
         values["simulated"] = target.simulated
+    # Whoever says anew how to log in has done with the other way.
+    for name, key in (("identity", "privateKeyFile"), ("password", "password")):
+        if name in target.said and key not in values and found.value(key) is not None:
+            values[key] = None
     # An older name of the same type is as good.
     if OLDER_TYPES.get(str(found.value("type"))) == target.type:
         values.pop("type", None)

@@ -54,6 +54,14 @@ def test_a_deployed_template_is_what_up_would_have_made(user: User, azure: Azure
     for words in (("ssh", "my-dsvm"), ("export", "my-dsvm", "--format", "ssh-config")):
         assert "gpuinfra attach" in user.fails(*words, code="bad-host-key")["help"], "its host key is its own"
 
+    # Whoever has met it and wrote its key down can come back: `ssh` and `up` know it then.
+    where = ["--address", azure.address(), "--port", str(azure.description.ssh_port), "--username", "azureuser"]
+    met = user.does("attach", "my_dsvm", *where, "--type", "remote", "--yes")
+    for name in ("my-dsvm", "my_dsvm"):
+        assert user.does("ssh", name)["target"]["hostKey"] == met["target"]["hostKey"]
+    brought = user.up()
+    assert (brought["changed"], brought["target"]["hostKey"]) == (False, met["target"]["hostKey"])
+
     machine = azure.machine()
     assert machine["powerState"] == "PowerState/running"
     assert "gpuinfra:host-key" not in machine["tags"]

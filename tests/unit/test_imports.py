@@ -62,6 +62,7 @@ KEPT = {
     "azure": ("provision.azure",),
     "paramiko": ("runner",),
     "docker": ("runner",),
+    "keyring": ("runner",),
     "asyncssh": ("sandbox",),
     "starlette": ("sandbox",),
     "uvicorn": ("sandbox",),

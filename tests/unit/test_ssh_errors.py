@@ -10,7 +10,7 @@ from paramiko.pkey import UnknownKeyType
 
 from runner import connection
 from runner.connection import Broken, ConnectError, LoginRefused, Unreachable
-from runner.ssh import told
+from runner.meeting import told
 
 FOREIGN = [kind for _, kind in inspect.getmembers(ssh_exception, inspect.isclass) if issubclass(kind, Exception)]
 ARGUMENTS: dict[type[Exception], tuple[Any, ...]] = {

@@ -250,3 +250,18 @@ def test_a_key_in_the_home_of_somebody_unknown_is_none(tmp_path: Path, folder: P
     target = find_target(tmp_path, "old")
     assert target is not None
     assert target.identity is None
+
+
+def test_whoever_says_anew_how_to_log_in_has_done_with_the_other_way(tmp_path: Path, folder: Path) -> None:
+    file, said = folder / "my_dsvm.compute", frozenset({"identity", "password"})
+    write_target(tmp_path, replace(TARGET, identity=None, password="keyring:my_dsvm", said=said))
+    by_password = file.read_text()
+    assert "password: keyring:my_dsvm\n" in by_password
+    write_target(tmp_path, replace(TARGET, identity="/elsewhere/key", said=said))
+    assert "password: null\n" in file.read_text()
+    assert "privateKeyFile: /elsewhere/key\n" in file.read_text()
+    write_target(tmp_path, replace(TARGET, identity=None, password="ask", said=said))
+    assert "password: ask\n" in file.read_text()
+    assert "privateKeyFile: null\n" in file.read_text()
+    # `up` says nothing of logins, and leaves them alone.
+    assert write_target(tmp_path, TARGET) == []

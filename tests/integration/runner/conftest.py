@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuinfra.models.target import Target
-from tests.real import program
+from tests.real import missing, program
 
 WAIT_SECONDS = 20.0
 
@@ -54,6 +55,8 @@ class SshServer:
         self.authorized_keys = folder / "authorized_keys"
         self.authorize(self.user_key)
         self.settings: dict[str, str] = {}
+        self.prefix: list[str] = []
+        """What the server is started by, where it is not started by itself."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def authorize(self, *keys: Path) -> None:
@@ -79,7 +82,7 @@ class SshServer:
         config = self.folder / "sshd_config"
         config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
         command = [program("sshd", "openssh-server"), "-D", "-E", str(self.folder / "log"), "-f", str(config)]
-        self._process = subprocess.Popen(command, start_new_session=True)
+        self._process = subprocess.Popen([*self.prefix, *command], start_new_session=True)
         assert eventually(self.is_listening), (self.folder / "log").read_text()
 
     def is_listening(self) -> bool:
@@ -119,8 +122,43 @@ class SshServer:
             identity=str(self.user_key),
         )
 
-    def target_with(self, **changes: str | None) -> Target:
-        return replace(self.target, **changes)  # type: ignore[arg-type]
+    def target_with(self, **changes: Any) -> Target:
+        return replace(self.target, **changes)
+
+
+class PasswordServer(SshServer):
+    """One that knows a user with a password. Only to it do the system's files of users look as if there was one."""
+
+    USER, PASSWORD = "somebody", 'naïve $(id) "x'
+    HASH = "$6$gpuinfratest$Qj7CT3jtYobDBBL/nsF58M.wci7E26jLIgh0rKSu8Q8Vt14E3NBVJlRH.QKeNgEXYUsQ6p2u4yT7RvHuQ4re70"
+    MOUNT = 'for name in passwd shadow pam.d/sshd; do mount --bind "$0/$name" "/etc/$name" || exit; done; exec "$@"'
+
+    def __init__(self, folder: Path, *, interactive: bool = False) -> None:
+        super().__init__(folder)
+        if os.geteuid() != 0:
+            missing("a server with users of its own needs root")
+        etc = folder / "etc"
+        (etc / "pam.d").mkdir(parents=True)
+        user = f"{self.USER}:x:65533:65534::/:/bin/sh\n"
+        (etc / "passwd").write_text(Path("/etc/passwd").read_text() + user)
+        (etc / "shadow").write_text(f"root:*:::::::\n{self.USER}:{self.HASH}:19000:0:99999:7:::\n")
+        (etc / "pam.d" / "sshd").write_text(
+            "auth required pam_unix.so\naccount required pam_permit.so\nsession required pam_permit.so\n"
+        )
+        program("unshare", "util-linux")
+        # A mount namespace of its own: nothing of this machine changes, and it ends with the process.
+        self.prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c", self.MOUNT, str(etc)]
+        self.settings |= {
+            "PubkeyAuthentication": "no",
+            "UsePAM": "yes" if interactive else "no",
+            "PasswordAuthentication": "no" if interactive else "yes",
+            "KbdInteractiveAuthentication": "yes" if interactive else "no",
+            "LogLevel": "VERBOSE",
+        }
+
+    @property
+    def target(self) -> Target:
+        return replace(super().target, username=self.USER, identity=None, password="ask")
 
 
 @pytest.fixture(autouse=True)

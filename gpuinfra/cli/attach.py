@@ -1,0 +1,198 @@
+"""`gpuinfra attach`: a machine that exists already becomes a target."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuinfra.cli.options import Settings, begin
+from gpuinfra.cli.wish import DOCKER, Wish, check_wish, read_address, read_identity
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.secrets import Secret
+    from gpuinfra.models.checkup import Check, Checkup
+    from gpuinfra.models.target import Target
+    from gpuinfra.views.progress import ProgressView
+
+LONGEST = "1m"
+SUMMARIES = {
+    "ssh": "no machine that runs jobs",
+    "docker": "Docker does not work",
+    "nvidia-runtime": "containers get no GPU",
+    "gpu": "the GPU does not work",
+    "python": "no Python 3",
+}
+NEEDS_GPU = ("nvidia-runtime", "gpu")
+
+
+def attach(  # noqa: PLR0913, PLR0917 each is an option
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The target's name, which names its two files.")],
+    address: Annotated[str, typer.Option("--address", metavar="HOST", help="The machine: host, or host:port.")],
+    username: Annotated[str, typer.Option("--username", metavar="USER", help="Who logs in.")],
+    port: Annotated[int | None, typer.Option("--port", min=1, max=65535, help="SSH's port; 22 if left out.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="PATH", help="The private key; the SSH agent's and your own if left out."),
+    ] = None,
+    password_stdin: Annotated[
+        bool, typer.Option("--password-stdin", help="Log in by a password, the first line of standard input.")
+    ] = False,
+    kind: Annotated[
+        str, typer.Option("--type", help="remotedocker: jobs in containers; remote: in the machine's Python.")
+    ] = DOCKER,
+    host_key: Annotated[
+        str | None,
+        typer.Option("--host-key", metavar="KEY", help="The machine's host key, or its fingerprint: nobody is asked."),
+    ] = None,
+    base_image: Annotated[
+        str | None, typer.Option("--base-image", metavar="IMAGE", help="The image that jobs are built on.")
+    ] = None,
+    no_gpu: Annotated[bool, typer.Option("--no-gpu", help="The machine has no GPU, and jobs get none.")] = False,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="TIME", help="How long the login may take, and then the look.")
+    ] = LONGEST,
+) -> None:
+    """Make a machine that exists already a target: check SSH, Docker and GPU, and write its two files."""
+    from gpuinfra.cli.durations import seconds_of
+
+    settings = begin(context, reaches_cloud=False)
+    host, at = read_address(address, port)
+    wish = Wish(
+        name=name,
+        address=host,
+        port=at,
+        username=username,
+        type=kind,
+        gpu=not no_gpu,
+        identity=read_identity(key) if key else None,
+        by_password=password_stdin,
+        host_key=host_key,
+        image=base_image,
+    )
+    check_wish(wish)
+    _attach(settings, wish, seconds_of("--timeout", timeout))
+
+
+def _attach(settings: Settings, wish: Wish, seconds: float) -> None:
+    from gpuinfra.cli.introduction import trusted_key
+    from gpuinfra.cli.machines import progress_view
+    from gpuinfra.cli.secrets import Secret, read_password
+    from gpuinfra.models.attached import Attached
+    from gpuinfra.views import attached as view
+    from gpuinfra.workbench.targets import find_target
+    from gpuinfra.workspace import find_workspace
+    from runner.host_key import HostKey
+
+    workspace = find_workspace(settings.workspace)
+    before = find_target(workspace, wish.name)
+    if before and not before.address:
+        raise _taken(before)
+    # Before anybody is called: whoever gave it should not have to wait with it.
+    given = Secret(read_password) if wish.by_password else None
+    if given:
+        given()
+    with progress_view(settings) as progress:
+        trusted = trusted_key(wish, before, settings, seconds, progress)
+        target = wish.target(str(trusted), before)
+        secret = given or _secret(wish, target, settings, progress)
+        checkup = _look(target, wish, seconds, secret, progress)
+    if not checkup.passed:
+        raise Problem(*(_failure(check) for check in checkup.checks if not check.passed))
+    target = replace(target, simulated=_is_simulated(target, before, checkup))
+    target, files = _write(workspace, target, before, secret)
+    fingerprint = HostKey.parse(target.host_key).fingerprint
+    view.show(Attached(target, fingerprint, checkup, tuple(str(file) for file in files)), json=settings.json)
+
+
+def _taken(before: Target) -> Problem:
+    """A target on this computer does not become a machine by the way."""
+    note = f"`{before.name}` is a target of type `{before.type}`, on this computer"
+    help_line = f"give another name, or `gpuinfra detach {before.name}` first"
+    diagnostic = Diagnostic(Code.FILE_EXISTS, "the name is taken", note=note, help=help_line)
+    return Problem(diagnostic, exit_code=Exit.USAGE)
+
+
+def _is_simulated(target: Target, before: Target | None, checkup: Checkup) -> bool:
+    """Its GPU says so. Where none is asked, the same machine is what it was."""
+    if checkup.gpu:
+        return checkup.gpu.simulated
+    return before is not None and before.simulated and before.host_key == target.host_key
+
+
+def _secret(wish: Wish, target: Target, settings: Settings, progress: ProgressView) -> Secret | None:
+    from gpuinfra.cli.secrets import secret_of
+
+    if wish.identity:
+        return None  # whoever names a key wants to know when it does not do
+    return secret_of(target, progress, can_ask=sys.stdin.isatty() and not settings.json)
+
+
+def _look(target: Target, wish: Wish, seconds: float, secret: Secret | None, progress: ProgressView) -> Checkup:
+    """Log in and ask; each finding is a line."""
+    from gpuinfra.cli.introduction import explained
+    from runner.checkup import examine
+    from runner.meeting import place
+    from runner.ssh import SshConnection
+
+    step = f"ssh {wish.name}"
+    progress.begin(step, f"logging in at {place(wish.address, wish.port)}")
+    with (
+        explained(wish, step, progress),
+        contextlib.closing(SshConnection.open(target, seconds, secret)) as connection,
+    ):
+        progress.begin(step, "looking at the machine")
+        checkup = examine(connection, docker=wish.docker, gpu=wish.gpu, timeout=seconds)
+    for check in checkup.checks:
+        tell = progress.end if check.passed else progress.fail
+        tell(f"{check.name} {wish.name}", check.found)
+    return checkup
+
+
+def _failure(check: Check) -> Diagnostic:
+    without = "; or attach the machine without it: `--no-gpu`" if check.name in NEEDS_GPU and check.help else ""
+    help_line = f"{check.help}{without}" if check.help else "mend what is said above first"
+    return Diagnostic(Code.UNFIT_MACHINE, SUMMARIES[check.name], note=check.found, help=help_line)
+
+
+def _write(workspace: Path, target: Target, before: Target | None, secret: Secret | None) -> tuple[Target, list[Path]]:
+    """The files, and before them the password, whose place they name."""
+    from gpuinfra.workbench.targets import write_target
+    from runner.passwords import account, forget
+
+    reference = secret.keep(target) if secret else None
+    target = replace(target, password=reference)
+    try:
+        files = write_target(workspace, target)
+    except BaseException as error:
+        # Ctrl-C as well: a password that no file refers to must not stay. One that was there before may.
+        if reference and (before is None or before.password != reference):
+            forget(reference, account(target))
+        if isinstance(error, OSError | ValueError):
+            raise _unwritable(error) from None
+        raise
+    _forget_former(before, target)
+    return target, files
+
+
+def _unwritable(error: Exception) -> Problem:
+    note = f"the machine can be used, but its target files cannot be written: {error}"
+    help_line = "look at the folder `aml_config` of the workspace"
+    return Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help=help_line))
+
+
+def _forget_former(before: Target | None, target: Target) -> None:
+    """A password that no file refers to any more must not stay."""
+    from runner.connection import HostKeyInvalid
+    from runner.passwords import account, forget
+
+    if before and before.password:
+        with contextlib.suppress(HostKeyInvalid):
+            if (before.password, account(before)) != (target.password, account(target)):
+                forget(before.password, account(before))

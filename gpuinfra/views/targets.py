@@ -1,0 +1,114 @@
+"""Targets: a table or data, and what is said when one is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpuinfra.views import diagnostics as diagnostics_view
+from gpuinfra.views import document
+from gpuinfra.views.cells import UNKNOWN, columns
+from gpuinfra.views.terminal import harmless, messages, results
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from gpuinfra.diagnostics import Diagnostic
+    from gpuinfra.models.reach import Reach
+    from gpuinfra.models.target import Target
+
+HEADER = ("NAME", "TYPE", "ADDRESS", "GPU", "IMAGE", "REACHABLE")
+HERE = "this computer"
+WORDS = {"yes": "yes", "no": "no", "other-key": "other host key"}
+STYLES = {"yes": "green", "no": "red", "other-key": "bold red"}
+IN_CONTAINERS = {"localdocker", "remotedocker"}
+
+
+def show(
+    targets: Sequence[Target],
+    reached: Mapping[str, Reach],
+    diagnostics: Sequence[Diagnostic],
+    workspace: str,
+    *,
+    json: bool,
+) -> None:
+    """Each target, then the files that could not be read."""
+    if json:
+        listed = [_data(target, reached.get(target.name)) for target in targets]
+        document.show({"targets": listed, **diagnostics_view.as_payload(diagnostics)})
+        return
+    if targets:
+        results().print(render(targets, reached))
+    elif not diagnostics:
+        messages().print(f"no target in {harmless(workspace)}; `gpuinfra up` and `gpuinfra attach` make them")
+    diagnostics_view.show(diagnostics)
+
+
+def render(targets: Sequence[Target], reached: Mapping[str, Reach]) -> Text:
+    """A line a target."""
+    from rich.text import Text
+
+    lines = columns([HEADER, *(_row(target, reached.get(target.name)) for target in targets)])
+    place = lines[0].index(HEADER[-1])
+    texts = [Text(lines[0], "bold")]
+    for target, line in zip(targets, lines[1:], strict=True):
+        text, reach = Text(line), reached.get(target.name)
+        if reach:
+            text.stylize(STYLES[reach.state], place)
+        texts.append(text)
+    return Text("\n").join(texts)
+
+
+def _row(target: Target, reach: Reach | None) -> tuple[str, ...]:
+    simulated = " (simulated)" if target.simulated else ""
+    gpu = _gpu(target)
+    return (
+        target.name,
+        f"{target.type}{simulated}",
+        _address(target),
+        UNKNOWN if gpu is None else "yes" if gpu else "no",
+        _image(target) or UNKNOWN,
+        _answer(reach) if reach else UNKNOWN,
+    )
+
+
+def _address(target: Target) -> str:
+    if not target.address:
+        return HERE
+    host = f"[{target.address}]" if ":" in target.address else target.address
+    port = "" if target.port == 22 else f":{target.port}"
+    return f"{target.username}@{host}{port}" if target.username else f"{host}{port}"
+
+
+def _gpu(target: Target) -> bool | None:
+    """Whether containers get the GPUs. What there is outside of them only the machine knows."""
+    return target.nvidia_docker if target.type in IN_CONTAINERS else None
+
+
+def _image(target: Target) -> str | None:
+    return target.base_docker_image if target.type in IN_CONTAINERS else None
+
+
+def _answer(reach: Reach) -> str:
+    return f"{WORDS[reach.state]}: {reach.detail}" if reach.detail else WORDS[reach.state]
+
+
+def _data(target: Target, reach: Reach | None) -> dict[str, Any]:
+    return {
+        **target.as_json(),
+        "gpu": _gpu(target),
+        "image": _image(target),
+        "reachable": reach.state if reach else None,
+        "detail": reach.detail if reach and reach.detail else None,
+    }
+
+
+def show_detached(name: str, files: Sequence[str], *, has_machine: bool, json: bool) -> None:
+    """What was removed, and what was not."""
+    if json:
+        document.show({"name": name, "removed": list(files)})
+        return
+    for file in files:
+        results().print(f"removed {harmless(file)}")
+    if has_machine:
+        messages().print("The machine itself is left as it is: while it is on, it may be billed.")

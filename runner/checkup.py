@@ -1,0 +1,160 @@
+"""Whether a machine can run jobs: its system, Docker, NVIDIA's runtime, its GPU. One script asks for most of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuinfra.models.checkup import Check, Checkup
+from runner.connection import Connection, TimedOut
+from runner.nvidia_smi import NoGpuError, ask
+
+MARK = "@@gpuinfra"
+# For one question to an engine that hangs, so that the others are still answered.
+LIMIT_SECONDS = 20
+NOT_FOUND = 127
+# Of `timeout` in coreutils, and of a command that busybox's ends by SIGTERM.
+OVERDUE = (124, 143)
+
+SCRIPT = f"""LC_ALL=C; export LC_ALL
+part() {{
+    name=$1; shift
+    said=$("$@" 2>&1); code=$?
+    printf "\\n{MARK} %s %s\\n%s\\n" "$name" "$code" "$said"
+}}
+limited() {{ if command -v timeout >/dev/null 2>&1; then timeout {LIMIT_SECONDS} "$@"; else "$@"; fi; }}
+info() {{ limited docker info --format "{{{{json .}}}}" 2>/dev/null; }}
+hook() {{
+    PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+    command -v nvidia-container-runtime-hook || command -v nvidia-container-toolkit
+}}
+part system uname -srm
+part user id -un
+"""
+ASK_DOCKER = 'part docker limited docker version --format "engine {{.Server.Version}}"\n'
+ASK_RUNTIME = "part info info\npart hook hook\n"
+ASK_PYTHON = "part python python3 --version\n"
+
+NO_PERMISSION = "permission denied"
+NOT_RUNNING = ("cannot connect to the docker daemon", "failed to connect to the docker api", "is the daemon running")
+TOOLKIT = (
+    "install the package `nvidia-container-toolkit`, then: "
+    "`sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one command of the script said, on both streams."""
+
+    code: int
+    text: str
+
+    @property
+    def brief(self) -> str:
+        """On one line, and not all of a long one."""
+        return " ".join(self.text.split())[:300] or f"nothing, and ended with {self.code}"
+
+
+def examine(connection: Connection, *, docker: bool, gpu: bool, timeout: float) -> Checkup:
+    """Ask a machine, in two round trips. Raises ConnectError where it stops answering."""
+    # By `sh`, whatever shell the user has there.
+    done = connection.run(["sh", "-c", script(docker=docker, gpu=gpu)], timeout=timeout)
+    parts = read(done.stdout)
+    if "system" not in parts:
+        said = Said(done.exit_code, f"{done.stdout} {done.stderr}")
+        return Checkup((Check("ssh", False, f"no shell: it said {said.brief}", "jobs need a Linux user with a shell"),))
+    checks = judge(parts, docker=docker, gpu=gpu)
+    if not gpu:
+        return Checkup(checks)
+    try:
+        facts = ask(connection, timeout)
+    except (NoGpuError, TimedOut) as error:
+        return Checkup((*checks, Check("gpu", False, str(error), "make `nvidia-smi` work on the machine")))
+    return Checkup((*checks, Check("gpu", True, facts.summary)), facts)
+
+
+def script(*, docker: bool, gpu: bool) -> str:
+    """What to ask, for any POSIX shell."""
+    return SCRIPT + (ASK_DOCKER + (ASK_RUNTIME if gpu else "") if docker else ASK_PYTHON)
+
+
+def read(output: str) -> dict[str, Said]:
+    """What each command said. What a user's own shell prints before is left out."""
+    parts = re.split(rf"^{MARK} (\w+) (\d+)\n", output, flags=re.MULTILINE)
+    return {
+        name: Said(int(code), text.strip())
+        for name, code, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
+    }
+
+
+def judge(parts: Mapping[str, Said], *, docker: bool, gpu: bool) -> tuple[Check, ...]:
+    """What the answers mean. The GPU itself is asked for by others."""
+    # A script that was ended half-way has not asked for all.
+    answers = defaultdict(lambda: Said(-1, ""), parts)
+    return tuple(_judged(answers, docker=docker, gpu=gpu))
+
+
+def _judged(parts: Mapping[str, Said], *, docker: bool, gpu: bool) -> Iterator[Check]:
+    system = parts["system"]
+    is_linux = system.text.startswith("Linux ")
+    yield Check("ssh", is_linux, system.brief, None if is_linux else "jobs run on Linux")
+    if not docker:
+        yield _python(parts["python"])
+        return
+    engine = _docker(parts["docker"], parts["user"].text)
+    yield engine
+    if gpu and engine.passed:
+        yield _runtime(parts["info"], parts["hook"])
+    elif gpu:
+        yield Check("nvidia-runtime", False, "not known while Docker does not answer")
+
+
+def _python(said: Said) -> Check:
+    passed = said.code == 0 and said.text.startswith("Python 3")
+    return Check("python", passed, said.brief, None if passed else "install it: `sudo apt-get install python3`")
+
+
+def _docker(said: Said, user: str) -> Check:
+    version = re.search(r"^engine (\S+)$", said.text, re.MULTILINE)
+    if said.code == 0 and version:
+        return Check("docker", True, f"Docker Engine {version[1]}")
+    # The template's own word is there even when the engine is not.
+    said = Said(said.code, said.text.removeprefix("engine"))
+    words = said.text.casefold()
+    if said.code == NOT_FOUND:
+        return Check("docker", False, "no `docker` program", "install it: https://docs.docker.com/engine/install/")
+    if NO_PERMISSION in words:
+        return Check("docker", False, said.brief, f"`sudo usermod -aG docker {user}`, then log in anew")
+    if said.code in OVERDUE:
+        found = f"the engine does not answer within {LIMIT_SECONDS} s"
+        return Check("docker", False, found, "look at it: `sudo systemctl status docker`")
+    if any(sign in words for sign in NOT_RUNNING):
+        return Check("docker", False, said.brief, "start it: `sudo systemctl enable --now docker`")
+    return Check("docker", False, said.brief, "make `docker version` work on the machine")
+
+
+def _runtime(info: Said, hook: Said) -> Check:
+    known = _object(info.text) if info.code == 0 else {}
+    # Engines before 28.2 do not list devices.
+    devices = [str(device["ID"]) for device in known.get("DiscoveredDevices") or () if "ID" in device]
+    gpus = [device for device in devices if device.startswith("nvidia.com/gpu")]
+    if "nvidia" in (known.get("Runtimes") or ()):
+        return Check("nvidia-runtime", True, "the runtime `nvidia`")
+    if gpus:
+        return Check("nvidia-runtime", True, f"the devices {', '.join(gpus)}")
+    if hook.code == 0 and hook.text:
+        return Check("nvidia-runtime", True, hook.brief)
+    return Check("nvidia-runtime", False, "Docker gives no GPU to containers", TOOLKIT)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {}

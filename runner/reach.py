@@ -1,0 +1,69 @@
+"""Which machines answer SSH right now. Nobody logs in."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from gpuinfra.models.reach import Reach
+from gpuinfra.models.target import Target
+from runner.connection import ConnectError, HostKeyInvalid, HostKeyMismatch
+from runner.host_key import HostKey
+from runner.meeting import close, greet
+from runner.within import within
+
+AT_ONCE = 16
+# A call that gives up by itself says more than one that is given up.
+GRACE_SECONDS = 0.5
+MOMENT = 0.2
+
+REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (ConnectionRefusedError, "connection refused"),
+    (socket.gaierror, "name unknown"),
+    (TimeoutError, "timed out"),
+)
+
+
+def reachability(targets: Sequence[Target], seconds: float) -> tuple[Reach, ...]:
+    """One for each target, in their order, none later than so many seconds after its turn began."""
+    # Every turn ends in time, so a pool is safe: what may hang is in threads that nobody waits for.
+    pool = ThreadPoolExecutor(min(AT_ONCE, len(targets) or 1), "reach")
+    try:
+        return tuple(pool.map(partial(_take_turn, seconds=seconds), targets))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _take_turn(target: Target, seconds: float) -> Reach:
+    try:
+        # Looking up a name has no deadline of its own.
+        return within(seconds + GRACE_SECONDS, partial(_look, target, time.monotonic() + seconds))
+    except TimeoutError:
+        return Reach("no", "timed out")
+
+
+def _look(target: Target, ends: float) -> Reach:
+    try:
+        expected = HostKey.parse(target.host_key) if target.host_key else None
+        close(greet(target.address, target.port, expected, ends))
+    except HostKeyMismatch as error:
+        return Reach("other-key", f"shows {error.shown}" if error.shown else "shows a key of another kind")
+    except HostKeyInvalid:
+        return Reach("no", "the host key that is expected is no key")
+    except ConnectError as error:
+        return Reach("no", _reason(error, is_late=time.monotonic() > ends - MOMENT))
+    return Reach("yes")
+
+
+def _reason(error: ConnectError, *, is_late: bool) -> str:
+    cause = error.__cause__
+    for kind, reason in REASONS:
+        if isinstance(cause, kind):
+            return reason
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror.lower()
+    # Whoever listens and says nothing may still be an SSH server.
+    return "timed out" if is_late else "not an SSH server"

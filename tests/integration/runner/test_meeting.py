@@ -1,0 +1,119 @@
+"""What a machine shows to somebody who has never seen it, and which of many answer."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuinfra.models.reach import Reach
+from runner import reach
+from runner.connection import Unreachable
+from runner.host_key import HostKey
+from runner.meeting import first_meeting
+from runner.reach import reachability
+from tests.integration.runner.conftest import WAIT_SECONDS, SshServer, free_port, make_key
+
+
+def public(key: Path) -> HostKey:
+    return HostKey.parse(Path(f"{key}.pub").read_text())
+
+
+@pytest.mark.parametrize(
+    ("kinds", "best"),
+    [
+        (("rsa", "ecdsa", "ed25519"), "ed25519"),
+        (("rsa", "ecdsa"), "ecdsa"),
+        (("rsa",), "rsa"),
+    ],
+)
+def test_the_best_host_key_is_shown_and_nothing_is_said(
+    server: SshServer, tmp_path: Path, kinds: tuple[str, ...], best: str
+) -> None:
+    keys = {kind: make_key(tmp_path / kind, kind) for kind in kinds}
+    server.settings |= {"HostKey": "\nHostKey ".join(str(key) for key in keys.values()), "LogLevel": "DEBUG1"}
+    server.start()
+    assert first_meeting("127.0.0.1", server.port, WAIT_SECONDS) == public(keys[best])
+    log = (server.folder / "log").read_text()
+    assert "userauth-request" not in log
+    assert "service-request" not in log
+
+
+def test_a_machine_is_met_by_its_name_as_well(shared: SshServer) -> None:
+    assert first_meeting("localhost", shared.port, WAIT_SECONDS) == public(shared.host_key)
+
+
+def test_nothing_is_left_after_a_meeting(shared: SshServer) -> None:
+    before = set(threading.enumerate())
+    first_meeting("127.0.0.1", shared.port, WAIT_SECONDS)
+    assert set(threading.enumerate()) <= before
+
+
+@contextlib.contextmanager
+def talker(says: bytes | None) -> Iterator[int]:
+    """Somebody who listens, and says this, or nothing at all."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    link, _ = listener.accept()
+                    if says is not None:
+                        link.sendall(says)
+                        link.close()
+                    else:
+                        held.append(link)
+
+        held: list[socket.socket] = []
+        threading.Thread(target=answer, daemon=True).start()
+        yield int(listener.getsockname()[1])
+        listener.shutdown(socket.SHUT_RDWR)
+        for link in held:
+            link.close()
+
+
+def test_who_is_no_machine_is_told() -> None:
+    with pytest.raises(Unreachable, match=r"nobody answers at 127\.0\.0\.1:\d+: Connection refused") as caught:
+        first_meeting("127.0.0.1", free_port(), WAIT_SECONDS)
+    assert caught.value.help
+    with talker(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port, pytest.raises(Unreachable, match="not as an SSH server"):
+        first_meeting("127.0.0.1", port, 2.0)
+    began = time.monotonic()
+    with talker(None) as port, pytest.raises(Unreachable, match="not as an SSH server"):
+        first_meeting("127.0.0.1", port, 0.5)
+    assert time.monotonic() - began < 5
+
+
+def test_each_of_many_is_told_in_their_order(shared: SshServer, tmp_path: Path) -> None:
+    other = str(public(make_key(tmp_path / "other")))
+    rsa = str(public(make_key(tmp_path / "rsa", "rsa")))
+    with talker(None) as silent, talker(b"220 smtp ready\r\n") as mail:
+        cases: list[tuple[dict[str, str | int], Reach]] = [
+            ({}, Reach("yes")),
+            ({"host_key": ""}, Reach("yes")),
+            ({"host_key": other}, Reach("other-key", f"shows {public(shared.host_key).fingerprint}")),
+            ({"host_key": rsa}, Reach("other-key", "shows a key of another kind")),
+            ({"host_key": "nonsense"}, Reach("no", "the host key that is expected is no key")),
+            ({"port": free_port()}, Reach("no", "connection refused")),
+            ({"address": "no-such-name.invalid"}, Reach("no", "name unknown")),
+            ({"port": silent}, Reach("no", "timed out")),
+            ({"port": mail}, Reach("no", "not an SSH server")),
+        ]
+        targets = [shared.target_with(**changes) for changes, _ in cases]
+        assert reachability(targets, 2.0) == tuple(expected for _, expected in cases)
+
+
+def test_many_that_are_silent_take_as_long_as_one(shared: SshServer) -> None:
+    with talker(None) as silent:
+        targets = [shared.target_with(port=silent)] * reach.AT_ONCE
+        began = time.monotonic()
+        found = reachability([*targets, shared.target], 1.0)
+        assert time.monotonic() - began < 5
+    assert found == (*[Reach("no", "timed out")] * reach.AT_ONCE, Reach("yes"))
+
+
+def test_none_at_all_is_no_error() -> None:
+    assert reachability([], 1.0) == ()
