@@ -14,11 +14,12 @@ demo: .venv/.sandbox ## install into .venv and show what there is; no account, n
 test: .venv/.dev ## install into .venv, fetch the real parts where allowed, run every test
 	@scripts/real-parts
 	@scripts/azure-cli
-	$(BIN)/pytest -n auto tests/unit
-	$(BIN)/pytest tests/properties tests/integration tests/e2e
+	$(BIN)/pytest -n auto --dist worksteal tests/unit
+	$(BIN)/pytest -n auto --dist worksteal tests/properties
+	$(BIN)/pytest tests/integration tests/e2e
 
 unit: .venv/.dev ## the quick tests: no sockets, no waiting
-	$(BIN)/pytest -n auto tests/unit
+	$(BIN)/pytest -n auto --dist worksteal tests/unit
 
 check: .venv/.dev ## lint, format, types, import direction, wheel
 	$(BIN)/ruff check .
@@ -32,7 +33,8 @@ format: .venv/.dev ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 cases: .venv/.dev ## write the expected output of every case file anew, to be read in `git diff`
-	$(BIN)/pytest -q tests/unit/test_spec_cases.py tests/unit/test_target_files.py tests/unit/test_lint_cases.py tests/unit/test_lint_shared.py --update-cases
+	$(BIN)/pytest -q tests/unit/test_spec_cases.py tests/unit/test_target_files.py tests/properties/test_lint_cases.py \
+		tests/properties/test_lint_table.py --update-cases
 
 bench: .venv/.dev ## measurements, each a ratio of two things timed in one run
 	$(BIN)/python -m bench
