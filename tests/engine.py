@@ -1,8 +1,10 @@
 """A real Docker Engine of the test's own, from Debian's packages, with an image made from busybox."""
 
+import fcntl
 import os
 import subprocess
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,19 @@ def docker_engine(folder: Path) -> Iterator[str]:
     engine, client = program("dockerd", "docker.io"), program("docker", "docker.io")
     if os.geteuid() != 0:
         missing("a Docker Engine of one's own needs root")
+    with _only_one():
+        yield from _run(engine, client, folder)
+
+
+@contextmanager
+def _only_one() -> Iterator[None]:
+    """Engines share the host's network bridge, and tests run side by side: one at a time."""
+    with Path(tempfile.gettempdir(), "gpuinfra-tests-engine.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(engine: str, client: str, folder: Path) -> Iterator[str]:
     address = f"unix://{folder}/docker.sock"
     arguments = ["-H", address, "--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")]
     command = [engine, *arguments, "--pidfile", str(folder / "docker.pid")]

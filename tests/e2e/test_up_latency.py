@@ -49,6 +49,7 @@ def _moment(text: str) -> float:
     return datetime.fromisoformat(text[:26] + text[27:]).timestamp()
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(LONGEST + 60)
 def test_up_takes_hardly_longer_than_azure(azure: Azure, user: User, capsys: pytest.CaptureFixture[str]) -> None:
     azure.control("POST", "profile", {"profile": "realistic"})

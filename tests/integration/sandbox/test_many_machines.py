@@ -9,6 +9,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from sandbox.kernel.store import Resource
 from sandbox.web.authority import Authority
 from tests.integration.sandbox.conftest import Sandbox
@@ -41,6 +43,7 @@ def peak_memory(pid: int) -> int:
     return int(line.split()[1]) // 1024
 
 
+@pytest.mark.alone
 def test_all_pages_in_five_seconds_on_one_core(tmp_path: Path) -> None:
     folder = tmp_path / "sandbox"
     sandbox = Sandbox(folder)
