@@ -64,8 +64,16 @@ def syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
         ((label, fix) for words, label, fix in _WORDS if words in problem),
         (re.sub(r"\s+", " ", problem), None),
     )
-    if label.endswith(_CAUSED_EARLIER) and error.context_mark:
+    if _lacks_comma(source.text[place:], problem):
+        label, help_line = "a `,` is missing before this", "separate the entries with commas"
+    elif label.endswith(_CAUSED_EARLIER) and error.context_mark:
         place = error.context_mark.index
     elif place >= (end := len(source.text.rstrip())):
         place, label, help_line = max(0, end - 1), "the file ends here, in the middle of something", None
     return Diagnostic(Code.INVALID_YAML, "invalid YAML", source.span(place, place + 1), label or None, help=help_line)
+
+
+def _lacks_comma(rest: str, problem: str) -> bool:
+    """Whether a bracket is closed after all, and what stands inside is not separated."""
+    found = re.match(r"expected ',' or '([\]}])', but got '(<scalar>|:)'", problem)
+    return found is not None and found[1] in rest
