@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -44,7 +45,13 @@ def write_text(path: Path, text: str, *, replace: bool) -> None:
 
 
 def write_bytes(path: Path, content: bytes, *, replace: bool) -> None:
-    """The same for what is not text."""
+    """The same for what is not text. What is replaced keeps its mode, and a link to it stays one."""
+    mode = 0o666 & ~_umask()
+    if replace and path.exists():
+        path = path.resolve()
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if not mode & stat.S_IWUSR:  # a rename would not ask
+            raise PermissionError(errno.EACCES, "it is read-only", str(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -55,8 +62,8 @@ def write_bytes(path: Path, content: bytes, *, replace: bool) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        # A new file has the mode that the user's umask gives, not the private one of a temporary file.
-        Path(name).chmod(0o666 & ~_umask())
+        # Not the private mode of a temporary file.
+        Path(name).chmod(mode)
         if replace:
             Path(name).replace(path)
         else:

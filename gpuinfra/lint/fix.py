@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -121,15 +120,9 @@ class _ChangedError(Exception):
 
 
 def _write(path: Path, old: Document, new: Document) -> None:
-    # A link stays a link, and a file keeps its mode.
-    path = path.resolve()
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if not mode & stat.S_IWUSR:
-        raise PermissionError(13, "it is read-only")
     if path.read_bytes() != old.encode():
         raise _ChangedError
     write_bytes(path, new.encode(), replace=True)
-    path.chmod(mode)
 
 
 def _fix_of(finding: Finding) -> Fix:

@@ -265,3 +265,24 @@ def test_whoever_says_anew_how_to_log_in_has_done_with_the_other_way(tmp_path: P
     assert "privateKeyFile: null\n" in file.read_text()
     # `up` says nothing of logins, and leaves them alone.
     assert write_target(tmp_path, TARGET) == []
+
+
+def test_a_file_keeps_its_mode_and_a_link_stays_one(tmp_path: Path, folder: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.compute"
+    elsewhere.write_text("address: 198.51.100.1\nusername: azureuser\nhostKey: ssh-ed25519 AAAA\n")
+    elsewhere.chmod(0o640)
+    (folder / "my_dsvm.compute").symlink_to(elsewhere)
+    write_target(tmp_path, TARGET)
+    assert (folder / "my_dsvm.compute").is_symlink()
+    assert "203.0.113.7" in elsewhere.read_text()
+    assert elsewhere.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_that_is_read_only_is_left_alone(tmp_path: Path, folder: Path) -> None:
+    file = folder / "my_dsvm.compute"
+    file.write_text("address: 198.51.100.1\n")
+    file.chmod(0o444)
+    with pytest.raises(PermissionError):
+        write_target(tmp_path, TARGET)
+    assert file.read_text() == "address: 198.51.100.1\n"
+    file.chmod(0o644)
