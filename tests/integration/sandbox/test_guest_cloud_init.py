@@ -164,8 +164,9 @@ def test_ssh_answers_while_commands_still_run(boot: Boot, client: Client) -> Non
 
 
 def test_commands_that_a_stop_cut_short_begin_anew(boot: Boot, host: GuestHost, client: Client) -> None:
-    spec = boot("runcmd: ['echo begun >> $HOME/log; test -e $HOME/go || sleep 621; echo ended >> $HOME/log']")
-    assert eventually((home(spec) / "log").exists)
+    wait = "test -e $HOME/go || { touch $HOME/waits; sleep 621; }"
+    spec = boot(f"runcmd: ['echo begun >> $HOME/log; {wait}; echo ended >> $HOME/log']")
+    assert eventually((home(spec) / "waits").exists)
     (home(spec) / "go").touch()
     restart(host, spec)
     client.output(spec, "cloud-init status --wait")
