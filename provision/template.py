@@ -175,12 +175,19 @@ def _deferred(kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
 def _written(value: Any, setting: Setting) -> Any:
     """A JSON value as a template has it: our ids by reference, and nothing taken for an expression that is none."""
     if isinstance(value, dict):
-        return {_written(name, setting): _written(item, setting) for name, item in value.items()}
+        # Tags are the user's words: what looks like an id in them is text.
+        return {
+            _escaped(name): _plain(item) if name == "tags" else _written(item, setting) for name, item in value.items()
+        }
     if isinstance(value, list):
         return [_written(item, setting) for item in value]
     if isinstance(value, str) and not isinstance(value, Expression):
         return _reference(value, setting) or _escaped(value)
     return value
+
+
+def _plain(tags: dict[str, str]) -> dict[str, str]:
+    return {_escaped(name): value if isinstance(value, Expression) else _escaped(value) for name, value in tags.items()}
 
 
 def _reference(text: str, setting: Setting) -> str | None:

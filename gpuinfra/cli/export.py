@@ -88,7 +88,7 @@ def _arm(settings: Settings, name: str) -> _Export:
     spec = one_spec(settings, name)
     key = read_public_key(spec.admin.ssh_public_key, find_workspace(settings.workspace))
     template = make_template(spec, ssh_sources(spec, simulated=settings.cloud == "sandbox"), key)
-    group = spec.group_name
+    group = _quoted(spec.group_name)
     return _Export(
         spec.name,
         json.dumps(template, indent=2) + "\n",

@@ -89,7 +89,8 @@ def _root(folder: Path) -> Path:
         )
     found = find_projects(folder)
     first = next(found, None)
-    if first is not None and first.resolve() in {folder.resolve(), folder.resolve().parent}:
+    # `aml_config` may be a link, and belongs to the project where it stands, not where it leads.
+    if first is not None and first.resolve() in {folder.resolve(), folder.absolute().parent.resolve()}:
         return first
     others = [] if first is None else [str(first), *map(str, islice(found, 9))]
     note = f"there is no folder `aml_config` with targets, run configurations or environments in `{folder}`"

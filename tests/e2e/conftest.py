@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sandbox.running import process
+from tests.az import Az
 from tests.e2e.azure import Azure
 from tests.e2e.user import PROGRAM, Run, User, run_program
 
@@ -45,3 +46,12 @@ def user(azure: Azure, tmp_path: Path) -> User:
     somebody = User(azure, tmp_path / "user", tmp_path / "project")
     somebody.spec()
     return somebody
+
+
+@pytest.fixture
+def az(azure: Azure, tmp_path: Path) -> Az:
+    """`az` with a fresh login: an older one the sandbox's clock may have left behind."""
+    described, credentials = azure.description, azure.control("GET", "credentials")
+    made = Az(tmp_path / "az", endpoint=described.endpoint, authority_file=described.ca)
+    made.login(tenant=credentials["tenant"], client=credentials["clientId"], secret=credentials["clientSecret"])
+    return made

@@ -19,15 +19,6 @@ from tests.real import program
 WAIT_SECONDS = 30.0
 
 
-@pytest.fixture
-def az(azure: Azure, tmp_path: Path) -> Az:
-    """`az` with a fresh login: an older one the sandbox's clock may have left behind."""
-    described, credentials = azure.description, azure.control("GET", "credentials")
-    made = Az(tmp_path / "az", endpoint=described.endpoint, authority_file=described.ca)
-    made.login(tenant=credentials["tenant"], client=credentials["clientId"], secret=credentials["clientSecret"])
-    return made
-
-
 def deploy(user: User, az: Az, *parameters: str, fails: str | None = None) -> Any:
     """Export, make the group as the program says, and let Azure do the rest."""
     user.does("export", "my-dsvm", "--format", "arm", "--output", "machine.json", "--yes")
