@@ -46,12 +46,8 @@ def write_text(path: Path, text: str, *, replace: bool) -> None:
 
 def write_bytes(path: Path, content: bytes, *, replace: bool) -> None:
     """The same for what is not text. What is replaced keeps its mode, and a link to it stays one."""
-    mode = 0o666 & ~_umask()
-    if replace and path.exists():
-        path = path.resolve()
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if not mode & stat.S_IWUSR:  # a rename would not ask
-            raise PermissionError(errno.EACCES, "it is read-only", str(path))
+    before = check_writable(path) if replace else None
+    path = path.resolve() if before else path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -62,8 +58,7 @@ def write_bytes(path: Path, content: bytes, *, replace: bool) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        # Not the private mode of a temporary file.
-        Path(name).chmod(mode)
+        _be_like(Path(name), before)
         if replace:
             Path(name).replace(path)
         else:
@@ -72,6 +67,24 @@ def write_bytes(path: Path, content: bytes, *, replace: bool) -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):
             Path(name).unlink()
+
+
+def check_writable(path: Path) -> os.stat_result | None:
+    """What is known of a file that is there; one that is read-only raises PermissionError, for a rename asks nobody."""
+    if not path.exists():
+        return None
+    found = path.stat()
+    if not found.st_mode & stat.S_IWUSR:
+        raise PermissionError(errno.EACCES, "it is read-only", str(path))
+    return found
+
+
+def _be_like(path: Path, before: os.stat_result | None) -> None:
+    """Mode and owner of what is replaced; a new file has the mode that the user's umask gives."""
+    path.chmod(stat.S_IMODE(before.st_mode) if before else 0o666 & ~_umask())
+    if before:
+        with contextlib.suppress(OSError):  # only root can, and only root needs to
+            os.chown(path, before.st_uid, before.st_gid)
 
 
 def _umask() -> int:

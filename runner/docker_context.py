@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from urllib.parse import quote
 
 from gpuinfra.models.target import Target
 from runner.host_key import HostKey
+from runner.meeting import place
 
 
 def endpoint(target: Target) -> str:
     """Where the Engine is. The Docker CLI runs `ssh` to get there."""
-    return f"ssh://{target.username}@{target.address}:{target.port}"
+    return f"ssh://{quote(target.username, safe='')}@{place(target.address, target.port)}"
 
 
 def archive(target: Target) -> bytes:

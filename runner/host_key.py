@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from dataclasses import dataclass
 
@@ -32,7 +31,7 @@ class HostKey:
         kind, _, rest = text.strip().partition(" ")
         try:
             blob = base64.b64decode(rest.split()[0], validate=True)
-        except (IndexError, binascii.Error):
+        except (IndexError, ValueError):  # binascii.Error is one, and text that is not ASCII is another
             blob = b""
         # The blob says its kind once more; what follows is the key.
         beginning = len(kind).to_bytes(4, "big") + kind.encode()

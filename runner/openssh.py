@@ -17,7 +17,8 @@ def command(target: Target, known_hosts: Path, words: Sequence[str]) -> list[str
     """The command line that logs in, or runs `words`, which the user's shell there reads as one line."""
     options = [part for name, value in _options(target, known_hosts) for part in ("-o", f"{name}={value}")]
     # After `--` nothing is taken for an option of ssh's, a command's own ones least of all.
-    return [PROGRAM, *options, "-p", str(target.port), "--", f"{target.username}@{target.address}", *words]
+    user = f"{target.username}@" if target.username else ""
+    return [PROGRAM, *options, "-p", str(target.port), "--", f"{user}{target.address}", *words]
 
 
 def host_alias(target: Target) -> str:
@@ -33,11 +34,14 @@ def known_hosts_line(target: Target) -> str:
 def config_block(target: Target, known_hosts: Path) -> str:
     """What makes `ssh MACHINE` work, and everything that is built on it: scp, rsync, git, editors."""
     settings = {
-        "HostName": target.address,
+        "HostName": target.address.replace("%", "%%"),
         "Port": str(target.port),
-        "User": target.username,
+        # Left out, OpenSSH takes the user's own; without a value, it takes nothing at all any more.
+        **({"User": _quoted(target.username)} if target.username else {}),
         **dict(_options(target, known_hosts)),
     }
+    if not "".join([target.machine, *settings.values()]).isprintable():
+        raise ValueError("a line break in a value would be a line of its own, whatever it says")
     return "\n".join([f"Host {target.machine}", *(f"    {name} {value}" for name, value in settings.items())]) + "\n"
 
 

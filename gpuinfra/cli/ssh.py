@@ -42,7 +42,7 @@ def ssh(
     settings = begin(context)
     if config and words:
         raise _usage("`--config` writes files and runs no command")
-    target, files = target_named(settings, name), SshFiles(Path(FOLDER).expanduser())
+    target, files = target_named(settings, name), SshFiles(_folder())
     try:
         changed = files.configure(target) if config else files.remember(target)
     except HostKeyInvalid as error:
@@ -58,6 +58,14 @@ def ssh(
         document.show({"name": target.machine, "target": target.as_json(), "command": command})
     else:
         _hand_over(command)
+
+
+def _folder() -> Path:
+    try:
+        return Path(FOLDER).expanduser()
+    except RuntimeError as error:
+        note = f"`{FOLDER}` is where host keys are kept, and nobody knows where that is: HOME is not set"
+        raise Problem(Diagnostic(Code.FILE_NOT_FOUND, "no home folder", note=note, help="set HOME")) from error
 
 
 def _show_config(settings: Settings, target: Target, files: SshFiles, changed: list[Path]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import shlex
 from dataclasses import dataclass
@@ -10,13 +9,13 @@ from pathlib import Path
 
 from gpuinfra.cli.checked import require
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.hosts import is_host, is_user
 from gpuinfra.models.target import ASK, Target
 from gpuinfra.suggest import did_you_mean, listed
 
 DOCKER, PLAIN = "remotedocker", "remote"
 TYPES = (DOCKER, PLAIN)
 USUAL_PORT = 22
-_NAME = r"\w(?:[\w.-]*\w)?\.?"
 _FINGERPRINT = r"SHA256:[A-Za-z0-9+/]{43}"
 
 
@@ -96,7 +95,7 @@ def check_wish(wish: Wish) -> None:
         raise _usage("`--base-image` is for containers, and `--type remote` has none")
     if wish.identity and wish.by_password:
         raise _usage("the login is by `--key` or by `--password-stdin`, not by both")
-    if not re.fullmatch(r"[^\s\x00-\x20-][^\s\x00-\x1f\x7f]*", wish.username):
+    if not is_user(wish.username):
         raise _wrong(Code.BAD_USERNAME, "invalid user name", f"nobody is called `{wish.username}`", "as in `azureuser`")
     _check_host_key(wish)
 
@@ -112,9 +111,9 @@ def read_address(address: str, port: int | None) -> tuple[str, int]:
         raise _wrong(Code.BAD_ADDRESS, "invalid address", f"`{address}`: there is no port {inner}", "as in `host:5022`")
     if said is not None and port is not None and said != port:
         raise _usage(f"`--address {address}` and `--port {port}` do not agree")
-    if not _is_host(host):
+    if not is_host(host):
         name = host.rpartition("@")[2]
-        help_line = "the user's name is given by `--username`" if _is_host(name) else "as in `203.0.113.7` or `gpu.lab`"
+        help_line = "the user's name is given by `--username`" if is_host(name) else "as in `203.0.113.7` or `gpu.lab`"
         raise _wrong(Code.BAD_ADDRESS, "invalid address", f"`{address}` is neither a name nor an address", help_line)
     return host, port or inner
 
@@ -130,14 +129,6 @@ def read_identity(key: str) -> str:
         return str(private.absolute())
     note = f"`{private}` is not there" if private == path else f"`{private}`, which belongs to `{path}`, is not there"
     raise _wrong(Code.FILE_NOT_FOUND, "no such private key", note, "give the path of the private key, or leave it out")
-
-
-def _is_host(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return len(text) < 254 and re.fullmatch(_NAME, text) is not None
-    return True
 
 
 def _check_host_key(wish: Wish) -> None:

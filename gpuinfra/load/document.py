@@ -83,6 +83,8 @@ class Document:
     def replacing(self, node: Node, value: Value) -> Edit:
         """What puts a value in a node's place, quoted as it was."""
         old = self.source.text[node.start : node.end]
+        if _has_remark(old):
+            raise EditError(f"a comment inside a value of {self.source.name} would be lost")
         text = written(value, old[:1])
         if node.start == node.end and self.source.text[node.start - 1 : node.start] not in {" ", ""}:
             text = f" {text}"
@@ -196,6 +198,13 @@ def _document(source: Source, *, marked: bool) -> Document:
         label = f"expected a mapping of keys and values, found {found}"
         raise Problem(Diagnostic(Code.WRONG_TYPE, "wrong type", span, label))
     return Document(source, first, marked)
+
+
+def _has_remark(text: str) -> bool:
+    """Whether a block of text has a comment beside its mark, or a collection in brackets one among its entries."""
+    if text[:1] in {"|", ">"}:
+        return "#" in text.partition("\n")[0]
+    return text[:1] in {"[", "{"} and re.search(r"[ \t]#[^\n]*\n", text) is not None
 
 
 def _is_empty(node: Node) -> bool:

@@ -99,13 +99,27 @@ def _take(
 
 def read_file(file: Path) -> Document:
     """A file as a document; what cannot be read raises a Problem."""
+    return read_document(str(file), read_content(file))
+
+
+def read_content(file: Path) -> bytes:
+    """A file's bytes, as far as they are read at all. What cannot be read raises a Problem.
+
+    Projects come from others: what is no plain file may have no end, and a link may lead to what is not theirs.
+    """
     try:
+        if not file.is_file():
+            raise _unreadable(file, "it is not a plain file")
+        if file.is_symlink() and not file.resolve().is_relative_to(file.parent.parent.resolve()):
+            raise _unreadable(file, "it is a link that leads out of the project")
         with file.open("rb") as stream:
-            content = stream.read(LARGEST + 1)
+            return stream.read(LARGEST + 1)
     except OSError as error:
-        note = f"`{file}`: {error.strerror}"
-        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=note)) from error
-    return read_document(str(file), content)
+        raise _unreadable(file, str(error.strerror)) from error
+
+
+def _unreadable(file: Path, reason: str) -> Problem:
+    return Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=f"`{file}`: {reason}"))
 
 
 def _conda_paths(project: Project) -> list[str]:

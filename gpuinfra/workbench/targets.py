@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.load.document import Document, EditError, written
 from gpuinfra.load.scalars import Value
+from gpuinfra.models.hosts import is_host, is_user
 from gpuinfra.models.target import ASK, KEYRING, Target
 from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
 from gpuinfra.workbench.compute import OLDER_TYPES, REMOTEDOCKER, SHARE, Compute, joined_address
-from gpuinfra.workbench.project import FOLDER, Project, load_project, read_file
+from gpuinfra.workbench.project import FOLDER, Project, load_project, read_content, read_file
 from gpuinfra.workbench.runconfig import PYTHON
-from gpuinfra.workspace import write_text
+from gpuinfra.workspace import check_writable, write_bytes
+
+# Files are named by others as well; a spec's own targets have no `.` in them.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass
@@ -43,25 +49,48 @@ def write_target(workspace: Path, target: Target) -> list[Path]:
     """
     compute, runconfig = _paths(workspace, target.name)
     changes = [
-        (compute, _change(compute, compute_text(target), lambda found: _compute_values(target, found))),
-        (runconfig, _change(runconfig, runconfig_text(target), lambda found: _runconfig_values(target, found))),
+        _change(compute, compute_text(target), lambda found: _compute_values(target, found)),
+        _change(runconfig, runconfig_text(target), lambda found: _runconfig_values(target, found)),
     ]
-    changed = [(path, text) for path, text in changes if text is not None]
-    for path, text in changed:
-        write_text(path, text, replace=True)
-    return [path for path, _ in changed]
+    changed = [change for change in changes if change.after != change.before]
+    for change in changed:
+        change.check()
+    for change in changed:
+        write_bytes(change.path, change.after, replace=True)
+    return [change.path for change in changed]
+
+
+@dataclass(frozen=True)
+class _Change:
+    """One file, before and after."""
+
+    path: Path
+    before: bytes | None
+    after: bytes
+
+    def check(self) -> None:
+        """That it can be written, and is still what was read: an edit of the user's own must not be lost."""
+        check_writable(self.path)
+        if self.before is not None and read_content(self.path) != self.before:
+            note = f"`{self.path}` was changed by something else meanwhile, and left as it is"
+            raise Problem(Diagnostic(Code.FILE_CHANGED, "file has changed", note=note, help="run it again"))
 
 
 def check_files(workspace: Path, name: str) -> None:
-    """Raise a Problem if the files of this target are there and cannot be read: better before a machine is billed."""
-    for path in target_files(workspace, name):
-        if not _is_blank(path):
+    """Raise a Problem if this target's files cannot be what they should: better before a machine is billed."""
+    folder = workspace / FOLDER
+    if os.path.lexists(folder) and not folder.is_dir():
+        note = f"`{folder}` is no folder, and target files are to be in it"
+        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help="move it away"))
+    for path in _paths(workspace, name):
+        if os.path.lexists(path) and read_content(path).strip():
             read_file(path)
 
 
 def target_files(workspace: Path, name: str) -> list[Path]:
     """The files that there are for a target."""
-    return [path for path in _paths(workspace, name) if path.is_file()]
+    # Unlike Path's own, it takes a name that no file can have for one that no file has.
+    return [path for path in _paths(workspace, name) if os.path.isfile(path)]  # noqa: PTH113
 
 
 def _paths(workspace: Path, name: str) -> tuple[Path, Path]:
@@ -69,18 +98,17 @@ def _paths(workspace: Path, name: str) -> tuple[Path, Path]:
     return folder / f"{name}{compute_file.SUFFIX}", folder / f"{name}{runconfig_file.SUFFIX}"
 
 
-def _is_blank(path: Path) -> bool:
-    return not path.read_bytes().strip()
-
-
-def _change(path: Path, fresh: str, ours: Callable[[Document], dict[str, Value]]) -> str | None:
-    """The file's new text, or None where it is as it should be."""
-    if not path.exists() or _is_blank(path):
-        return fresh
+def _change(path: Path, fresh: str, ours: Callable[[Document], dict[str, Value]]) -> _Change:
+    """What has to be done about a file."""
+    if not os.path.lexists(path):
+        return _Change(path, None, fresh.encode())
+    content = read_content(path)
+    if not content.strip():
+        return _Change(path, content, fresh.encode())
     document = read_file(path)
     values = ours(document)
     try:
-        edited = document.with_values(**values)
+        return _Change(path, document.encode(), document.with_values(**values).encode())
     except EditError as error:
         lines = ", ".join(f"`{key}: {written(value)}`" for key, value in values.items())
         raise Problem(
@@ -91,7 +119,6 @@ def _change(path: Path, fresh: str, ours: Callable[[Document], dict[str, Value]]
                 help=f"write into it yourself: {lines}; or move it away, and a new one is written",
             )
         ) from error
-    return None if edited == document else edited.encode().decode("utf-8")
 
 
 def _compute_values(target: Target, found: Document) -> dict[str, Value]:
@@ -183,21 +210,53 @@ def runconfig_text(target: Target) -> str:
 def read_targets(workspace: Path) -> Targets:
     """Every target that has a file."""
     project = load_project(workspace)
-    targets = [_target(workspace, project, compute) for compute in project.computes.values() if compute.type]
-    return Targets(targets, project.diagnostics)
+    found = Targets(diagnostics=project.diagnostics)
+    for compute in project.computes.values():
+        # Later projects keep such files elsewhere, and other programs write them.
+        if not compute.type or Path(compute.document.source.name).parent.name != FOLDER:
+            continue
+        problems = list(_unfit(compute))
+        found.diagnostics += problems
+        if not problems:
+            found.targets.append(_target(workspace, project, compute))
+    return found
 
 
 def find_target(workspace: Path, name: str) -> Target | None:
     """The target of this name; None where there is no such file. One that is no good raises a Problem."""
     path = _paths(workspace, name)[0]
-    if not path.is_file():
+    if not _NAME.fullmatch(name) or path not in target_files(workspace, name):
         return None
     project = load_project(workspace)
     compute = project.computes.get(name)
-    problems = [each for each in project.diagnostics if each.span and Path(each.span.file) == path]
-    if problems or compute is None:
-        raise Problem(*(problems or project.diagnostics))
-    return _target(workspace, project, compute)
+    problems = [each for each in project.diagnostics if _is_about(each, path)]
+    problems += _unfit(compute) if compute else ()
+    if problems:
+        raise Problem(*problems)
+    return _target(workspace, project, compute) if compute else None
+
+
+def _is_about(diagnostic: Diagnostic, path: Path) -> bool:
+    # A file that cannot be read at all has no place in it to point at.
+    return Path(diagnostic.span.file) == path if diagnostic.span else f"`{path}`" in (diagnostic.note or "")
+
+
+def _unfit(compute: Compute) -> Iterator[Diagnostic]:
+    """Values that other programs would read as something else: projects come from others."""
+    document = compute.document
+    if not _NAME.fullmatch(compute.name):
+        label, span = "letters, digits, `_`, `-` and `.`, 64 at most", document.source.span(0, 0)
+        yield Diagnostic(Code.BAD_NAME, "invalid name of a target", span, label, help="rename the file")
+    if compute.address and not is_host(compute.address):
+        span = document.span(document.root.items["address"])
+        label = "neither a name nor an address of a machine"
+        yield Diagnostic(Code.BAD_ADDRESS, "invalid address", span, label, help="as in `203.0.113.7` or `gpu.lab`")
+    if compute.username and not is_user(compute.username):
+        span = document.span(document.root.items["username"])
+        yield Diagnostic(Code.BAD_USERNAME, "invalid user name", span, "nobody is called so", help="as in `azureuser`")
+    if compute.private_key_file and not compute.private_key_file.isprintable():
+        span = document.span(document.root.items["privateKeyFile"])
+        yield Diagnostic(Code.BAD_PATH, "invalid path", span, "it has characters that cannot be seen")
 
 
 def nearest_target(workspace: Path, name: str) -> str | None:

@@ -371,7 +371,7 @@ def test_an_item_that_others_stand_for_is_not_changed() -> None:
         ("a: *x\n", Code.UNSUPPORTED_ALIAS, (1, 4)),
         ("a: !!str 1\n", Code.UNSUPPORTED_TAG, (1, 4)),
         ("<<<<<<< HEAD\na: 1\n=======\na: 2\n>>>>>>> other\n", Code.INVALID_YAML, (1, 1)),
-        ('{"a": "b" "c": 1}\n', Code.INVALID_YAML, (1, 1)),
+        ('{"a": "b" "c": 1}\n', Code.INVALID_YAML, (1, 11)),
     ],
 )
 def test_what_cannot_be_read_says_where(text: str, code: Code, place: tuple[int, int]) -> None:
