@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuinfra.models.checkup import Check, Checkup
+from gpuinfra.models.gpu import GpuFacts
 from runner.connection import Connection, TimedOut
 from runner.nvidia_smi import NoGpuError, ask
 
@@ -17,27 +18,30 @@ MARK = "@@gpuinfra"
 # For one question to an engine that hangs, so that the others are still answered.
 LIMIT_SECONDS = 20
 NOT_FOUND = 127
+LONGEST_FINDING = 300
 # Of `timeout` in coreutils, and of a command that busybox's ends by SIGTERM.
 OVERDUE = (124, 143)
 
-SCRIPT = f"""LC_ALL=C; export LC_ALL
-part() {{
-    name=$1; shift
-    said=$("$@" 2>&1); code=$?
-    printf "\\n{MARK} %s %s\\n%s\\n" "$name" "$code" "$said"
-}}
-limited() {{ if command -v timeout >/dev/null 2>&1; then timeout {LIMIT_SECONDS} "$@"; else "$@"; fi; }}
-info() {{ limited docker info --format "{{{{json .}}}}" 2>/dev/null; }}
-hook() {{
-    PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
-    command -v nvidia-container-runtime-hook || command -v nvidia-container-toolkit
-}}
-part system uname -srm
-part user id -un
-"""
-ASK_DOCKER = 'part docker limited docker version --format "engine {{.Server.Version}}"\n'
-ASK_RUNTIME = "part info info\npart hook hook\n"
-ASK_PYTHON = "part python python3 --version\n"
+PRINT = f'printf "\\n{MARK} %s %s\\n%s\\n" "$name" "$code" "$said"'
+REST = '"$@"'
+MORE_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin"
+HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+# On one line: csh, which may be the user's shell, takes no line break in quotes, and no `!`.
+SCRIPT = "; ".join(
+    (
+        "LC_ALL=C",
+        "export LC_ALL",
+        f'part() {{ name=$1; shift; said=$("$@" 2>&1); code=$?; {PRINT}; }}',
+        f"limited() {{ if command -v timeout >/dev/null 2>&1; then timeout {LIMIT_SECONDS} {REST}; else {REST}; fi; }}",
+        'info() { limited docker info --format "{{json .}}" 2>/dev/null; }',
+        f"hook() {{ PATH=$PATH:{MORE_FOLDERS}; command -v {HOOKS[0]} || command -v {HOOKS[1]}; }}",
+        "part system uname -srm",
+        "part user id -un",
+    )
+)
+ASK_DOCKER = '; part docker limited docker version --format "engine {{.Server.Version}}"'
+ASK_RUNTIME = "; part info info; part hook hook"
+ASK_PYTHON = "; part python python3 --version"
 
 NO_PERMISSION = "permission denied"
 NOT_RUNNING = ("cannot connect to the docker daemon", "failed to connect to the docker api", "is the daemon running")
@@ -57,7 +61,7 @@ class Said:
     @property
     def brief(self) -> str:
         """On one line, and not all of a long one."""
-        return " ".join(self.text.split())[:300] or f"nothing, and ended with {self.code}"
+        return " ".join(self.text.split())[:LONGEST_FINDING] or f"nothing, and ended with {self.code}"
 
 
 def examine(connection: Connection, *, docker: bool, gpu: bool, timeout: float) -> Checkup:
@@ -70,12 +74,20 @@ def examine(connection: Connection, *, docker: bool, gpu: bool, timeout: float) 
         return Checkup((Check("ssh", False, f"no shell: it said {said.brief}", "jobs need a Linux user with a shell"),))
     checks = judge(parts, docker=docker, gpu=gpu)
     if not gpu:
-        return Checkup(checks)
+        return Checkup(checks, _unwanted(connection, min(timeout, LIMIT_SECONDS)))
     try:
         facts = ask(connection, timeout)
     except (NoGpuError, TimedOut) as error:
         return Checkup((*checks, Check("gpu", False, str(error), "make `nvidia-smi` work on the machine")))
     return Checkup((*checks, Check("gpu", True, facts.summary)), facts)
+
+
+def _unwanted(connection: Connection, timeout: float) -> GpuFacts | None:
+    """The GPU of a machine whose jobs get none: it still tells whether the machine is simulated."""
+    try:
+        return ask(connection, timeout)
+    except (NoGpuError, TimedOut):
+        return None  # no finding: nobody needs it
 
 
 def script(*, docker: bool, gpu: bool) -> str:
@@ -85,7 +97,8 @@ def script(*, docker: bool, gpu: bool) -> str:
 
 def read(output: str) -> dict[str, Said]:
     """What each command said. What a user's own shell prints before is left out."""
-    parts = re.split(rf"^{MARK} (\w+) (\d+)\n", output, flags=re.MULTILINE)
+    # No exit code has more digits, and Python reads no number that has thousands.
+    parts = re.split(rf"^{MARK} (\w+) ([0-9]{{1,3}})\n", output, flags=re.MULTILINE)
     return {
         name: Said(int(code), text.strip())
         for name, code, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
@@ -120,7 +133,7 @@ def _python(said: Said) -> Check:
 
 
 def _docker(said: Said, user: str) -> Check:
-    version = re.search(r"^engine (\S+)$", said.text, re.MULTILINE)
+    version = re.search(r"^engine (\S{1,100})$", said.text, re.MULTILINE)
     if said.code == 0 and version:
         return Check("docker", True, f"Docker Engine {version[1]}")
     # The template's own word is there even when the engine is not.
@@ -141,20 +154,27 @@ def _docker(said: Said, user: str) -> Check:
 def _runtime(info: Said, hook: Said) -> Check:
     known = _object(info.text) if info.code == 0 else {}
     # Engines before 28.2 do not list devices.
-    devices = [str(device["ID"]) for device in known.get("DiscoveredDevices") or () if "ID" in device]
-    gpus = [device for device in devices if device.startswith("nvidia.com/gpu")]
-    if "nvidia" in (known.get("Runtimes") or ()):
+    gpus = [name for name in _device_names(known.get("DiscoveredDevices")) if name.startswith("nvidia.com/gpu")]
+    runtimes = known.get("Runtimes")
+    if isinstance(runtimes, dict) and "nvidia" in runtimes:
         return Check("nvidia-runtime", True, "the runtime `nvidia`")
     if gpus:
-        return Check("nvidia-runtime", True, f"the devices {', '.join(gpus)}")
+        return Check("nvidia-runtime", True, f"the devices {', '.join(gpus)}"[:LONGEST_FINDING])
     if hook.code == 0 and hook.text:
         return Check("nvidia-runtime", True, hook.brief)
     return Check("nvidia-runtime", False, "Docker gives no GPU to containers", TOOLKIT)
 
 
+def _device_names(devices: object) -> list[str]:
+    """What an engine says is of any form until it was looked at."""
+    listed = devices if isinstance(devices, list) else []
+    names = [device.get("ID") for device in listed if isinstance(device, dict)]
+    return [name for name in names if isinstance(name, str)]
+
+
 def _object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter where it is nested without end
         found = None
     return found if isinstance(found, dict) else {}

@@ -5,20 +5,32 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import io
 import os
 import shlex
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from paramiko.agent import AgentKey, AgentSSH
-from paramiko.pkey import UnknownKeyType
 
 # The names under which `ssh-keygen` saves a key if nobody says otherwise.
 DEFAULT_NAMES = ("id_ed25519", "id_ecdsa", "id_rsa")
+# Bytes; the longest that `ssh-keygen` makes, RSA of 16384 bits, has 13 thousand.
+LARGEST = 64 << 10
+KINDS: tuple[tuple[type, type[paramiko.PKey]], ...] = (
+    (Ed25519PrivateKey, paramiko.Ed25519Key),
+    (EllipticCurvePrivateKey, paramiko.ECDSAKey),
+    (RSAPrivateKey, paramiko.RSAKey),
+)
 
 
 class Keys:
@@ -73,7 +85,7 @@ def load(file: Path) -> paramiko.PKey:
     """The private key in a file."""
     unlock = f"let the SSH agent have it for this session: ssh-add {shlex.quote(str(file))}"
     try:
-        key = paramiko.PKey.from_path(file)
+        return _parsed(_content(file))
     except OSError as error:
         raise UnusableError(f"`{file}` cannot be read: {error.strerror}") from error
     except (TypeError, paramiko.PasswordRequiredException) as error:
@@ -81,11 +93,34 @@ def load(file: Path) -> paramiko.PKey:
         raise UnusableError(
             f"`{file}` is locked by a passphrase, and the SSH agent does not have it", unlock
         ) from error
-    except (ValueError, UnsupportedAlgorithm, paramiko.SSHException, UnknownKeyType) as error:
+    except (ValueError, UnsupportedAlgorithm, paramiko.SSHException) as error:
         raise UnusableError(f"`{file}` is not a private key of a kind that is known here", unlock) from error
-    # A certificate beside the key would be shown instead of it, and the machine knows the key alone.
-    key.public_blob = None
-    return key
+
+
+def _content(file: Path) -> bytes:
+    """All of a plain file. The path may be from somebody else's repository: what it leads to may have no end."""
+    # Looked at before it is opened: to open a pipe is to wait for a writer, and some devices take it for an order.
+    found = file.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise UnusableError(f"`{file}` is not a plain file")
+    # What the kernel makes up has no size.
+    if not 0 < found.st_size <= LARGEST:
+        raise UnusableError(f"`{file}` has {found.st_size} bytes, which no key has")
+    with file.open("rb") as stream:
+        return stream.read(LARGEST)
+
+
+def _parsed(content: bytes) -> paramiko.PKey:
+    # Not by paramiko's `from_path`: a certificate beside the key would be shown instead of it, and the machine knows
+    # the key alone.
+    try:
+        loaded: object = serialization.load_ssh_private_key(content, None)
+    except ValueError:
+        loaded = serialization.load_pem_private_key(content, None)  # as OpenSSH wrote them before 7.8
+    for kind, key_class in KINDS:
+        if isinstance(loaded, kind):
+            return key_class.from_private_key(io.StringIO(content.decode("utf-8")))
+    raise ValueError(type(loaded).__name__)
 
 
 def _default_files() -> Iterator[Path]:
@@ -97,8 +132,8 @@ def _default_files() -> Iterator[Path]:
 
 
 def _public_half(identity: Path) -> bytes | None:
-    with contextlib.suppress(OSError, ValueError, IndexError, binascii.Error):
-        return base64.b64decode(Path(f"{identity}.pub").read_text("utf-8").split()[1])
+    with contextlib.suppress(UnusableError, OSError, ValueError, IndexError, binascii.Error):
+        return base64.b64decode(_content(Path(f"{identity}.pub")).split()[1])
     return None
 
 

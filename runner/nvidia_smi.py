@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpuinfra.models.gpu import GpuFacts
 from runner.connection import Completed, Connection
 
@@ -10,6 +12,12 @@ FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
 NEWEST_FIELD = "compute_cap"
 # The word by which what is not real says so.
 SIMULATED = "simulated"
+
+# What the start-up files of a user's shell print stands before the mark, on either stream.
+MARK = "@@gpuinfra nvidia-smi"
+SCRIPT = f'exec 2>&1; echo "{MARK}"; exec "$@"'
+# `[N/A]` and its like where the driver cannot tell. No GPU has as much memory as more digits would say.
+MEMORY = re.compile(r"([0-9]{1,9}) MiB|\[[^\]]*\]")
 
 # What the tool prints when something is wrong, and what that comes from.
 DIAGNOSES = (
@@ -27,15 +35,20 @@ class NoGpuError(Exception):
 
 def ask(connection: Connection, timeout: float) -> GpuFacts:
     """The machine's GPUs, one at least."""
-    done = connection.run(query(FIELDS), timeout=timeout)
+    done = _run(connection, FIELDS, timeout)
     if done.exit_code and f'"{NEWEST_FIELD}" is not a valid field' in done.stdout:
-        done = connection.run(query(FIELDS[:-1]), timeout=timeout)
-    if done.exit_code:
-        raise NoGpuError(diagnosis(done))
-    facts = parse(done.stdout)
+        done = _run(connection, FIELDS[:-1], timeout)
+    facts = parse(done.stdout) if done.exit_code == 0 else None
     if facts is None:
         raise NoGpuError(diagnosis(done))
     return facts
+
+
+def _run(connection: Connection, fields: tuple[str, ...], timeout: float) -> Completed:
+    """By `sh`, whatever shell the user has there; what that said of itself is left out."""
+    done = connection.run(["sh", "-c", SCRIPT, "sh", *query(fields)], timeout=timeout)
+    _, mark, said = done.stdout.rpartition(f"{MARK}\n")
+    return Completed(done.exit_code, said, "") if mark else done
 
 
 def query(fields: tuple[str, ...]) -> list[str]:
@@ -44,23 +57,23 @@ def query(fields: tuple[str, ...]) -> list[str]:
 
 
 def parse(output: str) -> GpuFacts | None:
-    """A line a GPU: `Tesla T4, 535.161.08, 15360 MiB, 7.5`. None where there is no such line."""
-    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines() if line.strip()]
-    if not rows or any(len(row) not in {3, 4} for row in rows):
+    """A line a GPU: `Tesla T4, 535.161.08, 15360 MiB, 7.5`. None where there is no such line; others do not count."""
+    lines = ([cell.strip() for cell in line.split(",")] for line in output.splitlines())
+    rows = [cells for cells in lines if len(cells) in {3, 4} and MEMORY.fullmatch(cells[2])]
+    if not rows:
         return None
     return GpuFacts(
         models=tuple(row[0] for row in rows),
         driver=rows[0][1],
         memory_mib=tuple(_mebibytes(row[2]) for row in rows),
         compute_capabilities=tuple(row[3] if len(row) > 3 else None for row in rows),
-        simulated=SIMULATED in output,
+        simulated=any(SIMULATED in row[0] for row in rows),
     )
 
 
 def _mebibytes(cell: str) -> int | None:
-    # `[N/A]` where the driver cannot tell.
-    number = cell.removesuffix("MiB").strip()
-    return int(number) if number.isdecimal() else None
+    found = MEMORY.fullmatch(cell)
+    return int(found[1]) if found and found[1] else None
 
 
 def diagnosis(done: Completed) -> str:

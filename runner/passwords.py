@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuinfra.models.target import ASK, KEYRING, Target
+from runner.connection import HostKeyInvalid
 from runner.host_key import HostKey
 from runner.within import within
 
@@ -27,6 +28,24 @@ def account(target: Target) -> str:
     return f"{target.username} at {HostKey.parse(target.host_key).fingerprint}"
 
 
+def place(target: Target) -> tuple[str, str] | None:
+    """The reference to a target's own password and whose it is, for those below; None where it has none in the keyring.
+
+    A file may name the password of another target. It is neither sent to this one's machine nor forgotten with it.
+    """
+    if target.password != reference_to(target.name):
+        return None
+    try:
+        return target.password, account(target)
+    except HostKeyInvalid:
+        return None  # no password was ever kept for it
+
+
+def reference_to(name: str) -> str:
+    """What the file of a target says whose password is in the keyring."""
+    return f"{KEYRING}{name}"
+
+
 def keep(name: str, user: str, password: str, *, seconds: float = SECONDS) -> str:
     """Keep it; the reference for the file: `keyring:NAME`, or `ask` where there is no keyring to keep it in."""
 
@@ -35,7 +54,7 @@ def keep(name: str, user: str, password: str, *, seconds: float = SECONDS) -> st
         # Some take everything and keep nothing.
         return keyring.get_password(_service(name), user) == password
 
-    return f"{KEYRING}{name}" if _ask(save, seconds) else ASK
+    return reference_to(name) if _ask(save, seconds) else ASK
 
 
 def recall(reference: str, user: str, *, seconds: float = SECONDS) -> str | None:
@@ -44,10 +63,19 @@ def recall(reference: str, user: str, *, seconds: float = SECONDS) -> str | None
     return _ask(lambda keyring: keyring.get_password(service, user), seconds) if service else None
 
 
-def forget(reference: str, user: str, *, seconds: float = SECONDS) -> None:
-    """Keep it no more. To forget what is not known is no error."""
-    if service := _service_of(reference):
-        _ask(lambda keyring: keyring.delete_password(service, user), seconds)
+def forget(reference: str, user: str, *, seconds: float = SECONDS) -> bool:
+    """Keep it no more. To forget what is not known is no error; False where the keyring did not answer, or refused."""
+    service = _service_of(reference)
+    if service is None:
+        return True
+
+    def delete(keyring: KeyringBackend) -> bool:
+        # The same exception is raised for a password that is not there and for one that cannot be deleted.
+        if keyring.get_password(service, user) is not None:
+            keyring.delete_password(service, user)
+        return True
+
+    return _ask(delete, seconds) or False
 
 
 def _service(name: str) -> str:

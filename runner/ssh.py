@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 import paramiko
 
 from gpuinfra.models.target import Target
-from runner.connection import Broken, Completed, KeyUnusable, LoginRefused, TimedOut, Unreachable
+from runner.connection import Broken, Completed, ConnectError, KeyUnusable, LoginRefused, TimedOut, Unreachable
 from runner.host_key import HostKey
 from runner.keys import Keys, UnusableError
 from runner.meeting import close, greet, left, place, translated
 
 KEEP_ALIVE_SECONDS = 15
 CHUNK = 1 << 16
+# More than any question of ours has for an answer; a machine that does not stop would fill the memory.
+MOST_OUTPUT = 16 << 20
 
 Password = Callable[[], str]
 """Asks for the password, or looks it up: only when it is needed."""
@@ -190,10 +192,18 @@ def _outputs(channel: paramiko.Channel, line: str) -> tuple[bytes, bytes]:
     """Both streams, read at once: they share one window, and the one that nobody reads would stop the other."""
     stdout, stderr = bytearray(), bytearray()
 
+    def is_too_much() -> bool:
+        return len(stdout) + len(stderr) > MOST_OUTPUT
+
+    def read(receive: Callable[[int], bytes], into: bytearray) -> None:
+        while not is_too_much() and (chunk := receive(CHUNK)):
+            into.extend(chunk)
+        if is_too_much():
+            channel.close()  # which ends the other one's wait as well
+
     def read_errors() -> None:
         try:
-            while chunk := channel.recv_stderr(CHUNK):
-                stderr.extend(chunk)
+            read(channel.recv_stderr, stderr)
         except Exception:  # noqa: BLE001, RUF100 a thread has nobody to tell; the other one meets the same
             channel.close()
 
@@ -201,9 +211,13 @@ def _outputs(channel: paramiko.Channel, line: str) -> tuple[bytes, bytes]:
     channel.shutdown_write()
     reader = threading.Thread(target=read_errors, name="ssh-stderr", daemon=True)
     reader.start()
-    while chunk := channel.recv(CHUNK):
-        stdout.extend(chunk)
+    read(channel.recv, stdout)
     reader.join()
+    if is_too_much():
+        raise ConnectError(
+            f"the machine said more than {MOST_OUTPUT >> 20} MiB to `{line[:80]}`, and was not heard to the end",
+            "look at what the start-up files of the user's shell there print, as `~/.bashrc`",
+        )
     return bytes(stdout), bytes(stderr)
 
 

@@ -120,7 +120,7 @@ def _taken(before: Target) -> Problem:
 
 
 def _is_simulated(target: Target, before: Target | None, checkup: Checkup) -> bool:
-    """Its GPU says so. Where none is asked, the same machine is what it was."""
+    """Its GPU says so. Where none answers, the same machine is what it was."""
     if checkup.gpu:
         return checkup.gpu.simulated
     return before is not None and before.simulated and before.host_key == target.host_key
@@ -164,20 +164,22 @@ def _failure(check: Check) -> Diagnostic:
 def _write(workspace: Path, target: Target, before: Target | None, secret: Secret | None) -> tuple[Target, list[Path]]:
     """The files, and before them the password, whose place they name."""
     from gpuinfra.workbench.targets import write_target
-    from runner.passwords import account, forget
+    from runner.passwords import reference_to
 
-    reference = secret.keep(target) if secret else None
-    target = replace(target, password=reference)
+    # What may be in the keyring once it was asked to keep it, though it is interrupted.
+    reference = reference_to(target.name) if secret else None
     try:
-        files = write_target(workspace, target)
+        reference = secret.keep(target) if secret else None
+        files = write_target(workspace, replace(target, password=reference))
     except BaseException as error:
         # Ctrl-C as well: a password that no file refers to must not stay. One that was there before may.
-        if reference and (before is None or before.password != reference):
-            forget(reference, account(target))
+        _forget(replace(target, password=reference), unless=before)
         if isinstance(error, OSError | ValueError):
             raise _unwritable(error) from None
         raise
-    _forget_former(before, target)
+    target = replace(target, password=reference)
+    if before:
+        _forget(before, unless=target)
     return target, files
 
 
@@ -187,12 +189,10 @@ def _unwritable(error: Exception) -> Problem:
     return Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help=help_line))
 
 
-def _forget_former(before: Target | None, target: Target) -> None:
-    """A password that no file refers to any more must not stay."""
-    from runner.connection import HostKeyInvalid
-    from runner.passwords import account, forget
+def _forget(target: Target, *, unless: Target | None) -> None:
+    """A password that no file refers to must not stay, unless it is this other target's as well."""
+    from runner.passwords import forget, place
 
-    if before and before.password:
-        with contextlib.suppress(HostKeyInvalid):
-            if (before.password, account(before)) != (target.password, account(target)):
-                forget(before.password, account(before))
+    kept = place(target)
+    if kept and (unless is None or kept != place(unless)):
+        forget(*kept)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,7 @@ from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.models.target import Target
+    from gpuinfra.workbench.compute import Compute
 
 
 def detach(
@@ -22,21 +21,23 @@ def detach(
 ) -> None:
     """Remove the two files of a target, and its password from the keyring. The machine is left as it is."""
     from gpuinfra.views import targets as view
-    from gpuinfra.workbench.targets import find_target
+    from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER
+    from gpuinfra.workbench.project import load_project
     from gpuinfra.workspace import find_workspace
 
     settings = begin(context, reaches_cloud=False)
     workspace = find_workspace(settings.workspace)
     files = _files(workspace, name)
-    target = None
-    with contextlib.suppress(Problem):  # a file that is no good can be removed as well
-        target = find_target(workspace, name)
+    compute = load_project(workspace).computes.get(name)
     _ask(settings, name, files)
-    if target:
-        _forget(target)
+    is_forgotten = not compute or _forget(compute)
     _remove(files)
     view.show_detached(
-        name, [str(file) for file in files], has_machine=not target or target.address != "", json=settings.json
+        name,
+        [str(file) for file in files],
+        has_machine=not compute or compute.type not in {LOCAL, LOCALDOCKER},
+        keeps_password=not is_forgotten,
+        json=settings.json,
     )
 
 
@@ -75,13 +76,24 @@ def _ask(settings: Settings, name: str, files: list[Path]) -> None:
     )
 
 
-def _forget(target: Target) -> None:
-    from runner.connection import HostKeyInvalid
-    from runner.passwords import account, forget
+def _forget(compute: Compute) -> bool:
+    """Whether its password is gone. A file that has a mistake elsewhere still says where it is."""
+    from gpuinfra.models.target import Target
+    from runner.passwords import forget, place
 
-    with contextlib.suppress(HostKeyInvalid):  # then no password was ever kept for it
-        if target.password:
-            forget(target.password, account(target))
+    kept = place(
+        Target(
+            name=compute.name,
+            machine=compute.name,
+            type=compute.type,
+            address=compute.address or "",
+            port=compute.port,
+            username=compute.username or "",
+            host_key=compute.host_key or "",
+            password=compute.password,
+        )
+    )
+    return not kept or forget(*kept)
 
 
 def _remove(files: list[Path]) -> None:

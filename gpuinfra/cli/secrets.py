@@ -56,13 +56,14 @@ def read_password() -> str:
 
 def secret_of(target: Target, progress: ProgressView, *, can_ask: bool) -> Secret | None:
     """The password of a target: from the keyring, or of whoever sits there. None where neither can be."""
-    from runner.passwords import account, recall
+    from runner.passwords import place, recall
 
     def ask() -> str:
         with progress.paused():
             return _typed(f"Password of {target.username} at {target.address}")
 
-    if found := recall(target.password, account(target)) if target.password else None:
+    kept = place(target)
+    if found := recall(*kept) if kept else None:
         return Secret(lambda: found)
     return Secret(ask) if can_ask else None
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.lint.finding import Finding, Fix
 from gpuinfra.lint.rules import check
-from gpuinfra.load.document import Document, EditError
+from gpuinfra.load.document import Document, Edit, EditError
 from gpuinfra.workbench.project import load_project
 from gpuinfra.workspace import write_bytes
 
+_OTHERS = "the file is also read under another name or by another project, which is not to have this change"
 # One change can make room for another, a package's wheel for one; more than a few rounds would be a mistake of ours.
 _ROUNDS = 10
 
@@ -41,20 +42,53 @@ class Outcome:
 def check_projects(roots: Iterable[Path]) -> Outcome:
     """What is wrong; nothing is written."""
     outcome = Outcome()
+    readers: Counter[Path] = Counter()
     for root in roots:
         project = load_project(root)
-        readers = (project.computes, project.runconfigs, project.condas)
-        outcome.files |= {each.document.source.name for reader in readers for each in reader.values()}
-        outcome.files |= {str(root / path) for path in (*project.unreadable, *project.sparks)}
+        kinds = (project.computes, project.runconfigs, project.condas)
+        files = [each.document.source.name for kind in kinds for each in kind.values()]
+        readers.update(_real(file) for file in files)
+        outcome.files.update(files, (str(root / path) for path in (*project.unreadable, *project.sparks)))
         outcome.findings += check(project)
+    outcome.findings = _agreed(outcome.findings, readers)
     return outcome
+
+
+def _agreed(findings: list[Finding], readers: Counter[Path]) -> list[Finding]:
+    """The same, without the changes of a file that not everyone who reads it asks for.
+
+    A project sees its own targets alone: what one of them lacks may be right for those of another.
+    """
+    asked = Counter(_change(finding.fix) for finding in findings if finding.fix)
+    return [
+        finding if not finding.fix or asked[_change(finding.fix)] >= readers[_file_of(finding.fix)] else _left(finding)
+        for finding in findings
+    ]
+
+
+def _left(finding: Finding) -> Finding:
+    note = f"{finding.diagnostic.note}; {_OTHERS}" if finding.diagnostic.note else _OTHERS
+    return Finding(replace(finding.diagnostic, note=note))
+
+
+def _change(fix: Fix) -> tuple[Path, tuple[Edit, ...]]:
+    return _file_of(fix), fix.edits
+
+
+def _file_of(fix: Fix) -> Path:
+    return _real(fix.document.source.name)
+
+
+def _real(file: str) -> Path:
+    """One file may have several names."""
+    return Path(file).resolve()
 
 
 def fix_projects(roots: Iterable[Path]) -> Outcome:
     """Mend what can be mended, and look again, until there is no more; what is left, and what was done."""
     folders = list(roots)
     fixed: list[Fixed] = []
-    problems: dict[str, Diagnostic] = {}
+    problems: dict[Path, Diagnostic] = {}
     for _ in range(_ROUNDS):
         outcome = check_projects(folders)
         done = _fix(outcome.findings, problems)
@@ -69,22 +103,23 @@ def fix_projects(roots: Iterable[Path]) -> Outcome:
     return outcome
 
 
-def _fix(findings: list[Finding], problems: dict[str, Diagnostic]) -> list[Fixed]:
-    by_file: dict[str, list[Finding]] = defaultdict(list)
+def _fix(findings: list[Finding], problems: dict[Path, Diagnostic]) -> list[Fixed]:
+    by_file: dict[Path, list[Finding]] = defaultdict(list)
     for finding in findings:
-        if finding.fix and finding.fix.document.source.name not in problems:
-            by_file[finding.fix.document.source.name].append(finding)
+        if finding.fix and _file_of(finding.fix) not in problems:
+            by_file[_file_of(finding.fix)].append(finding)
     done = []
-    for file, found in by_file.items():
+    for real, found in by_file.items():
         document, applied = apply(found)
+        file = document.source.name
         try:
             _write(Path(file), _document_of(found[0]), document)
         except OSError as error:
             note = f"`{file}`: {error.strerror}; it was left as it is"
-            problems[file] = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)
+            problems[real] = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)
         except _ChangedError:
             note = f"`{file}` was changed by something else meanwhile, and left as it is"
-            problems[file] = Diagnostic(Code.FILE_CHANGED, "file has changed", note=note, help="run it again")
+            problems[real] = Diagnostic(Code.FILE_CHANGED, "file has changed", note=note, help="run it again")
         else:
             done += applied
     return done

@@ -6,24 +6,28 @@ import re
 from collections.abc import Iterator
 
 from gpuinfra.diagnostics import Code, Diagnostic, Severity
-from gpuinfra.lint.facts.images import gpu_twin, has_gpu_mark, is_without_cuda, mmlspark_version
+from gpuinfra.lint.facts.images import gpu_twin, is_without_cuda, mmlspark_version
 from gpuinfra.lint.facts.packages import brings_cuda
 from gpuinfra.lint.finding import Finding, node_at, replace_part, replace_value, set_value
+from gpuinfra.lint.markers import is_meant
 from gpuinfra.lint.uses import uses_of
-from gpuinfra.lint.words import is_placeholder
+from gpuinfra.lint.words import has_variable, is_placeholder
 from gpuinfra.load.document import Document
 from gpuinfra.load.tree import Scalar
 from gpuinfra.models.images import CONTAINER_IMAGE
 from gpuinfra.workbench.compute import Compute
+from gpuinfra.workbench.cuda import is_for_gpu
 from gpuinfra.workbench.project import Project
 
 IMAGE, NVIDIA = "baseDockerImage", "nvidiaDocker"
+# An option of pip's that names a list of packages.
+_LIST = re.compile(r"-r|--requirement")
 
 
 def gpu_not_passed_on(project: Project) -> Iterator[Finding]:
     """An image with CUDA, and a container that gets no GPU. Where that is said in so many words it may be meant."""
     for compute in project.computes.values():
-        if not compute.is_docker or compute.nvidia_docker or not has_gpu_mark(compute.base_docker_image):
+        if not compute.is_docker or compute.nvidia_docker or not is_for_gpu(compute.base_docker_image):
             continue
         document = compute.document
         said = document.value(NVIDIA) is not None
@@ -63,12 +67,13 @@ def no_cuda(project: Project) -> Iterator[Finding]:
 
 
 def _has_own_cuda(project: Project, compute: Compute) -> bool:
+    """Whether an environment brings CUDA, or may: what stands in a list of its own is not known."""
     names = {compute.name, *(each.name for each in project.runconfigs.values() if project.target_of(each) is compute)}
+    condas = [each for each in project.condas.values() if names & {use.name for use in uses_of(project, each)}]
     return any(
-        brings_cuda(package)
-        for conda in project.condas.values()
-        if names & {use.name for use in uses_of(project, conda)}
-        for package in conda.packages
+        any(_LIST.match(option.text) for option in conda.options)
+        or any(brings_cuda(each) and is_meant(each, conda.python) is not False for each in conda.packages)
+        for conda in condas
     )
 
 
@@ -87,7 +92,7 @@ def _malformed(document: Document, *path: str) -> Iterator[Finding]:
     if not isinstance(node, Scalar) or not isinstance(node.value, str) or not node.value.strip():
         return
     image = node.value
-    if re.fullmatch(CONTAINER_IMAGE, image) or is_placeholder(image):
+    if re.fullmatch(CONTAINER_IMAGE, image) or is_placeholder(image) or has_variable(image):
         return
     stripped = image.strip()
     colons = stripped.replace("::", ":")

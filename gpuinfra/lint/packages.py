@@ -9,9 +9,22 @@ from dataclasses import dataclass, replace
 from packaging.version import Version
 
 from gpuinfra.diagnostics import Code, Diagnostic, Severity
-from gpuinfra.lint.facts.packages import BY_NAME, CHOOSES_GPU, CNTK_CPU, CNTK_GPU, CNTK_WHEEL, CPU_FOLDER, CpuOnly
+from gpuinfra.lint.facts.images import is_without_cuda
+from gpuinfra.lint.facts.packages import (
+    BY_NAME,
+    CHOOSES_GPU,
+    CNTK_CPU,
+    CNTK_GPU,
+    CNTK_WHEEL,
+    CPU_FOLDER,
+    FINDS_CUDA,
+    OWN_CHANNELS,
+    CpuOnly,
+    is_cpu_build,
+)
 from gpuinfra.lint.facts.tensorflow import CONDA_VERSION, Gpu, cuda_for, exact, gpu_of, is_for_cpu
 from gpuinfra.lint.finding import Finding, replace_part
+from gpuinfra.lint.markers import is_meant
 from gpuinfra.lint.uses import Place, Use, uses_of
 from gpuinfra.suggest import listed
 from gpuinfra.workbench.conda import By, Conda, Option, Package
@@ -41,12 +54,20 @@ def cpu_only(project: Project) -> Iterator[Finding]:
         uses = uses_of(project, conda)
         if not any(use.place is Place.GPU for use in uses):
             continue
-        for package in conda.packages:
-            if verdict := _of_url(package.url) if package.url else _of_package(conda, package):
+        there = [each for each in conda.packages if is_meant(each, conda.python) is not False]
+        for package in there:
+            if verdict := _verdict(replace(conda, packages=tuple(there)), package):
                 yield _finding(conda, package, _for_images(package, verdict, uses), uses)
         for option in conda.options:
             if CPU_FOLDER.search(option.text):
                 yield _finding(conda, option, _CPU_FOLDER, uses)
+
+
+def _verdict(conda: Conda, package: Package) -> _Verdict | None:
+    """Of a line that may be for another system nothing is said: only beside others it counts."""
+    if not is_meant(package, conda.python):
+        return None
+    return _of_url(package.url) if package.url else _of_package(conda, package)
 
 
 def _finding(conda: Conda, line: Package | Option, verdict: _Verdict, uses: list[Use]) -> Finding:
@@ -71,8 +92,16 @@ def _finding(conda: Conda, line: Package | Option, verdict: _Verdict, uses: list
 
 
 def _for_images(package: Package, verdict: _Verdict, uses: list[Use]) -> _Verdict:
-    """The same, without a change where the image has another CUDA: what is slow now would not even start."""
-    version = exact(package.version) if package.name == "tensorflow" and package.by is By.PIP else None
+    """The same, without a change where the image has another CUDA or none: what is slow now would not even start.
+
+    An image that itself gets its twin is one with CUDA by the next round.
+    """
+    if package.by is not By.PIP or verdict.new not in FINDS_CUDA:
+        return verdict
+    if without := [use.image for use in uses if use.place is Place.GPU and is_without_cuda(use.image)]:
+        help_line = f"{verdict.help}; it has to find CUDA, and `{without[0]}` has none"
+        return replace(verdict, help=help_line, old="", new="")
+    version = exact(package.version) if package.name == "tensorflow" else None
     needed = cuda_for(version) if version else None
     found = {cuda_of(use.image) for use in uses if use.place is Place.GPU and use.image} - {None, needed}
     if needed is None or not found:
@@ -89,6 +118,8 @@ def _of_package(conda: Conda, package: Package) -> _Verdict | None:
         return _of_jax(conda, package)
     if package.name in {"torch", "torchvision", "torchaudio"} and re.search(r"\+cpu\b", package.version):
         return _Verdict("`+cpu` is a build for the CPU", "name a version without `+cpu`, or with `+cu…`")
+    if is_cpu_build(package):
+        return _Verdict("this is a build for the CPU", "leave the build out, or name one with `cuda`")
     known = BY_NAME.get((package.by, package.name))
     return _of_known(package, known) if known else None
 
@@ -125,11 +156,14 @@ def _of_tensorflow(conda: Conda, package: Package) -> _Verdict | None:
         return _Verdict(label, "keep `tensorflow-gpu` alone", Severity.WARNING)
     if gpu is Gpu.DEPENDS:
         label = "pip before version 19 gets one for the CPU"
-        return _Verdict(label, "say which: `tensorflow-gpu==1.14.0`, or `tensorflow>=2.1`", Severity.WARNING)
+        help_line = "say which: `tensorflow-gpu==1.14.0`, or `tensorflow>=2.1` and conda's `pip>=19`"
+        return _Verdict(label, help_line, Severity.WARNING)
     words = "of this version" if package.version else f"for Python {'.'.join(map(str, conda.python or ()))}"
     label = f"`tensorflow` {words} does not use a GPU"
     twin = "tensorflow-gpu" if _has_twin(conda, package) else ""
-    return _Verdict(label, "`tensorflow-gpu` does", Severity.ERROR, _written_name(package) if twin else "", twin)
+    is_of_others = package.by is By.CONDA and not OWN_CHANNELS.issuperset(conda.channels)
+    help_line = f"`tensorflow-gpu`{' of the channel `defaults`' if is_of_others else ''} does"
+    return _Verdict(label, help_line, Severity.ERROR, _written_name(package) if twin else "", twin)
 
 
 def _has_twin(conda: Conda, package: Package) -> bool:
@@ -140,7 +174,7 @@ def _has_twin(conda: Conda, package: Package) -> bool:
     plain = CONDA_VERSION.fullmatch(package.version)
     has_build = plain is not None and plain["build"] is not None
     is_plain = not package.version or (plain is not None and not has_build)
-    return is_plain and "::" not in package.text and "nodefaults" not in conda.channels
+    return is_plain and "::" not in package.text and OWN_CHANNELS.issuperset(conda.channels)
 
 
 def _of_jax(conda: Conda, package: Package) -> _Verdict | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 from gpuinfra.diagnostics import Code, Diagnostic, Span
 from gpuinfra.lint.finding import Finding, node_at
-from gpuinfra.lint.words import is_placeholder
+from gpuinfra.lint.words import is_nearly, is_placeholder
 from gpuinfra.load.document import Document
-from gpuinfra.load.tree import Mapping, Node, Scalar
+from gpuinfra.load.source import CHANNEL_TOKEN, LOGIN, PRIVATE_KEY
+from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence
+from gpuinfra.workbench.compute import Compute
 from gpuinfra.workbench.project import Project
 from gpuinfra.workbench.runconfig import RunConfig
 from gpuinfra.workbench.targets import is_reference
@@ -19,55 +20,122 @@ from gpuinfra.workbench.targets import is_reference
 HANDLE = "AzureMlSecret="
 """The Workbench kept the password in the system's own store, and wrote this into the file."""
 
-_PASSWORD = re.compile(r"(?:passw(?:or)?d|passphrase|pwd|secret)[0-9]*$", re.IGNORECASE)
-_KEY = re.compile(r"(?:key|token|(?:^|_)sas)[0-9]*$", re.IGNORECASE)
-# What no name, path or address looks like: capital and small letters with figures among them, or many hex digits.
+_NUMBER = r"(?:[_-]?[0-9]+)?$"
+_PASSWORD = re.compile(rf"(?:passw(?:or)?d|passphrase|pwd|secret){_NUMBER}", re.IGNORECASE)
+_PASS = re.compile(rf"(?:^|[_.-])pass{_NUMBER}", re.IGNORECASE)
+_KEY = re.compile(rf"(?:key|token|(?:^|[_.-])(?:sas|pat)){_NUMBER}", re.IGNORECASE)
+# Spark wants to know of which account a key is: the name of it follows.
+_ACCOUNT = re.compile(r"\.[a-z0-9-]+\.(?:blob|dfs)\.core\.[a-z.]+$", re.IGNORECASE)
+# What no name, path or address looks like: capital and small letters with figures among them, or many hex digits; a key
+# of an account, which may begin as a path does; a token of Azure DevOps.
 _RANDOM = re.compile(
     r"(?=.*[0-9])(?=.*[a-z])(?=.*[A-Z])(?!.*\.[A-Za-z]{1,5}$)[A-Za-z0-9+_=-][A-Za-z0-9+/_=.~%-]{19,}|[0-9A-Fa-f]{32,}"
+    r"|/[A-Za-z0-9+/]{38,}={1,2}|(?=.*[2-7])[a-z2-7]{52}"
 )
 _CONNECTION = re.compile(r"(?:AccountKey|SharedAccessKey|Password|Pwd)\s*=\s*([^;]+)|[?&]sig=([^&]+)", re.IGNORECASE)
-_URL = re.compile(r"[a-z+]+://[^\s/@]+@\S+", re.IGNORECASE)
+# A shell or a pipeline puts something else in the place of these, inside a text as well.
+_FILLED_IN = re.compile(r"\$\{[^}]+\}|\$\([^)]+\)|\$env:\w+|^%\w+%$", re.IGNORECASE)
+_HARMLESS = re.compile(r"true|false|yes|no|[~./\\].*|[a-z]:\\.*|https?://.*", re.IGNORECASE)
+_FLAG = re.compile(r"--?([A-Za-z][\w.-]*)")
+_FLAG_AND_VALUE = re.compile(r"(?<!\S)--?([A-Za-z][\w.-]*)[=\s]\s*(\S+)")
 
 
 def secrets(project: Project) -> Iterator[Finding]:
     """Every secret that stands in a file as it is."""
     for compute in project.computes.values():
-        password = compute.document.root.items.get("password")
-        if _is_password(password):
-            help_line = (
-                f"change it, and let `gpuinfra attach {compute.name} … --password-stdin` keep it in your keyring"
-            )
-            yield _finding(compute.document, password, "a password as it is", help_line)
+        yield from _of_compute(compute)
     for runconfig in project.runconfigs.values():
         yield from _of_runconfig(runconfig)
     for conda in project.condas.values():
-        lines = [
-            *((each.text, each.node) for each in conda.packages),
-            *((each.text, each.node) for each in conda.options),
-        ]
-        for text, node in lines:
-            if _has_password(text):
+        for _, node in _scalars(conda.document.root):
+            if _has_login(node.text) or _has_channel_token(node.text):
                 help_line = "change it, and give it to pip by a variable: `${NAME}`"
                 yield _finding(conda.document, node, "an address with a password in it", help_line)
+    for spark in project.sparks.values():
+        for name, node in _scalars(spark.root):
+            if _is_secret(name, node.text):
+                help_line = "change it, remove it here, and let the job fetch it"
+                yield _finding(spark, node, f"the value of `{name}` is a secret", help_line)
+
+
+def _of_compute(compute: Compute) -> Iterator[Finding]:
+    document = compute.document
+    for key, node in document.root.items.items():
+        if key == "password" and _is_password(node):
+            help_line = (
+                f"change it, and let `gpuinfra attach {compute.name} … --password-stdin` keep it in your keyring"
+            )
+            yield _finding(document, node, "a password as it is", help_line)
+        elif key != "password" and isinstance(node, Scalar) and _has_login(node.text):
+            yield _finding(document, node, "an address with a password in it", "change it, and remove it here")
 
 
 def _of_runconfig(runconfig: RunConfig) -> Iterator[Finding]:
     document = runconfig.document
-    path = ("environment", "environmentVariables") if runconfig.is_later else ("EnvironmentVariables",)
-    variables = node_at(document, *path)
-    for name, node in variables.items.items() if isinstance(variables, Mapping) else ():
-        if isinstance(node, Scalar) and _is_secret(name, node.text):
+    variables = _variables(runconfig)
+    for name, node in _scalars(variables) if variables else ():
+        # In a list, which is wrong, they stand as a shell would have them.
+        own, _, value = ("", "", node.text) if isinstance(variables, Mapping) else node.text.partition("=")
+        if _is_secret(name or own, value) or _is_secret("", node.text):
             help_line = "change it, remove it here, and let the job fetch it"
-            yield _finding(document, node, f"the value of `{name}` is a secret", help_line)
+            label = f"the value of `{name}` is a secret" if name else "a secret"
+            yield _finding(document, node, label, help_line)
+    arguments = document.root.items.get("arguments" if runconfig.is_later else "ArgumentVector")
+    for node in _secret_arguments([node for _, node in _scalars(arguments)] if arguments else []):
+        yield _finding(document, node, "a secret as an argument", "change it, remove it here, and let the job fetch it")
     password = node_at(document, "environment", "docker", "baseImageRegistry", "password")
     if _is_password(password):
         yield _finding(document, password, "a registry's password as it is", "change it, then `docker login` there")
 
 
+def _secret_arguments(arguments: list[Scalar]) -> Iterator[Scalar]:
+    """Arguments may be secrets by themselves, by the option that they follow, or by one within."""
+    before = ""
+    for node in arguments:
+        flag = _FLAG.fullmatch(before.strip())
+        within = _FLAG_AND_VALUE.findall(node.text)
+        if _is_secret(flag[1] if flag else "", node.text) or any(_is_secret(name, value) for name, value in within):
+            yield node
+        before = node.text
+
+
+def _variables(runconfig: RunConfig) -> Node | None:
+    path = ("environment", "environmentVariables") if runconfig.is_later else ("EnvironmentVariables",)
+    return node_at(runconfig.document, *path)
+
+
+def _scalars(node: Node, name: str = "") -> Iterator[tuple[str, Scalar]]:
+    """Every single value, with the last key on the way to it."""
+    if isinstance(node, Mapping):
+        for key, item in node.items.items():
+            yield from _scalars(item, key)
+    elif isinstance(node, Sequence):
+        for item in node.items:
+            yield from _scalars(item, name)
+    elif isinstance(node, Scalar) and node.value is not None:
+        yield name, node
+
+
 def hidden_lines(project: Project) -> set[tuple[str, int]]:
     """The lines that no other finding may show either."""
     spans = [finding.diagnostic.span for finding in secrets(project)]
+    spans += _spans_of_doubt(project)
     return {(span.file, line) for span in spans if span for line in range(span.line, span.end_line + 1)}
+
+
+def _spans_of_doubt(project: Project) -> Iterator[Span]:
+    """What may be a secret, and is of the wrong type or has the wrong name for one."""
+    for compute in project.computes.values():
+        for key, node in compute.document.root.items.items():
+            if _PASSWORD.search(key) or _PASS.search(key) or is_nearly(key, "password"):
+                yield compute.document.span(node)
+    for runconfig in project.runconfigs.values():
+        variables = _variables(runconfig)
+        if isinstance(variables, Mapping):
+            wrong = [node for node in variables.items.values() if not isinstance(node, Scalar)]
+        else:
+            wrong = [variables] if variables else []
+        yield from (runconfig.document.span(node) for node in wrong)
 
 
 def unshown(span: Span) -> Span:
@@ -81,32 +149,43 @@ def _finding(document: Document, node: Node | None, label: str, help_line: str) 
 
 
 def _is_password(node: Node | None) -> bool:
-    if not isinstance(node, Scalar) or node.value is None:
-        return False
-    text = node.text.strip()
-    return not (text.startswith(HANDLE) or is_reference(text) or is_placeholder(text))
+    return isinstance(node, Scalar) and node.value is not None and not _is_filled_in(node.text)
 
 
 def _is_secret(name: str, text: str) -> bool:
-    text = text.strip()
-    if is_placeholder(text) or is_reference(text) or text.startswith(HANDLE):
+    text, name = text.strip(), _ACCOUNT.sub("", name)
+    if _stands_for_another(text):
         return False
-    found = _CONNECTION.search(text)
-    if found:
-        return not is_placeholder(found[1] or found[2])
-    if _PASSWORD.search(name):
-        return len(text) >= 4 and not re.fullmatch(r"(?i)true|false|yes|no|[~./\\].*|[A-Za-z]:\\.*|https?://.*", text)
+    if _has_login(text) or PRIVATE_KEY.search(text):
+        return True
+    if found := [each[0] or each[1] for each in _CONNECTION.findall(text)]:
+        return not all(_is_filled_in(each) for each in found)
+    if _FILLED_IN.search(text):
+        return False
+    if _PASSWORD.search(name) or _PASS.search(name):
+        # Some pass many times, or the first of two passes: no numbers then, and no short words.
+        is_harmless = _PASSWORD.search(name) is None and (text.isdigit() or (text.isalpha() and len(text) < 8))
+        return len(text) >= 4 and not is_harmless and not _HARMLESS.fullmatch(text)
     return _KEY.search(name) is not None and _RANDOM.fullmatch(text) is not None
 
 
-def _has_password(text: str) -> bool:
-    found = _URL.search(text)
-    if found is None:
-        return False
-    try:
-        parts = urlsplit(found[0])
-    except ValueError:
-        return False
-    if parts.password is None:
-        return _RANDOM.fullmatch(parts.username or "") is not None
-    return not is_placeholder(parts.password)
+def _stands_for_another(text: str) -> bool:
+    text = text.strip()
+    return text.startswith(HANDLE) or is_reference(text) or is_placeholder(text)
+
+
+def _is_filled_in(text: str) -> bool:
+    return _stands_for_another(text) or _FILLED_IN.search(text.strip()) is not None
+
+
+def _has_login(text: str) -> bool:
+    """Whether an address has a password in it, or a token in the place of a user."""
+    return any(
+        not _is_filled_in(found["password"]) if found["password"] else _RANDOM.fullmatch(found["token"]) is not None
+        for found in LOGIN.finditer(text)
+    )
+
+
+def _has_channel_token(text: str) -> bool:
+    found = CHANNEL_TOKEN.search(text) if "://" in text else None
+    return found is not None and re.search("[0-9]", found[0]) is not None and not _is_filled_in(found[0])

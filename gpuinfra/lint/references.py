@@ -60,10 +60,16 @@ def missing_files(project: Project) -> Iterator[Finding]:
     for runconfig in project.runconfigs.values():
         if runconfig.user_managed:
             continue
-        keys = ("environment", "python", "condaDependenciesFile") if runconfig.is_later else ("CondaDependenciesFile",)
-        yield from _missing(project, runconfig, CONDA_FILE, *keys)
+        yield from _missing(project, runconfig, CONDA_FILE, *_conda_keys(runconfig))
         if runconfig.framework == PYSPARK:
             yield from _missing(project, runconfig, _SPARK_FILE, "SparkDependenciesFile")
+
+
+def _conda_keys(runconfig: RunConfig) -> tuple[str, ...]:
+    """Where the environment is named; the older word for it counts where today's says nothing."""
+    if runconfig.is_later:
+        return "environment", "python", "condaDependenciesFile"
+    return ("CondaDependenciesFile" if runconfig.document.value("CondaDependenciesFile") else "CondaFile",)
 
 
 def _missing(project: Project, runconfig: RunConfig, usual: str, *keys: str) -> Iterator[Finding]:

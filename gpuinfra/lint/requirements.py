@@ -12,10 +12,11 @@ from gpuinfra.lint.finding import Finding, part_cut_off, replace_part
 from gpuinfra.workbench.conda import By, Conda, Package
 from gpuinfra.workbench.project import Project
 
+_EXAMPLE = "for example `numpy==1.13`"
 _NAME = r"[A-Za-z0-9._-]+\s*(?:\[[^\]]*\])?"
-_SINGLE = re.compile(rf"{_NAME}\s*=(?!=)\s*[0-9].*")
+_SINGLE = re.compile(rf"(?P<name>{_NAME})\s*=(?!=)\s*(?P<version>[0-9][^\s=#;]*).*")
 _SPACE = re.compile(rf"{_NAME}\s+[0-9][0-9A-Za-z.]*")
-_GLUED = re.compile(rf"{_NAME}\s*[=<>!~]=?\s*[^\s#]+(?P<comment>#)\S.*")
+_GLUED = re.compile(rf"{_NAME}\s*[=<>!~]=?\s*[^\s#]+(?P<comment>#).*")
 
 
 def bad_requirements(project: Project) -> Iterator[Finding]:
@@ -28,20 +29,26 @@ def bad_requirements(project: Project) -> Iterator[Finding]:
 
 def _bad(conda: Conda, package: Package) -> Iterator[Finding]:
     text, fix = package.text, None
-    if _SINGLE.fullmatch(text):
-        label, help_line = "a single `=` is conda's; pip has `==`", f"write `{text.replace('=', '==', 1)}`"
+    if single := _SINGLE.fullmatch(text):
+        label, help_line = "a single `=` is conda's; pip has `==`", _doubled(single)
         fix = replace_part(conda.document, package.node, "=", "==")
     elif glued := _GLUED.fullmatch(text):
         label, help_line = "what follows the `#` is part of the version", "put a space before the `#`"
         place = glued.start("comment") + package.node.text.index(text)
         fix = part_cut_off(conda.document, package.node, place)
     elif _SPACE.fullmatch(text):
-        label, help_line = "a space is conda's; pip has `==`", "for example `numpy==1.13`"
+        label, help_line = "a space is conda's; pip has `==`", _EXAMPLE
     else:
         return
     span = conda.document.span(package.node)
     diagnostic = Diagnostic(Code.BAD_REQUIREMENT, "invalid requirement", span, label, help=help_line)
     yield Finding(diagnostic, fix if fix and _is_requirement(str(fix.value)) else None)
+
+
+def _doubled(single: re.Match[str]) -> str:
+    """What to write instead. A build or a comment behind the version pip does not take, either."""
+    lines = (single[0].replace("=", "==", 1), f"{single['name'].strip()}=={single['version']}")
+    return next((f"write `{line}`" for line in lines if _is_requirement(line)), _EXAMPLE)
 
 
 def _is_requirement(text: str) -> bool:

@@ -15,6 +15,7 @@ from gpuinfra.lint.references import missing_files, not_filled_in, unknown_targe
 from gpuinfra.lint.requirements import bad_requirements
 from gpuinfra.lint.volumes import not_shared
 from gpuinfra.lint.wheels import wheels
+from gpuinfra.load.source import without_logins
 from gpuinfra.workbench.project import Project
 
 RULES: tuple[Callable[[Project], Iterator[Finding]], ...] = (
@@ -44,10 +45,24 @@ def check(project: Project) -> list[Finding]:
 
 
 def _without_secrets(finding: Finding, hidden: set[tuple[str, int]]) -> Finding:
-    span = finding.diagnostic.span
-    if span is None or (span.file, span.line) not in hidden:
-        return finding
-    return replace(finding, diagnostic=replace(finding.diagnostic, span=unshown(span)))
+    """Neither the line nor the words about it have a secret in them, whichever rule wrote them."""
+    diagnostic, span = finding.diagnostic, finding.diagnostic.span
+    if span and (span.file, span.line) in hidden:
+        span = unshown(span)
+    diagnostic = replace(
+        diagnostic,
+        span=span,
+        label=_masked(diagnostic.label),
+        note=_masked(diagnostic.note),
+        help=_masked(diagnostic.help),
+    )
+    # What was fixed is shown as well.
+    is_safe = finding.fix is None or without_logins(finding.fix.what) == finding.fix.what
+    return replace(finding, diagnostic=diagnostic, fix=finding.fix if is_safe else None)
+
+
+def _masked(text: str | None) -> str | None:
+    return text and without_logins(text)
 
 
 def _place(finding: Finding) -> tuple[str, int, int, str]:

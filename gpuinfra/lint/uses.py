@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from gpuinfra.lint.facts.images import has_gpu_mark
 from gpuinfra.workbench.compute import LOCAL, Compute
 from gpuinfra.workbench.conda import Conda
+from gpuinfra.workbench.cuda import is_for_gpu
 from gpuinfra.workbench.project import Project
 from gpuinfra.workbench.runconfig import CONDA_FILE, RunConfig
 
@@ -63,7 +63,7 @@ def place_of(project: Project, runconfig: RunConfig) -> Place | None:
         return None
     compute = project.target_of(runconfig)
     if runconfig.docker and runconfig.docker.enabled:
-        gpu = runconfig.docker.gpu or has_gpu_mark(runconfig.docker.base_image)
+        gpu = runconfig.docker.gpu or is_for_gpu(runconfig.docker.base_image)
         return Place.GPU if gpu else Place.CPU
     if compute is None:
         is_here = (runconfig.target or runconfig.name) == LOCAL
@@ -84,7 +84,7 @@ def _image_of(project: Project, runconfig: RunConfig) -> str | None:
 
 def is_gpu_target(compute: Compute) -> bool:
     """Whether its jobs are meant to use a GPU, as far as its file says."""
-    return compute.is_docker and (compute.nvidia_docker or has_gpu_mark(compute.base_docker_image))
+    return compute.is_docker and (compute.nvidia_docker or is_for_gpu(compute.base_docker_image))
 
 
 def _container(compute: Compute) -> Place:

@@ -12,6 +12,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.lint.facts.packages import CNTK_LINUX, CNTK_WHEEL, CNTK_WINDOWS
 from gpuinfra.lint.finding import Finding, Fix, replace_part
+from gpuinfra.lint.markers import is_meant
 from gpuinfra.lint.uses import is_for_linux
 from gpuinfra.workbench.conda import Conda, Package
 from gpuinfra.workbench.project import Project, plain_path
@@ -26,6 +27,8 @@ def wheels(project: Project) -> Iterator[Finding]:
         if not is_for_linux(project, conda):
             continue
         for package in conda.packages:
+            if not is_meant(package, conda.python):
+                continue
             if package.is_local:
                 yield from _local(project, conda, package)
             yield from _unfit(conda, package)
@@ -71,7 +74,8 @@ def _fits(tag: Tag, python: tuple[int, int]) -> bool:
 
 
 def _local(project: Project, conda: Conda, package: Package) -> Iterator[Finding]:
-    path = plain_path((package.url or "").partition("#")[0])
+    # What stands in brackets behind a path are extras, as behind a name.
+    path = plain_path(re.sub(r"\[[^\[\]]*\]$", "", (package.url or "").partition("#")[0].strip()))
     label = "there is no such file in the project"
     if Path(path).is_absolute() or re.match(r"[A-Za-z]:|~", path):
         label = "a file of one computer, which is not sent along"

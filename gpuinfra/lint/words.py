@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from difflib import SequenceMatcher
 
-# Angle brackets, braces, and variables of shells: what is meant comes from elsewhere.
-_STANDS_FOR = re.compile(r"\S*<.+>\S*|\{.*\}|\[.*\]|\$\{\w+\}|\$[A-Z][A-Z0-9_]*|%[A-Z0-9_]+%")
+# Variables of shells and of pipelines, and tokens that a pipeline replaces: what is meant comes from elsewhere. A name
+# in small letters has to be one of several words: passwords begin with `$`, too.
+_VARIABLE = re.compile(
+    r"\$\{[\w.]+\}|\$\([\w.-]+\)|\$[A-Z][A-Z0-9_]*\b|\$[a-z]+(?:_[a-z]+)+\b|%[A-Z0-9_]+%|#\{[^{}]+\}#|__[A-Za-z]\w*__"
+)
+_STANDS_FOR = re.compile(rf"\S*<.+>\S*|\{{.*\}}|\[.*\]|{_VARIABLE.pattern}")
 _MASK = re.compile(
     r"[\W_xX]*|(?:redacted|hidden|masked|removed|none|null|todo|tbd|changeme|change[ _-]me)", re.IGNORECASE
 )
@@ -21,6 +25,11 @@ def is_placeholder(text: str) -> bool:
     """Whether somebody is to write something here, or has taken it out."""
     stripped = text.strip()
     return any(pattern.fullmatch(stripped) for pattern in (_STANDS_FOR, _MASK, _YOURS))
+
+
+def has_variable(text: str) -> bool:
+    """Whether a part of it comes from elsewhere, so that nobody can tell what it will be."""
+    return "${" in text or _VARIABLE.search(text) is not None
 
 
 def is_placeholder_address(text: str) -> bool:

@@ -152,7 +152,8 @@ class _Composer:
                     Code.UNSUPPORTED_ALIAS,
                     "alias of nothing",
                     self.source.span(start, end),
-                    f"no `&{name}` ends before this place",
+                    # A password may begin with a `*`, so the name is not repeated.
+                    "no anchor of this name ends before this place",
                 )
             )
         return self.anchors[name]
@@ -162,9 +163,11 @@ class _Composer:
         value, problem = read_scalar(event.value, plain=plain, older=self.older)
         if problem:
             code, summary, label, help_line = problem
-            self.reading.diagnostics.append(
-                Diagnostic(code, summary, self.source.span(start, end), label, help=help_line)
-            )
+            span = self.source.span(start, end)
+            # Where the line does not show a value, for it may be a secret, nor do the words about it.
+            if plain and event.value not in span.text:
+                label, help_line = "put it in quotes", None
+            self.reading.diagnostics.append(Diagnostic(code, summary, span, label, help=help_line))
         return Scalar(start, end, value, event.value, doubtful=problem is not None)
 
     def sequence(self, start: int, depth: int) -> tuple[Node, int, int]:

@@ -31,7 +31,8 @@ def show(attached: Attached, *, json: bool) -> None:
     console.print(f"{harmless(target.name)} is attached{simulated}: {target.type}")
     console.print(f"  address     {harmless(target.username)}@{harmless(target.address)} port {target.port}")
     console.print(f"  host key    {attached.fingerprint}")
-    if attached.checkup.gpu:
+    # One that is there and not wanted is not what jobs get.
+    if attached.checkup.gpu and any(check.name == "gpu" for check in attached.checkup.checks):
         console.print(f"  GPU         {harmless(attached.checkup.gpu.summary)}")
     if target.password:
         console.print(f"  password    {KEPT if target.password.startswith('keyring:') else ASKED}")

@@ -103,12 +103,17 @@ def _data(target: Target, reach: Reach | None) -> dict[str, Any]:
     }
 
 
-def show_detached(name: str, files: Sequence[str], *, has_machine: bool, json: bool) -> None:
+def show_detached(
+    name: str, files: Sequence[str], *, has_machine: bool, json: bool, keeps_password: bool = False
+) -> None:
     """What was removed, and what was not."""
     if json:
-        document.show({"name": name, "removed": list(files)})
+        kept = {"keepsPassword": True} if keeps_password else {}
+        document.show({"name": name, "removed": list(files), **kept})
         return
     for file in files:
         results().print(f"removed {harmless(file)}")
+    if keeps_password:
+        messages().print("Its password may still be in the keyring of this computer, which did not forget it.")
     if has_machine:
         messages().print("The machine itself is left as it is: while it is on, it may be billed.")

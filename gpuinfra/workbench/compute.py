@@ -63,11 +63,14 @@ def read_compute(name: str, document: Document) -> tuple[Compute, list[Diagnosti
     """What a file says, and what is wrong with it."""
     diagnostics: list[Diagnostic] = []
     fields = Fields(document.source, document.root, diagnostics)
-    address, port = split_address(fields.text("address"))
+    said = fields.text("address")
+    address, port = split_address(said)
+    # A placeholder in brackets is a list to YAML: no text, and still the address of a machine.
+    has_address = address is not None or (said is None and fields.says("address"))
     compute = Compute(
         name=name,
         document=document,
-        type=_type(fields, has_address=address is not None),
+        type=_type(fields, has_address=has_address),
         address=address,
         port=port,
         username=fields.text("username"),

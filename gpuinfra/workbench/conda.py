@@ -16,11 +16,11 @@ from gpuinfra.workbench.fields import Fields
 _CONDA = re.compile(
     r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)\s*(?P<version>(?:[=<>!~ \[].*)?)", re.DOTALL
 )
-_PIP = re.compile(
-    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?P<extras>\[[^\]]*\])?\s*(?P<version>[^;@]*)(?:;.*)?", re.DOTALL
-)
+_PIP = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?P<extras>\[[^\]]*\])?\s*(?P<version>[^;@]*)", re.DOTALL)
 _NAMED_URL = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@\s*(?P<url>\S+).*", re.DOTALL)
 _ARCHIVES = (".whl", ".tar.gz", ".zip", ".tar.bz2", ".conda")
+# pip fills in variables of the environment before it reads a line.
+_VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
 _URL = re.compile(r"(?:[a-z+]+://|git\+)", re.IGNORECASE)
 
 
@@ -44,6 +44,8 @@ class Package:
     """What is asked of the version as it is written: `=3.5.2`, `>=1.13`, or nothing."""
     url: str | None = None
     """Where it is fetched from, or the path of a file in the project."""
+    marker: str = ""
+    """Where pip is to install it: `sys_platform == 'linux'`, as it is written; everywhere if it is empty."""
 
     @property
     def file(self) -> str | None:
@@ -52,8 +54,8 @@ class Package:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a file that has to travel along."""
-        return self.url is not None and not _URL.match(self.url)
+        """Whether it is a file that has to travel along. What a variable stands for nobody can tell."""
+        return self.url is not None and not _URL.match(self.url) and not _VARIABLE.search(self.url)
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ def read_conda(path: str, document: Document) -> tuple[Conda, list[Diagnostic]]:
             packages.append(package)
         else:
             span = document.span(node)
-            label = f"{by.value} cannot tell what `{node.text}` is"
+            # The line itself is not quoted: it may be an address with a password in it.
+            label = f"{by.value} cannot tell what this is"
             diagnostics.append(Diagnostic(Code.UNKNOWN_VALUE, "not a package", span, label, help=_example(by)))
     conda = Conda(
         path=path,
@@ -119,12 +122,26 @@ def read_conda(path: str, document: Document) -> tuple[Conda, list[Diagnostic]]:
 def parse(node: Scalar, by: By) -> Package | None:
     """A line as a package; None where it is nothing of the kind."""
     text = node.text.strip()
-    if by is By.PIP and (named := _NAMED_URL.fullmatch(text)):
-        return Package(text, node, by, normal(named["name"]), "", named["url"])
-    if _URL.match(text) or text.startswith((".", "/")) or text.lower().endswith(_ARCHIVES):
-        return Package(text, node, by, _name_of(text), "", text)
-    found = (_CONDA if by is By.CONDA else _PIP).fullmatch(text)
-    return Package(text, node, by, normal(found["name"]), found["version"].strip()) if found else None
+    line, marker = _split_marker(text) if by is By.PIP else (text, "")
+    if by is By.PIP and (named := _NAMED_URL.fullmatch(line)):
+        return Package(text, node, by, normal(named["name"]), "", named["url"], marker)
+    if _URL.match(line) or line.startswith((".", "/")) or line.lower().endswith(_ARCHIVES):
+        return Package(text, node, by, _name_of(line), "", line, marker)
+    if by is By.PIP and _VARIABLE.match(line):
+        return Package(text, node, by, "", "", marker=marker)
+    found = (_CONDA if by is By.CONDA else _PIP).fullmatch(line)
+    return Package(text, node, by, normal(found["name"]), found["version"].strip(), None, marker) if found else None
+
+
+def _split_marker(text: str) -> tuple[str, str]:
+    """A line of pip's without its comment, and what stands behind its semicolon.
+
+    Behind an address that is one with a space: others may be part of it.
+    """
+    said = re.split(r"\s#", text, maxsplit=1)[0]
+    has_address = _URL.match(said) or _NAMED_URL.fullmatch(said)
+    line, *rest = re.split(r";\s" if has_address else ";", said, maxsplit=1)
+    return line.strip(), rest[0].strip() if rest else ""
 
 
 def normal(name: str) -> str:

@@ -11,6 +11,9 @@ NEEDED = {"T4": (10, 0), "A100": (11, 0), "H100": (11, 8), "RTXPRO6000": (12, 8)
 # tools/docker/build-docker of microsoft/SynapseML: every image for GPUs was made from nvidia/cuda:8.0-cudnn6.
 _MMLSPARK = re.compile(r"(?:[^/]+\.[^/]+/)?microsoft/mmlspark:(?:plus-)?gpu(?:-.*)?")
 _MMLSPARK_CUDA = (8, 0)
+# A registry before the image's own name: what it is called says nothing of what is in it.
+HOST = re.compile(r"(?:[^/]*[.:][^/]*|localhost)/")
+_MARK = re.compile(r"(?:gpu|cuda|cudnn|nvidia)[0-9]*")
 _SAID = re.compile(r"(?:nvidia/cuda:|cuda-?)(?P<major>[0-9]{1,2})\.(?P<minor>[0-9]{1,2})")
 
 
@@ -23,8 +26,11 @@ def cuda_of(image: str) -> tuple[int, int] | None:
 
 
 def is_for_gpu(image: str | None) -> bool:
-    """Whether the name says that it is for GPUs."""
-    return image is not None and (cuda_of(image) is not None or "gpu" in re.split(r"[^a-z0-9]+", image.lower()))
+    """Whether its name or tag says that it is for GPUs."""
+    host = HOST.match(image or "")
+    name = (image or "")[host.end() if host else 0 :].lower()
+    words = re.split(r"[^a-z0-9]+", name)
+    return "cpu" not in words and (cuda_of(name) is not None or any(_MARK.fullmatch(word) for word in words))
 
 
 def shown(version: tuple[int, int]) -> str:

@@ -61,6 +61,11 @@ LINES = st.sampled_from(
         *(
             "https://cntk.ai/PythonWheel/CPU-Only/cntk-2.1-cp35-cp35m-win_amd64.whl",
             "a-1-py3-none-any.whl",
+            "tensorflow==1.4 ; sys_platform == 'win32'",
+            "tensorflow-gpu==1.4 ; python_version > '3'",
+            "tensorflow==1.4 ;",
+            "pytorch=1.4=py3.6_cpu_0",
+            "${A}/b.whl[c]",
             "http://[a",
         ),
         *("https://a:b@c/d.whl", "", "[", "=", "=1", "#", "tensorflow=", "tensorflow>=", "tensorflow=x=y=z", "é"),

@@ -147,8 +147,8 @@ class Machine:
     asked: list[str] = field(default_factory=list)
 
     def run(self, command: Sequence[str] | str, *, timeout: float) -> Completed:
-        self.asked.append(command[0])
-        if command[0] == "sh":
+        self.asked.append("nvidia-smi" if "nvidia-smi" in command else command[0])
+        if self.asked[-1] == "sh":
             return Completed(0, self.output, "")
         if isinstance(self.gpu, ConnectError):
             raise self.gpu
@@ -176,13 +176,24 @@ def test_all_is_asked_in_two_round_trips() -> None:
     assert document["gpu"]["count"] == 1
 
 
-def test_a_machine_without_a_gpu_is_not_asked_for_one() -> None:
-    machine = Machine(SYSTEM + ENGINE)
-    checkup = examine(machine, docker=True, gpu=False, timeout=5)
-    assert machine.asked == ["sh"]
+@pytest.mark.parametrize(
+    ("row", "simulated"),
+    [("Tesla T4 (simulated), 535.161.08, 15360 MiB, 7.5", True), ("Tesla T4, 535.161.08, 15360 MiB, 7.5", False)],
+)
+def test_a_gpu_that_nobody_wants_tells_whether_the_machine_is_simulated(row: str, simulated: bool) -> None:
+    checkup = examine(Machine(SYSTEM + ENGINE, Completed(0, f"{row}\n", "")), docker=True, gpu=False, timeout=5)
+    assert [check.name for check in checkup.checks] == ["ssh", "docker"]
+    assert checkup.gpu
+    assert checkup.gpu.simulated is simulated
+    assert "docker info --format" not in script(docker=True, gpu=False).rpartition("part system")[2]
+
+
+@pytest.mark.parametrize("gpu", [Completed(127, "", "sh: 1: nvidia-smi: not found"), TimedOut("did not end")])
+def test_a_gpu_that_nobody_wants_need_not_work(gpu: Completed | ConnectError) -> None:
+    checkup = examine(Machine(SYSTEM + ENGINE, gpu), docker=True, gpu=False, timeout=5)
+    assert [check.name for check in checkup.checks] == ["ssh", "docker"]
     assert checkup.passed
     assert checkup.gpu is None
-    assert "docker info --format" not in script(docker=True, gpu=False).rpartition("part system")[2]
 
 
 @pytest.mark.parametrize("gpu", [Completed(127, "", "sh: 1: nvidia-smi: not found"), TimedOut("did not end")])

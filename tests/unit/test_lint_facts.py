@@ -2,10 +2,11 @@
 
 import pytest
 
-from gpuinfra.lint.facts.images import gpu_twin, has_gpu_mark, has_spark, is_without_cuda, mmlspark_version
+from gpuinfra.lint.facts.images import gpu_twin, has_spark, is_without_cuda, mmlspark_version
 from gpuinfra.lint.facts.tensorflow import Gpu, gpu_of
 from gpuinfra.lint.words import is_placeholder, is_placeholder_address
 from gpuinfra.workbench.conda import By
+from gpuinfra.workbench.cuda import is_for_gpu
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,11 @@ from gpuinfra.workbench.conda import By
         ("gpu.example.com:5000/team/train:1", False, False, None),
         ("team/gpuless:1", False, False, None),
         ("pytorch/pytorch:1.13-cuda11.6-cpu", False, False, False),
-        ("library/python:3.11", False, False, False),
+        ("library/python:3.11", False, True, False),
+        ("continuumio/anaconda", False, True, None),
+        ("mirror.example.com/python:3.11", False, False, None),
+        ("team/cuda11-train:1", True, False, None),
+        ("team/train:1.0.gpu", True, False, None),
         ("jupyter/pyspark-notebook", False, False, True),
         (None, False, False, True),
     ],
@@ -34,13 +39,14 @@ from gpuinfra.workbench.conda import By
 def test_only_clear_marks_tell_of_an_image(
     image: str | None, gpu: bool, without_cuda: bool, spark: bool | None
 ) -> None:
-    assert (has_gpu_mark(image), is_without_cuda(image), has_spark(image)) == (gpu, without_cuda, spark)
+    assert (is_for_gpu(image), is_without_cuda(image), has_spark(image)) == (gpu, without_cuda, spark)
 
 
 def test_the_twin_of_an_image_is_named_where_it_is_known_to_be() -> None:
     assert gpu_twin("microsoft/mmlspark:plus-0.7.91") == "microsoft/mmlspark:plus-gpu-0.7.91"
     assert gpu_twin("microsoft/mmlspark:0.7") is None
     assert gpu_twin("other/mmlspark:plus-0.7.91") is None
+    assert gpu_twin(f"microsoft/mmlspark:plus-0.7.91@sha256:{'a' * 64}") is None
 
 
 def test_versions_of_mmlspark_are_in_order() -> None:
@@ -116,6 +122,10 @@ def test_which_tensorflow_of_conda_uses_a_gpu(version: str, python: tuple[int, i
             "${PASSWORD}",
             "$PASSWORD",
             "%PASSWORD%",
+            "$(PASSWORD)",
+            "$db_password",
+            "#{Password}#",
+            "__PASSWORD__",
         ),
         *(
             "password",
@@ -132,7 +142,10 @@ def test_what_stands_for_a_secret_is_none(text: str) -> None:
     assert is_placeholder(text)
 
 
-@pytest.mark.parametrize("text", ["hunter2", "$ecret99", "Passw0rd", "mysecret", "password1", "x1", "correct horse"])
+@pytest.mark.parametrize(
+    "text",
+    ["hunter2", "$ecret", "$ecret99", "${A:-hunter2}", "Passw0rd", "mysecret", "password1", "x1", "correct horse"],
+)
 def test_what_may_be_a_secret_is_one(text: str) -> None:
     assert not is_placeholder(text)
 

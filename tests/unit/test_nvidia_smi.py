@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from runner.connection import Completed
-from runner.nvidia_smi import NoGpuError, ask, diagnosis, parse
+from runner.nvidia_smi import MARK, SCRIPT, NoGpuError, ask, diagnosis, parse
+
+BY_SH = ("sh", "-c", SCRIPT, "sh")
 
 
 class Machine:
@@ -65,9 +67,21 @@ def test_the_question_is_one_that_every_driver_understands() -> None:
     )
     assert ask(machine, 1).driver == "450.1"
     assert machine.commands == [
-        ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,compute_cap", "--format=csv,noheader"],
-        ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
+        [*BY_SH, "nvidia-smi", "--query-gpu=name,driver_version,memory.total,compute_cap", "--format=csv,noheader"],
+        [*BY_SH, "nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
     ]
+
+
+def test_what_stands_before_the_mark_is_neither_a_gpu_nor_a_cause() -> None:
+    greeting, row = "Quadro, 1.0, 5 MiB\nbash: fortune: command not found\n", "Tesla T4, 450.1, 15109 MiB\n"
+    assert ask(Machine(Completed(0, f"{greeting}{MARK}\n{row}", "")), 1).models == ("Tesla T4",)
+    with pytest.raises(NoGpuError, match=r"^nvidia-smi ended with 3 and said: nothing$"):
+        ask(Machine(Completed(3, f"{greeting}{MARK}\n", greeting)), 1)
+
+
+@pytest.mark.parametrize("memory", ["9" * 5000 + " MiB", "many MiB", "15360", "", "\N{ARABIC-INDIC DIGIT ONE} MiB"])
+def test_a_memory_that_is_none_is_no_gpu(memory: str) -> None:
+    assert parse(f"Tesla T4, 450.1, {memory}, 7.5\n") is None
 
 
 @pytest.mark.parametrize(

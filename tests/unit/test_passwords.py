@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import keyring
@@ -102,9 +103,9 @@ def test_a_password_is_kept_recalled_and_forgotten(memory: Memory) -> None:
     assert memory.kept == {("gpuinfra/lab", "me"): "secret"}
     assert passwords.recall(reference, "me") == "secret"
     assert passwords.recall(reference, "you") is None
-    passwords.forget(reference, "me")
+    assert passwords.forget(reference, "me")
     assert memory.kept == {}
-    passwords.forget(reference, "me")
+    assert passwords.forget(reference, "me")
     assert passwords.recall(reference, "me") is None
 
 
@@ -134,7 +135,9 @@ def test_no_keyring_is_no_error(backend: KeyringBackend, caplog: pytest.LogCaptu
     with caplog.at_level("DEBUG", "gpuinfra"):
         assert passwords.keep("lab", "me", "secret") == "ask"
         assert passwords.recall("keyring:lab", "me") is None
-        passwords.forget("keyring:lab", "me")
+        is_forgotten = passwords.forget("keyring:lab", "me")
+    # Only one that answers can tell that there is nothing left.
+    assert is_forgotten is isinstance(backend, Forgetful)
     assert "secret" not in caplog.text
     assert not getattr(backend, "kept", None)
 
@@ -168,6 +171,13 @@ def test_without_the_library_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(builtins, "__import__", without)
     assert passwords.keep("lab", "me", "secret") == "ask"
     assert passwords.recall("keyring:lab", "me") is None
+
+
+def test_the_password_of_another_target_is_none_of_this_ones() -> None:
+    assert passwords.place(replace(TARGET, password="keyring:lab")) == ("keyring:lab", passwords.account(TARGET))
+    for password in ("keyring:prod", "keyring:", "ask", None):
+        assert passwords.place(replace(TARGET, password=password)) is None
+    assert passwords.place(replace(TARGET, password="keyring:lab", host_key="none")) is None
 
 
 def test_a_file_that_names_another_machine_gets_no_password_of_this_one(memory: Memory) -> None:

@@ -1,8 +1,10 @@
 """Places in a text, and what of it may be shown."""
 
+import time
+
 import pytest
 
-from gpuinfra.load.source import Source
+from gpuinfra.load.source import LARGEST, Source
 from gpuinfra.load.spec import load_bytes
 from gpuinfra.views.diagnostics import render
 
@@ -31,10 +33,78 @@ def test_other_line_separators_are_not_lines() -> None:
         ("- https://a.example/b.whl?sv=1&sig=hunter2%3D&sp=r", "- https://a.example/b.whl?sv=1&sig=***&sp=r"),
         ("- 'https://a.example/b.whl?sig=hunter2' # why", "- 'https://a.example/b.whl?sig=***' # why"),
         ("sig=1", "sig=1"),
+        ("pwd: @hunter2", "pwd: ***"),
+        ("pasword: hunter2", "pasword: ***"),
+        ("passwrod: hunter2", "passwrod: ***"),
+        ("password hunter2", "password ***"),
+        ("AZURE_STORAGE_KEY:\thunter2", "AZURE_STORAGE_KEY:\t***"),
+        ("- 'STORAGE_KEY_1' : hunter2", "- 'STORAGE_KEY_1' : ***"),
+        ("DB_PASS=hunter2", "DB_PASS=***"),
+        ("a: AccountName=a;AccountKey=hunter2", "a: AccountName=a;AccountKey=***"),
+        ("SharedAccessKeyName=a;SharedAccessKey=hunter2", "SharedAccessKeyName=a;SharedAccessKey=***"),
+        (
+            '"fs.azure.account.key.a.blob.core.windows.net": hunter2',
+            '"fs.azure.account.key.a.blob.core.windows.net": ***',
+        ),
+        ("[$file, --token, hunter2]", "[$file, --token, ***"),
+        ("- --db-password hunter2", "- --db-password ***"),
+        ("postgres://me:hunter2@h/a", "postgres://***@h/a"),
+        ("redis://:hunter2@h", "redis://***@h"),
+        ("https://me:a@hunter2@h", "https://***@h"),
+        ("https://me:a/hunter2@h", "https://***@h"),
+        ("git+https://hunter2@h/a@v1", "git+https://***@h/a@v1"),
+        ("- https://conda.anaconda.org/t/me-hunter2/a", "- https://conda.anaconda.org/t/***/a"),
+        *[
+            (line, line)
+            for line in (
+                "key: value",
+                "sshPublicKey: ~/.ssh/id_ed25519.pub",
+                "ssh_public_key: a",
+                "sshKey: ~/.ssh/id_ed25519.pub",
+                "hostKey: ssh-ed25519 AAAA",
+                "privateKeyFile: ~/.ssh/id_ed25519",
+                "past: 1",
+                "- git+ssh://git@github.com/a/b@v1",
+                "- git+https://github.com/a/b@v1",
+                "- https://h:8080/a@b",
+            )
+        ],
     ],
 )
 def test_a_secret_is_not_shown(line: str, shown: str) -> None:
     assert Source("gpu.yaml", line).span(0, 1).text == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("password:\n  hunter2\na: 1", ["password:", "", "a: 1"]),
+        ("password:\nhunter2\na: 1", ["password:", "", "a: 1"]),
+        ("password:\n\n\thunter2", ["password:", "", ""]),
+        ("password:\n- hunter2\n- hunter2\na: 1", ["password:", "", "", "a: 1"]),
+        ("password: |\n  hunter2\n\n  hunter2\na: 1", ["password: ***", "", "", "", "a: 1"]),
+        ('password: "a\n  hunter2"\na: 1', ["password: ***", "", "a: 1"]),
+        ("? password\n: hunter2\na: 1", ["? password", "", "a: 1"]),
+        ("- --token\n- hunter2\n- a", ["- --token", "", "- a"]),
+        ("- password: b\n  user: c", ["- password: ***", "  user: c"]),
+        ("password:\nuser: a", ["password:", "user: a"]),
+        ("# a token: see\n  a: 1", ["# a token: ***", "  a: 1"]),
+    ],
+)
+def test_a_secret_on_lines_of_its_own_is_not_shown(text: str, shown: list[str]) -> None:
+    source = Source("gpu.yaml", text)
+    starts = [0, *(place + 1 for place, character in enumerate(text) if character == "\n")]
+    assert [source.span(start, start).text for start in starts] == shown
+
+
+@pytest.mark.parametrize(
+    "part", ["://a:", "--", "- ", "pass", "@://", "token: ", "account.key.", "token: !!!! x", "token "]
+)
+def test_no_text_takes_long_to_mask(part: str) -> None:
+    started = time.process_time()
+    Source("gpu.yaml", part * (LARGEST // len(part))).span(0, 1)
+    Source("gpu.yaml", f"token: {'!' * 1000} {' ' * 1000}x").span(0, 1)
+    assert time.process_time() - started < 5
 
 
 def test_no_line_of_a_private_key_is_shown() -> None:
@@ -52,3 +122,13 @@ def test_no_line_of_a_private_key_is_shown() -> None:
     )
     assert printed
     assert "hunter2" not in printed
+
+
+def test_words_about_a_value_that_is_not_shown_do_not_repeat_it() -> None:
+    text = b"tags:\n  dbPassword: 01234567\n  other: *hunter2\n"
+    printed = "".join(render(diagnostic).plain for diagnostic in load_bytes("gpu.yaml", text).diagnostics)
+    assert "ambiguous value" in printed
+    assert "alias of nothing" in printed
+    assert "1234567" not in printed
+    # 0o1234567, as YAML 1.1 reads it.
+    assert "342391" not in printed

@@ -55,6 +55,14 @@ def test_what_is_left_is_said_where_there_is_a_machine(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == ""
 
 
+def test_a_password_that_is_left_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    view.show_detached("lab", [], has_machine=False, json=False, keeps_password=True)
+    assert "may still be in the keyring" in capsys.readouterr().err
+    for keeps in (True, False):
+        view.show_detached("lab", [], has_machine=False, json=True, keeps_password=keeps)
+        assert ("keepsPassword" in json.loads(capsys.readouterr().out)) is keeps
+
+
 def test_a_machine_that_was_attached(capsys: pytest.CaptureFixture[str]) -> None:
     gpu = GpuFacts(("Tesla T4",), "535.161.08", (15360,), ("7.5",))
     checkup = Checkup((Check("gpu", True, gpu.summary),), gpu)

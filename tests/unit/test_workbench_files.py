@@ -1,5 +1,6 @@
 """What the readers make of compute targets, run configurations, conda environments and whole projects."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def test_types_and_their_older_names(said: str, means: str) -> None:
         ("native: true\naddress: host\n", "remote"),
         ("cluster: false\nnative: false\n", "localdocker"),
         ("cluster: false\naddress: host\n", "remotedocker"),
+        ("native: false\naddress: ''\n", "localdocker"),
         ("type: null\nnative: true\n", "local"),
         ("type: remotedocker\ncluster: true\n", "remotedocker"),
     ],
@@ -121,6 +123,11 @@ def test_an_address_with_its_port_is_read_as_it_was_written(address: str, port: 
 def test_a_port_that_cannot_be(port: int) -> None:
     diagnostics = compute(f"type: remotedocker\naddress: host:{port}\n")[1]
     assert places(diagnostics) == [(Code.BAD_ADDRESS, 2, 10)]
+
+
+@pytest.mark.parametrize(("native", "means"), [("false", "remotedocker"), ("true", "remote")])
+def test_a_placeholder_is_that_of_a_machine(native: str, means: str) -> None:
+    assert compute(f"native: {native}\naddress: [VM FQDN]\n")[0].type == means
 
 
 def test_a_placeholder_is_a_list_and_no_address() -> None:
@@ -423,6 +430,28 @@ def test_what_is_no_package_has_its_place() -> None:
         (Code.WRONG_TYPE, 9, 5),
     ]
     assert [each.text for each in found.packages] == ["5"]
+    assert not any("@x" in (each.label or "") for each in diagnostics), "a line may have a password in it"
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "version", "url", "marker"),
+    [
+        ("keras==2.0.8;python_version<'3'", "keras", "==2.0.8", None, "python_version<'3'"),
+        ("keras ; os_name == 'nt' # why; because", "keras", "", None, "os_name == 'nt'"),
+        ("keras==2.0.8 # why; because", "keras", "==2.0.8", None, ""),
+        ("a @ https://h/a;b.zip ; os_name == 'nt'", "a", "", "https://h/a;b.zip", "os_name == 'nt'"),
+        ("https://h/a-1.zip; os_name == 'nt'", "a", "", "https://h/a-1.zip", "os_name == 'nt'"),
+        ("./a-1.whl ; os_name == 'nt'", "a", "", "./a-1.whl", "os_name == 'nt'"),
+        ("${PACKAGE}==1.0 ; os_name == 'nt'", "", "", None, "os_name == 'nt'"),
+    ],
+)
+def test_a_line_of_pip_may_say_where_it_counts(
+    line: str, name: str, version: str, url: str | None, marker: str
+) -> None:
+    text = f"dependencies:\n- pip:\n  - {json.dumps(line)}\n"
+    found, diagnostics = read_conda("conda.yml", read_document("conda.yml", text.encode()))
+    (package,) = found.packages
+    assert (package.name, package.version, package.url, package.marker, diagnostics) == (name, version, url, marker, [])
 
 
 @pytest.mark.parametrize("text", ["name: x\n", "dependencies:\n", "dependencies: null\n", "dependencies:\n- pip:\n"])

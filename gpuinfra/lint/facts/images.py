@@ -9,8 +9,7 @@ import re
 
 from packaging.version import InvalidVersion, Version
 
-_GPU = re.compile(r"(?:gpu|cuda|cudnn|nvidia)[0-9.]*")
-_HOST = re.compile(r"(?:[^/]*[.:][^/]*|localhost)/")
+from gpuinfra.workbench.cuda import HOST, is_for_gpu
 
 MMLSPARK = "microsoft/mmlspark"
 # `X`, `plus-X`, `gpu-X` and `plus-gpu-X`: https://github.com/microsoft/SynapseML/pull/122
@@ -18,44 +17,37 @@ _MMLSPARK_TAG = re.compile(r"(?:plus-)?(?:gpu-)?(?P<version>[0-9].*)")
 # The versions that the Workbench's documentation names with both `plus-` and `plus-gpu-`.
 _TWINS = {f"plus-{version}": f"plus-gpu-{version}" for version in ("0.7.9", "0.7.91", "0.9.9")}
 
-# Distributions and frameworks as their makers publish them: none brings Spark.
-_WITHOUT_SPARK = frozenset(
-    "alpine busybox continuumio/anaconda3 continuumio/miniconda3 debian nvidia/cuda python pytorch/pytorch "
-    "tensorflow/tensorflow ubuntu".split()
-)
+# Systems and Pythons as their makers publish them: none brings CUDA, and none Spark.
+_PLAIN = frozenset("alpine busybox continuumio/anaconda3 continuumio/miniconda3 debian python ubuntu".split())
+_WITHOUT_SPARK = _PLAIN | {"nvidia/cuda", "pytorch/pytorch", "tensorflow/tensorflow"}
 
 
 def split_image(image: str) -> tuple[str, str]:
     """Repository and tag; the repository without the names that Docker Hub goes by."""
     hub = re.match(r"(?:(?:index\.)?docker\.io/)?(?:library/)?", image)
     rest = image[hub.end() if hub else 0 :]
-    host = _HOST.match(rest)
+    host = HOST.match(rest)
     start = host.end() if host else 0
     repository, _, tag = rest[start:].partition("@")[0].partition(":")
     return f"{rest[:start]}{repository}", tag
 
 
-def has_gpu_mark(image: str | None) -> bool:
-    """Whether its name or tag says that it is for a GPU. The registry's name says nothing."""
-    host = _HOST.match(image or "")
-    words = re.split(r"[-_/:@]", (image or "")[host.end() if host else 0 :].lower())
-    return "cpu" not in words and any(_GPU.fullmatch(word) for word in words)
-
-
 def is_without_cuda(image: str | None) -> bool:
     """Whether it is known to have no CUDA: not merely that its name does not say so."""
     repository, tag = split_image(image or "")
-    if has_gpu_mark(image):
+    if is_for_gpu(image):
         return False
+    if repository in _PLAIN or repository.startswith("continuumio/"):
+        return True
     if repository == MMLSPARK:
         return tag in {"", "latest", "plus"} or mmlspark_version(image) is not None
     return repository == "tensorflow/tensorflow" and re.match(r"[0-9]|latest|$", tag) is not None
 
 
 def gpu_twin(image: str) -> str | None:
-    """The same image with CUDA, where one is known to be published."""
+    """The same image with CUDA, where one is known to be published. A digest is that of one image alone."""
     repository, tag = split_image(image)
-    if repository != MMLSPARK or tag not in _TWINS:
+    if repository != MMLSPARK or tag not in _TWINS or "@" in image:
         return None
     return f"{image.removesuffix(tag)}{_TWINS[tag]}"
 

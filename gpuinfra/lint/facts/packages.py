@@ -34,12 +34,18 @@ BY_NAME: dict[tuple[By, str], CpuOnly] = {
 }
 # With any of these, conda chooses the build of TensorFlow that uses a GPU.
 CHOOSES_GPU = frozenset({"tensorflow-gpu", "tensorflow-gpu-base", "keras-gpu"})
+# Anaconda's channels, which have both TensorFlows. Others have one of them, or other versions.
+OWN_CHANNELS = frozenset({"defaults", "anaconda", "main", "pkgs/main"})
 
 # What brings the CUDA libraries along, so that the image need not have them.
 _BRINGS_CUDA = {
-    By.CONDA: re.compile(r"cudatoolkit|cuda.*|cudnn|cupy|keras-gpu|mxnet-gpu|pytorch|pytorch-cuda|tensorflow-gpu"),
-    By.PIP: re.compile(r"torch|nvidia-.*|cupy-cuda.*|jax-cuda.*"),
+    By.CONDA: re.compile(r"cuda.*|cudnn|cupy|keras-gpu|mxnet-gpu|pytorch|pytorch-(?:cuda|gpu)|tensorflow-gpu"),
+    By.PIP: re.compile(r"torch(?:vision|audio|text)?|fastai|nvidia-.*|cupy-cuda.*|jax-cuda.*"),
 }
+_EXTRA_WITH_CUDA = re.compile(r"\[[^\]]*cuda(?![^\],]*local)[^\]]*\]")
+_BUILD_WITH_CUDA = re.compile(r"cuda|gpu")
+# `=1.4=py3.6_cpu_0`, `=1.12=*cpu*`, `[build=cpu*]`; a pattern with `!` may be one for all others.
+_BUILD_FOR_CPU = re.compile(r"[^!]*(?<![a-z])cpu(?![a-z])[^!]*")
 
 # The wheels of the Cognitive Toolkit: one name in three folders, for Linux and for Windows.
 CNTK_WHEEL = re.compile(
@@ -47,6 +53,8 @@ CNTK_WHEEL = re.compile(
 )
 CNTK_CPU, CNTK_GPU = "/CPU-Only/", "/GPU/"
 CNTK_WINDOWS, CNTK_LINUX = "win_amd64.whl", "linux_x86_64.whl"
+# Twins of pip's that do not even start where the image has no CUDA.
+FINDS_CUDA = frozenset({"tensorflow-gpu", "cntk-gpu", CNTK_GPU})
 
 # Folders of builds for the CPU: PyTorch's, and TensorFlow's before 1.0.
 CPU_FOLDER = re.compile(r"/whl/cpu\b|/tensorflow/linux/cpu/")
@@ -54,4 +62,13 @@ CPU_FOLDER = re.compile(r"/whl/cpu\b|/tensorflow/linux/cpu/")
 
 def brings_cuda(package: Package) -> bool:
     """Whether a package has CUDA in it, or needs a package that has."""
-    return _BRINGS_CUDA[package.by].fullmatch(package.name) is not None or "[and-cuda]" in package.text
+    if _BRINGS_CUDA[package.by].fullmatch(package.name):
+        return True
+    if package.by is By.CONDA:
+        return _BUILD_WITH_CUDA.search(package.version) is not None
+    return _EXTRA_WITH_CUDA.search(package.text) is not None
+
+
+def is_cpu_build(package: Package) -> bool:
+    """Whether it is a build of PyTorch's for the CPU, of which conda has one beside each for a GPU."""
+    return package.by is By.CONDA and package.name == "pytorch" and bool(_BUILD_FOR_CPU.fullmatch(package.version))

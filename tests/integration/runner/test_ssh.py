@@ -17,6 +17,7 @@ import pytest
 from gpuinfra.models.target import Target
 from runner.connection import (
     Broken,
+    ConnectError,
     HostKeyInvalid,
     HostKeyMismatch,
     KeyUnusable,
@@ -64,13 +65,13 @@ def test_words_arrive_as_they_are(shared: SshServer) -> None:
 def test_much_output_on_both_streams_stops_nothing(shared: SshServer) -> None:
     # More than the window that both share, on each, one after the other and mixed.
     script = (
-        "head -c 6000000 /dev/zero | tr '\\0' e >&2; head -c 6000000 /dev/zero | tr '\\0' o;"
-        "for i in 1 2 3 4; do head -c 1000000 /dev/zero | tr '\\0' e >&2; head -c 1000000 /dev/zero | tr '\\0' o; done"
+        "head -c 5000000 /dev/zero | tr '\\0' e >&2; head -c 5000000 /dev/zero | tr '\\0' o;"
+        "for i in 1 2 3 4; do head -c 500000 /dev/zero | tr '\\0' e >&2; head -c 500000 /dev/zero | tr '\\0' o; done"
     )
     with connected(shared.target) as connection:
         done = connection.run(script, timeout=WAIT_SECONDS * 2)
     digests = [hashlib.sha256(text.encode()).digest() for text in (done.stdout, done.stderr)]
-    assert digests == [hashlib.sha256(letter * 10_000_000).digest() for letter in (b"o", b"e")]
+    assert digests == [hashlib.sha256(letter * 7_000_000).digest() for letter in (b"o", b"e")]
 
 
 def test_output_that_is_no_text_is_no_failure(shared: SshServer) -> None:
@@ -115,7 +116,15 @@ def test_a_command_that_does_not_end_is_given_up(shared: SshServer) -> None:
 
 def test_a_command_that_talks_without_end_is_given_up(shared: SshServer) -> None:
     with connected(shared.target) as connection, pytest.raises(TimedOut):
-        connection.run("yes", timeout=0.5)
+        connection.run("while echo still; do sleep 0.05; done", timeout=0.5)
+
+
+@pytest.mark.parametrize("command", ["yes", "yes >&2"])
+def test_a_command_that_says_too_much_is_given_up_before_its_time(shared: SshServer, command: str) -> None:
+    with connected(shared.target) as connection:
+        with pytest.raises(ConnectError, match="said more than 16 MiB"):
+            connection.run(command, timeout=WAIT_SECONDS)
+        assert connection.run("echo still here", timeout=WAIT_SECONDS).stdout == "still here\n"
 
 
 def test_output_that_does_not_end_is_not_taken_for_whole(shared: SshServer) -> None:

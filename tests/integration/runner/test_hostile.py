@@ -1,0 +1,41 @@
+"""A real OpenSSH server that means no good."""
+
+import contextlib
+import resource
+
+import pytest
+
+from runner.connection import ConnectError
+from runner.nvidia_smi import ask
+from runner.ssh import SshConnection
+from tests.integration.runner.conftest import WAIT_SECONDS, SshServer
+
+FLOOD_SECONDS, MEBIBYTE = 3.0, 1024  # ru_maxrss counts KiB
+
+
+def test_a_machine_that_does_not_stop_talking_fills_no_memory(shared: SshServer) -> None:
+    # As a start-up file of the user's shell may, before any command of ours.
+    with contextlib.closing(SshConnection.open(shared.target, WAIT_SECONDS)) as connection:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with pytest.raises(ConnectError):
+            connection.run("cat /dev/zero", timeout=FLOOD_SECONDS)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * MEBIBYTE
+
+
+def test_a_greeting_is_no_gpu(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("greeting")
+    server, programs = SshServer(folder / "sshd"), folder / "bin"
+    programs.mkdir()
+    (programs / "nvidia-smi").write_text("#!/bin/sh\necho 'Tesla T4, 535.161.08, 15360 MiB, 7.5'\n")
+    (programs / "shell").write_text(
+        f'#!/bin/sh\necho "Hello, dear user, of the lab"\nPATH={programs}:$PATH\neval "$SSH_ORIGINAL_COMMAND"\n'
+    )
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    server.settings["ForceCommand"] = str(programs / "shell")
+    server.start()
+    try:
+        with contextlib.closing(SshConnection.open(server.target, WAIT_SECONDS)) as connection:
+            assert ask(connection, WAIT_SECONDS).models == ("Tesla T4",)
+    finally:
+        server.stop()

@@ -1,0 +1,384 @@
+"""Target files and machines that nobody means well with."""
+
+import contextlib
+import os
+import shlex
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import keyring
+import pytest
+import yaml
+from keyring.backend import KeyringBackend
+
+from gpuinfra.cli import attach
+from gpuinfra.cli.secrets import Secret
+from gpuinfra.diagnostics import Problem
+from gpuinfra.models.target import Target
+from gpuinfra.workbench import targets
+from gpuinfra.workbench.project import read_file
+from gpuinfra.workbench.targets import check_files, find_target, read_targets, write_target
+from runner import checkup, keys, nvidia_smi, openssh, passwords
+from runner.connection import Completed, HostKeyInvalid
+from runner.docker_context import endpoint, known_hosts_line
+from runner.host_key import HostKey
+from runner.reach import reachability
+from runner.within import within
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
+OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0Z0OTJvTXCTQOXWPUDF6wvEYGcUZtC4xRuWzWvfwKx"
+TARGET = Target("lab", "lab", "remote", "203.0.113.7", 22, "me", KEY)
+KNOWN = Path("/home/me/.gpuinfra/ssh/known_hosts")
+WORDS = {
+    *("Host", "HostName", "Port", "User", "IdentityFile", "IdentitiesOnly", "HostKeyAlias", "HostKeyAlgorithms"),
+    *("UserKnownHostsFile", "StrictHostKeyChecking", "KnownHostsCommand"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "project" / "aml_config").mkdir(parents=True)
+    return tmp_path / "project" / "aml_config"
+
+
+def compute(**values: Any) -> str:
+    said = {"type": "remote", "address": "203.0.113.7", "username": "me", "hostKey": KEY, **values}
+    return yaml.safe_dump({key: value for key, value in said.items() if value is not None})
+
+
+# What OpenSSH is told
+
+
+@pytest.mark.parametrize("key", ["address", "username", "privateKeyFile"])
+def test_no_value_of_a_file_becomes_a_line_of_ssh_config(folder: Path, key: str) -> None:
+    (folder / "lab.compute").write_text(compute(**{key: "x\n    ProxyCommand touch /tmp/owned\nHost *"}))
+    try:
+        target = find_target(folder.parent, "lab")
+        assert target is not None
+        block = openssh.standalone_block(target)
+    except (Problem, ValueError):
+        return  # refused, which is as good
+    lines = [line.split() for line in block.splitlines() if not line.startswith("#")]
+    assert {words[0] for words in lines} <= WORDS
+    assert sum(words[0] == "Host" for words in lines) == 1
+
+
+def test_a_target_without_a_user_leaves_ssh_config_valid(folder: Path) -> None:
+    (folder / "lab.compute").write_text(compute(username=None))
+    try:
+        target = find_target(folder.parent, "lab")
+        assert target is not None
+        block, command = openssh.config_block(target, KNOWN), openssh.command(target, KNOWN, [])
+    except (Problem, ValueError):
+        return
+    assert all(len(line.split()) > 1 for line in block.splitlines())
+    assert not command[-1].startswith("@")
+
+
+def test_the_zone_of_an_address_is_no_token() -> None:
+    assert "    HostName fe80::1%%eth0\n" in openssh.config_block(replace(TARGET, address="fe80::1%eth0"), KNOWN)
+
+
+@pytest.mark.parametrize("name", ["*", "a b", "!x", "a\nProxyCommand touch owned", "%h"])
+def test_the_name_of_a_file_is_held_to_the_rule_of_targets(folder: Path, name: str) -> None:
+    (folder / f"{name}.compute").write_text(compute())
+    try:
+        target = find_target(folder.parent, name)
+    except Problem:
+        return
+    assert target is None
+
+
+@pytest.mark.parametrize(("address", "username"), [("2001:db8::7", "me"), ("host", "LAB\\me"), ("host", "a/b?c#d")])
+def test_the_address_of_an_engine_is_a_url(address: str, username: str) -> None:
+    url = endpoint(replace(TARGET, address=address, username=username))
+    parts = urlsplit(url)
+    assert (parts.hostname, parts.port, unquote(parts.username or "")) == (address, 22, username)
+    assert "\\" not in url
+    assert f"[{address}]" in url or ":" not in address
+
+
+@pytest.mark.parametrize("address", ["*", "@cert-authority *", "github.com,203.0.113.7"])
+def test_an_address_makes_no_other_host_known(folder: Path, address: str) -> None:
+    # `export --format docker-context` asks its user to put this line into ~/.ssh/known_hosts.
+    (folder / "lab.compute").write_text(compute(address=address))
+    try:
+        target = find_target(folder.parent, "lab")
+        assert target is not None
+        line = known_hosts_line(target)
+    except (Problem, ValueError):
+        return
+    assert not line.startswith((address, f"[{address}"))
+
+
+# Host keys and names
+
+
+@pytest.mark.parametrize("text", ["ssh-ed25519 AAAAC3Nza…", f"{KEY}é", "ssh-ed25519 \N{CYRILLIC CAPITAL LETTER A}AAA"])
+def test_a_host_key_that_is_not_ascii_is_none(text: str) -> None:
+    with pytest.raises(HostKeyInvalid):
+        HostKey.parse(text)
+
+
+def test_a_host_key_that_is_not_ascii_does_not_hide_the_others() -> None:
+    broken = replace(TARGET, address="127.0.0.1", port=1, host_key="ssh-ed25519 AAAAC3Nza…")
+    assert [reach.state for reach in reachability([broken, replace(broken, host_key=KEY)], 2.0)] == ["no", "no"]
+
+
+def test_a_name_that_leaves_the_folder_is_no_target(folder: Path) -> None:
+    (folder.parent / "x.compute").write_text(compute())
+    assert find_target(folder.parent, "../x") is None
+
+
+@pytest.mark.parametrize("find", [find_target, targets.target_files, check_files])
+def test_a_name_that_no_file_can_have_is_no_target(folder: Path, find: Callable[[Path, str], Any]) -> None:
+    assert not find(folder.parent, "a" * 300)
+
+
+# Files
+
+
+def test_a_file_that_cannot_be_read_is_a_problem_before_a_machine_is_billed(folder: Path) -> None:
+    # To read the beginning of one's own memory fails for root as well.
+    (folder / "lab.compute").symlink_to("/proc/self/mem")
+    with pytest.raises(Problem):
+        check_files(folder.parent, "lab")
+
+
+@pytest.mark.parametrize("what", ["folder", "file for folder", "device", "loop"])
+def test_what_cannot_be_written_is_a_problem_before_a_machine_is_billed(folder: Path, what: str) -> None:
+    file = folder / "lab.compute"
+    if what == "folder":
+        file.mkdir()
+    elif what == "device":
+        file.symlink_to("/dev/full")
+    elif what == "loop":
+        file.symlink_to(file)
+    else:
+        folder.rmdir()
+        folder.write_text("in the way")
+    with pytest.raises(Problem):
+        check_files(folder.parent, "lab")
+
+
+def test_writing_waits_for_no_pipe(folder: Path) -> None:
+    pipe = folder / "lab.compute"
+    os.mkfifo(pipe)
+    try:
+        with pytest.raises((Problem, IsADirectoryError, FileExistsError, PermissionError)):
+            within(0.3, lambda: write_target(folder.parent, TARGET))
+    finally:
+        os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
+
+
+def test_a_private_key_that_is_a_pipe_holds_up_nobody(tmp_path: Path) -> None:
+    # In a file from elsewhere it would be /dev/zero or /dev/stdin.
+    pipe = tmp_path / "key"
+    os.mkfifo(pipe)
+    try:
+        with pytest.raises(keys.UnusableError):
+            within(0.3, lambda: keys.load(pipe))
+    finally:
+        os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
+
+
+def test_what_was_saved_meanwhile_is_not_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "lab.compute"
+    file.write_text("address: old\ntype: remote\n")
+    real = read_file
+
+    def read(path: Path) -> Any:
+        document = real(path)
+        if path == file:
+            file.write_text("address: old\ntype: remote\nbaseDockerImage: mine\n")
+        return document
+
+    monkeypatch.setattr(targets, "read_file", read)
+    with contextlib.suppress(Problem):
+        write_target(folder.parent, TARGET)
+    assert "baseDockerImage: mine" in file.read_text()
+
+
+def test_if_one_of_the_two_files_cannot_be_written_neither_is_changed(folder: Path) -> None:
+    file, other = folder / "lab.compute", folder / "lab.runconfig"
+    file.write_text("address: old\ntype: remote\n")
+    other.write_text("Framework: PySpark\n")
+    other.chmod(0o444)
+    with pytest.raises(OSError, match="read-only"):
+        write_target(folder.parent, replace(TARGET, said=frozenset({"framework"})))
+    assert file.read_text() == "address: old\ntype: remote\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write files of others")
+def test_a_file_keeps_its_owner(folder: Path) -> None:
+    # As in a container that runs as root, with the user's project mounted into it.
+    file = folder / "lab.compute"
+    file.write_text("address: old\ntype: remote\n")
+    os.chown(file, 12345, 12345)
+    write_target(folder.parent, TARGET)
+    assert (file.stat().st_uid, file.stat().st_gid) == (12345, 12345)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["address: |  # the big one\n  old\n", "address: >- # the big one\n  old\n", "address: [a, # the big one\n b]\n"],
+)
+def test_a_remark_in_a_value_is_not_lost(folder: Path, text: str) -> None:
+    file = folder / "lab.compute"
+    file.write_text(f"{text}type: remote\n")
+    with contextlib.suppress(Problem):
+        write_target(folder.parent, TARGET)
+    assert "# the big one" in file.read_text()
+
+
+def test_a_link_out_of_the_project_is_not_written_through(tmp_path: Path, folder: Path) -> None:
+    theirs = tmp_path / "config"  # as ~/.kube/config
+    theirs.write_text("apiVersion: v1\nkind: Config\n")
+    (folder / "lab.compute").symlink_to(theirs)
+    with contextlib.suppress(Problem, OSError):
+        write_target(folder.parent, TARGET)
+    assert theirs.read_text() == "apiVersion: v1\nkind: Config\n"
+
+
+def test_a_link_out_of_the_project_shows_nothing_of_what_it_leads_to(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / ".git-credentials").write_text("https://me:TOKEN@example.com\n")
+    (folder / "lab.compute").symlink_to(tmp_path / ".git-credentials")
+    assert not [each for each in read_targets(folder.parent).diagnostics if "TOKEN" in repr(each)]
+
+
+@pytest.mark.parametrize("text", ["password:\n  SESAME: [\n", "type: remote\npassword:\n- SESAME\n"])
+def test_a_password_below_its_key_is_not_shown(folder: Path, text: str) -> None:
+    (folder / "lab.compute").write_text(text)
+    found = read_targets(folder.parent).diagnostics
+    assert found
+    assert not [each for each in found if "SESAME" in repr(each)]
+
+
+# Machines
+
+
+class Machine:
+    """Says what it likes."""
+
+    def __init__(self, said: str, gpu: str = "Tesla T4, 535.161.08, 15360 MiB, 7.5\n") -> None:
+        self.said, self.gpu = said, gpu
+        self.lines: list[str] = []
+
+    def run(self, command: Any, *, timeout: float) -> Completed:
+        line = command if isinstance(command, str) else shlex.join(command)
+        self.lines.append(line)
+        return Completed(0, self.gpu if "nvidia-smi --" in line else self.said, "")
+
+    def close(self) -> None:
+        pass
+
+
+def said(**parts: str) -> str:
+    usual = {"system": "Linux 6.1 x86_64", "user": "me", "docker": "engine 28.2.2", **parts}
+    return "".join(f"\n{checkup.MARK} {name} 0\n{text}\n" for name, text in usual.items())
+
+
+@pytest.mark.parametrize(
+    "greeting", ["Welcome to the lab\n", "Hello, dear user, of the lab\n", "\nnot, a, simulated\n"]
+)
+def test_what_a_users_shell_prints_is_no_gpu(greeting: str) -> None:
+    machine = Machine("", f"{greeting}Tesla T4, 535.161.08, 15360 MiB, 7.5\n")
+    facts = nvidia_smi.ask(machine, 1.0)
+    assert (facts.models, facts.simulated) == (("Tesla T4",), False)
+
+
+def test_the_script_is_one_line_to_the_users_shell() -> None:
+    machine = Machine(said(python="Python 3.11.2"))
+    checkup.examine(machine, docker=False, gpu=False, timeout=1.0)
+    assert "\n" not in machine.lines[0]
+
+
+@pytest.mark.parametrize(
+    "info",
+    ['{"Runtimes": 1}', '{"DiscoveredDevices": [1]}', '{"DiscoveredDevices": 1}', "[" * 100_000],
+    ids=["runtimes", "device", "devices", "deep"],
+)
+def test_nonsense_of_an_engine_is_a_check_that_failed(info: str) -> None:
+    found = checkup.examine(Machine(said(info=info, hook="")), docker=True, gpu=True, timeout=1.0)
+    assert not found.passed
+
+
+def test_nonsense_for_an_exit_code_is_a_check_that_failed() -> None:
+    assert not checkup.examine(
+        Machine(f"{checkup.MARK} system {'9' * 5000}\n"), docker=False, gpu=False, timeout=1.0
+    ).passed
+
+
+# Passwords
+
+
+class Memory(KeyringBackend):
+    """Keeps what it is given."""
+
+    priority = 5
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kept: dict[tuple[str, str], str] = {}
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        self.kept[service, username] = password
+
+    def get_password(self, service: str, username: str) -> str | None:
+        return self.kept.get((service, username))
+
+    def delete_password(self, service: str, username: str) -> None:
+        self.kept.pop((service, username), None)
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    before, memory = keyring.core._keyring_backend, Memory()
+    keyring.set_keyring(memory)
+    yield memory
+    keyring.core._keyring_backend = before
+    KeyringBackend._classes -= {Memory}
+
+
+def secret() -> Secret:
+    found = Secret(lambda: "sesame")
+    found()
+    return found
+
+
+def test_ctrl_c_while_a_slow_keyring_keeps_the_password_leaves_none(
+    folder: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, pressed = within, threading.Event()
+
+    def interrupted(seconds: float, call: Callable[[], Any]) -> Any:
+        answer = real(seconds, call)
+        if not pressed.is_set():
+            pressed.set()
+            raise KeyboardInterrupt
+        return answer
+
+    monkeypatch.setattr(passwords, "within", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        attach._write(folder.parent, replace(TARGET, password="ask"), None, secret())
+    assert memory.kept == {}
+
+
+def test_a_password_for_another_host_key_is_not_kept_for_files_that_cannot_be_written(
+    folder: Path, memory: Memory
+) -> None:
+    former = replace(TARGET, password=passwords.keep("lab", passwords.account(TARGET), "former"))
+    (folder / "lab.compute").write_text("type: [")
+    with pytest.raises(Problem):
+        attach._write(folder.parent, replace(TARGET, host_key=OTHER_KEY, password="ask"), former, secret())
+    assert list(memory.kept.values()) == ["former"]
+
+
+def test_a_file_that_names_the_password_of_another_target_does_not_end_it(folder: Path, memory: Memory) -> None:
+    reference = passwords.keep("prod", passwords.account(TARGET), "of prod")
+    attach._write(folder.parent, TARGET, replace(TARGET, password=reference), None)
+    assert list(memory.kept.values()) == ["of prod"]
