@@ -12,7 +12,7 @@ from runner.passwords import account
 from tests.e2e.azure import Azure
 from tests.e2e.test_targets import KEYRING, Machine
 from tests.e2e.user import PROGRAM, User
-from tests.unit.test_targets_hostile import TARGET, compute
+from tests.properties.test_targets_hostile import TARGET, compute
 
 
 @pytest.fixture
