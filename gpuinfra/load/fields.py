@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.load.source import SECRET_NAME, Source
+from gpuinfra.load.masks import SECRET_NAME
+from gpuinfra.load.source import Source
 from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence, data
 from gpuinfra.models.base import Model
 from gpuinfra.models.spec import Spec
