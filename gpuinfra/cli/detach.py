@@ -12,7 +12,7 @@ from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.workbench.compute import Compute
+    from gpuinfra.models.target import Target
 
 
 def detach(
@@ -23,14 +23,16 @@ def detach(
     from gpuinfra.views import targets as view
     from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER
     from gpuinfra.workbench.project import load_project
+    from gpuinfra.workbench.targets import target_of
     from gpuinfra.workspace import find_workspace
 
     settings = begin(context, reaches_cloud=False)
     workspace = find_workspace(settings.workspace)
     files = _files(workspace, name)
-    compute = load_project(workspace).computes.get(name)
+    project = load_project(workspace)
+    compute = project.computes.get(name)
     _ask(settings, name, files)
-    is_forgotten = not compute or _forget(compute)
+    is_forgotten = not compute or _forget(target_of(workspace, project, compute))
     _remove(files)
     view.show_detached(
         name,
@@ -76,23 +78,11 @@ def _ask(settings: Settings, name: str, files: list[Path]) -> None:
     )
 
 
-def _forget(compute: Compute) -> bool:
+def _forget(target: Target) -> bool:
     """Whether its password is gone. A file that has a mistake elsewhere still says where it is."""
-    from gpuinfra.models.target import Target
     from runner.passwords import forget, place
 
-    kept = place(
-        Target(
-            name=compute.name,
-            machine=compute.name,
-            type=compute.type,
-            address=compute.address or "",
-            port=compute.port,
-            username=compute.username or "",
-            host_key=compute.host_key or "",
-            password=compute.password,
-        )
-    )
+    kept = place(target)
     return not kept or forget(*kept)
 
 

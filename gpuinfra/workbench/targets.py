@@ -218,7 +218,7 @@ def read_targets(workspace: Path) -> Targets:
         problems = list(_unfit(compute))
         found.diagnostics += problems
         if not problems:
-            found.targets.append(_target(workspace, project, compute))
+            found.targets.append(target_of(workspace, project, compute))
     return found
 
 
@@ -233,7 +233,7 @@ def find_target(workspace: Path, name: str) -> Target | None:
     problems += _unfit(compute) if compute else ()
     if problems:
         raise Problem(*problems)
-    return _target(workspace, project, compute) if compute else None
+    return target_of(workspace, project, compute) if compute else None
 
 
 def _is_about(diagnostic: Diagnostic, path: Path) -> bool:
@@ -264,7 +264,8 @@ def nearest_target(workspace: Path, name: str) -> str | None:
     return did_you_mean(name, load_project(workspace).computes)
 
 
-def _target(workspace: Path, project: Project, compute: Compute) -> Target:
+def target_of(workspace: Path, project: Project, compute: Compute) -> Target:
+    """A file as a target, whatever else may be wrong with it."""
     runconfig = project.runconfigs.get(compute.name)
     identity = _to_home(compute.private_key_file)
     return Target(
