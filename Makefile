@@ -16,7 +16,8 @@ test: .venv/.dev ## install into .venv, fetch the real parts where allowed, run 
 	@scripts/azure-cli
 	$(BIN)/pytest -n auto --dist worksteal tests/unit
 	$(BIN)/pytest -n auto --dist worksteal tests/properties
-	$(BIN)/pytest -n auto --dist loadfile -m 'not alone' tests/integration tests/e2e
+	$(BIN)/pytest -n auto --dist loadfile -m 'not alone' --ignore tests/integration/provision tests/integration tests/e2e
+	$(BIN)/pytest tests/integration/provision
 	$(BIN)/pytest -m alone tests/integration tests/e2e
 
 unit: .venv/.dev ## the quick tests: no sockets, no waiting

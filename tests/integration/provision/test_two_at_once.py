@@ -156,7 +156,8 @@ def test_the_first_fails_while_the_second_follows(world: World, later: float) ->
     second = start(world, "up", SPEC, elsewhere=True)
     ended = world.end(first), world.end(second)
     assert all(is_clean(done) for done in ended), "\n".join(each.said for each in ended)
-    assert {done.code for done in ended} <= {0, 1}
+    # While one clears up, its disk may be all that the other sees: that is not deleted unasked.
+    assert all(done.code in {0, 1} or "this would lose what is on the disk" in done.said for done in ended)
     if 0 in {done.code for done in ended}:
         one_machine_runs(world)
     else:
