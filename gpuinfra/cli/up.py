@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,10 +81,23 @@ def _bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressVie
 
     port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.ssh_public_key, settings.workspace)
     target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity)
-    target = with_known_key(settings.workspace, target)
+    with _on_meanwhile(spec):
+        target = with_known_key(settings.workspace, target)
     gpu = _wait_until_ready(reached, target, spec, progress, was_on=not outcome.plan.switches_on)
-    files = _write_target(settings, replace(target, simulated=reached.cloud.simulated))
+    with _on_meanwhile(spec):
+        files = _write_target(settings, replace(target, simulated=reached.cloud.simulated))
     return Brought(outcome.plan, target, gpu, files, outcome.lease_until, simulated=reached.cloud.simulated)
+
+
+@contextmanager
+def _on_meanwhile(spec: Spec) -> Iterator[None]:
+    """What goes wrong with files once the machine is on must not hide that it is."""
+    try:
+        yield
+    except Problem as problem:
+        on = f"the machine is on, and billed until `gpuinfra down {spec.name}` or the end of its lease"
+        found = (replace(each, note=f"{each.note}; {on}" if each.note else on) for each in problem.diagnostics)
+        raise Problem(*found, exit_code=problem.exit_code) from problem
 
 
 def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: ProgressView, *, was_on: bool) -> GpuFacts:
@@ -170,5 +185,5 @@ def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
     try:
         return tuple(str(path) for path in write_target(find_workspace(settings.workspace), target))
     except OSError as error:
-        note = f"the machine is up, but its target file cannot be written: {error}"
+        note = f"its target file cannot be written: {error}"
         raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from None

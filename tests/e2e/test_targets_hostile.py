@@ -179,3 +179,13 @@ def test_a_value_that_no_command_line_takes_is_refused(run: Any, tmp_path: Path,
     done = run("ssh", "lab", HOME=str(tmp_path))
     assert done.returncode != 0
     assert "internal error" not in done.stderr
+
+
+def test_a_file_that_cannot_be_changed_in_place_does_not_hide_that_the_machine_is_on(user: User) -> None:
+    folder = user.workspace / "aml_config"
+    folder.mkdir()
+    mine = "address: |  # the big one\n  old\ntype: remotedocker\n"
+    (folder / "my_dsvm.compute").write_text(mine)
+    problem = user.fails("up", "gpu.yaml", code="file-unwritable")
+    assert "billed until `gpuinfra down my-dsvm`" in problem["note"]
+    assert (folder / "my_dsvm.compute").read_text() == mine

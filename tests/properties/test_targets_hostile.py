@@ -28,6 +28,7 @@ from runner.docker_context import endpoint, known_hosts_line
 from runner.host_key import HostKey
 from runner.reach import reachability
 from runner.within import within
+from tests.unit.test_passwords import Memory
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0Z0OTJvTXCTQOXWPUDF6wvEYGcUZtC4xRuWzWvfwKx"
@@ -314,25 +315,6 @@ def test_nonsense_for_an_exit_code_is_a_check_that_failed() -> None:
 
 
 # Passwords
-
-
-class Memory(KeyringBackend):
-    """Keeps what it is given."""
-
-    priority = 5
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.kept: dict[tuple[str, str], str] = {}
-
-    def set_password(self, service: str, username: str, password: str) -> None:
-        self.kept[service, username] = password
-
-    def get_password(self, service: str, username: str) -> str | None:
-        return self.kept.get((service, username))
-
-    def delete_password(self, service: str, username: str) -> None:
-        self.kept.pop((service, username), None)
 
 
 @pytest.fixture
