@@ -46,8 +46,7 @@ def greet(
     address: str, port: int, expected: HostKey | None, ends: float, kinds: Sequence[str] = tuple(ALGORITHMS)
 ) -> paramiko.Transport:
     """Call, and agree on keys with the machine that has the expected one, or with whoever answers where none is."""
-    # Its threads tell every failure on standard error, which is told here as well.
-    logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
+    _hush()
     where = place(address, port)
     with translated(f"nobody answers at {where}", UNREACHED):
         link = _call(address, port, min(left(ends), CONNECT_SECONDS))
@@ -61,6 +60,18 @@ def greet(
         _agree(transport, expected, where, ends)
         hang_up.pop_all()
     return transport
+
+
+def _hush() -> None:
+    """Paramiko's threads tell every failure on standard error, which is told here as well.
+
+    Not by its level: setting one goes through all loggers with the lock of all logging in hand, and a Ctrl-C in the
+    middle of that would leave the lock taken for good.
+    """
+    logger = logging.getLogger("paramiko")
+    logger.propagate = False
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
 
 
 def place(address: str, port: int) -> str:
