@@ -3,7 +3,7 @@
 .PHONY: help demo test unit check format cases bench clean
 
 BIN := .venv/bin
-PACKAGES := gpuinfra provision runner sandbox templates tests bench
+PACKAGES := far gpuinfra provision runner sandbox templates tests bench
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16

@@ -138,6 +138,26 @@ class Code(StrEnum):
     PLACEHOLDER = "placeholder"
     PLAIN_SECRET = "plain-secret"  # noqa: S105 the name of a problem, not a secret
 
+    # Jobs.
+    NO_SUCH_CONFIGURATION = "no-such-configuration"
+    NO_SCRIPT = "no-script"
+    SCRIPT_OUTSIDE = "script-outside"
+    NO_SUCH_RUN = "no-such-run"
+    MISSING_SECRET = "missing-secret"  # noqa: S105 the name of a problem, not a secret
+    ENVIRONMENT_TOO_LARGE = "environment-too-large"
+    NO_PYTHON = "no-python"
+    NO_ENGINE = "no-engine"
+    NO_IMAGE = "no-image"
+    REGISTRY_LOGIN = "registry-login"
+    BUILD_FAILED = "build-failed"
+    NO_GPU = "no-gpu"
+    GPU_NOT_USED = "gpu-not-used"
+    DISK_FULL = "disk-full"
+    UPLOAD_FAILED = "upload-failed"
+    JOB_FAILED = "job-failed"
+    CONNECTION_LOST = "connection-lost"
+    OUTPUTS_INCOMPLETE = "outputs-incomplete"
+
     # The embedded Azure.
     SANDBOX_NOT_INSTALLED = "sandbox-not-installed"
     SANDBOX_NOT_RUNNING = "sandbox-not-running"

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuinfra.models.checkup import Check, Checkup
 from gpuinfra.models.gpu import GpuFacts
-from runner.connection import Connection, TimedOut
+from runner.connection import Shell, TimedOut
 from runner.nvidia_smi import NoGpuError, ask
 
 MARK = "@@gpuinfra"
@@ -64,7 +64,7 @@ class Said:
         return " ".join(self.text.split())[:LONGEST_FINDING] or f"nothing, and ended with {self.code}"
 
 
-def examine(connection: Connection, *, docker: bool, gpu: bool, timeout: float) -> Checkup:
+def examine(connection: Shell, *, docker: bool, gpu: bool, timeout: float) -> Checkup:
     """Ask a machine, in two round trips. Raises ConnectError where it stops answering."""
     # By `sh`, whatever shell the user has there.
     done = connection.run(["sh", "-c", script(docker=docker, gpu=gpu)], timeout=timeout)
@@ -82,7 +82,7 @@ def examine(connection: Connection, *, docker: bool, gpu: bool, timeout: float) 
     return Checkup((*checks, Check("gpu", True, facts.summary)), facts)
 
 
-def _unwanted(connection: Connection, timeout: float) -> GpuFacts | None:
+def _unwanted(connection: Shell, timeout: float) -> GpuFacts | None:
     """The GPU of a machine whose jobs get none: it still tells whether the machine is simulated."""
     try:
         return ask(connection, timeout)

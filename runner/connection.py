@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+CHUNK = 1 << 16
+
 
 class ConnectError(Exception):
     """A machine that cannot be used; `help` is what to do about it."""
@@ -73,11 +75,59 @@ class Completed:
     stderr: str
 
 
-class Connection(Protocol):
-    """A machine that takes commands. Every method raises ConnectError and nothing else."""
+class Process(Protocol):
+    """A command that is running, with its streams. Every method raises ConnectError and nothing else.
+
+    One thread may write while another reads.
+    """
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Give it all of this to read; returns when the machine has taken it."""
+
+    def end_input(self) -> None:
+        """There is no more to read. To say so twice is no error."""
+
+    def read(self, most: int = CHUNK) -> bytes:
+        """Some of what it prints, as soon as there is any; empty at the end."""
+
+    @property
+    def errors(self) -> str:
+        """The end of what it has said on standard error so far, which is read in the background."""
+
+    def idle(self, seconds: float | None) -> None:
+        """From now on, a read or a write that gets nowhere for so many seconds raises TimedOut."""
+
+    def wait(self, timeout: float) -> int:
+        """Its exit code, -1 where a signal ended it; TimedOut where it goes on."""
+
+    def close(self) -> None:
+        """Let go of it: its streams are closed, and it is not waited for. To do so twice is no error."""
+
+
+class Shell(Protocol):
+    """A machine that takes commands, one answer each. Every method raises ConnectError and nothing else."""
 
     def run(self, command: Sequence[str] | str, *, timeout: float) -> Completed:
         """Run it to its end, with nothing to read. A list is run word by word, text is read by the user's shell."""
 
     def close(self) -> None:
         """Hang up. To do so twice is no error."""
+
+
+class Connection(Shell, Protocol):
+    """A machine with more than questions to it: this computer, or one that is reached by SSH.
+
+    Every method raises ConnectError and nothing else. Commands may run at once, from several threads.
+    """
+
+    @property
+    def where(self) -> str:
+        """The place, as it is named in messages: `203.0.113.7:22`, `this computer`."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used; a connection that was lost is not."""
+
+    def start(self, command: Sequence[str] | str, *, timeout: float, idle: float | None = None) -> Process:
+        """Begin it, within so many seconds. Where `idle` is given, a read or a write that gets nowhere for so many
+        seconds raises TimedOut; without it, reading waits for as long as the machine is there."""

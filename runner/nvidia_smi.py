@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpuinfra.models.gpu import GpuFacts
-from runner.connection import Completed, Connection
+from runner.connection import Completed, Shell
 
 FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
 # Drivers before 510 do not know it.
@@ -33,7 +33,7 @@ class NoGpuError(Exception):
     """No GPU that works: why, in the tool's own words."""
 
 
-def ask(connection: Connection, timeout: float) -> GpuFacts:
+def ask(connection: Shell, timeout: float) -> GpuFacts:
     """The machine's GPUs, one at least."""
     done = _run(connection, FIELDS, timeout)
     if done.exit_code and f'"{NEWEST_FIELD}" is not a valid field' in done.stdout:
@@ -44,7 +44,7 @@ def ask(connection: Connection, timeout: float) -> GpuFacts:
     return facts
 
 
-def _run(connection: Connection, fields: tuple[str, ...], timeout: float) -> Completed:
+def _run(connection: Shell, fields: tuple[str, ...], timeout: float) -> Completed:
     """By `sh`, whatever shell the user has there; what that said of itself is left out."""
     done = connection.run(["sh", "-c", SCRIPT, "sh", *query(fields)], timeout=timeout)
     _, mark, said = done.stdout.rpartition(f"{MARK}\n")

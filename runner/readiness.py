@@ -13,11 +13,11 @@ from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.target import Target
 from runner.connection import (
     ConnectError,
-    Connection,
     HostKeyInvalid,
     HostKeyMismatch,
     KeyUnusable,
     LoginRefused,
+    Shell,
     TimedOut,
 )
 from runner.nvidia_smi import NoGpuError, ask
@@ -51,7 +51,7 @@ DOING: tuple[tuple[type[Exception], str], ...] = (
 )
 
 T = TypeVar("T")
-Opener = Callable[[Target, float], Connection]
+Opener = Callable[[Target, float], Shell]
 
 
 class Progress(Protocol):
@@ -107,9 +107,9 @@ class _Line:
 
     def __init__(self, target: Target, opener: Opener) -> None:
         self._target, self._opener = target, opener
-        self._connection: Connection | None = None
+        self._connection: Shell | None = None
 
-    def open(self, seconds: float) -> Connection:
+    def open(self, seconds: float) -> Shell:
         self._connection = self._connection or self._opener(self._target, seconds)
         return self._connection
 

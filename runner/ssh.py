@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 import paramiko
 
 from gpuinfra.models.target import Target
-from runner.connection import Broken, Completed, ConnectError, KeyUnusable, LoginRefused, TimedOut, Unreachable
+from runner.connection import CHUNK, Broken, Completed, ConnectError, KeyUnusable, LoginRefused, TimedOut, Unreachable
 from runner.host_key import HostKey
 from runner.keys import Keys, UnusableError
 from runner.meeting import close, greet, left, place, translated
+from runner.ssh_process import SshProcess
 
 KEEP_ALIVE_SECONDS = 15
-CHUNK = 1 << 16
 # More than any question of ours has for an answer; a machine that does not stop would fill the memory.
 MOST_OUTPUT = 16 << 20
 
@@ -30,6 +30,16 @@ class SshConnection:
 
     def __init__(self, transport: paramiko.Transport, where: str) -> None:
         self._transport, self._where = transport, where
+
+    @property
+    def where(self) -> str:
+        """The place, as `203.0.113.7:22`."""
+        return self._where
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used."""
+        return self._transport.is_active()
 
     @classmethod
     def open(cls, target: Target, timeout: float, password: Password | None = None) -> SshConnection:
@@ -66,6 +76,18 @@ class SshConnection:
                         raise TimedOut(f"`{line[:80]}` did not end within {timeout:g} s")
                     self._check_alive()
         return Completed(exit_code, _text(stdout), _text(stderr))
+
+    def start(self, command: Sequence[str] | str, *, timeout: float, idle: float | None = None) -> SshProcess:
+        """Begin it. It is left to itself when the connection is lost, and sees the end of its input."""
+        line = command if isinstance(command, str) else shlex.join(command)
+        with translated(f"the connection to {self._where} is lost", is_open=True):
+            channel = self._transport.open_session(timeout=timeout)
+            with _ended(channel, time.monotonic() + timeout) as is_overdue:
+                channel.exec_command(line.encode("utf-8", "surrogateescape"))
+                if is_overdue():
+                    raise TimedOut(f"{self._where} did not begin `{line[:80]}` within {timeout:g} s")
+            channel.settimeout(idle)
+            return SshProcess(channel, self._where, idle)
 
     def close(self) -> None:
         """Hang up. To do so twice is no error."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = ("gpuinfra", "provision", "runner", "sandbox", "templates")
+OURS = ("far", "gpuinfra", "provision", "runner", "sandbox", "templates")
 
 # A room may import what stands to the right of its own line, and itself. The longest name that fits counts.
 ROOMS: dict[str, tuple[str, ...]] = {
@@ -36,9 +36,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
     "runner": (
-        *("gpuinfra.workbench", "gpuinfra.workspace", "gpuinfra.load", "templates", "gpuinfra.models"),
+        *("far", "gpuinfra.workbench", "gpuinfra.workspace", "gpuinfra.load", "templates", "gpuinfra.models"),
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
+    "far": (),
     "sandbox": (),
     "gpuinfra.lint": (
         *("gpuinfra.workbench", "gpuinfra.workspace", "gpuinfra.load", "gpuinfra.models"),

@@ -1,0 +1,24 @@
+"""Who hears of what goes on with a job."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Hears of every step; `step` is a line on the screen. Calls may come from any thread."""
+
+    def begin(self, step: str, doing: str) -> None:
+        """A step begins, or goes on with something else."""
+
+    def amount(self, step: str, done: int, total: int | None) -> None:
+        """How many bytes of a step are done, of how many. To be told often is no burden."""
+
+    def end(self, step: str, outcome: str) -> None:
+        """It is done."""
+
+    def fail(self, step: str, reason: str) -> None:
+        """It failed."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line that stays."""
