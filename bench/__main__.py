@@ -1,13 +1,24 @@
-"""`python -m bench`: every measurement, as a table and with `--json` as data."""
+"""`python -m bench`: every measurement, or those of the groups that are named; a table, and with `--json` data."""
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 
-from bench import startup
+from bench import job, startup, upload
+from bench.ratio import Ratio
+
+GROUPS: dict[str, Callable[[], Sequence[Ratio]]] = {
+    "startup": lambda: [startup.measure()],
+    "upload": upload.measure,
+    "job": job.measure,
+}
 
 
 def main() -> None:
-    ratios = [startup.measure()]
+    names = [word for word in sys.argv[1:] if word != "--json"] or list(GROUPS)
+    if unknown := set(names) - set(GROUPS):
+        sys.exit(f"no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+    ratios = [ratio for name in names for ratio in GROUPS[name]()]
     if "--json" in sys.argv[1:]:
         print(json.dumps({"schemaVersion": 1, "ratios": [ratio._asdict() for ratio in ratios]}, indent=2))
         return

@@ -1,5 +1,35 @@
 """The far side: what runs on the machine that jobs are sent to.
 
-Its modules travel there as text for each call (`runner.far` sends them) and need nothing but Python 3.8 or newer and
-its standard library. They import nothing of ours but each other.
+Its modules travel there as text (`runner.far` sends them) and need nothing but Python 3.8 or newer and its standard
+library. They import nothing of ours but each other.
 """
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+
+class Importer:
+    """Finds modules in texts, so that only those are compiled that a call needs."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self._texts = texts
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The module of this name, if it is one of ours."""
+        return ModuleSpec(name, self) if name in self._texts else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """As Python makes any."""
+
+    def exec_module(self, module: Any) -> None:
+        """Fill it."""
+        name = module.__name__
+        exec(compile(self._texts[name], name, "exec"), module.__dict__)  # noqa: S102 our own code, as it was sent
+
+
+def install(texts: dict[str, str]) -> None:
+    """From now on these are modules."""
+    sys.meta_path.insert(0, Importer(texts))

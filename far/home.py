@@ -47,4 +47,11 @@ def hello(wire: Wire, request: dict[str, Any]) -> None:
     )
 
 
-VERBS: dict[str, Callable[..., None]] = {"hello": hello}
+def folder(wire: Wire, request: dict[str, Any]) -> None:
+    """A folder of the user's own choice, made where it is missing: the one that all jobs share."""
+    path = os.path.abspath(os.path.expanduser(request["path"]))
+    os.makedirs(path, exist_ok=True)
+    wire.send_json({"path": path})
+
+
+VERBS: dict[str, Callable[..., None]] = {"hello": hello, "folder": folder}

@@ -1,7 +1,168 @@
-"""To be written."""
+"""Jobs without a container: begun, followed, asked, ended and forgotten."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import shutil
+import time
 from collections.abc import Callable
+from typing import Any
 
-VERBS: dict[str, Callable[..., None]] = {}
+from far import detached, home, states
+from far.supervisor import CONTROL, LOG, Supervisor
+from far.wire import DATA, GoneError, RefusedError, Wire
+
+CHUNK = 1 << 18
+FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.05
+# So often something is said, so that a peer who is gone is noticed.
+SILENCE_SECONDS = 15.0
+START_SECONDS, CANCEL_SECONDS, FORGET_SECONDS = 30.0, 30.0, 3.0
+KEPT = frozenset({"outputs", states.STATE})
+
+is_over = states.is_over
+
+
+def start(wire: Wire, request: dict[str, Any]) -> None:
+    """Begin a job. One that was begun already, by a call whose answer was lost, is not begun again."""
+    order = request["order"]
+    run = order["run"]
+    os.makedirs(os.path.join(home.run_folder(run), "outputs"), exist_ok=True)
+    ends = time.monotonic() + START_SECONDS
+    while True:
+        lock = states.take(run)
+        state = states.read(run)
+        if state is not None:
+            if lock is not None:
+                os.close(lock)
+            wire.send_json({"started": state["started"], "again": True})
+            return
+        if lock is not None:
+            break
+        if time.monotonic() > ends:
+            raise RefusedError("busy", f"another call is about to begin run {run}")
+        time.sleep(LONGEST_PAUSE)
+    supervisor = Supervisor(order, request.get("secrets", {}))
+    try:
+        report = detached.detach(supervisor.work, lock)
+    finally:
+        os.close(lock)
+    wire.send_json(report)
+
+
+def frames(wire: Wire, request: dict[str, Any]) -> None:
+    """The bytes of its log from there on, as they come; at the end how it ended."""
+    run, size = request["run"], request["size"]
+    pause, said = FIRST_PAUSE, time.monotonic()
+    with _log_of(run) as file:
+        file.seek(size)
+        while True:
+            state = states.looked_at(run)
+            while True:
+                data = file.read(CHUNK)
+                if not data:
+                    break
+                wire.send(DATA, data)
+                pause, said = FIRST_PAUSE, time.monotonic()
+            if "ended" in state:
+                break
+            if time.monotonic() - said > SILENCE_SECONDS:
+                wire.send(DATA, b"")
+                said = time.monotonic()
+            wire.flush()
+            _pause(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+    wire.send_json(state)
+
+
+def _log_of(run: str) -> Any:
+    states.must_read(run)
+    # It may not be there yet: the job has only just begun.
+    return os.fdopen(os.open(states.path(run, LOG), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb", 0)
+
+
+def _pause(seconds: float) -> None:
+    """Wait; a near side that has hung up is not waited with."""
+    if select.select([0], [], [], seconds)[0]:
+        raise GoneError()
+
+
+def state(wire: Wire, request: dict[str, Any]) -> None:
+    """What is known of a job, with or without a container."""
+    wire.send_json(states.looked_at(request["run"]))
+
+
+def cancel(wire: Wire, request: dict[str, Any]) -> None:
+    """Ask a job to end, make it after so many seconds, and wait for that."""
+    wire.send_json(_cancelled(request["run"], request["grace"]))
+
+
+def _cancelled(run: str, grace: float) -> dict[str, Any]:
+    ends = time.monotonic() + grace + CANCEL_SECONDS
+    found = states.looked_at(run)
+    if "ended" not in found:
+        _tell(run, f"{grace}\n".encode())
+    while "ended" not in found:
+        if time.monotonic() > ends:
+            raise RefusedError("still-runs", f"the job of run {run} does not end")
+        time.sleep(LONGEST_PAUSE)
+        found = states.looked_at(run)
+    return found
+
+
+def _tell(run: str, words: bytes) -> None:
+    # Where nobody listens, the next look finds out why.
+    with contextlib.suppress(OSError):
+        control = os.open(states.path(run, CONTROL), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(control, words)
+        finally:
+            os.close(control)
+
+
+def forget(wire: Wire, request: dict[str, Any]) -> None:
+    """End it if need be, and remove what is kept of it, but for its outputs and how it ended."""
+    run = request["run"]
+    found = states.read(run)
+    if found is not None and found["kind"] == "process" and "ended" not in found:
+        _cancelled(run, 0.0)
+    elif found is not None and "ended" not in found:
+        # Of a container that is removed as well: whoever kept watch on it finds nothing more to see.
+        states.write(run, dict(found, ended=time.time(), exitCode=None, how=states.LOST))
+    with contextlib.suppress(FileNotFoundError):
+        for name in set(os.listdir(home.run_folder(run))) - KEPT:
+            os.unlink(states.path(run, name))
+    wire.send_json({})
+
+
+def forget_run(wire: Wire, request: dict[str, Any]) -> None:
+    """Remove all that is kept of a run, its outputs too. Absent is done."""
+    run = request["run"]
+    # Whoever keeps watch on a container that was removed just now needs a moment to see it.
+    ends = time.monotonic() + FORGET_SECONDS
+    while states.read(run) is not None and not is_over(run):
+        if time.monotonic() > ends:
+            raise RefusedError("still-runs", f"the job of run {run} has not ended")
+        time.sleep(LONGEST_PAUSE)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(home.run_folder(run))
+    wire.send_json({})
+
+
+def keep_run(wire: Wire, request: dict[str, Any]) -> None:
+    """Say that a run whose job has not begun yet is still wanted: its environment is being made."""
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(home.run_folder(request["run"]))
+    wire.send_json({})
+
+
+VERBS: dict[str, Callable[..., None]] = {
+    "job-start": start,
+    "job-frames": frames,
+    "job-state": state,
+    "job-cancel": cancel,
+    "job-forget": forget,
+    "run-forget": forget_run,
+    "run-keep": keep_run,
+}

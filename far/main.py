@@ -5,18 +5,27 @@ from __future__ import annotations
 import contextlib
 import errno
 import sys
-from collections.abc import Callable
+from importlib import import_module
 
-from far import home, jobs, outputs, trees
 from far.wire import END, MARK, GoneError, RefusedError, Wire
 
-VERBS: dict[str, Callable[..., None]] = {
-    **home.VERBS,
-    **trees.VERBS,
-    **outputs.VERBS,
-    **jobs.VERBS,
+MODULES = {
+    "hello": "far.home",
+    "folder": "far.home",
+    "tree-put": "far.trees",
+    "outputs": "far.outputs",
+    "watch": "far.keeper",
+    "usage": "far.samples",
+    "job-start": "far.jobs",
+    "job-frames": "far.jobs",
+    "job-state": "far.jobs",
+    "job-cancel": "far.jobs",
+    "job-forget": "far.jobs",
+    "run-forget": "far.jobs",
+    "run-keep": "far.jobs",
 }
-"""Each is called with the wire and the request, a dictionary, and sends its answer itself."""
+"""Which module has a verb in its `VERBS`; it is imported when somebody calls. A verb is called with the wire and the
+request, a dictionary, and sends its answer itself."""
 
 CODES = {
     errno.ENOSPC: "disk-full",
@@ -34,7 +43,8 @@ def main() -> int:
     try:
         while True:
             request = wire.receive_json()
-            VERBS[request.pop("verb")](wire, request)
+            verb = request.pop("verb")
+            import_module(MODULES[verb]).VERBS[verb](wire, request)
             wire.send(END, b"")
             wire.flush()
     except RefusedError as error:

@@ -1,7 +1,152 @@
-"""To be written."""
+"""A project comes in: the digest of all of it first, then every entry, then one stream of what is missing here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import gc
+import json
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
-VERBS: dict[str, Callable[..., None]] = {}
+from far import slots
+from far.staging import BLOCK, Staging, digest_of
+from far.wire import DATA, GoneError, RefusedError, Wire
+from far.work_tree import WorkTree
+
+PULSE_SECONDS = 5.0
+# What the first byte of a part says of the others.
+COMPRESSED = 1
+
+
+class Pulse:
+    """Tells the near side, and whoever looks at the slot, that work goes on."""
+
+    def __init__(self, wire: Wire, slot: slots.Slot) -> None:
+        self._wire, self._slot, self._last = wire, slot, time.monotonic()
+
+    def __call__(self) -> None:
+        """From time to time; to be called often is no burden."""
+        now = time.monotonic()
+        if now - self._last > PULSE_SECONDS:
+            self._last = now
+            self._slot.touch()
+            self._wire.send_json({"busy": True})
+
+
+class Source:
+    """The content of one file after the other, out of messages that know nothing of files."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire, self._held = wire, memoryview(b"")
+
+    def take(self, count: int) -> bytes | memoryview:
+        """So many bytes at once."""
+        if count > len(self._held):
+            return b"".join(self.parts(count))
+        found, self._held = self._held[:count], self._held[count:]
+        return found
+
+    def parts(self, count: int) -> Iterator[memoryview]:
+        """So many bytes, as they come."""
+        while count:
+            if not self._held:
+                self._held = self._next()
+            part = self._held[:count]
+            self._held = self._held[len(part) :]
+            count -= len(part)
+            yield part
+
+    def _next(self) -> memoryview:
+        kind, payload = self._wire.receive()
+        if kind != DATA or len(payload) < 2:
+            raise RefusedError("protocol", "content was expected, and something else came")
+        body = memoryview(payload)[1:]
+        return memoryview(zlib.decompress(body)) if payload[0] == COMPRESSED else body
+
+
+def put(wire: Wire, request: dict[str, Any]) -> None:
+    """Make a slot's tree equal to a project."""
+    began = time.monotonic()
+    # There are no circles to be found, and a hundred thousand things to look for them in.
+    gc.disable()
+    slot = slots.take(request["project"], request["run"])
+    try:
+        tree = WorkTree(slot, Pulse(wire, slot))
+        with tree.permitted():
+            is_already = tree.is_already(request["digest"])
+            outputs = tree.give_outputs(request["run"], request["outputs"])
+        answer = {"slot": slot.name, "tree": slot.tree, "outputs": outputs, "same": is_already}
+        wire.send_json({**answer, "seconds": time.monotonic() - began})
+        if not is_already:
+            _bring(wire, tree, request["digest"])
+        slot.touch()
+    finally:
+        slot.close()
+        gc.enable()
+
+
+def _bring(wire: Wire, tree: WorkTree, digest: str) -> None:
+    tree.expect(_entries(wire))
+    staging = Staging(tree.slot, Pulse(wire, tree.slot))
+    try:
+        with tree.permitted():
+            wanted = tree.clear(staging)
+        need = sum(tree.sizes[each] - offset for each, offset in wanted)
+        free = shutil.disk_usage(tree.slot.folder).free
+        if need > free:
+            raise RefusedError("disk-full", f"the project needs {need} bytes more, and {free} are free")
+        wire.send(DATA, zlib.compress(json.dumps(wanted).encode(), 1))
+        wire.flush()
+        with tree.permitted():
+            bad = _received(wire, tree, staging, wanted)
+            if not bad:
+                tree.finish(digest)
+        staging.clean()
+        wire.send_json({"bad": bad})
+    finally:
+        staging.close()
+
+
+def _entries(wire: Wire) -> list[list[Any]]:
+    entries: list[list[Any]] = []
+    while True:
+        kind, payload = wire.receive()
+        if kind != DATA:
+            return entries
+        entries += json.loads(zlib.decompress(payload))
+
+
+def _received(wire: Wire, tree: WorkTree, staging: Staging, wanted: list[tuple[str, int]]) -> list[str]:
+    try:
+        return _receive(wire, tree, staging, wanted)
+    except (GoneError, OSError):
+        # What has come by now serves the next one, whichever run and slot that is.
+        with contextlib.suppress(OSError):
+            tree.remember()
+        raise
+
+
+def _receive(wire: Wire, tree: WorkTree, staging: Staging, wanted: list[tuple[str, int]]) -> list[str]:
+    """Take the stream apart, and place what is whole; gives what is not what it should be."""
+    source, bad = Source(wire), []
+    for digest, offset in wanted:
+        size = tree.sizes[digest]
+        if size > BLOCK:
+            is_good = staging.append(digest, offset, source.parts(size - offset))
+        else:
+            data = source.take(size)
+            is_good = digest_of(data) == digest
+            if is_good:
+                staging.write(digest, data)
+        if is_good:
+            tree.place(digest, staging)
+        else:
+            bad.append(digest)
+    wire.receive_json()
+    return bad
+
+
+VERBS: dict[str, Callable[..., None]] = {"tree-put": put}

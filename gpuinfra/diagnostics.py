@@ -15,6 +15,7 @@ class Exit(IntEnum):
     PENDING = 3
     LEFT_BEHIND = 4
     INTERRUPTED = 130
+    LOST = 255
 
 
 class Severity(StrEnum):

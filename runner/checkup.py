@@ -12,7 +12,7 @@ from typing import Any
 from gpuinfra.models.checkup import Check, Checkup
 from gpuinfra.models.gpu import GpuFacts
 from runner.connection import Shell, TimedOut
-from runner.nvidia_smi import NoGpuError, ask
+from runner.gpu.nvidia_smi import NoGpuError, ask
 
 MARK = "@@gpuinfra"
 # For one question to an engine that hangs, so that the others are still answered.
@@ -44,7 +44,12 @@ ASK_RUNTIME = "; part info info; part hook hook"
 ASK_PYTHON = "; part python python3 --version"
 
 NO_PERMISSION = "permission denied"
-NOT_RUNNING = ("cannot connect to the docker daemon", "failed to connect to the docker api", "is the daemon running")
+NOT_RUNNING = (
+    "cannot connect to the docker daemon",
+    "failed to connect to the docker api",
+    "is the daemon running",
+    "failed to open the raw stream connection",
+)
 TOOLKIT = (
     "install the package `nvidia-container-toolkit`, then: "
     "`sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker`"
@@ -119,7 +124,7 @@ def _judged(parts: Mapping[str, Said], *, docker: bool, gpu: bool) -> Iterator[C
     if not docker:
         yield _python(parts["python"])
         return
-    engine = _docker(parts["docker"], parts["user"].text)
+    engine = docker_check(parts["docker"], parts["user"].text)
     yield engine
     if gpu and engine.passed:
         yield _runtime(parts["info"], parts["hook"])
@@ -132,7 +137,8 @@ def _python(said: Said) -> Check:
     return Check("python", passed, said.brief, None if passed else "install it: `sudo apt-get install python3`")
 
 
-def _docker(said: Said, user: str) -> Check:
+def docker_check(said: Said, user: str) -> Check:
+    """What a `docker` command that had to reach the engine means by what it said."""
     version = re.search(r"^engine (\S{1,100})$", said.text, re.MULTILINE)
     if said.code == 0 and version:
         return Check("docker", True, f"Docker Engine {version[1]}")

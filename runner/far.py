@@ -19,16 +19,13 @@ PYTHON = "python3"
 FIND = 'for each in /usr/bin/python3 python3; do command -v "$each" >/dev/null && exec "$each" "$@"; done; exit 127'
 # Neither a user's settings nor packages are looked at.
 ALONE = "-IS"
-# In the order in which they import each other.
-MODULES = ("far", "far.wire", "far.home", "far.trees", "far.outputs", "far.jobs", "far.main")
 # On one line and without `!`: csh, which may be the user's shell, takes neither in quotes.
 BOOT = (
     "import sys;sys.version_info<(3,8) and sys.exit('Python 3.8 or newer is needed, not '+sys.version.split()[0]);"
     "import json,zlib,types;"
     "parts=json.loads(zlib.decompress(sys.stdin.buffer.read(int(sys.argv[1]))));"
-    "exec('for name,text in parts:\\n m=types.ModuleType(name);m.__path__=[];sys.modules[name]=m;"
-    'exec(compile(text,name,"exec"),m.__dict__)\');'
-    "sys.exit(sys.modules['far.main'].main())"
+    "far=types.ModuleType('far');far.__path__=[];sys.modules['far']=far;exec(parts['far'],far.__dict__);"
+    "far.install(parts);import far.main;sys.exit(far.main.main())"
 )
 # More than a shell's greeting, and not without end.
 MOST_GREETING = 1 << 20
@@ -156,7 +153,8 @@ class Far:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._idle: list[Call] = []
-        self._lock = threading.Lock()
+        self._coming = 0
+        self._change = threading.Condition()
 
     @contextlib.contextmanager
     def call(self, verb: str, request: dict[str, Any], *, idle: float | None = 60.0) -> Iterator[Call]:
@@ -179,24 +177,36 @@ class Far:
             return call.receive_json()
 
     def prepare(self) -> None:
-        """Have a process ready."""
-        self._keep(self._take())
+        """Have a process ready; whoever needs one meanwhile waits for it."""
+        with self._change:
+            self._coming += 1
+        try:
+            self._keep(self._start())
+        finally:
+            with self._change:
+                self._coming -= 1
+                self._change.notify_all()
 
     def close(self) -> None:
         """Hang up all calls; the connection stays. To do so twice is no error."""
-        with self._lock:
+        with self._change:
             calls, self._idle = self._idle, []
         for call in calls:
             call.close()
 
     def _keep(self, call: Call) -> None:
-        with self._lock:
+        with self._change:
             self._idle.append(call)
+            self._change.notify()
 
     def _take(self) -> Call:
-        with self._lock:
+        with self._change:
+            self._change.wait_for(lambda: self._idle or not self._coming, START_SECONDS)
             if self._idle:
                 return self._idle.pop()
+        return self._start()
+
+    def _start(self) -> Call:
         source = _source()
         words = ["sh", "-c", FIND, "sh", ALONE, "-c", BOOT, str(len(source))]
         process = self.connection.start(words, timeout=START_SECONDS, idle=START_SECONDS)
@@ -211,10 +221,13 @@ class Far:
 
 @cache
 def _source() -> bytes:
-    texts = [(name, _text(name)) for name in MODULES]
-    return zlib.compress(json.dumps(texts).encode(), 6)
+    files = sorted(file.name for file in resources.files("far").iterdir() if file.name.endswith(".py"))
+    return zlib.compress(json.dumps({_name(file): _text(file) for file in files}).encode(), 6)
 
 
-def _text(name: str) -> str:
-    file = f"{name.partition('.')[2] or '__init__'}.py"
+def _name(file: str) -> str:
+    return "far" if file == "__init__.py" else f"far.{file.removesuffix('.py')}"
+
+
+def _text(file: str) -> str:
     return resources.files("far").joinpath(file).read_text("utf-8")

@@ -19,6 +19,9 @@ CONNECT_SECONDS = 5.0
 # What was sent, a keep-alive at least, and not acknowledged for this long, went to nobody.
 SILENCE_SECONDS = 60
 
+# They check what they encrypt in one go: half as quick again as paramiko's own first choice, and every sshd has them.
+QUICK_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
+
 UNREACHED = (
     "is the machine on, and does its firewall, `network.allowSshFrom` in a spec, have the address that this computer "
     "has on the internet?"
@@ -56,7 +59,9 @@ def greet(
         hang_up.callback(close, transport)
         # Only the expected kind, so that a machine with several keys shows the one that is known; else the best first.
         kinds = [expected.kind] if expected else kinds
-        transport.get_security_options().key_types = [algorithm for kind in kinds for algorithm in ALGORITHMS[kind]]
+        options = transport.get_security_options()
+        options.key_types = [algorithm for kind in kinds for algorithm in ALGORITHMS[kind]]
+        options.ciphers = (*QUICK_CIPHERS, *(each for each in options.ciphers if each not in QUICK_CIPHERS))
         _agree(transport, expected, where, ends)
         hang_up.pop_all()
     return transport

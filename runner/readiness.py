@@ -20,7 +20,7 @@ from runner.connection import (
     Shell,
     TimedOut,
 )
-from runner.nvidia_smi import NoGpuError, ask
+from runner.gpu.nvidia_smi import NoGpuError, ask
 from runner.ssh import SshConnection
 
 # Below the program's own logger, so that `--verbose` shows it.

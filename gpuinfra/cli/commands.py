@@ -12,11 +12,14 @@ class Entry(NamedTuple):
     panel: str
     module: str | None = None
     """What module and function are called where a command's name is none that Python takes."""
+    passes_words: bool = False
+    """Whether words behind its arguments, options among them, are for somebody else."""
 
 
 SPECS = "Describe a machine"
 RUN = "Run machines"
 TARGETS = "Targets and projects"
+JOBS = "Run jobs"
 TRY = "Try it without an account"
 
 COMMANDS = (
@@ -35,5 +38,12 @@ COMMANDS = (
     Entry("export", TARGETS),
     Entry("import", TARGETS, "import_project"),
     Entry("lint", TARGETS),
+    Entry("submit", JOBS, passes_words=True),
+    Entry("run", JOBS, passes_words=True),
+    Entry("prepare", JOBS),
+    Entry("runs", JOBS),
+    Entry("logs", JOBS),
+    Entry("cancel", JOBS),
+    Entry("outputs", JOBS),
     Entry("sandbox", TRY),
 )

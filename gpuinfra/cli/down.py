@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from gpuinfra.cli.interrupted import say_what_exists
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.cli.turns import Turns
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.cli.machines import Named
@@ -38,12 +40,57 @@ def down(
     with progress_view(settings) as progress:
         for named in found:
             with turns.take():
-                receipts.append(_end(settings, named, progress, delete=delete))
+                if delete:
+                    _check_outputs(settings, named)
+                receipts.append(end_machine(settings, named, progress, delete=delete))
     view.show(receipts, turns.diagnostics, json=settings.json)
     return turns.exit_code(left_behind=not all(receipt.is_proof for receipt in receipts))
 
 
-def _end(settings: Settings, named: Named, progress: ProgressView, *, delete: bool) -> Receipt:
+def _check_outputs(settings: Settings, named: Named) -> None:
+    """What a job wrote and nobody has fetched is on the disk, and would go with it."""
+    from gpuinfra.workspace import STATE, find_workspace
+    from runner.history import History
+
+    if settings.yes:
+        return
+    left = History(find_workspace(settings.workspace) / STATE).unfetched(named.name)
+    if left:
+        ids = ", ".join(run.id for run in left[:5])
+        raise Problem(
+            Diagnostic(
+                Code.NEEDS_CONSENT,
+                "this would lose outputs",
+                note=f"what {ids} wrote on `{named.name}` was not fetched; nothing was changed",
+                help=f"`gpuinfra outputs {left[0].id}` fetches it; `--yes` deletes it",
+            ),
+            exit_code=Exit.USAGE,
+        )
+
+
+def end_machine(settings: Settings, named: Named, progress: ProgressView, *, delete: bool) -> Receipt:
+    """One machine off, or gone; and the proof."""
+    receipt = _ended(settings, named, progress, delete=delete)
+    if delete and receipt.is_proof:
+        _forget_jobs(settings, named.name)
+    return receipt
+
+
+def _forget_jobs(settings: Settings, name: str) -> None:
+    """What was on the disk is gone: no job is waited for any more, and a new machine of that name has none of it."""
+    from gpuinfra.models.run import RunState
+    from gpuinfra.workspace import STATE, find_workspace
+    from runner.history import History
+
+    history = History(find_workspace(settings.workspace) / STATE)
+    with suppress(Problem):  # that it is gone is proven, whatever can be written here
+        for run in {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}.values():
+            gone = f"{name} was deleted with outputs that were not fetched"
+            lost = {} if run.state.is_over else {"state": RunState.LOST, "reason": f"{name} was deleted"}
+            history.update(run.id, machine="", warnings=(*run.warnings, gone), **lost)
+
+
+def _ended(settings: Settings, named: Named, progress: ProgressView, *, delete: bool) -> Receipt:
     from gpuinfra.cli.machines import explained, reach
     from provision.down import Ending
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+_SECONDS = re.compile(r"([0-9]{1,5})s")
+
+
+def short_seconds_of(option: str, text: str) -> float:
+    """`30s`, or what specs take for a length of time."""
+    found = _SECONDS.fullmatch(text)
+    return float(found[1]) if found else seconds_of(option, text)
 
 
 def seconds_of(option: str, text: str) -> float:

@@ -44,12 +44,13 @@ class FrontDoor(Group):
         return self.commands[cmd_name]
 
 
-def load_command(name: str, panel: str, module: str | None = None) -> Any:
+def load_command(name: str, panel: str, module: str | None = None, passes_words: bool = False) -> Any:  # noqa: FBT001, FBT002, RUF100 an entry, spread
     """Import a command and make it ready to run."""
     found = getattr(import_module(f"gpuinfra.cli.{module or name}"), module or name)
     if not isinstance(found, typer.Typer):
         app = typer.Typer(add_completion=False)
-        app.command(name)(found)
+        # Behind the first word that is no option of ours, all are somebody else's.
+        app.command(name, context_settings={"allow_interspersed_args": not passes_words})(found)
         found = app
     command: Any = get_command(found)
     command.name, command.rich_help_panel = name, panel

@@ -39,11 +39,16 @@ def load_specs(paths: Sequence[str]) -> list[Located]:
 
 def spec_named(workspace: Path, name: str) -> Spec | None:
     """The spec of a machine, by its name or its target's, if the workspace has one."""
-    from gpuinfra.load.files import load_paths
+    from gpuinfra.load.folder import has_spec
     from gpuinfra.workspace import find_workspace
 
+    # To read one takes much that is not needed otherwise.
+    if not has_spec(find_workspace(workspace)):
+        return None
+    from gpuinfra.load.files import load_paths
+
     # Problems of other specs in the workspace are none of this machine's.
-    specs = [located.spec for located in load_paths([str(find_workspace(workspace))]).specs]
+    specs = [located.spec for located in load_paths([str(workspace)]).specs]
     by_name = (spec for spec in specs if spec.name.casefold() == name.casefold())
     return next(by_name, None) or next((spec for spec in specs if spec.target_name == name), None)
 

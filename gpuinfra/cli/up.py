@@ -50,7 +50,7 @@ def up(
         with progress_view(settings) as progress:
             for located in found:
                 with turns.take():
-                    brought.append(_bring(settings, located.spec, seconds, progress))
+                    brought.append(bring(settings, located.spec, seconds, progress))
     except KeyboardInterrupt:
         if brought:
             view.show(brought, turns.diagnostics, json=settings.json)
@@ -59,7 +59,8 @@ def up(
     return turns.exit_code()
 
 
-def _bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView) -> Brought:
+def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView) -> Brought:
+    """Make Azure match one spec; where the machine is to be on, wait until it can be used, and write its target."""
     from gpuinfra.cli.machines import bringing, explained, reach, with_known_key
     from gpuinfra.models.brought import Brought
     from gpuinfra.workbench.targets import check_files

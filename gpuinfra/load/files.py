@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic
+from gpuinfra.load.folder import is_ours, yaml_files
 from gpuinfra.load.source import LARGEST
 from gpuinfra.load.spec import Loaded, Located, load_bytes
 
 logger = logging.getLogger(__name__)
 
 STANDARD_INPUT = "-"
-_SUFFIXES = {".yaml", ".yml"}
-_SKIPPED = {"node_modules", "__pycache__"}
-# Any mention will do, a misspelt version as well: better one complaint too many than a spec passed over.
-_OURS = re.compile(rb"""apiVersion["']?\s*:\s*["']?\s*(?:gpu|(?i:gpu-?infra))""")
 
 
 def load_paths(paths: Iterable[str]) -> Loaded:
@@ -46,12 +41,12 @@ def _load_path(path: str) -> Iterator[Loaded]:
 
 def _load_directory(directory: Path) -> Iterator[Loaded]:
     found = False
-    for file in sorted(_yaml_files(directory)):
+    for file in sorted(yaml_files(directory)):
         content = _read(file)
         if isinstance(content, Diagnostic):
             found = True
             yield Loaded(diagnostics=[content])
-        elif _OURS.search(content):
+        elif is_ours(content):
             found = True
             yield load_bytes(str(file), content)
         else:
@@ -67,15 +62,6 @@ def _load_directory(directory: Path) -> Iterator[Loaded]:
                 )
             ]
         )
-
-
-def _yaml_files(directory: Path) -> Iterator[Path]:
-    for folder, subfolders, names in os.walk(directory):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".") and name not in _SKIPPED]
-        for name in names:
-            file = Path(folder, name)
-            if file.suffix in _SUFFIXES and file.is_file():
-                yield file
 
 
 def _read(file: Path) -> bytes | Diagnostic:

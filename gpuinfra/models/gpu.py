@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+MEBIBYTES = 1024
+"""In a gibibyte."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """What `nvidia-smi` says. Where there are several GPUs, each tuple has an entry for each."""
+    """What `nvidia-smi` says. Where there are several GPUs, each tuple has an entry for each; an empty one means that
+    nobody asked."""
 
     models: tuple[str, ...]
     driver: str
@@ -17,6 +24,15 @@ class GpuFacts:
     """As `7.5`; None where the driver is too old to tell."""
     simulated: bool = False
     """There is no such GPU: the embedded Azure says that there is."""
+    cuda: str | None = None
+    """The newest CUDA that the driver can serve, as `12.2`."""
+    uuids: tuple[str | None, ...] = ()
+    bus_ids: tuple[str | None, ...] = ()
+    """On the PCI bus, as `00000001:00:00.0`."""
+    memory_free_mib: tuple[int | None, ...] = ()
+    clocks_mhz: tuple[int | None, ...] = ()
+    """Of the processors, at the moment of the question."""
+    max_clocks_mhz: tuple[int | None, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -25,8 +41,34 @@ class GpuFacts:
         memory = f", {self.memory_mib[0]} MiB" if self.memory_mib[0] else ""
         return f"{count}{self.models[0]}{memory}, driver {self.driver}"
 
+    @property
+    def details(self) -> tuple[str, ...]:
+        """A line a GPU: `Tesla T4, compute capability 7.5, 1.59 GHz, pciBusID 0001:00:00.0, memory 15.0 GiB, …`."""
+        return tuple(self._detail(index) for index in range(len(self.models)))
+
+    def _detail(self, index: int) -> str:
+        capability, clock = _at(self.compute_capabilities, index), _at(self.max_clocks_mhz, index)
+        bus, total, free = (_at(each, index) for each in (self.bus_ids, self.memory_mib, self.memory_free_mib))
+        found = (
+            self.models[index],
+            capability and f"compute capability {capability}",
+            clock and f"{clock / 1000:.4g} GHz",
+            bus and f"pciBusID {_short(str(bus))}",
+            total and f"memory {_gibibytes(total)}",
+            free is not None and f"free {_gibibytes(free)}",
+        )
+        return ", ".join(part for part in found if part)
+
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """For programs. What nobody asked for is left out."""
+        more = {
+            "cuda": self.cuda,
+            "uuids": list(self.uuids),
+            "busIds": list(self.bus_ids),
+            "memoryFreeMiB": list(self.memory_free_mib),
+            "clocksMHz": list(self.clocks_mhz),
+            "maxClocksMHz": list(self.max_clocks_mhz),
+        }
         return {
             "count": len(self.models),
             "models": list(self.models),
@@ -34,4 +76,18 @@ class GpuFacts:
             "memoryMiB": list(self.memory_mib),
             "computeCapabilities": list(self.compute_capabilities),
             "simulated": self.simulated,
+            **{name: value for name, value in more.items() if value},
         }
+
+
+def _at(values: Sequence[T], index: int) -> T | None:
+    return values[index] if index < len(values) else None
+
+
+def _gibibytes(mebibytes: Any) -> str:
+    return f"{mebibytes / MEBIBYTES:.1f} GiB"
+
+
+def _short(bus_id: str) -> str:
+    """As frameworks print it: a PCI domain of four digits, where it has no more."""
+    return bus_id[4:] if bus_id.startswith("0000") and bus_id.find(":") == 8 else bus_id

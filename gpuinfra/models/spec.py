@@ -23,6 +23,7 @@ from gpuinfra.models.regions import Region
 from gpuinfra.models.sizes import GPU_MODELS, SizeName, sizes_with
 from gpuinfra.models.subscriptions import Subscription
 from gpuinfra.models.tags import Tags
+from gpuinfra.models.target import DEFAULT_IMAGE
 
 API_VERSION = "gpuinfra/v1"
 
@@ -117,9 +118,9 @@ class TargetOptions(Model):
         examples=["remotedocker"],
     )
     base_docker_image: ContainerImage = Field(
-        default="mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04",
+        default=DEFAULT_IMAGE,
         description="The container image that a job's environment is built on.",
-        examples=["mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04"],
+        examples=[DEFAULT_IMAGE],
     )
     nvidia_docker: bool = Field(
         default=True, description="Whether jobs get the GPUs; a job that finds none fails.", examples=[True]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+DEFAULT_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04"
+"""What jobs are built on where nobody names an image."""
+
 ASK, KEYRING = "ask", "keyring:"
 """What stands for a password in a file: somebody is asked, or the keyring has it under the name that follows."""
 

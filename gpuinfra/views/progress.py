@@ -6,12 +6,13 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Event, RLock, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
+from gpuinfra.views.amount import Amount
 from gpuinfra.views.cells import can_show, length
+from gpuinfra.views.step import FRAMES_PER_SECOND, MARKS, PLAIN_MARKS, Step, render
 from gpuinfra.views.terminal import harmless, messages
 
 if TYPE_CHECKING:
@@ -19,33 +20,14 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-FRAMES_PER_SECOND = 10
-
-
-@dataclass(eq=False)
-class _Line:
-    step: str
-    doing: str
-    started: float
-    ended: float | None = None
-    failed: bool = False
-
-
-@dataclass(frozen=True)
-class _Marks:
-    done: str
-    failed: str
-    unfinished: str
-    more: str
-    spinner: str
-
-
-MARKS = _Marks("✓", "✗", "•", "…", "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
-PLAIN_MARKS = _Marks("+", "x", "-", "", "|/-\\")
+# Where there is no terminal, an amount is told no more often.
+AMOUNT_SECONDS = 5.0
+# After so long without a word of the job, what goes on is shown again.
+SILENT_SECONDS = 1.0
 
 
 class ProgressView:
-    """Shows a `provision.waiting.progress.Progress` on standard error. Calls may come from any thread."""
+    """Shows the progress of `provision` and of `runner` on standard error. Calls may come from any thread."""
 
     def __init__(
         self, *, plain: bool = False, console: Console | None = None, clock: Callable[[], float] = time.monotonic
@@ -54,10 +36,15 @@ class ProgressView:
         self._console = console or messages()
         self._clock = clock
         self._is_live = not plain and _is_lively(self._console)
-        self._marks = MARKS if can_show(self._console, "✓✗•…⠋") else PLAIN_MARKS
-        self._lines: list[_Line] = []
+        self._marks = MARKS if can_show(self._console, "✓✗•…⠋━─") else PLAIN_MARKS
+        self._lines: list[Step] = []
+        # Those that are not ended, by the step as it was named: an amount is told too often to look for its line.
+        self._running: dict[str, Step] = {}
         self._wait: tuple[str, float] | None = None
         self._live: Live | None = None
+        # A job prints where the live lines were, until it is silent; and maybe not to the end of a line.
+        self._aside_since: float | None = None
+        self._is_midline = False
         # Guards all of the above and whatever is written. A signal handler may come in while its own thread has it.
         self._lock = RLock()
         self._left = Event()
@@ -65,19 +52,7 @@ class ProgressView:
 
     def __enter__(self) -> ProgressView:
         if self._is_live:
-            from rich.live import Live
-
-            # Lines of a live region must not be wrapped by the terminal: rich has to know how many there are.
-            self._console.soft_wrap = False
-            self._live = Live(
-                console=self._console,
-                get_renderable=self._render,
-                auto_refresh=False,  # its thread takes other locks than we do
-                redirect_stdout=False,
-                redirect_stderr=False,
-                transient=True,  # what should stay is printed above it
-            )
-            self._live.start()
+            self._start_live()
             self._ticker = Thread(target=self._tick, name="progress", daemon=True)
             self._ticker.start()
         return self
@@ -88,10 +63,9 @@ class ProgressView:
         self._left.set()
         with self._lock:
             rest, self._lines, self._wait = self._lines, [], None
-            if self._live:
-                live, self._live = self._live, None
-                live.stop()
-                self._console.soft_wrap = True
+            self._running.clear()
+            self._stop_live()
+            self._aside_since = None
             for line in rest:
                 if line.ended is None:
                     line.doing = f"{line.doing}, not finished"
@@ -103,29 +77,61 @@ class ProgressView:
     def paused(self) -> Iterator[None]:
         """Nothing moves on the screen meanwhile: somebody else writes, or asks."""
         with self._lock:
-            live = self._live
-            if live:
-                live.stop()
-                self._console.soft_wrap = True
+            if was_live := self._stop_live():
+                self._aside_since = self._clock()
+            self.end_line()
             try:
                 yield
             finally:
-                if live:
-                    self._console.soft_wrap = False
-                    live.start()
+                if was_live:
+                    self._start_live()
+
+    def output(self, stream: BinaryIO, data: bytes, *, on_screen: bool) -> None:
+        """Pass on what a job prints, at once; what is live gives way to it until the job is silent for a moment."""
+        if not on_screen:
+            stream.write(data)
+            stream.flush()
+            return
+        with self._lock:
+            if self._stop_live() or self._aside_since is not None:
+                self._aside_since = self._clock()
+            stream.write(data)
+            stream.flush()
+            self._is_midline = not data.endswith(b"\n") if data else self._is_midline
+
+    def end_line(self) -> None:
+        """What is printed next begins a line, though the job left one unfinished."""
+        with self._lock:
+            if self._is_midline:
+                self._is_midline = False
+                self._console.file.write("\n")
 
     def begin(self, step: str, doing: str) -> None:
         """A step begins, or a step that goes on does something else now."""
         with self._lock:
-            line = self._running(step)
-            if line is None:
-                line = _Line(harmless(step), "", self._clock())
-                self._lines.append(line)
-            line.doing = harmless(doing)
+            line = self._line(step)
+            if line.doing != (words := harmless(doing)):
+                line.doing, line.amount, line.said_whole = words, None, False
             if self._live:
                 self._live.refresh()
-            else:
-                self._print(f"{line.step}: {line.doing}")
+            elif self._aside_since is None:
+                self._print(f"{line.name}: {line.doing}")
+
+    def amount(self, step: str, done: int, total: int | None) -> None:
+        """How many bytes of a step that goes on are done, of how many. To be told often is no burden."""
+        line = self._running.get(step)
+        if line is None:
+            return
+        amount = line.amount
+        if amount is None:
+            with self._lock:
+                line.amount = Amount(self._clock(), done, total)
+                line.amount_due = self._clock() + AMOUNT_SECONDS
+        else:
+            amount.told = (done, total)
+        # On a terminal the next frame has it.
+        if not self._is_live and (self._clock() >= line.amount_due or (done == total and not line.said_whole)):
+            self._print_amount(line)
 
     def end(self, step: str, outcome: str) -> None:
         """It is done."""
@@ -155,11 +161,9 @@ class ProgressView:
 
     def _finish(self, step: str, outcome: str, *, failed: bool) -> None:
         with self._lock:
-            line = self._running(step)
-            if line is None:
-                line = _Line(harmless(step), "", self._clock())
-                self._lines.append(line)
-            line.doing, line.ended, line.failed = harmless(outcome), self._clock(), failed
+            line = self._line(step)
+            del self._running[step]
+            line.doing, line.ended, line.failed, line.amount = harmless(outcome), self._clock(), failed, None
             settled = self._settled()
             with self._console:  # in one go, so that no line is seen twice
                 for each in settled:
@@ -167,11 +171,13 @@ class ProgressView:
                 if self._live:
                     self._live.refresh()
 
-    def _running(self, step: str) -> _Line | None:
-        plain = harmless(step)
-        return next((line for line in self._lines if line.step == plain and line.ended is None), None)
+    def _line(self, step: str) -> Step:
+        if step not in self._running:
+            self._running[step] = Step(harmless(step), "", self._clock())
+            self._lines.append(self._running[step])
+        return self._running[step]
 
-    def _settled(self) -> list[_Line]:
+    def _settled(self) -> list[Step]:
         """Takes out lines that will not change and can stand above the live ones for good: in order, if there is room
         for those that follow one that is not finished."""
         first = next((place for place, line in enumerate(self._lines) if line.ended is None), len(self._lines))
@@ -185,14 +191,47 @@ class ProgressView:
     def _tick(self) -> None:
         while not self._left.wait(1 / FRAMES_PER_SECOND):
             with self._lock:
+                if self._is_silent():
+                    self._start_live()
                 if self._live:
                     self._live.refresh()
+
+    def _is_silent(self) -> bool:
+        """Whether there is room again for lines that a job's words have taken."""
+        if self._aside_since is None or self._is_midline or not self._lines:
+            return False
+        return self._clock() - self._aside_since >= SILENT_SECONDS
+
+    def _start_live(self) -> None:
+        from rich.live import Live
+
+        self._aside_since = None
+        # Lines of a live region must not be wrapped by the terminal: rich has to know how many there are.
+        self._console.soft_wrap = False
+        # A new one each time: one that was stopped would clear as many lines again, whosever they are now.
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._render,
+            auto_refresh=False,  # its thread takes other locks than we do
+            redirect_stdout=False,
+            redirect_stderr=False,
+            transient=True,  # what should stay is printed above it
+        )
+        self._live.start()
+
+    def _stop_live(self) -> bool:
+        """Whether there was one."""
+        live, self._live = self._live, None
+        if live:
+            live.stop()
+            self._console.soft_wrap = True
+        return live is not None
 
     def _render(self) -> Text:
         from rich.text import Text
 
         now, width = self._clock(), self._console.width
-        texts = [self._text(line, now) for line in self._lines]
+        texts = [render(line, self._marks, now, is_live=True, width=width) for line in self._lines]
         if self._wait and self._wait[1] > now:
             seconds = math.ceil(self._wait[1] - now)
             texts.append(Text(f"  waiting {length(seconds)}: {self._wait[0]}", "yellow"))
@@ -200,29 +239,30 @@ class ProgressView:
             text.truncate(width - 1, overflow="ellipsis" if self._marks.more else "crop")
         return Text("\n", no_wrap=True).join(texts)
 
-    def _text(self, line: _Line, now: float) -> Text:
-        from rich.text import Text
+    def _print_amount(self, line: Step) -> None:
+        with self._lock:
+            amount, now = line.amount, self._clock()
+            if (
+                amount is None
+                or line.ended is not None
+                or (now < line.amount_due and (line.said_whole or not amount.is_whole))
+            ):
+                return  # another thread was quicker
+            amount.look(now)
+            line.amount_due, line.said_whole = now + AMOUNT_SECONDS, line.said_whole or amount.is_whole
+            self._print(f"{line.name}: {', '.join(amount.parts())}")
 
-        taken = length(int(now - line.started))
-        if line.ended is not None:
-            mark, style = (self._marks.failed, "bold red") if line.failed else (self._marks.done, "green")
-            taken = length(line.ended - line.started, exact=True)
-        elif self._live:
-            frames = self._marks.spinner
-            mark, style = frames[int(now * FRAMES_PER_SECOND) % len(frames)], "cyan"
-        else:
-            mark, style = self._marks.unfinished, "yellow"
-        # The time stands before the words: those of a failure can be long.
-        return Text.assemble((mark, style), f" {line.step:<28} ", (f"{taken:>12}", "dim"), f"  {line.doing}")
-
-    def _print_line(self, line: _Line) -> None:
+    def _print_line(self, line: Step) -> None:
+        self.end_line()
         if self._is_live:
-            self._console.print(self._text(line, self._clock()), soft_wrap=True)
+            text = render(line, self._marks, self._clock(), is_live=False, width=self._console.width)
+            self._console.print(text, soft_wrap=True)
         else:
             taken = (self._clock() if line.ended is None else line.ended) - line.started
-            self._print(f"{line.step}: {line.doing} ({length(taken, exact=True)})")
+            self._print(f"{line.name}: {line.doing} ({length(taken, exact=True)})")
 
     def _print(self, text: str) -> None:
+        self.end_line()
         self._console.print(harmless(text), soft_wrap=True)
 
 

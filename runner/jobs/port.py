@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 STDOUT, STDERR = 1, 2
+FRAME_HEADER = 13
 
 
 class Frame(NamedTuple):
@@ -19,6 +20,11 @@ class Frame(NamedTuple):
     time: int
     """When, in nanoseconds since 1970, by the target's clock. Never less than that of the frame before."""
     data: bytes
+
+    @property
+    def size(self) -> int:
+        """How much of a log file it takes."""
+        return FRAME_HEADER + len(self.data)
 
 
 @dataclass(frozen=True, slots=True)

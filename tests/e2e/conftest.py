@@ -11,8 +11,9 @@ from sandbox.running import process
 from tests.az import Az
 from tests.e2e.azure import Azure
 from tests.e2e.user import PROGRAM, Run, User, run_program
+from tests.lab import fresh_lab, lab
 
-__all__ = ["PROGRAM", "Run"]
+__all__ = ["PROGRAM", "Run", "fresh_lab", "lab"]
 
 
 @pytest.fixture

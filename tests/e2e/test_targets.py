@@ -17,10 +17,10 @@ from tests.e2e.azure import Azure
 from tests.e2e.user import PROGRAM, User, inherited
 from tests.engine import docker_engine
 from tests.integration.runner.conftest import WAIT_SECONDS, PasswordServer, SshServer, make_key
+from tests.nvidia import NO_DRIVER, Nvidia
 from tests.real import PATH
 
 SECRET = PasswordServer.PASSWORD
-HOOK = "nvidia-container-runtime-hook"
 
 # A keyring as the system has one, in a file of the test's own.
 KEYRING = """
@@ -266,15 +266,11 @@ def test_a_target_on_this_computer_is_not_turned_into_a_machine(machine: Machine
 def test_a_machine_with_a_real_engine_runs_jobs_in_containers(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    server, programs = SshServer(tmp_path / "sshd"), tmp_path / "bin"
+    server, nvidia = SshServer(tmp_path / "sshd"), Nvidia(tmp_path / "nvidia")
     lab = Office(server, tmp_path, tmp_path / "other")
-    programs.mkdir()
-    for name, script in (("nvidia-smi", "echo 'Tesla T4, 535.161.08, 15360 MiB, 7.5'"), (HOOK, "exit 0")):
-        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
-        (programs / name).chmod(0o755)
     words = [*Machine.words(lab, "--key", str(server.user_key), kind="remotedocker"), "--yes", "--json"]
     with docker_engine(tmp_path_factory.mktemp("engine")) as engine:  # a short path: sockets have no long ones
-        server.settings["SetEnv"] = f"PATH={programs}:{PATH} DOCKER_HOST={engine}"
+        server.settings["SetEnv"] = f"PATH={nvidia.programs}:{nvidia.hooks}:{PATH} DOCKER_HOST={engine}"
         server.start()
         try:
             done = lab.run(*words)
@@ -283,7 +279,7 @@ def test_a_machine_with_a_real_engine_runs_jobs_in_containers(
             assert checks == ["ssh", "docker", "nvidia-runtime", "gpu"]
             assert "nvidiaDocker: true" in lab.compute
             # A GPU that does not work any more: never a job that is believed to be on it.
-            (programs / "nvidia-smi").unlink()
+            nvidia.fail(NO_DRIVER)
             before = lab.compute
             done = lab.run(*words)
             (problem,) = json.loads(done.stdout)["diagnostics"]

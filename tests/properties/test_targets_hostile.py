@@ -22,9 +22,10 @@ from gpuinfra.models.target import Target
 from gpuinfra.workbench import targets
 from gpuinfra.workbench.project import read_file
 from gpuinfra.workbench.targets import check_files, find_target, read_targets, write_target
-from runner import checkup, keys, nvidia_smi, openssh, passwords
+from runner import checkup, keys, openssh, passwords
 from runner.connection import Completed, HostKeyInvalid
 from runner.docker_context import endpoint, known_hosts_line
+from runner.gpu import nvidia_smi
 from runner.host_key import HostKey
 from runner.reach import reachability
 from runner.within import within

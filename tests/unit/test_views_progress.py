@@ -3,10 +3,12 @@
 import io
 import re
 from threading import Thread
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from gpuinfra.views.amount import Amount
 from gpuinfra.views.cells import length
 from gpuinfra.views.progress import ProgressView
 
@@ -219,3 +221,201 @@ def test_no_text_can_drive_the_terminal() -> None:
 )
 def test_lengths_of_time(seconds: float, exact: bool, words: str) -> None:
     assert length(seconds, exact=exact) == words
+
+
+MIB = 1 << 20
+
+
+def test_an_amount_is_told_every_five_seconds_and_at_the_end() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with ProgressView(console=console_on(stream), clock=clock) as view:
+        view.begin("upload", "sending")
+        for quarter in range(49):
+            view.amount("upload", quarter * 2 * MIB, 96 * MIB)
+            view.amount("upload", quarter * 2 * MIB, 96 * MIB)
+            clock.now += 0.25
+        view.end("upload", "120 files")
+        view.amount("upload", 1, 2)  # too late: nobody is told
+    assert stream.getvalue().splitlines() == [
+        "upload: sending",
+        "upload: 41 %, 40.0/96.0 MiB, 8.0 MiB/s, 7 s left",
+        "upload: 83 %, 80.0/96.0 MiB, 8.0 MiB/s, 2 s left",
+        "upload: 100 %, 96.0/96.0 MiB",
+        "upload: 120 files (12.2 s)",
+    ]
+
+
+def test_a_total_that_grows_is_no_flood() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with ProgressView(console=console_on(stream), clock=clock) as view:
+        view.begin("image", "pulling")
+        for layer in range(1, 50):
+            view.amount("image", layer * MIB, layer * MIB)
+            clock.now += 0.1
+        view.amount("unheard of", 1, 2)
+    assert len(stream.getvalue().splitlines()) == 3  # pulling, the first 100 %, and that it did not end
+
+
+def test_another_doing_begins_another_amount() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with ProgressView(console=console_on(stream), clock=clock) as view:
+        view.begin("upload", "reading")
+        view.amount("upload", 5, 5)
+        view.begin("upload", "sending")
+        view.amount("upload", 7, 7)
+        view.end("upload", "done")
+    assert stream.getvalue().splitlines()[1::2] == ["upload: 100 %, 5/5 B", "upload: 100 %, 7/7 B"]
+
+
+def test_an_amount_without_a_total() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with ProgressView(console=console_on(stream), clock=clock) as view:
+        view.begin("outputs", "fetching")
+        view.amount("outputs", 0, None)
+        clock.now += 5
+        view.amount("outputs", 10 * MIB, None)
+        view.end("outputs", "fetched")
+    assert stream.getvalue().splitlines()[1] == "outputs: 10.0 MiB, 2.0 MiB/s"
+
+
+@pytest.mark.parametrize(("kind", "bar"), [(Terminal, "━━━━━━──────"), (Latin, "######------")])
+def test_a_bar_on_a_terminal(kind: type[Terminal], bar: str) -> None:
+    stream, clock = kind(), Clock()
+    with ProgressView(console=console_on(stream), clock=clock) as view:
+        view.begin("upload", "sending")
+        view.amount("upload", 0, 100 * MIB)
+        clock.now += 10
+        before = len(stream.getvalue())
+        for part in range(1, 51):
+            view.amount("upload", part * MIB, 100 * MIB)
+        assert len(stream.getvalue()) - before < 1000  # only the ticker writes, and not for each
+        view.begin("other", "working")
+        # The terminal is narrow: the columns give way.
+        assert screen(stream.getvalue())[0][2:46] == f"upload  {bar}  50 %  50.0/100.0 MiB  "
+        view.end("upload", "sent")
+        view.end("other", "done")
+    assert screen(stream.getvalue())[0].endswith("10.0 s  sent")
+
+
+def test_a_wide_terminal_keeps_its_columns() -> None:
+    stream, clock = Terminal(), Clock()
+    console = console_on(stream)
+    console.width = 120
+    with ProgressView(console=console, clock=clock) as view:
+        view.begin("upload", "sending")
+        view.amount("upload", 0, 4000)
+        clock.now += 1
+        view.amount("upload", 1000, 4000)
+        view.begin("other", "working")
+        shown = screen(stream.getvalue())
+        assert shown[0][2:] == f"{'upload':<28} ━━━─────────  25 %  1.0/3.9 KiB  1000 B/s  3 s left  sending"
+        assert shown[1].index("working") - 2 - len("0 s") == shown[0].index("25 %") - 2 - len("0 s")
+
+
+def test_a_rate_is_smooth_and_forgets() -> None:
+    amount = Amount(0.0, 10 * MIB, 1000 * MIB)
+    amount.look(0.01)
+    assert amount.parts() == ["1 %", "10.0/1000.0 MiB"]  # nothing is known yet, and what was there is no speed
+    for second in range(1, 4):
+        amount.told = ((10 + 10 * second) * MIB, 1000 * MIB)
+        amount.look(second)
+    assert amount.parts()[2:] == ["10.0 MiB/s", "1 min 36 s left"]
+    amount.told = (60 * MIB, 1000 * MIB)
+    amount.look(4)
+    assert 10 < float(amount.parts()[2].split()[0]) < 20  # twice as fast for a second is not twice as fast
+    for second in range(5, 60):
+        amount.look(second)
+    assert amount.parts()[2:] == ["0 B/s"]  # nothing comes any more
+    amount.told = (0, 1000 * MIB)
+    amount.look(61)
+    assert amount.parts() == ["0 %", "0.0/1000.0 MiB"]  # it began again
+
+
+@pytest.mark.parametrize(("done", "total"), [(0, 0), (5, 0), (7, 5), (0, 5), (-1, 5)])
+def test_odd_amounts_are_no_crash(done: int, total: int) -> None:
+    amount = Amount(0.0, done, total)
+    amount.look(1.0)
+    assert len(amount.bar("#", "-")) == 12
+    assert 0 <= int(amount.parts()[0].split()[0]) <= 100
+
+
+def test_amounts_from_many_threads() -> None:
+    stream, clock = io.StringIO(), Clock()
+
+    def work(view: ProgressView) -> None:
+        for part in range(1000):
+            view.amount("upload", part, 1000)
+
+    with ProgressView(console=console_on(stream), clock=clock) as view:
+        view.begin("upload", "sending")
+        threads = [Thread(target=work, args=(view,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        view.end("upload", "sent")
+    assert stream.getvalue() == "upload: sending\nupload: sent (0.0 s)\n"
+
+
+def test_what_a_job_prints_stands_where_the_live_lines_were() -> None:
+    stream, clock = Terminal(), Clock()
+    job = Bytes(stream)
+    with ProgressView(console=console_on(stream), clock=clock) as view:
+        view.begin("network n", "creating")
+        view.begin("job", "running")
+        view.output(job, b"epoch 1\nepoch 2\n", on_screen=True)
+        assert screen(stream.getvalue()) == ["epoch 1", "epoch 2"]
+        view.begin("outputs", "fetching")  # nothing is written between the job's lines
+        view.output(job, b"epoch 3", on_screen=True)
+        view.note("reached it again")
+        assert screen(stream.getvalue()) == ["epoch 1", "epoch 2", "epoch 3", "reached it again"]
+        view.output(job, b"epoch 4\n", on_screen=True)
+        view.end("network n", "created")
+        view.end("job", "ended")
+        view.end("outputs", "fetched")
+    shown = screen(stream.getvalue())
+    assert shown[:5] == ["epoch 1", "epoch 2", "epoch 3", "reached it again", "epoch 4"]
+    assert [line.split()[1] for line in shown[5:]] == ["network", "job", "outputs"]
+
+
+def test_after_a_pause_what_was_printed_meanwhile_stays() -> None:
+    stream = Terminal()
+    with ProgressView(console=console_on(stream), clock=Clock()) as view:
+        view.begin("network n", "creating")
+        view.begin("address a", "creating")
+        with view.paused():
+            stream.write("Password: \nok\n")
+        view.begin("disk d", "creating")
+        shown = screen(stream.getvalue())
+    assert shown[:2] == ["Password: ", "ok"]
+    assert len(shown) == 5
+
+
+def test_a_question_begins_a_line() -> None:
+    stream = Terminal()
+    with ProgressView(console=console_on(stream), clock=Clock()) as view:
+        view.output(Bytes(stream), b"epoch 1", on_screen=True)
+        with view.paused():
+            stream.write("Detach? ")
+            assert screen(stream.getvalue()) == ["epoch 1", "Detach? "]
+
+
+def test_a_job_that_prints_elsewhere_leaves_the_lines_alone() -> None:
+    stream, elsewhere = Terminal(), io.BytesIO()
+    with ProgressView(console=console_on(stream), clock=Clock()) as view:
+        view.begin("job", "running")
+        before = stream.getvalue()
+        view.output(elsewhere, b"\xff", on_screen=False)
+        assert stream.getvalue() == before
+    assert elsewhere.getvalue() == b"\xff"
+
+
+class Bytes(io.BytesIO):
+    """The bytes of a text stream."""
+
+    def __init__(self, stream: io.StringIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def write(self, data: Any) -> int:
+        return self._stream.write(bytes(data).decode())

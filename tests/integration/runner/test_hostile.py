@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from runner.connection import ConnectError
-from runner.nvidia_smi import ask
+from runner.gpu.nvidia_smi import ask
 from runner.ssh import SshConnection
 from tests.integration.runner.conftest import WAIT_SECONDS, SshServer
 

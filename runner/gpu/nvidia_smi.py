@@ -32,6 +32,10 @@ DIAGNOSES = (
 class NoGpuError(Exception):
     """No GPU that works: why, in the tool's own words."""
 
+    def __init__(self, done: Completed) -> None:
+        super().__init__(diagnosis(done))
+        self.done = done
+
 
 def ask(connection: Shell, timeout: float) -> GpuFacts:
     """The machine's GPUs, one at least."""
@@ -40,7 +44,7 @@ def ask(connection: Shell, timeout: float) -> GpuFacts:
         done = _run(connection, FIELDS[:-1], timeout)
     facts = parse(done.stdout) if done.exit_code == 0 else None
     if facts is None:
-        raise NoGpuError(diagnosis(done))
+        raise NoGpuError(done)
     return facts
 
 

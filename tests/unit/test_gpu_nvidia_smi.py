@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from runner.connection import Completed
-from runner.nvidia_smi import MARK, SCRIPT, NoGpuError, ask, diagnosis, parse
+from runner.gpu.nvidia_smi import MARK, SCRIPT, NoGpuError, ask, diagnosis, parse
 
 BY_SH = ("sh", "-c", SCRIPT, "sh")
 

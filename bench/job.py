@@ -1,0 +1,72 @@
+"""How quickly a job that does nothing is over, against OpenSSH and Docker by hand, at the same machine."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from bench.ratio import Ratio
+from tests.lab import PYTHON, REMOTEDOCKER, Lab, LabUser, running
+from tests.real import program
+
+ROUNDS = 9
+LIMIT = 1.3
+SCRIPT = "noop.py"
+COMMAND = (str(Path(sys.executable).with_name("gpuinfra")), "submit", "-c", REMOTEDOCKER, SCRIPT)
+BY_HAND = f"ssh host docker run --rm {PYTHON} python -c pass"
+
+
+def measure(command: Sequence[str] = COMMAND, rounds: int = ROUNDS) -> Sequence[Ratio]:
+    """Whole times, each with its own connection and login; the median of alternating rounds. The project is there
+    already, as it is from the second job on."""
+    with tempfile.TemporaryDirectory(prefix="gpuinfra-bench-") as name, running(Path(name)) as lab:
+        # No GPU, so that both start one container.
+        user = lab.user()
+        user.compute(nvidiaDocker=False)
+        user.script("pass\n", SCRIPT)
+        by_hand = _by_hand(lab, user)
+        for each in (command, by_hand):
+            _seconds(each, user)
+        ours: list[float] = []
+        theirs: list[float] = []
+        for number in range(rounds):
+            # Each is first in turn.
+            for words, times in ((command, ours), (by_hand, theirs))[:: 1 if number % 2 else -1]:
+                times.append(_seconds(words, user))
+    print(f"no-op job: ours {_shown(ours)} · by hand {_shown(theirs)}", file=sys.stderr, flush=True)
+    return [Ratio("no-op container job", BY_HAND, median(ours) / median(theirs), LIMIT)]
+
+
+def _by_hand(lab: Lab, user: LabUser) -> list[str]:
+    known = user.home / ".ssh" / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{lab.server.port} {lab.target.host_key}\n")
+    ssh = [program("ssh", "openssh-client"), "-F", "none", "-p", str(lab.server.port)]
+    options = ["-i", str(user.home / ".ssh" / "id_ed25519"), "-o", f"UserKnownHostsFile={known}"]
+    return [*ssh, *options, "127.0.0.1", "docker", "run", "--rm", PYTHON, "python", "-c", "pass"]
+
+
+def _seconds(command: Sequence[str], user: LabUser) -> float:
+    environment = {**os.environ, **user.variables}
+    began = time.perf_counter()
+    done = subprocess.run(
+        command,
+        cwd=user.workspace,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}")
+    return seconds
+
+
+def _shown(times: Sequence[float]) -> str:
+    return " ".join(f"{seconds:.2f}" for seconds in times)

@@ -1,0 +1,135 @@
+"""Samples of the GPUs while a job runs: one long-lived `nvidia-smi` says them, a line each goes to a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from far import states
+from far.wire import Wire
+
+SAMPLES = "samples"
+QUERY = ("--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
+PERIOD_SECONDS = 2
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+# A machine, or an image, without `nvidia-smi` is not asked for ever.
+MOST_FAILURES = 8
+LONGEST_LINE = 1000
+
+
+class Sampler:
+    """Samples for as long as it is served: whenever its file can be read, and whenever it is due."""
+
+    def __init__(self, words: Sequence[str], file: str) -> None:
+        self._words, self._file = list(words), file
+        self._child: Any = None
+        self._rest = b""
+        self._has_said, self._is_looping, self._failures = False, True, 0
+        self.due: float | None = time.monotonic()
+        """When it wants to be started; None while it runs, or when it has given up."""
+
+    @property
+    def fileno(self) -> int | None:
+        """What to wait for; None while nothing runs."""
+        return self._child.stdout.fileno() if self._child else None
+
+    def start(self) -> None:
+        """Ask for samples, again and again where `nvidia-smi` knows how to."""
+        import subprocess  # it takes a while, and few calls need it
+
+        self.due, self._rest, self._has_said = None, b"", False
+        words = [*self._words, *QUERY, *(("-l", str(PERIOD_SECONDS)) if self._is_looping else ())]
+        null = subprocess.DEVNULL
+        try:
+            self._child = subprocess.Popen(  # noqa: S603 no word of it is from others
+                words, stdin=null, stdout=subprocess.PIPE, stderr=null, start_new_session=True
+            )
+        except OSError:
+            self._end()
+
+    def serve(self) -> None:
+        """Take what it says."""
+        data = os.read(self._child.stdout.fileno(), 1 << 16)
+        if not data:
+            self.stop()
+            self._end()
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        del lines[:-1000]
+        self._rest = self._rest[-LONGEST_LINE:]
+        found = [sample for sample in map(_sample, lines) if sample]
+        if found:
+            self._has_said, self._failures = True, 0
+            _append(self._file, found)
+
+    def stop(self) -> None:
+        """End it. To do so twice is no error."""
+        if self._child:
+            child, self._child = self._child, None
+            child.kill()
+            child.stdout.close()
+            with contextlib.suppress(Exception):  # one that hangs in the kernel is left there
+                child.wait(5)
+
+    def _end(self) -> None:
+        """It has ended by itself: decide when to try again, and how."""
+        if self._has_said:
+            pause = FIRST_PAUSE if self._is_looping else PERIOD_SECONDS
+        else:
+            # It may be one that cannot loop.
+            self._is_looping = not self._is_looping
+            self._failures += 1
+            pause = min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE) if self._failures > 1 else 0.0
+        self.due = None if self._failures > MOST_FAILURES else time.monotonic() + pause
+
+
+def _sample(line: bytes) -> bytes | None:
+    """Of `0, 35, 1234`, as it is kept; None where the GPU does not say."""
+    try:
+        index, used, memory = (int(part) for part in line.split(b","))
+    except ValueError:
+        return None
+    return b"%d %d %d %d\n" % (time.time(), index, used, memory)
+
+
+def _append(file: str, lines: list[bytes]) -> None:
+    with contextlib.suppress(OSError):  # a full disk: the job is more than its samples
+        number = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(number, b"".join(lines))
+        finally:
+            os.close(number)
+
+
+def usage(wire: Wire, request: dict[str, Any]) -> None:
+    """What the samples of a run come to."""
+    wire.send_json(summary(states.path(request["run"], SAMPLES)))
+
+
+def summary(file: str) -> dict[str, Any]:
+    """Of a file of samples. Lines that are torn count for nothing."""
+    count = total = peak = memory = 0
+    first = last = None
+    with contextlib.suppress(FileNotFoundError), open(file, "rb") as lines:
+        for line in lines:
+            try:
+                moment, _index, used, filled = (int(part) for part in line.split())
+            except ValueError:
+                continue
+            if not line.endswith(b"\n") or not 0 <= used <= 100:
+                continue
+            count, total, peak, memory = count + 1, total + used, max(peak, used), max(memory, filled)
+            first, last = moment if first is None else min(first, moment), max(last or moment, moment)
+    return {
+        "samples": count,
+        "seconds": float(last - first) if last is not None and first is not None else 0.0,
+        "peakUtilization": peak,
+        "meanUtilization": total / count if count else 0.0,
+        "peakMemoryMib": memory,
+    }
+
+
+VERBS: dict[str, Callable[..., None]] = {"usage": usage}

@@ -1,0 +1,174 @@
+"""Slots: the work trees of a project. Each is held by one run until that is over."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import signal
+import time
+
+from far import home
+from far.wire import RefusedError
+
+# A run whose job has not begun by then will not begin: its client is gone.
+MARK_SECONDS = 15 * 60.0
+LOCK_SECONDS = 30.0
+# For the process that served the same run on a connection that is lost: it ends by itself, or is ended.
+YIELD_SECONDS = 1.0
+PATTERN = re.compile(r"slot-([1-9][0-9]{0,5})\Z")
+
+
+class Lock:
+    """A file that one process has, for as long as it lives. It says which one."""
+
+    def __init__(self, path: str) -> None:
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def try_now(self) -> bool:
+        """Have it, unless another process has."""
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            return False
+        os.ftruncate(self._handle, 0)
+        os.pwrite(self._handle, str(os.getpid()).encode(), 0)
+        return True
+
+    def wait(self, seconds: float) -> bool:
+        """Have it within so many seconds."""
+        ends = time.monotonic() + seconds
+        while not self.try_now():
+            if time.monotonic() > ends:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def take_over(self) -> bool:
+        """Have it, and end the process that has it where it does not let go."""
+        if self.wait(YIELD_SECONDS):
+            return True
+        with contextlib.suppress(ValueError, OSError):
+            # It has the lock, so this is its number and not that of a process that came after it.
+            os.kill(int(os.pread(self._handle, 20, 0)), signal.SIGKILL)
+        return self.wait(LOCK_SECONDS)
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._handle)
+
+
+class Slot:
+    """A work tree that is ours for the time of an upload."""
+
+    def __init__(self, folder: str, lock: Lock) -> None:
+        self.folder, self._lock = folder, lock
+        self.name = os.path.basename(folder)
+        self.tree = os.path.join(folder, "tree")
+        self.index = os.path.join(folder, "index")
+        self.previous = holder(folder)
+        """The run that had it before."""
+
+    def mark(self, run: str) -> None:
+        """It is held by this run, as of now."""
+        new = os.path.join(self.folder, "holder.new")
+        with open(new, "w") as file:
+            file.write(run)
+        os.replace(new, os.path.join(self.folder, "holder"))
+
+    def touch(self) -> None:
+        """The run is still about to begin."""
+        with contextlib.suppress(OSError):
+            os.utime(os.path.join(self.folder, "holder"))
+
+    def close(self) -> None:
+        """Others may look into it again; it stays held."""
+        self._lock.close()
+
+
+def holder(folder: str) -> str:
+    """The run that a slot is held by; empty where there is none."""
+    try:
+        with open(os.path.join(folder, "holder")) as file:
+            return file.read()
+    except (OSError, ValueError):
+        return ""
+
+
+def folders(project: str) -> list[str]:
+    """The slots of a project, in order."""
+    above = home.named("projects", project)
+    found = [int(match.group(1)) for match in map(PATTERN.match, os.listdir(above)) if match]
+    return [os.path.join(above, f"slot-{number}") for number in sorted(found)]
+
+
+def take(project: str, run: str) -> Slot:
+    """A slot for this run: the one it has, or one that is free, or a new one."""
+    above = home.named("projects", project)
+    home.run_folder(run)  # refused here where it is no name
+    os.makedirs(above, exist_ok=True)
+    choice = Lock(os.path.join(above, "lock"))
+    try:
+        if not choice.wait(LOCK_SECONDS):
+            raise RefusedError("busy", "other uploads of this project do not let go of it")
+        slot = _own(project, run) or _free(project) or _new(project)
+        slot.mark(run)
+        return slot
+    finally:
+        choice.close()
+
+
+def _own(project: str, run: str) -> Slot | None:
+    for folder in folders(project):
+        if holder(folder) == run:
+            lock = Lock(os.path.join(folder, "lock"))
+            if not lock.take_over():
+                lock.close()
+                raise RefusedError("busy", "an earlier upload of this run does not end")
+            return Slot(folder, lock)
+    return None
+
+
+def _free(project: str) -> Slot | None:
+    for folder in folders(project):
+        if is_free(folder):
+            lock = Lock(os.path.join(folder, "lock"))
+            if lock.try_now():
+                return Slot(folder, lock)
+            lock.close()
+    return None
+
+
+def _new(project: str) -> Slot:
+    taken = folders(project)
+    number = int(taken[-1].rpartition("-")[2]) + 1 if taken else 1
+    folder = home.named("projects", project, f"slot-{number}")
+    os.mkdir(folder)
+    lock = Lock(os.path.join(folder, "lock"))
+    lock.try_now()  # nobody knows of it yet
+    return Slot(folder, lock)
+
+
+def is_free(folder: str) -> bool:
+    """Whether no run needs the slot any more."""
+    run = holder(folder)
+    try:
+        return not run or _is_over(run, folder)
+    except RefusedError:
+        return True  # a mark that was never a run's
+
+
+def _is_over(run: str, folder: str) -> bool:
+    from far import jobs  # it is loaded after this module
+
+    there = home.run_folder(run)
+    age = time.time() - os.stat(os.path.join(folder, "holder")).st_mtime
+    if age < MARK_SECONDS and os.path.isdir(there) and not os.path.exists(os.path.join(there, "state.json")):
+        # It was sent and has not begun. An upload renews the mark, however long it takes; who waits for something
+        # else renews the run's folder, and that is for `jobs` to know.
+        return False
+    return bool(jobs.is_over(run))

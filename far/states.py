@@ -1,0 +1,184 @@
+"""What is known of a run on this machine: its state, whether somebody keeps watch on it, whether it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from far import home
+from far.wire import RefusedError
+
+STATE, SPARE, ALIVE = "state.json", "state.spare", "alive"
+EXITED, TIMED_OUT, CANCELLED, LOST = "exited", "timed out", "cancelled", "lost"
+OUT_OF_MEMORY, ENGINE_STOPPED = "out of memory", "the engine was stopped"
+# Of a run that has no state yet: its project is being sent, or whoever sent it has given up.
+GIVEN_UP_SECONDS = 15 * 60
+DOCKER_SECONDS = 30.0
+# A state is written into space that was taken before: a full disk must not hide how a job ended.
+SPARE_SIZE = 4096
+
+
+def path(run: str, name: str) -> str:
+    """A file of the run's own."""
+    return os.path.join(home.run_folder(run), name)
+
+
+def read(run: str) -> dict[str, Any] | None:
+    """Its state; None where it has none."""
+    try:
+        with open(path(run, STATE), "rb") as file:
+            found: dict[str, Any] = json.loads(file.read())
+    except (FileNotFoundError, ValueError):  # the latter is what is left of it after a power cut
+        return None
+    return found
+
+
+def must_read(run: str) -> dict[str, Any]:
+    """Its state; refuses where it has none."""
+    state = read(run)
+    if state is None:
+        raise RefusedError("no-such-run", f"there is no job of run {run} on this machine")
+    return state
+
+
+def write(run: str, state: dict[str, Any]) -> None:
+    """Its state, all of it or nothing."""
+    spare = path(run, SPARE)
+    file = os.open(spare, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        text = json.dumps(state).encode()
+        text += b" " * (SPARE_SIZE - len(text))
+        if os.write(file, text) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), spare)
+        os.ftruncate(file, len(text))
+        if "ended" in state:
+            os.fsync(file)
+    finally:
+        os.close(file)
+    os.replace(spare, path(run, STATE))
+
+
+def reserve(run: str) -> None:
+    """Take the space for one more state."""
+    file = os.open(path(run, SPARE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, b" " * SPARE_SIZE)
+    finally:
+        os.close(file)
+
+
+def take(run: str) -> int | None:
+    """The lock that whoever keeps watch on the job holds, as a file; None where somebody has it."""
+    file = os.open(path(run, ALIVE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file
+
+
+def is_alive(run: str) -> bool:
+    """Whether somebody keeps watch on the job."""
+    try:
+        file = os.open(path(run, ALIVE), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def looked_at(run: str) -> dict[str, Any]:
+    """Its state, with whether anybody keeps watch; a process whose keeper is gone is lost from now on."""
+    state = must_read(run)
+    if "ended" in state:
+        return dict(state, alive=False)
+    if is_alive(run):
+        return dict(state, alive=True)
+    # Whoever keeps watch writes the end before it lets go of the lock.
+    state = must_read(run)
+    if "ended" not in state and state["kind"] == "process":
+        lock = take(run)
+        if lock is None:  # somebody else is about to write it down
+            return dict(state, alive=True)
+        try:
+            state = _lost(run, state)
+        finally:
+            os.close(lock)
+    return dict(state, alive=False)
+
+
+def _lost(run: str, state: dict[str, Any]) -> dict[str, Any]:
+    """Nobody knows how it ended. What is left of it is ended as well: its folder is for others now."""
+    pid = state.get("pid")
+    if pid and state.get("ticks") and ticks(pid) == state["ticks"]:
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+    state = dict(state, ended=time.time(), exitCode=None, how=LOST, detail="whoever kept watch on it is gone")
+    write(run, state)
+    return state
+
+
+def ticks(pid: int) -> int | None:
+    """When a process began, in the kernel's own count: by it, it is told from a later one of the same number."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def is_over(run: str) -> bool:
+    """Whether nothing of the run goes on here, so that its folder is for others."""
+    state = read(run)
+    if state is None:
+        try:
+            began = os.stat(home.run_folder(run)).st_mtime
+        except FileNotFoundError:
+            return True
+        return time.time() - began > GIVEN_UP_SECONDS
+    state = looked_at(run)
+    if "ended" in state:
+        return True
+    return state["kind"] == "container" and not state["alive"] and _is_container_over(run, state)
+
+
+def _is_container_over(run: str, state: dict[str, Any]) -> bool:
+    found = inspect(state.get("docker", ["docker"]), state["container"])
+    if found is None:
+        return True
+    if found.get("Status") == "created":
+        return time.time() - os.stat(home.run_folder(run)).st_mtime > GIVEN_UP_SECONDS
+    return found.get("Status") in {"exited", "dead"}
+
+
+def inspect(docker: Sequence[str], container: str) -> dict[str, Any] | None:
+    """The engine's word on a container's state: None where it knows none, nothing in it where it does not answer."""
+    import subprocess  # it takes a while, and few calls need it
+
+    words = [*docker, "inspect", "--type", "container", "--format", "{{json .State}}", container]
+    try:
+        done = subprocess.run(  # noqa: S603 no word of it is from others
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=DOCKER_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    if done.returncode:
+        return None if b"no such container" in done.stderr.lower() else {}
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,262 @@
+"""Who stays with a job that has no container: writes down what it prints, ends it in time, and says how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from far import home, states
+from far.job_log import STDERR, STDOUT, Log
+from far.samples import SAMPLES, Sampler
+
+LOG, CONTROL = "log", "control"
+CHUNK = 1 << 16
+# How long the rest of its output is waited for, where children of the job's own keep the streams open.
+REST_SECONDS = 2.0
+STATE_SECONDS, STATE_PAUSE = 60.0, 1.0
+FINDINGS = {
+    errno.ENOENT: "is not found",
+    errno.EACCES: "may not be run",
+    errno.ENOEXEC: "is no program",
+    errno.ENOTDIR: "is not found",
+}
+
+
+class Supervisor:
+    """One job, from its start to its end."""
+
+    def __init__(self, order: dict[str, Any], secrets: dict[str, str]) -> None:
+        self.run: str = order["run"]
+        self._order = order
+        self._environment = environment(order, secrets)
+        self._state: dict[str, Any] = {}
+        self._child: Any = None
+        self._streams: dict[int, int] = {}
+        self._sampler: Sampler | None = None
+        # Why it is being ended, and when it is made to.
+        self._ending, self._kill_at, self._exited_at = "", 0.0, 0.0
+        self._was_killed = False
+        self._detail = ""
+
+    def work(self, report: Callable[[dict[str, Any]], None]) -> None:
+        """All of it. The report says whether the job has begun."""
+        os.chdir(home.run_folder(self.run))
+        self._out_of_memory = _kills_for_memory()
+        try:
+            self._begin()
+        except (OSError, ValueError) as error:
+            with contextlib.suppress(OSError):
+                os.unlink(states.path(self.run, states.STATE))
+            report(_refusal(error, self._order))
+            return
+        report({"started": self._state["started"], "pid": self._child.pid})
+        self._log = Log(states.path(self.run, LOG))
+        with contextlib.suppress(OSError):
+            states.reserve(self.run)
+        while not self._is_done():
+            self._serve()
+        self._end()
+
+    def _begin(self) -> None:
+        import subprocess  # it takes a while, and few calls need it
+
+        control = states.path(self.run, CONTROL)
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(control, 0o600)
+        # For writing as well: so it never comes to its end.
+        self._control = os.open(control, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._awaken()
+        # Before it begins: who finds this and nobody keeping watch knows that it may have run.
+        self._state = {"kind": "process", "started": time.time()}
+        states.write(self.run, self._state)
+        self._child = subprocess.Popen(  # noqa: S603 the user's own job
+            self._order["command"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self._order["folder"],
+            env=self._environment,
+            bufsize=0,
+            start_new_session=True,
+        )
+        self._began = time.monotonic()
+        self._streams = {self._child.stdout.fileno(): STDOUT, self._child.stderr.fileno(): STDERR}
+        self._state.update(pid=self._child.pid, ticks=states.ticks(self._child.pid), supervisor=os.getpid())
+        with contextlib.suppress(OSError):  # it runs: a full disk is no reason to give up
+            states.write(self.run, self._state)
+        if self._order.get("gpus") is not None:
+            self._sampler = Sampler(["nvidia-smi", *_chosen(self._order["gpus"])], states.path(self.run, SAMPLES))
+
+    def _awaken(self) -> None:
+        """Signals end the wait."""
+        self._signals, writing = os.pipe()
+        for number in (self._signals, writing):
+            os.set_blocking(number, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: self._ask_to_end(states.CANCELLED, 10.0, "its keeper got SIGTERM"))
+
+    def _serve(self) -> None:
+        """Wait for what comes next, and see to it."""
+        sampling = self._sampler.fileno if self._sampler else None
+        watched = [*self._streams, self._control, self._signals, *([] if sampling is None else [sampling])]
+        poll = select.poll()
+        for number in watched:
+            poll.register(number, select.POLLIN)
+        for number, _ in poll.poll(self._wait_milliseconds()):
+            if number in self._streams:
+                self._read(number)
+            elif number == self._control:
+                self._hear()
+            elif number == self._signals:
+                os.read(number, 1 << 10)
+            elif self._sampler:
+                self._sampler.serve()
+        self._look_at_the_time()
+
+    def _read(self, number: int) -> None:
+        data = os.read(number, CHUNK)
+        if data:
+            self._log.add(self._streams[number], data)
+        else:
+            del self._streams[number]
+
+    def _hear(self) -> None:
+        """Somebody wants it to end: so many seconds, on a line."""
+        with contextlib.suppress(OSError, ValueError):
+            self._ask_to_end(states.CANCELLED, float(os.read(self._control, 1 << 10).split()[-1]), "")
+
+    def _wait_milliseconds(self) -> float:
+        moments = []
+        if self._ending and not self._was_killed:
+            moments.append(self._kill_at)
+        elif self._exited_at:
+            moments.append(self._exited_at + REST_SECONDS)
+        elif self._order.get("timeout") and not self._ending:
+            moments.append(self._began + self._order["timeout"])
+        if self._sampler and self._sampler.due is not None:
+            moments.append(self._sampler.due)
+        # The longest is for what nobody announces, as a child that was stopped and goes on.
+        return 1000 * max(0.0, min([moment - time.monotonic() for moment in moments] + [10.0])) + 1
+
+    def _look_at_the_time(self) -> None:
+        now = time.monotonic()
+        if not self._exited_at:
+            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            # It stays a zombie, so that its number stays its own until nobody needs it.
+            if os.waitid(os.P_PID, self._child.pid, options):
+                self._exited_at = now
+        timeout = self._order.get("timeout")
+        if timeout and not self._ending and not self._exited_at and now >= self._began + timeout:
+            self._ask_to_end(states.TIMED_OUT, self._order.get("grace", 10.0), f"after {timeout:g} s")
+        if self._ending and not self._was_killed and (now >= self._kill_at or (self._exited_at and not self._streams)):
+            self._was_killed = True
+            self._signal(signal.SIGKILL)
+        if self._sampler and self._sampler.due is not None and now >= self._sampler.due:
+            self._sampler.start()
+
+    def _ask_to_end(self, how: str, grace: float, detail: str) -> None:
+        kill_at = time.monotonic() + grace
+        if self._ending:  # who asks again may only shorten it
+            self._kill_at = min(self._kill_at, kill_at)
+        elif self._child and not self._exited_at:
+            self._ending, self._kill_at, self._detail = how, kill_at, detail
+            self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self._child.pid, number)
+
+    def _is_done(self) -> bool:
+        if not self._exited_at:
+            return False
+        if self._ending and not self._was_killed:
+            return False
+        return not self._streams or time.monotonic() >= self._exited_at + REST_SECONDS
+
+    def _end(self) -> None:
+        if self._sampler:
+            self._sampler.stop()
+        self._log.end()
+        code = self._child.wait()
+        how = self._ending or states.EXITED
+        if code == -signal.SIGKILL and not self._was_killed and _kills_for_memory() > self._out_of_memory:
+            how = states.OUT_OF_MEMORY
+        self._state.update(ended=time.time(), exitCode=code if code >= 0 else 128 - code, how=how)
+        if self._detail:
+            self._state["detail"] = self._detail
+        if self._log.missing:
+            self._state["logGap"] = self._log.missing
+        _save_outputs(self._order["folder"], states.path(self.run, "outputs"))
+        self._write_down()
+
+    def _write_down(self) -> None:
+        ends = time.monotonic() + STATE_SECONDS
+        while True:
+            try:
+                return states.write(self.run, self._state)
+            except OSError:
+                if time.monotonic() > ends:
+                    raise
+            time.sleep(STATE_PAUSE)
+
+
+def environment(order: dict[str, Any], secrets: dict[str, str]) -> dict[str, str]:
+    """The job's: that of this session, what was asked for, and which GPUs it may see."""
+    found = {**os.environ, **order.get("environment", {}), **secrets}
+    gpus = order.get("gpus")
+    if gpus is None:
+        found["CUDA_VISIBLE_DEVICES"] = ""
+    elif gpus.get("ids"):
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus["ids"])
+    elif gpus.get("count") is not None:
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in range(gpus["count"]))
+    return found
+
+
+def _chosen(gpus: dict[str, Any]) -> list[str]:
+    """For `nvidia-smi`: the same GPUs."""
+    chosen = gpus.get("ids") or [str(index) for index in range(gpus.get("count") or 0)]
+    return ["-i", ",".join(chosen)] if chosen else []
+
+
+def _refusal(error: Exception, order: dict[str, Any]) -> dict[str, str]:
+    """Why it did not begin."""
+    number = getattr(error, "errno", None)
+    if number == errno.E2BIG:
+        return {"code": "environment-too-large", "message": "the environment and the arguments are too large"}
+    if isinstance(error, ValueError):
+        return {"code": "no-program", "message": f"the job cannot be begun: {error}"}
+    if getattr(error, "filename", None) == order["folder"]:
+        return {"code": "no-folder", "message": f"the folder `{order['folder']}` cannot be entered: {error}"}
+    if number in FINDINGS and getattr(error, "filename", None) == order["command"][0]:
+        return {"code": "no-program", "message": f"`{order['command'][0]}` {FINDINGS[number]}"}
+    code = "disk-full" if number in {errno.ENOSPC, errno.EDQUOT} else "system"
+    return {"code": code, "message": str(error)}
+
+
+def _save_outputs(folder: str, outputs: str) -> None:
+    """A job may have put a folder in the place of the link that leads to its outputs: what is in it is no less its."""
+    made = os.path.join(folder, "outputs")
+    if os.path.islink(made) or not os.path.isdir(made) or not made.startswith(home.root() + os.sep):
+        return
+    with contextlib.suppress(OSError):
+        os.makedirs(outputs, exist_ok=True)
+        for name in os.listdir(made):
+            if not os.path.lexists(os.path.join(outputs, name)):
+                os.rename(os.path.join(made, name), os.path.join(outputs, name))
+
+
+def _kills_for_memory() -> int:
+    """How many processes this machine has ended for want of memory."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/vmstat", "rb") as lines:
+        for line in lines:
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+    return 0

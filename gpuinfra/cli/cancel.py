@@ -1,0 +1,35 @@
+"""`gpuinfra cancel`: end a job."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuinfra.cli.durations import short_seconds_of
+from gpuinfra.cli.options import begin
+from gpuinfra.cli.runs import ID, Remembered
+from gpuinfra.diagnostics import Exit
+
+
+def cancel(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(metavar="ID", help=ID)],
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="TIME", help="How long it has to end by itself: `30s`, `5m`.")
+    ] = "10s",
+) -> int:
+    """Ask a job to end, and make it end after a while. What it wrote to `outputs/` until then is fetched."""
+    from gpuinfra.views import job as view
+
+    settings = begin(context)
+    seconds = short_seconds_of("--grace", grace)
+    remembered = Remembered(settings)
+    found = remembered.history.find(run)
+    is_over = found.state.is_over
+    if not is_over:
+        from gpuinfra.cli.following import cancel_run
+
+        found = cancel_run(settings, found, seconds)
+    view.show_cancelled(found, remembered.folder(found), was_over=is_over, json=settings.json)
+    return Exit.DONE

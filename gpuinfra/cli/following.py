@@ -1,0 +1,187 @@
+"""Runs that go on, or have ended, on their targets: followed, cancelled, and their outputs brought here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from gpuinfra.cli.jobs import Desk, linked, open_desk, target_of_run
+from gpuinfra.cli.options import Settings
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.models.run import Run
+    from gpuinfra.views.progress import ProgressView
+    from runner.following import Following
+    from runner.jobs.log import LogFile
+    from runner.jobs.port import Frame
+
+LOOK_SECONDS = 0.2
+# Whoever cancels a run that another process follows waits this long for that one to write down the end.
+SETTLE_SECONDS = 60.0
+
+
+def log_of(desk: Desk, run_id: str) -> LogFile:
+    """The log of a run, as it is here."""
+    from runner.jobs.log import LogFile
+
+    return LogFile(desk.folder(run_id) / "log")
+
+
+def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None]) -> Run:
+    """Show what a run prints from its beginning, and follow it to its end.
+
+    While another process of ours follows it, that one writes the log, and here it is only read; where that one ends
+    before the job does, this one goes on in its place.
+    """
+    desk = open_desk(settings)
+    shown = 0
+    while True:
+        with log_of(desk, run.id) as log:
+            is_ours = log.try_lock()
+            run = desk.history.find(run.id)
+            end = log.position.size
+            for frame in log.frames(shown):
+                if shown >= end:
+                    break
+                shown += frame.size
+                show(frame)
+            if run.state.is_over and (run.outputs.complete or not is_ours):
+                return run
+            if is_ours:
+                return _take_over(desk, run, log, show)
+        time.sleep(LOOK_SECONDS)
+
+
+def _take_over(desk: Desk, run: Run, log: LogFile, show: Callable[[Frame], None]) -> Run:
+    if run.job is None:
+        return _never_began(desk, run)
+    return _asked(desk, run, log, show, lambda following: following.finish(following.follow()))
+
+
+def fetch_outputs(settings: Settings, run: Run, progress: ProgressView | None = None) -> Run:
+    """Bring what a run has written so far, and all of it where it has ended."""
+    desk = open_desk(settings)
+    with log_of(desk, run.id) as log:
+        if not log.try_lock():
+            return run  # whoever follows it brings them
+        run = desk.history.find(run.id)
+        if run.job is None:
+            return _never_began(desk, run)
+        return _asked(desk, run, log, lambda _: None, _brought, progress)
+
+
+def _brought(following: Following) -> Run:
+    # All that it printed comes too: once its outputs are here it is forgotten there, and its log with it.
+    return following.finish(following.follow()) if following.look() else following.bring()
+
+
+def cancel_run(settings: Settings, run: Run, grace: float) -> Run:
+    """End a run's job, and bring what it wrote."""
+    from runner.following import CANCELLED, open_job
+
+    desk = open_desk(settings)
+    if run.state.is_over:
+        return run
+    # Written down first: whoever follows it learns from this why it ended.
+    desk.history.update(run.id, reason=CANCELLED)
+    with log_of(desk, run.id) as log:
+        is_ours = log.try_lock()
+        if run.job is None:
+            return _never_began(desk, run) if is_ours else _settled(desk, run)
+
+        def end(following: Following) -> Run:
+            open_job(following.link, run).cancel(grace)
+            return following.finish(following.follow()) if is_ours else run
+
+        run = _asked(desk, run, log, lambda _: None, end)
+    return _settled(desk, run)
+
+
+def _settled(desk: Desk, run: Run) -> Run:
+    ends = time.monotonic() + SETTLE_SECONDS
+    while not run.state.is_over and time.monotonic() < ends:
+        time.sleep(LOOK_SECONDS)
+        run = desk.history.find(run.id)
+    return run
+
+
+def _never_began(desk: Desk, run: Run) -> Run:
+    """Whoever was to begin it is gone, and nothing of it is anywhere."""
+    from gpuinfra.models.run import RunState
+    from runner.following import CANCELLED
+
+    known = desk.history.find(run.id)
+    if known.state.is_over:
+        return known  # it was told how it failed
+    is_cancelled = known.reason == CANCELLED
+    state = RunState.CANCELLED if is_cancelled else RunState.LOST
+    reason = CANCELLED if is_cancelled else "it was interrupted before the job began"
+    return desk.history.update(run.id, state=state, reason=reason, job=None)
+
+
+def _asked(
+    desk: Desk,
+    run: Run,
+    log: LogFile,
+    show: Callable[[Frame], None],
+    work: Callable[[Following], Run],
+    progress: ProgressView | None = None,
+) -> Run:
+    """What comes of it where the target knows the job. Of one that it does not know there is nothing to wait for."""
+    from gpuinfra.models.run import RunState
+
+    try:
+        with _following(desk, run, log, show, progress) as following:
+            return work(following)
+    except Problem as problem:
+        if problem.diagnostics[0].code is not Code.NO_SUCH_RUN:
+            raise
+        if run.started is None:
+            return _never_began(desk, run)
+        if not desk.history.find(run.id).state.is_over:
+            desk.history.update(run.id, state=RunState.LOST, reason="the target knows nothing of it")
+        raise
+
+
+@contextmanager
+def _following(
+    desk: Desk, run: Run, log: LogFile, show: Callable[[Frame], None], shown: ProgressView | None
+) -> Iterator[Following]:
+    from gpuinfra.cli.machines import progress_view
+    from gpuinfra.views.job import TerminalSink
+    from runner.following import Following
+    from runner.problems import explained
+
+    target = target_of_run(desk, run)
+    sink = show if isinstance(show, TerminalSink) else None
+    with (
+        nullcontext(shown) if shown else progress_view(desk.settings) as progress,
+        linked(desk.settings, target, progress) as link,
+        explained(target.name),
+    ):
+        if sink:
+            sink.progress = progress
+        _ = link.connection  # one that was lost is tried anew for long; one that never was is told at once
+        try:
+            yield Following(link, desk.record(run), log, progress, show)
+        finally:
+            if sink:
+                sink.finish()
+                sink.progress = None
+
+
+def lost_outputs(run: Run) -> Problem:
+    """Not all that a job wrote is here."""
+    missing = "; ".join(run.warnings) or "the target could not be asked for them"
+    return Problem(
+        Diagnostic(
+            Code.OUTPUTS_INCOMPLETE,
+            "outputs are not complete",
+            note=f"run {run.id}: {missing}",
+            help=f"nothing was deleted: `gpuinfra outputs {run.id}` fetches the rest",
+        ),
+        exit_code=Exit.FAILED,
+    )

@@ -1,0 +1,123 @@
+"""What the commands that deal with jobs share: the way to a target, and where runs are remembered."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuinfra.cli.options import Settings
+from gpuinfra.diagnostics import Code, Diagnostic, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.models.run import Run
+    from gpuinfra.models.spec import Spec
+    from gpuinfra.models.target import Target
+    from gpuinfra.views.progress import ProgressView
+    from runner.assignment import Assignment
+    from runner.history import History
+    from runner.link import Link
+    from runner.record import Record
+
+PROJECT_FILE = "project"
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A workspace, from where jobs are sent."""
+
+    settings: Settings
+    workspace: Path
+    state: Path
+    history: History
+
+    def folder(self, run_id: str) -> Path:
+        """What is kept here of one run."""
+        from runner.history import run_folder
+
+        return run_folder(self.state, run_id)
+
+    def record(self, run: Run, *, tracked: bool = True) -> Record:
+        """A run that goes on."""
+        from runner.record import Record
+
+        folder = self.folder(run.id)
+        folder.mkdir(parents=True, exist_ok=True)
+        return Record(run, folder, self.history if tracked else None)
+
+    def project_key(self) -> str:
+        """What this project is called on targets: the same wherever its folder is moved to, and nobody else's."""
+        from gpuinfra.workspace import write_text
+
+        file = self.state / PROJECT_FILE
+        for _ in range(2):
+            if file.is_file() and _KEY.fullmatch(key := file.read_text("utf-8", "replace").strip()):
+                return key
+            plain = re.sub(r"[^A-Za-z0-9]+", "-", self.workspace.resolve().name).strip("-")[:40] or "project"
+            # Of two who do so at once, one is first, and the other reads what it wrote.
+            with suppress(FileExistsError):
+                write_text(file, f"{plain}-{secrets.token_hex(4)}\n", replace=file.exists())
+        return file.read_text("utf-8").strip()
+
+
+def open_desk(settings: Settings) -> Desk:
+    """The workspace's own."""
+    from gpuinfra.workspace import find_workspace, state_folder
+    from runner.history import History
+
+    workspace = find_workspace(settings.workspace)
+    try:
+        state = state_folder(workspace)
+    except OSError as error:
+        note = f"`{workspace}`: {error.strerror}; what is known of runs is kept in its folder `.gpuinfra`"
+        diagnostic = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help="make it writable")
+        raise Problem(diagnostic) from error
+    return Desk(settings, workspace, state, History(state))
+
+
+def with_spec(desk: Desk, assigned: Assignment) -> tuple[Assignment, Spec | None]:
+    """A target that is a machine of ours: its spec says which key, and that it has a GPU."""
+    from gpuinfra.cli.machines import spec_named
+    from runner.assignment import WantsGpu
+    from runner.identity import identity_of
+
+    target = assigned.target
+    spec = spec_named(desk.workspace, target.name) if target.address else None
+    if spec is None or spec.target_name != target.name:
+        return assigned, None
+    identity = target.identity or identity_of(spec.admin.ssh_public_key, desk.workspace)
+    target = replace(target, machine=spec.name, identity=identity)
+    needs = assigned.gpu is WantsGpu.IF_ANY and spec.target.nvidia_docker
+    return replace(assigned, target=target, gpu=WantsGpu.REQUIRED if needs else assigned.gpu), spec
+
+
+@contextmanager
+def linked(settings: Settings, target: Target, progress: ProgressView) -> Iterator[Link]:
+    """The way to a target, for as long as it is needed."""
+    from gpuinfra.cli.secrets import secret_of
+    from runner.link import link_to
+
+    can_ask = sys.stdin.isatty() and not settings.json
+    secret = secret_of(target, progress, can_ask=can_ask) if target.address else None
+    link = link_to(target, secret)
+    try:
+        yield link
+    finally:
+        link.drop()
+
+
+def target_of_run(desk: Desk, run: Run) -> Target:
+    """Where a run of the past was: by its configuration's files as they are now."""
+    from runner.assignment import assign
+
+    assigned, _ = with_spec(desk, assign(desk.workspace, run.configuration))
+    if assigned.target.type != run.type or assigned.target.name != run.target:
+        note = f"run {run.id} was on `{run.target}`, of type {run.type}; `{run.configuration}` means something else now"
+        raise Problem(Diagnostic(Code.UNKNOWN_TARGET, "the target has changed", note=note, help="undo that first"))
+    return assigned.target

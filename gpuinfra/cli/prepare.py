@@ -1,0 +1,46 @@
+"""`gpuinfra prepare`: makes a target's environment before anything runs in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from gpuinfra.cli.job_options import RebuildOption
+from gpuinfra.cli.options import begin
+
+
+def prepare(
+    context: typer.Context,
+    configuration: Annotated[
+        str, typer.Option("--configuration", "-c", metavar="NAME", help="The run configuration, as `up` writes it.")
+    ],
+    rebuild: RebuildOption = False,
+) -> None:
+    """Make the environment of a run configuration on its target: image, packages, and a look at the GPU."""
+    from gpuinfra.cli.jobs import linked, open_desk, with_spec
+    from gpuinfra.cli.machines import progress_view
+    from gpuinfra.cli.submitting import check_packages
+    from gpuinfra.views import environment as view
+    from runner.assignment import assign
+    from runner.environment.unused import note_for
+    from runner.ground import Groundwork, gpus_of, is_required
+    from runner.problems import explained
+
+    settings = begin(context, reaches_cloud=False)
+    desk = open_desk(settings)
+    assigned, _ = with_spec(desk, assign(desk.workspace, configuration))
+    check_packages(assigned)
+    with (
+        progress_view(settings) as progress,
+        linked(settings, assigned.target, progress) as link,
+        explained(assigned.target.name),
+    ):
+        assigned = replace(assigned, prepares=True)
+        gpus, required = gpus_of(assigned, None), is_required(assigned, None)
+        ground = Groundwork(assigned, gpus, required, link, progress, progress.note, rebuild=rebuild).make()
+    unused = note_for(assigned.target.type) if assigned.conda else None
+    view.show(
+        assigned.target.name, ground.tag, ground.image, ground.gpu, unused, built=ground.built, json=settings.json
+    )

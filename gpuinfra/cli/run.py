@@ -1,0 +1,147 @@
+"""`gpuinfra run`: a machine for one job. It is made, used, and off again; or says that it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuinfra.cli.job_options import (
+    EnvironmentFileOption,
+    EnvironmentOption,
+    GpusOption,
+    InterruptOption,
+    JobOptions,
+    MemoryOption,
+    OnInterrupt,
+    RebuildOption,
+    RequireUseOption,
+    ScriptArgument,
+    SecretOption,
+    ShmOption,
+    TimeoutOption,
+    WordsArgument,
+    script_words,
+    usage,
+)
+from gpuinfra.cli.options import Settings, begin
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.models.spec import Spec
+    from gpuinfra.workbench.project import Project
+
+CHOICES = ("deallocate", "delete", "keep")
+# The address of a machine that is not there.
+NOT_YET = "not-yet.invalid"
+
+
+def run(  # noqa: PLR0913, PLR0917 each is an option
+    context: typer.Context,
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help="The machine's file, or its name.")],
+    script: ScriptArgument = None,
+    words: WordsArgument = None,
+    after_run: Annotated[
+        str | None,
+        typer.Option("--after-run", metavar="WHAT", help="deallocate, delete or keep, instead of what the spec says."),
+    ] = None,
+    gpus: GpusOption = None,
+    memory: MemoryOption = None,
+    shm_size: ShmOption = None,
+    timeout: TimeoutOption = None,
+    env: EnvironmentOption = None,
+    env_file: EnvironmentFileOption = None,
+    secret: SecretOption = None,
+    on_interrupt: InterruptOption = OnInterrupt.ASK,
+    require_gpu_use: RequireUseOption = False,
+    rebuild: RebuildOption = False,
+) -> int:
+    """Bring a machine up, run a script on it, bring back the outputs, and end the machine: up, submit and down."""
+    from gpuinfra.cli.machines import one_spec, progress_view
+    from gpuinfra.cli.story import Story
+
+    settings = begin(context)
+    if script and script.startswith("-"):
+        note = f"`{script}` stands behind the spec, where the script is expected"
+        raise usage("wrong usage", note, f"options stand before the spec: `gpuinfra run {script} … {spec} train.py`")
+    options = JobOptions(
+        script=script,
+        words=script_words(words, "run"),
+        gpus=gpus,
+        memory=memory,
+        shm_size=shm_size,
+        timeout=timeout,
+        environment=tuple(env or ()),
+        environment_files=tuple(env_file or ()),
+        secrets=tuple(secret or ()),
+        require_gpu_use=require_gpu_use,
+        rebuild=rebuild,
+    )
+    found = one_spec(settings, spec)
+    afterwards = _afterwards(found, after_run)
+    _check(settings, found, options)
+    with progress_view(settings) as progress:
+        story = Story(settings, found, options, afterwards, on_interrupt, progress)
+        story.tell()
+    return story.show()
+
+
+def _afterwards(spec: Spec, given: str | None) -> str:
+    from gpuinfra.suggest import did_you_mean
+
+    if given is None:
+        return spec.lifecycle.after_run
+    if given not in CHOICES:
+        help_line = did_you_mean(given, CHOICES) or "`deallocate`, `delete` or `keep`"
+        raise usage("unknown value", f"`--after-run {given}`", help_line)
+    return given
+
+
+def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
+    """All that can be known before a machine is billed."""
+    from gpuinfra.cli.submitting import check_packages, wishes_of
+    from gpuinfra.workspace import find_workspace
+    from runner.assignment import assign
+
+    if spec.power != "running":
+        note = f"the spec of `{spec.name}` says `power: {spec.power}`"
+        diagnostic = Diagnostic(Code.MACHINE_IS_OFF, "the machine is to be off", note=note, help="`power: running`")
+        raise Problem(diagnostic, exit_code=Exit.USAGE)
+    workspace = find_workspace(settings.workspace)
+    project = _expected(workspace, spec)
+    assigned = assign(workspace, spec.target_name, project)
+    wishes_of(assigned, options)
+    check_packages(assigned, project)
+
+
+def _expected(workspace: Path, spec: Spec) -> Project:
+    """The project with the target's files: those that there are, or as `up` will write them."""
+    from gpuinfra.load.document import read_document
+    from gpuinfra.models.target import Target
+    from gpuinfra.workbench.compute import read_compute
+    from gpuinfra.workbench.project import load_project
+    from gpuinfra.workbench.runconfig import read_runconfig
+    from gpuinfra.workbench.targets import compute_text, runconfig_text
+
+    project, name, asked = load_project(workspace), spec.target_name, spec.target
+    target = Target(
+        name=name,
+        machine=spec.name,
+        type=asked.type,
+        address=NOT_YET,
+        port=22,
+        username=spec.admin.username,
+        host_key="",
+        base_docker_image=asked.base_docker_image,
+        nvidia_docker=asked.nvidia_docker,
+        framework=asked.framework,
+        conda_dependencies=asked.conda_dependencies,
+    )
+    if name not in project.computes:
+        document = read_document(f"{name}.compute", compute_text(target).encode())
+        project.computes[name] = read_compute(name, document)[0]
+    if name not in project.runconfigs:
+        document = read_document(f"{name}.runconfig", runconfig_text(target).encode())
+        project.runconfigs[name] = read_runconfig(name, document)[0]
+    return project

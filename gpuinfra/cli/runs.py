@@ -1,0 +1,104 @@
+"""`gpuinfra runs`: what is remembered of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuinfra.cli.group import Group
+from gpuinfra.cli.options import Settings, begin
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.models.run import Run
+    from runner.history import History
+
+LIMIT = 20
+ID = "A run's id, the beginning of one, or `last`."
+
+runs = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
+
+
+class Remembered:
+    """A workspace's history, for reading: nothing is made where there is none."""
+
+    def __init__(self, settings: Settings) -> None:
+        from gpuinfra.workspace import STATE, find_workspace
+        from runner.history import History
+
+        self.state = find_workspace(settings.workspace) / STATE
+        self.history: History = History(self.state)
+
+    def folder(self, run: Run) -> Path:
+        """What is kept here of a run: its log, its outputs."""
+        from runner.history import run_folder
+
+        return run_folder(self.state, run.id)
+
+    def is_unfollowed(self, run: Run) -> bool:
+        """Whether it may go on though nobody here listens: whoever did was killed, or detached."""
+        from runner.jobs.log import LogFile
+
+        return not run.state.is_over and not LogFile(self.folder(run) / "log").is_followed
+
+    def unfollowed(self, found: Iterable[Run]) -> set[str]:
+        """The ids of such runs."""
+        return {run.id for run in found if self.is_unfollowed(run)}
+
+
+@runs.callback()
+def list_runs(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many, the newest first.")] = LIMIT,
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="NAME", help="Only those on this target.", show_default=False)
+    ] = None,
+) -> int:
+    """List runs, the newest first; with a command, look at some of them."""
+    if context.invoked_subcommand is not None:
+        return Exit.DONE
+    from gpuinfra.views import runs as view
+
+    settings = begin(context, reaches_cloud=False)
+    remembered = Remembered(settings)
+    found = remembered.history.list(limit=limit, target=target)
+    view.show(found, datetime.now(UTC), json=settings.json, unfollowed=remembered.unfollowed(found))
+    return Exit.DONE
+
+
+@runs.command()
+def show(context: typer.Context, run: Annotated[str, typer.Argument(metavar="ID", help=ID)]) -> int:
+    """Show all that is remembered of a run."""
+    from gpuinfra.views import runs as view
+
+    settings = begin(context, reaches_cloud=False)
+    remembered = Remembered(settings)
+    found = remembered.history.find(run)
+    view.show_one(found, remembered.folder(found), json=settings.json, unfollowed=remembered.is_unfollowed(found))
+    return Exit.DONE
+
+
+@runs.command()
+def compare(
+    context: typer.Context,
+    a: Annotated[str, typer.Argument(metavar="A", help=ID)],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other run.")],
+) -> int:
+    """Show in what two runs differ: what they ran and where, how it went, and what they wrote."""
+    from gpuinfra.views import comparison as view
+    from runner.kept import compare as compare_files
+
+    settings = begin(context, reaches_cloud=False)
+    remembered = Remembered(settings)
+    one, other = remembered.history.find(a), remembered.history.find(b)
+    try:
+        files = compare_files(*(remembered.folder(run) / "outputs" for run in (one, other)))
+    except OSError as error:
+        note = f"`{error.filename}`: {error.strerror}"
+        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=note)) from error
+    view.show(one, other, files, json=settings.json)
+    return Exit.DONE

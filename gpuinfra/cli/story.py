@@ -1,0 +1,204 @@
+"""A machine for one job, from its beginning to its end: what `gpuinfra run` tells."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gpuinfra.cli.job_options import JobOptions, OnInterrupt
+from gpuinfra.cli.options import Settings
+from gpuinfra.cli.up import bring
+from gpuinfra.diagnostics import Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.submitting import Submitting
+    from gpuinfra.models.receipt import Receipt
+    from gpuinfra.models.spec import Spec
+    from gpuinfra.views.progress import ProgressView
+
+UP_SECONDS = 3600.0
+KEEP, DELETE = "keep", "delete"
+
+
+@dataclass
+class Story:
+    """What happens, and what has to happen whatever happens: the machine's end."""
+
+    settings: Settings
+    spec: Spec
+    options: JobOptions
+    afterwards: str
+    on_interrupt: OnInterrupt
+    progress: ProgressView
+    work: Submitting | None = None
+    problem: Problem | None = None
+    interrupted: bool = False
+    receipt: Receipt | None = None
+
+    def tell(self) -> None:
+        """From beginning to end."""
+        is_up = False
+        try:
+            bring(self.settings, self.spec, UP_SECONDS, self.progress)
+            is_up = True
+            self._submit()
+        except KeyboardInterrupt:
+            self.interrupted = True
+            if self.work and self.work.was_interrupted:
+                self._leave()
+                raise
+        except Problem as found:
+            if not is_up:
+                raise  # `up` has cleared up behind itself, and says so
+            self.problem = found
+        except BaseException:
+            # A mistake of ours is no reason to leave it on.
+            if is_up:
+                self._end()
+            raise
+        self._end()
+
+    def _submit(self) -> None:
+        from gpuinfra.cli.jobs import open_desk, with_spec
+        from gpuinfra.cli.submitting import Submitting, check_packages, wishes_of
+        from gpuinfra.views.job import TerminalSink
+        from runner.assignment import assign
+
+        desk = open_desk(self.settings)
+        assigned, _ = with_spec(desk, assign(desk.workspace, self.spec.target_name))
+        check_packages(assigned)
+        sink = TerminalSink(json=self.settings.json, progress=self.progress)
+        self.work = Submitting(
+            desk,
+            assigned,
+            wishes_of(assigned, self.options),
+            self.progress,
+            sink,
+            self.on_interrupt,
+            self.spec,
+            without_terminal=OnInterrupt.CANCEL,
+            after_run=self.afterwards,
+        )
+        try:
+            self.work.go()
+        finally:
+            sink.finish()
+
+    # The machine's end
+
+    def _end(self) -> None:
+        """Whatever comes of it is told; that it may be billed above all."""
+        if reason := self._reason_to_keep():
+            self.progress.note(reason)
+            return
+        try:
+            try:
+                self.receipt = self._switch_off()
+            except KeyboardInterrupt:
+                if self.interrupted:
+                    raise
+                self.interrupted = True
+                self.progress.note(f"{self.spec.name} is switched off first; Ctrl-C once more leaves it as it is")
+                self.receipt = self._switch_off()
+        except Problem as found:
+            before = self.problem.diagnostics if self.problem else ()
+            on = (
+                f"{self.spec.name} may be on, and billed until `gpuinfra down {self.spec.name}` or the end of its lease"
+            )
+            after = (replace(each, note=f"{each.note}; {on}" if each.note else on) for each in found.diagnostics)
+            self.problem = Problem(*before, *after, exit_code=Exit.LEFT_BEHIND)
+
+    def _switch_off(self) -> Receipt:
+        from gpuinfra.cli.down import end_machine
+        from gpuinfra.cli.machines import Named
+
+        deletes = self.afterwards == DELETE
+        if deletes and (lacking := self._unfetched()):
+            self.progress.note(f"not all outputs of {lacking} are here: the machine is only switched off")
+            deletes = False
+        named = Named(self.spec.name, self.spec.group_name, self.spec.subscription)
+        receipt = end_machine(self.settings, named, self.progress, delete=deletes)
+        if self.work and receipt.cost is not None:
+            cost = round(receipt.cost, 4)
+            self.work.run = replace(self.work.run, cost_usd=cost)
+            if self.work.assigned.tracked:
+                with suppress(Problem):  # the receipt has it too
+                    self.work.run = self.work.desk.history.update(self.work.run.id, cost_usd=cost)
+        return receipt
+
+    def _unfetched(self) -> str:
+        """The runs whose outputs would go with the disk; ours is not in the history where it is not to be."""
+        from gpuinfra.cli.jobs import open_desk
+
+        try:
+            found = {run.id for run in open_desk(self.settings).history.unfetched(self.spec.name)}
+        except Problem:
+            return "earlier runs, as far as anybody knows,"
+        run = self.work.run if self.work else None
+        if run and (run.job or run.started) and not run.outputs.complete:
+            found.add(run.id)
+        return ", ".join(sorted(found))
+
+    def _reason_to_keep(self) -> str | None:
+        if self.afterwards == KEEP:
+            return f"{self.spec.name} is kept, as was asked: {self._stops}"
+        run = self.work.run if self.work else None
+        if run and run.started and not run.state.is_over:
+            return f"the job goes on, and so does {self.spec.name}: {self._stops}"
+        if others := self._others(run.id if run else ""):
+            return f"{self.spec.name} is kept for {', '.join(others)}: {self._stops}"
+        return None
+
+    @property
+    def _stops(self) -> str:
+        return f"it is billed until `gpuinfra down {self.spec.name}` or the end of its lease"
+
+    def _others(self, own: str) -> list[str]:
+        """Other runs that go on there. Of those whose client is gone the machine itself is asked."""
+        from gpuinfra.cli.following import fetch_outputs, log_of
+        from gpuinfra.cli.jobs import open_desk
+
+        found: list[str] = []
+        with suppress(Problem):
+            desk = open_desk(self.settings)
+            for run in desk.history.unfinished(self.spec.name):
+                if run.id == own:
+                    continue
+                with log_of(desk, run.id) as log:
+                    is_followed = log.is_followed
+                if not is_followed and run.job is None:
+                    continue  # it never began, and nobody is about to begin it
+                try:
+                    is_over = not is_followed and fetch_outputs(self.settings, run, self.progress).state.is_over
+                except Problem:
+                    is_over = False  # nobody knows
+                if not is_over:
+                    found.append(run.id)
+        return found
+
+    def _leave(self) -> None:
+        """Ctrl-C for the second time: nothing is waited for any more."""
+        from gpuinfra.cli.interrupted import LOOK_SECONDS, say_what_exists
+        from gpuinfra.cli.machines import reach
+
+        self.progress.note(f"{self.spec.name} is left as it is: {self._stops}")
+        with suppress(Problem):
+            reached = reach(self.settings, self.spec.subscription, LOOK_SECONDS, self.progress)
+            say_what_exists(reached, self.spec.name, self.spec.group_name, self.progress)
+
+    def show(self) -> int:
+        """What came of it, and the exit code."""
+        from gpuinfra.cli.submitting import show_end
+        from gpuinfra.views import receipt as receipt_view
+
+        is_left = self.receipt is not None and not self.receipt.is_proof
+        if self.work is None:
+            problems = self.problem.diagnostics if self.problem else ()
+            receipt_view.show([self.receipt] if self.receipt else [], problems, json=self.settings.json)
+            code = int(self.problem.exit_code if self.problem else Exit.INTERRUPTED)
+        else:
+            code = show_end(self.work, self.receipt, self.problem)
+            if self.interrupted and not self.work.run.exit_code and not self.problem:
+                code = Exit.INTERRUPTED
+        return Exit.LEFT_BEHIND if is_left else code

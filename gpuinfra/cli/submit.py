@@ -1,0 +1,93 @@
+"""`gpuinfra submit`: runs a script on a target, and brings back what it wrote."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuinfra.cli.job_options import (
+    EnvironmentFileOption,
+    EnvironmentOption,
+    GpusOption,
+    InterruptOption,
+    JobOptions,
+    MemoryOption,
+    OnInterrupt,
+    RebuildOption,
+    RequireUseOption,
+    ScriptArgument,
+    SecretOption,
+    ShmOption,
+    TimeoutOption,
+    WordsArgument,
+    script_words,
+)
+from gpuinfra.cli.options import Settings, begin
+from gpuinfra.diagnostics import Exit
+
+
+def submit(  # noqa: PLR0913, PLR0917 each is an option
+    context: typer.Context,
+    configuration: Annotated[
+        str, typer.Option("--configuration", "-c", metavar="NAME", help="The run configuration, as `up` writes it.")
+    ],
+    script: ScriptArgument = None,
+    words: WordsArgument = None,
+    gpus: GpusOption = None,
+    memory: MemoryOption = None,
+    shm_size: ShmOption = None,
+    timeout: TimeoutOption = None,
+    env: EnvironmentOption = None,
+    env_file: EnvironmentFileOption = None,
+    secret: SecretOption = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave as soon as the job runs.")] = False,
+    on_interrupt: InterruptOption = OnInterrupt.ASK,
+    require_gpu_use: RequireUseOption = False,
+    rebuild: RebuildOption = False,
+) -> int:
+    """Run a script on a target: send the project, make its environment, check the GPU, bring back the outputs."""
+    settings = begin(context, reaches_cloud=False)
+    options = JobOptions(
+        script=script,
+        words=script_words(words, "submit"),
+        gpus=gpus,
+        memory=memory,
+        shm_size=shm_size,
+        timeout=timeout,
+        environment=tuple(env or ()),
+        environment_files=tuple(env_file or ()),
+        secrets=tuple(secret or ()),
+        require_gpu_use=require_gpu_use,
+        rebuild=rebuild,
+    )
+    return _submit(settings, configuration, options, on_interrupt, detach=detach)
+
+
+def _submit(
+    settings: Settings, configuration: str, options: JobOptions, on_interrupt: OnInterrupt, *, detach: bool
+) -> int:
+    from gpuinfra.cli.jobs import open_desk, with_spec
+    from gpuinfra.cli.machines import progress_view
+    from gpuinfra.cli.submitting import Submitting, check_detach, check_packages, show_end, wishes_of
+    from gpuinfra.views.job import TerminalSink
+    from runner.assignment import assign
+
+    desk = open_desk(settings)
+    assigned, spec = with_spec(desk, assign(desk.workspace, configuration))
+    wishes = wishes_of(assigned, options)
+    if detach:
+        check_detach(assigned)
+    check_packages(assigned)
+    with progress_view(settings) as progress:
+        sink = TerminalSink(json=settings.json, progress=progress)
+        work = Submitting(desk, assigned, wishes, progress, sink, on_interrupt, spec, detach=detach)
+        try:
+            work.go()
+            interrupted = False
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            sink.finish()
+    code = show_end(work)
+    return Exit.INTERRUPTED if interrupted else code

@@ -1,0 +1,217 @@
+"""Runs: a table, or all that is remembered of one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from gpuinfra.models.gpu import GpuFacts
+from gpuinfra.models.run import RunState
+from gpuinfra.views import document
+from gpuinfra.views.amount import size
+from gpuinfra.views.cells import UNKNOWN, columns, cost, length, moment
+from gpuinfra.views.terminal import harmless, messages, results
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.text import Text
+
+    from gpuinfra.models.run import GpuUsage, Outputs, Run
+
+HEADER = ("ID", "STATE", "TARGET", "SCRIPT", "STARTED", "TIME", "EXIT", "GPU", "COST")
+STYLES = {
+    RunState.PREPARING: "yellow",
+    RunState.RUNNING: "cyan",
+    RunState.COMPLETED: "green",
+    RunState.FAILED: "red",
+    RunState.CANCELLED: "dim",
+    RunState.TIMED_OUT: "red",
+    RunState.LOST: "bold red",
+}
+LABEL_WIDTH = 15
+LOUD = {"warning", "GPU unused"}
+NEVER_USED = "the GPU was never used"
+
+
+def show(runs: Sequence[Run], now: datetime, *, json: bool, unfollowed: Collection[str] = ()) -> None:
+    """A line a run. `unfollowed` are those that are not over, as far as is known, and that nobody here listens to."""
+    if json:
+        document.show({"runs": [run.as_json() for run in runs]})
+        return
+    if not runs:
+        messages().print("no runs; `gpuinfra submit` makes one")
+        return
+    results().print(render(runs, now))
+    for run in runs:
+        if run.id in unfollowed:
+            messages().print(unfollowed_hint(run))
+
+
+def unfollowed_hint(run: Run) -> str:
+    """What to do about a run whose client has gone."""
+    return f"{run.id} was {run.state.value} when it was last heard of; `gpuinfra logs {run.id} -f` asks again"
+
+
+def render(runs: Sequence[Run], now: datetime) -> Text:
+    """The table."""
+    from rich.text import Text
+
+    lines = columns([HEADER, *(_row(run, now) for run in runs)], right={5, 6, 7, 8})
+    place = lines[0].index("STATE")
+    texts = [Text(lines[0], "bold")]
+    for run, line in zip(runs, lines[1:], strict=True):
+        text = Text(line)
+        text.stylize(STYLES[run.state], place, place + len(run.state.value))
+        texts.append(text)
+    return Text("\n").join(texts)
+
+
+def _row(run: Run, now: datetime) -> tuple[str, ...]:
+    seconds = taken(run, now)
+    return (
+        run.id,
+        run.state.value,
+        run.target,
+        run.script or shlex.join(run.command)[:30],
+        moment(run.started or run.created),
+        UNKNOWN if seconds is None else length(seconds),
+        UNKNOWN if run.exit_code is None else str(run.exit_code),
+        f"{run.usage.peak_utilization} %" if run.usage else UNKNOWN,
+        cost(run.cost_usd),
+    )
+
+
+def taken(run: Run, now: datetime | None = None) -> float | None:
+    """How long the job ran, in seconds; of one that runs, until now."""
+    until = run.ended or (now if run.state is RunState.RUNNING else None)
+    return max(0.0, (until - run.started).total_seconds()) if run.started and until else None
+
+
+def show_one(run: Run, folder: Path, *, json: bool, unfollowed: bool = False) -> None:
+    """All that is known; `folder` has its log and its outputs."""
+    if json:
+        document.show({"run": as_json(run, folder)})
+        return
+    results().print(render_one(run, folder))
+    if unfollowed:
+        messages().print(unfollowed_hint(run))
+
+
+def as_json(run: Run, folder: Path) -> dict[str, Any]:
+    """A run for programs, with the place of what is here of it."""
+    found = run.as_json()
+    return {**found, "outputs": {**found["outputs"], "path": str(folder / "outputs")}, "log": str(folder / "log")}
+
+
+def render_one(run: Run, folder: Path) -> Text:
+    """For people."""
+    from rich.text import Text
+
+    text = Text.assemble((harmless(run.id), "bold"), "  ", (run.state.value, STYLES[run.state]))
+    text.append(" (simulated)" if run.simulated else "")
+    return append_facts(text, _facts(run, folder))
+
+
+def append_facts(text: Text, facts: Iterator[tuple[str, str]]) -> Text:
+    """A label and its words on each line; a label that stands above already is not said again."""
+    before = ""
+    for label, words in facts:
+        style = "bold yellow" if label in LOUD else "dim"
+        text.append(f"\n  {(label if label != before else '').ljust(LABEL_WIDTH)}", style)
+        text.append(harmless(words), "yellow" if label in LOUD else "")
+        before = label
+    return text
+
+
+def _facts(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
+    yield "command", shlex.join(run.command)
+    machine = f", machine {run.machine}" if run.machine else ""
+    yield "target", f"{run.target} ({run.type}{machine})"
+    if run.configuration != run.target:
+        yield "configuration", run.configuration
+    yield from _times(run)
+    yield from _end(run)
+    if run.git_commit:
+        dirty = {True: ", with changes that were not committed", False: "", None: ""}[run.git_dirty]
+        yield "commit", f"{run.git_commit}{dirty}"
+    for label, value in (("spec", run.spec_digest), ("image", run.image), ("image digest", run.image_digest)):
+        if value:
+            yield label, value
+    yield from gpu_facts(run, details=True)
+    if run.environment:
+        yield "variables", ", ".join(run.environment)
+    yield from ((("phases"), f"{name}: {length(seconds, exact=True)}") for name, seconds in run.timings.items())
+    if run.cost_usd is not None:
+        yield "cost", cost(run.cost_usd)
+    if run.after_run:
+        yield "afterwards", run.after_run
+    yield "outputs", outputs_words(run.outputs, folder)
+    yield "log", str(folder / "log")
+    yield from (("warning", warning) for warning in run.warnings)
+
+
+def _times(run: Run) -> Iterator[tuple[str, str]]:
+    yield "created", moment(run.created)
+    if run.started:
+        yield "started", moment(run.started)
+    if run.ended:
+        seconds = taken(run)
+        yield "ended", f"{moment(run.ended)}{f', after {length(seconds, exact=True)}' if seconds is not None else ''}"
+
+
+def _end(run: Run) -> Iterator[tuple[str, str]]:
+    if run.exit_code is not None:
+        yield "exit code", str(run.exit_code)
+    if run.reason:
+        yield "reason", run.reason
+
+
+def gpu_facts(run: Run, *, details: bool = False) -> Iterator[tuple[str, str]]:
+    """What the job's GPUs are, and what they did."""
+    if run.gpu and run.gpu.get("models"):
+        facts = _gpu(run.gpu)
+        simulated = " (simulated)" if facts.simulated else ""
+        yield "GPU", f"{facts.summary}{simulated}"
+        if details:
+            yield from (("", detail) for detail in facts.details)
+    # Whoever ran the job has said it in a warning already, as a rule.
+    is_told = any(warning.startswith(NEVER_USED) for warning in run.warnings)
+    if run.usage and (run.usage.was_used or not is_told):
+        yield ("GPU use" if run.usage.was_used else "GPU unused"), usage_words(run.usage)
+
+
+def _gpu(found: dict[str, Any]) -> GpuFacts:
+    """The facts as they were before they were written down; what an older program did not write is not known."""
+    count = len(found["models"])
+    return GpuFacts(
+        models=tuple(found["models"]),
+        driver=str(found.get("driver", UNKNOWN)),
+        memory_mib=tuple(found.get("memoryMiB") or [None] * count),
+        compute_capabilities=tuple(found.get("computeCapabilities") or [None] * count),
+        simulated=bool(found.get("simulated")),
+        cuda=found.get("cuda"),
+        bus_ids=tuple(found.get("busIds", ())),
+        memory_free_mib=tuple(found.get("memoryFreeMiB", ())),
+        max_clocks_mhz=tuple(found.get("maxClocksMHz", ())),
+    )
+
+
+def usage_words(usage: GpuUsage) -> str:
+    """`peak 97 %, mean 61 %, at most 10240 MiB`."""
+    samples = "1 sample" if usage.samples == 1 else f"{usage.samples} samples"
+    if not usage.was_used:
+        return f"{NEVER_USED}: 0 % in {samples}, at most {usage.peak_memory_mib} MiB"
+    peak, mean = usage.peak_utilization, usage.mean_utilization
+    return f"peak {peak} %, mean {mean:.0f} %, at most {usage.peak_memory_mib} MiB, {samples}"
+
+
+def outputs_words(outputs: Outputs, folder: Path) -> str:
+    """`3 files, 12.0 MiB in PATH`."""
+    files = "1 file" if outputs.files == 1 else f"{outputs.files} files"
+    if outputs.complete and not outputs.files:
+        return "none"
+    rest = "" if outputs.complete else "; not all of it was fetched"
+    return f"{files}, {size(outputs.size)} in {folder / 'outputs'}{rest}"

@@ -1,0 +1,145 @@
+"""Short-lived containers: a question to an image, and what only root can do with files that a job wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import tarfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, cast
+
+from gpuinfra.diagnostics import Code
+from runner.connection import CHUNK, Broken, Completed, ConnectError, TimedOut
+from runner.engine.client import Engine
+from runner.jobs.container import ContainerJob, start_container
+from runner.jobs.order import Gpus, Order
+from runner.jobs.port import STDERR, STDOUT, JobError
+
+MOST_OUTPUT = 1 << 20
+SCRUB_SECONDS = 600.0
+PLACE = "/gpuinfra-scrub"
+ROOT = "0:0"
+# For an image that has Python and little else.
+CHOWN = (
+    "import os,sys\n"
+    "user,group,top=int(sys.argv[1]),int(sys.argv[2]),sys.argv[3]\n"
+    "os.lchown(top,user,group)\n"
+    "for folder,folders,files in os.walk(top):\n"
+    " for name in folders+files:os.lchown(os.path.join(folder,name),user,group)\n"
+)
+
+
+def run_once(
+    engine: Engine,
+    image: str,
+    command: Sequence[str],
+    *,
+    mounts: Sequence[tuple[str, str]] = (),
+    gpus: Gpus | None = None,
+    timeout: float = 60.0,
+    environment: Mapping[str, str] | None = None,
+) -> Completed:
+    """Run it to its end as a job would run, and leave nothing behind. Of what it says, the first MiB is kept.
+
+    Raises TimedOut where it goes on for longer, and JobError where it cannot begin: `no-gpu` where no GPU is given.
+    """
+    order = Order(_name(), tuple(command), "/", dict(environment or {}), gpus=gpus, image=image, mounts=tuple(mounts))
+    return _run(engine, order, timeout)
+
+
+def _run(engine: Engine, order: Order, timeout: float, user: str | None = None) -> Completed:
+    job = start_container(engine, order, user)
+    try:
+        try:
+            with engine.translated(f"running `{order.command[0]}` in the image"):
+                ended = engine.api.wait(job.id, timeout=timeout)
+        except TimedOut as error:
+            raise TimedOut(f"`{order.command[0]}` in the image did not end within {timeout:g} s") from error
+        stdout, stderr = _output(job)
+        return Completed(int(ended["StatusCode"]), stdout, stderr)
+    finally:
+        # What went wrong before counts more than what goes wrong now.
+        with contextlib.suppress(ConnectError, JobError):
+            job.remove()
+
+
+def _name() -> str:
+    return f"helper-{uuid.uuid4().hex[:12]}"
+
+
+def scrub(engine: Engine, image: str, folder: str, user: int, group: int) -> None:
+    """Give all that is in a folder of the target to a user, whoever wrote it; by whatever the image has for it."""
+    owner = f"{user}:{group}"
+    ways = (
+        ("chown", "-hR", owner, PLACE),
+        ("python3", "-c", CHOWN, str(user), str(group), PLACE),
+        ("python", "-c", CHOWN, str(user), str(group), PLACE),
+        ("busybox", "chown", "-hR", owner, PLACE),
+    )
+    said = ""
+    for way in ways:
+        try:
+            order = Order(_name(), way, "/", image=image, mounts=((folder, PLACE),))
+            done = _run(engine, order, SCRUB_SECONDS, ROOT)
+        except JobError as error:
+            if error.code != Code.JOB_FAILED:
+                raise
+            said = said or str(error)  # that the image has no such program
+            continue
+        if done.exit_code == 0:
+            return
+        said = done.stderr.strip() or said
+    raise JobError(
+        "the job's files stay root's",
+        f"{folder}: {' '.join(said.split())[:300]}",
+        f"on the target: `sudo chown -R {owner} {folder}`",
+        Code.JOB_FAILED,
+    )
+
+
+def read_as_root(engine: Engine, container: str, path: str) -> Iterator[bytes]:
+    """What is in one file, as the container sees it; it need not run any more. For files that nobody else may read."""
+    doing = f"reading {path}"
+    with contextlib.ExitStack() as stack:
+        with engine.translated(doing):
+            api = engine.api
+            url = api._url("/containers/{0}/archive", container)
+            plain = {"Accept-Encoding": "identity"}
+            answer = api._get(url, params={"path": path}, headers=plain, stream=True, timeout=engine.timeout)
+            stack.callback(answer.close)
+            api._raise_for_status(answer)
+        with engine.translated(doing), _whole(path):
+            archive = stack.enter_context(tarfile.open(fileobj=cast("IO[bytes]", answer.raw), mode="r|"))
+            member = archive.next()
+            file = archive.extractfile(member) if member is not None and member.isreg() else None
+        if file is None:
+            raise JobError("not a file", path, None, Code.JOB_FAILED)
+        while True:
+            with engine.translated(doing), _whole(path):
+                data = file.read(CHUNK)
+            if not data:
+                return
+            yield data
+
+
+@contextlib.contextmanager
+def _whole(path: str) -> Iterator[None]:
+    """An archive that ends in the middle is a connection that does."""
+    try:
+        yield
+    except tarfile.TarError as error:
+        raise Broken(f"{path} came only in part: {error}") from error
+
+
+def _output(job: ContainerJob) -> tuple[str, str]:
+    streams: dict[int, bytearray] = {}
+    size = 0
+    with contextlib.closing(job.printed()) as frames:
+        for frame in frames:
+            taken = frame.data[: MOST_OUTPUT - size]
+            streams.setdefault(frame.stream, bytearray()).extend(taken)
+            size += len(taken)
+            if size >= MOST_OUTPUT:
+                break
+    stdout, stderr = (streams.get(stream, bytearray()).decode("utf-8", "replace") for stream in (STDOUT, STDERR))
+    return stdout, stderr

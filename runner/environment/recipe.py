@@ -1,0 +1,191 @@
+"""How an environment's image is made: everything about it that can be decided before an engine is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, Severity
+from gpuinfra.workbench.conda import By, Conda, Package, read_conda
+from runner.environment.python import PythonWish, python_wish
+from runner.environment.requirements import Requirements
+from runner.environment.secrets import filled_in, secrets_in, telling
+from templates import read_template
+
+# Whatever changes what is installed, other than the script, has to count this up: images are found by their digest.
+VERSION = 1
+PREFIX = "/opt/gpuinfra/environment"
+PYTHON = f"{PREFIX}/bin/python"
+SCRIPT = "environment.sh"
+CONTEXT, INSIDE = "context", "/opt/gpuinfra-build"
+LABEL, BUILDING_LABEL = "gpuinfra.environment", "gpuinfra.building"
+# pip can bring these by itself.
+_TOOLS = frozenset({"pip", "setuptools", "wheel"})
+_TOOL_VERSION = re.compile(r"(?P<sign>={1,2}|>=|<=|>|<)\s*(?P<number>[0-9]+(?:\.[0-9]+)*)(?P<any>\.\*)?")
+
+
+class Base(Protocol):
+    """The image that an environment is built on."""
+
+    @property
+    def id(self) -> str:
+        """`sha256:…`"""
+
+    @property
+    def name(self) -> str:
+        """As the user calls it."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Files for the build, and the tag by which its image is found again."""
+
+    base: str
+    """The base image's id."""
+    tag: str
+    files: Mapping[str, bytes | Path] = field(repr=False)
+    """By name. Those that are bytes may have passwords in them: they are never in the image."""
+    secrets: tuple[str, ...] = field(repr=False)
+    """What must not be printed."""
+
+    def dockerfile(self, building: str) -> str:
+        """What the engine is to do. The label is that of one build alone: by it the first stage is found and removed.
+
+        There are two stages, as each file that is copied stays in an image for ever, and may have passwords in it.
+        """
+        return f"""\
+FROM {self.base} AS made
+LABEL {BUILDING_LABEL}={building}
+USER 0
+COPY {CONTEXT}/ {INSIDE}/
+RUN ["/bin/sh", "{INSIDE}/{SCRIPT}"]
+FROM {self.base}
+LABEL {LABEL}={self.tag.rpartition("/")[2]}
+COPY --from=made {PREFIX}/ {PREFIX}/
+ENV PATH={PREFIX}/bin:$PATH PYSPARK_PYTHON={PYTHON} PYSPARK_DRIVER_PYTHON={PYTHON}
+"""
+
+
+def recipe(base: Base, conda: Conda | None, project: Path, variables: Mapping[str, str] | None = None) -> Recipe | None:
+    """How to make it; None where there is nothing to install. What cannot be made raises a Problem, with its places.
+
+    `variables` are filled in where pip's lines name them: so an index can have a password that is in no file.
+    """
+    if conda is None:
+        return None
+    requirements = Requirements(conda, project)
+    pip, packages = requirements.pip_lines(), requirements.conda_lines()
+    _check(conda, requirements)
+    wish = python_wish(conda)
+    if not pip and not wish.text and all(each.name == "python" for each in conda.packages):
+        return None
+    filled = [filled_in(line, variables or {}) for line in pip]
+    tools, needs = _tools(conda)
+    said = {
+        SCRIPT: read_template(SCRIPT).encode(),
+        "environment.yml": _environment(conda, packages, needs_pip=bool(pip)),
+        "tools.txt": _lines(tools),
+        "wishes": _wishes(conda, wish, needs),
+    }
+    secrets = set().union(*(values | secrets_in(line) for line, values in filled))
+    secrets |= set().union(*(secrets_in(each) for each in (*conda.channels, *packages)))
+    files: dict[str, bytes | Path] = {
+        **said,
+        **requirements.files,
+        "requirements.txt": _lines(line for line, _ in filled),
+        "secrets": _lines(telling(secrets)),
+    }
+    # By the names of variables, not by their values: another password makes no other environment.
+    digest = _digest(base.id, {**said, **requirements.files, "requirements.txt": _lines(pip)})
+    return Recipe(base.id, f"gpuinfra/{digest[:16]}", files, telling(secrets))
+
+
+def _check(conda: Conda, requirements: Requirements) -> None:
+    # A line that reading could not make out is among no packages: it would be missing without a word.
+    _, diagnostics = read_conda(conda.path, conda.document)
+    found: list[Diagnostic] = [*diagnostics, *requirements.diagnostics]
+    if errors := [each for each in found if each.severity is Severity.ERROR]:
+        raise Problem(*dict.fromkeys(errors), exit_code=Exit.USAGE)
+
+
+def _tools(conda: Conda) -> tuple[list[str], list[str]]:
+    """What pip is asked for before all else, and the packages that conda alone has."""
+    tools, needs = [], []
+    for package in conda.packages:
+        if package.by is By.PIP or package.name == "python":
+            continue
+        line = _tool(package) if package.name in _TOOLS and package.url is None else None
+        if line is None:
+            needs.append(package.name or package.file or "a package")
+        elif package.version:
+            tools.append(line)
+    return tools, needs
+
+
+def _tool(package: Package) -> str | None:
+    """The same in pip's words: conda's `=9.0` is `==9.0.*`."""
+    if not package.version:
+        return package.name
+    found = _TOOL_VERSION.fullmatch(package.version)
+    if found is None:
+        return None
+    is_prefix = found["sign"] == "=" or (found["any"] and found["sign"] == "==")
+    return f"{package.name}{'==' if is_prefix else found['sign']}{found['number']}{'.*' if is_prefix else ''}"
+
+
+def _environment(conda: Conda, packages: list[str], *, needs_pip: bool) -> bytes:
+    """The file for conda: JSON, which is YAML as well. pip is called afterwards, in the same way for all."""
+    wanted = [*packages]
+    wanted += [
+        name for name, is_needed in (("python", True), ("pip", needs_pip)) if is_needed and not _has(conda, name)
+    ]
+    document = {"channels": [*conda.channels], "dependencies": wanted} if conda.channels else {"dependencies": wanted}
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def _has(conda: Conda, name: str) -> bool:
+    return conda.package(name, by=By.CONDA) is not None
+
+
+def _wishes(conda: Conda, wish: PythonWish, needs: list[str]) -> bytes:
+    """What the script is told, as a shell reads it. No names of files or images: they change nothing of the outcome."""
+    words = {
+        "prefix": PREFIX,
+        "python_text": wish.text,
+        "python_first": str(wish.first),
+        "python_end": str(wish.end),
+        "python_names": " ".join(wish.names),
+        "python_is_known": "yes" if wish.is_understood else "",
+        "only_conda_has": ", ".join(needs),
+        "has_channels": "yes" if conda.channels else "",
+    }
+    return _lines(f"{name}={shlex.quote(word)}" for name, word in words.items())
+
+
+def _lines(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+
+
+def _digest(base: str, files: Mapping[str, bytes | Path]) -> str:
+    """Of the base image and of every file's name and content, so that no other files give the same."""
+    whole = hashlib.sha256(f"{VERSION} {base}\n".encode())
+    for name in sorted(files):
+        content = files[name]
+        digest = hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else _digest_of_file(content)
+        whole.update(f"{digest} {len(name)} {name}\n".encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()
+
+
+def _digest_of_file(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        note = f"`{file}`: {error.strerror}"
+        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=note)) from error

@@ -1,0 +1,230 @@
+"""A job followed to its end: what it prints, what it writes, how it ends. It goes on when nobody follows."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpuinfra.models.run import GpuUsage, Outputs, Run, RunState
+from runner.connection import ConnectError
+from runner.far import FarError
+from runner.gpu.contract import usage_warning
+from runner.jobs.log import LogFile
+from runner.jobs.port import Ended, Frame, How, Job, JobError
+from runner.link import Link, Patience
+from runner.outputs import Fetched, fetch
+from runner.progress import Progress
+from runner.record import Record
+from runner.watch import read_state, read_usage
+
+# A machine that restarts, or a laptop that wakes up elsewhere, is back within this.
+LOST_SECONDS = 600.0
+FINAL_SECONDS = 300.0
+FIRST_FETCH, LONGEST_BETWEEN = 5.0, 30.0
+# A connection that held for this long was one.
+STEADY_SECONDS = 60.0
+
+STATES = {
+    How.TIMED_OUT: RunState.TIMED_OUT,
+    How.CANCELLED: RunState.CANCELLED,
+    How.LOST: RunState.LOST,
+}
+CANCELLED = How.CANCELLED.value
+NOT_ALLOWED = "permission"
+
+
+def open_job(link: Link, run: Run) -> Job:
+    """A run's job, found again on its target."""
+    if run.job is None:
+        raise JobError("the job never began", f"run {run.id} ended before it", "run it again")
+    if run.job.kind == "container":
+        from runner.jobs.container import ContainerJob
+
+        return ContainerJob(link.engine, run.job.id)
+    from runner.jobs.process import ProcessJob
+
+    return ProcessJob(link.far, run.job.id)
+
+
+class Following:
+    """One run that is followed by this process and by no other: whoever follows writes its log and its outputs."""
+
+    def __init__(
+        self,
+        link: Link,
+        record: Record,
+        log: LogFile,
+        progress: Progress,
+        show: Callable[[Frame], None],
+        lost: float = LOST_SECONDS,
+    ) -> None:
+        """The log is locked by now: that is what keeps others from following too."""
+        self.link, self.record, self.progress = link, record, progress
+        self._log, self._show = log, show
+        self._patience = Patience(lost, self._told_of_loss, engine_too=True)
+        self._is_lost = False
+        self._bringing: threading.Thread | None = None
+
+    @property
+    def outputs_folder(self) -> Path:
+        """Where its outputs are brought to."""
+        return self.record.folder / "outputs"
+
+    def follow(self) -> Ended:
+        """Show what it prints until it ends; a connection that is lost is made anew."""
+        with self._fetching():
+            while True:
+                began = time.monotonic()
+                try:
+                    if ended := self._read():
+                        return ended
+                except (ConnectError, JobError) as error:
+                    if time.monotonic() - began > STEADY_SECONDS:
+                        self._patience.reset()  # it was reached meanwhile, and had nothing to say
+                    self.link.lost(error)
+                    self._patience.wait(error)
+
+    def _read(self) -> Ended | None:
+        job = open_job(self.link, self.record.run)
+        for frame in job.frames(self._log.position):
+            if self._is_lost:
+                self._found_again()
+            if not frame.data:
+                continue
+            self._log.append(frame)
+            self._show(frame)
+        return job.ended()
+
+    def _told_of_loss(self, error: Exception) -> None:
+        self._is_lost = True
+        self.progress.note(f"{error}; the job goes on, trying to reach it again")
+
+    def _found_again(self) -> None:
+        self._is_lost = False
+        self._patience.reset()
+        self.progress.note("reached it again")
+
+    # What it writes
+
+    @contextlib.contextmanager
+    def _fetching(self) -> Iterator[None]:
+        """Bring what is finished already, so that little is left for the end. What goes wrong here comes again then."""
+        over, before = threading.Event(), self._bringing
+
+        def bring() -> None:
+            pause = FIRST_FETCH
+            if before:
+                before.join(FINAL_SECONDS)
+            while not over.wait(pause):
+                with contextlib.suppress(ConnectError, FarError, JobError, OSError):
+                    fetched = self._fetch(final=False)
+                    self.record.change(outputs=Outputs(fetched.files, fetched.size))
+                pause = min(pause * 1.5, LONGEST_BETWEEN)
+
+        self._bringing = threading.Thread(target=bring, name="outputs", daemon=True)
+        self._bringing.start()
+        try:
+            yield
+        finally:
+            # It is not waited for: whoever has pressed Ctrl-C is to be asked at once, however large a file is.
+            over.set()
+
+    def _fetch(self, *, final: bool) -> Fetched:
+        return fetch(self.link.far, self.record.run.id, self.outputs_folder, final=final, progress=self.progress)
+
+    def look(self) -> Ended | None:
+        """How it ended; None while it runs."""
+        patience = Patience(FINAL_SECONDS, self._told_of_loss, engine_too=True)
+        return self.link.steadily(lambda: open_job(self.link, self.record.run).ended(), patience)
+
+    def bring(self) -> Run:
+        """What it has written so far."""
+        patience = Patience(FINAL_SECONDS, self._told_of_loss)
+        fetched = self.link.steadily(lambda: self._fetch(final=False), patience)
+        return self.record.change(outputs=Outputs(fetched.files, fetched.size))
+
+    # The end
+
+    def finish(self, ended: Ended) -> Run:
+        """Bring the rest of the outputs, and write down how it ended. What cannot be brought raises, and is kept."""
+        how = self._how(ended)
+        state = STATES.get(how, RunState.COMPLETED if ended.exit_code == 0 else RunState.FAILED)
+        reason = "" if how is How.EXITED else ended.detail or how.value
+        at = ended.at or datetime.now(UTC)
+        started = self.record.run.started
+        if started:
+            self.record.note_time("job", max(0.0, (at - started).total_seconds()))
+        self.record.change(state=state, exit_code=ended.exit_code, ended=at, reason=reason)
+        with self.record.phase("outputs"):
+            self._bring_all()
+        self._note_usage()
+        self._note_gap()
+        self._forget()
+        return self.record.run
+
+    def _how(self, ended: Ended) -> How:
+        """The target knows what the engine does not: that it was the time, or somebody's wish, that ended it."""
+        if self.record.change().reason == CANCELLED:
+            return How.CANCELLED
+        if ended.how is How.EXITED and self._is_container:
+            with contextlib.suppress(ConnectError, JobError):
+                said = read_state(self.link.far, self.record.run.id).get("how")
+                if said == How.TIMED_OUT.value:
+                    return How.TIMED_OUT
+        return ended.how
+
+    def _bring_all(self) -> None:
+        patience = Patience(FINAL_SECONDS, self._told_of_loss)
+        if self._bringing:
+            self._bringing.join(FINAL_SECONDS)
+        fetched = self.link.steadily(lambda: self._fetch(final=True), patience)
+        if any(each.reason == NOT_ALLOWED for each in fetched.unreadable) and self._is_container:
+            # A container's root wrote them, for itself alone.
+            self.link.steadily(self._own_outputs, patience)
+            fetched = self.link.steadily(lambda: self._fetch(final=True), patience)
+        for path, reason in fetched.unreadable:
+            self.record.warn(f"outputs/{path} was not fetched: {reason}")
+        left = any(each.reason == NOT_ALLOWED for each in fetched.unreadable)
+        self.record.change(outputs=Outputs(fetched.files, fetched.size, fetched.complete and not left))
+
+    def _own_outputs(self) -> None:
+        from runner.engine.helper import scrub
+
+        run, who = self.record.run, self.link.far.ask("hello")
+        folder = f"{who['root']}/runs/{run.id}/outputs"
+        scrub(self.link.engine, str(run.image_digest), folder, int(who["user"]), int(who["group"]))
+
+    @property
+    def _is_container(self) -> bool:
+        job = self.record.run.job
+        return job is not None and job.kind == "container"
+
+    def _note_usage(self) -> None:
+        usage: GpuUsage | None = None
+        run = self.record.run
+        if run.gpu:
+            with contextlib.suppress(ConnectError, JobError):
+                usage = read_usage(self.link.far, run.id)
+            if warning := usage_warning(usage, run.timings.get("job", 0.0)):
+                self.record.warn(warning)
+            self.record.change(usage=usage)
+
+    def _note_gap(self) -> None:
+        """Who stays with a job on the target keeps what it prints, and counts what a full disk does not take."""
+        if self._is_container:
+            return
+        with contextlib.suppress(ConnectError, JobError):
+            if gap := read_state(self.link.far, self.record.run.id).get("logGap"):
+                self.record.warn(f"{gap:,} bytes of what it printed are lost: the target could not write them down")
+
+    def _forget(self) -> None:
+        """What is here in full need not stay there. What goes wrong with that is no failure of the run."""
+        if not self.record.run.outputs.complete:
+            return
+        with contextlib.suppress(ConnectError, FarError, JobError):
+            open_job(self.link, self.record.run).remove()
+            self.link.far.ask("run-forget", run=self.record.run.id)

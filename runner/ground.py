@@ -1,0 +1,157 @@
+"""What a job stands on: an image with its environment, an interpreter, and a GPU that answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from gpuinfra.diagnostics import Code
+from gpuinfra.models.gpu import GpuFacts
+from runner.assignment import Assignment, WantsGpu
+from runner.jobs.order import Gpus
+from runner.jobs.port import JobError
+from runner.link import Link
+from runner.progress import Progress
+
+PROBE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What there is now."""
+
+    python: tuple[str, ...]
+    """The words that start the interpreter."""
+    image: str | None = None
+    """The image's id."""
+    tag: str | None = None
+    built: bool = False
+    gpu: GpuFacts | None = None
+    timings: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Groundwork:
+    """Makes it, on the target. Every call raises ConnectError, JobError and Problem."""
+
+    assignment: Assignment
+    gpus: Gpus | None
+    """Those that the job is to get; None for a job without."""
+    required: bool
+    """Whether a job that finds none must not run."""
+    link: Link
+    progress: Progress
+    output: Callable[[str], None]
+    """Hears what the building of an environment prints."""
+    rebuild: bool = False
+    timings: dict[str, float] = field(default_factory=dict)
+
+    def make(self) -> Ground:
+        """All of it."""
+        return self._in_container() if self.assignment.in_container else self._on_machine()
+
+    def _in_container(self) -> Ground:
+        from runner.engine.images import ensure_image
+        from runner.environment.build import ensure_environment, python_of
+
+        assigned, engine = self.assignment, self.link.engine
+        with self._timed("environment"):
+            base = ensure_image(engine, str(assigned.base_image), self.progress)
+            made = ensure_environment(
+                engine,
+                base,
+                assigned.conda,
+                assigned.project,
+                self.progress,
+                self.output,
+                fresh=self.rebuild,
+                may_build=assigned.prepares or self.rebuild,
+            )
+        facts = self._probe_container(made.image) if self.gpus else None
+        return Ground(python_of(made), made.image, made.tag, made.built, facts, self.timings)
+
+    def _probe_container(self, image: str) -> GpuFacts:
+        from runner.engine.helper import run_once
+        from runner.gpu.contract import diagnose
+        from runner.gpu.probe import NoGpuError, probe_container
+
+        link, engine, gpus = self.link, self.link.engine, self.gpus
+        with self._timed("gpu"), self._failure_told():
+            self.progress.begin("gpu", "asking for it in the job's own image")
+            try:
+                facts = probe_container(
+                    lambda command: run_once(engine, image, command, gpus=gpus, timeout=PROBE_SECONDS)
+                )
+            except (NoGpuError, JobError) as error:
+                if isinstance(error, JobError) and error.code != Code.NO_GPU:
+                    raise
+                name = str(self.assignment.base_image)
+                where = link.target.name
+                raise diagnose(
+                    error, shell=link.connection, in_container=True, wanted=gpus, image=name, where=where
+                ) from error
+            self.progress.end("gpu", facts.summary)
+        return facts
+
+    def _on_machine(self) -> Ground:
+        from runner.gpu.contract import diagnose, shortage
+        from runner.gpu.probe import NoGpuError, probe_host
+
+        python = (self._own_python(),)
+        if self.gpus is None:
+            return Ground(python)
+        with self._timed("gpu"), self._failure_told():
+            self.progress.begin("gpu", "asking for it")
+            try:
+                facts = probe_host(self.link.connection, PROBE_SECONDS)
+            except NoGpuError as error:
+                if self.required:
+                    where = self.link.target.name
+                    raise diagnose(
+                        error, shell=self.link.connection, in_container=False, wanted=self.gpus, where=where
+                    ) from error
+                self.progress.end("gpu", "none")
+                return Ground(python, timings=self.timings)
+            if problem := shortage(facts, self.gpus, self.link.target.name):
+                raise problem
+            self.progress.end("gpu", facts.summary)
+            return Ground(python, gpu=facts, timings=self.timings)
+
+    def _own_python(self) -> str:
+        """The interpreter of a target without containers."""
+        if self.link.target.address:
+            return "python3"
+        import shutil
+        import sys
+
+        return shutil.which("python") or shutil.which("python3") or sys.executable
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.timings[phase] = round(time.monotonic() - began, 3)
+
+    @contextmanager
+    def _failure_told(self) -> Iterator[None]:
+        try:
+            yield
+        except JobError as error:
+            self.progress.fail("gpu", error.summary)
+            raise
+
+
+def gpus_of(assignment: Assignment, wanted: Gpus | None) -> Gpus | None:
+    """The GPUs that a job is to get: those that were asked for, or what the target's file says."""
+    if wanted is not None:
+        return wanted
+    return None if assignment.gpu is WantsGpu.NO else Gpus()
+
+
+def is_required(assignment: Assignment, wanted: Gpus | None) -> bool:
+    """Whether a job without a GPU must not run."""
+    return assignment.gpu is WantsGpu.REQUIRED or wanted is not None

@@ -1,0 +1,100 @@
+"""A job that is a process of its own on the target, without a container; somebody there stays with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from far.wire import JSON
+from runner.far import Far
+from runner.jobs.log import FrameReader
+from runner.jobs.order import Gpus, Order
+from runner.jobs.port import Ended, Frame, How, JobError, Position
+from runner.jobs.refusals import translated
+
+# From asking it to end to making it, where nobody says otherwise.
+GRACE_SECONDS = 10.0
+# The far side says something at least every 15 s.
+SILENCE_SECONDS = 60.0
+ANSWER_SECONDS = 90.0
+UNKNOWN_EXIT_CODE = 255
+
+
+def start_process(far: Far, order: Order, *, grace: float = GRACE_SECONDS) -> ProcessJob:
+    """Begin it; returns when it runs. To ask again for the same run, after a broken connection, begins no second."""
+    request = {
+        "run": order.run,
+        "command": list(order.command),
+        "folder": order.folder,
+        "environment": order.environment,
+        "gpus": _gpus(order.gpus),
+        "timeout": order.timeout,
+        "grace": grace,
+    }
+    with translated("the job cannot be begun"):
+        far.ask("job-start", order=request, secrets=order.secrets, seconds=ANSWER_SECONDS)
+    return ProcessJob(far, order.run)
+
+
+class ProcessJob:
+    """One that was begun, by the run's id. Implements `Job`."""
+
+    def __init__(self, far: Far, run: str) -> None:
+        self._far, self._run = far, run
+
+    def frames(self, after: Position) -> Iterator[Frame]:
+        """What it prints from there on, in order, as it prints it."""
+        reader = FrameReader()
+        request = {"run": self._run, "size": after.size}
+        with (
+            translated("the job's log cannot be read"),
+            self._far.call("job-frames", request, idle=SILENCE_SECONDS) as call,
+        ):
+            while True:
+                kind, data = call.receive()
+                if kind == JSON:
+                    return
+                try:
+                    yield from reader.add(data)
+                except ValueError as error:
+                    raise JobError("the job's log on the target is damaged", str(error)) from error
+
+    def ended(self) -> Ended | None:
+        """How it ended; None while it runs."""
+        return ended_of(self.state())
+
+    def state(self) -> dict[str, Any]:
+        """All that the target knows of it."""
+        with translated("the job's state cannot be read"):
+            return self._far.ask("job-state", run=self._run)
+
+    def cancel(self, grace: float) -> None:
+        """Ask it to end, and after so many seconds make it."""
+        with translated("the job cannot be ended"):
+            self._far.ask("job-cancel", run=self._run, grace=grace, seconds=grace + ANSWER_SECONDS)
+
+    def remove(self) -> None:
+        """Forget it on the target, but for its outputs."""
+        with translated("the job cannot be forgotten"):
+            self._far.ask("job-forget", run=self._run, seconds=ANSWER_SECONDS)
+
+
+def ended_of(state: dict[str, Any]) -> Ended | None:
+    """How a job ended, of what the target knows of it, with or without a container; None while it runs."""
+    if "ended" not in state:
+        return None
+    code = state.get("exitCode")
+    try:
+        return Ended(
+            exit_code=UNKNOWN_EXIT_CODE if code is None else int(code),
+            how=How(state.get("how", How.EXITED)),
+            at=datetime.fromtimestamp(state["ended"], UTC),
+            detail=str(state.get("detail", "")),
+        )
+    except (ValueError, TypeError, OverflowError, OSError) as error:
+        raise JobError("the target's answer makes no sense", f"how a job ended: {error}") from error
+
+
+def _gpus(gpus: Gpus | None) -> dict[str, Any] | None:
+    return None if gpus is None else {"count": gpus.count, "ids": list(gpus.ids)}

@@ -1,0 +1,164 @@
+"""The way to a target: one connection for everything, and a new one where it is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from gpuinfra.models.target import Target
+from runner.background import begin
+from runner.connection import Broken, ConnectError, Connection, TimedOut, Unreachable
+from runner.far import Far
+from runner.jobs.port import JobError
+from runner.lean import import_paramiko
+
+if TYPE_CHECKING:
+    from runner.engine.client import Engine
+
+# Below the program's own logger, so that `--verbose` shows it.
+logger = logging.getLogger(f"gpuinfra.{__name__}")
+
+CONNECT_SECONDS = 30.0
+FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.2, 5.0, 1.6
+# What a new connection may mend; a wrong host key or a refused login it does not.
+PASSING = (Broken, Unreachable, TimedOut)
+NO_ENGINE = "no-engine"
+
+T = TypeVar("T")
+
+
+class Link:
+    """A target's connection, what is spoken on it, and both anew after `drop`. For several threads at once."""
+
+    def __init__(self, target: Target, opener: Callable[[], Connection]) -> None:
+        self.target = target
+        self._opener = opener
+        self._lock = threading.RLock()
+        self._connection: Connection | None = None
+        self._far: Far | None = None
+        self._engine: Engine | None = None
+        self._had_engine = False
+
+    @property
+    def connection(self) -> Connection:
+        """The connection, opened where there is none."""
+        with self._lock:
+            if self._connection is not None and not self._connection.is_open:
+                self.drop()
+            if self._connection is None:
+                self._connection = self._opener()
+            return self._connection
+
+    @property
+    def far(self) -> Far:
+        """Calls to the far side."""
+        with self._lock:
+            connection = self.connection
+            if self._far is None:
+                self._far = Far(connection)
+            return self._far
+
+    @property
+    def engine(self) -> Engine:
+        """Its Docker Engine."""
+        from runner.engine.client import open_engine
+
+        with self._lock:
+            connection = self.connection
+            if self._engine is None:
+                # One that answered before, and does not now, may be restarting.
+                self._engine = open_engine(connection, expected=self._had_engine)
+                self._had_engine = True
+            return self._engine
+
+    def warm(self, *, engine: bool) -> None:
+        """Begin, beside everything else, what the first calls would wait for. What fails now fails again then."""
+        begin(self._warm_far, "warm-far")
+        if engine:
+            begin(self._warm_engine, "warm-engine")
+
+    def _warm_far(self) -> None:
+        self.far.prepare()
+
+    def _warm_engine(self) -> None:
+        self.engine.prepare()
+
+    def drop(self) -> None:
+        """Hang up; the next use makes a new connection. To do so twice is no error."""
+        with self._lock:
+            parts = (self._engine, self._far, self._connection)
+            self._engine = self._far = self._connection = None
+        for part in parts:
+            if part is not None:
+                with contextlib.suppress(ConnectError, JobError, OSError):
+                    part.close()
+
+    def lost(self, error: Exception) -> None:
+        """Something broke. The connection is given up if it was that; others may be on a new one by now."""
+        with self._lock:
+            is_gone = self._connection is not None and not self._connection.is_open
+        if is_gone or isinstance(error, TimedOut):
+            self.drop()
+
+    def steadily(self, attempt: Callable[[], T], patience: Patience) -> T:
+        """What an attempt gives that is made again, on a new connection, until the patience is over."""
+        while True:
+            try:
+                return attempt()
+            except (ConnectError, JobError) as error:
+                self.lost(error)
+                patience.wait(error)
+
+
+class Patience:
+    """How long a lost connection is tried anew. It begins with the first loss, and again after each success."""
+
+    def __init__(
+        self, seconds: float, told: Callable[[Exception], None] | None = None, *, engine_too: bool = False
+    ) -> None:
+        """`told` hears of the first loss. An engine that does not answer counts as one where `engine_too` says so: it
+        may be restarting."""
+        self._seconds, self._told, self._engine_too = seconds, told, engine_too
+        self._ends: float | None = None
+        self._pause = FIRST_PAUSE
+
+    def reset(self) -> None:
+        """It works again."""
+        self._ends, self._pause = None, FIRST_PAUSE
+
+    def wait(self, error: Exception) -> None:
+        """Pause before the next try; what no other try mends, or comes too late, is raised."""
+        if not is_passing(error, engine_too=self._engine_too):
+            raise error
+        logger.debug("lost: %s", error)
+        if self._ends is None:
+            self._ends = time.monotonic() + self._seconds
+            if self._told:
+                self._told(error)
+        if time.monotonic() + self._pause >= self._ends:
+            raise error
+        time.sleep(self._pause)
+        self._pause = min(self._pause * GROWTH, LONGEST_PAUSE)
+
+
+def is_passing(error: Exception, *, engine_too: bool) -> bool:
+    """Whether another attempt may do."""
+    if isinstance(error, JobError):
+        return engine_too and error.code == NO_ENGINE
+    return isinstance(error, PASSING)
+
+
+def link_to(target: Target, password: Callable[[], str] | None = None, seconds: float = CONNECT_SECONDS) -> Link:
+    """The way to a target: by SSH, or none at all where jobs run on this computer."""
+    if not target.address:
+        from runner.local import LocalConnection
+
+        return Link(target, LocalConnection)
+    import_paramiko()
+    from runner.ssh import SshConnection
+
+    return Link(target, lambda: SshConnection.open(target, seconds, password))

@@ -1,0 +1,49 @@
+"""What went wrong on the way to a job, or with it, in the words of this program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from runner.connection import ConnectError, HostKeyInvalid, HostKeyMismatch, LoginRefused, Unreachable
+from runner.far import FarError
+from runner.jobs.port import JobError
+
+# The first kind that fits counts.
+CONNECTIONS: tuple[tuple[type[ConnectError], Code, str], ...] = (
+    (HostKeyInvalid, Code.BAD_HOST_KEY, "no valid host key"),
+    (HostKeyMismatch, Code.OTHER_HOST_KEY, "another host key"),
+    (LoginRefused, Code.LOGIN_REFUSED, "login refused"),
+    (Unreachable, Code.NO_ANSWER, "no answer"),
+    (ConnectError, Code.CONNECTION_LOST, "the connection is lost"),
+)
+FAR: dict[str, tuple[Code, str, str]] = {
+    "disk-full": (Code.DISK_FULL, "the target's disk is full", "make room on it: `gpuinfra ssh NAME -- df -h`"),
+    "no-python": (Code.NO_PYTHON, "no Python on the target", "install it there: `sudo apt-get install python3`"),
+    "no-program": (Code.JOB_FAILED, "the job's program is not there", "look at `pythonLocation` in the target's file"),
+    "no-permission": (Code.UPLOAD_FAILED, "not allowed on the target", "look at the owner of `~/.gpuinfra` there"),
+}
+
+
+@contextmanager
+def explained(target: str) -> Iterator[None]:
+    """Whatever is raised in here about a target leaves as a Problem."""
+    try:
+        yield
+    except (ConnectError, FarError, JobError) as error:
+        raise problem_of(error, target) from error
+
+
+def problem_of(error: ConnectError | FarError | JobError, target: str) -> Problem:
+    """One error, with what to do."""
+    if isinstance(error, JobError):
+        return Problem(Diagnostic(Code(error.code), error.summary, note=error.note or None, help=error.help))
+    if isinstance(error, FarError):
+        usual = (Code.UPLOAD_FAILED, "the target refused", "run it again with `--verbose`")
+        code, summary, help_line = FAR.get(error.code, usual)
+        return Problem(Diagnostic(code, summary, note=f"`{target}`: {error}", help=help_line.replace("NAME", target)))
+    code, summary = next((code, words) for kind, code, words in CONNECTIONS if isinstance(error, kind))
+    help_line = error.help or f"`gpuinfra targets` shows whether `{target}` answers"
+    exit_code = Exit.LOST if code is Code.CONNECTION_LOST else Exit.FAILED
+    return Problem(Diagnostic(code, summary, note=f"`{target}`: {error}", help=help_line), exit_code=exit_code)

@@ -1,0 +1,216 @@
+"""A job on its way: the project, its environment and its GPU, all at once; then the job itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.models.run import JobRef, RunState
+from runner.assignment import Assignment
+from runner.background import begin
+from runner.connection import ConnectError
+from runner.far import FarError
+from runner.ground import Ground, Groundwork, gpus_of, is_required
+from runner.jobs.order import Order
+from runner.link import Link, Patience
+from runner.progress import Progress
+from runner.record import Record
+from runner.script import outside
+from runner.wishes import Wishes, parse_size, too_large
+
+if TYPE_CHECKING:
+    from runner.upload import Tree, Uploaded
+
+PROJECT, SHARE = "/project", "/share"
+SHARE_VARIABLE = "AZUREML_NATIVE_SHARE_DIRECTORY"
+RUN_VARIABLE = "GPUINFRA_RUN_ID"
+# A connection that breaks before the job has begun is tried anew for so long, and what was sent is not sent again.
+RESUME_SECONDS = 120.0
+KEEP_SECONDS = 60.0
+GRACE_SECONDS = 10.0
+MOST_SCRUBS = 1
+
+
+@dataclass
+class Submission:
+    """One job, up to the moment at which it runs."""
+
+    assignment: Assignment
+    wishes: Wishes
+    link: Link
+    record: Record
+    project: str
+    """The project's key on targets."""
+    progress: Progress
+    output: Callable[[str], None]
+    """Hears what the building of an environment prints."""
+
+    def start(self) -> None:
+        """Send everything, and begin the job. From then on the target owns it."""
+        ground = begin(self._make_ground, "ground")
+        try:
+            uploaded = self._upload(ground.result)
+            order = self._order(uploaded, self._awaited(ground))
+            self._begin(order)
+        except BaseException:
+            # What still goes on beside has nothing to go on for.
+            self.link.drop()
+            raise
+
+    def _make_ground(self) -> Ground:
+        assigned, wanted = self.assignment, self.wishes.gpus
+        work = Groundwork(
+            assigned,
+            gpus_of(assigned, wanted),
+            is_required(assigned, wanted),
+            self.link,
+            self.progress,
+            self.output,
+            rebuild=self.wishes.rebuild,
+        )
+        try:
+            made = self.link.steadily(work.make, Patience(RESUME_SECONDS))
+        finally:
+            for phase, seconds in work.timings.items():
+                self.record.note_time(phase, seconds)
+        gpu = made.gpu
+        self.record.change(
+            image_digest=made.image,
+            gpu=gpu.as_json() if gpu else None,
+            simulated=self.record.run.simulated or (gpu is not None and gpu.simulated),
+        )
+        return made
+
+    def _awaited(self, ground: Future[Ground]) -> Ground:
+        """Building an environment can take long; the target is told that what was sent is still wanted."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return ground.result(KEEP_SECONDS)
+            with contextlib.suppress(ConnectError, FarError):
+                self.link.far.ask("run-keep", run=self.record.run.id)
+
+    # The project
+
+    def _upload(self, ground: Callable[[], Ground]) -> Uploaded:
+        from runner.upload import read_tree, upload
+
+        with self.record.phase("upload"):
+            tree = read_tree(self.assignment.project, self.record.folder.parent.parent, self.progress)
+            self._check_script(tree)
+            for skipped in tree.skipped:
+                self.record.warn(f"`{skipped.path}` was not sent: {skipped.reason}")
+            scrubs = 0
+            while True:
+                try:
+                    return self.link.steadily(
+                        lambda: upload(
+                            self.link.far,
+                            tree,
+                            project=self.project,
+                            run=self.record.run.id,
+                            outputs="mount" if self.assignment.in_container else "link",
+                            progress=self.progress,
+                        ),
+                        Patience(RESUME_SECONDS, self._told_of_loss),
+                    )
+                except FarError as error:
+                    scrubs += 1
+                    if error.code != "foreign-files" or not self.assignment.in_container or scrubs > MOST_SCRUBS:
+                        raise
+                    self._scrub(str(ground().image), str(error))
+
+    def _check_script(self, tree: Tree) -> None:
+        script = self.wishes.script
+        if not tree.includes(script):
+            raise outside(script, "an ignore file, or a link that leads out of the project, keeps it from being sent")
+
+    def _scrub(self, image: str, folder: str) -> None:
+        """Files of an earlier job that its container's root owns become the user's own, who can then remove them."""
+        from runner.engine.helper import scrub
+
+        who = self.link.far.ask("hello")
+        scrub(self.link.engine, image, folder, int(who["user"]), int(who["group"]))
+
+    def _told_of_loss(self, error: Exception) -> None:
+        self.progress.note(f"{error}; trying again")
+
+    # The job
+
+    def _order(self, uploaded: Uploaded, ground: Ground) -> Order:
+        assigned, wishes = self.assignment, self.wishes
+        command = assigned.command(wishes.script, wishes.words, ground.python)
+        environment = {
+            "PYTHONUNBUFFERED": "1",  # what a job prints is seen when it prints it
+            RUN_VARIABLE: self.record.run.id,
+            **assigned.environment,
+            **wishes.environment,
+        }
+        mounts: tuple[tuple[str, str], ...] = ()
+        if assigned.share:
+            share = str(self.link.far.ask("folder", path=assigned.share)["path"])
+            environment[SHARE_VARIABLE] = f"{SHARE if assigned.in_container else share}/"
+            mounts = ((share, SHARE),)
+        if reason := too_large({**environment, **wishes.secrets}, command):
+            raise Problem(
+                Diagnostic(
+                    Code.ENVIRONMENT_TOO_LARGE,
+                    "too much for a program to begin with",
+                    note=reason,
+                    help="put it into a file of the project, and read that in the script",
+                )
+            )
+        return Order(
+            run=self.record.run.id,
+            command=command,
+            folder=PROJECT if assigned.in_container else uploaded.tree,
+            environment=environment,
+            secrets=wishes.secrets,
+            gpus=gpus_of(assigned, wishes.gpus) if ground.gpu else None,
+            memory=wishes.memory,
+            shm_size=wishes.shm_size or (parse_size(assigned.shm_size) if assigned.shm_size else None),
+            timeout=wishes.timeout,
+            image=ground.image,
+            mounts=((uploaded.tree, PROJECT), (uploaded.outputs, f"{PROJECT}/outputs"), *mounts)
+            if assigned.in_container
+            else (),
+            labels={"gpuinfra.run": self.record.run.id, "gpuinfra.project": self.project},
+        )
+
+    def _begin(self, order: Order) -> None:
+        names = tuple(sorted({*order.environment, *order.secrets}))
+        kind = "container" if self.assignment.in_container else "process"
+        # Before it is begun: whoever is killed now must be able to find it again.
+        self.record.change(command=order.command, environment=names, job=JobRef(kind, job_id(order.run, kind)))
+        with self.record.phase("start"):
+            self.link.steadily(lambda: self._start_once(order), Patience(RESUME_SECONDS, self._told_of_loss))
+        self.record.change(state=RunState.RUNNING, started=datetime.now(UTC))
+
+    def _start_once(self, order: Order) -> None:
+        """Twice is once: a job that was begun before the connection broke is found by its name."""
+        if self.assignment.in_container:
+            from runner.jobs.container import start_container
+            from runner.watch import start_watch
+
+            job = start_container(self.link.engine, order)
+            start_watch(
+                self.link.far,
+                order.run,
+                job.id,
+                timeout=order.timeout,
+                grace=GRACE_SECONDS,
+                gpu=order.gpus is not None,
+            )
+        else:
+            from runner.jobs.process import start_process
+
+            start_process(self.link.far, order)
+
+
+def job_id(run: str, kind: str) -> str:
+    """By what a job is found on its target: a container's name, or the run itself."""
+    return f"gpuinfra-{run}" if kind == "container" else run

@@ -1,0 +1,57 @@
+"""Keeping watch on a job in a container, from the target itself: it is timed out and measured whoever is connected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuinfra.models.run import GpuUsage
+from runner.far import Far
+from runner.jobs.port import JobError
+from runner.jobs.refusals import translated
+
+ANSWER_SECONDS = 90.0
+
+
+def start_watch(
+    far: Far, run: str, container: str, *, timeout: float | None, grace: float = 10.0, gpu: bool = False
+) -> None:
+    """Have somebody on the target stay with it until it ends. One who does so already, or a job that is over, is left
+    as it is; where the last one was lost, as by a restart of the machine, another takes over."""
+    with translated("the target cannot keep watch on the job"):
+        far.ask("watch", run=run, container=container, timeout=timeout, grace=grace, gpu=gpu, seconds=ANSWER_SECONDS)
+
+
+def read_state(far: Far, run: str) -> dict[str, Any]:
+    """What the target knows of a run's job; `alive` is whether somebody stays with it. JobError where there is none."""
+    with translated("the job's state cannot be read"):
+        return far.ask("job-state", run=run)
+
+
+def read_usage(far: Far, run: str) -> GpuUsage | None:
+    """How its GPUs were used; None where nobody has seen them."""
+    with translated("the samples of the GPU cannot be read"):
+        found = far.ask("usage", run=run)
+    try:
+        usage = GpuUsage(
+            samples=int(found["samples"]),
+            seconds=float(found["seconds"]),
+            peak_utilization=int(found["peakUtilization"]),
+            mean_utilization=float(found["meanUtilization"]),
+            peak_memory_mib=int(found["peakMemoryMib"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise JobError("the target's answer makes no sense", f"samples of the GPU: {error}") from error
+    return usage if usage.samples else None
+
+
+def keep_run(far: Far, run: str) -> None:
+    """Say that a run whose job has not begun yet is still wanted: an environment may take longer to make than a run is
+    waited for."""
+    with translated("the target cannot be told that the run goes on"):
+        far.ask("run-keep", run=run)
+
+
+def forget_run(far: Far, run: str) -> None:
+    """Remove everything of a run from the target, its outputs too: for when they are here. Absent is done."""
+    with translated("the run cannot be removed from the target"):
+        far.ask("run-forget", run=run, seconds=ANSWER_SECONDS)

@@ -1,0 +1,360 @@
+"""Jobs in containers of a real engine, on this computer and over a real OpenSSH server."""
+
+import contextlib
+import hashlib
+import itertools
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.connection import Broken, ConnectError
+from runner.engine.body import body_of
+from runner.engine.client import Engine, open_engine
+from runner.engine.logs import advanced
+from runner.jobs import container
+from runner.jobs.container import ContainerJob, start_container
+from runner.jobs.order import Gpus, Order
+from runner.jobs.port import STDERR, STDOUT, Frame, How, Job, JobError, Position
+from runner.local import LocalConnection
+from tests.integration.runner.conftest import eventually
+from tests.lab import BUSYBOX, PYTHON, Lab
+
+LOCAL, REMOTE = "on this computer", "over ssh"
+
+
+@pytest.fixture(params=[LOCAL, REMOTE])
+def engine(request: pytest.FixtureRequest, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """The lab's engine, reached in both ways."""
+    monkeypatch.setenv("DOCKER_HOST", lab.engine.address)
+    with contextlib.ExitStack() as stack:
+        there = stack.enter_context(lab.connected()) if request.param == REMOTE else LocalConnection()
+        yield stack.enter_context(contextlib.closing(open_engine(there, 20)))
+    lab.engine.clear()
+
+
+@pytest.fixture
+def mortal(lab: Lab) -> Iterator[Lab]:
+    """The lab, whose engine is alive again afterwards."""
+    yield lab
+    if lab.engine.pid is None:
+        lab.engine.start()
+    lab.engine.clear()
+
+
+@pytest.fixture
+def remote(lab: Lab) -> Iterator[Engine]:
+    """The lab's engine over SSH."""
+    with lab.connected() as connection, contextlib.closing(open_engine(connection, 20)) as engine:
+        yield engine
+    lab.engine.clear()
+
+
+def order(*command: str, **more: Any) -> Order:
+    return Order(**{"run": uuid.uuid4().hex, "command": command, "folder": "/", "image": BUSYBOX, **more})
+
+
+def shell(script: str, **more: Any) -> Order:
+    return order("sh", "-c", script, **more)
+
+
+def printed(frames: list[Frame], stream: int = STDOUT) -> bytes:
+    return b"".join(frame.data for frame in frames if frame.stream == stream)
+
+
+def followed(job: Job) -> list[Frame]:
+    return list(job.frames(Position()))
+
+
+def test_a_job_is_run_to_its_end_with_all_that_was_ordered(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("seen")
+    job: Job = start_container(
+        engine,
+        shell(
+            'pwd; cat in; echo "$A-$B-$NVIDIA_VISIBLE_DEVICES"; echo wrong >&2; echo out > made; exit 7',
+            folder="/project",
+            environment={"A": "a b"},
+            secrets={"B": "hunter2"},
+            mounts=((str(tmp_path), "/project"),),
+            labels={"gpuinfra.project": "p"},
+        ),
+    )
+    frames = followed(job)
+    assert printed(frames) == b"/project\nseena b-hunter2-void\n"
+    assert printed(frames, STDERR) == b"wrong\n"
+    assert (tmp_path / "made").read_text() == "out\n"
+    ended = job.ended()
+    assert ended is not None
+    assert (ended.exit_code, ended.how) == (7, How.EXITED)
+    job.remove()
+    job.remove()
+
+
+def test_a_job_that_does_nothing_has_nothing_to_tell(engine: Engine) -> None:
+    engine.prepare()
+    job = start_container(engine, order("true"))
+    assert followed(job) == []
+    ended = job.ended()
+    assert ended is not None
+    assert ended.exit_code == 0
+
+
+def test_an_images_own_entrypoint_does_not_swallow_the_command(remote: Engine, lab: Lab) -> None:
+    from tests.images import busybox_archive
+
+    lab.engine.add_image("greeting:test", busybox_archive(), 'ENTRYPOINT ["echo", "swallowed"]', "ENV KEPT=yes")
+    job = start_container(remote, shell("echo $KEPT", image="greeting:test"))
+    assert printed(followed(job)) == b"yes\n"
+
+
+def test_long_lines_and_any_bytes_come_as_they_are(engine: Engine, tmp_path: Path) -> None:
+    content = os.urandom(300_000) + b"x" * 10_000_000 + b"\n" + bytes(range(256))
+    (tmp_path / "data").write_bytes(content)
+    job = start_container(engine, order("cat", "/in/data", mounts=((str(tmp_path), "/in"),)))
+    frames = followed(job)
+    assert hashlib.sha256(printed(frames)).digest() == hashlib.sha256(content).digest()
+    # And from the middle of the line on, which has one time for all of its parts.
+    half = len(frames) - 100
+    place = Position()
+    for frame in frames[:half]:
+        place = advanced(place, frame)
+    assert place.count > 100
+    assert list(job.frames(place)) == frames[half:]
+
+
+def test_no_line_is_lost_or_doubled_when_the_connection_is_lost_three_times(lab: Lab) -> None:
+    count, cuts = 100_000, 3
+    script = (
+        "import sys, time\n"
+        f"for i in range(1, {count} + 1):\n"
+        "    print('line', i, 'x' * 80, flush=True)\n"
+        "    if i % 10 == 0: print(i, file=sys.stderr, flush=True)\n"
+        "    if i % 1000 == 0: time.sleep(0.02)\n"
+        "sys.exit(3)"
+    )
+    wanted = order("python3", "-c", script, image=PYTHON)
+    got: list[Frame] = []
+    place, tries, identity = Position(), 0, ""
+    while True:
+        tries += 1
+        with lab.connected() as connection, contextlib.closing(open_engine(connection, 20)) as engine:
+            job = ContainerJob(engine, identity) if identity else start_container(engine, wanted)
+            identity = job.id
+            try:
+                for number, frame in enumerate(job.frames(place)):
+                    got.append(frame)
+                    place = advanced(place, frame)
+                    if number == 1000 and tries <= cuts:
+                        lab.server.cut()  # what was on its way still comes
+            except ConnectError:
+                continue
+            ended = job.ended()
+            job.remove()
+            break
+    assert tries == cuts + 1
+    assert printed(got) == b"".join(b"line %d %s\n" % (number, b"x" * 80) for number in range(1, count + 1))
+    assert printed(got, STDERR) == b"".join(b"%d\n" % number for number in range(10, count + 1, 10))
+    assert all(before.time <= after.time for before, after in itertools.pairwise(got))
+    assert ended is not None
+    assert ended.exit_code == 3
+
+
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_an_engine_that_is_started_anew_tells_all_that_was_printed_before(
+    mortal: Lab, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", mortal.engine.address)
+    with contextlib.closing(open_engine(LocalConnection(), 20)) as engine, mortal.connected() as connection:
+        over_ssh = open_engine(connection, 20, expected=True)
+        over_ssh.prepare()
+        job = start_container(engine, shell("i=0; while true; do i=$((i+1)); echo $i; sleep 0.02; done"))
+        got: list[Frame] = []
+
+        def read() -> None:
+            for frame in job.frames(Position()):
+                got.append(frame)
+                if len(got) == 10:
+                    getattr(mortal.engine, way)()
+
+        with pytest.raises(ConnectError):
+            read()
+        with pytest.raises(ConnectError):
+            job.ended()
+        with pytest.raises(ConnectError):
+            ContainerJob(over_ssh, job.id).ended()
+        mortal.engine.start()
+        place = Position()
+        for frame in got:
+            place = advanced(place, frame)
+        # The ways that were open before are dead, and nobody has to know.
+        got += ContainerJob(over_ssh, job.id).frames(place)
+        numbers = [int(frame.data) for frame in got]
+        assert numbers == list(range(1, len(numbers) + 1))
+        ended = job.ended()
+        assert ended is not None
+        assert ended.how is How.ENGINE_STOPPED
+        over_ssh.close()
+        job.remove()
+
+
+def test_a_job_that_was_killed_by_somebody_else_is_no_fault_of_the_engine(remote: Engine, lab: Lab) -> None:
+    job = start_container(remote, order("sleep", "60"))
+    lab.engine.docker("kill", job.id)
+    assert followed(job) == []
+    ended = job.ended()
+    assert ended is not None
+    assert (ended.exit_code, ended.how) == (137, How.EXITED)
+
+
+def test_a_silent_job_is_waited_for(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "SILENCE_SECONDS", 0.3)
+    job = start_container(engine, shell("echo one; sleep 1; echo two"))
+    assert printed(followed(job)) == b"one\ntwo\n"
+
+
+def test_a_job_that_was_begun_already_is_not_begun_again(engine: Engine, tmp_path: Path) -> None:
+    again = shell("echo begun >> /out/file; sleep 60", mounts=((str(tmp_path), "/out"),))
+    first, second = start_container(engine, again), start_container(engine, again)
+    assert first.id == second.id
+    assert eventually((tmp_path / "file").exists)
+    assert first.ended() is None
+    first.cancel(0)
+    assert start_container(engine, again).ended() is not None
+    assert (tmp_path / "file").read_text() == "begun\n"
+
+
+def test_a_container_that_was_made_and_not_started_is_started(remote: Engine) -> None:
+    wanted = shell("echo begun")
+    made = container._create(remote, wanted, body_of(wanted))
+    assert made is not None
+    ended = made.ended()
+    assert ended is not None
+    assert ended.how is How.LOST
+    job = start_container(remote, wanted)
+    assert job.id == made.id
+    assert printed(followed(job)) == b"begun\n"
+
+
+def test_another_ones_container_is_not_taken_for_the_jobs(remote: Engine, lab: Lab) -> None:
+    wanted = order("true")
+    lab.engine.docker("create", "--name", f"gpuinfra-{wanted.run}", BUSYBOX, "true")
+    with pytest.raises(JobError, match="name is taken"):
+        start_container(remote, wanted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"image": "nobody/has:this"}, "no-image", "nobody/has:this"),
+        ({"mounts": (("/no/such/folder", "/in"),)}, "job-failed", "/no/such/folder"),
+        ({"gpus": Gpus(ids=("9",))}, "no-gpu", "starting the container"),
+        ({"memory": 1}, "job-failed", "memory"),
+    ],
+)
+def test_what_cannot_begin_says_why_and_leaves_nothing(
+    engine: Engine, lab: Lab, changes: dict[str, Any], code: str, words: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        start_container(engine, order("true", **changes))
+    assert caught.value.code == code
+    assert words.casefold() in str(caught.value).casefold()
+    assert lab.engine.docker("ps", "-aq").stdout == ""
+    assert not Path("/no").exists()
+
+
+def test_a_job_that_may_have_gpus_sees_them(engine: Engine) -> None:
+    job = start_container(engine, order("nvidia-smi", "-L", gpus=Gpus(count=1)))
+    assert b"simulated" in printed(followed(job)).lower()
+
+
+def test_a_job_that_is_cancelled_ends(engine: Engine) -> None:
+    job = start_container(engine, order("sleep", "60"))
+    began = time.monotonic()
+    job.cancel(20)
+    assert time.monotonic() - began < 10
+    ended = job.ended()
+    assert ended is not None
+    assert ended.exit_code == 143
+    job.cancel(20)
+    job.remove()
+    job.cancel(20)
+
+
+def test_a_job_that_does_not_want_to_end_is_made_to(remote: Engine) -> None:
+    job = start_container(remote, shell("trap '' TERM; echo deaf; while true; do sleep 0.1; done"))
+    assert next(job.frames(Position())).data == b"deaf\n"
+    job.cancel(1)
+    ended = job.ended()
+    assert ended is not None
+    assert ended.exit_code == 137
+
+
+def test_a_job_that_wants_too_much_memory_is_told_so(remote: Engine) -> None:
+    job = start_container(remote, order("busybox", "tail", "/dev/zero", memory=16 << 20))
+    followed(job)
+    ended = job.ended()
+    assert ended is not None
+    assert (ended.exit_code, ended.how) == (137, How.OUT_OF_MEMORY)
+
+
+def test_a_container_that_is_gone_is_lost(engine: Engine) -> None:
+    job = start_container(engine, order("sleep", "60"))
+    job.remove()
+    ended = job.ended()
+    assert ended is not None
+    assert ended.how is How.LOST
+    with pytest.raises(JobError, match="No such container"):
+        followed(job)
+
+
+def test_a_secret_is_in_no_list_of_processes_and_gone_with_the_container(remote: Engine, lab: Lab) -> None:
+    secret = uuid.uuid4().hex
+    job = start_container(remote, shell("echo $TOKEN | busybox wc -c; sleep 60", secrets={"TOKEN": secret}))
+    assert next(job.frames(Position())).data.strip() == b"33"
+    assert not [line for line in _command_lines() if secret in line]
+    job.remove()
+    holding = [
+        file
+        for file in (lab.engine.folder / "data" / "containers").rglob("*")
+        if file.is_file() and secret.encode() in file.read_bytes()
+    ]
+    assert not holding
+
+
+def test_a_connection_that_is_lost_while_a_job_is_silent_is_told(lab: Lab) -> None:
+    with lab.connected() as connection, contextlib.closing(open_engine(connection, 20)) as engine:
+        job = start_container(engine, shell("echo one; sleep 60"))
+        frames = job.frames(Position())
+        assert next(frames).data == b"one\n"
+        lab.server.cut()
+        with pytest.raises(Broken):
+            next(frames)
+        with pytest.raises(ConnectError):
+            job.ended()
+    lab.engine.clear()
+
+
+def test_the_log_can_be_read_while_other_things_are_asked(remote: Engine) -> None:
+    job = start_container(remote, shell("i=0; while [ $i -lt 20 ]; do i=$((i+1)); echo $i; sleep 0.05; done"))
+    got: list[Frame] = []
+    reader = threading.Thread(target=lambda: got.extend(job.frames(Position())))
+    reader.start()
+    asked = 0
+    while job.ended() is None:
+        asked += 1
+    reader.join(20)
+    assert asked > 3
+    assert len(got) == 20
+
+
+def _command_lines() -> list[str]:
+    lines = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has just ended
+            lines.append(file.read_text("utf-8", "replace"))
+    return lines

@@ -1,0 +1,211 @@
+"""Ways to an engine: over a real OpenSSH server, by a real socket, and where there is none."""
+
+import contextlib
+import json
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from runner.connection import ConnectError, TimedOut, Unreachable
+from runner.engine.client import Engine, open_engine
+from runner.jobs.port import JobError
+from runner.local import LocalConnection
+from runner.ssh import SshConnection
+from tests.integration.runner.conftest import SshServer, eventually
+from tests.lab import Lab
+from tests.real import program
+
+
+@contextlib.contextmanager
+def reached(server: SshServer, timeout: float = 20, *, expected: bool = False) -> Iterator[Engine]:
+    connection = SshConnection.open(server.target, 20)
+    with (
+        contextlib.closing(connection),
+        contextlib.closing(open_engine(connection, timeout, expected=expected)) as made,
+    ):
+        yield made
+
+
+@contextlib.contextmanager
+def local(timeout: float = 20) -> Iterator[Engine]:
+    with contextlib.closing(open_engine(LocalConnection(), timeout)) as engine:
+        yield engine
+
+
+def write_program(folder: Path, script: str) -> Path:
+    """A program called `docker`; the folder to find it in."""
+    folder.mkdir()
+    file = folder / "docker"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+def ways(address: str) -> int:
+    """How many `docker system dial-stdio` run for an engine."""
+    count = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if b"dial-stdio" in (folder / "cmdline").read_bytes():
+                count += address.encode() in (folder / "environ").read_bytes()
+    return count
+
+
+def test_calls_share_ways_which_end_with_the_engine(lab: Lab) -> None:
+    with lab.connected() as connection:
+        engine = open_engine(connection, 20)
+        engine.prepare()
+        assert ways(lab.engine.address) == 2
+        for _ in range(5):
+            assert engine.api.info()["Name"]
+        assert ways(lab.engine.address) == 2
+        assert engine.api.version()["ApiVersion"] == engine.api.api_version
+        engine.close()
+        engine.close()
+        assert eventually(lambda: ways(lab.engine.address) == 0)
+        # One that is closed can be asked again: it opens a way anew.
+        assert connection.run(["true"], timeout=20).exit_code == 0
+
+
+def test_an_engine_is_as_useful_without_preparation(lab: Lab) -> None:
+    with reached(lab.server) as engine:
+        assert engine.api.info()["Name"]
+        assert ways(lab.engine.address) == 1
+
+
+def test_a_connection_that_is_lost_is_told(lab: Lab) -> None:
+    with reached(lab.server) as engine:
+        engine.prepare()
+        lab.server.cut()
+        with pytest.raises(ConnectError), engine.translated("asking"):
+            engine.api.info()
+
+
+def test_what_a_users_shell_prints_first_is_left_behind(lab: Lab, server: SshServer, tmp_path: Path) -> None:
+    real = program("docker", "docker.io")
+    folder = write_program(tmp_path / "bin", f'echo "Welcome to lab HTTP"; exec {real} "$@"')
+    server.settings["SetEnv"] = f"PATH={folder}:/usr/bin:/bin DOCKER_HOST={lab.engine.address}"
+    server.start()
+    with reached(server) as engine:
+        assert engine.api.info()["Name"]
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "help_part"),
+    [
+        (None, "no `docker` program", "install"),
+        ("echo 'dial unix: connect: permission denied' >&2; exit 1", "permission denied", "usermod"),
+        ("echo surprise; exit 3", "surprise", "docker version"),
+    ],
+)
+def test_a_machine_without_an_engine_says_what_to_do(
+    server: SshServer, tmp_path: Path, script: str | None, words: str, help_part: str
+) -> None:
+    path = f"{write_program(tmp_path / 'bin', script)}:/usr/bin:/bin" if script else str(tmp_path)
+    server.settings["SetEnv"] = f"PATH={path}"
+    server.start()
+    with reached(server) as engine, pytest.raises(JobError) as caught:
+        engine.prepare()
+    assert caught.value.code == "no-engine"
+    assert words in str(caught.value)
+    assert help_part in str(caught.value.help)
+
+
+def test_an_engine_that_is_down_is_missing_or_on_its_way_back(server: SshServer, tmp_path: Path) -> None:
+    server.settings["SetEnv"] = f"DOCKER_HOST=unix://{tmp_path}/nobody.sock"
+    server.start()
+    with reached(server) as engine, pytest.raises(JobError, match="no Docker Engine") as caught:
+        _ = engine.api
+    assert "systemctl" in str(caught.value.help)
+    with reached(server, expected=True) as engine, pytest.raises(Unreachable):
+        _ = engine.api
+
+
+def test_an_engine_that_hangs_is_given_up(server: SshServer, tmp_path: Path) -> None:
+    server.settings["SetEnv"] = f"PATH={write_program(tmp_path / 'bin', 'exec /bin/sleep 5')}"
+    server.start()
+    began = time.monotonic()
+    with reached(server, timeout=1) as engine, pytest.raises(TimedOut):
+        engine.prepare()
+    assert time.monotonic() - began < 4
+
+
+def test_this_computers_engine_is_that_of_docker_host(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", lab.engine.address)
+    with local() as engine:
+        engine.prepare()
+        assert engine.api.info()["Name"]
+        assert engine.where == "this computer"
+
+
+def test_this_computers_engine_is_that_of_the_current_context(
+    lab: Lab, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    meta = home / ".docker" / "contexts" / "meta" / sha256(b"lab").hexdigest()
+    meta.mkdir(parents=True)
+    endpoint = {"Host": lab.engine.address, "SkipTLSVerify": False}
+    (meta / "meta.json").write_text(json.dumps({"Name": "lab", "Metadata": {}, "Endpoints": {"docker": endpoint}}))
+    settings = home / ".docker" / "config.json"
+    settings.write_text(json.dumps({"currentContext": "lab"}))
+    with local() as engine:
+        assert engine.api.info()["Name"]
+    settings.write_text("{}")
+    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
+    with local() as engine:
+        assert engine.api.info()["Name"]
+    monkeypatch.setenv("DOCKER_CONTEXT", "nowhere")
+    with local() as engine, pytest.raises(JobError, match="nowhere") as caught:
+        _ = engine.api
+    assert caught.value.code == "no-engine"
+
+
+def test_an_engine_behind_dockers_own_ssh_is_a_target_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "ssh://somebody@203.0.113.7")
+    with local() as engine, pytest.raises(JobError, match=r"ssh://somebody@203\.0\.113\.7") as caught:
+        engine.prepare()
+    assert "gpuinfra attach" in str(caught.value.help)
+
+
+def test_no_engine_on_this_computer_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = tmp_path / "docker.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{address}")
+    with local() as engine, pytest.raises(JobError) as caught:
+        _ = engine.api
+    assert caught.value.code == "no-engine"
+    assert "systemctl" in str(caught.value.help)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(address))
+        with local() as engine, pytest.raises(JobError, match="no Docker Engine"):
+            _ = engine.api
+        listener.listen()
+        with local(timeout=0.3) as engine, pytest.raises(TimedOut):
+            _ = engine.api
+
+
+@pytest.mark.parametrize("content", ["[]", '{"auths": 7}', '{"auths": {"x": {"auth": "!"}}}', '{"proxies": 7}'])
+def test_settings_of_docker_that_are_broken_are_named(
+    lab: Lab, home: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", lab.engine.address)
+    (home / ".docker").mkdir()
+    (home / ".docker" / "config.json").write_text(content)
+    with local() as engine, pytest.raises(JobError, match="settings of Docker") as caught:
+        engine.prepare()
+    assert "config.json" in str(caught.value.help)
+
+
+def test_the_environment_of_this_computer_is_not_the_engines(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    (home / ".netrc").write_text("default login somebody password hunter2\n")
+    (home / ".netrc").chmod(0o600)
+    with reached(lab.server) as engine:
+        assert engine.api.info()["Name"]

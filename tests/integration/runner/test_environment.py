@@ -1,0 +1,351 @@
+"""Environments on a real engine, reached by a real SSH server. No index of packages is reachable: wheels are the test's
+own, and `conda` and `micromamba` are stand-ins that write down how they were called."""
+
+import io
+import json
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuinfra.diagnostics import Code
+from gpuinfra.workbench.conda import Conda, read_conda
+from gpuinfra.workbench.project import read_file
+from runner.connection import ConnectError, Connection
+from runner.engine.client import Engine, open_engine
+from runner.environment.build import Environment, ensure_environment, python_of
+from runner.environment.recipe import BUILDING_LABEL, LABEL, PYTHON
+from runner.jobs.port import JobError
+from runner.local import LocalConnection
+from tests.lab import BUSYBOX, Lab
+from tests.lab import PYTHON as PYTHON_IMAGE
+from tests.sshd import eventually
+
+FILE = "aml_config/conda_dependencies.yml"
+WHEEL = "wheels/greeting-1.0-py3-none-any.whl"
+SECRET = "hunter2-is-secret"
+# It stands for conda: it makes an environment out of the image's own Python, and keeps what it was told.
+STAND_IN = """#!/bin/sh
+echo "$0 is a stand-in: $*"
+while [ $# -gt 0 ]; do
+    case $1 in
+    --prefix) prefix=$2 ;;
+    --file) file=$2 ;;
+    esac
+    shift
+done
+python -m venv --without-pip --system-site-packages "$prefix"
+mkdir -p "$prefix/conda-meta"
+cp "$file" "$prefix/conda-meta/history"
+"""
+
+
+class Heard:
+    """Progress and output, kept."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, str]] = []
+        self.lines: list[str] = []
+
+    def begin(self, step: str, doing: str) -> None:
+        self.steps.append(("begin", doing))
+
+    def amount(self, step: str, done: int, total: int | None) -> None:
+        self.steps.append(("amount", str(done)))
+
+    def end(self, step: str, outcome: str) -> None:
+        self.steps.append(("end", outcome))
+
+    def fail(self, step: str, reason: str) -> None:
+        self.steps.append(("fail", reason))
+
+    def note(self, text: str) -> None:
+        self.steps.append(("note", text))
+
+
+@pytest.fixture
+def engine(lab: Lab) -> Iterator[Engine]:
+    with lab.connected() as connection:
+        engine = open_engine(connection)
+        yield engine
+        engine.close()
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "wheels").mkdir(parents=True)
+    (folder / "aml_config").mkdir()
+    write_wheel(folder / WHEEL)
+    return folder
+
+
+def write_wheel(file: Path, says: str = "hello") -> None:
+    name, version = file.name.split("-")[:2]
+    with zipfile.ZipFile(file, "w") as wheel:
+        folder = f"{name}-{version}.dist-info"
+        wheel.writestr(f"{name}.py", f"print({says!r})\n")
+        wheel.writestr(f"{folder}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(f"{folder}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{folder}/RECORD", "")
+
+
+def conda_of(project: Path, text: str) -> Conda:
+    (project / FILE).write_text(text)
+    conda, diagnostics = read_conda(FILE, read_file(project / FILE))
+    assert diagnostics == []
+    return conda
+
+
+def made(engine: Engine, project: Path, text: str, heard: Heard, base: str = PYTHON_IMAGE, **more: bool) -> Environment:
+    return ensure_environment(engine, base, conda_of(project, text), project, heard, heard.lines.append, **more)
+
+
+def said_in(lab: Lab, environment: Environment, *words: str) -> str:
+    return lab.engine.docker("run", "--rm", "--network", "none", environment.image, *words).stdout.strip()
+
+
+def with_wheel(path: str = WHEEL) -> str:
+    return f"dependencies:\n  - python=3.11\n  - pip:\n    - --no-index\n    - {path}\n"
+
+
+def stand_in_image(lab: Lab, name: str, path: str, script: str, *settings: str) -> str:
+    """The Python image with a program more."""
+    lines = [f"FROM {PYTHON_IMAGE}", f"COPY program {path}", f"RUN chmod 755 {path}", *settings]
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        for file, text in (("Dockerfile", "\n".join(lines)), ("program", script)):
+            entry = tarfile.TarInfo(file)
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    context.seek(0)
+    with lab.api() as api:
+        said = list(api.build(fileobj=context, custom_context=True, tag=name, rm=True, decode=True))
+    assert "error" not in said[-1], said
+    return name
+
+
+def left_on(lab: Lab) -> tuple[list[str], list[str]]:
+    """Containers, and images of first stages."""
+    filters = ("--filter", f"label={BUILDING_LABEL}")
+    images = lab.engine.docker("image", "ls", "--all", "--quiet", *filters).stdout.split()
+    return lab.engine.docker("ps", "--all", "--quiet").stdout.split(), images
+
+
+def test_wheel_of_the_project_is_installed_once(lab: Lab, engine: Engine, project: Path, heard: Heard) -> None:
+    first = made(engine, project, with_wheel(), heard)
+
+    assert (first.built, first.python) == (True, PYTHON)
+    assert said_in(lab, first, "python", "-c", "import greeting") == "hello"
+    assert any("Successfully installed greeting-1.0" in line for line in heard.lines)
+    assert not [line for line in heard.lines if line.startswith(("Step ", " --->"))]
+    assert heard.steps[0] == ("begin", f"building on {PYTHON_IMAGE}")
+    assert heard.steps[-1][0] == "end"
+    assert left_on(lab) == ([], [])
+
+    again = Heard()
+    found = made(engine, project, f"# a remark\n{with_wheel()}", again)
+    assert found == replace(first, built=False, seconds=found.seconds)
+    assert (again.steps, again.lines) == ([], [])
+
+    write_wheel(project / WHEEL, "good day")
+    other = made(engine, project, with_wheel(), heard)
+    assert (other.built, other.tag != first.tag) == (True, True)
+    assert said_in(lab, other, "python", "-c", "import greeting") == "good day"
+
+
+def test_image_keeps_what_is_the_base_images_own(lab: Lab, engine: Engine, project: Path, heard: Heard) -> None:
+    settings = (
+        "RUN python -m venv --without-pip --system-site-packages /opt/venv",
+        "RUN echo 'print(1)' > /opt/venv/lib/python3.11/site-packages/framework.py",
+        "ENV PATH=/opt/venv/bin:$PATH TORCH=yes",
+        "USER 1000",
+        'ENTRYPOINT ["/bin/echo", "entry"]',
+    )
+    base = stand_in_image(lab, "own:test", "/usr/bin/anything", "", *settings)
+
+    environment = made(engine, project, with_wheel(), heard, base)
+
+    inspected: dict[str, Any] = json.loads(lab.engine.docker("inspect", environment.image).stdout)[0]["Config"]
+    assert (inspected["User"], inspected["Entrypoint"]) == ("1000", ["/bin/echo", "entry"])
+    assert inspected["Labels"] == {LABEL: environment.tag.removeprefix("gpuinfra/")}
+    assert "TORCH=yes" in inspected["Env"]
+    assert "PATH=/opt/gpuinfra/environment/bin:/opt/venv/bin:" in "\n".join(inspected["Env"])
+    # The image's Python has a library of root's home.
+    words = (
+        "run",
+        "--rm",
+        "--user",
+        "0",
+        "--entrypoint",
+        "python",
+        environment.image,
+        "-c",
+        "import greeting, framework",
+    )
+    assert lab.engine.docker(*words).stdout.split() == ["hello", "1"]
+
+
+def test_secrets_are_neither_in_the_image_nor_in_the_output(
+    lab: Lab, engine: Engine, project: Path, heard: Heard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEED_TOKEN", "token-of-the-feed")
+    spoken = STAND_IN + 'cat "$file" requirements.txt\n'
+    base = stand_in_image(lab, "conda:test", "/opt/conda/bin/conda", spoken, "RUN rm -rf /tmp/*")
+    text = (
+        f"channels:\n  - https://conda.example/t/{SECRET}-channel/main\ndependencies:\n  - ipykernel=4.6.1\n  - pip:\n"
+        f"    - --no-index\n    - --extra-index-url https://user:{SECRET}@feed.example/simple\n"
+        "    - --find-links https://user:${FEED_TOKEN}@feed.example/links\n"
+        f"    - https://blob.example/other-1.0-py3-none-any.whl?sr=c&sig={SECRET}%2B; sys_platform == 'win32'\n"
+        f"    - {WHEEL}\n"
+    )
+
+    environment = made(engine, project, text, heard, base)
+
+    output = "\n".join(heard.lines)
+    assert "/opt/conda/bin/conda is a stand-in: env create --quiet --prefix /opt/gpuinfra/environment" in output
+    assert "https://***@feed.example/simple" in output
+    lab.engine.docker("save", "--output", str(tmp_path / "image.tar"), environment.image)
+    image = (tmp_path / "image.tar").read_bytes()
+    assert b"ipykernel=4.6.1" in image  # what conda left is there, and readable
+    for secret in (SECRET, "token-of-the-feed"):
+        assert secret not in output
+        assert image.count(secret.encode()) == 0
+        assert secret not in lab.engine.docker("history", "--no-trunc", environment.image).stdout
+    assert left_on(lab) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("base", "text", "note"),
+    [
+        (
+            PYTHON_IMAGE,
+            "dependencies: [python=3.5.2]",
+            "no conda and Python 3.11.7, and the file asks for python=3.5.2",
+        ),
+        (
+            PYTHON_IMAGE,
+            "dependencies: [ipykernel=4.6.1, azure]",
+            "no conda, and the file asks conda for ipykernel, azure",
+        ),
+        (BUSYBOX, "dependencies: [pip: [numpy]]", "no conda and no Python, and the file asks for any Python 3"),
+    ],
+)
+def test_image_that_cannot_have_it(
+    lab: Lab, engine: Engine, project: Path, heard: Heard, base: str, text: str, note: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        made(engine, project, text, heard, base)
+
+    assert caught.value.code == Code.BUILD_FAILED
+    assert note in caught.value.note
+    assert "name a base image with conda" in str(caught.value.help)
+    assert heard.steps[-1] == ("fail", "the environment cannot be built")
+    assert left_on(lab) == ([], [])
+
+
+def test_build_that_fails_says_why_and_leaves_nothing(lab: Lab, engine: Engine, project: Path, heard: Heard) -> None:
+    before = {*lab.engine.docker("image", "ls", "--all", "--quiet").stdout.split()}
+    text = "dependencies:\n  - pip:\n    - --no-index\n    - there-is-none==1.0\n"
+
+    with pytest.raises(JobError) as caught:
+        made(engine, project, text, heard)
+
+    assert caught.value.code == Code.BUILD_FAILED
+    assert "No matching distribution found for there-is-none==1.0" in caught.value.note
+    assert "\x1b" not in caught.value.note
+    assert left_on(lab) == ([], [])
+    assert {*lab.engine.docker("image", "ls", "--all", "--quiet").stdout.split()} == before
+
+    with pytest.raises(JobError, match="PrepareEnvironment"):
+        made(engine, project, text, heard, may_build=False)
+
+
+def test_two_builds_of_one_environment_at_once(lab: Lab, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", lab.engine.address)
+    write_wheel(project / WHEEL, "twice")
+    conda = conda_of(project, with_wheel())
+    found: list[Environment] = []
+
+    def build(connection: Connection) -> None:
+        engine, heard = open_engine(connection), Heard()
+        found.append(ensure_environment(engine, PYTHON_IMAGE, conda, project, heard, heard.lines.append))
+        engine.close()
+
+    with lab.connected() as connection:
+        threads = [threading.Thread(target=build, args=(each,)) for each in (connection, LocalConnection())]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+
+    assert len(found) == 2
+    for each in found:
+        assert said_in(lab, each, "python", "-c", "import greeting") == "twice"
+    assert left_on(lab) == ([], [])
+
+
+def test_fresh_one_takes_the_place_of_the_last(lab: Lab, engine: Engine, project: Path, heard: Heard) -> None:
+    changing = STAND_IN + 'cat /proc/sys/kernel/random/uuid > "$prefix/conda-meta/when"\n'
+    base = stand_in_image(lab, "mamba:test", "/usr/bin/micromamba", changing)
+    first = made(engine, project, "dependencies: [numpy]\n", heard, base)
+    second = made(engine, project, "dependencies: [numpy]\n", heard, base, fresh=True)
+
+    assert (second.built, second.tag, second.image != first.image) == (True, first.tag, True)
+    assert "No such image" in lab.engine.docker("image", "inspect", first.image, check=False).stderr
+    call = next(line for line in heard.lines if "stand-in" in line)
+    assert call.endswith("create --yes --prefix /opt/gpuinfra/environment --channel conda-forge --file environment.yml")
+
+
+@pytest.mark.parametrize("how", ["interrupt", "cut"])
+def test_build_that_is_stopped(lab: Lab, project: Path, heard: Heard, how: str) -> None:
+    slow = "#!/bin/sh\necho 'a stand-in that takes its time'\nexec sleep 100\n"
+    base = stand_in_image(lab, "slow:test", "/usr/bin/conda", slow)
+    conda = conda_of(project, "dependencies: [numpy]\n")
+
+    def stop(line: str) -> None:
+        if "takes its time" not in line:
+            return
+        if how == "cut":
+            lab.server.cut()
+        else:
+            raise KeyboardInterrupt
+
+    with lab.connected() as connection:
+        engine = open_engine(connection)
+        with pytest.raises(KeyboardInterrupt if how == "interrupt" else ConnectError):
+            ensure_environment(engine, base, conda, project, heard, stop)
+        engine.close()
+
+    assert eventually(lambda: left_on(lab)[0] == [])
+    if how == "interrupt":
+        assert left_on(lab)[1] == []
+
+
+def test_image_without_a_file_is_the_environment(lab: Lab, engine: Engine, project: Path, heard: Heard) -> None:
+    environment = ensure_environment(engine, PYTHON_IMAGE, None, project, heard, heard.lines.append)
+
+    assert (environment.tag, environment.built, environment.python) == (PYTHON_IMAGE, False, None)
+    words = ("-c", "import sys; print(sys.argv[1:], sys.version_info.major)", "two words")
+    assert said_in(lab, environment, *python_of(environment), *words) == "['two words'] 3"
+
+    bare = ensure_environment(engine, BUSYBOX, None, project, heard, heard.lines.append)
+    done = lab.engine.docker("run", "--rm", bare.image, *python_of(bare), "train.py", check=False)
+    assert (done.returncode, done.stderr.strip()) == (127, "gpuinfra: the image has no Python")
+
+
+def test_base_image_that_is_not_there(engine: Engine, project: Path, heard: Heard) -> None:
+    with pytest.raises(JobError) as caught:
+        ensure_environment(engine, "nowhere:none", None, project, heard, heard.lines.append)
+
+    assert (caught.value.code, caught.value.note) == (Code.NO_IMAGE, "`nowhere:none` is not on the target")

@@ -1,0 +1,172 @@
+"""The GPU contract with a real engine over SSH; the GPUs, their driver and NVIDIA's hook are stand-ins."""
+
+import contextlib
+import tarfile
+from collections.abc import Iterator
+
+import pytest
+
+from gpuinfra.models.gpu import GpuFacts
+from runner.connection import Completed
+from runner.engine.client import Engine, open_engine
+from runner.engine.helper import run_once
+from runner.gpu.contract import diagnose
+from runner.gpu.facts import PROBE
+from runner.gpu.probe import NoGpuError, probe_container, probe_host
+from runner.jobs.order import Gpus
+from runner.jobs.port import JobError
+from tests.lab import BUSYBOX, PYTHON, Lab
+from tests.nvidia import CONTAINER, HOST, MISMATCH, NO_DEVICES, NO_DRIVER, NOT_INSTALLED, UNKNOWN_ERROR
+
+SECONDS = 60.0
+NO_SHELL, COMPUTE_ONLY = "no-shell:test", "compute-only:test"
+DETAIL = "Tesla T4 (simulated), compute capability 7.5, 1.59 GHz, pciBusID 000{}:00:00.0, memory 15.0 GiB, free {}"
+
+
+@pytest.fixture(scope="module")
+def images(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Images of which the usual ones are not."""
+    archive = tmp_path_factory.mktemp("image") / "image.tar"
+    with tarfile.open(archive, "w") as files:
+        made = tarfile.TarInfo("tmp")
+        made.type = tarfile.DIRTYPE
+        files.addfile(made)
+    lab.engine.add_image(NO_SHELL, archive)
+    lab.engine.add_image(COMPUTE_ONLY, archive, "ENV NVIDIA_DRIVER_CAPABILITIES=compute")
+
+
+@pytest.fixture
+def engine(fresh_lab: Lab, images: None) -> Iterator[Engine]:
+    with fresh_lab.connected() as connection, contextlib.closing(open_engine(connection, SECONDS)) as engine:
+        yield engine
+
+
+class Probe:
+    """Probes as a job does, and counts the containers that it takes."""
+
+    def __init__(self, engine: Engine, image: str, gpus: Gpus) -> None:
+        self.engine, self.image, self.gpus = engine, image, gpus
+        self.containers = 0
+
+    def run(self, command: list[str]) -> Completed:
+        self.containers += 1
+        return run_once(self.engine, self.image, command, gpus=self.gpus, timeout=SECONDS)
+
+
+def probe(engine: Engine, image: str = PYTHON, gpus: Gpus = Gpus()) -> GpuFacts:  # noqa: B008 frozen
+    return probe_container(Probe(engine, image, gpus).run)
+
+
+def why_not(engine: Engine, image: str = PYTHON, gpus: Gpus = Gpus()) -> JobError:  # noqa: B008 frozen
+    """The diagnosis of a GPU that is not there."""
+    with pytest.raises((NoGpuError, JobError)) as caught:
+        probe(engine, image, gpus)
+    error = caught.value
+    assert isinstance(error, NoGpuError | JobError)
+    # All else that an engine refuses is shown as it is.
+    assert isinstance(error, NoGpuError) or error.code == "no-gpu"
+    return diagnose(error, shell=engine.connection, in_container=True, wanted=gpus, image=image, where=engine.where)
+
+
+def test_the_image_of_the_job_tells_all_facts_in_one_container(engine: Engine, lab: Lab) -> None:
+    lab.nvidia.load(40, 1024, gpu=1)
+    asked = Probe(engine, PYTHON, Gpus())
+    found = probe_container(asked.run)
+    assert asked.containers == 1
+    assert found.details == (DETAIL.format(1, "15.0 GiB"), DETAIL.format(2, "14.0 GiB"))
+    assert (found.driver, found.cuda, found.simulated) == ("535.161.08", "12.2", True)
+    assert found.clocks_mhz == (300, 1590)
+    with lab.connected() as connection:
+        assert probe_host(connection, SECONDS) == found
+    assert not lab.engine.docker("ps", "-aq").stdout
+
+
+def test_an_image_without_a_shell_tells_the_same_in_two(engine: Engine) -> None:
+    asked = Probe(engine, NO_SHELL, Gpus())
+    # The first finds that there is no shell.
+    assert (probe_container(asked.run), asked.containers) == (probe(engine), 3)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "buses"),
+    [(Gpus(1), ["00000001"]), (Gpus(ids=("1",)), ["00000002"]), (Gpus(ids=("1", "0")), ["00000002", "00000001"])],
+)
+def test_a_job_sees_the_gpus_that_it_asked_for(engine: Engine, gpus: Gpus, buses: list[str]) -> None:
+    assert [str(bus).partition(":")[0] for bus in probe(engine, BUSYBOX, gpus).bus_ids] == buses
+
+
+def test_more_gpus_than_there_are(engine: Engine) -> None:
+    error = why_not(engine, gpus=Gpus(3))
+    assert error.note.startswith(f"the job asks for 3 GPUs, and {engine.where} has 2, numbered 0 to 1: 2 Tesla T4")
+    assert error.help == "ask for what there is: `--gpus 2`"
+    assert "has no such GPU" in why_not(engine, gpus=Gpus(ids=("GPU-1234",))).note
+
+
+@pytest.mark.parametrize(
+    ("failure", "places", "note"),
+    [
+        (NO_DRIVER, (HOST, CONTAINER), "the NVIDIA driver is not loaded on {where}"),
+        (NO_DRIVER, (CONTAINER,), "the NVIDIA driver is not loaded on {where}"),
+        (MISMATCH, (HOST, CONTAINER), "the NVIDIA driver was updated on {where} while it was loaded"),
+        (NO_DEVICES, (HOST, CONTAINER), "the NVIDIA driver on {where} finds no GPU"),
+        (NO_DEVICES, (CONTAINER,), "the container of python:test gets none of the GPUs of {where}"),
+        (UNKNOWN_ERROR, (CONTAINER,), "the container of python:test may not touch the GPUs of {where}"),
+        (NOT_INSTALLED, (HOST, CONTAINER), "there is no NVIDIA driver on {where}"),
+    ],
+)
+def test_the_broken_link_is_named(engine: Engine, lab: Lab, failure: str, places: tuple[str, ...], note: str) -> None:
+    with lab.nvidia.failing(failure, *places):
+        error = why_not(engine)
+    assert error.code == "no-gpu"
+    assert error.note.startswith(note.format(where=engine.where))
+    assert error.help
+    assert not lab.engine.docker("ps", "-aq").stdout
+
+
+def test_an_image_that_wants_no_tools_is_told_how_to_get_them(engine: Engine) -> None:
+    error = why_not(engine, COMPUTE_ONLY)
+    assert error.note.startswith("compute-only:test is given no `nvidia-smi`")
+    asked = run_once(
+        engine,
+        COMPUTE_ONLY,
+        ["nvidia-smi", "-L"],
+        gpus=Gpus(),
+        timeout=SECONDS,
+        # As the help says.
+        environment={"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"},
+    )
+    assert asked.stdout.count("simulated") == 2
+
+
+def test_an_engine_without_nvidias_runtime_is_told(fresh_lab: Lab, images: None) -> None:
+    with (
+        fresh_lab.without_runtime(),
+        fresh_lab.connected() as connection,
+        contextlib.closing(open_engine(connection, SECONDS)) as engine,
+    ):
+        error = why_not(engine)
+    assert error.note.startswith(f"the engine on {engine.where} gives no GPU to containers")
+    assert "nvidia-ctk runtime configure" in (error.help or "")
+
+
+def test_a_machine_without_containers(fresh_lab: Lab) -> None:
+    with fresh_lab.connected() as connection, fresh_lab.nvidia.failing(NO_DRIVER):
+        with pytest.raises(NoGpuError) as caught:
+            probe_host(connection, SECONDS)
+        error = diagnose(caught.value, shell=connection, in_container=False, where=connection.where)
+    assert error.note.startswith(f"the NVIDIA driver is not loaded on {connection.where}")
+
+
+def test_a_job_without_gpus_sees_none(engine: Engine) -> None:
+    asked = run_once(engine, PYTHON, list(PROBE), gpus=None, timeout=SECONDS)
+    assert asked.exit_code == 127
+
+
+def test_the_stand_in_is_as_settable_in_a_container_as_outside(engine: Engine, lab: Lab) -> None:
+    query = ["nvidia-smi", "--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
+    lab.nvidia.load(87, 4000)
+    lab.nvidia.load(3, 20, gpu=1)
+    with lab.connected() as connection:
+        outside = connection.run(query, timeout=SECONDS)
+    inside = run_once(engine, BUSYBOX, query, gpus=Gpus(), timeout=SECONDS)
+    assert outside.stdout == inside.stdout == "0, 87, 4000\n1, 3, 20\n"

@@ -1,0 +1,83 @@
+"""The laboratory itself: what stories about jobs rely on."""
+
+import subprocess
+from pathlib import Path
+
+from tests.lab import BUSYBOX, PYTHON, REMOTEDOCKER, Lab
+from tests.sshd import eventually
+
+SECONDS = 30.0
+
+
+def test_whoever_logs_in_is_at_home_in_the_laboratory(fresh_lab: Lab) -> None:
+    with fresh_lab.connected() as connection:
+        said = connection.run("echo $HOME; docker image ls --format '{{.Repository}}:{{.Tag}}' | sort", timeout=SECONDS)
+    assert said.stdout.split() == [str(fresh_lab.home), BUSYBOX, PYTHON]
+
+
+def test_nothing_outlives_it(fresh_lab: Lab) -> None:
+    with fresh_lab.connected() as connection:
+        started = connection.run("setsid sleep 600 >/dev/null 2>&1 & echo $!", timeout=SECONDS)
+    status = Path("/proc", started.stdout.strip(), "status")
+    assert "sleep" in status.read_text()
+    fresh_lab.reset()
+    assert eventually(lambda: not status.exists() or "State:\tZ" in status.read_text())
+
+
+def test_a_disk_can_be_full(fresh_lab: Lab) -> None:
+    fill = "head -c 3000000 /dev/zero > ~/.gpuinfra/file"
+    with fresh_lab.connected() as connection:
+        with fresh_lab.small_disk(2):
+            assert "No space left" in connection.run(fill, timeout=SECONDS).stderr
+        assert connection.run(fill, timeout=SECONDS).exit_code == 0
+
+
+def test_an_engine_that_is_restarted_knows_its_containers(fresh_lab: Lab) -> None:
+    engine = fresh_lab.engine
+    engine.docker("run", "--name", "before", BUSYBOX, "echo", "hello")
+    engine.restart()
+    assert engine.docker("logs", "before").stdout == "hello\n"
+
+
+def test_a_container_can_outlive_its_engine(fresh_lab: Lab) -> None:
+    engine = fresh_lab.engine
+    engine.options = ("--live-restore",)
+    try:
+        engine.restart()
+        engine.docker("run", "-d", "--name", "going-on", BUSYBOX, "sleep", "600")
+        engine.kill()
+        engine.start()
+        assert engine.docker("inspect", "-f", "{{.State.Running}} {{.RestartCount}}", "going-on").stdout == "true 0\n"
+        engine.clear()
+    finally:
+        engine.options = ()
+        engine.restart()
+
+
+def test_the_image_has_a_python_that_can_make_environments(lab: Lab) -> None:
+    script = (
+        "python -c 'import ssl, sqlite3, ctypes, lzma' && python -m venv /tmp/v && /tmp/v/bin/python -m pip --version"
+    )
+    assert lab.engine.docker("run", "--rm", PYTHON, "sh", "-c", script).stdout.startswith("pip ")
+
+
+def test_a_user_has_targets_of_every_type(lab: Lab) -> None:
+    user = lab.user()
+    listed = {each["name"]: each for each in user.does("targets")["targets"]}
+    assert {name: each["type"] for name, each in listed.items()} == {
+        "my_dsvm": "remotedocker",
+        "bare": "remote",
+        "docker": "localdocker",
+        "local": "local",
+    }
+    assert listed[REMOTEDOCKER]["reachable"] == "yes"
+    key = user.home / ".ssh" / "id_ed25519"
+    words = ["ssh", "-F", "none", "-i", str(key), "-p", str(lab.server.port), "-o", "StrictHostKeyChecking=no"]
+    said = subprocess.run(
+        [*words, "-o", f"UserKnownHostsFile={user.home}/known", "127.0.0.1", "nvidia-smi", "-L"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+    )
+    assert said.stdout.count("simulated") == 2

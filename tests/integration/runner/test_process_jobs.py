@@ -1,0 +1,365 @@
+"""Jobs without a container, on this computer and by a real OpenSSH server: they outlive whoever began them."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuinfra.diagnostics import Code
+from runner.connection import ConnectError
+from runner.far import Far
+from runner.jobs.log import LogFile
+from runner.jobs.order import Gpus, Order
+from runner.jobs.port import STDERR, STDOUT, Ended, Frame, How, JobError, Position
+from runner.jobs.process import ProcessJob, start_process
+from runner.local import LocalConnection
+from runner.ssh import SshConnection
+from runner.watch import forget_run, read_state, read_usage
+from tests.integration.runner.conftest import SshServer, eventually
+from tests.real import missing
+
+OPEN_SECONDS = 20.0
+LINES = 100_000
+
+
+def order(*command: str, **changes: object) -> Order:
+    return replace(Order(run="run-1", command=command, folder="/tmp"), **changes)  # type: ignore[arg-type]
+
+
+def python(program: str, **changes: object) -> Order:
+    return order(sys.executable, "-c", program, **changes)
+
+
+def text(frames: list[Frame], stream: int) -> bytes:
+    return b"".join(frame.data for frame in frames if frame.stream == stream)
+
+
+def followed(job: ProcessJob) -> list[Frame]:
+    return list(job.frames(Position()))
+
+
+def ended(job: ProcessJob) -> Ended:
+    found: list[Ended] = []
+
+    def is_over() -> bool:
+        found.extend(filter(None, [job.ended()]))
+        return bool(found)
+
+    assert eventually(is_over)
+    return found[0]
+
+
+@pytest.fixture
+def runs(home: Path) -> Path:
+    return home / ".gpuinfra" / "runs"
+
+
+@pytest.fixture
+def far_home(server: SshServer, home: Path) -> SshServer:
+    """A server whose sessions have the test's own home."""
+    server.settings["SetEnv"] = f"HOME={home}"
+    server.start()
+    return server
+
+
+@pytest.fixture(params=["local", "ssh"])
+def far(request: pytest.FixtureRequest) -> Iterator[Far]:
+    if request.param == "local":
+        found = Far(LocalConnection())
+    else:
+        server: SshServer = request.getfixturevalue("far_home")
+        found = Far(SshConnection.open(server.target, OPEN_SECONDS))
+    yield found
+    found.close()
+    found.connection.close()
+
+
+@pytest.fixture
+def local() -> Iterator[Far]:
+    found = Far(LocalConnection())
+    yield found
+    found.close()
+
+
+def test_streams_are_kept_apart_and_the_exit_code_is_the_jobs_own(far: Far, runs: Path) -> None:
+    job = start_process(far, order("sh", "-c", "echo out; echo err >&2; pwd; exit 7", environment={"A": "1"}))
+    frames = followed(job)
+    assert text(frames, STDOUT) == b"out\n/tmp\n"
+    assert text(frames, STDERR) == b"err\n"
+    found = ended(job)
+    assert (found.exit_code, found.how) == (7, How.EXITED)
+    assert found.at is not None
+    assert abs(found.at.timestamp() - time.time()) < 60
+    assert (runs / "run-1" / "log").is_file()
+
+
+def test_what_it_prints_is_there_at_once(far: Far) -> None:
+    job = start_process(far, order("sh", "-c", "echo first; sleep 60"))
+    frames = job.frames(Position())
+    began = time.monotonic()
+    assert next(frames).data == b"first\n"
+    assert time.monotonic() - began < 10
+    frames.close()  # type: ignore[attr-defined]
+    job.cancel(0)
+
+
+def test_a_job_that_is_asked_for_twice_runs_once(far: Far) -> None:
+    """The answer may have been lost with the connection."""
+    wanted = order("sh", "-c", "echo once")
+    followed(start_process(far, wanted))
+    assert text(followed(start_process(far, wanted)), STDOUT) == b"once\n"
+
+
+def test_a_signal_that_ends_it_is_in_the_exit_code(local: Far) -> None:
+    job = start_process(local, order("sh", "-c", "kill -SEGV $$"))
+    followed(job)
+    assert ended(job) == replace(ended(job), exit_code=128 + signal.SIGSEGV, how=How.EXITED)
+
+
+def test_the_environment_is_the_sessions_and_the_jobs(far: Far, home: Path) -> None:
+    wanted = order("sh", "-c", "echo $HOME:$A:$S:${CUDA_VISIBLE_DEVICES-unset}:$PATH")
+    job = start_process(far, replace(wanted, environment={"A": "x y"}, secrets={"S": "s"}))
+    found = text(followed(job), STDOUT).decode()
+    assert found.startswith(f"{home}:x y:s::/")
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(None, b"\n"), (Gpus(count=2), b"0,1\n"), (Gpus(ids=("3",)), b"3\n")])
+def test_a_job_sees_only_its_gpus(local: Far, gpus: Gpus | None, expected: bytes) -> None:
+    job = start_process(local, order("sh", "-c", "echo $CUDA_VISIBLE_DEVICES", gpus=gpus))
+    assert text(followed(job), STDOUT) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        (order("no-such-program"), Code.NO_PYTHON),
+        (order("/etc/passwd"), Code.NO_PYTHON),
+        (order("./here"), Code.NO_PYTHON),
+        (order("sh", folder="/no/such/folder"), Code.JOB_FAILED),
+        (order("sh", environment={"A": "x" * (1 << 20)}), Code.ENVIRONMENT_TOO_LARGE),
+    ],
+)
+def test_what_cannot_run_is_told_at_once_and_leaves_no_job(far: Far, wanted: Order, code: Code) -> None:
+    with pytest.raises(JobError) as caught:
+        start_process(far, wanted)
+    assert caught.value.code == code
+    assert "xxx" not in str(caught.value)
+    with pytest.raises(JobError) as caught:
+        ProcessJob(far, "run-1").ended()
+    assert caught.value.code == Code.NO_SUCH_RUN
+    assert text(followed(start_process(far, order("echo", "now"))), STDOUT) == b"now\n"
+
+
+def test_binary_output_and_a_very_long_line(far: Far) -> None:
+    program = "import sys; w = sys.stdout.buffer.write; w(bytes(range(256)) * 10); w(b'x' * (10 << 20) + b'\\n')"
+    found = text(followed(start_process(far, python(program))), STDOUT)
+    assert found == bytes(range(256)) * 10 + b"x" * (10 << 20) + b"\n"
+
+
+def test_no_line_is_lost_or_doubled_when_the_connection_is_cut(far_home: SshServer, tmp_path: Path) -> None:
+    # At each quarter it waits for the next cut, so that there is something left to lose.
+    program = (
+        "import os, sys, time\n"
+        f"for n in range({LINES}):\n"
+        f"    gate = {str(tmp_path)!r} + f'/gate-{{n // {LINES // 4}}}'\n"
+        f"    while n >= {LINES // 4} and n % {LINES // 4} == 0 and not os.path.exists(gate): time.sleep(0.02)\n"
+        "    print(n, flush=not n % 50)\n"
+        "    if n % 10 == 0: print('e', n, file=sys.stderr, flush=True)\n"
+    )
+    with contextlib.closing(SshConnection.open(far_home.target, OPEN_SECONDS)) as connection:
+        job = start_process(Far(connection), python(program))
+    lost = 0
+    with LogFile(tmp_path / "log") as log:
+        assert log.try_lock()
+        while lost < 4:
+            with contextlib.closing(SshConnection.open(far_home.target, OPEN_SECONDS)) as connection:
+                job = ProcessJob(Far(connection), "run-1")
+                try:
+                    for number, frame in enumerate(job.frames(log.position)):
+                        log.append(frame)
+                        if number == 100 and lost < 3:
+                            far_home.cut()
+                    break
+                except ConnectError:
+                    lost += 1
+                    (tmp_path / f"gate-{lost}").touch()
+        frames = list(log.frames())
+    assert lost == 3
+    assert text(frames, STDOUT).split() == [str(n).encode() for n in range(LINES)]
+    assert text(frames, STDERR) == b"".join(b"e %d\n" % n for n in range(0, LINES, 10))
+    assert [frame.time for frame in frames] == sorted(frame.time for frame in frames)
+
+
+def test_a_job_outlives_its_connection_and_is_timed_out_with_nobody_there(far_home: SshServer, runs: Path) -> None:
+    with contextlib.closing(SshConnection.open(far_home.target, OPEN_SECONDS)) as connection:
+        start_process(Far(connection), order("sh", "-c", "trap 'echo asked' TERM; sleep 60 & wait; wait", timeout=1))
+    far_home.stop()
+    state = runs / "run-1" / "state.json"
+    assert eventually(lambda: "ended" in json.loads(state.read_text()))
+    found = json.loads(state.read_text())
+    assert (found["how"], found["kind"]) == ("timed out", "process")
+    assert found["ended"] - found["started"] < 15
+    assert [frame.data for frame in LogFile(runs / "run-1" / "log").frames()] == [b"asked\n"]
+
+
+def test_one_that_does_not_listen_is_made_to_end_with_its_children(local: Far) -> None:
+    job = start_process(
+        local, order("sh", "-c", "trap '' TERM; sleep 987 & echo $!; sleep 986", timeout=0.5), grace=0.5
+    )
+    frames = followed(job)
+    assert ended(job) == replace(ended(job), exit_code=137, how=How.TIMED_OUT)
+    child = int(text(frames, STDOUT))
+    assert eventually(lambda: not is_running(child))
+
+
+def is_running(pid: int) -> bool:
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_cancel(far: Far) -> None:
+    job = start_process(far, order("sleep", "600"))
+    assert job.ended() is None
+    began = time.monotonic()
+    job.cancel(30)
+    assert time.monotonic() - began < 15
+    found = job.ended()
+    assert found is not None
+    assert (found.exit_code, found.how) == (143, How.CANCELLED)
+    job.cancel(30)  # once more is no error
+
+
+def test_a_lost_supervisor_is_a_lost_job_and_what_is_left_of_it_ends(far: Far) -> None:
+    job = start_process(far, order("sleep", "600"))
+    state = job.state()
+    assert state["alive"]
+    os.kill(state["supervisor"], signal.SIGKILL)
+    assert followed(job) == []
+    assert ended(job).how is How.LOST
+    assert eventually(lambda: not is_running(state["pid"]))
+    job.cancel(1)
+
+
+def test_children_that_keep_the_streams_open_do_not_keep_the_job(local: Far) -> None:
+    began = time.monotonic()
+    job = start_process(local, order("sh", "-c", "sleep 30 & echo $!; exit 3"))
+    frames = followed(job)
+    assert ended(job).exit_code == 3
+    assert 1.5 < time.monotonic() - began < 15
+    os.kill(int(text(frames, STDOUT)), signal.SIGKILL)
+
+
+def test_no_secret_is_in_a_file_or_in_a_list_of_processes(far: Far, home: Path) -> None:
+    secret = "hunter2-" + os.urandom(8).hex()
+    job = start_process(far, order("sleep", "600", secrets={"TOKEN": secret}))
+    job.state()
+    lines = subprocess.run(["grep", "-rl", secret, str(home)], capture_output=True, text=True, timeout=30, check=False)
+    assert lines.stdout == ""
+    words = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words.append((entry / "cmdline").read_bytes())
+    assert any(b"sleep\x00600" in each for each in words)
+    assert not any(secret.encode() in each for each in words)
+    pid = job.state()["pid"]
+    assert f"TOKEN={secret}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    job.cancel(0)
+
+
+def test_forgetting_keeps_outputs_and_then_nothing(far: Far, runs: Path) -> None:
+    job = start_process(far, order("sleep", "600"))
+    (runs / "run-1" / "outputs" / "model").write_text("m")
+    with pytest.raises(JobError, match="has not ended"):
+        forget_run(far, "run-1")
+    job.remove()
+    assert sorted(each.name for each in (runs / "run-1").iterdir()) == ["outputs", "state.json"]
+    assert (runs / "run-1" / "outputs" / "model").read_text() == "m"
+    assert read_state(far, "run-1")["how"] == "cancelled"
+    job.remove()
+    forget_run(far, "run-1")
+    assert not (runs / "run-1").exists()
+    forget_run(far, "run-1")
+    job.remove()
+
+
+def test_outputs_of_a_job_that_replaced_the_link_are_kept(local: Far, home: Path, runs: Path) -> None:
+    tree = home / ".gpuinfra" / "projects" / "p" / "slot-1" / "tree"
+    tree.mkdir(parents=True)
+    (tree / "outputs").symlink_to(runs / "run-1" / "outputs")
+    command = "rm -rf outputs && mkdir outputs && echo 1 > outputs/model"
+    followed(start_process(local, order("sh", "-c", command, folder=str(tree))))
+    assert (runs / "run-1" / "outputs" / "model").read_text() == "1\n"
+
+
+def test_the_gpu_is_sampled_while_it_runs(local: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for `nvidia-smi`, which is a program of the machine's own."""
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\necho "$@" >> "$0.calls"\nwhile :; do echo "0, 35, 1234"; echo "1, [N/A], 5"; sleep 0.2; done\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    job = start_process(local, order("sleep", "1", gpus=Gpus(ids=("0", "1"))))
+    followed(job)
+    found = read_usage(local, "run-1")
+    assert found is not None
+    assert (found.peak_utilization, found.mean_utilization, found.peak_memory_mib) == (35, 35.0, 1234)
+    assert 2 <= found.samples <= 7
+    calls = Path(f"{program}.calls").read_text().splitlines()
+    assert calls == ["-i 0,1 --query-gpu=index,utilization.gpu,memory.used --format=csv,noheader,nounits -l 2"]
+
+
+def test_no_gpu_to_sample_is_no_trouble(local: Far) -> None:
+    job = start_process(local, order("true", gpus=Gpus()))
+    followed(job)
+    assert ended(job).exit_code == 0
+    assert read_usage(local, "run-1") is None
+
+
+@pytest.fixture
+def small_home(home: Path) -> Iterator[Path]:
+    """A home on a disk of 1 MiB."""
+    if os.geteuid() != 0 or not shutil.which("mount"):
+        missing("a small disk needs root")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(home)], check=True, timeout=20)
+    yield home
+    subprocess.run(["umount", "-l", str(home)], check=True, timeout=20)
+
+
+def test_a_full_disk_costs_output_and_not_the_job(small_home: Path, local: Far) -> None:
+    """It prints more than fits, then makes room, and prints on."""
+    program = (
+        "import os, sys\n"
+        "for n in range(40): os.write(1, b'x' * 50_000)\n"
+        "os.unlink(os.environ['HOME'] + '/ballast')\n"
+        "os.write(1, b'after\\n')\n"
+        "sys.exit(3)\n"
+    )
+    (small_home / "ballast").write_bytes(b"b" * 500_000)
+    job = start_process(local, python(program))
+    frames = followed(job)
+    assert ended(job).exit_code == 3
+    gap = job.state()["logGap"]
+    assert 1_000_000 < gap < 2_000_000
+    assert frames[-1].data.endswith(b"after\n")
+    [said] = [frame.data.decode() for frame in frames if frame.stream == STDERR]
+    assert f" {gap} bytes " in said
+    assert len(text(frames, STDOUT)) + gap == 2_000_006
+
+
+def test_how_it_ended_is_known_on_a_disk_that_stays_full(small_home: Path, local: Far) -> None:
+    job = start_process(local, python("import os\nfor n in range(40): os.write(1, b'x' * 50_000)\nos._exit(3)"))
+    frames = followed(job)
+    assert ended(job).exit_code == 3
+    assert 0 < len(text(frames, STDOUT)) < 1 << 20

@@ -1,0 +1,177 @@
+"""Keeping watch on containers from the target itself, by a real engine: with nobody connected, through its restarts."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuinfra.diagnostics import Code
+from runner.far import Far
+from runner.jobs.port import How, JobError
+from runner.jobs.process import ended_of
+from runner.watch import forget_run, keep_run, read_state, read_usage, start_watch
+from tests.integration.runner.conftest import eventually
+from tests.lab import BUSYBOX, Lab
+
+RUN = "run-1"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(fresh_lab: Lab) -> None:
+    """Of the tests before."""
+
+
+@pytest.fixture
+def far(lab: Lab) -> Iterator[Far]:
+    with lab.connected() as connection, contextlib.closing(Far(connection)) as found:
+        yield found
+
+
+@pytest.fixture
+def run(lab: Lab) -> Path:
+    return lab.home / ".gpuinfra" / "runs" / RUN
+
+
+def container(lab: Lab, script: str, *options: str) -> str:
+    return lab.engine.docker("run", "-d", "--init", *options, BUSYBOX, "sh", "-c", script).stdout.strip()
+
+
+def state(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "state.json").read_text())
+    return found
+
+
+def has_ended(run: Path) -> bool:
+    return "ended" in state(run)
+
+
+def is_over(far: Far) -> bool:
+    """As those see it who want its folder."""
+    return "ended" in read_state(far, RUN)
+
+
+def test_the_end_is_written_down_with_nobody_connected(lab: Lab, run: Path) -> None:
+    id_ = container(lab, "sleep 1; exit 7")
+    with lab.connected() as connection, contextlib.closing(Far(connection)) as far:
+        start_watch(far, RUN, id_, timeout=None)
+        found = read_state(far, RUN)
+        assert (found["kind"], found["container"], found["alive"]) == ("container", id_, True)
+        assert ended_of(found) is None
+    assert eventually(lambda: has_ended(run))
+    ended = ended_of(state(run))
+    assert ended is not None
+    assert (ended.exit_code, ended.how) == (7, How.EXITED)
+    assert ended.at is not None
+    assert abs(ended.at.timestamp() - time.time()) < 30
+
+
+def test_the_time_is_up_with_nobody_connected(lab: Lab, run: Path) -> None:
+    id_ = container(lab, "trap 'exit 3' TERM; while :; do sleep 0.1; done")
+    with lab.connected() as connection, contextlib.closing(Far(connection)) as far:
+        start_watch(far, RUN, id_, timeout=1.0, grace=5)
+    assert eventually(lambda: has_ended(run))
+    found = state(run)
+    assert (found["how"], found["exitCode"]) == ("timed out", 3)
+    assert found["ended"] - found["started"] < 10
+
+
+def test_gpus_are_sampled_while_it_runs(lab: Lab, far: Far, run: Path) -> None:
+    lab.nvidia.load(60, 2000)
+    id_ = container(lab, "sleep 3", "--gpus", "1")
+    start_watch(far, RUN, id_, timeout=None, gpu=True)
+    assert eventually(lambda: read_usage(far, RUN) is not None, 3)  # a first sample comes at once
+    assert eventually(lambda: has_ended(run))
+    found = read_usage(far, RUN)
+    assert found is not None
+    assert (found.peak_utilization, found.mean_utilization, found.peak_memory_mib) == (60, 60.0, 2000)
+    assert found.samples in {1, 2, 3}
+    assert found.was_used
+
+
+def test_no_gpu_in_the_container_is_no_trouble(lab: Lab, far: Far, run: Path) -> None:
+    id_ = container(lab, "sleep 1")
+    start_watch(far, RUN, id_, timeout=None, gpu=True)
+    assert eventually(lambda: has_ended(run))
+    assert (state(run)["exitCode"], read_usage(far, RUN)) == (0, None)
+
+
+def test_one_watches_and_when_it_is_lost_another_takes_over(lab: Lab, far: Far, run: Path) -> None:
+    id_ = container(lab, "sleep 60")
+    start_watch(far, RUN, id_, timeout=None)
+    start_watch(far, RUN, id_, timeout=None)
+    [keeper] = keepers(run)
+    os.kill(keeper, signal.SIGKILL)
+    assert eventually(lambda: not read_state(far, RUN)["alive"])
+    assert not is_over(far)
+    start_watch(far, RUN, id_, timeout=time.time() - state(run)["started"] + 0.5, grace=0)
+    assert eventually(lambda: has_ended(run))
+    assert state(run)["how"] == "timed out"
+    start_watch(far, RUN, id_, timeout=None)  # it is over: nobody has to
+
+
+def keepers(run: Path) -> list[int]:
+    """Processes that work in the run's folder and have its lock open."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(link.readlink() == run / "alive" for link in (entry / "fd").iterdir()):
+                found.append(int(entry.name))
+    return found
+
+
+def test_an_engine_that_crashes_and_comes_again_is_seen(lab: Lab, run: Path) -> None:
+    id_ = container(lab, "sleep 600")
+    with lab.connected() as connection, contextlib.closing(Far(connection)) as far:
+        start_watch(far, RUN, id_, timeout=None)
+    lab.engine.kill()
+    time.sleep(0.3)
+    assert not has_ended(run)
+    lab.engine.start()
+    assert eventually(lambda: has_ended(run), 40)
+    found = state(run)
+    assert found["how"] == "the engine was stopped"
+    assert found["exitCode"] in {137, 143}
+
+
+def test_nobody_waits_for_an_engine_when_the_run_is_gone_too(lab: Lab, run: Path) -> None:
+    id_ = container(lab, "sleep 600")
+    with lab.connected() as connection, contextlib.closing(Far(connection)) as far:
+        start_watch(far, RUN, id_, timeout=None)
+    [keeper] = keepers(run)
+    lab.engine.kill()
+    try:
+        shutil.rmtree(run)
+        assert eventually(lambda: not Path(f"/proc/{keeper}/cwd").exists())
+    finally:
+        lab.engine.start()
+
+
+def test_a_container_that_is_removed_is_lost_and_its_run_can_be_forgotten(lab: Lab, far: Far, run: Path) -> None:
+    id_ = container(lab, "sleep 600")
+    start_watch(far, RUN, id_, timeout=None)
+    with pytest.raises(JobError, match="has not ended"):
+        forget_run(far, RUN)
+    lab.engine.docker("rm", "-f", id_)
+    forget_run(far, RUN)
+    assert not run.exists()
+    assert eventually(lambda: keepers(run) == [])
+    assert not run.exists()
+
+
+def test_nothing_is_known_of_a_run_without_a_job(far: Far, run: Path) -> None:
+    keep_run(far, RUN)
+    with pytest.raises(JobError) as caught:
+        read_state(far, RUN)
+    assert caught.value.code == Code.NO_SUCH_RUN
+    assert read_usage(far, RUN) is None
+    run.mkdir(parents=True)
+    os.utime(run, (0, 0))
+    keep_run(far, RUN)
+    assert time.time() - run.stat().st_mtime < 60

@@ -1,0 +1,263 @@
+"""A laboratory: a machine that takes jobs, of real parts, with GPUs that are none; and somebody who sends them.
+
+The machine is a real OpenSSH server and a real Docker Engine of the test's own. Whoever logs in has a home in the
+laboratory's folder and finds the engine by DOCKER_HOST; `nvidia-smi` and NVIDIA's hook are stand-ins, and say so.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import docker  # type: ignore[import-untyped]
+import pytest
+
+from gpuinfra.models.target import Target
+from gpuinfra.workbench.targets import write_target
+from runner.ssh import SshConnection
+from tests.e2e.user import PROGRAM, inherited
+from tests.engine import Engine
+from tests.images import BUSYBOX, PYTHON, busybox_archive, python_archive
+from tests.nvidia import Nvidia
+from tests.real import PATH
+from tests.sshd import SshServer, make_key
+
+__all__ = ["BUSYBOX", "PYTHON", "Lab", "LabUser", "fresh_lab", "lab"]
+
+IMAGE_PATH = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SECONDS = 110.0
+"""For one call of the program: less than a test has."""
+
+REMOTEDOCKER, REMOTE, LOCALDOCKER, LOCAL = "my_dsvm", "bare", "docker", "local"
+"""The targets in a user's workspace: of each type one. Their runconfigs have the same names."""
+TARGETS = (REMOTEDOCKER, REMOTE, LOCALDOCKER, LOCAL)
+
+
+class Lab:
+    """The machine, and all that can be done to it."""
+
+    def __init__(self, folder: Path, *, gpus: int = 2) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        """Of whoever logs in to the machine."""
+        self.home.mkdir()
+        self.nvidia = Nvidia(folder / "nvidia", gpus)
+        (folder / "engine").mkdir()
+        self.engine = Engine(folder / "engine", path=f"{self.nvidia.hooks}:{PATH}")
+        self.server = SshServer(folder / "sshd")
+        self.path = f"{self.nvidia.programs}:{self.nvidia.hooks}:{PATH}"
+        """Of whoever logs in, and of users of this computer's own engine."""
+        self.server.settings["SetEnv"] = f"HOME={self.home} PATH={self.path} DOCKER_HOST={self.engine.address}"
+        self._users = 0
+
+    def start(self) -> None:
+        """All of it answers when this returns."""
+        self.engine.start()
+        self.engine.add_image(BUSYBOX, busybox_archive(), IMAGE_PATH)
+        self.engine.add_image(PYTHON, python_archive(), IMAGE_PATH)
+        self.server.start()
+
+    def close(self) -> None:
+        """Nothing of it is left running."""
+        self.server.stop()
+        self._end_processes()
+        self.engine.remove()
+
+    def reset(self) -> None:
+        """As it was at first: no connection, no container, nothing at home, GPUs that work and do nothing."""
+        self.server.cut()
+        self._end_processes()
+        self.engine.clear()
+        self.nvidia.mend()
+        self.nvidia.idle()
+        shutil.rmtree(self.home)
+        self.home.mkdir()
+
+    def _end_processes(self) -> None:
+        """What was started there to outlive its connection: all that has its home here, and nobody else has."""
+        home = f"HOME={self.home}".encode()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has just ended by itself
+                if home in (folder / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(folder.name), signal.SIGKILL)
+
+    @property
+    def target(self) -> Target:
+        """The machine, for jobs in containers with GPUs."""
+        return self.target_with()
+
+    def target_with(self, **changes: Any) -> Target:
+        made = replace(self.server.target, base_docker_image=PYTHON, nvidia_docker=True)
+        return replace(made, **changes)
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[SshConnection]:
+        """Logged in to the machine."""
+        connection = SshConnection.open(self.target, 20)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    @contextlib.contextmanager
+    def api(self) -> Iterator[docker.APIClient]:
+        """The engine, without our own code in between."""
+        client = docker.APIClient(base_url=self.engine.address)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    @contextlib.contextmanager
+    def small_disk(self, mebibytes: int) -> Iterator[None]:
+        """For a while all that gpuinfra keeps on the machine is on a disk of its own, new and so small."""
+        folder = self.home / ".gpuinfra"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        options = f"size={mebibytes}m,mode=700"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "gpuinfra", str(folder)], check=True, timeout=20)
+        try:
+            yield
+        finally:
+            # Lazily: somebody may still have a file open there.
+            subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=20)
+
+    @contextlib.contextmanager
+    def without_runtime(self) -> Iterator[None]:
+        """For a while the engine gives no GPU to containers: NVIDIA's hook is not installed."""
+        self.nvidia.remove_hook()
+        self.engine.restart()
+        try:
+            yield
+        finally:
+            self.nvidia.install_hook()
+            self.engine.restart()
+
+    def user(self, **changes: Any) -> "LabUser":
+        """Somebody new, with a workspace in which the lab's targets are. Changes are fields of all four."""
+        self._users += 1
+        return LabUser(self, self.folder / f"user-{self._users}", **changes)
+
+
+class LabUser:
+    """Somebody with the installed program, a home, a key that the machine takes, and a project."""
+
+    def __init__(self, lab: Lab, folder: Path, **changes: Any) -> None:
+        self.lab, self.home, self.workspace = lab, folder / "home", folder / "project"
+        self.workspace.mkdir(parents=True)
+        (self.home / ".ssh").mkdir(parents=True, mode=0o700)
+        key = make_key(self.home / ".ssh" / "id_ed25519")
+        with lab.server.authorized_keys.open("a") as keys:
+            keys.write(Path(f"{key}.pub").read_text())
+        here = {"address": "", "port": 22, "username": "", "host_key": "", "identity": None, "machine": ""}
+        remote = {"identity": str(key)}
+        for name, kind, more in (
+            (REMOTEDOCKER, "remotedocker", remote),
+            (REMOTE, "remote", remote),
+            (LOCALDOCKER, "localdocker", here),
+            (LOCAL, "local", here),
+        ):
+            write_target(self.workspace, lab.target_with(name=name, type=kind, **{**more, **changes}))
+        self.compute(LOCALDOCKER, baseDockerImage=PYTHON, nvidiaDocker=True)
+        self.configure(PrepareEnvironment=False)
+
+    def configure(self, *names: str, **values: Any) -> None:
+        """Write these keys into the runconfigs of these targets, or of all."""
+        for name in names or TARGETS:
+            _write(self.workspace / "aml_config" / f"{name}.runconfig", values)
+
+    def compute(self, *names: str, **values: Any) -> None:
+        """Write these keys into the compute files of these targets, or of all."""
+        for name in names or TARGETS:
+            _write(self.workspace / "aml_config" / f"{name}.compute", values)
+
+    def script(self, text: str, name: str = "train.py") -> str:
+        """Write a script into the project; its name."""
+        (self.workspace / name).write_text(text)
+        return name
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"HOME": str(self.home), "PATH": self.lab.path, "DOCKER_HOST": self.lab.engine.address}
+
+    def start(self, *words: str, **more: str) -> "subprocess.Popen[str]":
+        """The program on its way, with Ctrl-C as it is for people."""
+        return subprocess.Popen(
+            ["env", "--default-signal=INT", PROGRAM, *words],
+            cwd=self.workspace,
+            env={**inherited(), **self.variables, **more},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *words: str, stdin: str = "", **more: str) -> "subprocess.CompletedProcess[str]":
+        """Whatever comes of it; only a traceback never does."""
+        done = subprocess.run(
+            [PROGRAM, *words],
+            cwd=self.workspace,
+            env={**inherited(), **self.variables, **more},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        assert "internal error" not in done.stdout + done.stderr, done.stdout + done.stderr
+        return done
+
+    def does(self, *words: str, **more: str) -> dict[str, Any]:
+        """It succeeds; the object that it prints."""
+        done = self(*words, "--json", **more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        assert document["schemaVersion"] == 1
+        return document
+
+    def fails(self, *words: str, code: str, exit_code: int = 1, **more: str) -> dict[str, Any]:
+        """It fails with this one problem, and says what to do."""
+        done = self(*words, "--json", **more)
+        assert done.returncode == exit_code, done.stdout + done.stderr
+        (diagnostic,) = json.loads(done.stdout)["diagnostics"]
+        assert diagnostic["code"] == code, diagnostic
+        assert diagnostic.get("help"), f"no next step: {diagnostic}"
+        return dict(diagnostic)
+
+
+def _write(file: Path, values: dict[str, Any]) -> None:
+    """JSON is YAML. Lists that are written below their key stay there: do not replace these."""
+    kept = [line for line in file.read_text().splitlines() if line.partition(":")[0] not in values]
+    file.write_text("\n".join([*kept, *(f"{key}: {json.dumps(value)}" for key, value in values.items()), ""]))
+
+
+@contextlib.contextmanager
+def running(folder: Path, *, gpus: int = 2) -> Iterator[Lab]:
+    """A laboratory for as long as this takes."""
+    made = Lab(folder, gpus=gpus)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One for all tests of a module, which leave it as it was, or `reset` it."""
+    with running(tmp_path_factory.mktemp("lab")) as made:
+        yield made
+
+
+@pytest.fixture
+def fresh_lab(lab: Lab) -> Lab:
+    """It, with nothing left of the tests before."""
+    lab.reset()
+    return lab

@@ -1,0 +1,60 @@
+"""Live lines and a job's own words on one screen, with the real ticker."""
+
+import io
+import time
+from collections.abc import Callable
+
+from gpuinfra.views.progress import ProgressView
+from tests.unit.test_views_progress import Bytes, Clock, Terminal, console_on, screen
+
+SECONDS = 5.0
+
+
+def eventually(is_so: Callable[[], bool]) -> bool:
+    ends = time.monotonic() + SECONDS
+    while not is_so() and time.monotonic() < ends:
+        time.sleep(0.01)
+    return is_so()
+
+
+def test_lines_come_back_when_the_job_is_silent_and_at_the_end_of_a_line() -> None:
+    stream, clock = Terminal(), Clock()
+    job = Bytes(stream)
+    with ProgressView(console=console_on(stream), clock=clock) as view:
+        view.begin("job", "running")
+        view.output(job, b"epoch 1", on_screen=True)
+        clock.now += 30
+        time.sleep(0.3)  # three frames
+        assert screen(stream.getvalue()) == ["epoch 1"]  # it may go on to write there
+        view.output(job, b"\n", on_screen=True)
+        time.sleep(0.3)
+        assert screen(stream.getvalue()) == ["epoch 1"]  # it was not silent for long
+        clock.now += 1
+        assert eventually(lambda: len(screen(stream.getvalue())) == 2)
+        assert screen(stream.getvalue())[1].endswith("31 s  running")
+        view.output(job, b"epoch 2\n", on_screen=True)
+        assert screen(stream.getvalue()) == ["epoch 1", "epoch 2"]
+        view.end("job", "ended")
+    assert [line.split()[0] for line in screen(stream.getvalue())] == ["epoch", "epoch", "✓"]
+
+
+def test_an_amount_is_on_the_screen_without_anybody_asking() -> None:
+    stream, clock = Terminal(), Clock()
+    with ProgressView(console=console_on(stream), clock=clock) as view:
+        view.begin("upload", "sending")
+        view.amount("upload", 50, 100)
+        assert eventually(lambda: "50 %" in stream.getvalue())
+        view.end("upload", "sent")
+
+
+def test_to_be_told_often_is_no_burden() -> None:
+    stream = io.StringIO()
+    with ProgressView(console=console_on(stream)) as view:
+        view.begin("upload", "sending")
+        began = time.process_time()
+        for part in range(100_000):
+            view.amount("upload", part, 100_000)
+        # Some microseconds each, where to write a line takes hundreds.
+        assert time.process_time() - began < 2.0
+        view.end("upload", "sent")
+    assert len(stream.getvalue().splitlines()) <= 3

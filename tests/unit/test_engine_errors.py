@@ -1,0 +1,145 @@
+"""What engines say, as Docker 20.10 to 28 put it, and what the SDK raises: all of it has a meaning."""
+
+import inspect
+from types import ModuleType
+
+import docker.errors  # type: ignore[import-untyped]
+import pytest
+import requests.exceptions
+import urllib3.exceptions
+
+from runner.checkup import Said
+from runner.connection import Broken, ConnectError, TimedOut, Unreachable
+from runner.engine.errors import missing, refusal, told
+from runner.jobs.port import JobError
+
+SOCKET = "/var/run/docker.sock"
+
+
+def classes_of(module: ModuleType) -> list[type[Exception]]:
+    found = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == module.__name__]
+    return [each for each in found if issubclass(each, Exception) and not issubclass(each, Warning)]
+
+
+def made(kind: type[Exception]) -> Exception:
+    """One of any class, however many things it wants to know."""
+    if kind is requests.exceptions.JSONDecodeError:
+        return kind("Expecting value", "", 0)
+    wanted = inspect.signature(kind.__init__).parameters.values()
+    count = sum(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in wanted) - 1
+    return kind(*["something"] * max(0, count))
+
+
+@pytest.mark.parametrize(
+    "kind", classes_of(docker.errors) + classes_of(requests.exceptions), ids=lambda kind: kind.__name__
+)
+def test_no_exception_of_the_sdk_lacks_a_meaning(kind: type[Exception]) -> None:
+    meaning = told(made(kind), "203.0.113.7:22", "doing", expected=False)
+    assert isinstance(meaning, (JobError, ConnectError))
+
+
+def test_a_mistake_of_our_own_has_none() -> None:
+    assert told(KeyError("Id"), "here", "doing", expected=False) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("write /var/lib/docker/tmp/GetImageBlob1: no space left on device", "disk-full"),
+        ('could not select device driver "" with capabilities: [[gpu]]', "no-gpu"),
+        (
+            "OCI runtime create failed: container_linux.go:380: nvidia-container-cli: initialization error: nvml "
+            "error: driver not loaded: unknown",
+            "no-gpu",
+        ),
+        ("failed to inject CDI devices: unresolvable CDI devices nvidia.com/gpu=all", "no-gpu"),
+        (
+            "pull access denied for mine, repository does not exist or may require 'docker login': denied: requested "
+            "access to the resource is denied",
+            "no-image",
+        ),
+        ("manifest for busybox:9 not found: manifest unknown: manifest unknown", "no-image"),
+        ("no matching manifest for linux/arm64/v8 in the manifest list entries", "no-image"),
+        ('Get "https://registry-1.docker.io/v2/": dial tcp: lookup registry-1.docker.io: no such host', "no-image"),
+        ("invalid reference format: repository name must be lowercase", "no-image"),
+        ("Get https://lab.azurecr.io/v2/x/manifests/1: unauthorized: authentication required", "registry-login"),
+        ('Head "https://ghcr.io/v2/a/b/manifests/latest": denied', "registry-login"),
+        ("toomanyrequests: You have reached your pull rate limit", "registry-login"),
+        ('invalid mount config for type "bind": bind source path does not exist: /x', "job-failed"),
+        ("something that nobody has seen yet", "job-failed"),
+    ],
+)
+def test_what_an_engine_says_has_a_code(text: str, code: str) -> None:
+    error = refusal(text, "pulling it")
+    assert error.code == code
+    assert text in str(error)
+    assert error.help or code == "job-failed"
+
+
+def test_an_answer_too_long_for_a_line_is_cut() -> None:
+    assert len(str(refusal("a\n" * 5000, "pulling it"))) < 700
+
+
+@pytest.mark.parametrize(
+    ("error", "help_part"),
+    [
+        (FileNotFoundError(2, "No such file or directory"), "start it"),
+        (ConnectionRefusedError(111, "Connection refused"), "start it"),
+        (PermissionError(13, "Permission denied"), "usermod"),
+    ],
+)
+def test_an_engine_that_is_not_there_is_missing(error: OSError, help_part: str) -> None:
+    # As requests wraps what urllib3 wraps.
+    wrapped = requests.exceptions.ConnectionError(urllib3.exceptions.ProtocolError("Connection aborted.", error))
+    meaning = told(wrapped, "this computer", "asking", expected=False)
+    assert isinstance(meaning, JobError)
+    assert meaning.code == "no-engine"
+    assert help_part in str(meaning.help)
+
+
+def test_an_engine_that_was_there_is_coming_back() -> None:
+    wrapped = requests.exceptions.ConnectionError(ConnectionRefusedError(111, "Connection refused"))
+    assert isinstance(told(wrapped, "this computer", "asking", expected=True), Unreachable)
+    refused = "failed to open the raw stream connection: dial unix: connect: no such file or directory"
+    assert isinstance(missing(Said(1, refused), "203.0.113.7:22", expected=True), Unreachable)
+
+
+@pytest.mark.parametrize(
+    ("said", "help_part"),
+    [
+        (Said(127, "sh: 1: docker: not found"), "install"),
+        (Said(1, f"dial unix {SOCKET}: connect: permission denied"), "usermod -aG docker $USER"),
+    ],
+)
+def test_what_does_not_pass_by_itself_is_no_matter_of_waiting(said: Said, help_part: str) -> None:
+    meaning = missing(said, "203.0.113.7:22", expected=True)
+    assert isinstance(meaning, JobError)
+    assert meaning.code == "no-engine"
+    assert help_part in str(meaning.help)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        requests.exceptions.ReadTimeout("Read timed out."),
+        requests.exceptions.ConnectionError(urllib3.exceptions.ReadTimeoutError(None, "/", "Read timed out.")),  # type: ignore[arg-type]
+        TimeoutError("timed out"),
+    ],
+)
+def test_an_engine_that_says_nothing_is_late(error: Exception) -> None:
+    assert isinstance(told(error, "here", "asking", expected=True), TimedOut)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        requests.exceptions.ConnectionError(
+            urllib3.exceptions.ProtocolError("aborted", ConnectionResetError(104, "reset"))
+        ),
+        requests.exceptions.ChunkedEncodingError("IncompleteRead(0 bytes read)"),
+        urllib3.exceptions.ProtocolError("Connection broken: IncompleteRead(0 bytes read)"),
+    ],
+)
+def test_an_engine_that_hangs_up_is_a_connection_that_is_lost(error: Exception) -> None:
+    meaning = told(error, "here", "asking", expected=True)
+    assert type(meaning) is Broken

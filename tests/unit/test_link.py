@@ -1,0 +1,145 @@
+"""A connection that is lost, and made anew."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from gpuinfra.models.target import Target
+from runner import link as module
+from runner.connection import Broken, Completed, HostKeyMismatch, LoginRefused, Process, TimedOut, Unreachable
+from runner.jobs.port import JobError
+from runner.link import Link, Patience, is_passing
+
+TARGET = Target("lab", "lab", "remote", "203.0.113.7", 22, "me", "ssh-ed25519 AAAA")
+
+
+class Wire:
+    """A connection that can be cut."""
+
+    where = "203.0.113.7:22"
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.closed = 0
+
+    def run(self, command: Sequence[str] | str, *, timeout: float) -> Completed:
+        raise NotImplementedError
+
+    def start(self, command: Sequence[str] | str, *, timeout: float, idle: float | None = None) -> Process:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.is_open = False
+        self.closed += 1
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+@pytest.fixture
+def wires() -> list[Wire]:
+    return []
+
+
+@pytest.fixture
+def link(wires: list[Wire]) -> Link:
+    def opener() -> Wire:
+        wires.append(Wire())
+        return wires[-1]
+
+    return Link(TARGET, opener)
+
+
+def test_one_connection_is_used_for_everything(link: Link, wires: list[Wire]) -> None:
+    assert link.connection is link.connection
+    assert link.far.connection is link.connection
+    assert link.far is link.far
+    assert len(wires) == 1
+
+
+def test_a_lost_connection_is_replaced_with_all_that_was_on_it(link: Link, wires: list[Wire]) -> None:
+    before = link.far
+    wires[0].is_open = False
+    assert link.far is not before
+    assert len(wires) == 2
+    assert wires[0].closed == 1
+
+
+def test_what_broke_on_a_connection_that_is_fine_leaves_it(link: Link, wires: list[Wire]) -> None:
+    _ = link.connection
+    link.lost(Broken("one of many"))
+    assert link.connection is wires[0]
+    link.lost(TimedOut("silent"))
+    assert link.connection is not wires[0]
+
+
+def test_attempts_are_made_until_one_succeeds(link: Link, wires: list[Wire], clock: Clock) -> None:
+    errors: list[Exception] = [Unreachable("a"), Broken("b"), TimedOut("c")]
+    told: list[Exception] = []
+
+    def attempt() -> str:
+        _ = link.connection
+        if errors:
+            raise errors.pop(0)
+        return "done"
+
+    assert link.steadily(attempt, Patience(60, told.append)) == "done"
+    assert len(told) == 1
+    assert clock.pauses == sorted(clock.pauses)
+
+
+def test_patience_ends(link: Link, clock: Clock) -> None:
+    def attempt() -> None:
+        raise Unreachable("nobody")
+
+    with pytest.raises(Unreachable):
+        link.steadily(attempt, Patience(60))
+    assert 50 < sum(clock.pauses) <= 60
+
+
+def test_a_success_begins_it_anew(clock: Clock) -> None:
+    patience = Patience(10)
+    patience.wait(Broken("first"))
+    clock.now += 1000
+    with pytest.raises(Broken):
+        patience.wait(Broken("too late"))
+    patience.reset()
+    patience.wait(Broken("again"))
+
+
+@pytest.mark.parametrize(
+    ("error", "engine_too", "passing"),
+    [
+        (Broken("x"), False, True),
+        (Unreachable("x"), False, True),
+        (TimedOut("x"), False, True),
+        (HostKeyMismatch("x", "a", "b"), True, False),
+        (LoginRefused("x"), True, False),
+        (JobError("x", code="no-engine"), False, False),
+        (JobError("x", code="no-engine"), True, True),
+        (JobError("x", code="no-image"), True, False),
+    ],
+)
+def test_what_another_try_may_mend(error: Exception, engine_too: bool, passing: bool, clock: Clock) -> None:
+    assert is_passing(error, engine_too=engine_too) is passing
+    if not passing:
+        with pytest.raises(type(error)):
+            Patience(60, engine_too=engine_too).wait(error)
+        assert clock.pauses == []
