@@ -1,4 +1,8 @@
-"""How quickly a job that does nothing is over, against OpenSSH and Docker by hand, at the same machine."""
+"""How quickly a job that does nothing is over, against OpenSSH and Docker by hand, at the same machine.
+
+Twice: the whole program, whose own start is that of Python and its packages, and the job alone, from the login to the
+outputs, in a Python that has started.
+"""
 
 import os
 import subprocess
@@ -17,6 +21,16 @@ ROUNDS = 9
 LIMIT = 1.3
 SCRIPT = "noop.py"
 COMMAND = (str(Path(sys.executable).with_name("gpuinfra")), "submit", "-c", REMOTEDOCKER, SCRIPT)
+WITHIN = """
+import sys, time
+from gpuinfra.cli.main import main
+for _ in range(int(sys.argv[1])):
+    began = time.perf_counter()
+    code = main(["submit", "-c", sys.argv[2], sys.argv[3]])
+    if code:
+        sys.exit(code)
+    print(time.perf_counter() - began)
+"""
 BY_HAND = f"ssh host docker run --rm {PYTHON} python -c pass"
 
 
@@ -37,8 +51,23 @@ def measure(command: Sequence[str] = COMMAND, rounds: int = ROUNDS) -> Sequence[
             # Each is first in turn.
             for words, times in ((command, ours), (by_hand, theirs))[:: 1 if number % 2 else -1]:
                 times.append(_seconds(words, user))
+        alone = _alone(user, rounds)
     print(f"no-op job: ours {_shown(ours)} · by hand {_shown(theirs)}", file=sys.stderr, flush=True)
-    return [Ratio("no-op container job", BY_HAND, median(ours) / median(theirs), LIMIT)]
+    print(f"no-op job, Python started: {_shown(alone)}", file=sys.stderr, flush=True)
+    return [
+        Ratio("no-op container job", BY_HAND, median(alone) / median(theirs), LIMIT),
+        Ratio("no-op container job, whole program", BY_HAND, median(ours) / median(theirs), LIMIT),
+    ]
+
+
+def _alone(user: LabUser, rounds: int) -> list[float]:
+    """Jobs one after the other in one process, each with its own connection and login; the first one does not count."""
+    environment = {**os.environ, **user.variables}
+    words = [sys.executable, "-c", WITHIN, str(rounds + 1), REMOTEDOCKER, SCRIPT]
+    done = subprocess.run(
+        words, cwd=user.workspace, env=environment, capture_output=True, text=True, timeout=300, check=True
+    )
+    return [float(word) for word in done.stdout.split()][1:]
 
 
 def _by_hand(lab: Lab, user: LabUser) -> list[str]:
@@ -50,7 +79,9 @@ def _by_hand(lab: Lab, user: LabUser) -> list[str]:
 
 
 def _seconds(command: Sequence[str], user: LabUser) -> float:
-    environment = {**os.environ, **user.variables}
+    # What is installed has its byte code beside it; a checkout has it from the second round on.
+    environment = {**os.environ, **user.variables, "PYTHONPYCACHEPREFIX": str(user.home / "bytecode")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     began = time.perf_counter()
     done = subprocess.run(
         command,

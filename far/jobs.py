@@ -137,8 +137,10 @@ def forget(wire: Wire, request: dict[str, Any]) -> None:
 
 
 def forget_run(wire: Wire, request: dict[str, Any]) -> None:
-    """Remove all that is kept of a run, its outputs too. Absent is done."""
-    run = request["run"]
+    """Remove all that is kept of a run, its outputs too; its container goes by and by. Absent is done."""
+    run, found = request["run"], states.read(request["run"])
+    if request.get("container") and found is not None:
+        _remove_container(found.get("docker") or ["docker"], request["container"])
     # Whoever keeps watch on a container that was removed just now needs a moment to see it.
     ends = time.monotonic() + FORGET_SECONDS
     while states.read(run) is not None and not is_over(run):
@@ -148,6 +150,21 @@ def forget_run(wire: Wire, request: dict[str, Any]) -> None:
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(home.run_folder(run))
     wire.send_json({})
+
+
+def _remove_container(docker: list[str], container: str) -> None:
+    """Nobody has to wait for it."""
+    import subprocess  # it takes a while, and few calls need it
+
+    null = subprocess.DEVNULL
+    with contextlib.suppress(OSError):
+        subprocess.Popen(  # noqa: S603 the engine's own program
+            [*docker, "rm", "--force", "--volumes", container],
+            stdin=null,
+            stdout=null,
+            stderr=null,
+            start_new_session=True,
+        )
 
 
 def keep_run(wire: Wire, request: dict[str, Any]) -> None:

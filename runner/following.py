@@ -19,7 +19,7 @@ from runner.link import Link, Patience
 from runner.outputs import Fetched, fetch
 from runner.progress import Progress
 from runner.record import Record
-from runner.watch import read_state, read_usage
+from runner.watch import forget_run, read_state, read_usage
 
 # A machine that restarts, or a laptop that wakes up elsewhere, is back within this.
 LOST_SECONDS = 600.0
@@ -158,17 +158,20 @@ class Following:
         started = self.record.run.started
         if started:
             self.record.note_time("job", max(0.0, (at - started).total_seconds()))
-        self.record.change(state=state, exit_code=ended.exit_code, ended=at, reason=reason)
-        with self.record.phase("outputs"):
-            self._bring_all()
-        self._note_usage()
-        self._note_gap()
+        self.record.note(state=state, exit_code=ended.exit_code, ended=at, reason=reason)
+        try:
+            with self.record.phase("outputs"):
+                self._bring_all()
+            self._note_usage()
+            self._note_gap()
+        finally:
+            self.record.change()
         self._forget()
         return self.record.run
 
     def _how(self, ended: Ended) -> How:
         """The target knows what the engine does not: that it was the time, or somebody's wish, that ended it."""
-        if self.record.change().reason == CANCELLED:
+        if self.record.refresh().reason == CANCELLED:
             return How.CANCELLED
         if ended.how is How.EXITED and self._is_container:
             with contextlib.suppress(ConnectError, JobError):
@@ -189,7 +192,7 @@ class Following:
         for path, reason in fetched.unreadable:
             self.record.warn(f"outputs/{path} was not fetched: {reason}")
         left = any(each.reason == NOT_ALLOWED for each in fetched.unreadable)
-        self.record.change(outputs=Outputs(fetched.files, fetched.size, fetched.complete and not left))
+        self.record.note(outputs=Outputs(fetched.files, fetched.size, fetched.complete and not left))
 
     def _own_outputs(self) -> None:
         from runner.engine.helper import scrub
@@ -211,7 +214,7 @@ class Following:
                 usage = read_usage(self.link.far, run.id)
             if warning := usage_warning(usage, run.timings.get("job", 0.0)):
                 self.record.warn(warning)
-            self.record.change(usage=usage)
+            self.record.note(usage=usage)
 
     def _note_gap(self) -> None:
         """Who stays with a job on the target keeps what it prints, and counts what a full disk does not take."""
@@ -225,6 +228,6 @@ class Following:
         """What is here in full need not stay there. What goes wrong with that is no failure of the run."""
         if not self.record.run.outputs.complete:
             return
-        with contextlib.suppress(ConnectError, FarError, JobError):
-            open_job(self.link, self.record.run).remove()
-            self.link.far.ask("run-forget", run=self.record.run.id)
+        run = self.record.run
+        with contextlib.suppress(ConnectError, JobError):
+            forget_run(self.link.far, run.id, run.job.id if run.job and self._is_container else None)

@@ -6,14 +6,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.gpu import GpuFacts
 from runner.assignment import Assignment, WantsGpu
+from runner.environment.made import Environment
 from runner.jobs.order import Gpus
 from runner.jobs.port import JobError
 from runner.link import Link
 from runner.progress import Progress
+
+if TYPE_CHECKING:
+    from runner.engine.images import ImageFacts
 
 PROBE_SECONDS = 120.0
 
@@ -54,23 +59,30 @@ class Groundwork:
 
     def _in_container(self) -> Ground:
         from runner.engine.images import ensure_image
-        from runner.environment.build import ensure_environment, python_of
+        from runner.environment.made import python_of
 
-        assigned, engine = self.assignment, self.link.engine
         with self._timed("environment"):
-            base = ensure_image(engine, str(assigned.base_image), self.progress)
-            made = ensure_environment(
-                engine,
-                base,
-                assigned.conda,
-                assigned.project,
-                self.progress,
-                self.output,
-                fresh=self.rebuild,
-                may_build=assigned.prepares or self.rebuild,
-            )
+            base = ensure_image(self.link.engine, str(self.assignment.base_image), self.progress)
+            made = self._environment(base)
         facts = self._probe_container(made.image) if self.gpus else None
         return Ground(python_of(made), made.image, made.tag, made.built, facts, self.timings)
+
+    def _environment(self, base: ImageFacts) -> Environment:
+        assigned = self.assignment
+        if assigned.conda is None:
+            return Environment(base.id, base.name, built=False, python=None, seconds=0.0)
+        from runner.environment.build import ensure_environment
+
+        return ensure_environment(
+            self.link.engine,
+            base,
+            assigned.conda,
+            assigned.project,
+            self.progress,
+            self.output,
+            fresh=self.rebuild,
+            may_build=assigned.prepares or self.rebuild,
+        )
 
     def _probe_container(self, image: str) -> GpuFacts:
         from runner.engine.helper import run_once

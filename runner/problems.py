@@ -22,6 +22,8 @@ FAR: dict[str, tuple[Code, str, str]] = {
     "disk-full": (Code.DISK_FULL, "the target's disk is full", "make room on it: `gpuinfra ssh NAME -- df -h`"),
     "no-python": (Code.NO_PYTHON, "no Python on the target", "install it there: `sudo apt-get install python3`"),
     "no-program": (Code.JOB_FAILED, "the job's program is not there", "look at `pythonLocation` in the target's file"),
+    "foreign-files": (Code.UPLOAD_FAILED, "another user's files are in the way", "remove that folder there, as root"),
+    "busy": (Code.UPLOAD_FAILED, "another upload is in the way", "run it again when that one has ended"),
     "no-permission": (Code.UPLOAD_FAILED, "not allowed on the target", "look at the owner of `~/.gpuinfra` there"),
 }
 

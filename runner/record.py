@@ -21,6 +21,7 @@ class Record:
         """Without a history nothing is kept of it but its outputs: `TrackedRun: false`."""
         self._run, self._history = run, history
         self._lock = threading.RLock()
+        self._unsaved: dict[str, Any] = {}
         self.folder = folder
         """Where its log and its outputs are."""
 
@@ -43,16 +44,31 @@ class Record:
     def change(self, **fields: Any) -> Run:
         """Something is known of it that was not. What other programs changed meanwhile stays, and is known here too."""
         with self._lock:
-            self._run = replace(self._run, **fields)
+            self.note(**fields)
             if self._history:
-                self._run = self._history.update(self._run.id, timings=self._run.timings, **fields)
+                timings = self._run.timings
+                self._run = self._history.update(self._run.id, **{**self._unsaved, "timings": timings})
+            self._unsaved = {}
+            return self._run
+
+    def note(self, **fields: Any) -> None:
+        """The same, but nobody else needs to know yet: it is remembered with the next change."""
+        with self._lock:
+            self._unsaved |= fields
+            self._run = replace(self._run, **fields)
+
+    def refresh(self) -> Run:
+        """What other programs have changed meanwhile is known here too."""
+        with self._lock:
+            if self._history:
+                self._run = replace(self._history.find(self._run.id), timings=self._run.timings, **self._unsaved)
             return self._run
 
     def warn(self, text: str) -> None:
         """Something that whoever reads of it should know."""
         with self._lock:
             if text not in self._run.warnings:
-                self.change(warnings=(*self._run.warnings, text))
+                self.note(warnings=(*self._run.warnings, text))
 
     def note_time(self, name: str, seconds: float) -> None:
         """How long something took that was not waited for here from its beginning to its end."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
@@ -17,6 +18,7 @@ from runner.connection import ConnectError
 from runner.far import FarError
 from runner.ground import Ground, Groundwork, gpus_of, is_required
 from runner.jobs.order import Order
+from runner.jobs.port import How, JobError
 from runner.link import Link, Patience
 from runner.progress import Progress
 from runner.record import Record
@@ -34,6 +36,7 @@ RESUME_SECONDS = 120.0
 KEEP_SECONDS = 60.0
 GRACE_SECONDS = 10.0
 MOST_SCRUBS = 1
+CANCELLED = How.CANCELLED.value
 
 
 @dataclass
@@ -79,7 +82,7 @@ class Submission:
             for phase, seconds in work.timings.items():
                 self.record.note_time(phase, seconds)
         gpu = made.gpu
-        self.record.change(
+        self.record.note(
             image_digest=made.image,
             gpu=gpu.as_json() if gpu else None,
             simulated=self.record.run.simulated or (gpu is not None and gpu.simulated),
@@ -111,7 +114,7 @@ class Submission:
                         lambda: upload(
                             self.link.far,
                             tree,
-                            project=self.project,
+                            project=self._place,
                             run=self.record.run.id,
                             outputs="mount" if self.assignment.in_container else "link",
                             progress=self.progress,
@@ -123,6 +126,11 @@ class Submission:
                     if error.code != "foreign-files" or not self.assignment.in_container or scrubs > MOST_SCRUBS:
                         raise
                     self._scrub(str(ground().image), str(error))
+
+    @property
+    def _place(self) -> str:
+        """Where its copies are. What a container's root leaves in one is in nobody's way who runs without."""
+        return self.project if self.assignment.in_container else f"{self.project}.bare"
 
     def _check_script(self, tree: Tree) -> None:
         script = self.wishes.script
@@ -185,30 +193,58 @@ class Submission:
         names = tuple(sorted({*order.environment, *order.secrets}))
         kind = "container" if self.assignment.in_container else "process"
         # Before it is begun: whoever is killed now must be able to find it again.
-        self.record.change(command=order.command, environment=names, job=JobRef(kind, job_id(order.run, kind)))
+        run = self.record.change(command=order.command, environment=names, job=JobRef(kind, job_id(order.run, kind)))
+        if run.reason == CANCELLED:
+            raise JobError(
+                "the run was cancelled", f"somebody has cancelled {run.id} before the job began", "run it again"
+            )
         with self.record.phase("start"):
             self.link.steadily(lambda: self._start_once(order), Patience(RESUME_SECONDS, self._told_of_loss))
-        self.record.change(state=RunState.RUNNING, started=datetime.now(UTC))
+        run = self.record.change(state=RunState.RUNNING, started=datetime.now(UTC))
+        if run.reason == CANCELLED:  # by somebody who found no job yet
+            from runner.following import open_job
+
+            open_job(self.link, run).cancel(GRACE_SECONDS)
+
+    def undo(self) -> bool:
+        """Take back a job that may have begun before anybody knew; whether it is certain that none runs."""
+        from runner.following import open_job
+
+        if self.record.run.job is None:
+            return True
+        try:
+            job = open_job(self.link, self.record.run)
+            job.cancel(0)
+            job.remove()
+            self.link.far.ask("run-forget", run=self.record.run.id)
+        except (ConnectError, FarError, JobError) as error:
+            return isinstance(error, JobError) and error.code == Code.NO_SUCH_RUN
+        return True
 
     def _start_once(self, order: Order) -> None:
         """Twice is once: a job that was begun before the connection broke is found by its name."""
         if self.assignment.in_container:
             from runner.jobs.container import start_container
-            from runner.watch import start_watch
 
-            job = start_container(self.link.engine, order)
-            start_watch(
-                self.link.far,
-                order.run,
-                job.id,
-                timeout=order.timeout,
-                grace=GRACE_SECONDS,
-                gpu=order.gpus is not None,
-            )
+            # While the engine works there is time for what comes next.
+            begin(lambda: import_module("runner.following"), "imports")
+            self._watch(order, start_container(self.link.engine, order).id)
         else:
             from runner.jobs.process import start_process
 
             start_process(self.link.far, order)
+
+    def _watch(self, order: Order, container: str) -> None:
+        from runner.watch import start_watch
+
+        gpu = order.gpus is not None
+        try:
+            start_watch(self.link.far, order.run, container, timeout=order.timeout, grace=GRACE_SECONDS, gpu=gpu)
+        except JobError as error:
+            # It runs by now, and may have filled the disk itself. Only one whose time is limited must not go unwatched.
+            if order.timeout is not None:
+                raise
+            self.record.warn(f"the use of the GPU was not measured: {error}" if gpu else f"nobody watches it: {error}")
 
 
 def job_id(run: str, kind: str) -> str:

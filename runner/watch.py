@@ -51,7 +51,10 @@ def keep_run(far: Far, run: str) -> None:
         far.ask("run-keep", run=run)
 
 
-def forget_run(far: Far, run: str) -> None:
-    """Remove everything of a run from the target, its outputs too: for when they are here. Absent is done."""
+def forget_run(far: Far, run: str, container: str | None = None) -> None:
+    """Remove everything of a run from the target, its outputs too: for when they are here. Absent is done.
+
+    Its container is removed in the background, and not waited for.
+    """
     with translated("the run cannot be removed from the target"):
-        far.ask("run-forget", run=run, seconds=ANSWER_SECONDS)
+        far.ask("run-forget", run=run, container=container, seconds=ANSWER_SECONDS)

@@ -12,6 +12,7 @@ from gpuinfra import __version__
 from gpuinfra.cli.commands import COMMANDS
 from gpuinfra.cli.group import Group
 from gpuinfra.cli.options import begin, shared_parameters
+from gpuinfra.cli.plain import read_plainly
 
 PROGRAM = "gpuinfra"
 
@@ -24,10 +25,11 @@ class FrontDoor(Group):
         self.params += shared_parameters()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Options and the command's name. `--version` is answered at once: reading options takes pydantic."""
+        """Options and the command's name. `--version` is answered at once."""
         if "--version" in args and set(args) <= {"--version", "--json"}:
             _show_version(json="--json" in args)
             ctx.exit()
+        read_plainly(self)
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 the signature is the base class's
@@ -56,6 +58,7 @@ def load_command(name: str, panel: str, module: str | None = None, passes_words:
     command.name, command.rich_help_panel = name, panel
     for part in (command, *getattr(command, "commands", {}).values()):
         part.params += shared_parameters()
+    read_plainly(command)
     return command
 
 

@@ -84,13 +84,14 @@ def open_desk(settings: Settings) -> Desk:
 def with_spec(desk: Desk, assigned: Assignment) -> tuple[Assignment, Spec | None]:
     """A target that is a machine of ours: its spec says which key, and that it has a GPU."""
     from gpuinfra.cli.machines import spec_named
-    from runner.assignment import WantsGpu
-    from runner.identity import identity_of
 
     target = assigned.target
     spec = spec_named(desk.workspace, target.name) if target.address else None
     if spec is None or spec.target_name != target.name:
         return assigned, None
+    from runner.assignment import WantsGpu
+    from runner.identity import identity_of
+
     identity = target.identity or identity_of(spec.admin.ssh_public_key, desk.workspace)
     target = replace(target, machine=spec.name, identity=identity)
     needs = assigned.gpu is WantsGpu.IF_ANY and spec.target.nvidia_docker

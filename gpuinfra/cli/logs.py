@@ -50,7 +50,7 @@ def logs(
 
 
 def _exit_code(run: Run) -> int:
-    from gpuinfra.cli.submitting import exit_code_of
+    from gpuinfra.cli.ending import exit_code_of
 
     return exit_code_of(run, [])
 

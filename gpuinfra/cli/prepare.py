@@ -19,9 +19,9 @@ def prepare(
     rebuild: RebuildOption = False,
 ) -> None:
     """Make the environment of a run configuration on its target: image, packages, and a look at the GPU."""
+    from gpuinfra.cli.checking import check_packages
     from gpuinfra.cli.jobs import linked, open_desk, with_spec
     from gpuinfra.cli.machines import progress_view
-    from gpuinfra.cli.submitting import check_packages
     from gpuinfra.views import environment as view
     from runner.assignment import assign
     from runner.environment.unused import note_for

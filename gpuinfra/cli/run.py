@@ -100,7 +100,7 @@ def _afterwards(spec: Spec, given: str | None) -> str:
 
 def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
     """All that can be known before a machine is billed."""
-    from gpuinfra.cli.submitting import check_packages, wishes_of
+    from gpuinfra.cli.checking import check_packages, wishes_of
     from gpuinfra.workspace import find_workspace
     from runner.assignment import assign
 

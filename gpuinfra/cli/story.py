@@ -14,6 +14,7 @@ from gpuinfra.diagnostics import Exit, Problem
 if TYPE_CHECKING:
     from gpuinfra.cli.submitting import Submitting
     from gpuinfra.models.receipt import Receipt
+    from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
     from gpuinfra.views.progress import ProgressView
 
@@ -60,8 +61,9 @@ class Story:
         self._end()
 
     def _submit(self) -> None:
+        from gpuinfra.cli.checking import check_packages, wishes_of
         from gpuinfra.cli.jobs import open_desk, with_spec
-        from gpuinfra.cli.submitting import Submitting, check_packages, wishes_of
+        from gpuinfra.cli.submitting import Submitting
         from gpuinfra.views.job import TerminalSink
         from runner.assignment import assign
 
@@ -144,7 +146,9 @@ class Story:
         if self.afterwards == KEEP:
             return f"{self.spec.name} is kept, as was asked: {self._stops}"
         run = self.work.run if self.work else None
-        if run and run.started and not run.state.is_over:
+        # One that was told to begin may run, though nobody heard that it does.
+        has_begun = run and (run.started or (run.job and not self.interrupted))
+        if run and has_begun and not run.state.is_over:
             return f"the job goes on, and so does {self.spec.name}: {self._stops}"
         if others := self._others(run.id if run else ""):
             return f"{self.spec.name} is kept for {', '.join(others)}: {self._stops}"
@@ -155,27 +159,32 @@ class Story:
         return f"it is billed until `gpuinfra down {self.spec.name}` or the end of its lease"
 
     def _others(self, own: str) -> list[str]:
-        """Other runs that go on there. Of those whose client is gone the machine itself is asked."""
-        from gpuinfra.cli.following import fetch_outputs, log_of
+        """Other runs that need it: their jobs go on there, or somebody fetches what they wrote."""
+        from gpuinfra.cli.following import log_of
         from gpuinfra.cli.jobs import open_desk
 
         found: list[str] = []
         with suppress(Problem):
             desk = open_desk(self.settings)
-            for run in desk.history.unfinished(self.spec.name):
-                if run.id == own:
-                    continue
+            history, name = desk.history, self.spec.name
+            for run in {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}.values():
                 with log_of(desk, run.id) as log:
                     is_followed = log.is_followed
-                if not is_followed and run.job is None:
-                    continue  # it never began, and nobody is about to begin it
-                try:
-                    is_over = not is_followed and fetch_outputs(self.settings, run, self.progress).state.is_over
-                except Problem:
-                    is_over = False  # nobody knows
-                if not is_over:
+                if run.id != own and (is_followed or self._goes_on(run)):
                     found.append(run.id)
         return found
+
+    def _goes_on(self, run: Run) -> bool:
+        """Of a run whose client is gone the machine itself is asked; it gives its outputs too."""
+        from gpuinfra.cli.following import fetch_outputs
+
+        # One that never began is not about to.
+        if run.state.is_over or run.job is None:
+            return False
+        try:
+            return not fetch_outputs(self.settings, run, self.progress).state.is_over
+        except Problem:
+            return True  # nobody knows
 
     def _leave(self) -> None:
         """Ctrl-C for the second time: nothing is waited for any more."""
@@ -189,7 +198,7 @@ class Story:
 
     def show(self) -> int:
         """What came of it, and the exit code."""
-        from gpuinfra.cli.submitting import show_end
+        from gpuinfra.cli.ending import show_end
         from gpuinfra.views import receipt as receipt_view
 
         is_left = self.receipt is not None and not self.receipt.is_proof

@@ -67,9 +67,11 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
 def _submit(
     settings: Settings, configuration: str, options: JobOptions, on_interrupt: OnInterrupt, *, detach: bool
 ) -> int:
+    from gpuinfra.cli.checking import check_detach, check_packages, wishes_of
+    from gpuinfra.cli.ending import show_end
     from gpuinfra.cli.jobs import open_desk, with_spec
     from gpuinfra.cli.machines import progress_view
-    from gpuinfra.cli.submitting import Submitting, check_detach, check_packages, show_end, wishes_of
+    from gpuinfra.cli.submitting import Submitting
     from gpuinfra.views.job import TerminalSink
     from runner.assignment import assign
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,18 +12,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gpuinfra.cli.following import log_of, lost_outputs
-from gpuinfra.cli.job_options import JobOptions, OnInterrupt, size_of, usage, variables_of
+from gpuinfra.cli.following import log_of
+from gpuinfra.cli.job_options import OnInterrupt
 from gpuinfra.cli.jobs import Desk, linked
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, Severity
+from gpuinfra.diagnostics import Problem
 from gpuinfra.models.run import Run, RunState
 
 if TYPE_CHECKING:
-    from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.spec import Spec
     from gpuinfra.views.job import TerminalSink
     from gpuinfra.views.progress import ProgressView
-    from gpuinfra.workbench.project import Project
     from runner.assignment import Assignment
     from runner.following import Following
     from runner.jobs.log import LogFile
@@ -33,9 +30,6 @@ if TYPE_CHECKING:
     from runner.wishes import Wishes
 
 CANCEL_GRACE = 10.0
-# As the program `timeout` ends, where the job itself says that all is well.
-TIMED_OUT = 124
-LARGEST_CODE = 255
 
 
 @dataclass
@@ -94,7 +88,7 @@ class Submitting:
 
     def _begin(self, record: Record, link: Link) -> None:
         from runner.connection import ConnectError
-        from runner.submission import Submission
+        from runner.submission import CANCELLED, Submission
 
         submission = Submission(
             assignment=self.assigned,
@@ -109,11 +103,13 @@ class Submitting:
             submission.start()
         except BaseException as error:
             if record.run.state is RunState.PREPARING:
-                is_cancelled = isinstance(error, KeyboardInterrupt)
-                state = RunState.CANCELLED if is_cancelled else RunState.FAILED
-                record.change(state=state, ended=datetime.now(UTC), reason=_reason(error))
-                if not isinstance(error, ConnectError | KeyboardInterrupt):
-                    record.change(job=None)  # it never was, and wrote nothing
+                # What the machine was told to begin may run there, though the answer never came.
+                if (isinstance(error, ConnectError) and record.run.job) or not submission.undo():
+                    record.change(reason=_reason(error))  # so it can be followed, and cancelled
+                else:
+                    is_cancelled = isinstance(error, KeyboardInterrupt) or record.refresh().reason == CANCELLED
+                    state = RunState.CANCELLED if is_cancelled else RunState.FAILED
+                    record.change(state=state, ended=datetime.now(UTC), reason=_reason(error), job=None)
             raise
 
     @property
@@ -150,11 +146,14 @@ class Submitting:
 
     def _decide(self, run: Run) -> OnInterrupt:
         """What becomes of the job. Asked is only who can answer; `ask` is then the answer to go on."""
+        if run.state.is_over:
+            # There is nothing to cancel. Outputs can be fetched later, but for those on a machine that is about to end.
+            return OnInterrupt.DETACH if self.after_run is None else OnInterrupt.CANCEL
         if not self.assigned.tracked:
             return OnInterrupt.CANCEL  # nobody would find it again
         if self.on_interrupt is not OnInterrupt.ASK:
             return self.on_interrupt
-        if run.state.is_over or not sys.stdin.isatty() or self.desk.settings.json:
+        if not sys.stdin.isatty() or self.desk.settings.json:
             return self.without_terminal
         question = "The job goes on. Detach from it, cancel it, or go on watching? [d/c/g]"
         try:
@@ -209,121 +208,3 @@ def _new_run(assigned: Assignment, wishes: Wishes, spec: Spec | None) -> Run:
         image=assigned.base_image if assigned.in_container else None,
         simulated=target.simulated,
     )
-
-
-# Before anything is asked of anybody
-
-
-def wishes_of(assigned: Assignment, options: JobOptions) -> Wishes:
-    """What the options mean, for this project; what cannot be raises a Problem."""
-    from runner.script import script_path
-    from runner.wishes import Wishes, parse_gpus
-
-    script = options.script or assigned.script
-    if script is None:
-        raise usage("no script", "which script is to run?", "for example `gpuinfra submit -c my_dsvm train.py`")
-    gpus = parse_gpus(options.gpus) if options.gpus is not None else None
-    if options.gpus is not None and gpus is None:
-        help_line = "`all`, how many as `2`, or which ones as `0,1` or `device=0`"
-        raise usage("invalid GPUs", f"`--gpus {options.gpus}`", help_line)
-    plain, hidden = variables_of(options)
-    _check_container_options(assigned, options)
-    return Wishes(
-        script=script_path(assigned.project, script, Path.cwd()),
-        words=options.words,
-        gpus=gpus,
-        memory=size_of("--memory", options.memory),
-        shm_size=size_of("--shm-size", options.shm_size),
-        timeout=_timeout_of(options),
-        environment=plain,
-        secrets=hidden,
-        require_gpu_use=options.require_gpu_use,
-        rebuild=options.rebuild,
-    )
-
-
-def _timeout_of(options: JobOptions) -> float | None:
-    from gpuinfra.cli.durations import short_seconds_of
-
-    if options.timeout is None:
-        return None
-    seconds = short_seconds_of("--timeout", options.timeout)
-    if not seconds:
-        raise usage("invalid duration", f"`--timeout {options.timeout}` leaves no time for the job", "as `30s`, `2h`")
-    return seconds
-
-
-def check_detach(assigned: Assignment) -> None:
-    """Whoever leaves a run that is not remembered could never come back to it, nor to what it writes."""
-    if not assigned.tracked:
-        note = f"`TrackedRun: false` in `{assigned.configuration}.runconfig`: nobody would find the run again"
-        raise usage("no run to leave", note, "leave out `--detach`, or have the run tracked")
-
-
-def _check_container_options(assigned: Assignment, options: JobOptions) -> None:
-    if assigned.in_container:
-        return
-    for name, value in (("--memory", options.memory), ("--shm-size", options.shm_size)):
-        if value is not None:
-            note = f"`{name}` is for containers, and `{assigned.target.name}` is of type `{assigned.target.type}`"
-            raise usage("an option without effect", note, "leave it out")
-
-
-def check_packages(assigned: Assignment, project: Project | None = None) -> None:
-    """A package for the CPU would make a job that has a GPU run without it, and say nothing."""
-    from gpuinfra.lint.packages import cpu_only
-    from gpuinfra.workbench.project import load_project
-    from runner.assignment import WantsGpu
-
-    if assigned.conda is None or assigned.gpu is not WantsGpu.REQUIRED or not assigned.in_container:
-        return
-    file = assigned.conda.document.source.name
-    found = [
-        finding.diagnostic
-        for finding in cpu_only(project or load_project(assigned.project))
-        if finding.diagnostic.severity is Severity.ERROR
-        and finding.diagnostic.span
-        and finding.diagnostic.span.file == file
-    ]
-    if found:
-        raise Problem(*(replace(each, help=each.help or "`gpuinfra lint --fix` mends it") for each in found))
-
-
-# Afterwards
-
-
-def problems_of(run: Run, *, require_gpu_use: bool) -> list[Diagnostic]:
-    """What is wrong with a run that its exit code does not tell."""
-    found: list[Diagnostic] = []
-    if run.state.is_over and run.started and not run.outputs.complete:
-        found += lost_outputs(run).diagnostics
-    if require_gpu_use and run.state is RunState.COMPLETED and (run.usage is None or not run.usage.was_used):
-        seen = "no sample of it was taken" if run.usage is None else f"{run.usage.samples} samples saw no work"
-        help_line = "look at what the job prints; `gpuinfra lint` finds packages for the CPU"
-        found.append(
-            Diagnostic(Code.GPU_NOT_USED, "the GPU was not used", note=f"run {run.id}: {seen}", help=help_line)
-        )
-    return found
-
-
-def exit_code_of(run: Run, problems: Sequence[Diagnostic]) -> int:
-    """The job's own, where there is one that says that something is wrong."""
-    if run.exit_code and 0 < run.exit_code <= LARGEST_CODE:
-        return run.exit_code
-    ends = {RunState.TIMED_OUT: TIMED_OUT, RunState.CANCELLED: Exit.INTERRUPTED, RunState.LOST: Exit.LOST}
-    return ends.get(run.state, Exit.DONE if run.state is RunState.COMPLETED and not problems else Exit.FAILED)
-
-
-def show_end(work: Submitting, receipt: Receipt | None = None, problem: Problem | None = None) -> int:
-    """What came of it, and the exit code."""
-    from gpuinfra.views import job as view
-
-    run = work.run
-    problems = [
-        *(problem.diagnostics if problem else ()),
-        *problems_of(run, require_gpu_use=work.wishes.require_gpu_use),
-    ]
-    view.show_result(run, work.folder, receipt, problems, json=work.desk.settings.json)
-    if problem:
-        return problem.exit_code
-    return exit_code_of(run, problems) if run.state.is_over else Exit.DONE

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
-
-from gpuinfra.models.receipt import stamp
 
 
 class RunState(StrEnum):
@@ -121,9 +119,9 @@ class Run:
             **found,
             "command": list(self.command),
             "state": self.state.value,
-            "created": stamp(self.created),
-            "started": stamp(self.started),
-            "ended": stamp(self.ended),
+            "created": _stamp(self.created),
+            "started": _stamp(self.started),
+            "ended": _stamp(self.ended),
             "job": asdict(self.job) if self.job else None,
             "usage": _camel_keys(asdict(self.usage)) | {"used": self.usage.was_used} if self.usage else None,
             "outputs": asdict(self.outputs),
@@ -151,6 +149,13 @@ def run_from_json(found: dict[str, Any]) -> Run:
             "warnings": tuple(known.get("warnings", ())),
         }
     )
+
+
+def _stamp(moment: datetime | None) -> str | None:
+    """To the millisecond: jobs can be short."""
+    if moment is None:
+        return None
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import tarfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, cast
+from collections.abc import Mapping, Sequence
 
 from gpuinfra.diagnostics import Code
-from runner.connection import CHUNK, Broken, Completed, ConnectError, TimedOut
+from runner.connection import Completed, ConnectError, TimedOut
 from runner.engine.client import Engine
 from runner.jobs.container import ContainerJob, start_container
 from runner.jobs.order import Gpus, Order
@@ -95,40 +93,6 @@ def scrub(engine: Engine, image: str, folder: str, user: int, group: int) -> Non
         f"on the target: `sudo chown -R {owner} {folder}`",
         Code.JOB_FAILED,
     )
-
-
-def read_as_root(engine: Engine, container: str, path: str) -> Iterator[bytes]:
-    """What is in one file, as the container sees it; it need not run any more. For files that nobody else may read."""
-    doing = f"reading {path}"
-    with contextlib.ExitStack() as stack:
-        with engine.translated(doing):
-            api = engine.api
-            url = api._url("/containers/{0}/archive", container)
-            plain = {"Accept-Encoding": "identity"}
-            answer = api._get(url, params={"path": path}, headers=plain, stream=True, timeout=engine.timeout)
-            stack.callback(answer.close)
-            api._raise_for_status(answer)
-        with engine.translated(doing), _whole(path):
-            archive = stack.enter_context(tarfile.open(fileobj=cast("IO[bytes]", answer.raw), mode="r|"))
-            member = archive.next()
-            file = archive.extractfile(member) if member is not None and member.isreg() else None
-        if file is None:
-            raise JobError("not a file", path, None, Code.JOB_FAILED)
-        while True:
-            with engine.translated(doing), _whole(path):
-                data = file.read(CHUNK)
-            if not data:
-                return
-            yield data
-
-
-@contextlib.contextmanager
-def _whole(path: str) -> Iterator[None]:
-    """An archive that ends in the middle is a connection that does."""
-    try:
-        yield
-    except tarfile.TarError as error:
-        raise Broken(f"{path} came only in part: {error}") from error
 
 
 def _output(job: ContainerJob) -> tuple[str, str]:

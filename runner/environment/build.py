@@ -18,6 +18,7 @@ from typing import IO, Any, Protocol
 from gpuinfra.diagnostics import Code
 from gpuinfra.workbench.conda import Conda
 from runner.connection import ConnectError
+from runner.environment.made import Environment
 from runner.environment.output import BuildOutput
 from runner.environment.recipe import BUILDING_LABEL, CONTEXT, PYTHON, Base, Recipe, recipe
 from runner.jobs.port import JobError
@@ -28,11 +29,6 @@ STEP = "environment"
 SILENCE_SECONDS = 3600.0
 CLEAN_SECONDS = 10.0
 FORGOTTEN = "1h"
-# The first Python on the image's PATH, for those whose environment is the image itself.
-FIND_PYTHON = (
-    "found=$(command -v python || command -v python3) || "
-    '{ echo "gpuinfra: the image has no Python" >&2; exit 127; }; exec "$found" "$@"'
-)
 
 
 class Engine(Protocol):
@@ -47,29 +43,9 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
-    """The image that a job runs in."""
-
-    image: str
-    """Its id."""
-    tag: str
-    """Its name: the base image's own where there was nothing to install."""
-    built: bool
-    """Whether it was made just now."""
-    python: str | None
-    """The environment's interpreter; None where the image has its own, if any: `python_of` finds it."""
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Base:
     id: str
     name: str
-
-
-def python_of(environment: Environment) -> tuple[str, ...]:
-    """The words that start a job's interpreter: its arguments follow. One that is missing is exit code 127."""
-    return (environment.python,) if environment.python else ("/bin/sh", "-c", FIND_PYTHON, "python")
 
 
 def ensure_environment(  # noqa: PLR0913 each is another thing
@@ -98,7 +74,9 @@ def ensure_environment(  # noqa: PLR0913 each is another thing
         return Environment(there, wanted.tag, built=False, python=PYTHON, seconds=time.monotonic() - began)
     if not may_build:
         note = "the target does not have it, and `PrepareEnvironment` is not `true` in the run configuration"
-        raise JobError("the environment is not prepared", note, "gpuinfra prepare makes it", Code.BUILD_FAILED)
+        raise JobError(
+            "the environment is not prepared", note, "`gpuinfra prepare -c NAME` makes it", Code.BUILD_FAILED
+        )
     progress.begin(STEP, f"building on {on.name}")
     try:
         image = _build(engine, wanted, progress, output)

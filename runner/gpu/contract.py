@@ -109,11 +109,18 @@ def _places(evidence: Evidence) -> list[tuple[tuple[Link, ...], str]]:
     ]
 
 
+def _is_there(facts: GpuFacts, wanted: str) -> bool:
+    if wanted.isdigit():
+        return int(wanted) < len(facts.models)
+    names = [each for each in facts.uuids if each]
+    # One may be named by the beginning of its name, and the parts of one that is cut up have names that are not told.
+    return not names or wanted.startswith("MIG-") or any(each.startswith(wanted) for each in names)
+
+
 def shortage(facts: GpuFacts, wanted: Gpus, where: str = "the machine") -> JobError | None:
     """What to say to whoever asks for more GPUs than there are, or for others."""
     there = len(facts.models)
-    # One may be named by the beginning of its name, and one that is cut into parts has more names than are told.
-    strange = [each for each in wanted.ids if each.isdigit() and int(each) >= there]
+    strange = [each for each in wanted.ids if not _is_there(facts, each)]
     if (wanted.count or 0) <= there and not strange:
         return None
     asked = f"GPU {', '.join(strange)}" if strange else f"{wanted.count} GPUs"

@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
 NAMES = (".gpuinfraignore", ".amlignore", ".gitignore")
 """The first one that is in the project's own folder counts, there and in all folders below."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -76,6 +74,9 @@ def _letters(path: str) -> str:
 
 def _rules(content: bytes) -> Iterator[Rule]:
     """The last line first: it is the last that fits that counts."""
+    # It takes a while, and many projects have no such file.
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
     lines = content.removeprefix(BYTE_ORDER_MARK).split(b"\n")
     for line in reversed(lines):
         text = line.removesuffix(b"\r").decode("latin-1")

@@ -14,11 +14,10 @@ import pytest
 
 from runner.connection import TimedOut
 from runner.engine.client import Engine, open_engine
-from runner.engine.helper import read_as_root, run_once, scrub
+from runner.engine.helper import run_once, scrub
 from runner.engine.images import ensure_image, find_image, pull
-from runner.jobs.container import start_container
-from runner.jobs.order import Gpus, Order
-from runner.jobs.port import JobError, Position
+from runner.jobs.order import Gpus
+from runner.jobs.port import JobError
 from tests.integration.runner import registry
 from tests.lab import BUSYBOX, PYTHON, Lab
 
@@ -213,22 +212,3 @@ def test_an_image_that_has_nothing_to_do_it_with_says_so(engine: Engine, everybo
     pull(engine, f"{everybodys}/{registry.TOOL}", Heard())
     with pytest.raises(JobError, match="stay root's"):
         scrub(engine, f"{everybodys}/{registry.TOOL}", str(tmp_path), 1234, 2345)
-
-
-def test_a_file_that_only_root_can_read_is_read(engine: Engine, tmp_path: Path) -> None:
-    content = os.urandom(1_000_000)
-    (tmp_path / "model").write_bytes(content)
-    (tmp_path / "empty").touch()
-    (tmp_path / "link").symlink_to("model")
-    job = start_container(
-        engine, Order("r1", ("sleep", "60"), "/", image=BUSYBOX, mounts=((str(tmp_path), "/project/outputs"),))
-    )
-    for stopped in (False, True):
-        if stopped:
-            job.cancel(0)
-            assert list(job.frames(Position())) == []
-        assert b"".join(read_as_root(engine, job.id, "/project/outputs/model")) == content
-        assert b"".join(read_as_root(engine, job.id, "/project/outputs/empty")) == b""
-    for name in ("link", "missing", ""):
-        with pytest.raises(JobError):
-            list(read_as_root(engine, job.id, f"/project/outputs/{name}"))

@@ -1,0 +1,91 @@
+"""What can be known of a job before anything is asked of anybody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuinfra.cli.job_options import JobOptions, size_of, usage, variables_of
+from gpuinfra.diagnostics import Problem, Severity
+
+if TYPE_CHECKING:
+    from gpuinfra.workbench.project import Project
+    from runner.assignment import Assignment
+    from runner.wishes import Wishes
+
+
+def wishes_of(assigned: Assignment, options: JobOptions) -> Wishes:
+    """What the options mean, for this project; what cannot be raises a Problem."""
+    from runner.script import script_path
+    from runner.wishes import Wishes, parse_gpus
+
+    script = options.script or assigned.script
+    if script is None:
+        raise usage("no script", "which script is to run?", "for example `gpuinfra submit -c my_dsvm train.py`")
+    gpus = parse_gpus(options.gpus) if options.gpus is not None else None
+    if options.gpus is not None and gpus is None:
+        help_line = "`all`, how many as `2`, or which ones as `0,1` or `device=0`"
+        raise usage("invalid GPUs", f"`--gpus {options.gpus}`", help_line)
+    plain, hidden = variables_of(options)
+    _check_container_options(assigned, options)
+    return Wishes(
+        script=script_path(assigned.project, script, Path.cwd()),
+        words=options.words,
+        gpus=gpus,
+        memory=size_of("--memory", options.memory),
+        shm_size=size_of("--shm-size", options.shm_size),
+        timeout=_timeout_of(options),
+        environment=plain,
+        secrets=hidden,
+        require_gpu_use=options.require_gpu_use,
+        rebuild=options.rebuild,
+    )
+
+
+def _timeout_of(options: JobOptions) -> float | None:
+    from gpuinfra.cli.durations import short_seconds_of
+
+    if options.timeout is None:
+        return None
+    seconds = short_seconds_of("--timeout", options.timeout)
+    if not seconds:
+        raise usage("invalid duration", f"`--timeout {options.timeout}` leaves no time for the job", "as `30s`, `2h`")
+    return seconds
+
+
+def check_detach(assigned: Assignment) -> None:
+    """Whoever leaves a run that is not remembered could never come back to it, nor to what it writes."""
+    if not assigned.tracked:
+        note = f"`TrackedRun: false` in `{assigned.configuration}.runconfig`: nobody would find the run again"
+        raise usage("no run to leave", note, "leave out `--detach`, or have the run tracked")
+
+
+def _check_container_options(assigned: Assignment, options: JobOptions) -> None:
+    if assigned.in_container:
+        return
+    for name, value in (("--memory", options.memory), ("--shm-size", options.shm_size)):
+        if value is not None:
+            note = f"`{name}` is for containers, and `{assigned.target.name}` is of type `{assigned.target.type}`"
+            raise usage("an option without effect", note, "leave it out")
+
+
+def check_packages(assigned: Assignment, project: Project | None = None) -> None:
+    """A package for the CPU would make a job that has a GPU run without it, and say nothing."""
+    from runner.assignment import WantsGpu
+
+    if assigned.conda is None or assigned.gpu is not WantsGpu.REQUIRED or not assigned.in_container:
+        return
+    from gpuinfra.lint.packages import cpu_only
+    from gpuinfra.workbench.project import load_project
+
+    file = assigned.conda.document.source.name
+    found = [
+        finding.diagnostic
+        for finding in cpu_only(project or load_project(assigned.project))
+        if finding.diagnostic.severity is Severity.ERROR
+        and finding.diagnostic.span
+        and finding.diagnostic.span.file == file
+    ]
+    if found:
+        raise Problem(*(replace(each, help=each.help or "`gpuinfra lint --fix` mends it") for each in found))

@@ -1,0 +1,55 @@
+"""What came of a job: what is wrong with it, how it is shown, and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuinfra.cli.following import lost_outputs
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.run import Run, RunState
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.submitting import Submitting
+    from gpuinfra.models.receipt import Receipt
+
+# As the program `timeout` ends, where the job itself says that all is well.
+TIMED_OUT = 124
+LARGEST_CODE = 255
+
+
+def problems_of(run: Run, *, require_gpu_use: bool) -> list[Diagnostic]:
+    """What is wrong with a run that its exit code does not tell."""
+    found: list[Diagnostic] = []
+    if run.state.is_over and run.started and not run.outputs.complete:
+        found += lost_outputs(run).diagnostics
+    if require_gpu_use and run.state is RunState.COMPLETED and (run.usage is None or not run.usage.was_used):
+        seen = "no sample of it was taken" if run.usage is None else f"{run.usage.samples} samples saw no work"
+        help_line = "look at what the job prints; `gpuinfra lint` finds packages for the CPU"
+        found.append(
+            Diagnostic(Code.GPU_NOT_USED, "the GPU was not used", note=f"run {run.id}: {seen}", help=help_line)
+        )
+    return found
+
+
+def exit_code_of(run: Run, problems: Sequence[Diagnostic]) -> int:
+    """The job's own, where there is one that says that something is wrong."""
+    if run.exit_code and 0 < run.exit_code <= LARGEST_CODE:
+        return run.exit_code
+    ends = {RunState.TIMED_OUT: TIMED_OUT, RunState.CANCELLED: Exit.INTERRUPTED, RunState.LOST: Exit.LOST}
+    return ends.get(run.state, Exit.DONE if run.state is RunState.COMPLETED and not problems else Exit.FAILED)
+
+
+def show_end(work: Submitting, receipt: Receipt | None = None, problem: Problem | None = None) -> int:
+    """What came of it, and the exit code."""
+    from gpuinfra.views import job as view
+
+    run = work.run
+    problems = [
+        *(problem.diagnostics if problem else ()),
+        *problems_of(run, require_gpu_use=work.wishes.require_gpu_use),
+    ]
+    view.show_result(run, work.folder, receipt, problems, json=work.desk.settings.json)
+    if problem:
+        return problem.exit_code
+    return exit_code_of(run, problems) if run.state.is_over else Exit.DONE

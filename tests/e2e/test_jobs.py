@@ -1,0 +1,101 @@
+"""Jobs on targets of every type, from the command to their results: what they print, what they write, how they end."""
+
+import pytest
+
+from tests.e2e.jobs import contents, ended, outputs_of, shown, spoken, started, submitted
+from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, TARGETS, Lab
+
+WRITTEN: dict[str, bytes | str] = {
+    "model.bin": b"\0\xff" * 70000,
+    "a/b/c/deep": b"deep",
+    "odd \n'\"$(id) \u00e9\U0001f389": b"odd",
+    "private": b"only root's",
+    "empty": b"",
+    "-rf": b"dash",
+    "locked/in it": b"locked",
+    "latest": "model.bin",
+}
+PRINTED = bytes(range(256)) * 300 + b"x" * (10 << 20) + b"\nno newline at the end"
+ERRORS = b"careful\n\xff\0"
+NOISY = f"""
+import os, sys
+files = {WRITTEN!r}
+link = files.pop("latest")
+for name, content in files.items():
+    path = os.path.join("outputs", name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(content)
+os.symlink(link, "outputs/latest")
+os.chmod("outputs/private", 0o400)
+os.chmod("outputs/locked", 0o700)
+sys.stdout.buffer.write(bytes(range(256)) * 300)
+sys.stderr.buffer.write({ERRORS!r})
+sys.stdout.buffer.write(b"x" * (10 << 20) + b"\\nno newline at the end")
+sys.stdout.flush()
+sys.exit(7)
+"""
+# It takes a while, so that there is something to cut off.
+MANY_LINES = """
+import sys, time
+for number in range(100_000):
+    print("line", number)
+    if number % 1000 == 0:
+        time.sleep(0.03)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_a_job_prints_and_writes_and_its_exit_code(lab: Lab, name: str) -> None:
+    user = lab.user()
+    code, out, errors = spoken(user, "submit", "-c", name, user.script(NOISY), "--epochs", "3")
+    assert code == 7, errors
+    assert out == PRINTED
+    assert ERRORS in errors
+    assert spoken(user, "logs", "last") == (0, PRINTED, ERRORS)
+    run = shown(user)
+    assert (run["state"], run["exitCode"], run["configuration"]) == ("failed", 7, name)
+    assert run["command"][-3:] == ["train.py", "--epochs", "3"]
+    assert run["outputs"]["complete"]
+    assert contents(outputs_of(user, run["id"])) == WRITTEN
+    user.does("outputs", "last", "results")
+    assert contents(user.workspace / "results") == WRITTEN
+    assert (user.workspace / "results/private").stat().st_mode & 0o777 == 0o400
+    # What is here in full is there no longer.
+    machine = user.home if name in {LOCAL, LOCALDOCKER} else lab.home
+    assert not (machine / ".gpuinfra/runs" / run["id"]).exists()
+    assert lab.engine.docker("ps", "-aq").stdout == ""
+
+
+def test_for_programs_there_is_one_object_and_what_the_job_says_is_beside_it(lab: Lab) -> None:
+    user = lab.user()
+    script = user.script("import sys\nprint('{out}')\nprint('{errors}', file=sys.stderr)\nsys.exit(7)\n")
+    done = user("submit", "--json", "-c", REMOTEDOCKER, script)
+    assert done.returncode == 7
+    assert "{out}\n" in done.stderr
+    assert "{errors}\n" in done.stderr
+    run = submitted(user, "-c", REMOTEDOCKER, script, exit_code=7)
+    assert (run["state"], run["exitCode"], run["type"]) == ("failed", 7, "remotedocker")
+    assert set(run["timings"]) >= {"upload", "environment", "gpu", "start", "job", "outputs"}
+    assert run["imageDigest"].startswith("sha256:")
+
+
+@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+def test_every_line_once_and_in_order_though_the_connection_is_cut(lab: Lab, name: str) -> None:
+    user = lab.user()
+    seen: list[str] = []
+    with started(user, "submit", "-c", name, user.script(MANY_LINES)) as process:
+        assert process.stdout is not None
+        for cut_at in (1_000, 30_000, 60_000, 80_000):
+            while len(seen) < cut_at:
+                seen.append(process.stdout.readline())
+                assert seen[-1], ended(process)
+            lab.server.cut()
+        code, rest, errors = ended(process)
+    assert code == 7, errors
+    assert "trying to reach it again" in errors
+    assert "reached it again" in errors
+    lines = "".join([*seen, rest]).splitlines()
+    assert lines == [f"line {number}" for number in range(100_000)]
+    assert spoken(user, "logs", "last")[1].splitlines() == [line.encode() for line in lines]

@@ -1,0 +1,213 @@
+"""What a job is told, by files and by options. What cannot be is said at its place, and nothing is sent."""
+
+import contextlib
+import json
+import signal
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.jobs import (
+    ENDLESS,
+    GATES,
+    contents,
+    ended,
+    last_run,
+    outputs_of,
+    refused,
+    result,
+    share_of,
+    shown,
+    soon,
+    spoken,
+    started,
+    submitted,
+)
+from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, Lab, LabUser
+
+GREETING = "print('hello')\n"
+TELLING = """
+import json, os, sys
+print(json.dumps({"words": sys.argv, "folder": os.getcwd(), "variables": dict(os.environ), "files": os.listdir(".")}))
+"""
+
+
+def write_runconfig(user: LabUser, name: str, text: str) -> None:
+    (user.workspace / f"aml_config/{name}.runconfig").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Target: my_dsvm\nArgumentVector: [$file\n", None),
+        ("Target: my_dsvm\nFramework: Python\nArgumentVector: 7\n", 3),
+        ("Target: my_dsvm\nEnvironmentVariables:\n  - A\n", None),
+        ("Target: my_dsvm\nFramework: Pyton\n", 2),
+        ("Target: my_dsm\nFramework: Python\n", 1),
+        ("Target: my_dsvm\nTrackedRun: perhaps\n", 2),
+    ],
+)
+def test_a_run_configuration_that_is_wrong_is_told_at_its_place(lab: Lab, text: str, line: int | None) -> None:
+    user = lab.user()
+    write_runconfig(user, REMOTEDOCKER, text)
+    done = user("submit", "--json", "-c", REMOTEDOCKER, user.script(GREETING))
+    assert done.returncode == 2, done.stdout + done.stderr
+    found = json.loads(done.stdout)["diagnostics"][0]
+    assert found["file"].endswith("my_dsvm.runconfig"), found
+    assert line is None or found["line"] == line, found
+    assert user.does("runs")["runs"] == []
+
+
+def test_a_script_that_cannot_be(lab: Lab) -> None:
+    user = lab.user()
+    user.script(GREETING)
+    (user.workspace / "ignored").mkdir()
+    user.script(GREETING, "ignored/train.py")
+    (user.workspace / ".gpuinfraignore").write_text("ignored/\n")
+    outside = user.workspace.parent / "outside.py"
+    outside.write_text(GREETING)
+    (user.workspace / "link.py").symlink_to(outside)
+    words = ("-c", REMOTEDOCKER)
+    assert "train.py" in refused(user, *words, "trian.py", code="no-script", exit_code=2)["help"]
+    for script in ("../outside.py", str(outside), "ignored/train.py", "link.py"):
+        refused(user, *words, script, code="script-outside", exit_code=2)
+    refused(user, *words, code="usage", exit_code=2)
+    refused(user, "-c", "my_dsmv", "train.py", code="no-such-configuration", exit_code=2)
+
+
+def test_variables_that_cannot_be(lab: Lab) -> None:
+    user = lab.user()
+    words = ("-c", REMOTEDOCKER, "--env", f"LARGE={'x' * 100}")
+    refused(user, "-c", REMOTEDOCKER, "--secret", "NOT_SET", user.script(GREETING), code="missing-secret", exit_code=2)
+    (user.workspace / "large").write_text(f"LARGE={'x' * (129 * 1024)}\n")
+    for name in (REMOTEDOCKER, LOCAL):
+        refused(user, "-c", name, "--env-file", "large", "train.py", code="environment-too-large")
+    (user.workspace / "large").write_text("".join(f"LARGE_{number}={'x' * 100_000}\n" for number in range(25)))
+    refused(user, "-c", REMOTEDOCKER, "--env-file", "large", "train.py", code="environment-too-large")
+    refused(user, *words, "--env", "1=2", "train.py", code="usage", exit_code=2)
+
+
+@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+def test_arguments_and_variables_of_the_run_configuration(lab: Lab, name: str) -> None:
+    user = lab.user()
+    write_runconfig(
+        user,
+        name,
+        f"Target: {name}\nFramework: Python\nPrepareEnvironment: false\n"
+        "ArgumentVector:\n- -X\n- utf8\n- $file\n- --data\n- a b'$HOME\n"
+        'EnvironmentVariables:\n  GREETING: "hello $USER \\"x\\""\n  NUMBER: 3\n',
+    )
+    (user.workspace / "sub").mkdir()
+    words = ("--epochs", "3", "", "*", "--", "--json")
+    code, out, errors = spoken(
+        user, "submit", "-c", name, "--env", "EXTRA=a=b", user.script(TELLING, "sub/tell.py"), *words
+    )
+    assert code == 0, errors
+    told = json.loads(out)
+    assert told["words"] == ["sub/tell.py", "--data", "a b'$HOME", *words]
+    variables = told["variables"]
+    assert (variables["GREETING"], variables["NUMBER"], variables["EXTRA"]) == ('hello $USER "x"', "3", "a=b")
+    assert variables["GPUINFRA_RUN_ID"] == last_run(user)["id"]
+    assert "outputs" in told["files"]
+    if name == REMOTEDOCKER:
+        assert told["folder"] == "/project"
+
+
+def test_what_jobs_share_stays_and_what_they_leave_in_the_project_does_not(lab: Lab) -> None:
+    user = lab.user()
+    script = user.script(
+        "import os\nshare = os.environ['AZUREML_NATIVE_SHARE_DIRECTORY']\n"
+        "open(share + 'count', 'a').write('x')\nprint(len(open(share + 'count').read()), os.path.exists('left'))\n"
+        "os.makedirs('left/locked', mode=0o700)\nopen('train.py', 'a').write('broken(')\n"
+    )
+    for name in (REMOTEDOCKER, REMOTE, REMOTEDOCKER):
+        code, out, errors = spoken(user, "submit", "-c", name, script)
+        assert code == 0, errors
+    assert out == b"3 False\n"
+    (share_of(user, REMOTEDOCKER) / "count").unlink()
+
+
+def test_spark(lab: Lab) -> None:
+    user = lab.user()
+    (user.workspace / "spark-submit").write_text("#!/bin/sh\necho spark $*\nexec python $*\n")
+    (user.workspace / "spark-submit").chmod(0o755)
+    user.configure(REMOTEDOCKER, Framework="PySpark")
+    user.compute(REMOTEDOCKER, sparkSubmitLocation="/project/spark-submit")
+    code, out, errors = spoken(user, "submit", "-c", REMOTEDOCKER, user.script(GREETING), "--rows", "2")
+    assert (code, out) == (0, b"spark train.py --rows 2\nhello\n"), errors
+    user.compute(REMOTEDOCKER, sparkSubmitLocation="")
+    done = user("submit", "--json", "-c", REMOTEDOCKER, "train.py")
+    assert done.returncode not in {0, 255}, done.stdout
+    assert "spark-submit" in done.stdout
+
+
+def test_an_untracked_run_leaves_its_outputs_alone(lab: Lab) -> None:
+    user = lab.user()
+    user.configure(REMOTEDOCKER, TrackedRun=False)
+    script = user.script("open('outputs/model', 'w').write('weights')\nprint('secretive')\n")
+    run = submitted(user, "-c", REMOTEDOCKER, script)
+    assert run["state"] == "completed"
+    assert user.does("runs")["runs"] == []
+    assert contents(outputs_of(user, run["id"])) == {"model": b"weights"}
+    kept = [path.name for path in outputs_of(user, run["id"]).parent.iterdir()]
+    assert kept == ["outputs"]
+    # Nobody could come back to it.
+    refused(user, "-c", REMOTEDOCKER, "--detach", script, code="usage", exit_code=2)
+    with started(user, "submit", "--json", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
+        # As early as may be: the client need not know yet that it runs.
+        soon(lambda: lab.engine.docker("ps", "-q", "--filter", "name=gpuinfra-20").stdout != "", "a job that runs")
+        client.send_signal(signal.SIGINT)
+        code, out, errors = ended(client)
+    assert (code not in {0, 255}, result(out)["state"]) == (True, "cancelled"), errors
+    assert lab.engine.docker("ps", "-aq").stdout == ""
+
+
+def test_two_at_once_do_not_meet(lab: Lab) -> None:
+    user = lab.user()
+    script = user.script(
+        f"{GATES}\nopen('mine', 'x').write(sys.argv[1])\nprint('begun')\ngate('both')\n"
+        "print(open('mine').read())\nopen('outputs/who', 'w').write(sys.argv[1])\n"
+    )
+    with contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(started(user, "submit", "-c", REMOTEDOCKER, script, each)) for each in ("one", "two")
+        ]
+        for client in clients:
+            assert client.stdout is not None
+            assert client.stdout.readline() == "begun\n"
+        (share_of(user, REMOTEDOCKER) / "both").touch()
+        ends = [ended(client)[:2] for client in clients]
+    assert ends == [(0, "one\n"), (0, "two\n")]
+    runs = user.does("runs")["runs"]
+    assert {contents(outputs_of(user, run["id"]))["who"] for run in runs} == {b"one", b"two"}
+
+
+def test_an_environment_is_built_once_and_wheels_travel_along(lab: Lab) -> None:
+    user = lab.user()
+    (user.workspace / "wheels").mkdir()
+    write_wheel(user.workspace / "wheels/greeting-1.0-py3-none-any.whl", "hello from a wheel")
+    (user.workspace / "aml_config/conda_dependencies.yml").write_text(
+        "dependencies:\n  - python=3.11\n  - pip:\n    - --no-index\n    - wheels/greeting-1.0-py3-none-any.whl\n"
+    )
+    script = user.script("import greeting\n")
+    refused(user, "-c", REMOTEDOCKER, script, code="build-failed")  # PrepareEnvironment: false
+    made = user.does("prepare", "-c", REMOTEDOCKER)["environment"]
+    assert made["built"]
+    assert made["gpu"]["count"] == 2
+    user.configure(REMOTEDOCKER, LOCALDOCKER, PrepareEnvironment=True)
+    for name in (REMOTEDOCKER, LOCALDOCKER):
+        code, out, errors = spoken(user, "submit", "-c", name, script)
+        assert (code, out) == (0, b"hello from a wheel\n"), errors
+        assert shown(user)["imageDigest"] == made["imageId"]
+    assert not user.does("prepare", "-c", REMOTEDOCKER)["environment"]["built"]
+
+
+def write_wheel(file: Path, says: str) -> None:
+    name, version = file.name.split("-")[:2]
+    folder = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(file, "w") as wheel:
+        wheel.writestr(f"{name}.py", f"print({says!r})\n")
+        wheel.writestr(f"{folder}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(f"{folder}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{folder}/RECORD", "")

@@ -1,0 +1,91 @@
+"""Jobs of somebody who is not root on the machine, as on every machine of Azure; what is in containers is."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuinfra.models.target import Target
+from tests.e2e.jobs import contents, outputs_of, refused, shown, spoken, submitted
+from tests.lab import REMOTE, REMOTEDOCKER, Lab
+from tests.sshd import SshServer
+
+USER, NUMBER = "somebody", 65533
+# It leaves behind, in the project and in the outputs, what nobody but root may touch.
+LEAVING = """
+import os
+os.umask(0o077)
+for folder in (".", "outputs"):
+    os.makedirs(os.path.join(folder, "left", "deep"))
+    with open(os.path.join(folder, "left", "deep", "file"), "w") as file:
+        file.write(str(os.getuid()))
+print(sorted(os.listdir(".")))
+"""
+FIRST = b"['aml_config', 'left', 'outputs', 'train.py']\n"
+
+
+class OrdinaryServer(SshServer):
+    """One that knows a user without rights. Only to it does the system's file of users look as if there was one."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        users = folder / "passwd"
+        users.write_text(f"{Path('/etc/passwd').read_text()}{USER}:x:{NUMBER}:{NUMBER}::/:/bin/sh\n")
+        script = 'mount --bind "$0" /etc/passwd || exit; exec "$@"'
+        self.prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(users)]
+
+    @property
+    def target(self) -> Target:
+        return replace(super().target, username=USER)
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Lab]:
+    """A laboratory in which whoever logs in is nobody, and may use the engine."""
+    # The folder of pytest's own is root's alone.
+    folder = Path(tempfile.mkdtemp(prefix="gpuinfra-lab-"))
+    folder.chmod(0o755)
+    lab = Lab(folder)
+    settings = lab.server.settings
+    lab.server = OrdinaryServer(folder / "ordinary")
+    lab.server.settings = settings
+    try:
+        shutil.chown(lab.home, NUMBER, NUMBER)
+        lab.start()
+        lab.engine.socket.chmod(0o666)
+        yield lab
+    finally:
+        lab.close()
+        shutil.rmtree(folder)
+
+
+def test_what_a_containers_root_leaves_behind_is_brought_and_cleared_away(machine: Lab) -> None:
+    user = machine.user()
+    for _ in range(2):
+        code, out, errors = spoken(user, "submit", "-c", REMOTEDOCKER, user.script(LEAVING))
+        assert (code, out) == (0, FIRST), errors
+        run = shown(user)
+        assert run["outputs"]["complete"], run
+        assert contents(outputs_of(user, run["id"])) == {"left/deep/file": b"0"}
+        assert not (machine.home / ".gpuinfra/runs" / run["id"]).exists()
+    run = submitted(user, "-c", REMOTE, "train.py")
+    assert contents(outputs_of(user, run["id"])) == {"left/deep/file": str(NUMBER).encode()}
+
+    # Somebody has put there by hand what is not one's own.
+    (tree,) = machine.home.glob(".gpuinfra/projects/*.bare/slot-1/tree")
+    (tree / "foreign").mkdir(mode=0o700)
+    (tree / "foreign/file").touch()
+    assert str(tree) in refused(user, "-c", REMOTE, "train.py", code="upload-failed")["note"]
+
+
+def test_an_engine_that_one_may_not_use(machine: Lab) -> None:
+    user = machine.user()
+    machine.engine.socket.chmod(0o600)
+    try:
+        found = refused(user, "-c", REMOTEDOCKER, user.script("print('hello')\n"), code="no-engine")
+        assert "docker" in found["help"]
+    finally:
+        machine.engine.socket.chmod(0o666)

@@ -1,0 +1,188 @@
+"""Jobs on machines that fail: the engine goes, the disk is full, the connection breaks while the project is sent."""
+
+import contextlib
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.e2e.jobs import (
+    ENDLESS,
+    contents,
+    ended,
+    killed,
+    last_run,
+    outputs_of,
+    reads,
+    refused,
+    shown,
+    spoken,
+    started,
+    submitted,
+)
+from tests.lab import REMOTE, REMOTEDOCKER, Lab
+
+GREETING = "print('hello')\n"
+# It fills the disk, says so, and ends as it wishes.
+GREEDY = """
+import errno, os, sys
+open("outputs/first", "w").write("first")
+with open("outputs/large", "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(b"x" * 65536)
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+print("full")
+sys.exit(5)
+"""
+DIGEST = """
+import hashlib
+print(hashlib.sha256(open("large", "rb").read()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("how", ["restarted", "crashed"])
+def test_an_engine_that_goes_and_comes_back(fresh_lab: Lab, how: str) -> None:
+    user = fresh_lab.user()
+    with started(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
+        reads(client, "begun\n")
+        if how == "restarted":
+            fresh_lab.engine.restart()
+        else:
+            fresh_lab.engine.kill()
+            fresh_lab.engine.start()
+        code, _, errors = ended(client)
+    assert code not in {0, 255}, errors
+    run = shown(user)
+    assert run["state"] == "failed", run
+    assert run["reason"] == "the engine was stopped"
+    assert run["outputs"]["complete"]
+    assert contents(outputs_of(user, run["id"])) == {"partial": b"partial"}
+    assert spoken(user, "logs", "last")[1] == b"begun\n"
+    submitted(user, "-c", REMOTEDOCKER, user.script(GREETING))
+
+
+@pytest.mark.alone
+def test_no_engine_at_all(fresh_lab: Lab) -> None:
+    user = fresh_lab.user()
+    script = user.script(GREETING)
+    fresh_lab.engine.stop()
+    try:
+        began = time.monotonic()
+        for name in (REMOTEDOCKER, "docker"):
+            refused(user, "-c", name, script, code="no-engine")
+        assert time.monotonic() - began < 30
+        submitted(user, "-c", REMOTE, script)
+    finally:
+        fresh_lab.engine.start()
+    missing = "nowhere.invalid/no/such:image"
+    user.compute(REMOTEDOCKER, "docker", baseDockerImage=missing)
+    for name in (REMOTEDOCKER, "docker"):
+        assert missing in str(refused(user, "-c", name, script, code="no-image"))
+    assert last_run(user)["state"] == "failed"
+
+
+@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+def test_a_disk_that_is_too_small_for_the_project(fresh_lab: Lab, name: str) -> None:
+    user = fresh_lab.user()
+    script = user.script(GREETING)
+    large = user.workspace / "large"
+    large.write_bytes(os.urandom(8 << 20))
+    with fresh_lab.small_disk(4):
+        refused(user, "-c", name, script, code="disk-full")
+        assert last_run(user)["state"] == "failed"
+        large.unlink()
+        submitted(user, "-c", name, script)
+
+
+@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+def test_a_job_that_fills_the_disk_loses_nothing_that_was_written(fresh_lab: Lab, name: str) -> None:
+    user = fresh_lab.user()
+    with fresh_lab.small_disk(6):
+        code, out, errors = spoken(user, "submit", "-c", name, user.script(GREEDY))
+        run = shown(user)
+        assert (run["state"], run["exitCode"]) == ("failed", 5), errors
+        assert code == 5
+        assert run["outputs"]["complete"], run
+        # The engine keeps what a container prints, on its own disk; what else cannot be kept is told.
+        is_told = any("5 bytes of what it printed are lost" in each for each in run["warnings"])
+        assert (out, is_told) == ((b"full\n", False) if name == REMOTEDOCKER else (b"", True))
+        files = contents(outputs_of(user, run["id"]))
+        assert files["first"] == b"first"
+        assert len(files["large"]) > 4 << 20
+        # What is here in full was removed there, so there is room again.
+        submitted(user, "-c", name, user.script(GREETING))
+
+
+def staged(lab: Lab) -> int:
+    """How much of the large file is on the machine."""
+    return sum(file.stat().st_size for file in lab.home.glob(".gpuinfra/projects/*/staging/*"))
+
+
+def halfway(lab: Lab, client: "subprocess.Popen[str]", size: int) -> None:
+    """Stop the client where about half of the file has arrived."""
+    deadline = time.monotonic() + 60
+    while staged(lab) < size // 4:
+        assert client.poll() is None, ended(client)
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    client.send_signal(signal.SIGSTOP)
+    assert staged(lab) < size
+
+
+def sent(errors: str) -> list[float]:
+    """What each try had to send, in MiB."""
+    return [float(amount) for amount in re.findall(r"upload: 100 %, \S+/(\S+) MiB", errors)]
+
+
+def test_a_disk_that_fills_up_while_the_project_is_sent(fresh_lab: Lab) -> None:
+    user, size = fresh_lab.user(), 48 << 20
+    content = os.urandom(size)
+    (user.workspace / "large").write_bytes(content)
+    words = ("submit", "-c", REMOTEDOCKER, user.script(DIGEST))
+    filler = fresh_lab.home / ".gpuinfra" / "filler"
+    with fresh_lab.small_disk(64):
+        with started(user, *words) as client:
+            halfway(fresh_lab, client, size)
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+                while True:
+                    file.write(b"x" * 65536)
+            client.send_signal(signal.SIGCONT)
+            code, _, errors = ended(client)
+        assert code == 1, errors
+        assert "disk is full" in errors
+        filler.unlink()
+        done = user(*words)
+        assert (done.returncode, done.stdout) == (0, f"{hashlib.sha256(content).hexdigest()}\n"), done.stderr
+        assert sent(done.stderr)[-1] < 40, done.stderr
+
+
+@pytest.mark.parametrize("how", ["cut", "killed"])
+def test_an_upload_that_breaks_off_goes_on_where_it_was(fresh_lab: Lab, how: str) -> None:
+    user, size = fresh_lab.user(), 96 << 20
+    content = os.urandom(size)
+    (user.workspace / "large").write_bytes(content)
+    words = ("submit", "-c", REMOTEDOCKER, user.script(DIGEST))
+    with started(user, *words) as client:
+        halfway(fresh_lab, client, size)
+        if how == "cut":
+            fresh_lab.server.cut()
+            client.send_signal(signal.SIGCONT)
+            code, out, errors = ended(client)
+            assert "trying again" in errors
+        else:
+            killed(client)
+            run = last_run(user)
+            assert run["state"] == "preparing"
+            done = user(*words)
+            assert spoken(user, "logs", run["id"], "-f")[0] == 255
+            assert shown(user, run["id"])["state"] == "lost"
+            code, out, errors = done.returncode, done.stdout, done.stderr
+    assert code == 0, errors
+    assert out == f"{hashlib.sha256(content).hexdigest()}\n"
+    assert 0 < sent(errors)[-1] < 80, errors
