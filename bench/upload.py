@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 
 from bench.ratio import Ratio
-from runner.far import Far
-from runner.ssh import SshConnection
+from runner.machine.far import Far
+from runner.machine.ssh import SshConnection
 from runner.upload import read_tree, upload
 from tests.real import program
 from tests.sshd import SshServer

@@ -1,4 +1,4 @@
-"""Messages between the two sides: a kind, a length, and so many bytes. `runner.far` speaks the same."""
+"""Messages between the two sides: a kind, a length, and so many bytes. `runner.machine.far` speaks the same."""
 
 from __future__ import annotations
 

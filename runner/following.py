@@ -10,15 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuinfra.models.run import GpuUsage, Outputs, Run, RunState
-from runner.connection import ConnectError
-from runner.far import FarError
 from runner.gpu.contract import usage_warning
 from runner.jobs.log import LogFile
 from runner.jobs.port import Ended, Frame, How, Job, JobError
-from runner.link import Link, Patience
-from runner.outputs import Fetched, fetch
+from runner.machine.connection import ConnectError
+from runner.machine.far import FarError
+from runner.machine.link import Link, Patience
 from runner.progress import Progress
-from runner.record import Record
+from runner.results.outputs import Fetched, fetch
+from runner.results.record import Record
 from runner.watch import forget_run, read_state, read_usage
 
 # A machine that restarts, or a laptop that wakes up elsewhere, is back within this.

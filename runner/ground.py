@@ -14,7 +14,7 @@ from runner.assignment import Assignment, WantsGpu
 from runner.environment.made import Environment
 from runner.jobs.order import Gpus
 from runner.jobs.port import JobError
-from runner.link import Link
+from runner.machine.link import Link
 from runner.progress import Progress
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpuinfra.models.target import Target
-from runner.host_key import HostKey
+from runner.machine.host_key import HostKey
 
 PROGRAM = "ssh"
 _SECTION = re.compile(r"(?:host|match)[\s=]", re.IGNORECASE)

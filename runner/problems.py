@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from runner.connection import ConnectError, HostKeyInvalid, HostKeyMismatch, LoginRefused, Unreachable
-from runner.far import FarError
 from runner.jobs.port import JobError
+from runner.machine.connection import ConnectError, HostKeyInvalid, HostKeyMismatch, LoginRefused, Unreachable
+from runner.machine.far import FarError
 
 # The first kind that fits counts.
 CONNECTIONS: tuple[tuple[type[ConnectError], Code, str], ...] = (

@@ -14,14 +14,14 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.run import JobRef, RunState
 from runner.assignment import Assignment
 from runner.background import begin
-from runner.connection import ConnectError
-from runner.far import FarError
 from runner.ground import Ground, Groundwork, gpus_of, is_required
 from runner.jobs.order import Order
 from runner.jobs.port import How, JobError
-from runner.link import Link, Patience
+from runner.machine.connection import ConnectError
+from runner.machine.far import FarError
+from runner.machine.link import Link, Patience
 from runner.progress import Progress
-from runner.record import Record
+from runner.results.record import Record
 from runner.script import outside
 from runner.wishes import Wishes, parse_size, too_large
 

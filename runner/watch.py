@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gpuinfra.models.run import GpuUsage
-from runner.far import Far
 from runner.jobs.port import JobError
 from runner.jobs.refusals import translated
+from runner.machine.far import Far
 
 ANSWER_SECONDS = 90.0
 

@@ -20,7 +20,7 @@ import pytest
 
 from gpuinfra.models.target import Target
 from gpuinfra.workbench.targets import write_target
-from runner.ssh import SshConnection
+from runner.machine.ssh import SshConnection
 from tests.e2e.user import PROGRAM, inherited
 from tests.engine import Engine
 from tests.images import BUSYBOX, PYTHON, busybox_archive, python_archive

@@ -88,7 +88,7 @@ def _attach(settings: Settings, wish: Wish, seconds: float) -> None:
     from gpuinfra.views import attached as view
     from gpuinfra.workbench.targets import find_target
     from gpuinfra.workspace import find_workspace
-    from runner.host_key import HostKey
+    from runner.machine.host_key import HostKey
 
     workspace = find_workspace(settings.workspace)
     before = find_target(workspace, wish.name)
@@ -137,9 +137,9 @@ def _secret(wish: Wish, target: Target, settings: Settings, progress: ProgressVi
 def _look(target: Target, wish: Wish, seconds: float, secret: Secret | None, progress: ProgressView) -> Checkup:
     """Log in and ask; each finding is a line."""
     from gpuinfra.cli.introduction import explained
-    from runner.checkup import examine
-    from runner.meeting import place
-    from runner.ssh import SshConnection
+    from runner.machine.checkup import examine
+    from runner.machine.meeting import place
+    from runner.machine.ssh import SshConnection
 
     step = f"ssh {wish.name}"
     progress.begin(step, f"logging in at {place(wish.address, wish.port)}")
@@ -164,7 +164,7 @@ def _failure(check: Check) -> Diagnostic:
 def _write(workspace: Path, target: Target, before: Target | None, secret: Secret | None) -> tuple[Target, list[Path]]:
     """The files, and before them the password, whose place they name."""
     from gpuinfra.workbench.targets import write_target
-    from runner.passwords import reference_to
+    from runner.machine.passwords import reference_to
 
     # What may be in the keyring once it was asked to keep it, though it is interrupted.
     reference = reference_to(target.name) if secret else None
@@ -191,7 +191,7 @@ def _unwritable(error: Exception) -> Problem:
 
 def _forget(target: Target, *, unless: Target | None) -> None:
     """A password that no file refers to must not stay, unless it is this other target's as well."""
-    from runner.passwords import forget, place
+    from runner.machine.passwords import forget, place
 
     kept = place(target)
     if kept and (unless is None or kept != place(unless)):

@@ -50,7 +50,7 @@ def down(
 def _check_outputs(settings: Settings, named: Named) -> None:
     """What a job wrote and nobody has fetched is on the disk, and would go with it."""
     from gpuinfra.workspace import STATE, find_workspace
-    from runner.history import History
+    from runner.results.history import History
 
     if settings.yes:
         return
@@ -80,7 +80,7 @@ def _forget_jobs(settings: Settings, name: str) -> None:
     """What was on the disk is gone: no job is waited for any more, and a new machine of that name has none of it."""
     from gpuinfra.models.run import RunState
     from gpuinfra.workspace import STATE, find_workspace
-    from runner.history import History
+    from runner.results.history import History
 
     history = History(find_workspace(settings.workspace) / STATE)
     with suppress(Problem):  # that it is gone is proven, whatever can be written here

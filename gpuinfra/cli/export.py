@@ -103,7 +103,7 @@ def _arm(settings: Settings, name: str) -> _Export:
 def _ssh_config(settings: Settings, name: str) -> _Export:
     from gpuinfra.cli.machines import bad_host_key, target_named
     from runner import openssh
-    from runner.connection import HostKeyInvalid
+    from runner.machine.connection import HostKeyInvalid
 
     target = target_named(settings, name)
     try:
@@ -121,8 +121,8 @@ def _ssh_config(settings: Settings, name: str) -> _Export:
 def _docker_context(settings: Settings, name: str) -> _Export:
     from gpuinfra.cli.machines import bad_host_key, target_named
     from runner import docker_context
-    from runner.connection import HostKeyInvalid
-    from runner.host_key import HostKey
+    from runner.machine.connection import HostKeyInvalid
+    from runner.machine.host_key import HostKey
 
     target = target_named(settings, name)
     try:

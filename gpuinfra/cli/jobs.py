@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from gpuinfra.models.target import Target
     from gpuinfra.views.progress import ProgressView
     from runner.assignment import Assignment
-    from runner.history import History
-    from runner.link import Link
-    from runner.record import Record
+    from runner.machine.link import Link
+    from runner.results.history import History
+    from runner.results.record import Record
 
 PROJECT_FILE = "project"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
@@ -39,13 +39,13 @@ class Desk:
 
     def folder(self, run_id: str) -> Path:
         """What is kept here of one run."""
-        from runner.history import run_folder
+        from runner.results.history import run_folder
 
         return run_folder(self.state, run_id)
 
     def record(self, run: Run, *, tracked: bool = True) -> Record:
         """A run that goes on."""
-        from runner.record import Record
+        from runner.results.record import Record
 
         folder = self.folder(run.id)
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ class Desk:
 def open_desk(settings: Settings) -> Desk:
     """The workspace's own."""
     from gpuinfra.workspace import find_workspace, state_folder
-    from runner.history import History
+    from runner.results.history import History
 
     workspace = find_workspace(settings.workspace)
     try:
@@ -90,7 +90,7 @@ def with_spec(desk: Desk, assigned: Assignment) -> tuple[Assignment, Spec | None
     if spec is None or spec.target_name != target.name:
         return assigned, None
     from runner.assignment import WantsGpu
-    from runner.identity import identity_of
+    from runner.machine.identity import identity_of
 
     identity = target.identity or identity_of(spec.admin.ssh_public_key, desk.workspace)
     target = replace(target, machine=spec.name, identity=identity)
@@ -102,7 +102,7 @@ def with_spec(desk: Desk, assigned: Assignment) -> tuple[Assignment, Spec | None
 def linked(settings: Settings, target: Target, progress: ProgressView) -> Iterator[Link]:
     """The way to a target, for as long as it is needed."""
     from gpuinfra.cli.secrets import secret_of
-    from runner.link import link_to
+    from runner.machine.link import link_to
 
     can_ask = sys.stdin.isatty() and not settings.json
     secret = secret_of(target, progress, can_ask=can_ask) if target.address else None

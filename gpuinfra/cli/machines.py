@@ -97,7 +97,7 @@ def target_named(settings: Settings, name: str) -> Target:
     from gpuinfra.workspace import find_workspace
     from provision.find import find_target
     from provision.waiting.deadline import Deadline
-    from runner.identity import identity_of
+    from runner.machine.identity import identity_of
 
     spec = spec_named(settings.workspace, name)
     if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):

@@ -25,7 +25,7 @@ def outputs(
 ) -> int:
     """Fetch what is not here yet of a job's outputs; say where they are, list them, or copy them."""
     from gpuinfra.views import outputs as view
-    from runner.kept import copy_outputs, kept_files
+    from runner.results.kept import copy_outputs, kept_files
 
     settings = begin(context)
     remembered = Remembered(settings)

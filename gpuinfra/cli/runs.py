@@ -15,7 +15,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.models.run import Run
-    from runner.history import History
+    from runner.results.history import History
 
 LIMIT = 20
 ID = "A run's id, the beginning of one, or `last`."
@@ -28,14 +28,14 @@ class Remembered:
 
     def __init__(self, settings: Settings) -> None:
         from gpuinfra.workspace import STATE, find_workspace
-        from runner.history import History
+        from runner.results.history import History
 
         self.state = find_workspace(settings.workspace) / STATE
         self.history: History = History(self.state)
 
     def folder(self, run: Run) -> Path:
         """What is kept here of a run: its log, its outputs."""
-        from runner.history import run_folder
+        from runner.results.history import run_folder
 
         return run_folder(self.state, run.id)
 
@@ -90,7 +90,7 @@ def compare(
 ) -> int:
     """Show in what two runs differ: what they ran and where, how it went, and what they wrote."""
     from gpuinfra.views import comparison as view
-    from runner.kept import compare as compare_files
+    from runner.results.kept import compare as compare_files
 
     settings = begin(context, reaches_cloud=False)
     remembered = Remembered(settings)

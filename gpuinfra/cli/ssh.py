@@ -36,7 +36,7 @@ def ssh(
     from gpuinfra.cli.machines import bad_host_key, target_named
     from gpuinfra.views import document
     from runner import openssh
-    from runner.connection import HostKeyInvalid
+    from runner.machine.connection import HostKeyInvalid
     from runner.ssh_files import SshFiles
 
     settings = begin(context)

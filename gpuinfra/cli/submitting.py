@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from runner.assignment import Assignment
     from runner.following import Following
     from runner.jobs.log import LogFile
-    from runner.link import Link
-    from runner.record import Record
+    from runner.machine.link import Link
+    from runner.results.record import Record
     from runner.wishes import Wishes
 
 CANCEL_GRACE = 10.0
@@ -75,7 +75,7 @@ class Submitting:
                     _leave_no_trace(record)
 
     def _with_commit(self) -> Run:
-        from runner.git import commit_of
+        from runner.results.git import commit_of
 
         if commit := commit_of(self.desk.workspace):
             self.run = replace(self.run, git_commit=commit.id, git_dirty=commit.dirty)
@@ -87,7 +87,7 @@ class Submitting:
         return Following(link, record, log, self.progress, self.sink)
 
     def _begin(self, record: Record, link: Link) -> None:
-        from runner.connection import ConnectError
+        from runner.machine.connection import ConnectError
         from runner.submission import CANCELLED, Submission
 
         submission = Submission(
@@ -191,7 +191,7 @@ def _leave_no_trace(record: Record) -> None:
 
 
 def _new_run(assigned: Assignment, wishes: Wishes, spec: Spec | None) -> Run:
-    from runner.ids import new_run_id
+    from runner.results.ids import new_run_id
 
     now, target = datetime.now(UTC), assigned.target
     return Run(

@@ -78,7 +78,7 @@ def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView
         raise
     if outcome.observed is None or spec.power != "running":
         return Brought(outcome.plan, None, None, (), outcome.lease_until, simulated=reached.cloud.simulated)
-    from runner.identity import identity_of
+    from runner.machine.identity import identity_of
 
     port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.ssh_public_key, settings.workspace)
     target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity)
@@ -104,7 +104,7 @@ def _on_meanwhile(spec: Spec) -> Iterator[None]:
 def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: ProgressView, *, was_on: bool) -> GpuFacts:
     """A machine that was switched on and that nobody can use is switched off again: it would only be billed."""
     from gpuinfra.cli.watching import watched_opener
-    from runner.readiness import NotReady, wait_until_ready
+    from runner.machine.readiness import NotReady, wait_until_ready
 
     deadline = reached.cloud.clients.patience.deadline
     ssh, gpu = min(SSH_SECONDS, deadline.left), min(GPU_SECONDS, deadline.left)

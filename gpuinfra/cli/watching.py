@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from provision.cloud import Cloud
-    from runner.connection import Connection
+    from runner.machine.connection import Connection
 
 LOOK_SECONDS = 10.0
 
@@ -20,8 +20,8 @@ def watched_opener(cloud: Cloud, spec: Spec) -> Callable[[Target, float], Connec
     from gpuinfra.models.resource import Kind
     from provision.errors import CloudError
     from provision.names import ref_of
-    from runner.readiness import SSH, NotReady
-    from runner.ssh import SshConnection
+    from runner.machine.readiness import SSH, NotReady
+    from runner.machine.ssh import SshConnection
 
     ref = ref_of(Kind.MACHINE, spec.group_name, spec.name)
     next_look = time.monotonic() + LOOK_SECONDS

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class File(Protocol):
-    """One of them; `runner.kept` has it."""
+    """One of them; `runner.results.kept` has it."""
 
     @property
     def name(self) -> str:

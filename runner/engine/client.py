@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpuinfra.diagnostics import Code
-from runner.checkup import Said
-from runner.connection import ConnectError, Connection
 from runner.engine.stream import Streams
 from runner.jobs.port import JobError
-from runner.local import LocalConnection
+from runner.machine.checkup import Said
+from runner.machine.connection import ConnectError, Connection
+from runner.machine.local import LocalConnection
 
 # Of Docker 20.10. It is in use only until the engine has told its own.
 OLDEST_VERSION = "1.41"

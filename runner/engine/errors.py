@@ -11,9 +11,9 @@ import requests.exceptions
 import urllib3.exceptions
 
 from gpuinfra.diagnostics import Code
-from runner.checkup import NO_PERMISSION, NOT_RUNNING, TOOLKIT, Said, docker_check
-from runner.connection import Broken, ConnectError, TimedOut, Unreachable
 from runner.jobs.port import JobError
+from runner.machine.checkup import NO_PERMISSION, NOT_RUNNING, TOOLKIT, Said, docker_check
+from runner.machine.connection import Broken, ConnectError, TimedOut, Unreachable
 
 LONGEST_NOTE = 600
 USER = "$USER"

@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from gpuinfra.diagnostics import Code
-from runner.connection import Completed, ConnectError, TimedOut
 from runner.engine.client import Engine
 from runner.jobs.container import ContainerJob, start_container
 from runner.jobs.order import Gpus, Order
 from runner.jobs.port import STDERR, STDOUT, JobError
+from runner.machine.connection import Completed, ConnectError, TimedOut
 
 MOST_OUTPUT = 1 << 20
 SCRUB_SECONDS = 600.0

@@ -17,11 +17,11 @@ from typing import IO, Any, Protocol
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.workbench.conda import Conda
-from runner.connection import ConnectError
 from runner.environment.made import Environment
 from runner.environment.output import BuildOutput
 from runner.environment.recipe import BUILDING_LABEL, CONTEXT, PYTHON, Base, Recipe, recipe
 from runner.jobs.port import JobError
+from runner.machine.connection import ConnectError
 from runner.progress import Progress
 
 STEP = "environment"

@@ -8,8 +8,8 @@ from dataclasses import replace
 from xml.parsers import expat
 
 from gpuinfra.models.gpu import GpuFacts
-from runner.connection import Completed
 from runner.gpu.nvidia_smi import FIELDS, SIMULATED, NoGpuError, parse, query
+from runner.machine.connection import Completed
 
 DESCRIBE = ("nvidia-smi", "-q", "-x")
 # It is not in the XML.

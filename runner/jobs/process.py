@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from far.wire import JSON
-from runner.far import Far
 from runner.jobs.log import FrameReader
 from runner.jobs.order import Gpus, Order
 from runner.jobs.port import Ended, Frame, How, JobError, Position
 from runner.jobs.refusals import translated
+from runner.machine.far import Far
 
 # From asking it to end to making it, where nobody says otherwise.
 GRACE_SECONDS = 10.0

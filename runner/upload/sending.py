@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from far.wire import DATA
-from runner.far import Call, Far, FarError
+from runner.machine.far import Call, Far, FarError
 from runner.progress import Progress
 from runner.upload.content import read
 from runner.upload.errors import UploadError, shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from runner.far import Call
+from runner.machine.far import Call
 from runner.upload.content import fill, opened
 from runner.upload.squeeze import Squeeze
 from runner.upload.tree import Entry

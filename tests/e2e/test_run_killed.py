@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from runner.history import History
 from runner.jobs.log import LogFile
+from runner.results.history import History
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import (
     LEASE,

@@ -12,9 +12,9 @@ import pytest
 
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
 from gpuinfra.workspace import state_folder
-from runner.history import History, run_folder
 from runner.jobs.log import LogFile
 from runner.jobs.port import STDERR, STDOUT, Frame
+from runner.results.history import History, run_folder
 from tests.e2e.user import PROGRAM, inherited, run_program
 
 NOW = datetime(2026, 11, 16, 12, 15, 30, tzinfo=UTC)

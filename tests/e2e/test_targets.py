@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runner.host_key import HostKey
+from runner.machine.host_key import HostKey
 from tests.e2e.azure import Azure
 from tests.e2e.user import PROGRAM, User, inherited
 from tests.engine import docker_engine

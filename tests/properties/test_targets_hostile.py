@@ -22,13 +22,14 @@ from gpuinfra.models.target import Target
 from gpuinfra.workbench import targets
 from gpuinfra.workbench.project import read_file
 from gpuinfra.workbench.targets import check_files, find_target, read_targets, write_target
-from runner import checkup, keys, openssh, passwords
-from runner.connection import Completed, HostKeyInvalid
+from runner import openssh
 from runner.docker_context import endpoint, known_hosts_line
 from runner.gpu import nvidia_smi
-from runner.host_key import HostKey
-from runner.reach import reachability
-from runner.within import within
+from runner.machine import checkup, keys, passwords
+from runner.machine.connection import Completed, HostKeyInvalid
+from runner.machine.host_key import HostKey
+from runner.machine.reach import reachability
+from runner.machine.within import within
 from tests.unit.test_passwords import Memory
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"

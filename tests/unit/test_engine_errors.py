@@ -8,10 +8,10 @@ import pytest
 import requests.exceptions
 import urllib3.exceptions
 
-from runner.checkup import Said
-from runner.connection import Broken, ConnectError, TimedOut, Unreachable
 from runner.engine.errors import missing, refusal, told
 from runner.jobs.port import JobError
+from runner.machine.checkup import Said
+from runner.machine.connection import Broken, ConnectError, TimedOut, Unreachable
 
 SOCKET = "/var/run/docker.sock"
 

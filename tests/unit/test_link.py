@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from gpuinfra.models.target import Target
-from runner import link as module
-from runner.connection import Broken, Completed, HostKeyMismatch, LoginRefused, Process, TimedOut, Unreachable
 from runner.jobs.port import JobError
-from runner.link import Link, Patience, is_passing
+from runner.machine import link as module
+from runner.machine.connection import Broken, Completed, HostKeyMismatch, LoginRefused, Process, TimedOut, Unreachable
+from runner.machine.link import Link, Patience, is_passing
 
 TARGET = Target("lab", "lab", "remote", "203.0.113.7", 22, "me", "ssh-ed25519 AAAA")
 

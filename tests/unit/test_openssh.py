@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.target import Target
-from runner.connection import HostKeyInvalid
-from runner.host_key import HostKey
-from runner.identity import identity_of
+from runner.machine.connection import HostKeyInvalid
+from runner.machine.host_key import HostKey
+from runner.machine.identity import identity_of
 from runner.openssh import (
     command,
     config_block,

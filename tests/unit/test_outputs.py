@@ -7,8 +7,8 @@ import pytest
 
 from far.outputs_folder import leads_inside, own_name, wire_name
 from runner.jobs.port import JobError
-from runner.outputs_folder import OutputsFolder
-from runner.outputs_index import OutputsIndex, Stamp
+from runner.results.outputs_folder import OutputsFolder
+from runner.results.outputs_index import OutputsIndex, Stamp
 
 
 @pytest.mark.parametrize(

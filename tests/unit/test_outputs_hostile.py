@@ -14,10 +14,10 @@ import pytest
 
 from far.outputs import PACKED, PLAIN, digest
 from far.wire import DATA, JSON
-from runner.connection import ConnectError
-from runner.far import FarError
 from runner.jobs.port import JobError
-from runner.outputs import Fetched, fetch
+from runner.machine.connection import ConnectError
+from runner.machine.far import FarError
+from runner.results.outputs import Fetched, fetch
 
 Message = dict[str, Any] | bytes
 END: Message = {"confirmed": 1, "changed": 0, "gone": 0}

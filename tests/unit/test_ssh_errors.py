@@ -8,9 +8,9 @@ import pytest
 from paramiko import ssh_exception
 from paramiko.pkey import UnknownKeyType
 
-from runner import connection
-from runner.connection import Broken, ConnectError, LoginRefused, Unreachable
-from runner.meeting import told
+from runner.machine import connection
+from runner.machine.connection import Broken, ConnectError, LoginRefused, Unreachable
+from runner.machine.meeting import told
 
 FOREIGN = [kind for _, kind in inspect.getmembers(ssh_exception, inspect.isclass) if issubclass(kind, Exception)]
 ARGUMENTS: dict[type[Exception], tuple[Any, ...]] = {

@@ -7,8 +7,8 @@ import pytest
 
 from gpuinfra.models.reach import Reach
 from gpuinfra.models.target import Target
-from runner import reach
-from runner.within import within
+from runner.machine import reach
+from runner.machine.within import within
 
 TARGET = Target("lab", "lab", "remote", "gpu.lab", 22, "me", "")
 

@@ -27,7 +27,7 @@ IMPORTED = """
     gpuinfra.views.diagnostics gpuinfra.views.document gpuinfra.views.plan gpuinfra.views.progress
     gpuinfra.views.receipt gpuinfra.views.sandbox gpuinfra.views.up gpuinfra.workspace
     provision.azure.cloud provision.azure.market provision.down provision.find provision.up
-    rich.console rich.text runner.identity runner.readiness runner.ssh sandbox.running.process
+    rich.console rich.text runner.machine.identity runner.machine.readiness runner.machine.ssh sandbox.running.process
 """.split()
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.checkup import Check, Checkup
-from runner import checkup as checkup_module
-from runner.checkup import examine
-from runner.connection import Completed
-from runner.ssh import SshConnection
+from runner.machine import checkup as checkup_module
+from runner.machine.checkup import examine
+from runner.machine.connection import Completed
+from runner.machine.ssh import SshConnection
 from tests.engine import docker_engine
 from tests.integration.runner.conftest import WAIT_SECONDS, PasswordServer, SshServer
 from tests.real import PATH, program

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from runner.connection import Broken, ConnectError
 from runner.engine.body import body_of
 from runner.engine.client import Engine, open_engine
 from runner.engine.logs import advanced
@@ -21,7 +20,8 @@ from runner.jobs import container
 from runner.jobs.container import ContainerJob, start_container
 from runner.jobs.order import Gpus, Order
 from runner.jobs.port import STDERR, STDOUT, Frame, How, Job, JobError, Position
-from runner.local import LocalConnection
+from runner.machine.connection import Broken, ConnectError
+from runner.machine.local import LocalConnection
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, PYTHON, Lab
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.connection import ConnectError, TimedOut, Unreachable
 from runner.engine.client import Engine, open_engine
 from runner.jobs.port import JobError
-from runner.local import LocalConnection
-from runner.ssh import SshConnection
+from runner.machine.connection import ConnectError, TimedOut, Unreachable
+from runner.machine.local import LocalConnection
+from runner.machine.ssh import SshConnection
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.lab import Lab
 from tests.real import program

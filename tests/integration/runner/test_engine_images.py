@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.connection import TimedOut
 from runner.engine.client import Engine, open_engine
 from runner.engine.helper import run_once, scrub
 from runner.engine.images import ensure_image, find_image, pull
 from runner.jobs.order import Gpus
 from runner.jobs.port import JobError
+from runner.machine.connection import TimedOut
 from tests.integration.runner import registry
 from tests.lab import BUSYBOX, PYTHON, Lab
 

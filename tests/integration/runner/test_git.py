@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from runner.git import commit_of
+from runner.results.git import commit_of
 from tests.real import program
 
 

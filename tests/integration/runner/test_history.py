@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.run import Run, RunState
-from runner.history import History
+from runner.results.history import History
 
 ROOT = Path(__file__).parents[3]
 RUN = Run(
@@ -30,7 +30,7 @@ PROGRAM = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from runner.history import History
+from runner.results.history import History
 history, name = History(Path(sys.argv[1])), sys.argv[2]
 print("ready", flush=True)
 sys.stdin.readline()
@@ -117,7 +117,7 @@ READ_ONLY = """
 import os, sys
 from pathlib import Path
 from gpuinfra.diagnostics import Problem
-from runner.history import History
+from runner.results.history import History
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)

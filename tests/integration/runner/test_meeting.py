@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.reach import Reach
-from runner import reach
-from runner.connection import Unreachable
-from runner.host_key import HostKey
-from runner.meeting import first_meeting
-from runner.reach import reachability
+from runner.machine import reach
+from runner.machine.connection import Unreachable
+from runner.machine.host_key import HostKey
+from runner.machine.meeting import first_meeting
+from runner.machine.reach import reachability
 from tests.integration.runner.conftest import WAIT_SECONDS, SshServer, free_port, make_key
 
 

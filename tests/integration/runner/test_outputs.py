@@ -12,12 +12,12 @@ import pytest
 
 from far.outputs import QUIET_SECONDS
 from gpuinfra.diagnostics import Code
-from runner.connection import ConnectError
-from runner.far import Far
 from runner.jobs.port import JobError
-from runner.local import LocalConnection
-from runner.outputs import Fetched, fetch
-from runner.ssh import SshConnection
+from runner.machine.connection import ConnectError
+from runner.machine.far import Far
+from runner.machine.local import LocalConnection
+from runner.machine.ssh import SshConnection
+from runner.results.outputs import Fetched, fetch
 from tests.integration.runner.conftest import SshServer
 from tests.real import missing
 

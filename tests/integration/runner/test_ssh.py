@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.target import Target
-from runner.connection import (
+from runner.machine.connection import (
     Broken,
     ConnectError,
     HostKeyInvalid,
@@ -25,8 +25,8 @@ from runner.connection import (
     TimedOut,
     Unreachable,
 )
-from runner.host_key import HostKey
-from runner.ssh import SshConnection
+from runner.machine.host_key import HostKey
+from runner.machine.ssh import SshConnection
 from tests.integration.runner.conftest import WAIT_SECONDS, SshServer, eventually, free_port, make_key
 from tests.real import program
 

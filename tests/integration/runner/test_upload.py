@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.target import Target
-from runner.connection import ConnectError
-from runner.far import Far, FarError
-from runner.ssh import SshConnection
-from runner.ssh_process import SshProcess
+from runner.machine.connection import ConnectError
+from runner.machine.far import Far, FarError
+from runner.machine.ssh import SshConnection
+from runner.machine.ssh_process import SshProcess
 from runner.upload import Uploaded, read_tree, upload
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.real import missing, program

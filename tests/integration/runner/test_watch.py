@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code
-from runner.far import Far
 from runner.jobs.port import How, JobError
 from runner.jobs.process import ended_of
+from runner.machine.far import Far
 from runner.watch import forget_run, keep_run, read_state, read_usage, start_watch
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, Lab

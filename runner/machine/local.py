@@ -10,8 +10,8 @@ import subprocess
 import threading
 from collections.abc import Sequence
 
-from runner.connection import CHUNK, Broken, Completed, Process, TimedOut, Unreachable
-from runner.errors_tail import Tail
+from runner.machine.connection import CHUNK, Broken, Completed, Process, TimedOut, Unreachable
+from runner.machine.errors_tail import Tail
 
 WHERE = "this computer"
 SHELL = "/bin/sh"

@@ -11,7 +11,8 @@ from typing import Protocol, TypeVar
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.target import Target
-from runner.connection import (
+from runner.gpu.nvidia_smi import NoGpuError, ask
+from runner.machine.connection import (
     ConnectError,
     HostKeyInvalid,
     HostKeyMismatch,
@@ -20,8 +21,7 @@ from runner.connection import (
     Shell,
     TimedOut,
 )
-from runner.gpu.nvidia_smi import NoGpuError, ask
-from runner.ssh import SshConnection
+from runner.machine.ssh import SshConnection
 
 # Below the program's own logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import paramiko
 
-from runner.connection import CHUNK, Broken, ConnectError, TimedOut
-from runner.errors_tail import Tail
-from runner.meeting import told
+from runner.machine.connection import CHUNK, Broken, ConnectError, TimedOut
+from runner.machine.errors_tail import Tail
+from runner.machine.meeting import told
 
 
 class SshProcess:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from far.outputs_folder import own_name
-from runner.outputs_folder import OutputsFolder
-from runner.outputs_index import OutputsIndex
+from runner.results.outputs_folder import OutputsFolder
+from runner.results.outputs_index import OutputsIndex
 
 INDEX, PARTS = "outputs-index", "outputs-partial"
 

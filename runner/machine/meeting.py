@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
-from runner.connection import Broken, ConnectError, HostKeyMismatch, LoginRefused, Unreachable
-from runner.host_key import ALGORITHMS, HostKey
+from runner.machine.connection import Broken, ConnectError, HostKeyMismatch, LoginRefused, Unreachable
+from runner.machine.host_key import ALGORITHMS, HostKey
 
 # A request that a starting machine did not hear is repeated by TCP after 1 and 3 seconds; then a new one is quicker.
 CONNECT_SECONDS = 5.0

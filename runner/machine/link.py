@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gpuinfra.models.target import Target
 from runner.background import begin
-from runner.connection import Broken, ConnectError, Connection, TimedOut, Unreachable
-from runner.far import Far
 from runner.jobs.port import JobError
-from runner.lean import import_paramiko
+from runner.machine.connection import Broken, ConnectError, Connection, TimedOut, Unreachable
+from runner.machine.far import Far
+from runner.machine.lean import import_paramiko
 
 if TYPE_CHECKING:
     from runner.engine.client import Engine
@@ -155,10 +155,10 @@ def is_passing(error: Exception, *, engine_too: bool) -> bool:
 def link_to(target: Target, password: Callable[[], str] | None = None, seconds: float = CONNECT_SECONDS) -> Link:
     """The way to a target: by SSH, or none at all where jobs run on this computer."""
     if not target.address:
-        from runner.local import LocalConnection
+        from runner.machine.local import LocalConnection
 
         return Link(target, LocalConnection)
     import_paramiko()
-    from runner.ssh import SshConnection
+    from runner.machine.ssh import SshConnection
 
     return Link(target, lambda: SshConnection.open(target, seconds, password))

@@ -11,11 +11,20 @@ from collections.abc import Callable, Iterator, Sequence
 import paramiko
 
 from gpuinfra.models.target import Target
-from runner.connection import CHUNK, Broken, Completed, ConnectError, KeyUnusable, LoginRefused, TimedOut, Unreachable
-from runner.host_key import HostKey
-from runner.keys import Keys, UnusableError
-from runner.meeting import close, greet, left, place, translated
-from runner.ssh_process import SshProcess
+from runner.machine.connection import (
+    CHUNK,
+    Broken,
+    Completed,
+    ConnectError,
+    KeyUnusable,
+    LoginRefused,
+    TimedOut,
+    Unreachable,
+)
+from runner.machine.host_key import HostKey
+from runner.machine.keys import Keys, UnusableError
+from runner.machine.meeting import close, greet, left, place, translated
+from runner.machine.ssh_process import SshProcess
 
 KEEP_ALIVE_SECONDS = 15
 # More than any question of ours has for an answer; a machine that does not stop would fill the memory.

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from far.wire import DATA, END, ERROR, HEADER, JSON, MARK
-from runner.connection import Broken, ConnectError, Connection, Process, TimedOut
+from runner.machine.connection import Broken, ConnectError, Connection, Process, TimedOut
 
 PYTHON = "python3"
 # The system's own, where it has one: it is quicker than what users put before it.

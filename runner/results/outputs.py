@@ -18,14 +18,14 @@ from far.outputs import CHUNK, PACKED, digest
 from far.outputs_folder import own_name
 from far.wire import DATA, JSON
 from gpuinfra.diagnostics import Code
-from runner.connection import ConnectError
-from runner.far import Call, Far
 from runner.jobs.port import JobError
 from runner.jobs.refusals import translated
-from runner.outputs_folder import LEAST_FILE_MODE
-from runner.outputs_index import Stamp
-from runner.outputs_store import Store
+from runner.machine.connection import ConnectError
+from runner.machine.far import Call, Far
 from runner.progress import Progress
+from runner.results.outputs_folder import LEAST_FILE_MODE
+from runner.results.outputs_index import Stamp
+from runner.results.outputs_store import Store
 
 STEP = "outputs"
 LOCK = "outputs-lock"

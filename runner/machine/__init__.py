@@ -1,0 +1,1 @@
+"""A machine that takes commands: how it is reached, known and asked."""
