@@ -35,7 +35,8 @@ class Log:
         """The last chance to say what is missing."""
         if self._is_whole() and self._gap:
             self._write(STDERR, GAP % self._gap)
-        self._is_whole()
+        if not self._is_whole():
+            self.missing += len(self._rest)
 
     def _is_whole(self) -> bool:
         """Whether a frame may begin: others read already, so what has begun is gone on with and never taken back."""

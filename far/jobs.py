@@ -147,9 +147,21 @@ def forget_run(wire: Wire, request: dict[str, Any]) -> None:
         if time.monotonic() > ends:
             raise RefusedError("still-runs", f"the job of run {run} has not ended")
         time.sleep(LONGEST_PAUSE)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(home.run_folder(run))
-    wire.send_json({})
+    gone = home.named("runs", f".gone-{run}")
+    with contextlib.suppress(FileNotFoundError, OSError):
+        # At once, so that whoever looks for the run's state finds none, and not half of it.
+        os.rename(home.run_folder(run), gone)
+    shutil.rmtree(gone, onerror=_open_up)
+    wire.send_json({"left": gone if os.path.isdir(gone) else None})
+
+
+def _open_up(remove: Callable[..., Any], path: str, failure: Any) -> None:
+    """A folder of one's own that is closed to oneself is opened, once; what root made is left."""
+    with contextlib.suppress(OSError):
+        folder = path if os.path.isdir(path) else os.path.dirname(path)
+        os.chmod(folder, 0o700)
+        if remove is not os.rmdir:
+            shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) else os.unlink(path)
 
 
 def _remove_container(docker: list[str], container: str) -> None:
@@ -167,6 +179,17 @@ def _remove_container(docker: list[str], container: str) -> None:
         )
 
 
+def runs(wire: Wire, request: dict[str, Any]) -> None:
+    """Every run that this machine knows, whoever sent it: whether it goes on, and whether it has outputs."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for run in sorted(each for each in os.listdir(home.named("runs")) if not each.startswith(".")):
+            outputs = os.path.join(home.run_folder(run), "outputs")
+            has_outputs = os.path.isdir(outputs) and bool(os.listdir(outputs))
+            found.append({"run": run, "over": is_over(run), "outputs": has_outputs})
+    wire.send_json({"runs": found})
+
+
 def keep_run(wire: Wire, request: dict[str, Any]) -> None:
     """Say that a run whose job has not begun yet is still wanted: its environment is being made."""
     with contextlib.suppress(FileNotFoundError):
@@ -182,4 +205,5 @@ VERBS: dict[str, Callable[..., None]] = {
     "job-forget": forget,
     "run-forget": forget_run,
     "run-keep": keep_run,
+    "runs": runs,
 }

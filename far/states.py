@@ -148,11 +148,17 @@ def is_over(run: str) -> bool:
             began = os.stat(home.run_folder(run)).st_mtime
         except FileNotFoundError:
             return True
-        return time.time() - began > GIVEN_UP_SECONDS
+        # A container that nobody keeps watch on is one all the same.
+        return time.time() - began > GIVEN_UP_SECONDS and not _runs_unwatched(run)
     state = looked_at(run)
     if "ended" in state:
         return True
     return state["kind"] == "container" and not state["alive"] and _is_container_over(run, state)
+
+
+def _runs_unwatched(run: str) -> bool:
+    found = inspect(["docker"], f"gpuinfra-{run}")
+    return found is not None and found.get("Status", "exited") not in {"exited", "dead", "created"}
 
 
 def _is_container_over(run: str, state: dict[str, Any]) -> bool:

@@ -249,8 +249,17 @@ def _save_outputs(folder: str, outputs: str) -> None:
     with contextlib.suppress(OSError):
         os.makedirs(outputs, exist_ok=True)
         for name in os.listdir(made):
-            if not os.path.lexists(os.path.join(outputs, name)):
-                os.rename(os.path.join(made, name), os.path.join(outputs, name))
+            with contextlib.suppress(OSError):
+                os.rename(os.path.join(made, name), _free(os.path.join(outputs, name)))
+
+
+def _free(path: str) -> str:
+    """This path, or another where there is something already: neither is lost."""
+    number, found = 0, path
+    while os.path.lexists(found):
+        number += 1
+        found = f"{path}.new-{number}"
+    return found
 
 
 def _kills_for_memory() -> int:

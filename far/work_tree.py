@@ -34,6 +34,8 @@ def walk(root: bytes) -> dict[str, list[int]]:
                 if path == OUTPUTS:
                     continue
                 state = found[path] = state_of(child.stat(follow_symlinks=False))
+                if len(state) == 1 and state[0] & 0o700 != 0o700:
+                    os.chmod(child.path, state[0] | 0o700)  # a job may have closed it, to us as well
                 if len(state) == 1:
                     waiting.append((child.path, path + "/"))
     return found

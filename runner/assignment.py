@@ -37,6 +37,8 @@ class Assignment:
     configuration: str
     target: Target
     gpu: WantsGpu
+    says_gpu: bool = False
+    """Whether a file says so itself, and nobody has to guess."""
     base_image: str | None = None
     """Of a job in a container."""
     conda: Conda | None = None
@@ -88,6 +90,7 @@ def assign(workspace: Path, configuration: str, project: Project | None = None) 
         configuration=configuration,
         target=target,
         gpu=_gpu(target, compute),
+        says_gpu=compute is not None and "nvidiaDocker" in compute.document.root.items,
         base_image=target.base_docker_image,
         conda=conda,
         share=compute.native_shared_directory if compute else SHARE,
@@ -123,6 +126,7 @@ def _with_runconfig(made: Assignment, runconfig: RunConfig) -> Assignment:
         target=target,
         base_image=docker.base_image or made.base_image or DEFAULT_IMAGE,
         gpu=WantsGpu.REQUIRED if docker.gpu or target.nvidia_docker else WantsGpu.NO,
+        says_gpu=made.says_gpu or runconfig.says("environment", "docker", "gpuSupport"),
         share=made.share if docker.shared_volumes else None,
         shm_size=docker.shm_size,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,15 +12,17 @@ from pathlib import Path
 
 from gpuinfra.models.run import GpuUsage, Outputs, Run, RunState
 from runner.gpu.contract import usage_warning
+from runner.jobs.container import ContainerJob
 from runner.jobs.log import LogFile
 from runner.jobs.port import Ended, Frame, How, Job, JobError
-from runner.machine.connection import ConnectError
+from runner.jobs.process import ProcessJob, ended_of
+from runner.machine.connection import Broken, ConnectError, Unreachable
 from runner.machine.far import FarError
-from runner.machine.link import Link, Patience
+from runner.machine.link import Link, Patience, is_passing
 from runner.progress import Progress
 from runner.results.outputs import Fetched, fetch
 from runner.results.record import Record
-from runner.watch import forget_run, read_state, read_usage
+from runner.watch import forget_run, read_state, read_usage, start_watch
 
 # A machine that restarts, or a laptop that wakes up elsewhere, is back within this.
 LOST_SECONDS = 600.0
@@ -34,7 +37,9 @@ STATES = {
     How.LOST: RunState.LOST,
 }
 CANCELLED = How.CANCELLED.value
+# Why the far side gives something not: what it may not read, and what has nothing in it.
 NOT_ALLOWED = "permission"
+CARRY_NOTHING = ("neither a file nor a folder", "a symbolic link that leads out of `outputs`")
 
 
 def open_job(link: Link, run: Run) -> Job:
@@ -42,11 +47,7 @@ def open_job(link: Link, run: Run) -> Job:
     if run.job is None:
         raise JobError("the job never began", f"run {run.id} ended before it", "run it again")
     if run.job.kind == "container":
-        from runner.jobs.container import ContainerJob
-
         return ContainerJob(link.engine, run.job.id)
-    from runner.jobs.process import ProcessJob
-
     return ProcessJob(link.far, run.job.id)
 
 
@@ -60,13 +61,17 @@ class Following:
         log: LogFile,
         progress: Progress,
         show: Callable[[Frame], None],
-        lost: float = LOST_SECONDS,
+        *,
+        anew: bool = False,
     ) -> None:
-        """The log is locked by now: that is what keeps others from following too."""
+        """The log is locked by now, which keeps others from following too. `anew` is whoever did not begin it."""
+        self._anew = anew
         self.link, self.record, self.progress = link, record, progress
         self._log, self._show = log, show
-        self._patience = Patience(lost, self._told_of_loss, engine_too=True)
+        self._patience = Patience(LOST_SECONDS, self._told_of_loss, engine_too=True)
         self._is_lost = False
+        self._is_kept = False
+        """Whether there is more to be had of it on the target than is here."""
         self._bringing: threading.Thread | None = None
 
     @property
@@ -76,6 +81,8 @@ class Following:
 
     def follow(self) -> Ended:
         """Show what it prints until it ends; a connection that is lost is made anew."""
+        if self._anew and self._is_container:
+            self._watch_again()
         with self._fetching():
             while True:
                 began = time.monotonic()
@@ -83,10 +90,39 @@ class Following:
                     if ended := self._read():
                         return ended
                 except (ConnectError, JobError) as error:
+                    if ended := self._ended_without_log(error):
+                        return ended
                     if time.monotonic() - began > STEADY_SECONDS:
                         self._patience.reset()  # it was reached meanwhile, and had nothing to say
                     self.link.lost(error)
-                    self._patience.wait(error)
+                    self._wait(error)
+
+    def _watch_again(self) -> None:
+        """Whoever began it may have been killed before anybody kept watch on it there. To do so twice is no error."""
+        run = self.record.run
+        with contextlib.suppress(ConnectError, JobError):
+            job = ContainerJob(self.link.engine, run.job.id if run.job else "")
+            limit = job.time_limit()
+            if job.ended() is None:
+                start_watch(self.link.far, run.id, job.id, timeout=limit, gpu=run.gpu is not None)
+
+    def _ended_without_log(self, error: Exception) -> Ended | None:
+        """A log that cannot be read any more is no reason to keep anybody from the outputs."""
+        if is_passing(error, engine_too=True) or not isinstance(error, JobError):
+            return None
+        with contextlib.suppress(ConnectError, JobError):
+            if ended := open_job(self.link, self.record.run).ended():
+                self.record.warn(f"its log is not complete: {error}")
+                self._is_kept = True
+                return ended
+        return None
+
+    def _wait(self, error: Exception) -> None:
+        try:
+            self._patience.wait(error)
+        except Unreachable as last:
+            # It was reached before: so it is lost, and not only silent.
+            raise Broken(str(last), last.help) from last
 
     def _read(self) -> Ended | None:
         job = open_job(self.link, self.record.run)
@@ -151,6 +187,9 @@ class Following:
 
     def finish(self, ended: Ended) -> Run:
         """Bring the rest of the outputs, and write down how it ended. What cannot be brought raises, and is kept."""
+        if ended.how is How.LOST and self.record.refresh().state.is_over:
+            return self._with_outputs()  # how it ended is known from before, and only its outputs are missing
+        ended = self._as_kept(ended)
         how = self._how(ended)
         state = STATES.get(how, RunState.COMPLETED if ended.exit_code == 0 else RunState.FAILED)
         reason = "" if how is How.EXITED else ended.detail or how.value
@@ -159,6 +198,9 @@ class Following:
         if started:
             self.record.note_time("job", max(0.0, (at - started).total_seconds()))
         self.record.note(state=state, exit_code=ended.exit_code, ended=at, reason=reason)
+        return self._with_outputs()
+
+    def _with_outputs(self) -> Run:
         try:
             with self.record.phase("outputs"):
                 self._bring_all()
@@ -168,6 +210,16 @@ class Following:
             self.record.change()
         self._forget()
         return self.record.run
+
+    def _as_kept(self, ended: Ended) -> Ended:
+        """Of a container that the engine forgot, who kept watch on it may know how it ended."""
+        if ended.how is not How.LOST or not self._is_container:
+            return ended
+        with contextlib.suppress(ConnectError, JobError):
+            kept = ended_of(read_state(self.link.far, self.record.run.id))
+            if kept and kept.how is not How.LOST:
+                return kept
+        return ended
 
     def _how(self, ended: Ended) -> How:
         """The target knows what the engine does not: that it was the time, or somebody's wish, that ended it."""
@@ -183,7 +235,7 @@ class Following:
     def _bring_all(self) -> None:
         patience = Patience(FINAL_SECONDS, self._told_of_loss)
         if self._bringing:
-            self._bringing.join(FINAL_SECONDS)
+            self._bringing.join()  # a large file may be on its way; each of its parts has a deadline
         fetched = self.link.steadily(lambda: self._fetch(final=True), patience)
         if any(each.reason == NOT_ALLOWED for each in fetched.unreadable) and self._is_container:
             # A container's root wrote them, for itself alone.
@@ -191,15 +243,21 @@ class Following:
             fetched = self.link.steadily(lambda: self._fetch(final=True), patience)
         for path, reason in fetched.unreadable:
             self.record.warn(f"outputs/{path} was not fetched: {reason}")
-        left = any(each.reason == NOT_ALLOWED for each in fetched.unreadable)
+        # What is no file is no result. All else is, though it cannot be had: it is not to go with the machine.
+        left = any(each.reason not in CARRY_NOTHING for each in fetched.unreadable)
+        if fetched.files:
+            os.sync()  # what is deleted there must not be only in this computer's memory
         self.record.note(outputs=Outputs(fetched.files, fetched.size, fetched.complete and not left))
 
     def _own_outputs(self) -> None:
+        self._own(f"{self.link.far.ask('hello')['root']}/runs/{self.record.run.id}/outputs")
+
+    def _own(self, folder: str) -> None:
         from runner.engine.helper import scrub
 
-        run, who = self.record.run, self.link.far.ask("hello")
-        folder = f"{who['root']}/runs/{run.id}/outputs"
-        scrub(self.link.engine, str(run.image_digest), folder, int(who["user"]), int(who["group"]))
+        who = self.link.far.ask("hello")
+        image = str(self.record.run.image_digest)
+        scrub(self.link.engine, image, folder, int(who["user"]), int(who["group"]))
 
     @property
     def _is_container(self) -> bool:
@@ -226,8 +284,12 @@ class Following:
 
     def _forget(self) -> None:
         """What is here in full need not stay there. What goes wrong with that is no failure of the run."""
-        if not self.record.run.outputs.complete:
+        if self._is_kept or not self.record.run.outputs.complete:
             return
         run = self.record.run
+        container = run.job.id if run.job and self._is_container else None
         with contextlib.suppress(ConnectError, JobError):
-            forget_run(self.link.far, run.id, run.job.id if run.job and self._is_container else None)
+            if (left := forget_run(self.link.far, run.id, container)) and container:
+                # A container's root made folders in it.
+                self._own(left)
+                forget_run(self.link.far, run.id)

@@ -51,6 +51,8 @@ class Groundwork:
     output: Callable[[str], None]
     """Hears what the building of an environment prints."""
     rebuild: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+    """The job's own variables: those for NVIDIA's runtime decide what it sees."""
     timings: dict[str, float] = field(default_factory=dict)
 
     def make(self) -> Ground:
@@ -90,11 +92,14 @@ class Groundwork:
         from runner.gpu.probe import NoGpuError, probe_container
 
         link, engine, gpus = self.link, self.link.engine, self.gpus
+        variables = {name: value for name, value in self.environment.items() if name.startswith("NVIDIA_")}
         with self._timed("gpu"), self._failure_told():
             self.progress.begin("gpu", "asking for it in the job's own image")
             try:
                 facts = probe_container(
-                    lambda command: run_once(engine, image, command, gpus=gpus, timeout=PROBE_SECONDS)
+                    lambda command: run_once(
+                        engine, image, command, gpus=gpus, timeout=PROBE_SECONDS, environment=variables
+                    )
                 )
             except (NoGpuError, JobError) as error:
                 if isinstance(error, JobError) and error.code != Code.NO_GPU:

@@ -22,3 +22,8 @@ class Progress(Protocol):
 
     def note(self, text: str) -> None:
         """Something worth a line that stays."""
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

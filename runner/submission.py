@@ -75,6 +75,7 @@ class Submission:
             self.progress,
             self.output,
             rebuild=self.wishes.rebuild,
+            environment={**assigned.environment, **self.wishes.environment},
         )
         try:
             made = self.link.steadily(work.make, Patience(RESUME_SECONDS))

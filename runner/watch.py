@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from gpuinfra.models.run import GpuUsage
@@ -51,10 +52,28 @@ def keep_run(far: Far, run: str) -> None:
         far.ask("run-keep", run=run)
 
 
-def forget_run(far: Far, run: str, container: str | None = None) -> None:
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A run that the target knows, whoever sent it."""
+
+    run: str
+    is_over: bool
+    has_outputs: bool
+
+
+def runs_there(far: Far) -> list[Neighbour]:
+    """All that are on the target, those of other workspaces too."""
+    with translated("the target cannot be asked for its runs"):
+        found = far.ask("runs", seconds=ANSWER_SECONDS)["runs"]
+    return [Neighbour(str(each["run"]), bool(each["over"]), bool(each["outputs"])) for each in found]
+
+
+def forget_run(far: Far, run: str, container: str | None = None) -> str | None:
     """Remove everything of a run from the target, its outputs too: for when they are here. Absent is done.
 
-    Its container is removed in the background, and not waited for.
+    Its container is removed in the background, and not waited for. Gives the folder of what the user there may not
+    remove, if there is such.
     """
     with translated("the run cannot be removed from the target"):
-        far.ask("run-forget", run=run, container=container, seconds=ANSWER_SECONDS)
+        left = far.ask("run-forget", run=run, container=container, seconds=ANSWER_SECONDS).get("left")
+    return str(left) if left else None

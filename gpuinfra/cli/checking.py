@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra.cli.job_options import JobOptions, size_of, usage, variables_of
-from gpuinfra.diagnostics import Problem, Severity
+from gpuinfra.diagnostics import Code, Problem, Severity
 
 if TYPE_CHECKING:
-    from gpuinfra.workbench.project import Project
     from runner.assignment import Assignment
+    from runner.jobs.order import Gpus
     from runner.wishes import Wishes
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+HIDING = {"", "-1", "none", "void", "NoDevFiles"}
 
 
 def wishes_of(assigned: Assignment, options: JobOptions) -> Wishes:
@@ -29,6 +32,7 @@ def wishes_of(assigned: Assignment, options: JobOptions) -> Wishes:
         raise usage("invalid GPUs", f"`--gpus {options.gpus}`", help_line)
     plain, hidden = variables_of(options)
     _check_container_options(assigned, options)
+    _check_hidden_gpus(assigned, gpus, {**assigned.environment, **plain, **hidden})
     return Wishes(
         script=script_path(assigned.project, script, Path.cwd()),
         words=options.words,
@@ -70,22 +74,27 @@ def _check_container_options(assigned: Assignment, options: JobOptions) -> None:
             raise usage("an option without effect", note, "leave it out")
 
 
-def check_packages(assigned: Assignment, project: Project | None = None) -> None:
+def _check_hidden_gpus(assigned: Assignment, gpus: Gpus | None, variables: dict[str, str]) -> None:
+    """A variable that hides the GPUs from CUDA would make a job run without them, and say nothing."""
+    from runner.ground import is_required
+
+    if is_required(assigned, gpus) and variables.get(VISIBLE, "all").strip() in HIDING:
+        note = f"`{VISIBLE}={variables[VISIBLE]}` hides every GPU from the job, and it is to have one"
+        raise usage("no GPU for the job", note, "leave the variable out; `--gpus` says which ones", Code.NO_GPU)
+
+
+def check_packages(assigned: Assignment, wishes: Wishes | None = None) -> None:
     """A package for the CPU would make a job that has a GPU run without it, and say nothing."""
-    from runner.assignment import WantsGpu
+    from runner.ground import is_required
 
-    if assigned.conda is None or assigned.gpu is not WantsGpu.REQUIRED or not assigned.in_container:
+    wanted = wishes.gpus if wishes else None
+    if assigned.conda is None or not is_required(assigned, wanted) or not assigned.in_container:
         return
-    from gpuinfra.lint.packages import cpu_only
-    from gpuinfra.workbench.project import load_project
+    from gpuinfra.lint.packages import cpu_only_in
+    from gpuinfra.lint.uses import Place, Use
 
-    file = assigned.conda.document.source.name
-    found = [
-        finding.diagnostic
-        for finding in cpu_only(project or load_project(assigned.project))
-        if finding.diagnostic.severity is Severity.ERROR
-        and finding.diagnostic.span
-        and finding.diagnostic.span.file == file
-    ]
+    use = Use(assigned.configuration, Place.GPU, assigned.base_image)
+    diagnostics = [finding.diagnostic for finding in cpu_only_in(assigned.conda, [use])]
+    found = [each for each in diagnostics if each.severity is Severity.ERROR]
     if found:
         raise Problem(*(replace(each, help=each.help or "`gpuinfra lint --fix` mends it") for each in found))

@@ -51,5 +51,5 @@ def show_end(work: Submitting, receipt: Receipt | None = None, problem: Problem 
     ]
     view.show_result(run, work.folder, receipt, problems, json=work.desk.settings.json)
     if problem:
-        return problem.exit_code
+        return problem.exit_code if problem.exit_code is Exit.LEFT_BEHIND else run.exit_code or problem.exit_code
     return exit_code_of(run, problems) if run.state.is_over else Exit.DONE

@@ -93,7 +93,11 @@ def cancel_run(settings: Settings, run: Run, grace: float) -> Run:
             return _never_began(desk, run) if is_ours else _settled(desk, run)
 
         def end(following: Following) -> Run:
-            open_job(following.link, run).cancel(grace)
+            try:
+                open_job(following.link, run).cancel(grace)
+            except Exception:
+                desk.history.update(run.id, reason="")  # it goes on, and may end well
+                raise
             return following.finish(following.follow()) if is_ours else run
 
         run = _asked(desk, run, log, lambda _: None, end)
@@ -166,7 +170,7 @@ def _following(
             sink.progress = progress
         _ = link.connection  # one that was lost is tried anew for long; one that never was is told at once
         try:
-            yield Following(link, desk.record(run), log, progress, show)
+            yield Following(link, desk.record(run), log, progress, show, anew=True)
         finally:
             if sink:
                 sink.finish()

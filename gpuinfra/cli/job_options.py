@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -73,6 +73,8 @@ class JobOptions:
     secrets: tuple[str, ...] = ()
     require_gpu_use: bool = False
     rebuild: bool = False
+    variables: tuple[dict[str, str], dict[str, str]] | None = field(default=None, repr=False)
+    """What the three options for variables say, once they were read: a file may be a pipe."""
 
 
 def script_words(words: list[str] | None, command: str) -> tuple[str, ...]:
@@ -106,6 +108,8 @@ def size_of(option: str, text: str | None) -> int | None:
 
 def variables_of(options: JobOptions) -> tuple[dict[str, str], dict[str, str]]:
     """Variables that may be seen, and those that may not."""
+    if options.variables is not None:
+        return options.variables
     plain: dict[str, str] = {}
     for each in options.environment:
         name, mark, value = each.partition("=")

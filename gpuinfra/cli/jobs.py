@@ -81,12 +81,14 @@ def open_desk(settings: Settings) -> Desk:
     return Desk(settings, workspace, state, History(state))
 
 
-def with_spec(desk: Desk, assigned: Assignment) -> tuple[Assignment, Spec | None]:
-    """A target that is a machine of ours: its spec says which key, and that it has a GPU."""
+def with_spec(desk: Desk, assigned: Assignment, spec: Spec | None = None) -> tuple[Assignment, Spec | None]:
+    """A target that is a machine of ours: its spec, the one that is given or that of the workspace, says which key, and
+    that it has a GPU."""
     from gpuinfra.cli.machines import spec_named
 
     target = assigned.target
-    spec = spec_named(desk.workspace, target.name) if target.address else None
+    if spec is None and target.address:
+        spec = spec_named(desk.workspace, target.name)
     if spec is None or spec.target_name != target.name:
         return assigned, None
     from runner.assignment import WantsGpu
@@ -94,7 +96,8 @@ def with_spec(desk: Desk, assigned: Assignment) -> tuple[Assignment, Spec | None
 
     identity = target.identity or identity_of(spec.admin.ssh_public_key, desk.workspace)
     target = replace(target, machine=spec.name, identity=identity)
-    needs = assigned.gpu is WantsGpu.IF_ANY and spec.target.nvidia_docker
+    # Only a file that says so itself keeps the GPU of a machine that has one from its jobs.
+    needs = spec.target.nvidia_docker and not assigned.says_gpu
     return replace(assigned, target=target, gpu=WantsGpu.REQUIRED if needs else assigned.gpu), spec
 
 

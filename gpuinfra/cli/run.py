@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,7 @@ from gpuinfra.cli.job_options import (
     WordsArgument,
     script_words,
     usage,
+    variables_of,
 )
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
@@ -80,6 +82,7 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     )
     found = one_spec(settings, spec)
     afterwards = _afterwards(found, after_run)
+    options = replace(options, variables=variables_of(options))
     _check(settings, found, options)
     with progress_view(settings) as progress:
         story = Story(settings, found, options, afterwards, on_interrupt, progress)
@@ -101,6 +104,8 @@ def _afterwards(spec: Spec, given: str | None) -> str:
 def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
     """All that can be known before a machine is billed."""
     from gpuinfra.cli.checking import check_packages, wishes_of
+    from gpuinfra.cli.jobs import open_desk
+    from gpuinfra.workbench.targets import check_writable_files
     from gpuinfra.workspace import find_workspace
     from runner.assignment import assign
 
@@ -111,8 +116,9 @@ def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
     workspace = find_workspace(settings.workspace)
     project = _expected(workspace, spec)
     assigned = assign(workspace, spec.target_name, project)
-    wishes_of(assigned, options)
-    check_packages(assigned, project)
+    check_packages(assigned, wishes_of(assigned, options))
+    check_writable_files(workspace, spec.target_name)
+    open_desk(settings)
 
 
 def _expected(workspace: Path, spec: Spec) -> Project:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.cli.job_options import JobOptions, OnInterrupt
 from gpuinfra.cli.options import Settings
-from gpuinfra.cli.up import bring
+from gpuinfra.cli.up import LeftOn, bring
 from gpuinfra.diagnostics import Exit, Problem
 
 if TYPE_CHECKING:
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
     from gpuinfra.views.progress import ProgressView
+    from runner.watch import Neighbour
 
 UP_SECONDS = 3600.0
 KEEP, DELETE = "keep", "delete"
+CANCELLED = "cancelled"
 
 
 @dataclass
@@ -50,13 +52,11 @@ class Story:
                 self._leave()
                 raise
         except Problem as found:
-            if not is_up:
+            if not is_up and not isinstance(found, LeftOn):
                 raise  # `up` has cleared up behind itself, and says so
             self.problem = found
         except BaseException:
-            # A mistake of ours is no reason to leave it on.
-            if is_up:
-                self._end()
+            self._end()  # a mistake of ours is no reason to leave it on
             raise
         self._end()
 
@@ -68,13 +68,14 @@ class Story:
         from runner.assignment import assign
 
         desk = open_desk(self.settings)
-        assigned, _ = with_spec(desk, assign(desk.workspace, self.spec.target_name))
-        check_packages(assigned)
+        assigned, _ = with_spec(desk, assign(desk.workspace, self.spec.target_name), self.spec)
+        wishes = wishes_of(assigned, self.options)
+        check_packages(assigned, wishes)
         sink = TerminalSink(json=self.settings.json, progress=self.progress)
         self.work = Submitting(
             desk,
             assigned,
-            wishes_of(assigned, self.options),
+            wishes,
             self.progress,
             sink,
             self.on_interrupt,
@@ -91,11 +92,11 @@ class Story:
 
     def _end(self) -> None:
         """Whatever comes of it is told; that it may be billed above all."""
-        if reason := self._reason_to_keep():
-            self.progress.note(reason)
-            return
         try:
             try:
+                if reason := self._reason_to_keep():
+                    self.progress.note(reason)
+                    return
                 self.receipt = self._switch_off()
             except KeyboardInterrupt:
                 if self.interrupted:
@@ -140,6 +141,8 @@ class Story:
         run = self.work.run if self.work else None
         if run and (run.job or run.started) and not run.outputs.complete:
             found.add(run.id)
+        # Others may have sent jobs there as well, and want what they wrote.
+        found |= {each.run for each in self._strangers() if each.has_outputs}
         return ", ".join(sorted(found))
 
     def _reason_to_keep(self) -> str | None:
@@ -148,11 +151,20 @@ class Story:
         run = self.work.run if self.work else None
         # One that was told to begin may run, though nobody heard that it does.
         has_begun = run and (run.started or (run.job and not self.interrupted))
-        if run and has_begun and not run.state.is_over:
+        if run and has_begun and not run.state.is_over and run.reason != CANCELLED:
             return f"the job goes on, and so does {self.spec.name}: {self._stops}"
-        if others := self._others(run.id if run else ""):
+        others = self._others(run.id if run else "")
+        others += [each.run for each in self._strangers() if not each.is_over]
+        if others:
             return f"{self.spec.name} is kept for {', '.join(others)}: {self._stops}"
         return None
+
+    def _strangers(self) -> list[Neighbour]:
+        """Runs that the machine knows and this workspace does not; of its own it knows more by itself."""
+        if self.work is None:
+            return []
+        own = {run.id for run in self.work.desk.history.list()}
+        return [each for each in self.work.neighbours if each.run not in own]
 
     @property
     def _stops(self) -> str:
@@ -177,6 +189,7 @@ class Story:
     def _goes_on(self, run: Run) -> bool:
         """Of a run whose client is gone the machine itself is asked; it gives its outputs too."""
         from gpuinfra.cli.following import fetch_outputs
+        from gpuinfra.cli.jobs import open_desk
 
         # One that never began is not about to.
         if run.state.is_over or run.job is None:
@@ -184,7 +197,8 @@ class Story:
         try:
             return not fetch_outputs(self.settings, run, self.progress).state.is_over
         except Problem:
-            return True  # nobody knows
+            # Nobody knows, unless it was found out that it is no more.
+            return not open_desk(self.settings).history.find(run.id).state.is_over
 
     def _leave(self) -> None:
         """Ctrl-C for the second time: nothing is waited for any more."""

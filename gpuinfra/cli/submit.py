@@ -22,9 +22,10 @@ from gpuinfra.cli.job_options import (
     TimeoutOption,
     WordsArgument,
     script_words,
+    usage,
 )
 from gpuinfra.cli.options import Settings, begin
-from gpuinfra.diagnostics import Exit
+from gpuinfra.diagnostics import Exit, Problem
 
 
 def submit(  # noqa: PLR0913, PLR0917 each is an option
@@ -80,16 +81,23 @@ def _submit(
     wishes = wishes_of(assigned, options)
     if detach:
         check_detach(assigned)
-    check_packages(assigned)
+    check_packages(assigned, wishes)
+    if detach and options.require_gpu_use:
+        note = "`--require-gpu-use` is found out at the end, and `--detach` leaves before"
+        raise usage("an option without effect", note, "leave one of them out")
+    interrupted, problem = False, None
     with progress_view(settings) as progress:
         sink = TerminalSink(json=settings.json, progress=progress)
         work = Submitting(desk, assigned, wishes, progress, sink, on_interrupt, spec, detach=detach)
         try:
             work.go()
-            interrupted = False
         except KeyboardInterrupt:
             interrupted = True
+        except Problem as found:
+            if work.run.job is None:
+                raise  # nothing of it is anywhere
+            problem = found
         finally:
             sink.finish()
-    code = show_end(work)
+    code = show_end(work, problem=problem)
     return Exit.INTERRUPTED if interrupted else code

@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from runner.jobs.log import LogFile
     from runner.machine.link import Link
     from runner.results.record import Record
+    from runner.watch import Neighbour
     from runner.wishes import Wishes
 
 CANCEL_GRACE = 10.0
+# A connection that is down just when somebody wants to cancel is tried anew for so long.
+CANCEL_SECONDS = 60.0
 
 
 @dataclass
@@ -49,6 +52,8 @@ class Submitting:
     after_run: str | None = None
     was_interrupted: bool = False
     """Whether Ctrl-C has ended the job already: whoever presses it again does not want to wait for its outputs."""
+    neighbours: list[Neighbour] = field(default_factory=list)
+    """Other runs on the target, whoever sent them; looked for where the machine is to end afterwards."""
     run: Run = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,8 +76,18 @@ class Submitting:
                     return record.run if self.detach else self._to_the_end(self._following(record, link, log))
             finally:
                 self.run = record.run
+                if self.after_run is not None:
+                    self._look_around(link)
                 if not self.assigned.tracked:
                     _leave_no_trace(record)
+
+    def _look_around(self, link: Link) -> None:
+        from runner.jobs.port import JobError
+        from runner.machine.connection import ConnectError
+        from runner.watch import runs_there
+
+        with contextlib.suppress(ConnectError, JobError, KeyboardInterrupt):
+            self.neighbours = [each for each in runs_there(link.far) if each.run != self.run.id]
 
     def _with_commit(self) -> Run:
         from runner.results.git import commit_of
@@ -137,12 +152,14 @@ class Submitting:
 
     def _cancel(self, following: Following) -> None:
         from runner.following import CANCELLED, open_job
+        from runner.machine.link import Patience
 
         if following.record.run.state.is_over:
             return  # it ended by itself, and only its outputs are waited for
         following.record.change(reason=CANCELLED)
         self.progress.note("cancelling")
-        open_job(following.link, following.record.run).cancel(CANCEL_GRACE)
+        link, run = following.link, following.record.run
+        link.steadily(lambda: open_job(link, run).cancel(CANCEL_GRACE), Patience(CANCEL_SECONDS, engine_too=True))
 
     def _decide(self, run: Run) -> OnInterrupt:
         """What becomes of the job. Asked is only who can answer; `ask` is then the answer to go on."""

@@ -90,6 +90,10 @@ def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView
     return Brought(outcome.plan, target, gpu, files, outcome.lease_until, simulated=reached.cloud.simulated)
 
 
+class LeftOn(Problem):
+    """Something is wrong, and the machine is on meanwhile."""
+
+
 @contextmanager
 def _on_meanwhile(spec: Spec) -> Iterator[None]:
     """What goes wrong with files once the machine is on must not hide that it is."""
@@ -98,7 +102,7 @@ def _on_meanwhile(spec: Spec) -> Iterator[None]:
     except Problem as problem:
         on = f"the machine is on, and billed until `gpuinfra down {spec.name}` or the end of its lease"
         found = (replace(each, note=f"{each.note}; {on}" if each.note else on) for each in problem.diagnostics)
-        raise Problem(*found, exit_code=problem.exit_code) from problem
+        raise LeftOn(*found, exit_code=problem.exit_code) from problem
 
 
 def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: ProgressView, *, was_on: bool) -> GpuFacts:

@@ -52,15 +52,19 @@ def cpu_only(project: Project) -> Iterator[Finding]:
     """Every line that keeps an environment for a GPU on the CPU."""
     for conda in project.condas.values():
         uses = uses_of(project, conda)
-        if not any(use.place is Place.GPU for use in uses):
-            continue
-        there = [each for each in conda.packages if is_meant(each, conda.python) is not False]
-        for package in there:
-            if verdict := _verdict(replace(conda, packages=tuple(there)), package):
-                yield _finding(conda, package, _for_images(package, verdict, uses), uses)
-        for option in conda.options:
-            if CPU_FOLDER.search(option.text):
-                yield _finding(conda, option, _CPU_FOLDER, uses)
+        if any(use.place is Place.GPU for use in uses):
+            yield from cpu_only_in(conda, uses)
+
+
+def cpu_only_in(conda: Conda, uses: list[Use]) -> Iterator[Finding]:
+    """The lines of one file that keep its uses with a GPU on the CPU."""
+    there = [each for each in conda.packages if is_meant(each, conda.python) is not False]
+    for package in there:
+        if verdict := _verdict(replace(conda, packages=tuple(there)), package):
+            yield _finding(conda, package, _for_images(package, verdict, uses), uses)
+    for option in conda.options:
+        if CPU_FOLDER.search(option.text):
+            yield _finding(conda, option, _CPU_FOLDER, uses)
 
 
 def _verdict(conda: Conda, package: Package) -> _Verdict | None:

@@ -73,7 +73,7 @@ def _row(run: Run, now: datetime) -> tuple[str, ...]:
     seconds = taken(run, now)
     return (
         run.id,
-        run.state.value,
+        f"{run.state.value}{' (simulated)' if run.simulated else ''}",
         run.target,
         run.script or shlex.join(run.command)[:30],
         moment(run.started or run.created),

@@ -24,7 +24,11 @@ def messages() -> Console:
 def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    if stderr:
+        # rich would end the program: that nobody reads what it says is no reason to leave a machine on.
+        console.on_broken_pipe = lambda: setattr(console, "quiet", True)  # type: ignore[method-assign]
+    return console
 
 
 def harmless(text: str) -> str:

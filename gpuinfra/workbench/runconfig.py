@@ -83,6 +83,15 @@ class RunConfig:
     """The target's own Python is used as it is: the conda file is not."""
     docker: Docker | None = None
 
+    def says(self, *path: str) -> bool:
+        """Whether the file has a value there."""
+        node: Node = self.document.root
+        for key in path:
+            if not isinstance(node, Mapping) or key not in node.items:
+                return False
+            node = node.items[key]
+        return True
+
     def place(self, *path: str) -> Span:
         """Where a value stands, or the deepest key on the way to it."""
         node: Node = self.document.root

@@ -87,6 +87,21 @@ def check_files(workspace: Path, name: str) -> None:
             read_file(path)
 
 
+def check_writable_files(workspace: Path, name: str) -> None:
+    """Raise a Problem if this target's files cannot be written: for those who would have a machine by then."""
+    folder = workspace / FOLDER
+    try:
+        for path in _paths(workspace, name):
+            check_writable(path)
+    except OSError as error:
+        note = f"`{error.filename}`: {error.strerror}"
+        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from error
+    there = folder if folder.is_dir() else workspace
+    if not os.access(there, os.W_OK):
+        note = f"`{there}` takes no files, and the target's are to be in it"
+        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help="make it writable"))
+
+
 def target_files(workspace: Path, name: str) -> list[Path]:
     """The files that there are for a target."""
     # Unlike Path's own, it takes a name that no file can have for one that no file has.

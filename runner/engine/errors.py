@@ -43,7 +43,7 @@ SIGNS = (
         ("no space left on device", "disk quota exceeded"),
         Code.DISK_FULL,
         "the target's disk is full",
-        "make room there: `docker system prune` removes what no container uses",
+        "make room there: `docker image prune` removes images that nobody uses",
     ),
     Sign(
         (

@@ -151,6 +151,12 @@ class ContainerJob:
         with self._engine.translated("removing the container"), _unless_gone():
             self._engine.api.remove_container(self.id, v=True, force=True)
 
+    def time_limit(self) -> float | None:
+        """How long it may run, as was said when it was begun."""
+        found = self._inspect()
+        limit = found["Config"]["Labels"].get(TIMEOUT_LABEL) if found else None
+        return float(limit) if limit else None
+
     def _inspect(self) -> dict[str, Any] | None:
         """None where the engine does not know it."""
         with self._engine.translated("looking at the job"):
@@ -187,6 +193,8 @@ class ContainerJob:
             url = api._url("/containers/{0}/logs", self.id)
             answer = api._get(url, params=asked, stream=True, timeout=SILENCE_SECONDS)
             stack.callback(answer.close)
+            if answer.status_code == GONE:
+                return  # whoever removed it took its log along; `ended` says that it is lost
             api._raise_for_status(answer)
             while data := answer.raw.read1(CHUNK):
                 yield from parser.feed(data)

@@ -9,7 +9,7 @@ from gpuinfra.diagnostics import Code
 from runner.jobs.port import JobError
 from runner.machine.far import FarError
 
-MAKE_ROOM = "make room there, as by `docker system prune`, and go on: nothing that is there was lost"
+MAKE_ROOM = "make room there, as by `docker image prune`, and go on: nothing that is there was lost"
 # By the far side's code: the summary, the code, and what to do. Codes that are not here are bugs, or of other verbs.
 MEANINGS: dict[str, tuple[str, Code, str | None]] = {
     "disk-full": ("the target's disk is full", Code.DISK_FULL, MAKE_ROOM),

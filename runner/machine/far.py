@@ -75,8 +75,8 @@ class Call:
             raise FarError("protocol", f"{self._where} answered what is no message")
         payload = self._exactly(length)
         if kind == ERROR:
-            problem = json.loads(payload)
-            raise FarError(str(problem["code"]), str(problem["message"]))
+            problem = self._object(payload)
+            raise FarError(str(problem.get("code")), str(problem.get("message")))
         return kind, payload
 
     def receive_json(self) -> dict[str, Any]:
@@ -84,7 +84,15 @@ class Call:
         kind, payload = self.receive()
         if kind != JSON:
             raise FarError("protocol", f"{self._where} answered data where an object was expected")
-        found: dict[str, Any] = json.loads(payload)
+        return self._object(payload)
+
+    def _object(self, payload: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(payload)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise FarError("protocol", f"{self._where} answered what is no object")
         return found
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from runner.jobs.port import JobError
 from runner.jobs.refusals import translated
 from runner.machine.connection import ConnectError
 from runner.machine.far import Call, Far
-from runner.progress import Progress
+from runner.progress import Progress, counted
 from runner.results.outputs_folder import LEAST_FILE_MODE
 from runner.results.outputs_index import Stamp
 from runner.results.outputs_store import Store
@@ -87,7 +87,7 @@ def fetch(far: Far, run: str, into: Path, *, final: bool, progress: Progress | N
             complete=final and call.is_complete,
         )
         if final and progress:
-            progress.end(STEP, f"{found.files} files")
+            progress.end(STEP, counted(found.files, "file"))
         return found
 
 
@@ -189,7 +189,7 @@ class Receiver:
             self._tell(offset)
             trailer = self._write(call, file, content, stamp.size - offset)
             file.flush()
-            os.fchmod(file.fileno(), mode & 0o777 | LEAST_FILE_MODE)
+            os.fchmod(file.fileno(), mode & 0o755 | LEAST_FILE_MODE)
             os.utime(file.fileno(), ns=(stamp.mtime, stamp.mtime))
         return trailer, content.hexdigest()
 
@@ -269,5 +269,5 @@ def _local_errors(into: Path) -> Iterator[None]:
                 Code.DISK_FULL,
             ) from error
         raise JobError("outputs cannot be written", f"`{into}`: {error}", None, Code.FILE_UNWRITABLE) from error
-    except (zlib.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (zlib.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise JobError("the target's answer makes no sense", str(error), None, Code.OUTPUTS_INCOMPLETE) from error

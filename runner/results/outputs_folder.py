@@ -71,6 +71,7 @@ class OutputsFolder:
         with contextlib.suppress(OSError):
             if os.readlink(name, dir_fd=folder) == target:
                 return
+            os.unlink(name, dir_fd=folder)  # a link that leads elsewhere now; there is nothing in it to be lost
         try:
             os.symlink(target, name, dir_fd=folder)
         except FileExistsError:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from far.wire import DATA
 from runner.machine.far import Call, Far, FarError
-from runner.progress import Progress
+from runner.progress import Progress, counted
 from runner.upload.content import read
 from runner.upload.errors import UploadError, shown
 from runner.upload.squeeze import Squeeze
@@ -54,7 +54,7 @@ def upload(
     except (UploadError, FarError) as error:
         progress.fail(STEP, str(error))
         raise
-    progress.end(STEP, f"{files} of {tree.files} files")
+    progress.end(STEP, f"{files} of {counted(tree.files, 'file')}")
     return Uploaded(found["slot"], found["tree"], found["outputs"], files, size, time.monotonic() - began)
 
 
@@ -111,7 +111,7 @@ class _Sending:
         by_digest = {entry.content: entry for entry in self._tree.entries if entry.kind == FILE}
         wanted = [(by_digest[digest], offset) for digest, offset in _wanted(call)]
         total = sum(entry.size - offset for entry, offset in wanted)
-        self._progress.begin(STEP, f"sending {len(wanted)} of {self._tree.files} files")
+        self._progress.begin(STEP, f"sending {len(wanted)} of {counted(self._tree.files, 'file')}")
         stream = Stream(call, squeeze, lambda done: self._progress.amount(STEP, done, total))
         root = os.path.realpath(os.fsencode(self._tree.root))
         for entry, offset in wanted:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.progress import Progress
+from runner.progress import Progress, counted
 from runner.upload.content import read
 from runner.upload.errors import UploadError, shown
 from runner.upload.ignore import NAMES, Ignore
@@ -43,7 +43,7 @@ def read_tree(project: Path, state: Path | None, progress: Progress) -> Tree:
     except UploadError as error:
         progress.fail(STEP, str(error))
         raise
-    progress.end(STEP, f"{tree.files} files")
+    progress.end(STEP, counted(tree.files, "file"))
     return tree
 
 

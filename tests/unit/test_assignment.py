@@ -127,3 +127,15 @@ def test_what_is_wrong_with_the_files_has_a_place(project: Path, files: dict[str
 def test_files_of_other_targets_may_be_wrong(project: Path) -> None:
     write(project, my_dsvm__compute=COMPUTE, my_dsvm__runconfig=RUNCONFIG, other__runconfig="Target: [\n")
     assert assign(project, "my_dsvm").target.name == "my_dsvm"
+
+
+def test_whether_a_file_itself_says_anything_of_gpus(project: Path) -> None:
+    write(project, my_dsvm__compute=COMPUTE, my_dsvm__runconfig=RUNCONFIG)
+    assert not assign(project, "my_dsvm").says_gpu
+    write(project, my_dsvm__compute=COMPUTE + "nvidiaDocker: false\n")
+    assert assign(project, "my_dsvm").says_gpu
+    later = "script: a.py\ntarget: local\nenvironment:\n  docker:\n    enabled: true\n"
+    write(project, later__runconfig=later)
+    assert not assign(project, "later").says_gpu
+    write(project, later__runconfig=later + "    gpuSupport: false\n")
+    assert assign(project, "later").says_gpu

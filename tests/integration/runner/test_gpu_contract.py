@@ -99,7 +99,7 @@ def test_more_gpus_than_there_are(engine: Engine) -> None:
     error = why_not(engine, gpus=Gpus(3))
     assert error.note.startswith(f"the job asks for 3 GPUs, and {engine.where} has 2, numbered 0 to 1: 2 Tesla T4")
     assert error.help == "ask for what there is: `--gpus 2`"
-    assert "has no such GPU" in why_not(engine, gpus=Gpus(ids=("GPU-1234",))).note
+    assert "asks for GPU GPU-1234, and" in why_not(engine, gpus=Gpus(ids=("GPU-1234",))).note
 
 
 @pytest.mark.parametrize(
