@@ -157,11 +157,14 @@ def forget_run(wire: Wire, request: dict[str, Any]) -> None:
 
 def _open_up(remove: Callable[..., Any], path: str, failure: Any) -> None:
     """A folder of one's own that is closed to oneself is opened, once; what root made is left."""
+    # Never what a link leads to: a job may have made it.
+    is_folder = os.path.isdir(path) and not os.path.islink(path)
     with contextlib.suppress(OSError):
-        folder = path if os.path.isdir(path) else os.path.dirname(path)
-        os.chmod(folder, 0o700)
-        if remove is not os.rmdir:
-            shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) else os.unlink(path)
+        os.chmod(path if is_folder else os.path.dirname(path), 0o700)
+        if is_folder and remove is not os.rmdir:
+            shutil.rmtree(path, ignore_errors=True)
+        elif not is_folder:
+            os.unlink(path)
 
 
 def _remove_container(docker: list[str], container: str) -> None:

@@ -197,3 +197,12 @@ def test_a_terminal_is_asked_before_a_file_is_replaced(tmp_path: Path) -> None:
         assert process.wait(timeout=30) == 2
     os.close(main)
     assert (tmp_path / "gpu.yaml").read_text() == "mine\n"
+
+
+def test_a_command_with_text_alone_needs_no_pydantic() -> None:
+    code = (
+        "import sys; from gpuinfra.cli.main import main; main(['submit', '-c', 'nowhere', 'x.py']);"
+        "sys.exit('pydantic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0

@@ -1,7 +1,5 @@
 """Values on the command line: text is taken as it is, and whatever else is read as Typer reads it."""
 
-import subprocess
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,12 +56,3 @@ def call(*words: str, plainly: bool) -> Any:
 )
 def test_it_reads_what_typer_reads(words: tuple[str, ...]) -> None:
     assert call(*words, plainly=True) == call(*words, plainly=False)
-
-
-def test_a_command_with_text_alone_needs_no_pydantic() -> None:
-    code = (
-        "import sys; from gpuinfra.cli.main import main; main(['submit', '-c', 'nowhere', 'x.py']);"
-        "sys.exit('pydantic' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
-    assert done.returncode == 0

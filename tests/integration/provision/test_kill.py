@@ -195,7 +195,7 @@ def test_up(made: list[World], say: Say) -> None:
         runs(world)
         goes(world)
 
-    kill_everywhere(made, Story(("up", SPEC), nothing, afterwards), say)
+    kill_everywhere(made, Story(("up", SPEC), nothing, afterwards), say, one_of=2)
 
 
 def test_up_and_then_down(made: list[World], say: Say) -> None:
@@ -205,11 +205,11 @@ def test_up_and_then_down(made: list[World], say: Say) -> None:
 
 def test_down_with_delete(made: list[World], say: Say) -> None:
     def afterwards(world: World, boundary: Boundary) -> None:
-        if boundary.method or boundary.number % 5 == 0:
+        if boundary.method or boundary.number % 10 == 0:
             runs(world)
         goes(world)
 
-    kill_everywhere(made, Story(("down", "--delete", SPEC), running, afterwards), say)
+    kill_everywhere(made, Story(("down", "--delete", SPEC), running, afterwards), say, one_of=2)
 
 
 def test_down(made: list[World], say: Say) -> None:

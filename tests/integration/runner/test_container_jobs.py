@@ -308,8 +308,8 @@ def test_a_container_that_is_gone_is_lost(engine: Engine) -> None:
     ended = job.ended()
     assert ended is not None
     assert ended.how is How.LOST
-    with pytest.raises(JobError, match="No such container"):
-        followed(job)
+    # Its log went with it, and that is no reason to keep anybody from what else there is of it.
+    assert followed(job) == []
 
 
 def test_a_secret_is_in_no_list_of_processes_and_gone_with_the_container(remote: Engine, lab: Lab) -> None:
