@@ -77,6 +77,37 @@ class JobOptions:
     """What the three options for variables say, once they were read: a file may be a pipe."""
 
 
+def given(  # noqa: PLR0913 each is an option
+    command: str,
+    script: str | None,
+    words: list[str] | None,
+    *,
+    gpus: str | None,
+    memory: str | None,
+    shm_size: str | None,
+    timeout: str | None,
+    env: list[str] | None,
+    env_file: list[Path] | None,
+    secret: list[str] | None,
+    require_gpu_use: bool,
+    rebuild: bool,
+) -> JobOptions:
+    """What a command was given, as one."""
+    return JobOptions(
+        script=script,
+        words=script_words(words, command),
+        gpus=gpus,
+        memory=memory,
+        shm_size=shm_size,
+        timeout=timeout,
+        environment=tuple(env or ()),
+        environment_files=tuple(env_file or ()),
+        secrets=tuple(secret or ()),
+        require_gpu_use=require_gpu_use,
+        rebuild=rebuild,
+    )
+
+
 def script_words(words: list[str] | None, command: str) -> tuple[str, ...]:
     """The script's own words; a `--` before them is ours. An option of ours among them would be missed badly."""
     given = tuple(words or ())

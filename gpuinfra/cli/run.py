@@ -8,25 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.job_options import (
-    EnvironmentFileOption,
-    EnvironmentOption,
-    GpusOption,
-    InterruptOption,
-    JobOptions,
-    MemoryOption,
-    OnInterrupt,
-    RebuildOption,
-    RequireUseOption,
-    ScriptArgument,
-    SecretOption,
-    ShmOption,
-    TimeoutOption,
-    WordsArgument,
-    script_words,
-    usage,
-    variables_of,
-)
+from gpuinfra.cli import job_options as job
+from gpuinfra.cli.job_options import JobOptions, OnInterrupt, usage, variables_of
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
@@ -42,22 +25,22 @@ NOT_YET = "not-yet.invalid"
 def run(  # noqa: PLR0913, PLR0917 each is an option
     context: typer.Context,
     spec: Annotated[str, typer.Argument(metavar="SPEC", help="The machine's file, or its name.")],
-    script: ScriptArgument = None,
-    words: WordsArgument = None,
+    script: job.ScriptArgument = None,
+    words: job.WordsArgument = None,
     after_run: Annotated[
         str | None,
         typer.Option("--after-run", metavar="WHAT", help="deallocate, delete or keep, instead of what the spec says."),
     ] = None,
-    gpus: GpusOption = None,
-    memory: MemoryOption = None,
-    shm_size: ShmOption = None,
-    timeout: TimeoutOption = None,
-    env: EnvironmentOption = None,
-    env_file: EnvironmentFileOption = None,
-    secret: SecretOption = None,
-    on_interrupt: InterruptOption = OnInterrupt.ASK,
-    require_gpu_use: RequireUseOption = False,
-    rebuild: RebuildOption = False,
+    gpus: job.GpusOption = None,
+    memory: job.MemoryOption = None,
+    shm_size: job.ShmOption = None,
+    timeout: job.TimeoutOption = None,
+    env: job.EnvironmentOption = None,
+    env_file: job.EnvironmentFileOption = None,
+    secret: job.SecretOption = None,
+    on_interrupt: job.InterruptOption = OnInterrupt.ASK,
+    require_gpu_use: job.RequireUseOption = False,
+    rebuild: job.RebuildOption = False,
 ) -> int:
     """Bring a machine up, run a script on it, bring back the outputs, and end the machine: up, submit and down."""
     from gpuinfra.cli.machines import one_spec, progress_view
@@ -67,16 +50,17 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     if script and script.startswith("-"):
         note = f"`{script}` stands behind the spec, where the script is expected"
         raise usage("wrong usage", note, f"options stand before the spec: `gpuinfra run {script} … {spec} train.py`")
-    options = JobOptions(
-        script=script,
-        words=script_words(words, "run"),
+    options = job.given(
+        "run",
+        script,
+        words,
         gpus=gpus,
         memory=memory,
         shm_size=shm_size,
         timeout=timeout,
-        environment=tuple(env or ()),
-        environment_files=tuple(env_file or ()),
-        secrets=tuple(secret or ()),
+        env=env,
+        env_file=env_file,
+        secret=secret,
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
     )

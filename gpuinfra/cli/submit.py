@@ -6,24 +6,8 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.job_options import (
-    EnvironmentFileOption,
-    EnvironmentOption,
-    GpusOption,
-    InterruptOption,
-    JobOptions,
-    MemoryOption,
-    OnInterrupt,
-    RebuildOption,
-    RequireUseOption,
-    ScriptArgument,
-    SecretOption,
-    ShmOption,
-    TimeoutOption,
-    WordsArgument,
-    script_words,
-    usage,
-)
+from gpuinfra.cli import job_options as job
+from gpuinfra.cli.job_options import JobOptions, OnInterrupt, usage
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Exit, Problem
 
@@ -33,32 +17,33 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
     configuration: Annotated[
         str, typer.Option("--configuration", "-c", metavar="NAME", help="The run configuration, as `up` writes it.")
     ],
-    script: ScriptArgument = None,
-    words: WordsArgument = None,
-    gpus: GpusOption = None,
-    memory: MemoryOption = None,
-    shm_size: ShmOption = None,
-    timeout: TimeoutOption = None,
-    env: EnvironmentOption = None,
-    env_file: EnvironmentFileOption = None,
-    secret: SecretOption = None,
+    script: job.ScriptArgument = None,
+    words: job.WordsArgument = None,
+    gpus: job.GpusOption = None,
+    memory: job.MemoryOption = None,
+    shm_size: job.ShmOption = None,
+    timeout: job.TimeoutOption = None,
+    env: job.EnvironmentOption = None,
+    env_file: job.EnvironmentFileOption = None,
+    secret: job.SecretOption = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave as soon as the job runs.")] = False,
-    on_interrupt: InterruptOption = OnInterrupt.ASK,
-    require_gpu_use: RequireUseOption = False,
-    rebuild: RebuildOption = False,
+    on_interrupt: job.InterruptOption = OnInterrupt.ASK,
+    require_gpu_use: job.RequireUseOption = False,
+    rebuild: job.RebuildOption = False,
 ) -> int:
     """Run a script on a target: send the project, make its environment, check the GPU, bring back the outputs."""
     settings = begin(context, reaches_cloud=False)
-    options = JobOptions(
-        script=script,
-        words=script_words(words, "submit"),
+    options = job.given(
+        "submit",
+        script,
+        words,
         gpus=gpus,
         memory=memory,
         shm_size=shm_size,
         timeout=timeout,
-        environment=tuple(env or ()),
-        environment_files=tuple(env_file or ()),
-        secrets=tuple(secret or ()),
+        env=env,
+        env_file=env_file,
+        secret=secret,
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
     )
