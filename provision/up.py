@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.models.candidate import Candidate, Passed, Reason
@@ -140,7 +141,7 @@ class Bringing:
     def up(self, consent: Callable[[Plan], None]) -> Up:
         """Do it. `consent` is asked before anything is lost, and raises where it is not given."""
         try:
-            observed = observe_settled(self.cloud, self.spec.name, self.spec.group_name, self.progress, self.deadline)
+            observed = self._observe()
             places, checked = self._places(observed)
         except CloudError as error:
             raise explain(error, f"looking at {self.spec.name}") from error
@@ -162,6 +163,14 @@ class Bringing:
                     continue
             return self._outcome(plan, passed)
         raise no_candidate(self.spec, passed, f"{lost}what this run had created was deleted again")
+
+    def _observe(self) -> Observed:
+        """What there is. A disk without a machine is looked at twice: parts are seen one by one, and another run may
+        have made the machine between the look for it and that for its disk."""
+        look = partial(observe_settled, self.cloud, self.spec.name, self.spec.group_name, self.progress, self.deadline)
+        observed = look()
+        is_alone = observed.part(Kind.DISK) is not None and observed.part(Kind.MACHINE) is None
+        return look() if is_alone else observed
 
     def _prepare(self, checked: Preflight | None) -> None:
         if checked is None:
