@@ -1,5 +1,6 @@
 """A machine on its way up: one candidate after the other, nothing left behind, nothing lost without consent."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from gpuinfra.models.plan import Plan
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from provision import tags
+from provision.cloud import Observed
 from provision.errors import CloudError, Fault
 from provision.market.port import ImagePlan
 from provision.up import Bringing, Up
@@ -66,6 +68,29 @@ def test_a_fresh_machine() -> None:
     assert len(outcome.plan.changes) == 7
     assert outcome.plan.passed == ()
     assert outcome.plan.price.residue_per_month == pytest.approx(22.85)
+
+
+class SeesTheDiskFirst(FakeCloud):
+    """Parts are seen one by one: another run makes the machine between the look for it and that for its disk."""
+
+    has_looked = False
+
+    def observe(self, name: str, group: str | None = None, *, thorough: bool = False) -> Observed:
+        found = super().observe(name, group, thorough=thorough)
+        if self.has_looked:
+            return found
+        self.has_looked = True
+        return replace(found, parts=tuple(part for part in found.parts if part.ref.kind is not Kind.MACHINE))
+
+
+def test_a_disk_whose_machine_is_just_being_made_is_no_leftover() -> None:
+    cloud = SeesTheDiskFirst()
+    cloud.has_looked = True
+    up(cloud)
+    cloud.has_looked = False
+    cloud.calls.clear()
+    outcome = up(cloud)  # it would ask for consent, and `never` gives none
+    assert outcome.plan.is_empty
 
 
 def test_the_second_time_writes_nothing_and_asks_no_market() -> None:
