@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.machine.far import Far
+from runner.machine.local import LocalConnection
+from runner.machine.ssh import SshConnection
 from tests.lab import fresh_lab, lab
 from tests.real import program
 from tests.sshd import WAIT_SECONDS, PasswordServer, SshServer, eventually, free_port, make_key
@@ -70,3 +73,30 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             yield add
         finally:
             process.terminate()
+
+
+@pytest.fixture
+def far_home(server: SshServer, home: Path) -> SshServer:
+    """A server whose sessions have the test's own home."""
+    server.settings["SetEnv"] = f"HOME={home}"
+    server.start()
+    return server
+
+
+@pytest.fixture(params=["local", "ssh"])
+def far(request: pytest.FixtureRequest) -> Iterator[Far]:
+    if request.param == "local":
+        found = Far(LocalConnection())
+    else:
+        server: SshServer = request.getfixturevalue("far_home")
+        found = Far(SshConnection.open(server.target, WAIT_SECONDS))
+    yield found
+    found.close()
+    found.connection.close()
+
+
+@pytest.fixture
+def local() -> Iterator[Far]:
+    found = Far(LocalConnection())
+    yield found
+    found.close()

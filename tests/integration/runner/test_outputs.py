@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,32 +62,6 @@ def theirs(home: Path) -> Path:
 @pytest.fixture
 def ours(tmp_path: Path) -> Path:
     return tmp_path / "workspace" / "runs" / RUN / "outputs"
-
-
-@pytest.fixture
-def far_home(server: SshServer, home: Path) -> SshServer:
-    server.settings["SetEnv"] = f"HOME={home}"
-    server.start()
-    return server
-
-
-@pytest.fixture(params=["local", "ssh"])
-def far(request: pytest.FixtureRequest) -> Iterator[Far]:
-    if request.param == "local":
-        found = Far(LocalConnection())
-    else:
-        server: SshServer = request.getfixturevalue("far_home")
-        found = Far(SshConnection.open(server.target, OPEN_SECONDS))
-    yield found
-    found.close()
-    found.connection.close()
-
-
-@pytest.fixture
-def local() -> Iterator[Far]:
-    found = Far(LocalConnection())
-    yield found
-    found.close()
 
 
 def write(path: Path, content: bytes, mtime: int = LONG_AGO) -> Path:

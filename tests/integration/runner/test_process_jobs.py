@@ -21,7 +21,6 @@ from runner.jobs.port import STDERR, STDOUT, Ended, Frame, How, JobError, Positi
 from runner.jobs.process import ProcessJob, start_process
 from runner.machine.connection import ConnectError
 from runner.machine.far import Far
-from runner.machine.local import LocalConnection
 from runner.machine.ssh import SshConnection
 from runner.watch import forget_run, read_state, read_usage
 from tests.integration.runner.conftest import SshServer, eventually
@@ -61,33 +60,6 @@ def ended(job: ProcessJob) -> Ended:
 @pytest.fixture
 def runs(home: Path) -> Path:
     return home / ".gpuinfra" / "runs"
-
-
-@pytest.fixture
-def far_home(server: SshServer, home: Path) -> SshServer:
-    """A server whose sessions have the test's own home."""
-    server.settings["SetEnv"] = f"HOME={home}"
-    server.start()
-    return server
-
-
-@pytest.fixture(params=["local", "ssh"])
-def far(request: pytest.FixtureRequest) -> Iterator[Far]:
-    if request.param == "local":
-        found = Far(LocalConnection())
-    else:
-        server: SshServer = request.getfixturevalue("far_home")
-        found = Far(SshConnection.open(server.target, OPEN_SECONDS))
-    yield found
-    found.close()
-    found.connection.close()
-
-
-@pytest.fixture
-def local() -> Iterator[Far]:
-    found = Far(LocalConnection())
-    yield found
-    found.close()
 
 
 def test_streams_are_kept_apart_and_the_exit_code_is_the_jobs_own(far: Far, runs: Path) -> None:
