@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.jobs import contents, ended, outputs_of, shown, spoken, started, submitted
+from tests.e2e.jobs import contents, ended, outputs_of, shown, soon, spoken, started, submitted
 from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, TARGETS, Lab
 
 WRITTEN: dict[str, bytes | str] = {
