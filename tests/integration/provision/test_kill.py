@@ -195,12 +195,12 @@ def test_up(made: list[World], say: Say) -> None:
         runs(world)
         goes(world)
 
-    kill_everywhere(made, Story(("up", SPEC), nothing, afterwards), say, one_of=2)
+    kill_everywhere(made, Story(("up", SPEC), nothing, afterwards), say, one_of=3)
 
 
 def test_up_and_then_down(made: list[World], say: Say) -> None:
     """Whoever has had enough of a machine that is half made gets rid of it without making it first."""
-    kill_everywhere(made, Story(("up", SPEC), nothing, lambda world, _: goes(world)), say, reads_first=False)
+    kill_everywhere(made, Story(("up", SPEC), nothing, lambda world, _: goes(world)), say, reads_first=False, one_of=2)
 
 
 def test_down_with_delete(made: list[World], say: Say) -> None:
@@ -209,15 +209,15 @@ def test_down_with_delete(made: list[World], say: Say) -> None:
             runs(world)
         goes(world)
 
-    kill_everywhere(made, Story(("down", "--delete", SPEC), running, afterwards), say, one_of=2)
+    kill_everywhere(made, Story(("down", "--delete", SPEC), running, afterwards), say, one_of=3)
 
 
 def test_down(made: list[World], say: Say) -> None:
-    kill_everywhere(made, Story(("down", SPEC), running, lambda world, _: goes_off(world)), say)
+    kill_everywhere(made, Story(("down", SPEC), running, lambda world, _: goes_off(world)), say, one_of=2)
 
 
 def test_up_of_a_machine_that_is_off(made: list[World], say: Say) -> None:
-    kill_everywhere(made, Story(("up", SPEC), off, lambda world, _: runs(world)), say)
+    kill_everywhere(made, Story(("up", SPEC), off, lambda world, _: runs(world)), say, one_of=2)
 
 
 def test_failover(made: list[World], say: Say) -> None:
