@@ -4,13 +4,14 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import job, startup, upload
+from bench import job, startup, tail, upload
 from bench.ratio import Ratio
 
 GROUPS: dict[str, Callable[[], Sequence[Ratio]]] = {
     "startup": lambda: [startup.measure()],
     "upload": upload.measure,
     "job": job.measure,
+    "tail": tail.measure,
 }
 
 

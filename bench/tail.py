@@ -1,0 +1,94 @@
+"""How long a machine is billed after its job has ended: from the job's exit until Azure has accepted its deallocation.
+
+On the embedded Azure, whose operations take as long as recorded ones and whose every answer comes a fifth of a second
+late, as over a real network: with a client that is alive, and with one that was killed while the job ran, where the
+guest agent has to notice by itself.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+
+from bench.ratio import Ratio
+from sandbox.running import process
+from tests.e2e.azure import Azure
+from tests.e2e.run_help import Client, guest_home, project
+from tests.e2e.user import User
+
+ROUNDS = 3
+ALIVE_SECONDS, KILLED_SECONDS = 2.0, 75.0
+LONGEST = 180.0
+ANSWER_SECONDS = 0.2
+# The last thing that the job does is to look at the clock.
+SCRIPT = """
+import pathlib, time
+home = pathlib.Path.home()
+print("begun", flush=True)
+while not (home / "go").exists():
+    time.sleep(0.01)
+(home / "go").unlink()
+pathlib.Path("outputs/model.txt").write_text("weights")
+(home / "ended").write_text(str(time.time()))
+"""
+OF = "seconds from the job's exit to the accepted deallocation"
+
+
+def measure(rounds: int = ROUNDS) -> Sequence[Ratio]:
+    """Both figures: of several rounds with a client the median, of one that was killed a single round."""
+    with tempfile.TemporaryDirectory(prefix="gpuinfra-bench-") as name:
+        folder = Path(name)
+        azure = Azure(folder / "sandbox")
+        try:
+            user = User(azure, folder / "home", folder / "project")
+            project(user)
+            (user.workspace / "tail.py").write_text(SCRIPT)
+            alive = [_tail(user, killed=False) for _ in range(rounds)]
+            killed = _tail(user, killed=True)
+        finally:
+            process.stop(azure.folder)
+    shown = " ".join(f"{seconds:.2f}" for seconds in alive)
+    print(f"tail: client alive {shown} s · client killed {killed:.2f} s", file=sys.stderr, flush=True)
+    return [
+        Ratio("tail with a client", OF, median(alive), ALIVE_SECONDS),
+        Ratio("tail without a client", OF, killed, KILLED_SECONDS),
+    ]
+
+
+def _tail(user: User, *, killed: bool) -> float:
+    azure = user.azure
+    azure.clear_faults()
+    azure.control("POST", "profile", {"profile": "instant"})
+    user.up()
+    azure.control("POST", "profile", {"profile": "realistic"})
+    azure.fault("slow", seconds=ANSWER_SECONDS, count=0)
+    last, home = azure.last_request(), guest_home(azure)
+    with Client(user, "run", "gpu.yaml", "tail.py") as client:
+        client.until_says("begun")
+        if killed:
+            client.kill()
+        (home / "go").touch()
+        accepted = _accepted(azure, last)
+        if not killed:
+            client.end(LONGEST)
+    return accepted - float((home / "ended").read_text())
+
+
+def _accepted(azure: Azure, last: int) -> float:
+    """When Azure accepted it, by the clock on the wall: the sandbox's runs beside it, as fast."""
+    ends = time.monotonic() + LONGEST
+    while time.monotonic() < ends:
+        ahead = float(azure.control("GET", "clock")["now"]) - time.time()
+        for request in azure.requests(last):
+            if request["method"] == "POST" and request["path"].endswith("/deallocate") and request["status"] == 202:
+                return _moment(request["end"]) - ahead
+        time.sleep(0.05)
+    sys.exit("nobody has deallocated the machine")
+
+
+def _moment(text: str) -> float:
+    # Seven digits, as Azure has them, are one more than Python reads.
+    return datetime.fromisoformat(text[:26] + text[27:]).timestamp()
