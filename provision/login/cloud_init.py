@@ -3,18 +3,65 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
+from typing import Any
 
+from provision.lifecycle.terms import Terms
 from provision.setting import HostKey
+from templates import read_template
+
+LARGEST = 64 * 1024
+"""What Azure takes as custom data."""
+AGENT = "/usr/local/lib/gpuinfra/agent.py"
+AGENT_CONFIG = "/etc/gpuinfra/agent.json"
+AGENT_UNIT = "gpuinfra-agent.service"
+# A client that is gone without a word is noticed after two minutes: else its connection would look like a login.
+_SSH_SERVER = "ClientAliveInterval 30\nClientAliveCountMax 4\n"
 
 
-def custom_data(host_key: HostKey) -> str:
-    """cloud-init's instructions, as Azure takes them."""
+def custom_data(host_key: HostKey, terms: Terms, username: str) -> str:
+    """cloud-init's instructions, as Azure takes them: the host's key, and the agent that switches the machine off."""
     config = {
         # The image's own keys are not known to us: only ours may answer.
         "ssh_deletekeys": True,
         "ssh_genkeytypes": [],
         "ssh_keys": {"ed25519_private": host_key.private, "ed25519_public": host_key.public},
+        "write_files": _files(terms, f"/home/{username}"),
+        "runcmd": [
+            # sshd may have read its settings before ours were written.
+            "systemctl try-reload-or-restart ssh || true",
+            ["systemctl", "daemon-reload"],
+            ["systemctl", "enable", "--now", AGENT_UNIT],
+        ],
     }
     # JSON is YAML, and needs no quoting rules of its own.
     return base64.b64encode(f"#cloud-config\n{json.dumps(config, indent=1)}\n".encode()).decode("ascii")
+
+
+def agent_config(terms: Terms, home: str) -> dict[str, Any]:
+    """What the agent goes by where it cannot ask Azure for the machine's tags."""
+    cap = int(terms.cap.total_seconds()) if terms.cap is not None else None
+    lease, idle = int(terms.lease.total_seconds()), int(terms.idle.total_seconds())
+    return {"lease": lease, "idle": idle, "cap": cap, "home": home}
+
+
+def agent_unit(home: str) -> str:
+    """The agent's service."""
+    return read_template("agent.service").replace("{home}", home)
+
+
+def _files(terms: Terms, home: str) -> list[dict[str, str]]:
+    # The same time in every archive: the same machine is told the same.
+    agent = gzip.compress(read_template("agent.py").encode(), mtime=0)
+    return [
+        {
+            "path": AGENT,
+            "content": base64.b64encode(agent).decode("ascii"),
+            "encoding": "gz+b64",
+            "permissions": "0644",
+        },
+        {"path": f"/etc/systemd/system/{AGENT_UNIT}", "content": agent_unit(home), "permissions": "0644"},
+        {"path": AGENT_CONFIG, "content": json.dumps(agent_config(terms, home)) + "\n", "permissions": "0644"},
+        {"path": "/etc/ssh/sshd_config.d/60-gpuinfra.conf", "content": _SSH_SERVER, "permissions": "0644"},
+    ]

@@ -11,7 +11,7 @@ from sandbox.guest.disk import Disk, write_whole
 from sandbox.guest.spec import GuestSpec
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("sudo", "wall", "hostname", "who", "cloud-init", "journalctl")
+_SCRIPTS = ("sudo", "wall", "hostname", "who", "ss", "cloud-init", "journalctl")
 # What would act on the host, where a guest runs as the server's user.
 _REFUSED = (
     *("shutdown", "poweroff", "reboot", "halt", "init", "telinit"),

@@ -92,10 +92,12 @@ OTHERS: dict[str, str] = {
     "no-boot": "the guest never boots",
     "ssh-refuses": "the guest's SSH port refuses connections",
     "gpu-gone": "the guest's GPU falls off the bus",
+    "identity-refused": "the machine's own identity gets no token",
     "evict": "the spot machine --resource gets its notice, and is evicted 30 seconds later",
 }
 NAMES = (*ERRORS, *OPERATION_ERRORS, *OTHERS)
 READ_ONLY = "read-only"
+IDENTITY_REFUSED = "identity-refused"
 HOLDS = frozenset({"hold-before", "hold-after"})
 BEFORE, AFTER = frozenset({"drop-before", "hold-before"}), frozenset({"drop-after", "hold-after"})
 """Whether the connection is cut before the request is carried out, or after."""

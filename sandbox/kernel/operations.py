@@ -68,6 +68,8 @@ class Operations:
                 "status": IN_PROGRESS,
                 "start": now,
                 "retryAfter": list(retry_after),
+                "caller": call.principal.id,
+                "correlationId": call.correlation_id,
             },
         )
         seconds = self.cloud.latency.seconds(latency)
@@ -145,6 +147,8 @@ class Operations:
 
     def created(self, call: Call, operation: Operation, body: dict[str, Any], *, new: bool) -> Answer:
         """The answer to a PUT or PATCH that goes on: 201 for a new resource, else 200."""
+        if new and (begun := self.cloud.store.get_operation(operation.id)):
+            self.cloud.store.put_operation(operation.id, {**begun, "new": True})
         headers = {
             "Azure-AsyncOperation": self._status_url(call, operation),
             "Azure-AsyncNotification": "Enabled",

@@ -32,6 +32,7 @@ CREATE TABLE IF NOT EXISTS power (
 );
 CREATE INDEX IF NOT EXISTS power_by_key ON power (key, number);
 CREATE TABLE IF NOT EXISTS requests (number INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS happenings (number INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS uses (owner TEXT NOT NULL, target TEXT NOT NULL, user TEXT NOT NULL, detail TEXT);
 CREATE INDEX IF NOT EXISTS uses_by_target ON uses (target, owner);
 CREATE INDEX IF NOT EXISTS uses_by_owner ON uses (owner);
@@ -270,9 +271,20 @@ class Store:
         rows = self.connection.execute("SELECT number, body FROM requests WHERE number > ? ORDER BY number", (after,))
         return [{"number": number, **json.loads(body)} for number, body in rows]
 
+    # What happened by itself
+
+    def add_happening(self, body: dict[str, Any]) -> None:
+        """Remember what is no operation that anybody asked for."""
+        self.connection.execute("INSERT INTO happenings (body) VALUES (?)", (json.dumps(body),))
+
+    def happenings(self) -> list[tuple[int, dict[str, Any]]]:
+        """All of them, in the order in which they happened."""
+        rows = self.connection.execute("SELECT number, body FROM happenings ORDER BY number")
+        return [(number, json.loads(body)) for number, body in rows]
+
     def clear(self) -> None:
         """Forget everything but the settings that make this sandbox this one."""
-        for table in ("resources", "events", "operations", "power", "requests", "uses"):
+        for table in ("resources", "events", "operations", "power", "requests", "happenings", "uses"):
             self.connection.execute(f"DELETE FROM {table}")  # noqa: S608 names of our own
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from email.utils import formatdate
 from typing import Any
 
 from starlette.applications import Starlette
@@ -13,6 +14,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from sandbox.kernel.cloud import Cloud
+from sandbox.kernel.faults import IDENTITY_REFUSED
 from sandbox.kernel.store import Resource
 from sandbox.web.authority import Authority
 from sandbox.web.instance_document import instance_document
@@ -38,7 +40,13 @@ class Metadata:
         self.authority = Authority(cloud.store, cloud.clock)
 
     async def answer(self, request: Request, act: Callable[[Request, Resource, Any], Response]) -> Response:
-        """One request: the rules that hold for all, then what it is about."""
+        """One request. Every answer is dated by the sandbox's own time: by it an agent in the guest knows of leases."""
+        response = await self._answer(request, act)
+        response.headers["Date"] = formatdate(self.cloud.clock.now(), usegmt=True)
+        return response
+
+    async def _answer(self, request: Request, act: Callable[[Request, Resource, Any], Response]) -> Response:
+        """The rules that hold for all, then what it is about."""
         try:
             content = await request.body() if request.method == "POST" else b""
             _check(request, content)
@@ -70,6 +78,8 @@ class Metadata:
         if not resource:
             raise Refusal(400, "invalid_request", "Required query variable 'resource' is missing")
         principal, client = self._identity(request, machine)
+        if self.cloud.faults.look(IDENTITY_REFUSED, resource_id=machine.id, region=machine.location):
+            raise Refusal(403, "access_denied", "The identity may not be used at the moment")
         token = self.authority.token(principal, client, owner=False, audience=resource)
         # Guests live by the wall's clock: what they compare with is that, and not simulated time.
         now, seconds = int(time.time()), int(token["expires_in"])

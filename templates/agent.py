@@ -1,0 +1,895 @@
+"""The guest agent: switches its own virtual machine off when nothing needs it any more.
+
+It runs as a service on the machine, alone: Python 3.8, the standard library, one file. Every tick it asks instance
+metadata for the machine's tags, looks for signs of life, and decides anew: each rule is one of state, so nothing that
+was missed is lost. It deallocates by the machine's own identity. It never shuts the guest down: a machine that is
+stopped is billed. Moments are seconds since 1970 by Azure's clock; files and jobs live by the guest's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import calendar
+import contextlib
+import dataclasses
+import email.utils
+import fcntl
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LEASE_OVER, COST_CAP, IDLE, FINISHED, EVICTED = "lease over", "cost cap", "idle", "job finished", "evicted"
+WATCHING, WARNING, STOPPING, DEALLOCATING = "watching", "warning", "stopping-jobs", "deallocating"
+
+TICK = 5.0
+# Azure asks to look for scheduled events once a second; so tags that changed are seen as soon.
+LONGEST_PAUSE, SHORTEST_PAUSE = 1.0, 0.1
+# Programs are asked less often than files are read: where Azure's clock runs fast, they would do nothing else.
+SHORTEST_LOOK = 0.3
+BUSY_PERCENT = 5
+WARN_SECONDS = 300.0
+# A client that is there says so every ten seconds.
+HEARTBEAT_SECONDS = 45.0
+GRACE_SECONDS, STOP_SECONDS = 20.0, 30.0
+EVICTION_GRACE_SECONDS, EVICTION_STOP_SECONDS = 15.0, 20.0
+# A job needs a moment of the guest's own time to end, however fast Azure's clock runs.
+SHORTEST_GRACE = 2.0
+FIRST_BACK_OFF, LONGEST_BACK_OFF = 1.0, 60.0
+ACCEPTED_SECONDS = 600.0
+METADATA_SECONDS, ARM_SECONDS, PROGRAM_SECONDS = 3.0, 20.0, 5.0
+MEETING_SECONDS = 30.0
+# For so long may nobody have looked for signs of life: who was away longer does not know of idleness.
+LONGEST_BLINDNESS = 120.0
+LARGEST_FILE = 64 * 1024
+NEVER = (-1e12, -1e12)
+
+METADATA_VERSION, EVENTS_VERSION, TOKEN_VERSION = "2021-02-01", "2020-07-01", "2018-02-01"
+COMPUTE_VERSION = "2024-11-01"
+RESOURCE = "https://management.azure.com/"
+
+
+# What is known
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How long the machine may be on: seconds."""
+
+    lease: float = 4 * 3600.0
+    idle: float = 20 * 60.0
+    cap: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as its folder shows it. Ages are of the guest's own clock."""
+
+    id: str
+    alive: bool = False
+    """Its job goes on."""
+    container: bool = False
+    after_run: str | None = None
+    heartbeat_age: float | None = None
+    """Since a client said last that it is there; None where none ever did."""
+    detached: bool = False
+    ended_age: float | None = None
+    """Since its job ended; None where it goes on, or never began."""
+    of_this_boot: bool = True
+
+    @property
+    def attended(self) -> bool:
+        """Whether its client is there. A clock that was set may put its last word into the future."""
+        return self.heartbeat_age is not None and abs(self.heartbeat_age) < HEARTBEAT_SECONDS and not self.detached
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more comes of it, and the machine was to go off then."""
+        if self.alive or not self.of_this_boot or self.after_run not in {"deallocate", "delete"}:
+            return False
+        if self.detached and self.ended_age is not None:
+            return abs(self.ended_age) >= HEARTBEAT_SECONDS
+        return self.heartbeat_age is not None and abs(self.heartbeat_age) >= HEARTBEAT_SECONDS
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a decision depends on."""
+
+    now: float
+    power_on: float
+    terms: Terms = Terms()
+    lease_until: float | None = None
+    on_since: float | None = None
+    runs: tuple[Run, ...] = ()
+    sessions: int = 0
+    gpu: int | None = None
+    """Percent, of the busiest; None where there is none to ask."""
+    notice: str | None = None
+    """The event by which Azure says that it takes this spot machine away."""
+
+    @property
+    def shows_life(self) -> bool:
+        """Whether something needs the machine at this moment."""
+        return bool(self.sessions) or (self.gpu or 0) >= BUSY_PERCENT or any(run.alive for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one decision leaves for the next."""
+
+    idle_since: float | None = None
+    warned: tuple[tuple[str, float], ...] = ()
+    begun: float | None = None
+    """The end of lease or cost cap for which jobs were asked to end: it is not called off when they have."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to be done now."""
+
+    until: float
+    limit: str
+    """What ends the machine at that moment: its lease, or its cost cap."""
+    cause: str | None
+    """Why it ends now; None while it goes on."""
+    detail: str
+    warnings: tuple[tuple[str, float], ...]
+    is_warning: bool
+    memory: Memory
+    idle_until: float | None
+
+
+# The decision: no clock, no files, no network
+
+
+def decide(facts: Facts, memory: Memory) -> Decision:
+    """Whether the machine goes off now, and why; else until when it may be on."""
+    until, limit = end_of(facts)
+    idle_since = idle_from(facts, memory)
+    idle_until = None if idle_since is None else idle_since + facts.terms.idle
+    cause, detail = _cause(facts, until, limit, idle_until, memory.begun)
+    near = [] if cause else list(_near(facts, until, limit, idle_until))
+    warnings = tuple(each for each in near if each not in memory.warned)
+    # What is not near any more, since it was moved, is warned of again.
+    begun = until if cause in {LEASE_OVER, COST_CAP} else None
+    left = Memory(idle_since, tuple(near) if cause is None else memory.warned, begun)
+    return Decision(until, limit, cause, detail, warnings, bool(near), left, idle_until)
+
+
+def end_of(facts: Facts) -> tuple[float, str]:
+    """When the machine goes off at the latest, and what ends it then.
+
+    A tag that was over before this power-on is of an earlier one: whoever switches a machine on in the portal gets a
+    lease as well, and its cost counts from then.
+    """
+    until, since = facts.power_on + facts.terms.lease, facts.power_on
+    if facts.lease_until is not None and facts.lease_until > facts.power_on:
+        until = facts.lease_until
+        since = min(since, facts.power_on if facts.on_since is None else facts.on_since)
+    if facts.terms.cap is not None and since + facts.terms.cap < until:
+        return since + facts.terms.cap, COST_CAP
+    return until, LEASE_OVER
+
+
+def idle_from(facts: Facts, memory: Memory) -> float | None:
+    """Since when there was no sign of life; None while there is one."""
+    if facts.shows_life:
+        return None
+    before = facts.now if memory.idle_since is None else memory.idle_since
+    # A clock that was set back must not make the wait longer than the window.
+    return min(max(before, facts.power_on), facts.now)
+
+
+def _cause(
+    facts: Facts, until: float, limit: str, idle_until: float | None, begun: float | None
+) -> tuple[str | None, str]:
+    if facts.notice is not None:
+        return EVICTED, "Azure takes this spot machine away"
+    # Jobs are asked a little before: at the moment itself Azure's own schedule switches the machine off.
+    ahead = STOP_SECONDS if any(run.alive for run in facts.runs) else 0.0
+    if facts.now >= until - ahead or begun == until:
+        what = "the lease ends" if limit == LEASE_OVER else "the cost cap is reached"
+        return limit, f"{what} at {stamp(until)}"
+    finished = [run.id for run in facts.runs if run.finished]
+    if finished and not any(run.alive or run.attended for run in facts.runs):
+        return FINISHED, f"run {finished[0]} is over and its client is gone"
+    if idle_until is not None and facts.now >= idle_until:
+        return IDLE, f"no job, no login and an idle GPU for {facts.terms.idle / 60:.0f} minutes"
+    return None, ""
+
+
+def _near(facts: Facts, until: float, limit: str, idle_until: float | None) -> Iterator[tuple[str, float]]:
+    """The ends that are so near that whoever is logged in should know."""
+    if until - facts.now <= WARN_SECONDS:
+        yield limit, until
+    # A short window must not warn from its first moment on.
+    if idle_until is not None and idle_until - facts.now <= min(WARN_SECONDS, facts.terms.idle / 2):
+        yield IDLE, idle_until
+
+
+def pause_for(rate: float) -> float:
+    """How long to wait between two ticks, of the guest's own seconds, where Azure's clock runs at this rate."""
+    return min(LONGEST_PAUSE, max(SHORTEST_PAUSE, TICK / max(rate, 1.0)))
+
+
+def back_off(failures: int) -> float:
+    """How long to wait after so many failures."""
+    return min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(failures - 1, 16))
+
+
+# Texts
+
+
+def stamp(moment: float) -> str:
+    """`2026-11-16T08:00:00Z`; the last moment there is where it lies beyond."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(max(moment, 0.0), 253402300799.0)))
+
+
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|[+-]00:?00)?")
+_SPAN = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?")
+
+
+def read_moment(text: Any) -> float | None:
+    """What `stamp` wrote; None for anything else, since anybody can write a tag."""
+    found = _MOMENT.fullmatch(text) if isinstance(text, str) else None
+    if not found:
+        return None
+    try:
+        return float(calendar.timegm(time.strptime(f"{found[1]} {found[2]}", "%Y-%m-%d %H:%M:%S")))
+    except (ValueError, OverflowError):
+        return None
+
+
+def read_span(text: str) -> float | None:
+    """`9h30m` as seconds; None where it is no length of time."""
+    found = _SPAN.fullmatch(text)
+    if not found or not text:
+        return None
+    days, hours, minutes = (int(part or 0) for part in found.groups())
+    return days * 86400.0 + hours * 3600.0 + minutes * 60.0 or None
+
+
+def read_terms(tag: str, otherwise: Terms) -> Terms:
+    """`lease=4h idle=20m cap=9h30m`; what it does not say readably is as before."""
+    words = dict(word.partition("=")[::2] for word in tag.split())
+    lease, idle = read_span(words.get("lease", "")), read_span(words.get("idle", ""))
+    if lease is None or idle is None:
+        return otherwise
+    return Terms(lease, idle, read_span(words.get("cap", "")))
+
+
+def read_config(text: str) -> tuple[Terms, str]:
+    """The terms that hold where metadata cannot be asked, and the user's home. Rubbish is nothing."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    found = found if isinstance(found, dict) else {}
+    usual = Terms()
+    lease, idle, cap = (_positive(found.get(name)) for name in ("lease", "idle", "cap"))
+    home = found.get("home")
+    return Terms(lease or usual.lease, idle or usual.idle, cap), home if isinstance(home, str) else ""
+
+
+def _positive(value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and 0 < value < 1e12 else None
+
+
+def read_utilization(output: str) -> int | None:
+    """The busiest GPU's, in percent; None where none says a number."""
+    numbers = [int(line) for line in output.split() if line.isdigit()]
+    return max(numbers) if numbers else None
+
+
+def read_notice(events: Any, machine: str) -> dict[str, Any] | None:
+    """The event that takes this spot machine away, among those that are scheduled."""
+    found = events.get("Events") if isinstance(events, dict) else None
+    for event in found if isinstance(found, list) else []:
+        if not isinstance(event, dict) or event.get("EventType") != "Preempt" or not event.get("EventId"):
+            continue
+        names = event.get("Resources")
+        # `_name` is how Azure writes the machine of a set.
+        known = {str(name).lower().lstrip("_") for name in names} if isinstance(names, list) else set()
+        if machine.lower() in known:
+            return event
+    return None
+
+
+# Azure's side: metadata, tokens, the order to deallocate
+
+
+class Clock:
+    """Azure's time, heard from its answers; the guest's own where there is none."""
+
+    def __init__(self) -> None:
+        self._heard: deque[tuple[float, float]] = deque(maxlen=20)
+
+    def hear(self, date: str | None) -> None:
+        """An answer's `Date`."""
+        parsed = email.utils.parsedate_tz(date) if date else None
+        if parsed:
+            self._heard.append((time.monotonic(), float(email.utils.mktime_tz(parsed))))
+
+    @property
+    def is_set(self) -> bool:
+        """Whether Azure was heard."""
+        return bool(self._heard)
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        if not self._heard:
+            return time.time()
+        at, moment = self._heard[-1]
+        return moment + (time.monotonic() - at)
+
+    def rate(self) -> float:
+        """How many of Azure's seconds pass in one of the guest's; one, but in the embedded Azure."""
+        if len(self._heard) < 2:
+            return 1.0
+        (first, before), (last, after) = self._heard[0], self._heard[-1]
+        # An answer tells whole seconds.
+        return max(1.0, (after - before - 1.0) / max(last - first, 0.05))
+
+
+class AzureError(Exception):
+    """Azure did not do what it was asked, or did not answer."""
+
+
+class Azure:
+    """What this machine can ask Azure, and tell it."""
+
+    def __init__(self, clock: Clock, environment: Mapping[str, str]) -> None:
+        self._clock = clock
+        self._metadata = environment.get("GPUINFRA_IMDS_ENDPOINT") or "http://169.254.169.254/metadata"
+        self._arm = environment.get("GPUINFRA_ARM_ENDPOINT") or "https://management.azure.com"
+        # Metadata is at a link-local address, and refuses what comes through a proxy.
+        self._direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._outward = urllib.request.build_opener()
+
+    def compute(self) -> dict[str, Any]:
+        """What this machine is, its tags included."""
+        found = self._ask_metadata(f"instance/compute?api-version={METADATA_VERSION}")
+        if not isinstance(found, dict):
+            raise AzureError("instance metadata has no machine in it")
+        return found
+
+    def events(self) -> Any:
+        """What Azure is about to do to this machine."""
+        return self._ask_metadata(f"scheduledevents?api-version={EVENTS_VERSION}")
+
+    def acknowledge(self, event: str) -> None:
+        """Say that nothing is left to wait for."""
+        body = {"StartRequests": [{"EventId": event}]}
+        self._ask_metadata(f"scheduledevents?api-version={EVENTS_VERSION}", body)
+
+    def deallocate(self, machine: str) -> None:
+        """Have this machine switched off. Returns when Azure has accepted it."""
+        if not machine:
+            raise AzureError("instance metadata never said which machine this is")
+        path = f"identity/oauth2/token?api-version={TOKEN_VERSION}&resource={RESOURCE}"
+        answer = self._ask_metadata(path)
+        token = answer.get("access_token") if isinstance(answer, dict) else None
+        if not token:
+            raise AzureError("instance metadata gave no token")
+        url = f"{self._arm.rstrip('/')}{machine}/deallocate?api-version={COMPUTE_VERSION}"
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(url, b"", headers, method="POST")  # noqa: S310 Azure's own
+        self._send(self._outward, request, ARM_SECONDS)
+
+    def _ask_metadata(self, path: str, body: Any = None) -> Any:
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Metadata": "true", **({"Content-Type": "application/json"} if content else {})}
+        request = urllib.request.Request(f"{self._metadata}/{path}", content, headers)  # noqa: S310 Azure's own
+        text = self._send(self._direct, request, METADATA_SECONDS)
+        try:
+            return json.loads(text) if text else None
+        except ValueError:
+            raise AzureError("instance metadata answered no JSON") from None
+
+    def _send(self, opener: urllib.request.OpenerDirector, request: urllib.request.Request, seconds: float) -> bytes:
+        """The answer's content. Every answer tells Azure's time, a refusal too."""
+        what = f"{request.get_method()} {request.full_url.partition('?')[0]}"
+        try:
+            with opener.open(request, timeout=seconds) as response:
+                self._clock.hear(response.headers.get("Date"))
+                content: bytes = response.read(4 * 1024 * 1024)
+                return content
+        except urllib.error.HTTPError as error:
+            with error:
+                self._clock.hear(error.headers.get("Date"))
+                text = error.read(1000).decode("utf-8", "replace")
+            raise AzureError(f"{what}: {error.code} {' '.join(text.split())[:300]}") from None
+        except (OSError, ValueError, EOFError) as error:
+            raise AzureError(f"{what}: {error}") from None
+        except Exception as error:  # http.client has errors of its own kind
+            raise AzureError(f"{what}: {type(error).__name__}: {error}") from None
+
+
+# The guest's side: programs, and the folders of runs
+
+
+class Program:
+    """One that is asked again and again. One that hangs is left to itself, and not asked again before it ends."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = list(words)
+        self._hung: subprocess.Popen[bytes] | None = None
+
+    def ask(self) -> str | None:
+        """What it prints; None where it is missing, fails or hangs."""
+        if self._hung is not None and self._hung.poll() is None:
+            return None
+        self._hung = None
+        null = subprocess.DEVNULL
+        try:
+            child = subprocess.Popen(self._words, stdin=null, stdout=subprocess.PIPE, stderr=null)  # noqa: S603 constant
+        except OSError:
+            return None
+        try:
+            output, _ = child.communicate(timeout=PROGRAM_SECONDS)
+        except subprocess.TimeoutExpired:
+            # A driver that is stuck lets nobody end its programs: they are not waited for.
+            child.kill()
+            self._hung = child
+            return None
+        return output.decode("utf-8", "replace") if child.returncode == 0 else None
+
+
+def read_file(path: str) -> str | None:
+    """A small regular file's text; None for anything else: what lies in a user's folder may be a pipe or a device."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        return os.read(file, LARGEST_FILE).decode("utf-8", "replace")
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def read_object(path: str) -> dict[str, Any] | None:
+    """A file that holds an object of JSON; None where it does not."""
+    try:
+        found = json.loads(read_file(path) or "")
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def write_whole(path: str, value: Any) -> None:
+    """A reader sees the old content or the new, never a part."""
+    beside = f"{path}.{os.getpid()}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(beside)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(beside, flags, 0o644), "wb") as output:
+            os.fchmod(output.fileno(), 0o644)
+            output.write(json.dumps(value).encode() + b"\n")
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
+
+
+def age_of(path: str) -> float | None:
+    """Since when a file is as it is, by the guest's own clock; None where it is missing."""
+    try:
+        return time.time() - os.lstat(path).st_mtime
+    except OSError:
+        return None
+
+
+def booted_at(run: str) -> float:
+    """When this boot began, by the guest's own clock: the kernel's word, and nothing in `/run` is older."""
+    moments = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        moments.append(time.time() - float((read_file("/proc/uptime") or "").split()[0]))
+    with contextlib.suppress(OSError):
+        beside = os.path.dirname(os.path.abspath(run))
+        moments.append(min(os.lstat(os.path.join(beside, name)).st_mtime for name in os.listdir(beside)))
+    return max(moments) if moments else time.time()
+
+
+class Runs:
+    """The runs that this machine knows."""
+
+    def __init__(self, home: str, booted: float) -> None:
+        self._folder = os.path.join(home, ".gpuinfra", "runs")
+        self._booted = booted
+        self._docker = Program(["docker", "ps", "--no-trunc", "--filter", "name=gpuinfra-", "--format", "{{.Names}}"])
+
+    def look(self) -> tuple[Run, ...]:
+        """All of them."""
+        try:
+            names = sorted(name for name in os.listdir(self._folder) if not name.startswith("."))
+        except OSError:
+            return ()
+        states = {name: self._state(name) for name in names if os.path.isdir(self.path(name))}
+        # The engine is asked only where a container can be: that of a run which is not known to be over.
+        containers = self._containers() if any("ended" not in (state or {}) for state in states.values()) else set()
+        return tuple(self._run(name, state, containers) for name, state in states.items())
+
+    def path(self, *parts: str) -> str:
+        """Of a run, or a file of its own."""
+        return os.path.join(self._folder, *parts)
+
+    def _state(self, run: str) -> dict[str, Any] | None:
+        return read_object(self.path(run, "state.json"))
+
+    def _containers(self) -> set[str] | None:
+        """Those that run; None where the engine does not say."""
+        output = self._docker.ask()
+        return None if output is None else set(output.split())
+
+    def _run(self, name: str, state: dict[str, Any] | None, containers: set[str] | None) -> Run:
+        attended = read_object(self.path(name, "attended.json")) or {}
+        heartbeat = age_of(self.path(name, "attended.json"))
+        container = f"gpuinfra-{name}" in (containers or ())
+        alive = container or self._is_alive(name, state, containers)
+        began = _positive((state or {}).get("started"))
+        newest = began if began is not None else time.time() - (heartbeat or 0.0)
+        after_run = attended.get("afterRun")
+        return Run(
+            id=name,
+            alive=alive,
+            container=container,
+            after_run=after_run if isinstance(after_run, str) else None,
+            heartbeat_age=heartbeat,
+            detached=attended.get("detached") is True,
+            ended_age=None if alive or state is None else self._ended_age(name, state),
+            of_this_boot=newest >= self._booted,
+        )
+
+    def _is_alive(self, run: str, state: dict[str, Any] | None, containers: set[str] | None) -> bool:
+        if state is None or "ended" in state:
+            return False
+        if state.get("kind") == "container" and containers is not None:
+            return False  # the engine has just said so
+        # Whoever keeps watch on a job holds this lock.
+        try:
+            file = os.open(self.path(run, "alive"), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+        return False
+
+    def _ended_age(self, run: str, state: Mapping[str, Any]) -> float:
+        ended = _positive(state.get("ended")) or _positive(state.get("started"))
+        if ended is None:
+            return age_of(self.path(run, "state.json")) or 0.0
+        return time.time() - ended
+
+    def end(self, run: Run, how: str, detail: str, grace: float) -> None:
+        """Ask a job to end, and leave word why. What cannot be said is no reason not to ask."""
+        with contextlib.suppress(OSError):
+            write_whole(self.path(run.id, "ending.json"), {"how": how, "detail": detail})
+        if run.container:
+            null = subprocess.DEVNULL
+            words = ["docker", "stop", "-t", str(max(1, int(grace))), f"gpuinfra-{run.id}"]
+            with contextlib.suppress(OSError):
+                subprocess.Popen(words, stdin=null, stdout=null, stderr=null, start_new_session=True)  # noqa: S603
+            return
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+            control = os.open(self.path(run.id, "control"), flags)
+            try:
+                if stat.S_ISFIFO(os.fstat(control).st_mode):
+                    os.write(control, f"{grace:g}\n".encode())
+            finally:
+                os.close(control)
+
+
+# The agent
+
+
+@dataclass
+class Ending:
+    """The machine's end under way: jobs are asked, then Azure is."""
+
+    cause: str
+    detail: str
+    began: float
+    """By the guest's own monotonic clock."""
+    asked: list[str] = dataclasses.field(default_factory=list)
+    stopped: bool = False
+    """Jobs have ended, or had the time to."""
+    error: str | None = None
+    failures: int = 0
+    next_try: float = 0.0
+    accepted: float | None = None
+    acknowledged: str | None = None
+
+
+class Agent:
+    """Looks, decides, acts: a tick after the other."""
+
+    def __init__(self, config: str, run: str, home: str, environment: Mapping[str, str]) -> None:
+        self._folder = run
+        self._terms, own_home = read_config(read_file(config) or "")
+        self.clock = Clock()
+        self._azure = Azure(self.clock, environment)
+        self._runs = Runs(home or own_home or os.path.expanduser("~"), booted_at(run))
+        self._sessions = Program(["ss", "-Htn", "state", "established", "( sport = :22 )"])
+        self._gpus = Program(["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"])
+        self._wall: subprocess.Popen[bytes] | None = None
+        self._machine: dict[str, Any] = {}
+        self._notice: dict[str, Any] | None = None
+        self._power_on: float | None = None
+        self._memory = Memory()
+        self._ending: Ending | None = None
+        self._error: str | None = None
+        self._said: dict[str, str] = {}
+        self._looked_at = NEVER
+        self._found: tuple[tuple[Run, ...], int, int | None] = ((), 0, None)
+
+    def work(self) -> None:
+        """Until somebody ends it."""
+        self.meet()
+        while True:
+            try:
+                pause = self.tick()
+            except Exception as error:
+                # Whatever it was, the next tick comes: while nobody watches, the machine is billed.
+                self.say("tick", f"a tick failed: {type(error).__name__}: {error}")
+                pause = LONGEST_PAUSE
+            time.sleep(pause)
+
+    def meet(self) -> None:
+        """Wait for Azure's time, but not for long: the network may come up after this."""
+        ends = time.monotonic() + MEETING_SECONDS
+        self._ask_azure()
+        while not self.clock.is_set and time.monotonic() < ends:
+            time.sleep(LONGEST_PAUSE)
+            self._ask_azure()
+
+    def tick(self) -> float:
+        """One look, one decision, one step. Returns how long to wait."""
+        self._ask_azure()
+        facts = self._facts()
+        decision = decide(facts, self._memory)
+        if decision.cause and self._ending is None:
+            # Signs of life were looked for a while ago: who has just come must not be missed.
+            self._looked_at = NEVER
+            facts = self._facts()
+            decision = decide(facts, self._memory)
+        self._memory = decision.memory
+        for cause, moment in decision.warnings:
+            self._warn(cause, moment, facts.now)
+        action = self._act(facts, decision)
+        self._write_down(facts, decision, action)
+        return SHORTEST_PAUSE if action == STOPPING else pause_for(self.clock.rate())
+
+    # Looking
+
+    def _ask_azure(self) -> None:
+        """What Azure says; where it does not answer, what it said last holds."""
+        try:
+            self._machine = self._azure.compute()
+            if str(self._machine.get("priority")).lower() == "spot":
+                self._notice = read_notice(self._azure.events(), str(self._machine.get("name")))
+            self._fail(None)
+        except AzureError as error:
+            self._fail(str(error))
+
+    def _tags(self) -> dict[str, str]:
+        found = self._machine.get("tagsList")
+        entries = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+        return {str(each.get("name")).lower(): str(each.get("value")) for each in entries}
+
+    def _facts(self) -> Facts:
+        now, tags = self.clock.now(), self._tags()
+        power_on = self._power_on_at(now)
+        runs, sessions, gpu = self._signs(now)
+        return Facts(
+            now=now,
+            power_on=power_on,
+            terms=read_terms(tags.get("gpuinfra:terms", ""), self._terms),
+            lease_until=read_moment(tags.get("gpuinfra:lease-until")),
+            on_since=read_moment(tags.get("gpuinfra:on-since")),
+            runs=runs,
+            sessions=sessions,
+            gpu=gpu,
+            notice=str(self._notice["EventId"]) if self._notice else None,
+        )
+
+    def _power_on_at(self, now: float) -> float:
+        """When this agent first ran in this boot. A file in `/run` says so to the next one of the same boot."""
+        if self._power_on is None:
+            file = os.path.join(self._folder, "power-on.json")
+            known = read_moment((read_object(file) or {}).get("powerOn"))
+            self._power_on = now if known is None else min(known, now)
+            self._memory = self._remembered(now)
+            if known is None:
+                self._write(file, {"powerOn": stamp(self._power_on)})
+        return self._power_on
+
+    def _remembered(self, now: float) -> Memory:
+        """What the last agent of this boot knew, unless it is too long ago."""
+        found = read_object(os.path.join(self._folder, "agent.json")) or {}
+        at = read_moment(found.get("at"))
+        if at is None or not 0 <= now - at <= LONGEST_BLINDNESS * self.clock.rate():
+            return Memory()
+        return Memory(read_moment(found.get("idleSince")))
+
+    def _signs(self, now: float) -> tuple[tuple[Run, ...], int, int | None]:
+        """Signs of life: of jobs, of people, of GPUs. What cannot be asked is none: waste has to end."""
+        at, moment = self._looked_at
+        is_stopping = self._ending is not None and not self._ending.stopped
+        if is_stopping:
+            # Only jobs matter now, and every moment does.
+            self._found = (self._runs.look(), *self._found[1:])
+        elif abs(now - moment) >= TICK - LONGEST_PAUSE / 2 and time.monotonic() - at >= SHORTEST_LOOK:
+            sessions = self._sessions.ask()
+            count = len((sessions or "").splitlines())
+            self._found = (self._runs.look(), count, read_utilization(self._gpus.ask() or ""))
+            self._looked_at = (time.monotonic(), now)
+            self.say("ss", "" if sessions is not None else "`ss` cannot be asked: logins are not seen")
+        return self._found
+
+    # Acting
+
+    def _act(self, facts: Facts, decision: Decision) -> str:
+        ending = self._ending
+        if ending and ending.accepted is not None:
+            if 0 <= facts.now - ending.accepted < ACCEPTED_SECONDS:
+                return DEALLOCATING
+            self.say("end", "Azure accepted it, but this machine is still on: asking again")
+            ending.accepted = None
+        if decision.cause is None:
+            if ending:
+                self.say("end", f"called off: on until {stamp(decision.until)}")
+            self._ending = None
+            return WARNING if decision.is_warning else WATCHING
+        if ending is None:
+            ending = self._ending = Ending(decision.cause, decision.detail, time.monotonic())
+        ending.cause, ending.detail = decision.cause, decision.detail
+        self.say("end", f"{ending.cause}: {ending.detail}")
+        if self._is_stopping_jobs(ending, facts):
+            return STOPPING
+        if ending.cause == EVICTED:
+            self._acknowledge(ending, facts)
+        else:
+            self._deallocate(ending)
+        return DEALLOCATING
+
+    def _is_stopping_jobs(self, ending: Ending, facts: Facts) -> bool:
+        """Ask every job to end, also one that begins meanwhile; whether there is one to wait for."""
+        grace, limit = GRACE_SECONDS, STOP_SECONDS
+        if ending.cause == EVICTED:
+            grace, limit = EVICTION_GRACE_SECONDS, EVICTION_STOP_SECONDS
+        # It is Azure's time that is paid for.
+        scale = self.clock.rate()
+        grace, limit = max(grace / scale, SHORTEST_GRACE), max(limit / scale, 2 * SHORTEST_GRACE)
+        alive = [run for run in facts.runs if run.alive]
+        for run in alive:
+            if run.id not in ending.asked:
+                ending.asked.append(run.id)
+                self.say(f"job {run.id}", f"run {run.id} is asked to end within {grace:.0f} s")
+                self._runs.end(run, ending.cause, ending.detail, grace)
+        ending.stopped = ending.stopped or not alive or time.monotonic() - ending.began >= limit
+        return not ending.stopped
+
+    def _acknowledge(self, ending: Ending, facts: Facts) -> None:
+        if facts.notice is None or ending.acknowledged == facts.notice:
+            return
+        try:
+            self._azure.acknowledge(facts.notice)
+        except AzureError as error:
+            ending.error = str(error)
+            self.say("azure", f"the eviction is not acknowledged: {error}")
+            return
+        ending.acknowledged, ending.error = facts.notice, None
+        self.say("azure", "the eviction may go on")
+
+    def _deallocate(self, ending: Ending) -> None:
+        now = self.clock.now()
+        # A clock that was set back must not make the wait longer.
+        if ending.next_try - LONGEST_BACK_OFF <= now < ending.next_try:
+            return
+        try:
+            self._azure.deallocate(str(self._machine.get("resourceId") or ""))
+        except AzureError as error:
+            ending.failures += 1
+            wait = back_off(ending.failures)
+            ending.next_try = now + wait
+            ending.error = str(error)
+            self.say("azure", f"not switched off, try {ending.failures}; the next in {wait:.0f} s: {error}")
+            return
+        ending.accepted, ending.failures, ending.next_try, ending.error = self.clock.now(), 0, 0.0, None
+        self.say("azure", "Azure has accepted to deallocate this machine")
+
+    def _warn(self, cause: str, moment: float, now: float) -> None:
+        minutes = max(1, round((moment - now) / 60))
+        text = f"gpuinfra: this machine is switched off at {stamp(moment)}, in about {minutes} min: {cause}."
+        if cause == LEASE_OVER:
+            text += " To have it longer: gpuinfra lease NAME --extend 2h"
+        self.say("wall", text)
+        if self._wall is not None and self._wall.poll() is None:
+            return  # the last message hangs at somebody's terminal
+        null = subprocess.DEVNULL
+        with contextlib.suppress(OSError):
+            self._wall = subprocess.Popen(["wall", text], stdin=null, stdout=null, stderr=null)  # noqa: S603, S607
+
+    # Telling
+
+    def _write_down(self, facts: Facts, decision: Decision, action: str) -> None:
+        """The state that people and `gpuinfra status` read, and the next agent of this boot."""
+        idle_since = decision.memory.idle_since
+        state = {
+            "schemaVersion": 1,
+            "at": stamp(facts.now),
+            "powerOn": stamp(facts.power_on),
+            "until": stamp(decision.until),
+            "cause": (self._ending.cause if self._ending else decision.cause) or decision.limit,
+            "idleSince": None if idle_since is None else stamp(idle_since),
+            "idleUntil": None if decision.idle_until is None else stamp(decision.idle_until),
+            "jobs": [run.id for run in facts.runs if run.alive],
+            "sessions": facts.sessions,
+            "gpuUtilization": facts.gpu,
+            "action": action,
+            "lastError": (self._ending.error if self._ending else None) or self._error,
+            "evictionNotice": facts.notice is not None,
+        }
+        self._write(os.path.join(self._folder, "agent.json"), state)
+
+    def _write(self, file: str, value: Any) -> None:
+        """What cannot be written is no reason to stop: the machine has to go off all the same."""
+        try:
+            os.makedirs(self._folder, mode=0o755, exist_ok=True)
+            write_whole(file, value)
+            self.say("state", "")
+        except OSError as error:
+            self.say("state", f"the state cannot be written: {error}")
+
+    def _fail(self, error: str | None) -> None:
+        self._error = error
+        self.say("error", error or "")
+
+    def say(self, about: str, text: str) -> None:
+        """A line for the journal, unless it was the last one about this."""
+        if self._said.get(about, "") == text:
+            return
+        self._said[about] = text
+        if text:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(f"{text}\n")
+                sys.stderr.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The service."""
+    parser = argparse.ArgumentParser(description="Switches this machine off when nothing needs it.")
+    parser.add_argument("--config", default="/etc/gpuinfra/agent.json")
+    parser.add_argument("--run", default="/run/gpuinfra")
+    parser.add_argument("--home", default="")
+    chosen = parser.parse_args(arguments)
+    Agent(chosen.config, chosen.run, chosen.home, os.environ).work()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,673 @@
+"""What the guest agent decides, and that nothing it may find on a machine keeps it from deciding."""
+
+import ast
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuinfra.models.agent import AgentState, parse_agent_state
+from templates import agent
+from templates.agent import (
+    COST_CAP,
+    EVICTED,
+    FINISHED,
+    IDLE,
+    LEASE_OVER,
+    Agent,
+    AzureError,
+    Facts,
+    Memory,
+    Run,
+    Runs,
+    Terms,
+    decide,
+)
+
+FILE = Path(agent.__file__)
+HOUR, MINUTE = 3600.0, 60.0
+ON = 1_800_000_000.0
+TERMS = Terms(lease=4 * HOUR, idle=20 * MINUTE)
+
+
+def facts(after: float = 0.0, **changes: Any) -> Facts:
+    """So many seconds after power-on, with a login unless another sign of life is given."""
+    return Facts(**{"now": ON + after, "power_on": ON, "terms": TERMS, "sessions": 1, **changes})
+
+
+def finished_run(**changes: Any) -> Run:
+    values = {"id": "r1", "after_run": "deallocate", "heartbeat_age": 46.0, "ended_age": 60.0}
+    return Run(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("given", "until", "limit"),
+    [
+        ({}, ON + 4 * HOUR, LEASE_OVER),
+        ({"lease_until": ON + HOUR}, ON + HOUR, LEASE_OVER),
+        ({"lease_until": ON + 9 * HOUR}, ON + 9 * HOUR, LEASE_OVER),
+        # Of an earlier power-on: whoever starts a machine in the portal gets a lease too.
+        ({"lease_until": ON}, ON + 4 * HOUR, LEASE_OVER),
+        ({"lease_until": ON - 1, "on_since": ON - 50 * HOUR}, ON + 4 * HOUR, LEASE_OVER),
+        ({"terms": Terms(4 * HOUR, HOUR, cap=2 * HOUR)}, ON + 2 * HOUR, COST_CAP),
+        ({"terms": Terms(4 * HOUR, HOUR, cap=4 * HOUR)}, ON + 4 * HOUR, LEASE_OVER),
+        # The cap counts from when the machine was paid for, also over a reboot, but not from an earlier power-on.
+        (
+            {"terms": Terms(4 * HOUR, HOUR, 2 * HOUR), "lease_until": ON + 3 * HOUR, "on_since": ON - HOUR},
+            ON + HOUR,
+            COST_CAP,
+        ),
+        (
+            {"terms": Terms(4 * HOUR, HOUR, 2 * HOUR), "lease_until": ON - HOUR, "on_since": ON - 50 * HOUR},
+            ON + 2 * HOUR,
+            COST_CAP,
+        ),
+        # Anybody can write a tag: one from the future buys no more time.
+        (
+            {"terms": Terms(4 * HOUR, HOUR, 2 * HOUR), "lease_until": ON + 9 * HOUR, "on_since": ON + 8 * HOUR},
+            ON + 2 * HOUR,
+            COST_CAP,
+        ),
+    ],
+)
+def test_when_the_machine_goes_off_at_the_latest(given: Mapping[str, Any], until: float, limit: str) -> None:
+    for after, cause in ((0.0, None), (until - ON - 0.5, None), (until - ON, limit), (until - ON + 9 * HOUR, limit)):
+        decision = decide(facts(after, **given), Memory())
+        assert (decision.until, decision.limit, decision.cause) == (until, limit, cause)
+
+
+def test_jobs_are_asked_before_azures_own_schedule_switches_the_machine_off() -> None:
+    job = {"runs": (Run("r1", alive=True),), "lease_until": ON + HOUR}
+    assert decide(facts(HOUR - 31, **job), Memory()).cause is None
+    begun = decide(facts(HOUR - 30, **job), Memory())
+    assert begun.cause == LEASE_OVER
+    # What was begun goes on when the job has ended, unless the lease was extended.
+    assert decide(facts(HOUR - 29, lease_until=ON + HOUR), begun.memory).cause == LEASE_OVER
+    assert decide(facts(HOUR - 29, lease_until=ON + 2 * HOUR), begun.memory).cause is None
+    assert decide(facts(HOUR - 29, lease_until=ON + HOUR), Memory()).cause is None
+
+
+@pytest.mark.parametrize(
+    ("given", "is_idle"),
+    [
+        ({"sessions": 0}, True),
+        ({"sessions": 1}, False),
+        ({"sessions": 0, "gpu": 4}, True),
+        ({"sessions": 0, "gpu": 5}, False),
+        ({"sessions": 0, "gpu": None}, True),
+        ({"sessions": 0, "runs": (Run("r1", alive=True),)}, False),
+        ({"sessions": 0, "runs": (Run("r1"), Run("r2", ended_age=9.0))}, True),
+    ],
+)
+def test_a_machine_without_a_sign_of_life_goes_off_after_its_window(given: Mapping[str, Any], is_idle: bool) -> None:
+    memory = Memory()
+    for second in range(0, 21 * 60, 5):
+        decision = decide(facts(second, **given), memory)
+        memory = decision.memory
+        assert decision.cause == (IDLE if is_idle and second >= 20 * MINUTE else None), second
+    assert (decision.memory.idle_since == ON) == is_idle
+
+
+def test_one_sign_of_life_begins_the_window_anew() -> None:
+    memory = Memory(idle_since=ON)
+    assert decide(facts(20 * MINUTE, sessions=0), memory).cause == IDLE
+    decision = decide(facts(20 * MINUTE, sessions=0, gpu=80), memory)
+    assert decision.cause is None
+    assert decision.memory.idle_since is None
+    after = decide(facts(20 * MINUTE + 5, sessions=0), decision.memory)
+    assert (after.cause, after.idle_until) == (None, ON + 40 * MINUTE + 5)
+
+
+def test_a_clock_that_is_set_neither_ends_nor_prolongs_the_window() -> None:
+    # Of a window that nobody watched, nothing is known: the first look begins it.
+    assert decide(facts(3 * HOUR, sessions=0), Memory()).cause is None
+    back = decide(facts(5.0, sessions=0), Memory(idle_since=ON + 2 * HOUR))
+    assert back.idle_until == ON + 5.0 + 20 * MINUTE
+    # Nor does it count from before power-on.
+    assert decide(facts(5.0, sessions=0), Memory(idle_since=ON - HOUR)).idle_until == ON + 20 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("runs", "goes_off"),
+    [
+        ((finished_run(),), True),
+        ((finished_run(after_run="delete"),), True),
+        ((finished_run(after_run="keep"),), False),
+        ((finished_run(after_run=None),), False),
+        ((finished_run(heartbeat_age=44.0),), False),
+        # Its client was lost before the job began.
+        ((finished_run(ended_age=None),), True),
+        ((finished_run(ended_age=None, heartbeat_age=10.0),), False),
+        ((finished_run(alive=True, ended_age=None),), False),
+        ((finished_run(of_this_boot=False),), False),
+        # Nobody is waited for who said that he goes; then the job's end counts.
+        ((finished_run(detached=True, heartbeat_age=9000.0, ended_age=44.0),), False),
+        ((finished_run(detached=True, heartbeat_age=1.0, ended_age=45.0),), True),
+        ((finished_run(detached=True, heartbeat_age=9000.0, ended_age=None, alive=True),), False),
+        # Others are there.
+        ((finished_run(), Run("r2", alive=True)), False),
+        ((finished_run(), Run("r2", heartbeat_age=3.0)), False),
+        ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True)), True),
+        ((finished_run(), Run("r2", heartbeat_age=300.0)), True),
+        # A clock that was set back leaves a heartbeat in the future: its client would have said more since.
+        ((finished_run(heartbeat_age=-3600.0),), True),
+        ((finished_run(heartbeat_age=-3.0),), False),
+    ],
+)
+def test_a_machine_whose_run_is_over_goes_off(runs: tuple[Run, ...], goes_off: bool) -> None:
+    assert decide(facts(HOUR, runs=runs), Memory()).cause == (FINISHED if goes_off else None)
+
+
+def test_an_eviction_comes_before_all() -> None:
+    decision = decide(facts(9 * HOUR, runs=(finished_run(),), notice="E1"), Memory())
+    assert decision.cause == EVICTED
+
+
+def test_one_is_warned_once_and_again_when_the_moment_moved() -> None:
+    lease = {"lease_until": ON + HOUR}
+    early = decide(facts(HOUR - 301, **lease), Memory())
+    assert (early.warnings, early.is_warning) == ((), False)
+    first = decide(facts(HOUR - 300, **lease), early.memory)
+    assert (first.warnings, first.is_warning) == (((LEASE_OVER, ON + HOUR),), True)
+    second = decide(facts(HOUR - 295, **lease), first.memory)
+    assert (second.warnings, second.is_warning) == ((), True)
+    moved = {"lease_until": ON + HOUR + 60}
+    assert decide(facts(HOUR - 200, **moved), second.memory).warnings == ((LEASE_OVER, ON + HOUR + 60),)
+    # Moved away and back again is news as well.
+    far = decide(facts(HOUR - 290, lease_until=ON + 3 * HOUR), second.memory)
+    assert not far.is_warning
+    assert decide(facts(HOUR - 285, **lease), far.memory).warnings == ((LEASE_OVER, ON + HOUR),)
+
+
+def test_a_short_window_warns_from_its_half_on_only() -> None:
+    terms = Terms(4 * HOUR, idle=4 * MINUTE)
+    memory = Memory(idle_since=ON)
+    assert not decide(facts(MINUTE, sessions=0, terms=terms), memory).is_warning
+    assert decide(facts(2 * MINUTE, sessions=0, terms=terms), memory).warnings == ((IDLE, ON + 4 * MINUTE),)
+
+
+def test_the_tick_follows_azures_clock() -> None:
+    assert [agent.pause_for(rate) for rate in (0.0, 1.0, 10.0, 600.0)] == [1.0, 1.0, 0.5, 0.1]
+
+
+def test_failures_are_waited_for_ever_longer_but_not_for_long() -> None:
+    assert [agent.back_off(failures) for failures in (1, 2, 3, 6, 7, 5000)] == [1, 2, 4, 32, 60, 60]
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-11-16T08:00:00Z", 1_794_816_000.0),
+        ("2026-11-16T08:00:00.1234567+00:00", 1_794_816_000.0),
+        ("2026-11-16T08:00:00", 1_794_816_000.0),
+        *((text, None) for text in ("", "tomorrow", "2026-13-16T08:00:00Z", "2026-11-16T08:00:00+05:00", None, 7)),
+    ],
+)
+def test_a_moment_in_a_tag(text: Any, moment: float | None) -> None:
+    assert agent.read_moment(text) == moment
+    assert moment is None or agent.stamp(moment) == "2026-11-16T08:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("tag", "terms"),
+    [
+        ("lease=4h idle=20m cap=9h30m", Terms(4 * HOUR, 20 * MINUTE, 9.5 * HOUR)),
+        ("lease=2d1h idle=1m", Terms(49 * HOUR, MINUTE)),
+        *((tag, Terms(1, 2, 3)) for tag in ("", "lease=4h", "lease= idle=", "lease=0m idle=0m", "idle lease", "=;=")),
+    ],
+)
+def test_terms_in_a_tag(tag: str, terms: Terms) -> None:
+    assert agent.read_terms(tag, Terms(1, 2, 3)) == terms
+
+
+def test_the_terms_of_a_machine_are_read_as_they_are_written() -> None:
+    from datetime import timedelta
+
+    from provision.lifecycle import terms
+
+    written = terms.Terms(timedelta(days=1, minutes=5), timedelta(minutes=20), timedelta(hours=9, minutes=30))
+    assert agent.read_terms(terms.to_tag(written), Terms()) == Terms(86700.0, 1200.0, 34200.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"lease": 60, "idle": 30, "cap": null, "home": "/home/a"}', (Terms(60, 30), "/home/a")),
+        ('{"lease": 60, "idle": 30, "cap": 90}', (Terms(60, 30, 90), "")),
+        *((text, (Terms(), "")) for text in ("", "[]", "{", '{"lease": "4h", "idle": true, "cap": -1, "home": 7}')),
+    ],
+)
+def test_the_configuration_may_be_rubbish(text: str, found: tuple[Terms, str]) -> None:
+    assert agent.read_config(text) == found
+
+
+@pytest.mark.parametrize(
+    ("output", "percent"), [("0\n", 0), ("3\n97\n", 97), ("[N/A]\n", None), ("[N/A]\n7\n", 7), ("", None)]
+)
+def test_the_busiest_gpu_counts(output: str, percent: int | None) -> None:
+    assert agent.read_utilization(output) == percent
+
+
+@pytest.mark.parametrize(
+    ("events", "event_id"),
+    [
+        ([{"EventType": "Preempt", "EventId": "E", "Resources": ["My-VM"]}], "E"),
+        ([{"EventType": "Preempt", "EventId": "E", "Resources": ["_my-vm"]}], "E"),
+        ([{"EventType": "Preempt", "EventId": "E", "Resources": ["other"]}], None),
+        ([{"EventType": "Reboot", "EventId": "E", "Resources": ["my-vm"]}], None),
+        ([{"EventType": "Preempt", "Resources": ["my-vm"]}, 7, None], None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_an_eviction_of_this_machine(events: Any, event_id: str | None) -> None:
+    found = agent.read_notice({"Events": events}, "my-vm")
+    assert (found["EventId"] if found else None) == event_id
+    assert agent.read_notice(events, "my-vm") is None
+
+
+# With folders of runs
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / ".gpuinfra" / "runs").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.fixture
+def no_docker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent.Program, "ask", lambda self: None)
+
+
+def make_run(home: Path, name: str, **files: Any) -> Path:
+    folder = home / ".gpuinfra" / "runs" / name
+    folder.mkdir()
+    for stem, value in files.items():
+        (folder / f"{stem}.json").write_text(json.dumps(value))
+    return folder
+
+
+@pytest.mark.usefixtures("no_docker")
+def test_a_job_is_alive_while_somebody_keeps_watch_on_it(home: Path) -> None:
+    folder = make_run(home, "r1", state={"kind": "process", "started": time.time()}, attended={"afterRun": "delete"})
+    runs = Runs(str(home), booted=time.time() - 60)
+    assert [run.alive for run in runs.look()] == [False]
+    with (folder / "alive").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (run,) = runs.look()
+        assert (run.alive, run.after_run, run.of_this_boot, run.ended_age) == (True, "delete", True, None)
+        (folder / "state.json").write_text(json.dumps({"kind": "process", "ended": time.time() - 50, "started": 7}))
+        (run,) = runs.look()
+    assert not run.alive
+    assert run.ended_age == pytest.approx(50, abs=5)
+    assert not run.of_this_boot
+
+
+def test_a_container_is_alive_while_the_engine_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str | None] = ["gpuinfra-r1\ngpuinfra-of-another-machine\n", "", None]
+    monkeypatch.setattr(agent.Program, "ask", lambda self: said[0])
+    folder = make_run(home, "r1", state={"kind": "container", "started": time.time()})
+    make_run(home, "r2")
+    runs = Runs(str(home), booted=0.0)
+    with (folder / "alive").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert [(run.id, run.alive, run.container) for run in runs.look()] == [("r1", True, True), ("r2", False, False)]
+        said.pop(0)
+        assert [run.alive for run in runs.look()] == [False, False]
+        # An engine that does not answer says nothing: then whoever keeps watch does.
+        said.pop(0)
+        assert [run.alive for run in runs.look()] == [True, False]
+
+
+@pytest.mark.usefixtures("no_docker")
+def test_rubbish_among_the_runs_is_no_run_that_counts(home: Path) -> None:
+    folder = home / ".gpuinfra" / "runs"
+    (folder / "a-file").write_text("x")
+    (folder / "a-link").symlink_to("/nowhere")
+    (folder / ".gone-r9").mkdir()
+    (folder / "b\udcff").mkdir()
+    for number, text in enumerate(("{", "[]", '"x"', "[" * 50_000, "\0", '{"ended": {}}', '{"started": 1e400}')):
+        make_run(home, f"r{number}")
+        (folder / f"r{number}" / "state.json").write_text(text)
+        (folder / f"r{number}" / "attended.json").write_text(text)
+    pipes = make_run(home, "pipes")
+    for name in ("state.json", "attended.json", "alive", "control"):
+        os.mkfifo(pipes / name)
+    (make_run(home, "folders") / "state.json").mkdir()
+    found = Runs(str(home), booted=0.0).look()
+    assert {"a-file", "a-link", ".gone-r9"}.isdisjoint(run.id for run in found)
+    assert not [run for run in found if run.alive or run.finished]
+    assert len(found) == 10
+
+
+def test_a_job_is_asked_to_end_and_told_why(home: Path) -> None:
+    folder = make_run(home, "r1")
+    os.mkfifo(folder / "control")
+    listener = os.open(folder / "control", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        Runs(str(home), 0.0).end(Run("r1", alive=True), "lease over", "at noon", 20.0)
+        assert os.read(listener, 100) == b"20\n"
+    finally:
+        os.close(listener)
+    assert json.loads((folder / "ending.json").read_text()) == {"how": "lease over", "detail": "at noon"}
+    # One whose folder is gone meanwhile is none that could stop the rest.
+    Runs(str(home), 0.0).end(Run("r2", alive=True), "lease over", "at noon", 20.0)
+
+
+# The whole agent, on an Azure that is a few lines
+
+
+class FakeAzure:
+    """Answers what the test says, and counts."""
+
+    def __init__(self) -> None:
+        self.tags: dict[str, str] = {}
+        self.priority = ""
+        self.scheduled: list[dict[str, Any]] = []
+        self.down = False
+        self.refusals = 0
+        self.calls: list[str] = []
+
+    def compute(self) -> dict[str, Any]:
+        if self.down:
+            raise AzureError("no answer")
+        tags = [{"name": name, "value": value} for name, value in self.tags.items()]
+        return {"name": "vm", "resourceId": "/vm", "priority": self.priority, "tagsList": tags}
+
+    def events(self) -> Any:
+        return {"Events": self.scheduled}
+
+    def acknowledge(self, event: str) -> None:
+        self.calls.append(f"acknowledge {event}")
+
+    def deallocate(self, machine: str) -> None:
+        self.calls.append(f"deallocate {machine}")
+        if self.refusals:
+            self.refusals -= 1
+            raise AzureError("503")
+
+
+class World:
+    """An agent with its folder, its Azure and a clock that a test sets."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.azure, self.now, self.seconds = folder, FakeAzure(), ON, 1000.0
+        self.logins = ""
+        monkeypatch.setattr(agent.Program, "ask", lambda program: self.logins if "ss" in program._words else None)
+        monkeypatch.setattr("templates.agent.time.monotonic", lambda: self.seconds)
+        monkeypatch.setattr("templates.agent.subprocess.Popen", self._begin)
+        self.walls: list[list[str]] = []
+        (folder / "config.json").write_text('{"lease": 3600, "idle": 1200, "cap": null}')
+        self.agent = self.start()
+
+    def _begin(self, words: list[str], **_: Any) -> "_Done":
+        self.walls.append(words)
+        return _Done()
+
+    def start(self) -> Agent:
+        found = Agent(str(self.folder / "config.json"), str(self.folder / "run"), str(self.folder / "home"), {})
+        found._azure = self.azure  # type: ignore[assignment]
+        found.clock.now = lambda: self.now  # type: ignore[method-assign]
+        return found
+
+    def tick(self, after: float = 5.0) -> AgentState:
+        self.now, self.seconds = self.now + after, self.seconds + after
+        self.agent.tick()
+        state = parse_agent_state((self.folder / "run" / "agent.json").read_text())
+        assert state is not None
+        return state
+
+
+class _Done:
+    def poll(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+def test_the_state_says_what_the_agent_knows(world: World) -> None:
+    world.logins = "0 0 127.0.0.1:22 127.0.0.1:5000\n"
+    state = world.tick(0.0)
+    assert (state.action, state.cause, state.sessions, state.jobs) == ("watching", "lease over", 1, ())
+    assert (state.until - state.power_on).total_seconds() == 3600
+    assert (state.idle_since, state.gpu_utilization, state.last_error) == (None, None, None)
+    assert oct((world.folder / "run" / "agent.json").stat().st_mode)[-3:] == "644"
+    # What the model writes is what the agent wrote.
+    assert state.as_json() == json.loads((world.folder / "run" / "agent.json").read_text())
+
+
+def test_a_lease_that_is_over_is_ended_once_and_again_where_nothing_came_of_it(world: World) -> None:
+    world.logins = "a login\n"
+    world.tick(0.0)
+    assert world.tick(3595.0).action == "warning"
+    assert [words[0] for words in world.walls] == ["wall"]
+    assert world.tick().action == "deallocating"
+    for _ in range(5):
+        assert world.tick(100.0).action == "deallocating"
+    assert world.azure.calls == ["deallocate /vm"]
+    assert world.tick(100.0).action == "deallocating"
+    assert world.azure.calls == ["deallocate /vm", "deallocate /vm"]
+
+
+def test_a_refusal_is_tried_again_for_as_long_as_it_takes(world: World) -> None:
+    world.azure.refusals = 9
+    world.tick(0.0)
+    world.tick(3600.0)
+    for _ in range(300):
+        state = world.tick(1.0)
+        if state.last_error is None:
+            break
+        assert (state.action, state.last_error) == ("deallocating", "503")
+    assert len(world.azure.calls) == 10
+    # 1, 2, 4, … 60 s: the more it fails, the less it asks.
+    assert 1 + 2 + 4 + 8 + 16 + 32 + 3 * 60 <= world.now - ON - 3600 < 260
+
+
+def test_a_lease_that_is_extended_calls_the_end_off(world: World) -> None:
+    world.azure.refusals = 10
+    world.logins = "a login\n"
+    world.tick(0.0)
+    assert world.tick(3600.0).action == "deallocating"
+    world.azure.tags["gpuinfra:lease-until"] = agent.stamp(world.now + HOUR)
+    state = world.tick()
+    assert (state.action, state.last_error) == ("watching", None)
+    assert len(world.azure.calls) == 1
+    # And it is an end like the first when that one comes.
+    world.tick(HOUR)
+    assert len(world.azure.calls) == 2
+
+
+def test_a_login_in_the_last_moment_keeps_an_idle_machine(world: World) -> None:
+    world.tick(0.0)
+    assert world.tick(1190.0).action == "warning"
+    world.logins = "a login\n"
+    state = world.tick(30.0)
+    assert (state.action, state.idle_since, world.azure.calls) == ("watching", None, [])
+    world.logins = ""
+    world.tick()
+    assert world.tick(1200.0).cause == "idle"
+    assert world.azure.calls == ["deallocate /vm"]
+
+
+def test_a_job_that_has_just_begun_keeps_an_idle_machine(world: World) -> None:
+    home = _made(world.folder / "home")
+    world.tick(0.0)
+    world.tick(1196.0)
+    folder = make_run(home, "r1", state={"kind": "process", "started": time.time()})
+    with (folder / "alive").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # No look is due by itself so soon after the last.
+        state = world.tick(4.0)
+    assert (state.action, state.jobs, world.azure.calls) == ("watching", ("r1",), [])
+    assert not (folder / "ending.json").exists()
+
+
+def test_without_metadata_the_configured_lease_holds(world: World) -> None:
+    world.azure.down = True
+    world.logins = "a login\n"
+    state = world.tick(0.0)
+    assert (state.action, state.last_error) == ("watching", "no answer")
+    assert world.tick(3600.0).action == "deallocating"
+
+
+def test_what_azure_said_last_holds_where_it_says_nothing_more(world: World) -> None:
+    world.logins = "a login\n"
+    world.azure.tags = {"GpuInfra:Lease-Until": agent.stamp(ON + 2 * HOUR), "gpuinfra:terms": "lease=4h idle=20m"}
+    world.tick(0.0)
+    world.azure.down = True
+    assert world.tick(1.5 * HOUR).action == "watching"
+    assert world.tick(0.5 * HOUR).action == "deallocating"
+
+
+def test_an_agent_that_was_killed_goes_on_where_it_was(world: World) -> None:
+    world.tick(0.0)
+    world.tick(1000.0)
+    world.agent = world.start()
+    state = world.tick(5.0)
+    assert (state.power_on.timestamp(), state.idle_since and state.idle_since.timestamp()) == (ON, ON)
+    assert world.tick(195.0).cause == "idle"
+    assert world.azure.calls == ["deallocate /vm"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"at": 7, "powerOn": "x", "idleSince": {}}', "\0" * 100])
+def test_a_state_that_was_spoilt_is_written_anew(world: World, text: str) -> None:
+    world.tick(0.0)
+    for name in ("agent.json", "power-on.json"):
+        (world.folder / "run" / name).write_text(text)
+    world.agent = world.start()
+    assert world.tick(60.0).power_on.timestamp() == ON + 60
+
+
+def test_an_eviction_is_acknowledged_once_and_nothing_is_deallocated(world: World) -> None:
+    world.azure.priority = "Spot"
+    world.azure.scheduled = [{"EventType": "Preempt", "EventId": "E1", "Resources": ["vm"]}]
+    state = world.tick(0.0)
+    assert (state.cause, state.eviction_notice) == ("evicted", True)
+    world.tick(1.0)
+    assert world.azure.calls == ["acknowledge E1"]
+
+
+def test_jobs_have_their_time_to_end_and_no_more(world: World) -> None:
+    folder = make_run(_made(world.folder / "home"), "r1", state={"kind": "process", "started": time.time()})
+    world.logins = "a login\n"
+    with (folder / "alive").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert world.tick(0.0).jobs == ("r1",)
+        assert world.tick(3600.0).action == "stopping-jobs"
+        assert json.loads((folder / "ending.json").read_text())["how"] == "lease over"
+        assert world.tick(29.0).action == "stopping-jobs"
+        assert world.azure.calls == []
+        assert world.tick(1.0).action == "deallocating"
+    assert world.azure.calls == ["deallocate /vm"]
+
+
+def test_a_job_that_ends_at_once_is_not_waited_for(world: World) -> None:
+    folder = make_run(_made(world.folder / "home"), "r1", state={"kind": "process", "started": time.time()})
+    with (folder / "alive").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        world.tick(0.0)
+        world.tick(3600.0)
+    assert world.tick(0.2).action == "deallocating"
+
+
+def test_a_tick_that_fails_is_not_the_last(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[int] = []
+
+    def fails() -> float:
+        ticks.append(1)
+        raise RuntimeError("a mistake")
+
+    def pauses(seconds: float) -> None:
+        if len(ticks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(world.agent, "tick", fails)
+    monkeypatch.setattr(world.agent, "meet", lambda: None)
+    monkeypatch.setattr("templates.agent.time.sleep", pauses)
+    with pytest.raises(KeyboardInterrupt):
+        world.agent.work()
+    assert len(ticks) == 3
+
+
+def test_a_full_disk_keeps_nobody_from_ending_the_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str, value: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(agent, "write_whole", full)
+    world.agent.tick()
+    world.now += 3600.0
+    world.agent.tick()
+    assert world.azure.calls == ["deallocate /vm"]
+
+
+def _made(home: Path) -> Path:
+    (home / ".gpuinfra" / "runs").mkdir(parents=True)
+    return home
+
+
+# What is read of it elsewhere
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{}", "[]", "null", "{", "[" * 20_000, " " * 100_000),
+        *(
+            json.dumps(value)
+            for value in (
+                {"schemaVersion": 1},
+                {"schemaVersion": 2, "action": "watching"},
+            )
+        ),
+    ],
+)
+def test_what_is_no_state_is_none(text: str) -> None:
+    assert parse_agent_state(text) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("at", value) for value in (7, None, "yesterday", "0001-01-01T00:00:00+23:59")),
+        *(("jobs", value) for value in (None, "r1", [7])),
+        *(("sessions", value) for value in (-1, True, "1", None)),
+        *(("action", value) for value in ("sleeping", None)),
+        ("lastError", 7),
+    ],
+)
+def test_a_state_with_a_wrong_value_is_none(world: World, name: str, value: Any) -> None:
+    world.tick(0.0)
+    state = json.loads((world.folder / "run" / "agent.json").read_text())
+    assert parse_agent_state(json.dumps(state)) is not None
+    assert parse_agent_state(json.dumps({**state, name: value})) is None
+
+
+def test_what_a_machine_says_cannot_move_a_terminal(world: World) -> None:
+    world.tick(0.0)
+    state = json.loads((world.folder / "run" / "agent.json").read_text())
+    found = parse_agent_state(json.dumps({**state, "cause": "idle\x1b[2J\n", "more": 1}))
+    assert found is not None
+    assert found.cause == "idle [2J "
+
+
+# How it travels
+
+
+def test_python_3_8_reads_it_and_it_needs_nothing_else() -> None:
+    tree = ast.parse(FILE.read_text(), feature_version=(3, 8))
+    newer = {"removeprefix", "removesuffix", "UTC", "batched", "pairwise", "file_digest", "zoneinfo", "tomllib"}
+    assert not newer & {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names = [each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names]
+    names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
+    assert "from __future__ import annotations" in FILE.read_text()
