@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from gpuinfra.models.plan import Action, Change, Plan, Power
 from gpuinfra.models.resource import Kind, Ref, Resource
 from provision import tags
-from provision.cloud import Act, Cloud, Operation
+from provision.allowing import Allowing
+from provision.cloud import Act, Cloud, Operation, Part
 from provision.errors import CloudError, Fault, fault_of
 from provision.journal import Journal
 from provision.names import ref_of
@@ -37,6 +38,8 @@ class Applying:
     progress: Progress
     journal: Journal
     deadline: Deadline
+    allowing: Allowing | None = None
+    """Gives a machine that was made the right to switch itself off; None leaves it without."""
     created: list[Ref] = field(default_factory=list)
     _schedule: Change | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -91,11 +94,16 @@ class Applying:
             with self._lock:
                 self.created.append(resource.ref)
         if kind is Kind.MACHINE:
-            self._arm()
+            self._arm(resource.ref)
         return operation
 
-    def _arm(self) -> None:
+    def _arm(self, machine: Ref) -> None:
         """The machine is accepted, and will be billed: its end is set before anybody waits for its beginning."""
+        self._set_schedule()
+        if self.allowing:
+            self.allowing.begin(Part(machine, {}))
+
+    def _set_schedule(self) -> None:
         schedule = self._schedule
         if schedule is None or schedule.resource is None:
             return
@@ -132,7 +140,7 @@ class Applying:
         if self._is_of_this_run(resource):
             with self._lock:
                 self.created.append(ref)
-            self._arm()
+            self._arm(ref)
         else:
             self.progress.note(f"{ref} is being made already; following that")
 

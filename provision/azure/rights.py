@@ -1,0 +1,120 @@
+"""Gives a machine the right to switch itself off, and looks whether it has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provision.azure.clients import Clients
+from provision.azure.requests import Requests
+from provision.cloud import Part
+from provision.errors import CloudError, Fault
+from provision.lifecycle import rights
+from provision.lifecycle.rights import Holding, Right
+from provision.waiting.deadline import Deadline
+
+API = "2022-04-01"
+# What was made a moment ago may not be known everywhere yet.
+NEW_SECONDS, PAUSE = 60.0, 2.0
+NOT_KNOWN_YET = frozenset({"PrincipalNotFound", "RoleDefinitionDoesNotExist"})
+EXISTS = "RoleAssignmentExists"
+
+
+class Rights:
+    """The rights of machines in one subscription."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._subscription = clients.access.subscription
+        self._patience = clients.patience
+        self._requests = Requests(lambda: clients.resource)
+
+    def look(self, machine: Part) -> Right:
+        """Whether a machine has the right. Nothing is changed."""
+        principal = rights.principal_of(machine)
+        if not principal:
+            return Right(Holding.ABSENT, message="the machine has no identity of its own")
+        try:
+            definition = self._definition()
+            if definition is None:
+                return Right(Holding.ABSENT, message="the subscription has no role for it")
+            if not rights.is_assigned(self._assignments(machine, principal), str(definition["id"])):
+                return Right(Holding.ABSENT, message="the machine does not have the role", has_role=True)
+        except CloudError as error:
+            return Right(Holding.UNKNOWN, error.code, error.message)
+        if not rights.serves(definition):
+            return Right(Holding.ABSENT, message=f"the role no longer allows {rights.ACTION}")
+        return Right(Holding.HELD)
+
+    def has_role(self) -> bool:
+        """Whether the subscription has the role that machines are given."""
+        definition = self._definition()
+        return definition is not None and rights.serves(definition)
+
+    def grant(self, machine: Part) -> Right:
+        """See to it that a machine has the right. Whatever Azure says, nothing is raised."""
+        principal = rights.principal_of(machine)
+        if not principal:
+            return Right(Holding.UNKNOWN, "NoIdentity", "Azure shows no identity of the machine")
+        own = rights.definition_id(self._subscription, rights.definition_guid(self._subscription))
+        try:
+            assignments = self._may_see(machine, principal)
+            if rights.is_assigned(assignments, own):
+                return Right(Holding.HELD)
+            definition = self._definition()
+            found = str(definition["id"]) if definition else own
+            is_usable = definition is not None and rights.serves(definition)
+            if is_usable and rights.is_assigned(assignments, found):
+                return Right(Holding.HELD)
+            if not is_usable and (refusal := self._define(found)):
+                return refusal
+            return self._assign(machine, principal, found)
+        except CloudError as error:
+            return rights.refused(error, rights.ASSIGNS_ROLES)
+
+    def _may_see(self, machine: Part, principal: str) -> list[dict[str, Any]]:
+        """The roles that a machine has; none where the caller may not see them, since it may still give one."""
+        try:
+            return self._assignments(machine, principal)
+        except CloudError as error:
+            if error.fault is Fault.DENIED:
+                return []
+            raise
+
+    def _assignments(self, machine: Part, principal: str) -> list[dict[str, Any]]:
+        path = f"{self._id(machine)}/{rights.PROVIDER}/roleAssignments"
+        return list(self._requests.pages(path, API, {"$filter": f"principalId eq '{principal}'"}))
+
+    def _definition(self) -> dict[str, Any] | None:
+        """The role, by its name: an administrator who made it for us had no say in its id."""
+        path = f"/subscriptions/{self._subscription}/{rights.PROVIDER}/roleDefinitions"
+        query = {"$filter": f"roleName eq '{rights.role_name(self._subscription)}'"}
+        return next(iter(self._requests.pages(path, API, query)), None)
+
+    def _define(self, definition: str) -> Right | None:
+        try:
+            self._requests.send("PUT", definition, API, rights.definition_body(self._subscription))
+        except CloudError as error:
+            return rights.refused(error, rights.MAKES_ROLES)
+        return None
+
+    def _assign(self, machine: Part, principal: str, definition: str) -> Right:
+        path = rights.assignment_id(self._id(machine), principal, definition)
+        deadline = self._patience.deadline.within(NEW_SECONDS)
+        while True:
+            try:
+                self._requests.send("PUT", path, API, rights.assignment_body(principal, definition))
+            except CloudError as error:
+                if error.code == EXISTS:
+                    return Right(Holding.HELD)
+                if not _may_pass(error, deadline):
+                    raise
+            else:
+                return Right(Holding.GRANTED)
+            self._patience.interrupt.sleep(PAUSE)
+
+    def _id(self, machine: Part) -> str:
+        return machine.ref.id(self._subscription)
+
+
+def _may_pass(error: CloudError, deadline: Deadline) -> bool:
+    is_new = error.code in NOT_KNOWN_YET or error.fault is Fault.BUSY
+    return is_new and deadline.left > PAUSE

@@ -1,0 +1,234 @@
+"""A machine's right to switch itself off: given by `up`, used by the machine, and what it does not allow."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from gpuinfra.models.resource import Kind
+from gpuinfra.models.spec import Spec
+from provision.azure import rights as azure_rights
+from provision.azure.access import Access
+from provision.azure.clients import Clients
+from provision.azure.cloud import AzureCloud
+from provision.azure.market import AzureMarket
+from provision.azure.rights import Rights
+from provision.azure.transport import Patience
+from provision.cloud import Part
+from provision.lifecycle import rights
+from provision.lifecycle.rights import Holding, Right
+from provision.names import ref_of
+from provision.resources.machine import IDENTITY
+from provision.up import Bringing, Up
+from provision.waiting.deadline import Deadline
+from sandbox.services.authorization import role_assignments
+from sandbox.web.authorization import is_principal
+from tests.az import Az
+from tests.integration.provision.conftest import close
+from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.machine_help import KEY
+from tests.integration.sandbox.test_identity import metadata
+from tests.unit.provision_help import NO_JOURNAL, Heard, spec
+
+API = "api-version=2022-04-01"
+RIGHTS = "Microsoft.Authorization"
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def cloud(server: Sandbox, access: Access) -> Iterator[AzureCloud]:
+    server.control("POST", "faults", {"name": "no-boot", "count": 0})  # nobody logs in here
+    clients = Clients(access, Patience(Deadline.after(60)))
+    yield AzureCloud(clients)
+    close(clients)
+
+
+def up(cloud: AzureCloud, heard: Heard, wanted: Spec | None = None) -> Up:
+    """Bring a machine up, as far as Azure is concerned."""
+    return Bringing(
+        spec=wanted or spec(),
+        cloud=cloud,
+        market=AzureMarket(cloud.clients),
+        sources=("203.0.113.7/32",),
+        public_key=KEY,
+        progress=heard,
+        journal=NO_JOURNAL,
+        deadline=Deadline.after(60),
+    ).up(lambda plan: None)
+
+
+def machine_of(cloud: AzureCloud, wanted: Spec | None = None) -> Part:
+    wanted = wanted or spec()
+    part = cloud.look(ref_of(Kind.MACHINE, wanted.group_name, wanted.name))
+    assert part is not None
+    return part
+
+
+def requests(server: Sandbox, *methods: str) -> list[str]:
+    """What Azure's authorization was asked, and how it answered."""
+    found = server.control("GET", "log")["requests"]
+    return [
+        f"{each['method']} {each['path'].partition(f'{RIGHTS}/')[2].split('/')[0]} {each['status']}"
+        for each in found
+        if RIGHTS in each["path"] and not each["path"].endswith("permissions") and each["method"] in methods
+    ]
+
+
+def notes(heard: Heard) -> list[str]:
+    return [line for line in heard.lines if "agent" in line]
+
+
+def stop(server: Sandbox, machine: Part, target: Part, verb: str = "deallocate") -> int:
+    """What Azure answers a machine that asks for this of another, or of itself."""
+    vm_id, audience = machine.properties["vmId"], "https://management.azure.com/"
+    path = f"/{vm_id}/metadata/identity/oauth2/token?api-version=2018-02-01&resource={audience}"
+    status, token = metadata(server, path)
+    assert status == 200, token
+    headers = {"Authorization": f"Bearer {token['access_token']}"}
+    where = f"{target.ref.id(server.subscription)}/{verb}?api-version=2024-07-01"
+    return server.http("POST", where, token=False, headers=headers)[0]
+
+
+def test_a_machine_may_switch_itself_off_and_nothing_else(cloud: AzureCloud, heard: Heard, server: Sandbox) -> None:
+    other = spec(name="other")
+    right = up(cloud, heard).agent
+    assert right is not None
+    assert (right.holding, right.word) == (Holding.GRANTED, "armed")
+    assert notes(heard) == ["agent: may switch the machine off"]
+    assert up(cloud, heard, other).agent is not None
+    mine, theirs = machine_of(cloud), machine_of(cloud, other)
+    assert stop(server, mine, theirs) == 403
+    assert stop(server, mine, mine, "start") == 403
+    assert stop(server, mine, mine, "powerOff") == 403
+    assert stop(server, mine, mine) == 202
+    assert machine_of(cloud).power == "deallocated"
+    assert machine_of(cloud, other).power == "running"
+    made = [each for each in requests(server, "PUT") if "roleDefinitions" in each]
+    assert made == ["PUT roleDefinitions 201"], "one role does for all machines of a subscription"
+
+
+def test_a_right_that_is_there_is_seen_by_one_question(cloud: AzureCloud, heard: Heard, server: Sandbox) -> None:
+    up(cloud, heard)
+    before = len(requests(server, "GET", "PUT"))
+    heard.lines.clear()
+    right = up(cloud, heard).agent
+    assert right is not None
+    assert right.holding is Holding.HELD
+    assert requests(server, "GET", "PUT")[before:] == ["GET roleAssignments 200"]
+    assert notes(heard) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "action", "made"),
+    [
+        ("roleDefinitions", rights.MAKES_ROLES, ["PUT roleDefinitions 403"]),
+        ("roleAssignments", rights.ASSIGNS_ROLES, ["PUT roleDefinitions 201", "PUT roleAssignments 403"]),
+    ],
+)
+def test_who_may_not_give_it_gets_a_machine_and_a_word(
+    cloud: AzureCloud, heard: Heard, server: Sandbox, kind: str, action: str, made: list[str]
+) -> None:
+    server.control("POST", "faults", {"name": "AuthorizationFailed", "type": kind, "method": "PUT", "count": 0})
+    right = up(cloud, heard).agent
+    assert right is not None
+    assert (right.holding, right.code, right.action) == (Holding.REFUSED, "AuthorizationFailed", action)
+    assert right.word == "not-armed"
+    assert requests(server, "PUT") == made, "it is asked for once"
+    (note,) = notes(heard)
+    assert note.startswith("the guest agent may not switch the machine off (AuthorizationFailed): ")
+    assert "`gpuinfra doctor my-dsvm`" in note
+    mine = machine_of(cloud)
+    assert mine.power == "running"
+    assert stop(server, mine, mine) == 403
+    assert Rights(cloud.clients).look(mine).holding is Holding.ABSENT
+
+
+def test_what_an_administrator_gives_by_az_does(
+    cloud: AzureCloud, heard: Heard, server: Sandbox, access: Access, tmp_path: Path
+) -> None:
+    """By the very commands that `doctor` shows. `az` chooses the ids of what it makes, so they are not ours."""
+    az = Az(tmp_path, endpoint=server.endpoint, authority_file=str(server.server.authority_file))
+    secret = access.client_secret
+    assert secret is not None
+    az.login(tenant=secret.tenant, client=secret.client_id, secret=secret.secret)
+    fault = {"name": "AuthorizationFailed", "type": "roleDefinitions", "method": "PUT"}
+    server.control("POST", "faults", fault)
+    assert up(cloud, heard).agent == Right(Holding.REFUSED, "AuthorizationFailed", ANY, rights.MAKES_ROLES)
+    machine, look = machine_of(cloud), Rights(cloud.clients).look
+    assert look(machine).message == "the subscription has no role for it"
+    az(*shlex.split(rights.define_command(server.subscription))[1:])
+    assert look(machine) == Right(Holding.ABSENT, "", "the machine does not have the role", has_role=True)
+    place = machine.ref.id(server.subscription)
+    az(*shlex.split(rights.assign_command(server.subscription, place, rights.principal_of(machine)))[1:])
+    assert look(machine).holding is Holding.HELD
+    server.control("POST", "faults", {**fault, "type": "roleAssignments", "count": 0})
+    again = up(cloud, heard).agent
+    assert again is not None
+    assert again.holding is Holding.HELD
+    assert stop(server, machine, machine) == 202
+
+
+def test_a_machine_without_an_identity_gets_one_in_place(cloud: AzureCloud, heard: Heard, server: Sandbox) -> None:
+    up(cloud, heard)
+    where = f"{machine_of(cloud).ref.id(server.subscription)}?api-version=2024-07-01"
+    assert server.http("PATCH", where, {"identity": {"type": "None"}})[0] < 300
+    assert "identity" not in machine_of(cloud).body
+    assert Rights(cloud.clients).look(machine_of(cloud)).message == "the machine has no identity of its own"
+    found = up(cloud, heard)
+    (change,) = found.plan.changes
+    assert change.action == "change"
+    assert [(each.what, each.old, each.new) for each in change.differences] == [("identity", "none", "its own")]
+    assert found.agent is not None
+    assert found.agent.holding is Holding.GRANTED, "it is somebody else now, who had no right"
+    mine = machine_of(cloud)
+    assert mine.body["identity"]["type"] == IDENTITY["type"]
+    assert stop(server, mine, mine) == 202
+
+
+def test_a_principal_that_the_directory_does_not_know_yet_is_waited_for(
+    cloud: AzureCloud, heard: Heard, server: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(azure_rights, "PAUSE", 0.01)
+    asked: list[str] = []
+
+    def lagging(there: Any, principal: str) -> bool:
+        asked.append(principal)
+        return len(asked) > 3 and is_principal(there, principal)
+
+    monkeypatch.setattr(role_assignments, "is_principal", lagging)
+    right = up(cloud, heard).agent
+    assert right is not None
+    assert right.holding is Holding.GRANTED
+    refused = ["PUT roleAssignments 400"] * 3
+    assert [each for each in requests(server, "PUT") if "Assign" in each] == [*refused, "PUT roleAssignments 201"]
+
+
+def test_a_role_that_was_changed_is_put_right(cloud: AzureCloud, heard: Heard, server: Sandbox) -> None:
+    up(cloud, heard)
+    definition = rights.definition_id(server.subscription, rights.definition_guid(server.subscription))
+    body = rights.definition_body(server.subscription)
+    body["properties"]["permissions"] = [{"actions": ["Microsoft.Compute/virtualMachines/read"]}]
+    assert server.http("PUT", f"{definition}?{API}", body)[0] == 201
+    right = Rights(cloud.clients).look(machine_of(cloud))
+    assert right.holding is Holding.ABSENT
+    assert re.search(r"no longer allows .*/deallocate/action", right.message)
+    assert up(cloud, heard, spec(name="other")).agent is not None
+    assert Rights(cloud.clients).look(machine_of(cloud)).holding is Holding.HELD
+
+
+def test_an_azure_that_says_nothing_of_it_holds_nobody_up(cloud: AzureCloud, heard: Heard, server: Sandbox) -> None:
+    server.control("POST", "faults", {"name": "Conflict", "type": "roleDefinitions", "method": "PUT", "count": 0})
+    right = up(cloud, heard).agent
+    assert right is not None
+    assert (right.holding, right.word, right.code) == (Holding.UNKNOWN, "unknown", "Conflict")
+    (note,) = notes(heard)
+    assert note.startswith("the guest agent perhaps may not switch the machine off (Conflict): ")
+    assert requests(server, "PUT") == ["PUT roleDefinitions 409"] * 2, "and once more when the machine was there"

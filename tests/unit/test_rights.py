@@ -1,0 +1,266 @@
+"""A machine's right to switch itself off: ids, bodies, commands, and how `up` comes by it."""
+
+import json
+import shlex
+import threading
+from typing import Any
+
+import pytest
+
+from gpuinfra.models.plan import Difference
+from gpuinfra.models.resource import Kind, Ref
+from provision import allowing
+from provision.allowing import LATE, Allowing
+from provision.cloud import Part
+from provision.errors import CloudError, Fault
+from provision.lifecycle import rights
+from provision.lifecycle.rights import Holding, Right
+from provision.resources import machine
+from provision.up import Up
+from templates import read_template
+from tests.unit.provision_help import (
+    ALLOCATION,
+    DENIED,
+    NAME,
+    SUBSCRIPTION,
+    FakeCloud,
+    Heard,
+    bringing,
+    made,
+    planned,
+    ref,
+    spec,
+    words,
+)
+
+MACHINE = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/m"
+PRINCIPAL = "11111111-2222-3333-4444-555555555555"
+REFUSED = Right(Holding.REFUSED, "AuthorizationFailed", "you may not", rights.ASSIGNS_ROLES)
+UNKNOWN = Right(Holding.UNKNOWN, "Conflict", "in a moment")
+
+
+# Pure
+
+
+def test_the_role_is_one_action_in_one_subscription() -> None:
+    role = json.loads(read_template("role.json"))
+    assert (role["Actions"], role["NotActions"]) == ([rights.ACTION], [])
+    body = rights.definition_body(SUBSCRIPTION)["properties"]
+    assert body["permissions"] == [{"actions": [rights.ACTION], "notActions": []}]
+    assert body["assignableScopes"] == [f"/subscriptions/{SUBSCRIPTION}"]
+    assert body["roleName"] == f"gpuinfra: switch itself off ({SUBSCRIPTION})"
+
+
+def test_ids_are_the_same_wherever_they_are_made_and_others_for_others() -> None:
+    definition = rights.definition_id(SUBSCRIPTION, rights.definition_guid(SUBSCRIPTION))
+    assert rights.definition_guid(SUBSCRIPTION.upper()) == rights.definition_guid(SUBSCRIPTION)
+    assert rights.definition_guid("another") != rights.definition_guid(SUBSCRIPTION)
+    own = rights.assignment_id(MACHINE, PRINCIPAL, definition)
+    assert own.startswith(f"{MACHINE}/providers/Microsoft.Authorization/roleAssignments/")
+    assert rights.guid_of(rights.assignment_id(MACHINE.upper(), PRINCIPAL, definition)) == rights.guid_of(own)
+    others = [
+        rights.assignment_id(f"{MACHINE}2", PRINCIPAL, definition),
+        rights.assignment_id(MACHINE, "somebody", definition),
+        rights.assignment_id(MACHINE, PRINCIPAL, f"{definition}2"),
+    ]
+    assert len({rights.guid_of(each) for each in (own, *others)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("permissions", "serves"),
+    [
+        ([{"actions": [rights.ACTION]}], True),
+        ([{"actions": ["*"]}], True),
+        ([{"actions": ["Microsoft.Compute/virtualMachines/read"]}], False),
+        ([{"actions": ["*"], "notActions": [rights.ACTION]}], False),
+        ([], False),
+        (None, False),
+    ],
+)
+def test_a_role_serves_while_it_has_the_action(permissions: Any, serves: bool) -> None:
+    assert rights.serves({"properties": {"permissions": permissions}}) is serves
+    assert not rights.serves({})
+
+
+def test_an_assignment_is_known_by_the_last_word_of_its_role() -> None:
+    definition = rights.definition_id(SUBSCRIPTION, "ABC")
+    given = [{"properties": {"roleDefinitionId": "/providers/Microsoft.Authorization/roleDefinitions/abc"}}]
+    assert rights.is_assigned(given, definition)
+    assert not rights.is_assigned(given, f"{definition}d")
+    assert not rights.is_assigned([{}], definition)
+
+
+@pytest.mark.parametrize(
+    ("fault", "holding", "word"),
+    [
+        (Fault.DENIED, Holding.REFUSED, "not-armed"),
+        (Fault.POLICY, Holding.REFUSED, "not-armed"),
+        (Fault.LOCKED, Holding.REFUSED, "not-armed"),
+        (Fault.OTHER, Holding.REFUSED, "not-armed"),
+        (Fault.BUSY, Holding.UNKNOWN, "unknown"),
+        (Fault.THROTTLED, Holding.UNKNOWN, "unknown"),
+        (Fault.UNREACHABLE, Holding.UNKNOWN, "unknown"),
+        (Fault.INTERRUPTED, Holding.UNKNOWN, "unknown"),
+    ],
+)
+def test_what_an_error_means(fault: Fault, holding: Holding, word: str) -> None:
+    right = rights.refused(CloudError(fault, "Code", "words"), "action")
+    assert (right.holding, right.code, right.message, right.word) == (holding, "Code", "words", word)
+    assert right.action == ("action" if fault is Fault.DENIED else "")
+
+
+def test_an_administrator_can_copy_the_commands() -> None:
+    command = shlex.split(rights.define_command(SUBSCRIPTION))
+    assert command[:4] == ["az", "role", "definition", "create"]
+    assert json.loads(command[-1]) == rights.role_of(SUBSCRIPTION)
+    given = shlex.split(rights.assign_command(SUBSCRIPTION, MACHINE.replace("/g/", "/g (1)/"), PRINCIPAL))
+    options = dict(zip(given[4::2], given[5::2], strict=True))
+    assert options == {
+        "--assignee-object-id": PRINCIPAL,
+        "--assignee-principal-type": "ServicePrincipal",
+        "--role": rights.role_name(SUBSCRIPTION),
+        "--scope": MACHINE.replace("/g/", "/g (1)/"),
+    }
+
+
+# The identity
+
+
+@pytest.mark.parametrize(
+    ("identity", "old", "sent"),
+    [
+        (None, "none", {"type": "SystemAssigned"}),
+        ({"type": "None"}, "None", {"type": "SystemAssigned"}),
+        (
+            {"type": "UserAssigned", "userAssignedIdentities": {"/x": {"clientId": "1"}}},
+            "UserAssigned",
+            {"type": "SystemAssigned, UserAssigned", "userAssignedIdentities": {"/x": {}}},
+        ),
+    ],
+)
+def test_a_machine_gets_an_identity_in_place(identity: Any, old: str, sent: dict[str, Any]) -> None:
+    cloud = made()
+    cloud.body(Kind.MACHINE)["identity"] = identity
+    plan = planned(cloud)
+    assert words(plan) == ["change machine"]
+    (change,) = plan.changes
+    assert change.differences == (Difference("identity", old, "its own"),)
+    assert change.resource is not None
+    assert change.resource.body["identity"] == sent
+
+
+@pytest.mark.parametrize("kind", ["SystemAssigned", "systemassigned", "SystemAssigned, UserAssigned"])
+def test_an_identity_that_is_there_stays(kind: str) -> None:
+    cloud = made()
+    cloud.body(Kind.MACHINE)["identity"]["type"] = kind
+    assert planned(cloud).is_empty
+    plan = planned(cloud, spec(tags={"project": "mnist"}))
+    (update,) = [change.resource for change in plan.changes if change.ref.kind is Kind.MACHINE]
+    assert update is not None
+    assert "identity" not in update.body
+    assert machine.IDENTITY == {"type": "SystemAssigned"}
+
+
+# On the way up
+
+
+def up(cloud: FakeCloud, **fields: Any) -> tuple[Up, list[str]]:
+    work = bringing(cloud, spec(**fields))
+    outcome = work.up(lambda plan: None)
+    assert isinstance(work.progress, Heard)
+    return outcome, [line for line in work.progress.lines if "agent" in line]
+
+
+def test_a_machine_that_is_made_gets_the_right() -> None:
+    cloud = FakeCloud()
+    outcome, told = up(cloud)
+    assert outcome.agent == Right(Holding.GRANTED)
+    assert cloud.allowed == ["principal-1"]
+    assert told == ["agent: may switch the machine off"]
+
+
+def test_it_is_asked_for_before_the_machine_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes a while in Azure's directory is done while the machine is being made."""
+    cloud, asked = FakeCloud(), threading.Event()
+    allow = cloud.allow_self_stop
+
+    def note(part: Part) -> Right:
+        right = allow(part)
+        asked.set()
+        return right
+
+    monkeypatch.setattr(cloud, "allow_self_stop", note)
+    seen: list[bool] = []
+    cloud.on_call = lambda call: seen.append(asked.wait(10)) if call == "wait machine my-dsvm" else None
+    up(cloud)
+    assert seen == [True]
+
+
+def test_a_machine_that_is_there_gets_it_too() -> None:
+    cloud = made()
+    assert up(cloud)[0].agent == Right(Holding.GRANTED)
+    outcome, told = up(cloud)
+    assert outcome.plan.is_empty
+    assert (outcome.agent, told) == (Right(Holding.HELD), [])
+
+
+def test_a_plan_gives_nothing() -> None:
+    cloud = made()
+    bringing(cloud).plan()
+    assert cloud.allowed == []
+
+
+def test_a_machine_that_is_to_be_off_needs_none() -> None:
+    cloud = made()
+    assert up(cloud, power="deallocated")[0].agent is None
+    assert cloud.allowed == []
+
+
+def test_a_refusal_is_no_failure_and_is_told_once() -> None:
+    cloud = FakeCloud(rights=[REFUSED])
+    outcome, told = up(cloud)
+    assert outcome.agent == REFUSED
+    (line,) = told
+    assert line.startswith("the guest agent may not switch the machine off (AuthorizationFailed): ")
+    assert f"`gpuinfra doctor {NAME}`" in line
+    assert cloud.allowed == [], "a no is not asked for twice"
+
+
+def test_what_azure_did_not_know_at_first_is_asked_again_when_the_machine_is_there() -> None:
+    cloud = FakeCloud(rights=[UNKNOWN])
+    assert up(cloud)[0].agent == Right(Holding.GRANTED)
+    cloud = FakeCloud(rights=[UNKNOWN, UNKNOWN])
+    outcome, (line,) = up(cloud)
+    assert outcome.agent == UNKNOWN
+    assert line.startswith("the guest agent perhaps may not switch the machine off (Conflict): ")
+
+
+def test_the_machine_that_was_had_in_the_end_has_the_right() -> None:
+    cloud = FakeCloud()
+    cloud.fail_operation("put machine", ALLOCATION)
+    outcome, _ = up(cloud, regions=("eastus", "westus2"))
+    assert outcome.agent is not None
+    assert outcome.agent.is_held
+    assert rights.principal_of(Part(ref(Kind.MACHINE), cloud.body(Kind.MACHINE))) in cloud.allowed
+
+
+def test_an_answer_that_does_not_come_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allowing, "PATIENCE_SECONDS", 0.0)
+    never = threading.Event()
+    cloud = FakeCloud()
+    monkeypatch.setattr(cloud, "allow_self_stop", lambda _: never.wait(10) and Right(Holding.GRANTED))
+    heard = Heard()
+    asking = Allowing(cloud, heard)
+    part = Part(Ref(Kind.MACHINE, "g", "m"), {})
+    asking.begin(part)
+    assert asking.end(part, cloud.time.deadline(60)) == LATE
+    never.set()
+    assert "(Timeout)" in heard.lines[0]
+
+
+def test_who_may_not_make_a_machine_is_told_of_that_alone() -> None:
+    cloud = FakeCloud()
+    cloud.fail("put machine", DENIED)
+    with pytest.raises(Exception, match="not allowed"):
+        up(cloud)
+    assert cloud.allowed == []
