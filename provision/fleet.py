@@ -12,7 +12,8 @@ from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.sizes import SIZES
 from provision import tags
 from provision.cloud import Part
-from provision.lifecycle.hours import from_tag, is_on, next_change
+from provision.lifecycle.hours import from_tag, next_change
+from provision.lifecycle.lease import cause, is_over, why_over
 from provision.market.port import Prices
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def machines(
 ) -> list[Machine]:
     """The machines by name. `rows` are bodies of machines, with their instance views, that carry our tag."""
     by_name = {located.spec.name.casefold(): located for located in specs}
-    found = [_machine(part, by_name.get(_name(part).casefold()), now, prices) for part in map(_part, rows)]
+    found = [machine_of(part, by_name.get(_name(part).casefold()), now, prices) for part in map(_part, rows)]
     return sorted(found, key=lambda machine: (machine.name.casefold(), machine.group.casefold()))
 
 
@@ -46,11 +47,12 @@ def _part(row: Mapping[str, Any]) -> Part:
     return Part(Ref(Kind.MACHINE, group, str(row.get("name") or words[-1])), dict(row))
 
 
-def _machine(part: Part, located: Located | None, now: datetime, prices: Prices) -> Machine:
+def machine_of(part: Part, located: Located | None, now: datetime, prices: Prices) -> Machine:
+    """One machine, compared with its spec where there is one."""
     spec = located.spec if located else None
     size, spot = _size(part), str(part.properties.get("priority") or "").casefold() == "spot"
     lease = tags.moment(part.tags, tags.LEASE_UNTIL)
-    hours = from_tag(tags.get(part.tags, tags.HOURS)) or (spec.lifecycle.hours if spec else None)
+    hours = _hours(part, spec)
     return Machine(
         name=_name(part),
         power_state=part.power,
@@ -63,8 +65,8 @@ def _machine(part: Part, located: Located | None, now: datetime, prices: Prices)
         spot=spot,
         price_per_hour=prices.price(size, part.region, spot=spot),
         lease_until=lease,
-        next_change=_next_change(part, lease, hours, now),
-        drift=(*_waste(part, lease, hours, now), *(_drift(part, spec) if spec else ())),
+        next_change=_next_change(part, hours, now),
+        drift=(*_waste(part, hours, now), *(_drift(part, spec) if spec else ())),
         spec_file=located.span.file if located else None,
     )
 
@@ -97,18 +99,23 @@ def _since(part: Part) -> datetime | None:
     return tags.moment({"time": str(next(times, None) or "")}, "time")
 
 
-def _next_change(part: Part, lease: datetime | None, hours: Hours | None, now: datetime) -> ScheduledChange | None:
-    holds = lease is not None and lease > now
-    if part.power != OFF and holds and lease:
-        # Hours that end earlier change nothing: outside them a machine is off unless a lease holds it.
-        return ScheduledChange(lease, OFF, "lease")
+def _hours(part: Part, spec: Spec | None) -> Hours | None:
+    """The spec knows of holidays, which a tag has no room for; a spec that was changed since does not count yet."""
+    if spec and tags.get(part.tags, tags.DIGEST) == spec.digest():
+        return spec.lifecycle.hours
+    return from_tag(tags.get(part.tags, tags.HOURS)) or (spec.lifecycle.hours if spec else None)
+
+
+def _next_change(part: Part, hours: Hours | None, now: datetime) -> ScheduledChange | None:
+    if part.power != OFF:
+        lease = tags.moment(part.tags, tags.LEASE_UNTIL)
+        # One that should be off already has no moment to wait for.
+        return ScheduledChange(lease, OFF, cause(part.tags, hours)) if lease and lease > now else None
     change = next_change(hours, now) if hours else None
-    if change is None or change[1] != (part.power == OFF):
-        return None
-    return ScheduledChange(change[0], "running" if change[1] else OFF, "hours")
+    return ScheduledChange(change[0], "running", "hours") if change and change[1] else None
 
 
-def _waste(part: Part, lease: datetime | None, hours: Hours | None, now: datetime) -> Iterator[str]:
+def _waste(part: Part, hours: Hours | None, now: datetime) -> Iterator[str]:
     """What is wrong with it whatever its spec says."""
     if part.state == "Failed":
         yield "provisioning failed"
@@ -116,10 +123,8 @@ def _waste(part: Part, lease: datetime | None, hours: Hours | None, now: datetim
         return
     if part.power == "stopped":
         yield "stopped, but billed"
-    if lease and lease <= now:
-        yield "lease is over"
-    if hours and not is_on(hours, now) and not (lease and lease > now):
-        yield "outside hours"
+    if is_over(part.tags, now):
+        yield why_over(part.tags, now, hours)
 
 
 def _drift(part: Part, spec: Spec) -> Iterator[str]:

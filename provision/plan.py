@@ -198,6 +198,10 @@ def _notes(setting: Setting, observed: Observed) -> Iterator[str]:
     found = observed.part(Kind.MACHINE)
     if found and setting.public_key.split()[:2] not in _keys(found):
         yield "the machine has another SSH key than the spec names; a key cannot be changed in place"
+    if setting.spec.lifecycle.max_cost and setting.terms.cap is None:
+        yield "no price is known: the cost cap cannot be kept"
+    if found and setting.lease.decided and setting.lease.until <= setting.lease.decided:
+        yield "the machine has cost what it may since power-on: it goes off; `gpuinfra down` and `up` begin anew"
     if not setting.lease.is_daily:
         yield "a lease of a day or more is beyond Azure's own daily schedule: the tag alone says when it ends"
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
+from provision.lifecycle.terms import Terms, terms_of
 from provision.market.port import ImagePlan
 from provision.names import ref_of
 
@@ -51,6 +52,15 @@ class Setting:
     image_plan: ImagePlan | None = None
     ready: str = ""
     """Since when there is a machine with something to lose; empty where there is none."""
+    price_per_hour: float | None = None
+    """In US dollars, while it is on; None where no price is known."""
+    kept_terms: Terms | None = None
+    """What a machine that is on was promised, and is still."""
+
+    @property
+    def terms(self) -> Terms:
+        """How long its lease is, when idleness ends it, and its cost cap as a time."""
+        return self.kept_terms or terms_of(self.spec.lifecycle, self.price_per_hour)
 
     def ref(self, kind: Kind) -> Ref:
         """A part of this machine."""

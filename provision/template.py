@@ -32,6 +32,9 @@ _TIME_OF_DAY = "HHmm"
 # Whose template it will be is not known. No id of anybody's has this in it.
 _SUBSCRIPTION = "{subscription}"
 
+# Its role belongs to the subscription, and who deploys to a group may not make one; so the agent could do nothing.
+NO_AGENT = "the guest agent, and the right to switch the machine off, are not in a template: Azure's daily schedule is"
+
 
 class Expression(str):
     """Text that ARM works out. All other text that looks like it is escaped."""
@@ -60,8 +63,13 @@ def make_template(spec: Spec, sources: tuple[str, ...], public_key: str) -> dict
 
 def notes(spec: Spec) -> Iterator[str]:
     """What a template cannot say, and whoever deploys it has to know."""
+    yield NO_AGENT
     if not _lease(spec).is_daily:
         yield "a lease of a day or more is beyond Azure's own daily schedule: nothing in Azure ends this machine"
+    if spec.lifecycle.hours:
+        yield "a template cannot work with hours: the lease alone says when this machine goes off"
+    if spec.lifecycle.max_cost:
+        yield "a template knows no price: the cost cap is not kept"
     if spec.power == "deallocated":
         yield "the spec wants the machine off, and a template can only make one that is on"
     if spec.image not in ALIASES:

@@ -15,11 +15,14 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from provision import tags
+from provision.allowing import Allowing
 from provision.apply import Applying
 from provision.cloud import Cloud, Observed
 from provision.errors import CloudError
 from provision.journal import Journal
 from provision.lifecycle import lease
+from provision.lifecycle.rights import Right
+from provision.lifecycle.terms import terms_of
 from provision.login.host_key import new_host_key
 from provision.market.port import Market, Prices
 from provision.market.preflight import Preflight, no_candidate, preflight
@@ -48,6 +51,8 @@ class Up:
     observed: Observed | None
     """What there is now; None where there is no machine, as the spec says."""
     lease_until: datetime | None = None
+    agent: Right | None = None
+    """Whether its guest agent can switch it off; None where it is not to be on."""
 
 
 @dataclass
@@ -65,6 +70,9 @@ class Bringing:
     host_key: HostKey = field(default_factory=new_host_key)
     _made: list[Ref] = field(default_factory=list)
     """What this run has made, over all candidates that it has tried."""
+
+    def __post_init__(self) -> None:
+        self._allowing = Allowing(self.cloud, self.progress)
 
     # Planning
 
@@ -97,17 +105,22 @@ class Bringing:
         return (present,), checked
 
     def _plan(self, candidate: Candidate, observed: Observed, checked: Preflight | None) -> Plan:
-        setting = self._setting(candidate, observed, checked)
         price = self._price(candidate, checked)
+        setting = self._setting(candidate, observed, checked, price.per_hour)
         plan = make_plan(setting, observed, price)
         if _replaces_machine(plan):
             # The new machine is switched on when it is made, and not when the old one was.
-            fresh = replace(setting, lease=lease.decide(self.spec, None, self.cloud.now()), ready="")
+            fresh = replace(setting, kept_terms=None, ready="")
+            fresh = replace(fresh, lease=lease.decide(self.spec, None, self.cloud.now(), fresh.terms))
             plan = make_plan(fresh, observed, price)
         return replace(plan, passed=checked.passed if checked else ())
 
-    def _setting(self, candidate: Candidate, observed: Observed, checked: Preflight | None) -> Setting:
-        image = checked.image.get(candidate.region) if checked else None
+    def _setting(
+        self, candidate: Candidate, observed: Observed, checked: Preflight | None, price_per_hour: float | None = None
+    ) -> Setting:
+        image, machine = checked.image.get(candidate.region) if checked else None, observed.part(Kind.MACHINE)
+        kept = lease.kept_terms(self.spec, machine)
+        terms = kept or terms_of(self.spec.lifecycle, price_per_hour)
         return Setting(
             spec=self.spec,
             candidate=candidate,
@@ -115,9 +128,11 @@ class Bringing:
             sources=self.sources,
             public_key=self.public_key,
             host_key=self.host_key,
-            lease=lease.decide(self.spec, observed.part(Kind.MACHINE), self.cloud.now()),
+            lease=lease.decide(self.spec, machine, self.cloud.now(), terms),
             image_plan=image.plan if image else None,
             ready=self._ready(observed),
+            price_per_hour=price_per_hour,
+            kept_terms=kept,
         )
 
     def _ready(self, observed: Observed) -> str:
@@ -152,7 +167,9 @@ class Bringing:
             if plan.loses and number == 0:
                 consent(plan)
                 lost = f"{plan.name}, which was to be replaced, is gone with what was on its disk; "
-            if not plan.is_empty:
+            if plan.is_empty:
+                self._allow(plan, observed)
+            else:
                 self._prepare(checked)
                 failure = self._try(plan, observed, places[number + 1 :])
                 if failure:
@@ -188,7 +205,7 @@ class Bringing:
 
     def _try(self, plan: Plan, before: Observed, rest: Sequence[Candidate]) -> CloudError | None:
         """Carry the plan out. None is success; an error that another candidate may not have is given back."""
-        applying = Applying(self.cloud, self.progress, self.journal, self.deadline)
+        applying = Applying(self.cloud, self.progress, self.journal, self.deadline, self._allowing)
         try:
             applying.apply(plan)
         except CloudError as error:
@@ -246,7 +263,14 @@ class Bringing:
             return Up(plan, None)
         with contextlib.suppress(CloudError):  # then the next run does it
             self._mark_ready(observed)
-        return Up(plan, observed, tags.moment(machine.tags, tags.LEASE_UNTIL))
+        right = self._allowing.end(machine, self.deadline) if plan.wants_running else None
+        return Up(plan, observed, tags.moment(machine.tags, tags.LEASE_UNTIL), right)
+
+    def _allow(self, plan: Plan, observed: Observed) -> None:
+        """A machine that is as it should be may lack its right: that is looked at while the machine is."""
+        machine = observed.part(Kind.MACHINE)
+        if machine and plan.wants_running:
+            self._allowing.begin(machine)
 
     def _mark_ready(self, observed: Observed) -> None:
         """From now on there is something to lose, and a failure is no reason to make the machine anew."""

@@ -33,6 +33,9 @@ def status(
     interval: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", min=1, max=3600, help="How often --watch looks.")
     ] = 5,
+    agent: Annotated[
+        bool, typer.Option("--agent", help="Ask machines that run, by SSH, what their guest agents say.")
+    ] = False,
 ) -> int:
     """Show machines: power state, price, cost so far, lease, next change, and how they differ from their specs."""
     from gpuinfra.cli.machines import explained, progress_view, reach
@@ -41,7 +44,7 @@ def status(
     settings = begin(context)
     specs = _specs(settings)
     with progress_view(settings) as progress, explained("listing machines"):
-        looking = Looking(reach(settings, _subscription(specs), SECONDS, progress), specs, names or [])
+        looking = Looking(reach(settings, _subscription(specs), SECONDS, progress), specs, names or [], agents=agent)
         machines, now = looking.look()
     simulated = looking.reached.cloud.simulated
     if not watch:
@@ -58,8 +61,8 @@ def status(
 class Looking:
     """Looks at the machines as often as it is asked to."""
 
-    def __init__(self, reached: Reach, specs: Sequence[Located], names: Sequence[str]) -> None:
-        self.reached, self._specs, self._names = reached, specs, names
+    def __init__(self, reached: Reach, specs: Sequence[Located], names: Sequence[str], *, agents: bool = False) -> None:
+        self.reached, self._specs, self._names, self._agents = reached, specs, names, agents
         self._asked: tuple[str, ...] = ()
         self._prices: Prices | None = None
 
@@ -77,7 +80,13 @@ class Looking:
         if strict:
             _require(self._names, found, self._specs)
         wanted = {name.casefold() for name in self._names}
-        return [machine for machine in found if not wanted or machine.name.casefold() in wanted], now
+        shown = [machine for machine in found if not wanted or machine.name.casefold() in wanted]
+        return (self._with_agents(shown) if self._agents else shown), now
+
+    def _with_agents(self, machines: list[Machine]) -> list[Machine]:
+        from gpuinfra.cli.agents import with_agents
+
+        return with_agents(self.reached, machines, self._specs)
 
     def _prices_of(self, sizes: tuple[str, ...]) -> Prices:
         # A service of prices that does not answer is not asked again and again.

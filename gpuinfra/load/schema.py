@@ -76,6 +76,6 @@ def _tidied(node: Any) -> Any:
     if tidied.get("default", ...) is None:
         del tidied["default"]
     if {"type": "null"} in tidied.get("anyOf", []):
-        (only,) = (choice for choice in tidied.pop("anyOf") if choice != {"type": "null"})
-        tidied = {**only, **tidied}
+        choices = [choice for choice in tidied.pop("anyOf") if choice != {"type": "null"}]
+        tidied = {**(choices[0] if len(choices) == 1 else {"anyOf": choices}), **tidied}
     return tidied

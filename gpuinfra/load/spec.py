@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
 from gpuinfra.load.fields import check_fields
+from gpuinfra.load.holidays import with_holidays
 from gpuinfra.load.rules import check_rules
 from gpuinfra.load.source import Source, decode
 from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence, read
@@ -62,8 +63,9 @@ def _load_document(source: Source, node: Node, loaded: Loaded) -> None:
             Diagnostic(Code.WRONG_TYPE, "wrong type", span, label, help="start with `apiVersion: gpuinfra/v1`")
         )
         return
-    found = [*_check_text(source, node), *check_rules(source, node)]
-    spec, problems = check_fields(source, _with_lists(node))
+    whole, found = with_holidays(source, _with_lists(node))
+    found += [*_check_text(source, node), *check_rules(source, node)]
+    spec, problems = check_fields(source, whole)
     loaded.diagnostics += found + problems
     if spec is not None and not found:
         name = node.items["name"]

@@ -24,6 +24,8 @@ class Brought:
     files: tuple[str, ...]
     """Target files that were written."""
     lease_until: datetime | None
+    agent: str | None = None
+    """Whether the guest agent can switch the machine off: `armed`, `not-armed` or `unknown`; None where it is off."""
     simulated: bool = False
 
     def as_json(self) -> dict[str, Any]:
@@ -36,5 +38,6 @@ class Brought:
             "gpu": self.gpu.as_json() if self.gpu else None,
             "files": list(self.files),
             "leaseUntil": stamp(self.lease_until),
+            "agent": self.agent,
             "simulated": self.simulated,
         }

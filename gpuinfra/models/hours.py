@@ -13,6 +13,7 @@ from pydantic_core import CoreSchema
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.base import Model, checked, parsed, rejection, whole
+from gpuinfra.models.holidays import Holidays
 from gpuinfra.suggest import did_you_mean
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -122,4 +123,10 @@ class Hours(Model):
         description='Days and times, such as "mon-fri 08:00-19:00"; several ranges with commas, or a list. '
         "A range may go over midnight.",
         examples=["mon-fri 08:00-19:00"],
+    )
+    holidays: Holidays | None = Field(
+        default=None,
+        description="A text file in the spec's folder with the days on which no range begins: a date a line, or two "
+        "with .. between them. Or a list of dates.",
+        examples=["holidays.txt"],
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from gpuinfra.models.agent import AgentState
 from gpuinfra.models.receipt import stamp
 
 
@@ -17,7 +18,7 @@ class ScheduledChange:
     power: str
     """`deallocated` or `running`."""
     cause: str
-    """`lease`, `hours` or `schedule`."""
+    """`lease`, `hours` or `cost cap`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class Machine:
     drift: tuple[str, ...] = ()
     """How it differs from its spec in the workspace; empty also where there is no spec."""
     spec_file: str | None = None
+    agent: AgentState | str | None = None
+    """What its guest agent says, or why that is not known; None where it was not asked."""
 
     def cost_so_far(self, now: datetime) -> float | None:
         """What it cost since it was switched on, at list price; 0 while nothing is billed."""
@@ -75,4 +78,5 @@ class Machine:
             },
             "drift": list(self.drift),
             "spec": self.spec_file,
+            "agent": {"problem": self.agent} if isinstance(self.agent, str) else self.agent and self.agent.as_json(),
         }

@@ -19,6 +19,8 @@ class RunState(StrEnum):
     """The job ended with another exit code than 0, or could not begin."""
     CANCELLED = "cancelled"
     TIMED_OUT = "timed-out"
+    EVICTED = "evicted"
+    """Azure took the spot machine back; what the job wrote is on its disk."""
     LOST = "lost"
     """Nobody knows any more: the machine, or the engine, forgot it."""
 

@@ -1,11 +1,13 @@
 """Hours as a rule of state: whether a machine may be on at a moment, and when that changes.
 
 The clock on the wall decides: a machine is on while a clock in its time zone shows a time inside a window. A time that
-a change of clocks leaves out never comes, and one that it repeats counts both times.
+a change of clocks leaves out never comes, and one that it repeats counts both times. A range that begins on a holiday
+does not open, its part after midnight neither.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
@@ -22,20 +24,24 @@ HORIZON = timedelta(days=15)
 def is_on(hours: Hours, moment: datetime) -> bool:
     """Whether the hours let a machine be on at this moment."""
     wall = moment.astimezone(ZoneInfo(hours.timezone))
-    return any(_holds(window, wall.weekday(), wall.hour * 60 + wall.minute) for window in hours.on)
+    today, minute = wall.date(), wall.hour * 60 + wall.minute
+    return any(_holds(window, today, minute, hours.holidays or ()) for window in hours.on)
 
 
 def next_change(hours: Hours, moment: datetime) -> tuple[datetime, bool] | None:
     """When it changes after this moment, in UTC, and whether it is on then; None where it never does."""
     now = is_on(hours, moment)
-    for edge in sorted(set(_edges(hours, moment))):
+    for edge in _edges(hours, moment):
         if edge > moment and is_on(hours, edge) != now:
             return edge, not now
     return None
 
 
 def to_tag(hours: Hours) -> str | None:
-    """`America/Chicago mon-fri 08:00-19:00;sat 10:00-14:00`; None where it is too long for a tag."""
+    """`America/Chicago mon-fri 08:00-19:00;sat 10:00-14:00`; None where it is too long for a tag.
+
+    Holidays have no room in it: whoever switches machines on has their specs.
+    """
     text = f"{hours.timezone} {';'.join(_compact(window) for window in hours.on)}"
     return text if len(text) <= LONGEST_TAG else None
 
@@ -51,29 +57,49 @@ def from_tag(text: str) -> Hours | None:
         return None
 
 
-def _holds(window: Window, weekday: int, minute: int) -> bool:
-    yesterday = (weekday - 1) % 7
+def _holds(window: Window, today: date, minute: int, holidays: tuple[date, ...]) -> bool:
     for start, end in window.ranges:
-        if start < end:
-            if weekday in window.days and start <= minute < end:
-                return True
-        elif (weekday in window.days and minute >= start) or (yesterday in window.days and minute < end):
+        over_midnight = end <= start
+        begins_today = start <= minute and (over_midnight or minute < end)
+        if begins_today and _begins(window, today, holidays):
+            return True
+        if over_midnight and minute < end and _begins(window, today - timedelta(days=1), holidays):
             return True
     return False
 
 
+def _begins(window: Window, day: date, holidays: tuple[date, ...]) -> bool:
+    if day.weekday() not in window.days:
+        return False
+    place = bisect_left(holidays, day)
+    return holidays[place : place + 1] != (day,)
+
+
 def _edges(hours: Hours, moment: datetime) -> Iterator[datetime]:
-    """Every moment at which the state could change: ends of ranges, midnights, changes of clocks."""
+    """Every moment, in order, at which the state could change: ends of ranges, midnights, changes of clocks."""
     zone = ZoneInfo(hours.timezone)
     minutes = {0, *(minute % DAY for window in hours.on for edges in window.ranges for minute in edges)}
-    first = moment.astimezone(zone).date()
-    for number in range(HORIZON.days + 1):
-        day = first + timedelta(days=number)
+    waiting: set[datetime] = set()
+    for day in _days(hours, moment.astimezone(zone).date()):
         for minute in minutes:
             wall = datetime.combine(day, time(minute // 60, minute % 60), zone)
-            yield wall.astimezone(UTC)
-            yield wall.replace(fold=1).astimezone(UTC)
-        yield from _clock_change(zone, day)
+            waiting |= {wall.astimezone(UTC), wall.replace(fold=1).astimezone(UTC)}
+        waiting |= {*_clock_change(zone, day)}
+        # No clock is a day from UTC: what later days have comes after this day's beginning there.
+        come = {edge for edge in waiting if edge <= datetime.combine(day, time(), UTC)}
+        yield from sorted(come)
+        waiting -= come
+    yield from sorted(waiting)
+
+
+def _days(hours: Hours, first: date) -> Iterator[date]:
+    """The days to look at: those to come, and as many after each holiday, before which nothing may change."""
+    day = first
+    for start in (first, *(holiday for holiday in hours.holidays or () if holiday > first)):
+        day = max(day, start - timedelta(days=1))
+        while day <= start + HORIZON:
+            yield day
+            day += timedelta(days=1)
 
 
 def _clock_change(zone: ZoneInfo, day: date) -> Iterator[datetime]:

@@ -12,10 +12,14 @@ from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.models.spec import Spec
 from provision import tags
 from provision.cloud import Part
-from provision.lifecycle.hours import to_tag
+from provision.lifecycle.hours import to_tag as hours_to_tag
+from provision.lifecycle.terms import to_tag
 from provision.login.cloud_init import custom_data
 from provision.resources.common import place, with_others
 from provision.setting import Setting
+
+IDENTITY = {"type": "SystemAssigned"}
+"""Its own, by which the guest agent switches it off: see `lifecycle/rights.py`."""
 
 
 def desired(setting: Setting) -> Resource:
@@ -29,12 +33,12 @@ def desired(setting: Setting) -> Resource:
         "networkProfile": {"networkInterfaces": [interface]},
         **_spot(spec),
     }
-    body = {"location": candidate.region, "tags": _tags(setting), "properties": properties}
+    body = {"location": candidate.region, "tags": _tags(setting), "identity": IDENTITY, "properties": properties}
     if candidate.zone:
         body["zones"] = [candidate.zone]
     if plan := setting.image_plan:
         body["plan"] = {"publisher": plan.publisher, "name": plan.name, "product": plan.product}
-    secrets = {"osProfile": {"customData": custom_data(setting.host_key)}}
+    secrets = {"osProfile": {"customData": custom_data(setting.host_key, setting.terms, spec.admin.username)}}
     return Resource(setting.ref(Kind.MACHINE), body, secrets)
 
 
@@ -82,10 +86,11 @@ def _tags(setting: Setting) -> dict[str, str]:
         tags.DIGEST: spec.digest(),
         tags.ON_SINCE: stamp(lease.on_since) or "",
         tags.LEASE_UNTIL: stamp(lease.until) or "",
+        tags.TERMS: to_tag(setting.terms),
         tags.HOST_KEY: setting.host_key.public,
         tags.TARGET: spec.target_name,
     }
-    hours = to_tag(spec.lifecycle.hours) if spec.lifecycle.hours else None
+    hours = hours_to_tag(spec.lifecycle.hours) if spec.lifecycle.hours else None
     return {**found, tags.HOURS: hours} if hours else found
 
 
@@ -117,10 +122,25 @@ def _in_place(wanted: Resource, part: Part) -> Iterator[Difference]:
         prices = [(each.get("billingProfile") or {}).get("maxPrice") for each in (found, own)]
         if prices[0] != prices[1]:
             yield Difference("spot price", str(prices[0]), str(prices[1]), needs_off=True)
+    if not _has_identity(part):
+        yield Difference("identity", str((part.body.get("identity") or {}).get("type") or "none"), "its own")
     for name in sorted({*_ours(wanted), *_outlived(wanted, part)}):
         old_value, value = tags.get(part.tags, name), wanted.body["tags"].get(name, "")
         if old_value != value:
             yield _tag_difference(name, old_value, value)
+
+
+def _has_identity(part: Part) -> bool:
+    kinds = str((part.body.get("identity") or {}).get("type") or "").casefold()
+    return IDENTITY["type"].casefold() in (kind.strip() for kind in kinds.split(","))
+
+
+def _identity(part: Part) -> dict[str, Any]:
+    """Its own besides those that others gave it."""
+    others = (part.body.get("identity") or {}).get("userAssignedIdentities") or {}
+    if not others:
+        return dict(IDENTITY)
+    return {"type": "SystemAssigned, UserAssigned", "userAssignedIdentities": {name: {} for name in others}}
 
 
 def _ours(wanted: Resource) -> dict[str, str]:
@@ -139,6 +159,8 @@ def _tag_difference(name: str, old: str, new: str) -> Difference:
             return Difference("lease until", old or "none", new)
         case tags.ON_SINCE:
             return Difference("on since", old or "never", new)
+        case tags.TERMS:
+            return Difference("terms", old or "none", new)
         case tags.DIGEST:
             return Difference("spec", old.removeprefix("sha256:")[:8] or "none", new.removeprefix("sha256:")[:8])
         case _:
@@ -156,6 +178,8 @@ def update(wanted: Resource, part: Part) -> Resource:
     if "billingProfile" in own and own["billingProfile"] != part.properties.get("billingProfile"):
         properties["billingProfile"] = own["billingProfile"]
     body: dict[str, Any] = {"tags": kept}
+    if not _has_identity(part):
+        body["identity"] = _identity(part)
     return Resource(wanted.ref, {**body, "properties": properties} if properties else body)
 
 

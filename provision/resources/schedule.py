@@ -3,27 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
+from gpuinfra.models.tags import OUR_PREFIX
+from provision import tags
 from provision.cloud import Part
-from provision.resources.common import missing_tags, place, resource, whole_update
+from provision.names import ref_of
+from provision.resources.common import missing_tags, place, resource, whole_update, with_others
 from provision.setting import Setting
 
 update = whole_update
 
 
 def desired(setting: Setting) -> Resource:
-    """A lease of a day or more cannot be said as a time of day: then the schedule is off, and the tag alone holds."""
-    properties = {
-        "status": "Enabled" if setting.lease.is_daily else "Disabled",
+    """All of it, for the lease that the machine has now."""
+    lease = setting.lease
+    properties = _properties(lease.until, lease.decided or lease.on_since, setting.id(Kind.MACHINE))
+    return resource(setting, Kind.SCHEDULE, properties)
+
+
+def moved(machine: Part, found: Part | None, until: datetime, now: datetime, subscription: str) -> Resource | None:
+    """What to send where a machine's lease ends at `until`, and no spec is known. None where it is so already, or
+    where somebody else has made what has this name."""
+    name = tags.get(machine.tags, tags.NAME) or machine.ref.name
+    if found and not tags.belongs_to(found.tags, name):
+        return None
+    own = {tags.NAME: name}
+    body = {
+        "location": machine.region,
+        "tags": with_others(found, own) if found else {**_users_own(machine), **own},
+        "properties": _properties(until, now, machine.ref.id(subscription)),
+    }
+    wanted = Resource(ref_of(Kind.SCHEDULE, machine.ref.group, machine.ref.name), body)
+    return wanted if found is None or any(differences(wanted, found)) else None
+
+
+def _users_own(machine: Part) -> dict[str, str]:
+    return {key: value for key, value in machine.tags.items() if not key.casefold().startswith(OUR_PREFIX)}
+
+
+def _properties(until: datetime, now: datetime, machine: str) -> dict[str, Any]:
+    return {
+        **schedule_for(until, now),
         "taskType": "ComputeVmShutdownTask",
-        "dailyRecurrence": {"time": setting.lease.until.strftime("%H%M")},
         "timeZoneId": "UTC",
         "notificationSettings": {"status": "Disabled"},
-        "targetResourceId": setting.id(Kind.MACHINE),
+        "targetResourceId": machine,
     }
-    return resource(setting, Kind.SCHEDULE, properties)
+
+
+def schedule_for(until: datetime, now: datetime) -> dict[str, Any]:
+    """When it stops the machine. It knows a time of day but no day: with a day or more to go it is off, and the tag
+    alone holds."""
+    status = "Enabled" if until - now < timedelta(days=1) else "Disabled"
+    return {"status": status, "dailyRecurrence": {"time": f"{until.astimezone(UTC):%H%M}"}}
 
 
 def differences(wanted: Resource, part: Part) -> Iterator[Difference]:

@@ -1,0 +1,109 @@
+"""`gpuinfra lease`: until when a machine may be on; more of it, or none."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuinfra.cli.options import Settings, begin
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.machines import Reach
+    from gpuinfra.models.hours import Hours
+    from gpuinfra.models.lease import LeaseState
+    from gpuinfra.models.spec import Spec
+    from provision.cloud import Part
+    from provision.lifecycle.renew import Renewed
+
+SECONDS = 300.0
+
+
+def lease(
+    context: typer.Context,
+    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="A machine's name, or the file of its spec.")],
+    extend: Annotated[
+        str | None,
+        typer.Option("--extend", metavar="TIME", help="Let it end so much later, as 2h.", show_default=False),
+    ] = None,
+    release: Annotated[
+        bool, typer.Option("--release", help="Let it end now; where the spec has hours, with them.")
+    ] = False,
+) -> int:
+    """Show until when a machine may be on, why then, and what it costs until then; or change it."""
+    from gpuinfra.cli.machines import explained, progress_view, reach
+    from gpuinfra.views import lease as view
+    from provision.lifecycle.renew import find_machine
+
+    settings = begin(context)
+    length = _length(extend, release=release)
+    spec, name = _meant(settings, machine)
+    group, subscription = (spec.group_name, spec.subscription) if spec else (None, None)
+    writes = release or length is not None
+    with progress_view(settings) as progress, explained(f"looking at {name}"):
+        reached = reach(settings, subscription, SECONDS, progress, writes=writes)
+        found = find_machine(reached.cloud, name, group)
+        hours = _hours(found, spec)
+        renewed = _renew(reached, found, hours, length, release=release) if writes else None
+        if renewed:
+            found = reached.cloud.look(found.ref) or found
+        state = _state(reached, found, hours, renewed)
+    view.show(state, json=settings.json)
+    in_vain = renewed is not None and renewed.capped and not renewed.changed
+    return Exit.FAILED if in_vain else Exit.DONE
+
+
+def _length(extend: str | None, *, release: bool) -> timedelta | None:
+    from gpuinfra.cli.durations import seconds_of
+
+    if extend is None:
+        return None
+    if release:
+        raise Problem(
+            Diagnostic(
+                Code.USAGE,
+                "wrong usage",
+                note="`--extend` gives more time, and `--release` takes it all",
+                help="leave one of them out",
+            ),
+            exit_code=Exit.USAGE,
+        )
+    return timedelta(seconds=seconds_of("--extend", extend))
+
+
+def _meant(settings: Settings, word: str) -> tuple[Spec | None, str]:
+    """The spec, where there is one, and the machine's name."""
+    from gpuinfra.cli.machines import is_path, one_spec, spec_named
+
+    spec = one_spec(settings, word) if is_path(word) else spec_named(settings.workspace, word)
+    return spec, spec.name if spec else word
+
+
+def _hours(machine: Part, spec: Spec | None) -> Hours | None:
+    """The spec knows of holidays, but one that was changed since does not count yet."""
+    from provision import tags
+    from provision.lifecycle.hours import from_tag
+
+    if spec and tags.get(machine.tags, tags.DIGEST) == spec.digest():
+        return spec.lifecycle.hours
+    return from_tag(tags.get(machine.tags, tags.HOURS))
+
+
+def _renew(reached: Reach, machine: Part, hours: Hours | None, length: timedelta | None, *, release: bool) -> Renewed:
+    from provision import tags
+    from provision.lifecycle.renew import renew
+
+    name = tags.get(machine.tags, tags.NAME)
+    deadline = reached.cloud.clients.patience.deadline
+    group = machine.ref.group
+    return renew(reached.cloud, name, group, extend=length, release=release, hours=hours, deadline=deadline)
+
+
+def _state(reached: Reach, machine: Part, hours: Hours | None, renewed: Renewed | None) -> LeaseState:
+    from provision import fleet
+    from provision.lifecycle.standing import standing
+
+    prices = reached.market.prices(fleet.sizes([machine.body]))
+    return standing(machine, hours, reached.cloud.now(), prices, renewed, simulated=reached.cloud.simulated)

@@ -1,0 +1,189 @@
+"""What should become of a machine now: a rule of state, so that whoever missed the moment catches up. All pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpuinfra.models.durations import format_duration
+from gpuinfra.models.hours import Hours
+from gpuinfra.models.reap import ReapAction, Verdict
+from gpuinfra.models.receipt import stamp
+from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.spec import Spec
+from provision import tags
+from provision.cloud import Part
+from provision.lifecycle.hours import HORIZON, from_tag, is_on, next_change
+from provision.lifecycle.lease import ON, cap_end, is_over, why_over
+from provision.lifecycle.terms import from_tag as terms_from_tag
+
+OFF = frozenset({"deallocated", "deallocating"})
+# A machine that was only shut down is billed for nothing. Somebody may be about to switch it on again.
+STOPPED_FOR = timedelta(minutes=15)
+GRACE = timedelta(hours=24)
+_NOT_PROTECTED = frozenset({"", "false"})
+
+
+@dataclass(frozen=True)
+class Rules:
+    """All that the decision depends on besides the machine itself and the time."""
+
+    specs: Mapping[str, Spec] = field(default_factory=dict)
+    """By the machine's name, case folded."""
+    deleted: Mapping[str, datetime] = field(default_factory=dict)
+    """Names, case folded, of specs that are gone from git, and since when."""
+    unfetched: frozenset[str] = frozenset()
+    """Names, case folded, of machines whose disks hold outputs that nobody has fetched."""
+    grace: timedelta = GRACE
+    starts: bool = False
+    deletes: bool = False
+
+
+def verdicts(rows: Sequence[Mapping[str, Any]], rules: Rules, now: datetime) -> list[Verdict]:
+    """One for every machine that carries our tag, by name. Of all others nothing is said, and nothing done."""
+    found = [verdict for row in rows if (verdict := judge(part_of(row), rules, now))]
+    return sorted(found, key=lambda verdict: (verdict.name.casefold(), verdict.ref.group.casefold()))
+
+
+def part_of(row: Mapping[str, Any]) -> Part:
+    """A machine from a listing."""
+    # /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/M
+    words = str(row.get("id") or "").split("/")
+    group = words[4] if len(words) > 4 else ""
+    return Part(Ref(Kind.MACHINE, group, str(row.get("name") or words[-1])), dict(row))
+
+
+def judge(machine: Part, rules: Rules, now: datetime) -> Verdict | None:
+    """The verdict on one machine; None where it is not ours."""
+    name = tags.get(machine.tags, tags.NAME)
+    if not name:
+        return None
+    found = _judge(machine, name, rules, now)
+    if is_protected(machine.tags) and found.action is not ReapAction.KEEP:
+        return Verdict(name, machine.ref, ReapAction.PROTECTED, found.cause, found.action)
+    return found
+
+
+def is_protected(marks: Mapping[str, str]) -> bool:
+    """Whether somebody has said that it is not to be touched."""
+    return tags.get(marks, tags.PROTECT).strip().casefold() not in _NOT_PROTECTED
+
+
+def _judge(machine: Part, name: str, rules: Rules, now: datetime) -> Verdict:
+    keep = Verdict(name, machine.ref, ReapAction.KEEP)
+    if machine.state == "Deleting":
+        return keep
+    spec, gone = rules.specs.get(name.casefold()), _gone(name, rules, now)
+    if gone and rules.deletes and not _is_being_made(machine, now):
+        return _deletion(keep, gone, machine, rules)
+    if machine.power not in OFF:
+        causes = list(_causes(machine, spec, gone, now))
+        return Verdict(name, machine.ref, ReapAction.STOP, "; ".join(causes)) if causes else keep
+    if gone:
+        return Verdict(name, machine.ref, ReapAction.KEEP, gone)
+    until = _start_until(machine, spec, now) if rules.starts and spec else None
+    if until is None:
+        return keep
+    return Verdict(name, machine.ref, ReapAction.START, "its hours have begun", until=until)
+
+
+def _deletion(keep: Verdict, gone: str, machine: Part, rules: Rules) -> Verdict:
+    if keep.name.casefold() not in rules.unfetched:
+        return Verdict(keep.name, keep.ref, ReapAction.DELETE, gone)
+    # Outputs are never lost by a teardown: off it goes, and the disk stays.
+    action = ReapAction.KEEP if machine.power in OFF else ReapAction.STOP
+    return Verdict(keep.name, keep.ref, action, f"{gone}; outputs on its disk were not fetched, so it is not deleted")
+
+
+def _gone(name: str, rules: Rules, now: datetime) -> str:
+    """Why it should be gone; empty where it should not, or not yet."""
+    since = rules.deleted.get(name.casefold())
+    if since is None or name.casefold() in rules.specs or since + rules.grace > now:
+        return ""
+    return f"its spec was deleted at {stamp(since)}, more than {format_duration(rules.grace) or '0m'} ago"
+
+
+def _causes(machine: Part, spec: Spec | None, gone: str, now: datetime) -> Iterator[str]:
+    """Every reason why a machine that may be billed should be off."""
+    if _is_being_made(machine, now):
+        return
+    why = why_over(machine.tags, now, _hours(machine, spec))
+    if why:
+        yield why
+    # Also where somebody has moved the lease beyond it by hand.
+    if _is_spent(machine, now) and "cost cap" not in why:
+        yield "cost cap is reached"
+    if machine.power not in ON:
+        return  # Azure does not say that it is on
+    if spec and spec.power == "deallocated":
+        yield "its spec says `power: deallocated`"
+    if machine.power == "stopped" and _is_before(changed_at(machine), now - STOPPED_FOR):
+        yield "stopped, but billed"
+    if machine.state == "Failed":
+        yield "provisioning failed, but billed"
+    if gone:
+        yield gone
+
+
+def _is_being_made(machine: Part, now: datetime) -> bool:
+    """Somebody is at it, and it has an end."""
+    return machine.state in {"Creating", "Updating"} and not is_over(machine.tags, now)
+
+
+def _is_spent(machine: Part, now: datetime) -> bool:
+    since, terms = tags.moment(machine.tags, tags.ON_SINCE), terms_from_tag(tags.get(machine.tags, tags.TERMS))
+    end = cap_end(since, terms) if since and terms else None
+    return end is not None and end <= now
+
+
+def _hours(machine: Part, spec: Spec | None) -> Hours | None:
+    return (spec.lifecycle.hours if spec else None) or from_tag(tags.get(machine.tags, tags.HOURS))
+
+
+def changed_at(machine: Part) -> datetime | None:
+    """When the last operation on it ended, by its instance view; None where Azure does not say."""
+    view = machine.properties.get("instanceView") or {}
+    times = (
+        status.get("time")
+        for status in view.get("statuses") or []
+        if str(status.get("code", "")).startswith("ProvisioningState/")
+    )
+    return tags.moment({"time": str(next(times, None) or "")}, "time")
+
+
+def _is_before(moment: datetime | None, limit: datetime) -> bool:
+    return moment is not None and moment <= limit
+
+
+# Starting
+
+
+def _start_until(machine: Part, spec: Spec, now: datetime) -> datetime | None:
+    """Until when it may be on, if it should be switched on; None where it should not.
+
+    Somebody who switched it off inside this stretch of hours meant it.
+    """
+    hours = spec.lifecycle.hours
+    if hours is None or spec.power == "deallocated" or machine.power != "deallocated" or machine.state != "Succeeded":
+        return None
+    stretch = stretch_of(hours, now)
+    if stretch is None or not _is_before(changed_at(machine), stretch[0]):
+        return None
+    terms = terms_from_tag(tags.get(machine.tags, tags.TERMS))
+    end = cap_end(now, terms) if terms else None
+    until = min(stretch[1], end or stretch[1])
+    return until if until > now else None
+
+
+def stretch_of(hours: Hours, now: datetime) -> tuple[datetime, datetime] | None:
+    """When the stretch of hours that is now opened, and when it ends; None outside hours, and where it never ends."""
+    closing = next_change(hours, now) if is_on(hours, now) else None
+    if closing is None:
+        return None
+    opened, moment = None, now - HORIZON
+    while (change := next_change(hours, moment)) and change[0] <= now:
+        moment = change[0]
+        opened = moment if change[1] else None
+    return (opened, closing[0]) if opened else None

@@ -1,0 +1,46 @@
+"""How the lease of a machine stands, from its tags. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from gpuinfra.models.durations import format_duration
+from gpuinfra.models.hours import Hours
+from gpuinfra.models.lease import LeaseState
+from gpuinfra.models.spec import Lifecycle
+from provision import fleet, tags
+from provision.cloud import Part
+from provision.lifecycle.hours import to_tag
+from provision.lifecycle.lease import cap_end, cause
+from provision.lifecycle.renew import Renewed
+from provision.lifecycle.terms import from_tag, terms_of
+from provision.market.port import Prices
+
+
+def standing(
+    machine: Part,
+    hours: Hours | None,
+    now: datetime,
+    prices: Prices,
+    renewed: Renewed | None = None,
+    *,
+    simulated: bool = False,
+) -> LeaseState:
+    """What there is to know of it. `renewed` is what was just done to it."""
+    terms = from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(Lifecycle(), None)
+    since = tags.moment(machine.tags, tags.ON_SINCE)
+    shown = fleet.machine_of(machine, None, now, prices)
+    is_on = shown.power_state != fleet.OFF
+    return LeaseState(
+        machine=shown,
+        now=now,
+        cause=cause(machine.tags, hours),
+        lease=format_duration(terms.lease),
+        idle=format_duration(terms.idle),
+        cap=format_duration(terms.cap) if terms.cap else None,
+        cap_at=cap_end(since, terms) if since and is_on else None,
+        hours=(to_tag(hours) or f"{hours.timezone} {'; '.join(map(str, hours.on))}") if hours else None,
+        changed=renewed.changed if renewed else False,
+        capped=renewed.capped if renewed else False,
+        simulated=simulated,
+    )
