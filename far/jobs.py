@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from far import detached, home, states
+from far import attendance, detached, endings, home, states
 from far.supervisor import CONTROL, LOG, Supervisor
 from far.wire import DATA, GoneError, RefusedError, Wire
 
@@ -89,8 +89,11 @@ def _pause(seconds: float) -> None:
 
 
 def state(wire: Wire, request: dict[str, Any]) -> None:
-    """What is known of a job, with or without a container."""
-    wire.send_json(states.looked_at(request["run"]))
+    """What is known of a job, with or without a container; `ending` is why the machine ends it, as long as nobody has
+    written down how it ended."""
+    found = states.looked_at(request["run"])
+    ending = None if "ended" in found else endings.read(request["run"])
+    wire.send_json(dict(found, ending=ending) if ending else found)
 
 
 def cancel(wire: Wire, request: dict[str, Any]) -> None:
@@ -137,7 +140,11 @@ def forget(wire: Wire, request: dict[str, Any]) -> None:
 
 
 def forget_run(wire: Wire, request: dict[str, Any]) -> None:
-    """Remove all that is kept of a run, its outputs too; its container goes by and by. Absent is done."""
+    """Remove all that is kept of a run, its outputs too; its container goes by and by. Absent is done.
+
+    Where the machine is to end with the run, it stays known that the run is over, and that nobody may be there any
+    more: a client that is killed before it has switched the machine off leaves that to the guest agent.
+    """
     run, found = request["run"], states.read(request["run"])
     if request.get("container") and found is not None:
         _remove_container(found.get("docker") or ["docker"], request["container"])
@@ -147,12 +154,22 @@ def forget_run(wire: Wire, request: dict[str, Any]) -> None:
         if time.monotonic() > ends:
             raise RefusedError("still-runs", f"the job of run {run} has not ended")
         time.sleep(LONGEST_PAUSE)
-    gone = home.named("runs", f".gone-{run}")
+    gone, kept = home.named("runs", f".gone-{run}"), _to_be_known(run)
     with contextlib.suppress(FileNotFoundError, OSError):
         # At once, so that whoever looks for the run's state finds none, and not half of it.
         os.rename(home.run_folder(run), gone)
+        if kept:
+            os.mkdir(home.run_folder(run))
+            states.write(run, kept)
+            os.rename(os.path.join(gone, attendance.ATTENDED), states.path(run, attendance.ATTENDED))
     shutil.rmtree(gone, onerror=_open_up)
     wire.send_json({"left": gone if os.path.isdir(gone) else None})
+
+
+def _to_be_known(run: str) -> dict[str, Any] | None:
+    """The state of a run that is over and with which the machine is to end."""
+    found = states.read(run) if attendance.ends_the_machine(run) else None
+    return None if found is None else {"ended": time.time(), "exitCode": None, "how": states.LOST, **found}
 
 
 def _open_up(remove: Callable[..., Any], path: str, failure: Any) -> None:

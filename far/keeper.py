@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from far import detached, home, states
+from far import detached, endings, home, states
 from far.samples import SAMPLES, Sampler
 from far.wire import Wire
 
@@ -145,9 +145,13 @@ class Keeper:
         elif not how:
             is_killed = self._has_engine_failed and code in {137, 143}
             how = states.ENGINE_STOPPED if is_killed else states.EXITED
-        ended = {"ended": moment(found.get("FinishedAt")) or time.time(), "exitCode": code, "how": how}
+        at = moment(found.get("FinishedAt")) or time.time()
+        ended: dict[str, Any] = {"ended": at, "exitCode": code, "how": how}
         if found.get("Error"):
             ended["detail"] = str(found["Error"])[:1000]
+        if how in {states.EXITED, states.ENGINE_STOPPED}:
+            # Of a container nobody but whoever stops it knows why: here, the machine itself.
+            ended.update(endings.of_end(self._run, at))
         return ended
 
     def _stop_in_time(self) -> None:

@@ -23,6 +23,7 @@ MODULES = {
     "job-forget": "far.jobs",
     "run-forget": "far.jobs",
     "run-keep": "far.jobs",
+    "run-attend": "far.attendance",
     "runs": "far.jobs",
 }
 """Which module has a verb in its `VERBS`; it is imported when somebody calls. A verb is called with the wire and the

@@ -18,6 +18,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 # A machine, or an image, without `nvidia-smi` is not asked for ever.
 MOST_FAILURES = 8
 LONGEST_LINE = 1000
+# A GPU that does less is idle.
+BUSY_PERCENT = 5
+# Half an hour of four GPUs: whoever asks does so more often.
+TAIL_SIZE = 1 << 16
 
 
 class Sampler:
@@ -130,6 +134,22 @@ def summary(file: str) -> dict[str, Any]:
         "meanUtilization": total / count if count else 0.0,
         "peakMemoryMib": memory,
     }
+
+
+def busy_ago(file: str) -> float | None:
+    """How many seconds ago a GPU was last seen at work; None where none was, lately."""
+    with contextlib.suppress(OSError), open(file, "rb") as lines:
+        start = max(0, os.fstat(lines.fileno()).st_size - TAIL_SIZE)
+        lines.seek(start)
+        # What begins in the middle of the file begins with a line that is torn.
+        for line in reversed(lines.read().splitlines()[1 if start else 0 :]):
+            try:
+                moment, _index, used, _memory = (int(part) for part in line.split())
+            except ValueError:
+                continue
+            if BUSY_PERCENT <= used <= 100:
+                return max(0.0, time.time() - moment)
+    return None
 
 
 VERBS: dict[str, Callable[..., None]] = {"usage": usage}

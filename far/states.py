@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from far import home
+from far import endings, home
 from far.wire import RefusedError
 
 STATE, SPARE, ALIVE = "state.json", "state.spare", "alive"
@@ -126,7 +126,9 @@ def _lost(run: str, state: dict[str, Any]) -> dict[str, Any]:
     if pid and state.get("ticks") and ticks(pid) == state["ticks"]:
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
-    state = dict(state, ended=time.time(), exitCode=None, how=LOST, detail="whoever kept watch on it is gone")
+    lost = {"how": LOST, "detail": "whoever kept watch on it is gone"}
+    # The machine may have been switched off before anybody could write down more than that it is about to be.
+    state = dict(state, ended=time.time(), exitCode=None, **(endings.read(run) or lost))
     write(run, state)
     return state
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from far import home, states
+from far import endings, home, states
 from far.job_log import STDERR, STDOUT, Log
 from far.samples import SAMPLES, Sampler
 
@@ -191,6 +191,9 @@ class Supervisor:
         self._state.update(ended=time.time(), exitCode=code if code >= 0 else 128 - code, how=how)
         if self._detail:
             self._state["detail"] = self._detail
+        if how == states.CANCELLED:
+            # It may be the machine itself that wants it to end.
+            self._state.update(endings.of_end(self.run, self._state["ended"]))
         if self._log.missing:
             self._state["logGap"] = self._log.missing
         _save_outputs(self._order["folder"], states.path(self.run, "outputs"))

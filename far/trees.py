@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from far import slots
+from far import attendance, slots
 from far.staging import BLOCK, Staging, digest_of
 from far.wire import DATA, GoneError, RefusedError, Wire
 from far.work_tree import WorkTree
@@ -78,6 +78,8 @@ def put(wire: Wire, request: dict[str, Any]) -> None:
         with tree.permitted():
             is_already = tree.is_already(request["digest"])
             outputs = tree.give_outputs(request["run"], request["outputs"])
+        if "attended" in request:
+            attendance.note(request["run"], request["attended"])
         answer = {"slot": slot.name, "tree": slot.tree, "outputs": outputs, "same": is_already}
         wire.send_json({**answer, "seconds": time.monotonic() - began})
         if not is_already:

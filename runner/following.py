@@ -11,14 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuinfra.models.run import GpuUsage, Outputs, Run, RunState
+from runner.attending import Attending, ended_by_machine
 from runner.gpu.contract import usage_warning
 from runner.jobs.container import ContainerJob
 from runner.jobs.log import LogFile
 from runner.jobs.port import Ended, Frame, How, Job, JobError
-from runner.jobs.process import ProcessJob, ended_of
-from runner.machine.connection import Broken, ConnectError, Unreachable
+from runner.jobs.process import UNKNOWN_EXIT_CODE, ProcessJob, ended_of
+from runner.machine.connection import Broken, ConnectError, SwitchedOff, Unreachable
 from runner.machine.far import FarError
-from runner.machine.link import Link, Patience, is_passing
+from runner.machine.link import Link, is_passing
 from runner.progress import Progress
 from runner.results.outputs import Fetched, fetch
 from runner.results.record import Record
@@ -34,6 +35,10 @@ STEADY_SECONDS = 60.0
 STATES = {
     How.TIMED_OUT: RunState.TIMED_OUT,
     How.CANCELLED: RunState.CANCELLED,
+    How.EVICTED: RunState.EVICTED,
+    How.LEASE_OVER: RunState.CANCELLED,
+    How.IDLE: RunState.CANCELLED,
+    How.COST_CAP: RunState.CANCELLED,
     How.LOST: RunState.LOST,
 }
 CANCELLED = How.CANCELLED.value
@@ -62,13 +67,18 @@ class Following:
         progress: Progress,
         show: Callable[[Frame], None],
         *,
+        attending: Attending | None = None,
         anew: bool = False,
     ) -> None:
         """The log is locked by now, which keeps others from following too. `anew` is whoever did not begin it."""
         self._anew = anew
         self.link, self.record, self.progress = link, record, progress
         self._log, self._show = log, show
-        self._patience = Patience(LOST_SECONDS, self._told_of_loss, engine_too=True)
+        self.attending = attending or Attending(link, record.run.id)
+        """It hears of what the job prints, and knows how the job was when the machine last answered."""
+        if record.run.started:
+            self.attending.began(record.run.started)
+        self._patience = link.patience(LOST_SECONDS, self._told_of_loss, engine_too=True)
         self._is_lost = False
         self._is_kept = False
         """Whether there is more to be had of it on the target than is here."""
@@ -78,6 +88,13 @@ class Following:
     def outputs_folder(self) -> Path:
         """Where its outputs are brought to."""
         return self.record.folder / "outputs"
+
+    def to_the_end(self) -> Run:
+        """Follow it, bring what it wrote, and write down how it ended; or that its machine is off."""
+        try:
+            return self.finish(self.follow())
+        except SwitchedOff as error:
+            return self._gone_off(error)
 
     def follow(self) -> Ended:
         """Show what it prints until it ends; a connection that is lost is made anew."""
@@ -132,6 +149,7 @@ class Following:
             if not frame.data:
                 continue
             self._log.append(frame)
+            self.attending.printed(frame)
             self._show(frame)
         return job.ended()
 
@@ -174,12 +192,12 @@ class Following:
 
     def look(self) -> Ended | None:
         """How it ended; None while it runs."""
-        patience = Patience(FINAL_SECONDS, self._told_of_loss, engine_too=True)
+        patience = self.link.patience(FINAL_SECONDS, self._told_of_loss, engine_too=True)
         return self.link.steadily(lambda: open_job(self.link, self.record.run).ended(), patience)
 
     def bring(self) -> Run:
         """What it has written so far."""
-        patience = Patience(FINAL_SECONDS, self._told_of_loss)
+        patience = self.link.patience(FINAL_SECONDS, self._told_of_loss)
         fetched = self.link.steadily(lambda: self._fetch(final=False), patience)
         return self.record.change(outputs=Outputs(fetched.files, fetched.size))
 
@@ -190,15 +208,31 @@ class Following:
         if ended.how is How.LOST and self.record.refresh().state.is_over:
             return self._with_outputs()  # how it ended is known from before, and only its outputs are missing
         ended = self._as_kept(ended)
-        how = self._how(ended)
-        state = STATES.get(how, RunState.COMPLETED if ended.exit_code == 0 else RunState.FAILED)
-        reason = "" if how is How.EXITED else ended.detail or how.value
-        at = ended.at or datetime.now(UTC)
+        how, detail = self._how(ended)
+        self._note_end(how, detail, ended.exit_code, ended.at or datetime.now(UTC))
+        return self._with_outputs()
+
+    def _note_end(self, how: How, detail: str, exit_code: int | None, at: datetime) -> None:
+        state = STATES.get(how, RunState.COMPLETED if exit_code == 0 else RunState.FAILED)
+        reason = "" if how is How.EXITED else detail or how.value
+        if how.is_by_machine and detail:
+            reason = f"{how.value}: {detail}"  # the state alone does not say it
         started = self.record.run.started
         if started:
             self.record.note_time("job", max(0.0, (at - started).total_seconds()))
-        self.record.note(state=state, exit_code=ended.exit_code, ended=at, reason=reason)
-        return self._with_outputs()
+        self.record.note(state=state, exit_code=exit_code, ended=at, reason=reason)
+
+    def _gone_off(self, error: SwitchedOff) -> Run:
+        """The machine is off. What the job wrote is on its disk; how it ended, the machine may have said before."""
+        self.record.warn(f"{error}: not all that the job wrote was fetched before")
+        if not self.record.run.state.is_over and (ended := self.attending.ended):
+            exit_code = None if ended.exit_code == UNKNOWN_EXIT_CODE else ended.exit_code
+            self._note_end(ended.how, ended.detail, exit_code, ended.at or datetime.now(UTC))
+        if self.record.run.state.is_over:
+            return self.record.change()
+        help_line = f"`gpuinfra up SPEC` and `gpuinfra outputs {self.record.run.id}` fetch what it wrote"
+        self.record.change(reason=f"the machine is off; {help_line}")
+        raise SwitchedOff(str(error), help_line) from error
 
     def _with_outputs(self) -> Run:
         try:
@@ -221,19 +255,24 @@ class Following:
                 return kept
         return ended
 
-    def _how(self, ended: Ended) -> How:
-        """The target knows what the engine does not: that it was the time, or somebody's wish, that ended it."""
+    def _how(self, ended: Ended) -> tuple[How, str]:
+        """The target knows what the engine does not: that it was the time, or the machine's end, or somebody's wish
+        that ended it. With that goes what there is to say of it."""
         if self.record.refresh().reason == CANCELLED:
-            return How.CANCELLED
-        if ended.how is How.EXITED and self._is_container:
+            return How.CANCELLED, ended.detail
+        if ended.how in {How.EXITED, How.ENGINE_STOPPED, How.LOST} and self._is_container:
             with contextlib.suppress(ConnectError, JobError):
-                said = read_state(self.link.far, self.record.run.id).get("how")
-                if said == How.TIMED_OUT.value:
-                    return How.TIMED_OUT
-        return ended.how
+                state = read_state(self.link.far, self.record.run.id)
+                if ended.how is How.EXITED and state.get("how") == How.TIMED_OUT.value:
+                    return How.TIMED_OUT, ended.detail
+                # Who kept watch on it may not have come to write down its end, if the machine's end was sooner.
+                known = ended_of(state) or ended_by_machine(state.get("ending"))
+                if known and known.how.is_by_machine:
+                    return known.how, known.detail
+        return ended.how, ended.detail
 
     def _bring_all(self) -> None:
-        patience = Patience(FINAL_SECONDS, self._told_of_loss)
+        patience = self.link.patience(FINAL_SECONDS, self._told_of_loss)
         if self._bringing:
             self._bringing.join()  # a large file may be on its way; each of its parts has a deadline
         fetched = self.link.steadily(lambda: self._fetch(final=True), patience)

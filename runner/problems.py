@@ -7,7 +7,14 @@ from contextlib import contextmanager
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from runner.jobs.port import JobError
-from runner.machine.connection import ConnectError, HostKeyInvalid, HostKeyMismatch, LoginRefused, Unreachable
+from runner.machine.connection import (
+    ConnectError,
+    HostKeyInvalid,
+    HostKeyMismatch,
+    LoginRefused,
+    SwitchedOff,
+    Unreachable,
+)
 from runner.machine.far import FarError
 
 # The first kind that fits counts.
@@ -16,6 +23,7 @@ CONNECTIONS: tuple[tuple[type[ConnectError], Code, str], ...] = (
     (HostKeyMismatch, Code.OTHER_HOST_KEY, "another host key"),
     (LoginRefused, Code.LOGIN_REFUSED, "login refused"),
     (Unreachable, Code.NO_ANSWER, "no answer"),
+    (SwitchedOff, Code.MACHINE_IS_OFF, "the machine is off"),
     (ConnectError, Code.CONNECTION_LOST, "the connection is lost"),
 )
 FAR: dict[str, tuple[Code, str, str]] = {
@@ -47,5 +55,5 @@ def problem_of(error: ConnectError | FarError | JobError, target: str) -> Proble
         return Problem(Diagnostic(code, summary, note=f"`{target}`: {error}", help=help_line.replace("NAME", target)))
     code, summary = next((code, words) for kind, code, words in CONNECTIONS if isinstance(error, kind))
     help_line = error.help or f"`gpuinfra targets` shows whether `{target}` answers"
-    exit_code = Exit.LOST if code is Code.CONNECTION_LOST else Exit.FAILED
+    exit_code = Exit.LOST if code in {Code.CONNECTION_LOST, Code.MACHINE_IS_OFF} else Exit.FAILED
     return Problem(Diagnostic(code, summary, note=f"`{target}`: {error}", help=help_line), exit_code=exit_code)

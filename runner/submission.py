@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.run import JobRef, RunState
@@ -19,7 +19,7 @@ from runner.jobs.order import Order
 from runner.jobs.port import How, JobError
 from runner.machine.connection import ConnectError
 from runner.machine.far import FarError
-from runner.machine.link import Link, Patience
+from runner.machine.link import Link
 from runner.progress import Progress
 from runner.results.record import Record
 from runner.script import outside
@@ -52,6 +52,8 @@ class Submission:
     progress: Progress
     output: Callable[[str], None]
     """Hears what the building of an environment prints."""
+    attended: dict[str, Any] | None = None
+    """What the target is told of who is there for the run."""
 
     def start(self) -> None:
         """Send everything, and begin the job. From then on the target owns it."""
@@ -78,7 +80,7 @@ class Submission:
             environment={**assigned.environment, **self.wishes.environment},
         )
         try:
-            made = self.link.steadily(work.make, Patience(RESUME_SECONDS))
+            made = self.link.steadily(work.make, self.link.patience(RESUME_SECONDS))
         finally:
             for phase, seconds in work.timings.items():
                 self.record.note_time(phase, seconds)
@@ -119,8 +121,9 @@ class Submission:
                             run=self.record.run.id,
                             outputs="mount" if self.assignment.in_container else "link",
                             progress=self.progress,
+                            attended=self.attended,
                         ),
-                        Patience(RESUME_SECONDS, self._told_of_loss),
+                        self.link.patience(RESUME_SECONDS, self._told_of_loss),
                     )
                 except FarError as error:
                     scrubs += 1
@@ -200,7 +203,8 @@ class Submission:
                 "the run was cancelled", f"somebody has cancelled {run.id} before the job began", "run it again"
             )
         with self.record.phase("start"):
-            self.link.steadily(lambda: self._start_once(order), Patience(RESUME_SECONDS, self._told_of_loss))
+            patience = self.link.patience(RESUME_SECONDS, self._told_of_loss)
+            self.link.steadily(lambda: self._start_once(order), patience)
         run = self.record.change(state=RunState.RUNNING, started=datetime.now(UTC))
         if run.reason == CANCELLED:  # by somebody who found no job yet
             from runner.following import open_job

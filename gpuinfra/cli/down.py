@@ -49,28 +49,39 @@ def down(
 
 def _check_outputs(settings: Settings, named: Named) -> None:
     """What a job wrote and nobody has fetched is on the disk, and would go with it."""
+    from gpuinfra.cli.neighbours import runs_on
     from gpuinfra.workspace import STATE, find_workspace
     from runner.results.history import History
 
     if settings.yes:
         return
-    left = History(find_workspace(settings.workspace) / STATE).unfetched(named.name)
-    if left:
-        ids = ", ".join(run.id for run in left[:5])
-        raise Problem(
-            Diagnostic(
-                Code.NEEDS_CONSENT,
-                "this would lose outputs",
-                note=f"what {ids} wrote on `{named.name}` was not fetched; nothing was changed",
-                help=f"`gpuinfra outputs {left[0].id}` fetches it; `--yes` deletes it",
-            ),
-            exit_code=Exit.USAGE,
-        )
+    history = History(find_workspace(settings.workspace) / STATE)
+    if left := [run.id for run in history.unfetched(named.name)]:
+        raise _would_lose(named, left, f"`gpuinfra outputs {left[0]}` fetches it")
+    # Of its own runs a workspace knows more by itself.
+    own = {run.id for run in history.list()}
+    strange = [each for each in runs_on(settings, named.name) if each.run not in own]
+    if left := [each.run for each in strange if each.has_outputs or not each.is_over]:
+        raise _would_lose(named, left, "another workspace sent it, and `gpuinfra outputs` fetches it there")
 
 
-def end_machine(settings: Settings, named: Named, progress: ProgressView, *, delete: bool) -> Receipt:
-    """One machine off, or gone; and the proof."""
-    receipt = _ended(settings, named, progress, delete=delete)
+def _would_lose(named: Named, runs: list[str], remedy: str) -> Problem:
+    return Problem(
+        Diagnostic(
+            Code.NEEDS_CONSENT,
+            "this would lose outputs",
+            note=f"what {', '.join(runs[:5])} wrote on `{named.name}` was not fetched; nothing was changed",
+            help=f"{remedy}; `--yes` deletes it",
+        ),
+        exit_code=Exit.USAGE,
+    )
+
+
+def end_machine(
+    settings: Settings, named: Named, progress: ProgressView, *, delete: bool, cause: str = "gpuinfra down"
+) -> Receipt:
+    """One machine off, or gone; and the proof. `cause` is who ends it, for the receipt."""
+    receipt = _ended(settings, named, progress, delete=delete, cause=cause)
     if delete and receipt.is_proof:
         _forget_jobs(settings, named.name)
     return receipt
@@ -90,8 +101,9 @@ def _forget_jobs(settings: Settings, name: str) -> None:
             history.update(run.id, machine="", warnings=(*run.warnings, gone), **lost)
 
 
-def _ended(settings: Settings, named: Named, progress: ProgressView, *, delete: bool) -> Receipt:
+def _ended(settings: Settings, named: Named, progress: ProgressView, *, delete: bool, cause: str) -> Receipt:
     from gpuinfra.cli.machines import explained, reach
+    from gpuinfra.cli.noting import note_end
     from provision.down import Ending
 
     reached = reach(settings, named.subscription, SECONDS, progress, writes=True)
@@ -103,10 +115,12 @@ def _ended(settings: Settings, named: Named, progress: ProgressView, *, delete: 
         progress=progress,
         journal=reached.journal(named.name),
         deadline=reached.cloud.clients.patience.deadline,
+        cause=cause,
     )
     try:
         with explained(f"{'deleting' if delete else 'deallocating'} {named.name}"):
-            return ending.delete() if delete else ending.deallocate()
+            receipt = ending.delete() if delete else ending.deallocate()
+            return note_end(settings, receipt, reached.cloud.subscription, progress)
     except KeyboardInterrupt:
         say_what_exists(reached, named.name, named.group, progress)
         raise

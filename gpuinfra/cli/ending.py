@@ -42,9 +42,10 @@ def exit_code_of(run: Run, problems: Sequence[Diagnostic]) -> int:
 
 def show_end(work: Submitting, receipt: Receipt | None = None, problem: Problem | None = None) -> int:
     """What came of it, and the exit code."""
+    from gpuinfra.cli.noting import note_cost
     from gpuinfra.views import job as view
 
-    run = work.run
+    run = work.run = note_cost(work)
     problems = [
         *(problem.diagnostics if problem else ()),
         *problems_of(run, require_gpu_use=work.wishes.require_gpu_use),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.cli.jobs import Desk, linked, open_desk, target_of_run
 from gpuinfra.cli.options import Settings
+from gpuinfra.cli.power import cloud_of, power_of
+from gpuinfra.cli.renewing import renewing
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from runner.following import Following
     from runner.jobs.log import LogFile
     from runner.jobs.port import Frame
+    from runner.machine.link import Link
 
 LOOK_SECONDS = 0.2
 # Whoever cancels a run that another process follows waits this long for that one to write down the end.
@@ -58,7 +61,7 @@ def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None]) -> R
 def _take_over(desk: Desk, run: Run, log: LogFile, show: Callable[[Frame], None]) -> Run:
     if run.job is None:
         return _never_began(desk, run)
-    return _asked(desk, run, log, show, lambda following: following.finish(following.follow()))
+    return _asked(desk, run, log, show, lambda following: following.to_the_end())
 
 
 def fetch_outputs(settings: Settings, run: Run, progress: ProgressView | None = None) -> Run:
@@ -75,7 +78,7 @@ def fetch_outputs(settings: Settings, run: Run, progress: ProgressView | None = 
 
 def _brought(following: Following) -> Run:
     # All that it printed comes too: once its outputs are here it is forgotten there, and its log with it.
-    return following.finish(following.follow()) if following.look() else following.bring()
+    return following.to_the_end() if following.look() else following.bring()
 
 
 def cancel_run(settings: Settings, run: Run, grace: float) -> Run:
@@ -98,7 +101,7 @@ def cancel_run(settings: Settings, run: Run, grace: float) -> Run:
             except Exception:
                 desk.history.update(run.id, reason="")  # it goes on, and may end well
                 raise
-            return following.finish(following.follow()) if is_ours else run
+            return following.to_the_end() if is_ours else run
 
         run = _asked(desk, run, log, lambda _: None, end)
     return _settled(desk, run)
@@ -156,10 +159,11 @@ def _following(
 ) -> Iterator[Following]:
     from gpuinfra.cli.machines import progress_view
     from gpuinfra.views.job import TerminalSink
+    from runner.attending import Attending
     from runner.following import Following
     from runner.problems import explained
 
-    target = target_of_run(desk, run)
+    target, spec = target_of_run(desk, run)
     sink = show if isinstance(show, TerminalSink) else None
     with (
         nullcontext(shown) if shown else progress_view(desk.settings) as progress,
@@ -168,24 +172,42 @@ def _following(
     ):
         if sink:
             sink.progress = progress
-        _ = link.connection  # one that was lost is tried anew for long; one that never was is told at once
+        cloud = cloud_of(desk.settings, target)
+        link.power = power_of(cloud, spec)
+        _call(link)
         try:
-            yield Following(link, desk.record(run), log, progress, show, anew=True)
+            with (
+                Attending(link, run.id) as attending,
+                renewing(cloud, spec, progress, lambda: attending.seconds_without_work),
+            ):
+                yield Following(link, desk.record(run), log, progress, show, attending=attending, anew=True)
         finally:
             if sink:
                 sink.finish()
                 sink.progress = None
 
 
+def _call(link: Link) -> None:
+    """A connection that was lost is tried anew for long; one that never was is told at once."""
+    from runner.machine.connection import Unreachable
+
+    try:
+        _ = link.connection
+    except Unreachable:
+        link.check_power()
+        raise
+
+
 def lost_outputs(run: Run) -> Problem:
     """Not all that a job wrote is here."""
     missing = "; ".join(run.warnings) or "the target could not be asked for them"
+    off = f"; where {run.machine} is off, `gpuinfra up SPEC` first" if run.machine else ""
     return Problem(
         Diagnostic(
             Code.OUTPUTS_INCOMPLETE,
             "outputs are not complete",
             note=f"run {run.id}: {missing}",
-            help=f"nothing was deleted: `gpuinfra outputs {run.id}` fetches the rest",
+            help=f"nothing was deleted: `gpuinfra outputs {run.id}` fetches the rest{off}",
         ),
         exit_code=Exit.FAILED,
     )

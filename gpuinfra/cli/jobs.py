@@ -116,12 +116,12 @@ def linked(settings: Settings, target: Target, progress: ProgressView) -> Iterat
         link.drop()
 
 
-def target_of_run(desk: Desk, run: Run) -> Target:
-    """Where a run of the past was: by its configuration's files as they are now."""
+def target_of_run(desk: Desk, run: Run) -> tuple[Target, Spec | None]:
+    """Where a run of the past was, by its configuration's files as they are now; with the spec of a machine of ours."""
     from runner.assignment import assign
 
-    assigned, _ = with_spec(desk, assign(desk.workspace, run.configuration))
+    assigned, spec = with_spec(desk, assign(desk.workspace, run.configuration))
     if assigned.target.type != run.type or assigned.target.name != run.target:
         note = f"run {run.id} was on `{run.target}`, of type {run.type}; `{run.configuration}` means something else now"
         raise Problem(Diagnostic(Code.UNKNOWN_TARGET, "the target has changed", note=note, help="undo that first"))
-    return assigned.target
+    return assigned.target, spec

@@ -121,7 +121,8 @@ class Story:
             self.progress.note(f"not all outputs of {lacking} are here: the machine is only switched off")
             deletes = False
         named = Named(self.spec.name, self.spec.group_name, self.spec.subscription)
-        receipt = end_machine(self.settings, named, self.progress, delete=deletes)
+        cause = f"gpuinfra run: the job {self.work.run.state.value}" if self.work else "gpuinfra run"
+        receipt = end_machine(self.settings, named, self.progress, delete=deletes, cause=cause)
         if self.work and receipt.cost is not None:
             cost = round(receipt.cost, 4)
             self.work.run = replace(self.work.run, cost_usd=cost)
@@ -146,6 +147,8 @@ class Story:
         return ", ".join(sorted(found))
 
     def _reason_to_keep(self) -> str | None:
+        if self.work and self.work.is_off:
+            return None  # it is off already, and the receipt proves it
         if self.afterwards == KEEP:
             return f"{self.spec.name} is kept, as was asked: {self._stops}"
         run = self.work.run if self.work else None

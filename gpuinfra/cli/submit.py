@@ -57,6 +57,8 @@ def _submit(
     from gpuinfra.cli.ending import show_end
     from gpuinfra.cli.jobs import open_desk, with_spec
     from gpuinfra.cli.machines import progress_view
+    from gpuinfra.cli.power import cloud_of
+    from gpuinfra.cli.renewing import renew_for
     from gpuinfra.cli.submitting import Submitting
     from gpuinfra.views.job import TerminalSink
     from runner.assignment import assign
@@ -76,6 +78,8 @@ def _submit(
         work = Submitting(desk, assigned, wishes, progress, sink, on_interrupt, spec, detach=detach)
         try:
             work.go()
+            if detach and spec:
+                renew_for(cloud_of(settings, assigned.target), spec, wishes.timeout, progress)
         except KeyboardInterrupt:
             interrupted = True
         except Problem as found:

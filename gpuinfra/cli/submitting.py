@@ -8,21 +8,25 @@ import sys
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from gpuinfra.cli.following import log_of
 from gpuinfra.cli.job_options import OnInterrupt
 from gpuinfra.cli.jobs import Desk, linked
+from gpuinfra.cli.power import cloud_of, power_of
+from gpuinfra.cli.renewing import renewing
 from gpuinfra.diagnostics import Problem
 from gpuinfra.models.run import Run, RunState
 
 if TYPE_CHECKING:
+    from gpuinfra.cli.options import Settings
     from gpuinfra.models.spec import Spec
     from gpuinfra.views.job import TerminalSink
     from gpuinfra.views.progress import ProgressView
     from runner.assignment import Assignment
+    from runner.attending import Attending
     from runner.following import Following
     from runner.jobs.log import LogFile
     from runner.machine.link import Link
@@ -54,6 +58,8 @@ class Submitting:
     """Whether Ctrl-C has ended the job already: whoever presses it again does not want to wait for its outputs."""
     neighbours: list[Neighbour] = field(default_factory=list)
     """Other runs on the target, whoever sent them; looked for where the machine is to end afterwards."""
+    is_off: bool = False
+    """Whether the machine was found to be off: evicted, or ended by its own agent, or by somebody else."""
     run: Run = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,16 +72,18 @@ class Submitting:
 
         target = self.assigned.target
         with linked(self.desk.settings, target, self.progress) as link, explained(target.name):
+            link.power = power_of(self._cloud, self.spec, is_there=self.after_run is not None)
             link.warm(engine=self.assigned.in_container)
             record = self.desk.record(self._with_commit(), tracked=self.assigned.tracked)
             try:
-                with log_of(self.desk, self.run.id) as log:
+                with log_of(self.desk, self.run.id) as log, self._attending(link) as attending:
                     log.try_lock()
                     record.begin()
                     self._begin(record, link)
-                    return record.run if self.detach else self._to_the_end(self._following(record, link, log))
+                    return record.run if self.detach else self._followed(record, link, log, attending)
             finally:
                 self.run = record.run
+                self.is_off = link.is_off
                 if self.after_run is not None:
                     self._look_around(link)
                 if not self.assigned.tracked:
@@ -96,10 +104,28 @@ class Submitting:
             self.run = replace(self.run, git_commit=commit.id, git_dirty=commit.dirty)
         return self.run
 
-    def _following(self, record: Record, link: Link, log: LogFile) -> Following:
+    @property
+    def _cloud(self) -> Settings:
+        return cloud_of(self.desk.settings, self.assigned.target)
+
+    @property
+    def _said(self) -> dict[str, Any]:
+        """What the target is told of who is there for the run, and what becomes of the machine then."""
+        from runner.attending import begun
+
+        return begun(self.after_run, detached=self.detach)
+
+    def _attending(self, link: Link) -> Attending:
+        from runner.attending import Attending
+
+        return Attending(link, self.run.id, self._said)
+
+    def _followed(self, record: Record, link: Link, log: LogFile, attending: Attending) -> Run:
         from runner.following import Following
 
-        return Following(link, record, log, self.progress, self.sink)
+        following = Following(link, record, log, self.progress, self.sink, attending=attending)
+        with renewing(self._cloud, self.spec, self.progress, lambda: attending.seconds_without_work):
+            return self._to_the_end(following)
 
     def _begin(self, record: Record, link: Link) -> None:
         from runner.machine.connection import ConnectError
@@ -113,6 +139,7 @@ class Submitting:
             project=self.desk.project_key(),
             progress=self.progress,
             output=self.progress.note,
+            attended=self._said,
         )
         try:
             submission.start()
@@ -135,7 +162,7 @@ class Submitting:
     def _to_the_end(self, following: Following) -> Run:
         while True:
             try:
-                return following.finish(following.follow())
+                return following.to_the_end()
             except BrokenPipeError:
                 if self.after_run is None:
                     raise
@@ -145,6 +172,7 @@ class Submitting:
                     raise
                 match self._decide(following.record.run):
                     case OnInterrupt.DETACH:
+                        following.attending.let_go()
                         raise
                     case OnInterrupt.CANCEL:
                         self.was_interrupted = True
@@ -152,14 +180,13 @@ class Submitting:
 
     def _cancel(self, following: Following) -> None:
         from runner.following import CANCELLED, open_job
-        from runner.machine.link import Patience
 
         if following.record.run.state.is_over:
             return  # it ended by itself, and only its outputs are waited for
         following.record.change(reason=CANCELLED)
         self.progress.note("cancelling")
         link, run = following.link, following.record.run
-        link.steadily(lambda: open_job(link, run).cancel(CANCEL_GRACE), Patience(CANCEL_SECONDS, engine_too=True))
+        link.steadily(lambda: open_job(link, run).cancel(CANCEL_GRACE), link.patience(CANCEL_SECONDS, engine_too=True))
 
     def _decide(self, run: Run) -> OnInterrupt:
         """What becomes of the job. Asked is only who can answer; `ask` is then the answer to go on."""

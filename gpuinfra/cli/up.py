@@ -62,6 +62,7 @@ def up(
 def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView) -> Brought:
     """Make Azure match one spec; where the machine is to be on, wait until it can be used, and write its target."""
     from gpuinfra.cli.machines import bringing, explained, reach, with_known_key
+    from gpuinfra.cli.noting import note_beginning
     from gpuinfra.models.brought import Brought
     from gpuinfra.workbench.targets import check_files
     from gpuinfra.workspace import find_workspace
@@ -76,6 +77,7 @@ def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView
     except KeyboardInterrupt:
         say_what_exists(reached, spec.name, spec.group_name, progress)
         raise
+    note_beginning(settings, outcome, reached, progress)
     if outcome.observed is None or spec.power != "running":
         return Brought(outcome.plan, None, None, (), outcome.lease_until, simulated=reached.cloud.simulated)
     from runner.machine.identity import identity_of
@@ -87,7 +89,8 @@ def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView
     gpu = _wait_until_ready(reached, target, spec, progress, was_on=not outcome.plan.switches_on)
     with _on_meanwhile(spec):
         files = _write_target(settings, replace(target, simulated=reached.cloud.simulated))
-    return Brought(outcome.plan, target, gpu, files, outcome.lease_until, simulated=reached.cloud.simulated)
+    agent = outcome.agent.word if outcome.agent else None
+    return Brought(outcome.plan, target, gpu, files, outcome.lease_until, agent, simulated=reached.cloud.simulated)
 
 
 class LeftOn(Problem):
@@ -132,6 +135,7 @@ def _left_running(spec: Spec, error: Exception) -> Problem:
 
 
 def _not_ready(reached: Reach, spec: Spec, error: Exception, progress: ProgressView) -> Problem:
+    from gpuinfra.cli.noting import note_end
     from provision.down import Ending
     from provision.errors import CloudError
 
@@ -143,9 +147,10 @@ def _not_ready(reached: Reach, spec: Spec, error: Exception, progress: ProgressV
         progress=progress,
         journal=reached.journal(spec.name),
         deadline=reached.cloud.grant(OFF_SECONDS),
+        cause="gpuinfra up: it was not ready",
     )
     try:
-        is_off = ending.deallocate().is_proof
+        is_off = note_end(reached.settings, ending.deallocate(), reached.cloud.subscription, progress).is_proof
     except CloudError:
         is_off = False
     state = "it was deallocated, so nothing is billed but its disk and address"

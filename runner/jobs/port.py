@@ -47,7 +47,17 @@ class How(StrEnum):
     TIMED_OUT = "timed out"
     CANCELLED = "cancelled"
     ENGINE_STOPPED = "the engine was stopped"
+    EVICTED = "evicted"
+    """Azure takes the spot machine back."""
+    LEASE_OVER = "lease over"
+    IDLE = "idle"
+    COST_CAP = "cost cap"
     LOST = "lost"
+
+    @property
+    def is_by_machine(self) -> bool:
+        """Whether the machine itself ended it, about to go off: `far.endings` has the same words."""
+        return self in {How.EVICTED, How.LEASE_OVER, How.IDLE, How.COST_CAP}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ ConnectError
 ├── LoginRefused        the machine takes none of the keys, or not the password: it may pass while it boots
 │   └── KeyUnusable     the right key is locked, or there is none to try: it does not pass by itself
 ├── TimedOut            a command did not end in time; the connection is as good as before
-└── Broken              the connection is lost
+├── Broken              the connection is lost
+└── SwitchedOff         the machine is off, by its cloud's own word: it does not come back by itself
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ class TimedOut(ConnectError):  # noqa: N818
 
 class Broken(ConnectError):  # noqa: N818
     """The connection is lost."""
+
+
+class SwitchedOff(ConnectError):  # noqa: N818
+    """The machine is off: it was evicted, or its lease is over, or somebody ended it."""
 
 
 @dataclass(frozen=True, slots=True)

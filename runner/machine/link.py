@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gpuinfra.models.target import Target
 from runner.background import begin
 from runner.jobs.port import JobError
-from runner.machine.connection import Broken, ConnectError, Connection, TimedOut, Unreachable
+from runner.machine.connection import Broken, ConnectError, Connection, SwitchedOff, TimedOut, Unreachable
 from runner.machine.far import Far
 from runner.machine.lean import import_paramiko
 
@@ -24,6 +24,8 @@ logger = logging.getLogger(f"gpuinfra.{__name__}")
 
 CONNECT_SECONDS = 30.0
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.2, 5.0, 1.6
+# A machine that does not answer for so long may be off: so often somebody is asked who knows.
+POWER_SECONDS = 20.0
 # What a new connection may mend; a wrong host key or a refused login it does not.
 PASSING = (Broken, Unreachable, TimedOut)
 NO_ENGINE = "no-engine"
@@ -42,10 +44,15 @@ class Link:
         self._far: Far | None = None
         self._engine: Engine | None = None
         self._had_engine = False
+        self.power: Callable[[], str | None] | None = None
+        """Asks whether the machine is off, where somebody knows; then it says so, in words."""
+        self._off: str | None = None
 
     @property
     def connection(self) -> Connection:
         """The connection, opened where there is none."""
+        if self._off:
+            raise SwitchedOff(self._off)
         with self._lock:
             if self._connection is not None and not self._connection.is_open:
                 self.drop()
@@ -61,6 +68,22 @@ class Link:
             if self._far is None:
                 self._far = Far(connection)
             return self._far
+
+    @property
+    def open_far(self) -> Far | None:
+        """The same, where there is a connection: for what is worth neither a new one nor a wait for it."""
+        if not self._lock.acquire(blocking=False):
+            return None  # somebody is about to make one
+        try:
+            is_open = self._connection is not None and self._connection.is_open
+            return self.far if is_open else None
+        finally:
+            self._lock.release()
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the machine was found to be off; nobody calls it any more."""
+        return self._off is not None
 
     @property
     def engine(self) -> Engine:
@@ -104,6 +127,19 @@ class Link:
         if is_gone or isinstance(error, TimedOut):
             self.drop()
 
+    def check_power(self) -> None:
+        """Raise SwitchedOff where the machine is known to be off."""
+        self._off = self.power() if self.power else None
+        if self._off:
+            self.drop()
+            raise SwitchedOff(self._off)
+
+    def patience(
+        self, seconds: float, told: Callable[[Exception], None] | None = None, *, engine_too: bool = False
+    ) -> Patience:
+        """How long a loss of this connection is borne: no longer than until the machine is found to be off."""
+        return Patience(seconds, told, engine_too=engine_too, check_power=self.check_power)
+
     def steadily(self, attempt: Callable[[], T], patience: Patience) -> T:
         """What an attempt gives that is made again, on a new connection, until the patience is over."""
         while True:
@@ -118,12 +154,19 @@ class Patience:
     """How long a lost connection is tried anew. It begins with the first loss, and again after each success."""
 
     def __init__(
-        self, seconds: float, told: Callable[[Exception], None] | None = None, *, engine_too: bool = False
+        self,
+        seconds: float,
+        told: Callable[[Exception], None] | None = None,
+        *,
+        engine_too: bool = False,
+        check_power: Callable[[], None] | None = None,
     ) -> None:
         """`told` hears of the first loss. An engine that does not answer counts as one where `engine_too` says so: it
-        may be restarting."""
+        may be restarting. `check_power` raises SwitchedOff where there is nothing to wait for."""
         self._seconds, self._told, self._engine_too = seconds, told, engine_too
+        self._check_power = check_power
         self._ends: float | None = None
+        self._next_look = 0.0
         self._pause = FIRST_PAUSE
 
     def reset(self) -> None:
@@ -137,8 +180,12 @@ class Patience:
         logger.debug("lost: %s", error)
         if self._ends is None:
             self._ends = time.monotonic() + self._seconds
+            self._next_look = time.monotonic() + POWER_SECONDS
             if self._told:
                 self._told(error)
+        if self._check_power and time.monotonic() >= self._next_look:
+            self._check_power()
+            self._next_look = time.monotonic() + POWER_SECONDS
         if time.monotonic() + self._pause >= self._ends:
             raise error
         time.sleep(self._pause)

@@ -40,17 +40,32 @@ class Uploaded:
 
 
 def upload(
-    far: Far, tree: Tree, *, project: str, run: str, outputs: Literal["link", "mount"], progress: Progress
+    far: Far,
+    tree: Tree,
+    *,
+    project: str,
+    run: str,
+    outputs: Literal["link", "mount"],
+    progress: Progress,
+    attended: dict[str, Any] | None = None,
 ) -> Uploaded:
     """Make a work tree on the target equal to this one, for a run. Called again after a failure, it goes on.
+
+    `attended` is said there before anything is sent: see `runner.attending`.
 
     Raises UploadError, ConnectError, and FarError: disk-full; busy; foreign-files, whose message is the path of the
     folder that has to be emptied by somebody with more rights before it is called again.
     """
     began = time.monotonic()
     progress.begin(STEP, "comparing")
+    request = {
+        "project": project,
+        "run": run,
+        "outputs": outputs,
+        **({} if attended is None else {"attended": attended}),
+    }
     try:
-        found, files, size = _settled(far, tree, {"project": project, "run": run, "outputs": outputs}, progress)
+        found, files, size = _settled(far, tree, request, progress)
     except (UploadError, FarError) as error:
         progress.fail(STEP, str(error))
         raise

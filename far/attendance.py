@@ -1,0 +1,74 @@
+"""Who is there for a run: a client says so every few seconds, and hears how the job is.
+
+`attended.json` is what it says; the file's own time is when it last did. The guest agent reads both, and decides by
+them when a machine that was wanted for one run alone is wanted no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from far import endings, home, samples, states
+from far.wire import Wire
+
+ATTENDED = "attended.json"
+# What becomes of the machine where it is wanted for the run alone; `keep` and nothing leave it on.
+ENDS = ("deallocate", "delete")
+
+
+def attend(wire: Wire, request: dict[str, Any]) -> None:
+    """Somebody is there. What is known of the job, and how long ago its GPU worked.
+
+    A run of which nothing is here stays so: its client comes late, and the run was forgotten meanwhile.
+    """
+    run = request["run"]
+    if os.path.isdir(home.run_folder(run)):
+        note(run, request)
+    wire.send_json(
+        {
+            "now": time.time(),
+            "state": states.read(run),
+            "ending": endings.read(run),
+            "gpuBusy": samples.busy_ago(states.path(run, samples.SAMPLES)),
+        }
+    )
+
+
+def note(run: str, said: dict[str, Any]) -> None:
+    """Write down that somebody is there. What is not said of `afterRun` stays; whoever is there is not detached."""
+    before = read(run)
+    found: dict[str, Any] = {"afterRun": said.get("afterRun", (before or {}).get("afterRun"))}
+    if said.get("detached"):
+        found["detached"] = True
+    # A disk that is full, or a run that is being removed, is no reason to fail: it is said again in a moment.
+    with contextlib.suppress(OSError):
+        if found == before:
+            os.utime(states.path(run, ATTENDED))
+            return
+        new = states.path(run, ATTENDED + ".new")
+        with open(new, "w") as file:
+            file.write(json.dumps(found))
+        os.replace(new, states.path(run, ATTENDED))
+
+
+def read(run: str) -> dict[str, Any] | None:
+    """What was said last; None where nobody has said anything."""
+    try:
+        with open(states.path(run, ATTENDED), "rb") as file:
+            found = json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def ends_the_machine(run: str) -> bool:
+    """Whether the machine is to end with the run."""
+    return (read(run) or {}).get("afterRun") in ENDS
+
+
+VERBS: dict[str, Callable[..., None]] = {"run-attend": attend}

@@ -1,0 +1,68 @@
+"""Asks machines that run for what their guest agents say: all at once, each for a few seconds at most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuinfra.diagnostics import Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.machines import Reach
+    from gpuinfra.load.spec import Located
+    from gpuinfra.models.agent import AgentState
+    from gpuinfra.models.machine import Machine
+    from provision.cloud import Observed
+
+AT_ONCE = 16
+
+
+def with_agents(reached: Reach, machines: Sequence[Machine], specs: Sequence[Located]) -> list[Machine]:
+    """The machines, each that runs with its agent's word, or with the reason why there is none."""
+    # Imported here and not in the threads: the SDK's modules wait for each other when threads import them together.
+    _ = reached.cloud.clients.network
+    keys = {located.spec.name.casefold(): located.spec.admin.ssh_public_key for located in specs}
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="agent") as pool:
+        asked = [
+            pool.submit(_ask, reached, machine, keys.get(machine.name.casefold()))
+            if machine.power_state == "running"
+            else None
+            for machine in machines
+        ]
+        pairs = zip(machines, asked, strict=True)
+        return [replace(machine, agent=answer.result()) if answer else machine for machine, answer in pairs]
+
+
+def _observed(reached: Reach, machine: Machine) -> Observed:
+    """As much of it as is needed to reach it."""
+    from gpuinfra.models.resource import Kind
+    from provision.cloud import Observed
+    from provision.names import ref_of
+
+    refs = [ref_of(kind, machine.group, machine.name) for kind in (Kind.MACHINE, Kind.ADDRESS)]
+    parts = [part for ref in refs if (part := reached.cloud.look(ref))]
+    return Observed(machine.name, machine.group, tuple(parts))
+
+
+def _ask(reached: Reach, machine: Machine, public_key: str | None) -> AgentState | str:
+    from gpuinfra.cli.agent_state import NoAgentError, read_agent_state
+    from gpuinfra.cli.machines import with_known_key
+    from gpuinfra.workspace import find_workspace
+    from provision.errors import CloudError
+    from provision.find import target_of
+    from runner.machine.identity import identity_of
+
+    workspace = reached.settings.workspace
+    try:
+        identity = identity_of(public_key, workspace) if public_key else None
+        target = target_of(
+            _observed(reached, machine), ssh_port=reached.cloud.clients.access.ssh_port, identity=identity
+        )
+        return read_agent_state(with_known_key(find_workspace(workspace), target))
+    except (NoAgentError, CloudError) as error:
+        return str(error)
+    except Problem as problem:
+        found = problem.diagnostics[0]
+        return found.note or found.summary

@@ -1,0 +1,198 @@
+"""`gpuinfra cost`: what machines have cost, and what was saved."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuinfra.cli.options import Settings, begin
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.machines import Reach
+    from gpuinfra.models.cost import CostReport, CostRow
+    from gpuinfra.models.entry import Entry
+    from gpuinfra.views.progress import ProgressView
+    from provision.costing.activity import Event
+    from provision.costing.evidence import Evidence
+    from provision.costing.history import History
+    from provision.costing.report import Job
+
+SECONDS = 300.0
+CHOICES = ("machine", "run", "tag")
+# A machine that is on at the beginning of the span was most likely switched on within so long before it.
+LOOK_BACK = timedelta(days=31)
+_DAYS = re.compile(r"([1-9][0-9]{0,3})d")
+
+
+def cost(
+    context: typer.Context,
+    since: Annotated[
+        str, typer.Option("--since", metavar="WHEN", help="How far back: `7d`, `12h`, or a day such as 2026-11-01.")
+    ] = "30d",
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="WHAT", help="machine, run or tag: what has a line.", show_default=False),
+    ] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", metavar="NAME", help="With `--by tag`: the tag's name.", show_default=False)
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values on stdout.")] = False,
+) -> int:
+    """Show what machines have cost: time, disks and addresses, by what Azure and this workspace remember."""
+    from gpuinfra.cli.machines import explained, progress_view, reach
+    from gpuinfra.views import cost as view
+
+    settings = begin(context)
+    wanted = _wanted(by, tag)
+    if csv and settings.json:
+        raise _usage("two formats", "`--csv` and `--json` are both given", "give one of them")
+    _moment(since, datetime.now(UTC))  # what is wrong with it is wrong before Azure is asked
+    with progress_view(settings) as progress, explained("reading what machines cost"):
+        counting = Counting(reach(settings, _subscription(settings), SECONDS, progress), progress)
+        report = counting.report(since, wanted, tag)
+    if csv:
+        view.show_csv(report)
+    else:
+        view.show(report, tag, json=settings.json)
+    return Exit.DONE
+
+
+class Counting:
+    """Gathers what is known, and counts."""
+
+    def __init__(self, reached: Reach, progress: ProgressView) -> None:
+        self.reached, self.progress = reached, progress
+        self.log = "read"
+
+    def report(self, since: str, by: str, tag: str | None) -> CostReport:
+        """The lines that were asked for."""
+        from gpuinfra.models.cost import CostReport
+        from provision.costing.pricing import PriceBook
+        from provision.market.price_list import shipped_prices
+
+        evidence, start = self._evidence(since)
+        book = PriceBook(self.reached.market.prices(evidence.sizes()), shipped_prices())
+        histories = evidence.histories(book)
+        return CostReport(
+            since=start,
+            until=evidence.now,
+            by=by,
+            rows=tuple(self._rows(histories, by, tag, start, evidence.now)),
+            log=self.log,
+            log_since=evidence.log_since,
+            prices=book.used,
+            simulated=self.reached.cloud.simulated,
+        )
+
+    def _evidence(self, since: str) -> tuple[Evidence, datetime]:
+        from provision.azure.activity import KEPT
+        from provision.azure.holdings import list_holdings
+        from provision.costing.evidence import Evidence
+
+        cloud = self.reached.cloud
+        machines, disks, addresses = list_holdings(cloud.clients)
+        now = cloud.now()
+        start = _moment(since, now)
+        log_since = max(now - KEPT, start - LOOK_BACK)
+        events = self._events(log_since, now)
+        found = Evidence(
+            now=now,
+            events=events or (),
+            log_since=None if events is None else log_since,
+            entries=self._entries(),
+            machines=machines,
+            disks=disks,
+            addresses=addresses,
+        )
+        return found, start
+
+    def _events(self, since: datetime, until: datetime) -> list[Event] | None:
+        """What Azure's log has; None where it cannot be read, for then there is the ledger."""
+        from provision.azure.activity import read_log
+        from provision.costing.activity import read_events
+        from provision.errors import CloudError, Fault
+
+        try:
+            return read_events(read_log(self.reached.cloud.clients, since, until))
+        except CloudError as error:
+            if error.fault in {Fault.INTERRUPTED, Fault.LOGIN}:
+                raise
+            self.log = "not allowed" if error.fault is Fault.DENIED else f"not read: {error.code}"
+            return None
+
+    def _entries(self) -> list[Entry]:
+        """What this workspace remembers of this subscription. A ledger that is broken is said, and done without."""
+        from gpuinfra.ledger.ledger import Ledger
+        from gpuinfra.workspace import STATE, find_workspace
+
+        cloud = self.reached.cloud
+        try:
+            found = Ledger(find_workspace(self.reached.settings.workspace) / STATE).entries()
+        except Problem as problem:
+            self.progress.note(f"warning: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}")
+            return []
+        mine = cloud.subscription.casefold()
+        return [each for each in found if each.subscription.casefold() == mine and each.simulated == cloud.simulated]
+
+    def _rows(
+        self, histories: list[History], by: str, tag: str | None, since: datetime, until: datetime
+    ) -> list[CostRow]:
+        from provision.costing import report
+
+        if by == "run":
+            return report.by_run(histories, self._jobs(until), since, until)
+        return report.by_tag(histories, tag, since, until) if tag else report.by_machine(histories, since, until)
+
+    def _jobs(self, now: datetime) -> list[Job]:
+        from gpuinfra.models.run import RunState
+        from gpuinfra.workspace import STATE, find_workspace
+        from provision.costing.report import Job
+        from runner.results.history import History as Runs
+
+        runs = Runs(find_workspace(self.reached.settings.workspace) / STATE).list()
+        ends = ((run, run.ended or (now if run.state is RunState.RUNNING else None)) for run in runs)
+        return [Job(run.id, run.machine, run.started, end) for run, end in ends if run.machine and run.started and end]
+
+
+def _wanted(by: str | None, tag: str | None) -> str:
+    from gpuinfra.suggest import did_you_mean
+
+    wanted = by or ("tag" if tag else "machine")
+    if wanted not in CHOICES:
+        help_line = did_you_mean(wanted, CHOICES) or "`machine`, `run` or `tag`"
+        raise _usage("unknown value", f"`--by {wanted}`", help_line)
+    if (wanted == "tag") != bool(tag):
+        note = "`--by tag` is given without a tag's name" if not tag else f"`--tag {tag}` is given with `--by {wanted}`"
+        raise _usage("wrong usage", note, "for example `gpuinfra cost --by tag --tag project`")
+    return wanted
+
+
+def _moment(text: str, now: datetime) -> datetime:
+    """`30d`, `12h`, or a day."""
+    from gpuinfra.cli.durations import seconds_of
+
+    if found := _DAYS.fullmatch(text):
+        return now - timedelta(days=int(found[1]))
+    try:
+        day = datetime.fromisoformat(text)
+    except ValueError:
+        return now - timedelta(seconds=seconds_of("--since", text))
+    return min(now, day if day.tzinfo else day.replace(tzinfo=UTC))
+
+
+def _usage(summary: str, note: str, help_line: str) -> Problem:
+    return Problem(Diagnostic(Code.USAGE, summary, note=note, help=help_line), exit_code=Exit.USAGE)
+
+
+def _subscription(settings: Settings) -> str | None:
+    """The one that all specs of the workspace agree on, if they name any."""
+    from gpuinfra.load.files import load_paths
+    from gpuinfra.workspace import find_workspace
+
+    specs = load_paths([str(find_workspace(settings.workspace))]).specs
+    named = {located.spec.subscription for located in specs if located.spec.subscription}
+    return named.pop() if len(named) == 1 else None

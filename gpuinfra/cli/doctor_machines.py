@@ -1,0 +1,106 @@
+"""Asks Azure, and the machines themselves, for what `doctor` has to know of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpuinfra.diagnostics import Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.machines import Reach
+    from gpuinfra.load.spec import Located
+    from gpuinfra.models.checks import MachineChecks
+    from gpuinfra.models.spec import Spec
+    from provision.cloud import Observed
+    from provision.health.machine import Facts
+
+AT_ONCE = 4
+
+
+def machines(reached: Reach, names: Sequence[str], specs: Sequence[Located]) -> tuple[MachineChecks, ...]:
+    """What is found of the machines with these names, or of all."""
+    from gpuinfra.cli.machines import explained
+    from provision import tags
+    from provision.azure.fleet import list_machines
+
+    with explained("listing machines"):
+        rows = list_machines(reached.cloud.clients)
+    by_name = {located.spec.name.casefold(): located.spec for located in specs}
+    wanted = {name.casefold(): name for name in names}
+    # By name, and then by group: a name that is there twice is shown twice.
+    listed = sorted((tags.get(row.get("tags"), tags.NAME), _group(row)) for row in rows)
+    chosen = [(name, group) for name, group in listed if not wanted or name.casefold() in wanted]
+    missing = [name for key, name in wanted.items() if key not in {found.casefold() for found, _ in chosen}]
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="doctor") as pool:
+        asked = [pool.submit(_look, reached, name, group, by_name.get(name.casefold())) for name, group in chosen]
+        return (*(each.result() for each in asked), *(_absent(name) for name in missing))
+
+
+def _group(row: dict[str, Any]) -> str:
+    # /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/M
+    words = str(row.get("id") or "").split("/")
+    return words[4] if len(words) > 4 else ""
+
+
+def _absent(name: str) -> MachineChecks:
+    from gpuinfra.models.checks import MachineChecks, problem
+
+    seen = "Azure has no machine of gpuinfra's with this name in the subscription"
+    return MachineChecks(name, "", (problem("state", seen, "`gpuinfra status` lists those that there are"),))
+
+
+def _look(reached: Reach, name: str, group: str, spec: Spec | None) -> MachineChecks:
+    from gpuinfra.models.checks import MachineChecks, warning
+    from provision.errors import CloudError
+    from provision.health.machine import examine
+
+    try:
+        facts = _facts(reached, name, group, spec)
+    except CloudError as error:
+        return MachineChecks(name, group, (warning("state", f"not known: {error.code}: {error.message}"),))
+    return MachineChecks(name, group, examine(facts)) if facts else _absent(name)
+
+
+def _facts(reached: Reach, name: str, group: str, spec: Spec | None) -> Facts | None:
+    from gpuinfra.models.resource import Kind
+    from provision.azure.rights import Rights
+    from provision.health.machine import Facts
+
+    cloud = reached.cloud
+    observed = cloud.observe(name, group)
+    machine = observed.part(Kind.MACHINE)
+    if machine is None:
+        return None  # it went meanwhile
+    facts = Facts(
+        subscription=cloud.subscription,
+        machine=machine,
+        schedule=observed.part(Kind.SCHEDULE),
+        right=Rights(cloud.clients).look(machine),
+        permissions=reached.market.actions_allowed(group),
+        now=cloud.now(),
+    )
+    if machine.power != "running":
+        return facts
+    return replace(_with_agent(reached, facts, observed, spec), now=cloud.now())
+
+
+def _with_agent(reached: Reach, facts: Facts, observed: Observed, spec: Spec | None) -> Facts:
+    from gpuinfra.cli.agent_state import NoAgentError, read_agent_state
+    from gpuinfra.cli.machines import with_known_key
+    from gpuinfra.workspace import find_workspace
+    from provision.find import target_of
+    from runner.machine.identity import identity_of
+
+    settings = reached.settings
+    identity = identity_of(spec.admin.ssh_public_key, settings.workspace) if spec else None
+    try:
+        target = target_of(observed, ssh_port=reached.cloud.clients.access.ssh_port, identity=identity)
+        state = read_agent_state(with_known_key(find_workspace(settings.workspace), target))
+    except NoAgentError as error:
+        return replace(facts, no_agent=str(error), is_reached=error.is_reached)
+    except Problem as error:
+        return replace(facts, no_agent=str(error.diagnostics[0].note))
+    return replace(facts, agent=state, is_reached=True)

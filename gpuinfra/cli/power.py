@@ -1,0 +1,52 @@
+"""Whether a machine that does not answer is off: Azure knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuinfra.cli.options import Settings
+from gpuinfra.diagnostics import Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.models.spec import Spec
+    from gpuinfra.models.target import Target
+
+# For one look: whoever waits for the machine tries to reach it all the while.
+LOOK_SECONDS = 15.0
+OFF = frozenset({"deallocating", "deallocated", "stopping", "stopped"})
+
+
+def cloud_of(settings: Settings, target: Target) -> Settings:
+    """The settings by which a target's machine is found: one of the embedded Azure is nowhere else."""
+    return replace(settings, cloud="sandbox") if target.simulated else settings
+
+
+def power_of(settings: Settings, spec: Spec | None, *, is_there: bool = False) -> Callable[[], str | None] | None:
+    """Asks for the power state of a machine of ours: what it is, where it is off; None where it is on, or nobody knows.
+
+    One that Azure does not know is gone where it `is_there`, for sure, as seen by the same login; otherwise it may be
+    another subscription that is asked. Nothing is loaded before it is asked: most jobs end without.
+    """
+    if spec is None:
+        return None
+    machine = spec
+
+    def ask() -> str | None:
+        from gpuinfra.cli.access import open_cloud
+        from gpuinfra.models.resource import Kind
+        from provision.errors import CloudError
+        from provision.names import ref_of
+        from provision.waiting.deadline import Deadline
+
+        try:
+            cloud = open_cloud(settings, machine.subscription, deadline=Deadline.after(LOOK_SECONDS))
+            found = cloud.look(ref_of(Kind.MACHINE, machine.group_name, machine.name))
+        except (CloudError, Problem):
+            return None  # that Azure does not answer says nothing of the machine
+        if found is None:
+            return f"{machine.name} is gone" if is_there else None
+        return f"{machine.name} is {found.power}" if found.power in OFF else None
+
+    return ask

@@ -1,0 +1,203 @@
+"""`gpuinfra reap`: ends what should have ended, wherever it was forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuinfra.cli.options import Settings, begin
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.machines import Reach
+    from gpuinfra.load.spec import Located
+    from gpuinfra.models.reap import Reaped
+    from gpuinfra.models.resource import Ref
+    from gpuinfra.views.progress import ProgressView
+    from provision.journal import Journal
+    from provision.lifecycle.reap import Rules
+    from provision.reaping.reaper import Reaper
+
+SECONDS = 1800.0
+"""For all of it. Whoever runs it every quarter of an hour has the next one begin where this one ended."""
+
+
+def reap(
+    context: typer.Context,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
+    specs: Annotated[
+        str | None,
+        typer.Option("--specs", metavar="DIR", help="A folder of specs in git: what they say, and which are gone."),
+    ] = None,
+    start: Annotated[
+        bool, typer.Option("--start", help="Start machines whose hours have begun; needs --specs.")
+    ] = False,
+    delete: Annotated[
+        bool,
+        typer.Option("--delete", help="Remove machines whose specs are gone, and disks without a machine, for good."),
+    ] = False,
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="DURATION", help="How long after its spec a machine stays.")
+    ] = "24h",
+) -> int:
+    """Stop every machine of gpuinfra's that should be off, remove what has lost its machine, and prove it."""
+    from gpuinfra.cli.durations import seconds_of
+    from gpuinfra.cli.machines import explained, progress_view, reach
+    from gpuinfra.views import reap as view
+
+    settings = begin(context)
+    folder = _folder(specs, starts=start)
+    length = timedelta(seconds=seconds_of("--grace", grace))
+    located = _specs(folder) if folder else []
+    with progress_view(settings) as progress, explained("listing machines"):
+        reached = reach(settings, _subscription(located), SECONDS, progress, writes=not dry_run)
+        rules, note = _rules(settings, folder, located, reached)
+        rules = replace(rules, grace=length, starts=start, deletes=delete)
+        reaper = _reaper(reached, rules, progress, dry_run=dry_run)
+        try:
+            reaped = reaper.reap()
+        except KeyboardInterrupt:
+            with progress.paused():
+                view.show_interrupted(reaper.under_way, reaper.not_begun)
+            raise
+        _remember(settings, reached, reaped, progress)
+    reaped.notes += [note] if note else []
+    view.show(reaped, json=settings.json)
+    return Exit.LEFT_BEHIND if reaped.failed else Exit.DONE
+
+
+def _folder(specs: str | None, *, starts: bool) -> Path | None:
+    if specs is None:
+        if starts:
+            raise Problem(
+                Diagnostic(
+                    Code.USAGE,
+                    "`--start` needs specs",
+                    note="which machines have hours, and which of them are holidays, is in the specs",
+                    help="`gpuinfra reap --start --specs DIR`",
+                ),
+                exit_code=Exit.USAGE,
+            )
+        return None
+    # One that is misspelt must not look like one from which every spec is gone.
+    if not Path(specs).is_dir():
+        note = f"`{specs}` is not a directory"
+        raise Problem(
+            Diagnostic(
+                Code.FILE_NOT_FOUND, "no such directory", note=note, help="name the folder that the specs are in"
+            ),
+            exit_code=Exit.USAGE,
+        )
+    return Path(specs)
+
+
+def _specs(folder: Path) -> list[Located]:
+    """Those that can be read. One that has problems must not keep a machine on."""
+    from gpuinfra.load.files import load_paths
+    from gpuinfra.views import reap as view
+
+    loaded = load_paths([str(folder)])
+    problems = [each for each in loaded.diagnostics if each.code is not Code.NO_SPEC_FOUND]
+    if problems:
+        view.show_bad_specs(len(problems), str(folder))
+    return loaded.specs
+
+
+def _subscription(specs: list[Located]) -> str | None:
+    """The one that all specs agree on, if they name any."""
+    named = {located.spec.subscription for located in specs if located.spec.subscription}
+    return named.pop() if len(named) == 1 else None
+
+
+def _rules(settings: Settings, folder: Path | None, located: list[Located], reached: Reach) -> tuple[Rules, str]:
+    from provision.lifecycle.reap import Rules
+    from provision.reaping.spec_history import SpecHistory, spec_history
+
+    history = spec_history(folder, reached.cloud.now()) if folder else SpecHistory()
+    specs = {each.spec.name.casefold(): each.spec for each in located}
+    return Rules(specs, history.deleted, _unfetched(settings)), history.note
+
+
+def _unfetched(settings: Settings) -> frozenset[str]:
+    """Machines with outputs on their disks that this workspace waits for: those disks stay, but with `--yes`."""
+    from runner.results.history import History
+
+    folder = _state(settings)
+    if settings.yes or folder is None:
+        return frozenset()
+    history = History(folder)
+    machines = {run.machine for run in history.list() if run.machine}
+    return frozenset(name.casefold() for name in machines if history.unfetched(name))
+
+
+def _reaper(reached: Reach, rules: Rules, progress: ProgressView, *, dry_run: bool) -> Reaper:
+    from provision.azure.fleet import AzureFleet
+    from provision.journal import Journal
+    from provision.reaping.reaper import Reaper
+
+    folder = _state(reached.settings)
+
+    def journal(name: str) -> Journal:
+        return Journal(None if dry_run else folder, name, reached.settings.correlation_id, reached.cloud.now)
+
+    return Reaper(
+        cloud=reached.cloud,
+        fleet=AzureFleet(reached.cloud.clients),
+        market=reached.market,
+        rules=rules,
+        progress=progress,
+        journal=journal,
+        deadline=reached.cloud.clients.patience.deadline,
+        dry_run=dry_run,
+    )
+
+
+def _state(settings: Settings) -> Path | None:
+    """Where this is remembered: in a workspace that is one already. Cron and CI have none, and need none."""
+    from gpuinfra.workspace import STATE
+
+    folder = settings.workspace / STATE
+    return folder if folder.is_dir() else None
+
+
+def _remember(settings: Settings, reached: Reach, reaped: Reaped, progress: ProgressView) -> None:
+    """In the workspace's ledger, for `gpuinfra cost`; and in its history, which waits for no job on what is gone."""
+    from gpuinfra.cli.down import _forget_jobs
+    from gpuinfra.cli.noting import note_end
+
+    if reaped.dry_run or _state(settings) is None:
+        return
+    for found in (reaped.stopped, reaped.deleted):
+        found[:] = [
+            replace(ended, receipt=note_end(settings, ended.receipt, reached.cloud.subscription, progress))
+            if ended.receipt
+            else ended
+            for ended in found
+        ]
+    for ended in reaped.deleted:
+        _forget_jobs(settings, ended.verdict.name)
+    for verdict in reaped.started:
+        _remember_start(settings, reached, verdict.ref, progress)
+
+
+def _remember_start(settings: Settings, reached: Reach, ref: Ref, progress: ProgressView) -> None:
+    from gpuinfra.cli.noting import note
+    from gpuinfra.models.plan import Price
+    from provision.costing.beginning import beginning, is_spot
+    from provision.errors import CloudError
+
+    cloud = reached.cloud
+    try:
+        machine = cloud.look(ref)
+        size = str((machine.properties.get("hardwareProfile") or {}).get("vmSize") or "") if machine else ""
+        price = reached.market.price(size, machine.region, spot=is_spot(machine)) if machine else None
+    except CloudError:
+        return  # Azure's own log has it too
+    if machine:
+        entry = beginning(machine, Price(price), at=None, subscription=cloud.subscription, simulated=cloud.simulated)
+        if entry:
+            note(settings, entry, progress)

@@ -1,0 +1,170 @@
+"""What `gpuinfra schedule` was asked for: its command line, read and checked before anything is written."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuinfra import __version__
+from gpuinfra.cli.durations import seconds_of
+from gpuinfra.cli.options import Settings
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.suggest import did_you_mean, listed
+
+if TYPE_CHECKING:
+    from gpuinfra.scheduling.interval import Interval
+    from gpuinfra.scheduling.order import Order
+    from gpuinfra.scheduling.rendering import Scheduler
+
+# What YAML, a shell and the expressions of both services take as it is.
+PATH_WORD, BRANCH_WORD = r"[A-Za-z0-9._][A-Za-z0-9._/-]*", r"[A-Za-z0-9._/-]+"
+CONNECTION_WORD, PACKAGE_WORD = r"[A-Za-z0-9._ ()-]+", r"[A-Za-z0-9._+@:/=<>~!,\[\]#&?-]+"
+
+
+@dataclass(frozen=True)
+class Words:
+    """The options as they were given."""
+
+    every: str = "15m"
+    specs: Path | None = None
+    start: bool = False
+    delete: bool = False
+    grace: str | None = None
+    environment_file: Path | None = None
+    package: str | None = None
+    branch: str | None = None
+    connection: str | None = None
+
+
+def read_scheduler(word: str) -> Scheduler:
+    """Whom `--with` names."""
+    from gpuinfra.scheduling.rendering import Scheduler
+
+    if word in set(Scheduler):
+        return Scheduler(word)
+    note = f"`--with {word}`: it can be {listed(Scheduler)}"
+    raise _usage(note, did_you_mean(word, Scheduler))
+
+
+def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> Order:
+    """All of it, or a Problem."""
+    from gpuinfra.scheduling.order import Order, environment_file, own_program, search_path
+    from gpuinfra.workspace import find_workspace
+
+    _check_fit(words, scheduler, settings)
+    every = _interval(words.every, scheduler)
+    if words.grace is not None:
+        seconds_of("--grace", words.grace)
+    if scheduler.in_repository:
+        return Order(
+            every=every,
+            specs=_specs_in_repository(words.specs, settings),
+            start=words.start,
+            delete=words.delete,
+            grace=words.grace,
+            package=words.package or f"gpuinfra=={__version__}",
+            branch=words.branch or "main",
+            connection=words.connection or "gpuinfra",
+        )
+    program = own_program()
+    order = Order(
+        every=every,
+        specs=None if words.specs is None else str(_existing(words.specs).absolute()),
+        start=words.start,
+        delete=words.delete,
+        grace=words.grace,
+        sandbox=settings.cloud == "sandbox",
+        workspace=str(find_workspace(settings.workspace).absolute()),
+        program=program,
+        search_path=search_path(program),
+        environment_file=str((words.environment_file or environment_file(os.environ, Path.home())).absolute()),
+    )
+    _check_plain(order)
+    return order
+
+
+def repository(settings: Settings) -> Path:
+    """The folder that has the workspace's `.git`, where both services look; the workspace where there is none."""
+    from gpuinfra.workspace import find_workspace
+
+    workspace = find_workspace(settings.workspace).absolute()
+    return next((each for each in (workspace, *workspace.parents) if (each / ".git").exists()), workspace)
+
+
+def _check_fit(words: Words, scheduler: Scheduler, settings: Settings) -> None:
+    """Options that mean nothing to this scheduler are no slip that should go unseen."""
+    from gpuinfra.scheduling.rendering import Scheduler
+
+    here, elsewhere = (Scheduler.CRON, Scheduler.SYSTEMD), (Scheduler.GITHUB_ACTIONS, Scheduler.AZURE_PIPELINES)
+    given = {
+        "--environment-file": (words.environment_file, here),
+        "--sandbox": (settings.cloud == "sandbox" or None, here),
+        "--package": (words.package, elsewhere),
+        "--branch": (words.branch, elsewhere[1:]),
+        "--connection": (words.connection, elsewhere[1:]),
+    }
+    for option, (value, fitting) in given.items():
+        if value is not None and scheduler not in fitting:
+            raise _usage(f"`{option}` means nothing to {scheduler}; it is for {listed(fitting, 'and')}")
+    if words.start and words.specs is None and not scheduler.in_repository:
+        raise _usage("`--start` needs `--specs`: which machines should be on, and when, is said there")
+    patterns = {"--package": PACKAGE_WORD, "--branch": BRANCH_WORD, "--connection": CONNECTION_WORD}
+    for option, pattern in patterns.items():
+        value = given[option][0]
+        if value is not None and not re.fullmatch(pattern, str(value)):
+            raise _usage(f"`{option} {value}` has a sign in it that cannot stand there, or nothing")
+
+
+def _interval(text: str, scheduler: Scheduler) -> Interval:
+    from gpuinfra.scheduling.interval import Interval, nearest
+    from gpuinfra.scheduling.rendering import LEAST_MINUTES
+
+    minutes, least = seconds_of("--every", text) / 60, LEAST_MINUTES.get(scheduler, 1)
+    if minutes < least:
+        raise _usage(f"`--every {text}`: {scheduler} runs nothing more often than every {least}m")
+    if nearest(minutes).minutes == minutes:
+        return Interval(int(minutes))
+    note = f"`--every {text}` does not come round evenly: it has to divide an hour, or be hours that divide a day"
+    raise _usage(note, f"the nearest is `{nearest(minutes)}`")
+
+
+def _specs_in_repository(specs: Path | None, settings: Settings) -> str:
+    root = repository(settings).resolve()
+    found = _existing(specs).resolve() if specs is not None else root
+    if not found.is_relative_to(root):
+        raise _usage(f"`--specs {specs}` is not in the repository `{root}`, which is all that a checkout has")
+    path = found.relative_to(root).as_posix()
+    if not re.fullmatch(PATH_WORD, path):
+        raise _usage(f"`--specs {specs}`: its path in the repository can have letters, digits and `._/-`")
+    return path
+
+
+def _existing(specs: Path) -> Path:
+    if specs.is_dir():
+        return specs
+    diagnostic = Diagnostic(
+        Code.FILE_NOT_FOUND,
+        "no such directory",
+        note=f"`--specs {specs}` is not a directory",
+        help="give the folder that the specs are in",
+    )
+    raise Problem(diagnostic, exit_code=Exit.USAGE)
+
+
+def _check_plain(order: Order) -> None:
+    for value in (*order.reap, order.environment_file, order.search_path):
+        if not value.isprintable():
+            raise _usage(f"{shlex.quote(value)!a} has a sign in it that no crontab and no unit can hold")
+
+
+def _usage(note: str, help_line: str | None = None) -> Problem:
+    return Problem(
+        Diagnostic(
+            Code.USAGE, "wrong usage", note=note, help=help_line or "`gpuinfra schedule render --help` shows how"
+        ),
+        exit_code=Exit.USAGE,
+    )

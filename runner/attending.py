@@ -1,0 +1,121 @@
+"""Being there for a run: the target is told so every few seconds, and says each time how the job is.
+
+A machine that was wanted for one run alone goes off by itself when nobody is there any more: `far.attendance`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from runner.jobs.port import Ended, Frame, How, JobError
+from runner.jobs.process import UNKNOWN_EXIT_CODE, ended_of
+from runner.machine.connection import ConnectError
+from runner.machine.far import FarError
+from runner.machine.link import Link
+
+# Below the program's own logger, so that `--verbose` shows it.
+logger = logging.getLogger(f"gpuinfra.{__name__}")
+
+# The target takes a client for gone after 45 s; it is to hear of one at least every 10.
+PERIOD_SECONDS = 5.0
+ANSWER_SECONDS = 20.0
+LET_GO_SECONDS = 5.0
+
+
+def begun(after_run: str | None, *, detached: bool = False) -> dict[str, Any]:
+    """What the target is told by whoever begins a run: what becomes of the machine, and whether anybody stays."""
+    return {"afterRun": after_run, **({"detached": True} if detached else {})}
+
+
+class Attending:
+    """Somebody who is there, for as long as the `with` takes. It holds nobody up: neither the job, nor Python at its
+    end, nor a connection that is lost, which others make anew."""
+
+    def __init__(self, link: Link, run: str, said: dict[str, Any] | None = None) -> None:
+        """`said` is what `begun` gives. Whoever only follows says nothing, and all stays as it was said before."""
+        self._link, self._run, self._said = link, run, said or {}
+        self._over = threading.Event()
+        self._speaking = threading.Lock()
+        self._ahead = 0.0
+        """How far the target's clock is ahead of ours, in seconds."""
+        self._worked_at = 0.0
+        """When the job last printed something, or its GPU did, by the target's clock."""
+        self._heard: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._attend, name="attending", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+
+    def began(self, at: datetime) -> None:
+        """The job began, by our clock: whatever it does first, it is at work."""
+        self._worked_at = max(self._worked_at, at.timestamp() + self._ahead)
+
+    def printed(self, frame: Frame) -> None:
+        """The job printed something."""
+        self._worked_at = max(self._worked_at, frame.time / 1e9)
+
+    @property
+    def seconds_without_work(self) -> float:
+        """Since the job last printed something, or its GPU was busy, as far as was heard."""
+        return max(0.0, time.time() + self._ahead - self._worked_at)
+
+    @property
+    def ended(self) -> Ended | None:
+        """How the job ended, or is being ended by the machine, as was last heard; None while it goes on."""
+        state, ending = self._heard.get("state"), self._heard.get("ending")
+        with contextlib.suppress(JobError):
+            if isinstance(state, dict) and (found := ended_of(state)):
+                return found
+        return ended_by_machine(ending)
+
+    def let_go(self) -> None:
+        """Nobody will be there from now on, and that is meant so. What goes wrong is no failure: it is noticed."""
+        self._over.set()
+        if not self._speaking.acquire(timeout=LET_GO_SECONDS):
+            return
+        try:
+            self._said = {**self._said, "detached": True}
+            self._say(LET_GO_SECONDS)
+        finally:
+            self._speaking.release()
+
+    def _attend(self) -> None:
+        while not self._over.wait(PERIOD_SECONDS):
+            with self._speaking:
+                if not self._over.is_set():
+                    self._say(ANSWER_SECONDS)
+
+    def _say(self, seconds: float) -> None:
+        try:
+            # Where there is no connection, those who need one make it.
+            if far := self._link.open_far:
+                self._hear(far.ask("run-attend", seconds=seconds, run=self._run, **self._said))
+        except (ConnectError, FarError) as error:
+            logger.debug("the target was not told that somebody is there: %s", error)
+
+    def _hear(self, answer: dict[str, Any]) -> None:
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            self._ahead = float(answer["now"]) - time.time()
+            if answer["gpuBusy"] is not None:
+                self._worked_at = max(self._worked_at, float(answer["now"]) - float(answer["gpuBusy"]))
+        if answer.get("state"):  # of a run that was forgotten, what was known before stays
+            self._heard = answer
+
+
+def ended_by_machine(ending: Any) -> Ended | None:
+    """What the machine says of a job that it ends: how, and not yet with which exit code."""
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        how = How(ending["how"])
+        return Ended(UNKNOWN_EXIT_CODE, how, None, str(ending.get("detail", ""))) if how.is_by_machine else None
+    return None
