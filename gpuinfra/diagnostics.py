@@ -37,6 +37,8 @@ class Code(StrEnum):
     FILE_UNREADABLE = "file-unreadable"
     FILE_UNWRITABLE = "file-unwritable"
     NO_SPEC_FOUND = "no-spec-found"
+    NO_SCHEDULER = "no-scheduler"
+    SCHEDULER_FAILED = "scheduler-failed"
 
     # The text of a YAML file, before anybody asks what it means.
     FILE_TOO_LARGE = "file-too-large"
@@ -85,6 +87,7 @@ class Code(StrEnum):
     BAD_DURATION = "bad-duration"
     BAD_MONEY = "bad-money"
     BAD_HOURS = "bad-hours"
+    BAD_DATE = "bad-date"
     UNKNOWN_TIME_ZONE = "unknown-time-zone"
     BAD_TAG = "bad-tag"
 

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuinfra.models.resource import Kind, Ref, Resource
 from provision import tags
 from provision.waiting.deadline import Deadline
 from provision.waiting.interrupt import Interrupt
+
+if TYPE_CHECKING:
+    from provision.lifecycle.rights import Right
 
 
 class Act(StrEnum):
@@ -154,6 +157,9 @@ class Cloud(Protocol):
 
     def delete(self, ref: Ref) -> Operation:
         """Delete it, and return at once. Absent is done."""
+
+    def allow_self_stop(self, machine: Part) -> Right:
+        """See to it that a machine may deallocate itself. Raises nothing: what Azure refuses is in the answer."""
 
     def disown(self, group: str) -> None:
         """Take our tags off a group, which from then on is somebody else's."""

@@ -26,6 +26,7 @@ from provision.waiting.progress import Progress
 UNREACHABLE_SECONDS = 300.0
 OFF_SECONDS = 1200.0
 SEEN_SECONDS = 60.0
+ALREADY = "it was off already"
 
 
 @dataclass
@@ -39,6 +40,8 @@ class Ending:
     progress: Progress
     journal: Journal
     deadline: Deadline
+    cause: str = ""
+    """Who or what ends it, for the receipt."""
 
     # Off
 
@@ -160,17 +163,24 @@ class Ending:
             at=now,
             region=machine.region if machine else None,
             size=size,
+            spot=machine is not None and _is_spot(machine),
+            group=machine.ref.group if machine else None,
             billed_from=tags.moment(machine.tags, tags.ON_SINCE) if machine and was_on else None,
             billed_to=_end(now) if was_on else None,
             price_per_hour=self._price(machine) if machine else None,
             simulated=self.cloud.simulated,
+            cause=self.cause if was_on else ALREADY if machine else "",
         )
 
     def _price(self, machine: Part) -> float | None:
         if self.market is None:
             return None
         size = machine.properties["hardwareProfile"]["vmSize"]
-        return self.market.price(size, machine.region, spot=str(machine.properties.get("priority")) == "Spot")
+        return self.market.price(size, machine.region, spot=_is_spot(machine))
+
+
+def _is_spot(machine: Part) -> bool:
+    return str(machine.properties.get("priority") or "").casefold() == "spot"
 
 
 def _verified(machine: Part | None) -> Off | None:

@@ -74,7 +74,7 @@ class Server:
             ssl_keyfile=str(key),
             date_header=False,  # the gate says the sandbox's own time
         )
-        self._metadata = _Quiet(_web_server(metadata_app(self.cloud)).config)
+        self._metadata = _Quiet(_web_server(metadata_app(self.cloud), date_header=False).config)
 
     async def run(self) -> None:
         """Serve until `stop` is called."""

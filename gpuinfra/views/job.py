@@ -162,6 +162,8 @@ def _heading(run: Run) -> str:
             return f"was ended: it took too long{reason}"
         case RunState.CANCELLED:
             return f"was cancelled{reason}"
+        case RunState.EVICTED:
+            return f"was evicted{reason}"
         case RunState.LOST:
             return f"is lost{reason}"
         case state:

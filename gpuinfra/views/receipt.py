@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.models.receipt import Off
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import document
-from gpuinfra.views.cells import cost, length, moment, per_hour, place_option
+from gpuinfra.views.cells import cost, length, moment, per_hour
 from gpuinfra.views.terminal import harmless, results
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def _heading(receipt: Receipt) -> Text:
 
 def _facts(receipt: Receipt) -> Iterator[tuple[str, str]]:
     if receipt.size and receipt.region:
-        yield "machine", f"{receipt.size} in {receipt.region}"
+        yield "machine", f"{receipt.size}{' spot' if receipt.spot else ''} in {receipt.region}"
+    if receipt.cause:
+        yield "ended by", receipt.cause
     if receipt.billed_seconds is not None:
         until = f"{moment(receipt.billed_from)} to {moment(receipt.billed_to)}"
         yield "on", f"{until}, {length(receipt.billed_seconds)}"
@@ -69,10 +71,20 @@ def _facts(receipt: Receipt) -> Iterator[tuple[str, str]]:
         simulated = "simulated, " if receipt.simulated else ""
         least = "" if receipt.verified else "at least "
         yield "cost", f"{least}{cost(receipt.cost)} ({simulated}list price, {per_hour(receipt.price_per_hour)} an hour)"
+    yield from _saved(receipt)
     for label, names in (("deleted", receipt.deleted), ("kept", receipt.kept), ("left", receipt.left)):
         yield from ((label if not number else "", name) for number, name in enumerate(names))
     yield from _residue(receipt)
     yield from _proof(receipt)
+
+
+def _saved(receipt: Receipt) -> Iterator[tuple[str, str]]:
+    if receipt.saves_per_day is None:
+        return
+    yield "saved", f"{cost(receipt.saves_per_day)} a day, against leaving it on"
+    if receipt.left_on_cost is not None:
+        until = moment(receipt.left_on_until)
+        yield "", f"left on overnight, until {until}, it would have cost {cost(receipt.left_on_cost)} more"
 
 
 def _residue(receipt: Receipt) -> Iterator[tuple[str, str]]:
@@ -81,8 +93,8 @@ def _residue(receipt: Receipt) -> Iterator[tuple[str, str]]:
     known = [each.per_month for each in receipt.residue if each.per_month is not None]
     if len(receipt.residue) > 1 and len(known) == len(receipt.residue):
         yield "", f"about {cost(sum(known))} a month in all"
-    if receipt.residue and receipt.is_proof:
-        yield "to end it", f"{_command(receipt, 'down')} --delete{place_option(simulated=receipt.simulated)}"
+    if receipt.remove_command:
+        yield "to end it", receipt.remove_command
 
 
 def _monthly(residue: Residue) -> str:
@@ -94,12 +106,4 @@ def _proof(receipt: Receipt) -> Iterator[tuple[str, str]]:
         yield "verified", f"{HOW[receipt.verified]}, at {moment(receipt.at)}"
     else:
         yield "verified", f"no: nobody has seen it off by {moment(receipt.at)}"
-    if not receipt.is_proof:
-        # Who wanted it off and not gone must not be led to lose the disk.
-        delete = " --delete" if receipt.deletes else ""
-        yield "run", f"{_command(receipt, 'down')}{delete}{place_option(simulated=receipt.simulated)}"
-        yield "", f"{_command(receipt, 'status')}{place_option(simulated=receipt.simulated)}"
-
-
-def _command(receipt: Receipt, verb: str) -> str:
-    return f"gpuinfra {verb} {receipt.name}"
+    yield from (("run" if not number else "", words) for number, words in enumerate(receipt.next_commands))

@@ -29,6 +29,7 @@ STYLES = {
     RunState.FAILED: "red",
     RunState.CANCELLED: "dim",
     RunState.TIMED_OUT: "red",
+    RunState.EVICTED: "red",
     RunState.LOST: "bold red",
 }
 LABEL_WIDTH = 15

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gpuinfra.models.machine import Machine, ScheduledChange
 
 NONE = "no machine of gpuinfra's in this subscription"
+# An agent that lives writes every few seconds.
+STALE_SECONDS = 60
 STYLES = {"running": "green", "deallocated": "dim", "stopped": "bold red"}
 
 
@@ -54,7 +56,33 @@ def render(machines: Sequence[Machine], now: datetime, *, simulated: bool = Fals
         if machine.drift:
             text.stylize("bold red", drift)
         texts.append(text)
+    texts += [Text(line) for machine in machines if machine.agent for line in agent_lines(machine, now)]
     return Text("\n").join(texts)
+
+
+def agent_lines(machine: Machine, now: datetime) -> list[str]:
+    """What its guest agent says."""
+    agent, name = machine.agent, f"agent of {machine.name}"
+    if agent is None:
+        return []
+    if isinstance(agent, str):
+        return [harmless(f"{name}: not known: {agent}")]
+    facts = [f"{agent.action}", f"off {_near(agent.until, now)} ({agent.cause})"]
+    if agent.idle_since:
+        end = f", off {_near(agent.idle_until, now)} if it stays so" if agent.idle_until else ""
+        facts.append(f"idle since {_near(agent.idle_since, now)}{end}")
+    facts.append(f"jobs: {', '.join(agent.jobs) or 'none'}")
+    facts.append(f"{agent.sessions} login{'' if agent.sessions == 1 else 's'}")
+    if agent.gpu_utilization is not None:
+        facts.append(f"GPU {agent.gpu_utilization} %")
+    if agent.eviction_notice:
+        facts.append("Azure is about to evict it")
+    if agent.age_seconds(now) > STALE_SECONDS:
+        facts.append(f"last heard of {length(agent.age_seconds(now))} ago")
+    lines = [f"{name}: {'; '.join(facts)}"]
+    if agent.last_error:
+        lines.append(f"  last error: {agent.last_error}")
+    return [harmless(line) for line in lines]
 
 
 def _row(machine: Machine, now: datetime) -> tuple[str, ...]:
@@ -82,9 +110,13 @@ def _lease(machine: Machine, now: datetime) -> str:
 
 def _change(change: ScheduledChange, now: datetime) -> str:
     word = "off" if change.power == "deallocated" else "on"
-    at = change.at.astimezone(UTC)
-    shown = f"{at:%H:%M}Z" if at.date() == now.astimezone(UTC).date() else _minute(at)
-    return f"{word} {shown} ({change.cause})"
+    return f"{word} {_near(change.at, now)} ({change.cause})"
+
+
+def _near(at: datetime, now: datetime) -> str:
+    """The time alone where it is of the same day."""
+    at = at.astimezone(UTC)
+    return f"{at:%H:%M}Z" if at.date() == now.astimezone(UTC).date() else _minute(at)
 
 
 def _minute(moment: datetime) -> str:

@@ -47,6 +47,8 @@ def _show(brought: Brought) -> None:
         console.print(f"  GPU         {harmless(brought.gpu.summary)}{mark}")
     if brought.lease_until:
         console.print(f"  lease       until {moment(brought.lease_until)}")
+    if brought.agent not in {None, "armed"}:
+        console.print(f"  agent       cannot switch it off: see `gpuinfra doctor {target.machine}`")
     for file in brought.files:
         console.print(f"  wrote       {harmless(file)}")
     where = place_option(simulated=brought.simulated)

@@ -14,8 +14,10 @@ from provision.azure.clients import Clients
 from provision.azure.errors import translated
 from provision.azure.ids import ref_from_id
 from provision.azure.operations import Going
+from provision.azure.rights import Rights
 from provision.cloud import Act, Observed, Operation, Part, same
 from provision.errors import CloudError, Fault
+from provision.lifecycle import rights
 from provision.names import ref_of
 from provision.waiting.deadline import Deadline
 
@@ -139,6 +141,14 @@ class AzureCloud:
             if error.fault is Fault.ABSENT:
                 return Going(ref)
             raise
+
+    def allow_self_stop(self, machine: Part) -> rights.Right:
+        """See to it that a machine may deallocate itself. Raises nothing."""
+        try:
+            found = machine if rights.principal_of(machine) else self.look(machine.ref)
+        except CloudError as error:
+            return rights.refused(error, rights.ASSIGNS_ROLES)
+        return Rights(self.clients).grant(found or machine)
 
     def disown(self, group: str) -> None:
         """Take our tags off a group. One that is gone has none."""

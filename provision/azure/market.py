@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-
-from azure.core.exceptions import HttpResponseError
-from azure.core.rest import HttpRequest
-from azure.mgmt.core.exceptions import ARMErrorFormat
 
 from gpuinfra.models.offer import Offer, Quota
 from provision.azure import skus
 from provision.azure.clients import Clients
 from provision.azure.errors import translated
 from provision.azure.prices import PriceService
+from provision.azure.requests import Requests
 from provision.errors import CloudError, Fault
 from provision.market.port import UNKNOWN_PERMISSIONS, Catalogue, Grant, Image, ImagePlan, Permissions, Prices
 from provision.waiting.deadline import Deadline
@@ -42,6 +39,7 @@ class AzureMarket:
         self.clients = clients
         self.subscription = clients.access.subscription
         self._lock = threading.Lock()
+        self._requests = Requests(lambda: self._resource)
 
     @property
     def _compute(self) -> ComputeManagementClient:
@@ -59,7 +57,7 @@ class AzureMarket:
 
     def subscription_name(self) -> str:
         """What people call the subscription."""
-        body = self._send("GET", f"/subscriptions/{self.subscription}", SUBSCRIPTIONS_API)
+        body = self._requests.send("GET", f"/subscriptions/{self.subscription}", SUBSCRIPTIONS_API)
         return str(body.get("displayName") or self.subscription)
 
     def catalogue(self, region: str) -> Catalogue:
@@ -73,7 +71,7 @@ class AzureMarket:
         """NC sizes by size and region: of one region, or of all by one request."""
         where = {"$filter": f"location eq '{region}'"} if region else {}
         # Not by the SDK's own list: it makes an object of each of thousands of entries, which takes seconds.
-        return skus.offers(self._pages(f"{self._provider('Microsoft.Compute')}/skus", SKUS_API, where))
+        return skus.offers(self._requests.pages(f"{self._provider('Microsoft.Compute')}/skus", SKUS_API, where))
 
     def quotas(self, region: str) -> dict[str, Quota]:
         """Quotas of one region; none where Azure does not know it."""
@@ -108,15 +106,15 @@ class AzureMarket:
 
     def _terms_accepted(self, plan: ImagePlan) -> bool | None:
         try:
-            return bool(self._send("GET", self._terms(plan), TERMS_API)["properties"]["accepted"])
+            return bool(self._requests.send("GET", self._terms(plan), TERMS_API)["properties"]["accepted"])
         except (CloudError, KeyError, TypeError):
             return None  # nobody can say; Azure will, when the machine is made
 
     def accept_terms(self, plan: ImagePlan) -> None:
         """Accept an image's terms as they are now."""
-        terms = self._send("GET", self._terms(plan), TERMS_API)
+        terms = self._requests.send("GET", self._terms(plan), TERMS_API)
         terms["properties"] = {**(terms.get("properties") or {}), "accepted": True}
-        self._send("PUT", self._terms(plan), TERMS_API, terms)
+        self._requests.send("PUT", self._terms(plan), TERMS_API, terms)
 
     def _terms(self, plan: ImagePlan) -> str:
         return (
@@ -131,7 +129,7 @@ class AzureMarket:
         try:
             grants = [
                 Grant(tuple(each.get("actions") or ()), tuple(each.get("notActions") or ()))
-                for each in self._pages(path, PERMISSIONS_API)
+                for each in self._requests.pages(path, PERMISSIONS_API)
             ]
         except CloudError as error:
             # In a group that is not there nobody has a right of its own.
@@ -147,7 +145,7 @@ class AzureMarket:
 
     def register(self, namespace: str, deadline: Deadline) -> None:
         """Register it, and wait until it is."""
-        self._send("POST", f"{self._provider(namespace)}/register", PROVIDERS_API)
+        self._requests.send("POST", f"{self._provider(namespace)}/register", PROVIDERS_API)
         while self._registration(namespace) != "Registered":
             if deadline.is_over:
                 subject = f"provider {namespace}"
@@ -155,7 +153,7 @@ class AzureMarket:
             self.clients.patience.interrupt.sleep(min(REGISTRATION_PAUSE, deadline.left))
 
     def _registration(self, namespace: str) -> str:
-        return str(self._send("GET", self._provider(namespace), PROVIDERS_API).get("registrationState") or "")
+        return str(self._requests.send("GET", self._provider(namespace), PROVIDERS_API).get("registrationState") or "")
 
     def _provider(self, namespace: str) -> str:
         return f"/subscriptions/{self.subscription}/providers/{namespace}"
@@ -169,34 +167,6 @@ class AzureMarket:
         with self._lock:
             service = self._prices
         return service.prices(sizes)
-
-    def _pages(self, path: str, api_version: str, query: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
-        """What is on all pages of a list. The link to the next one is complete."""
-        page = self._send("GET", path, api_version, query=query)
-        yield from page.get("value") or []
-        while link := page.get("nextLink"):
-            page = self._send("GET", link, None)
-            yield from page.get("value") or []
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        api_version: str | None,
-        body: dict[str, Any] | None = None,
-        query: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
-        """What has no typed client among the SDK's packages that are used."""
-        parameters = {**({"api-version": api_version} if api_version else {}), **(query or {})}
-        with translated(path):
-            answer = self._resource.send_request(HttpRequest(method, path, params=parameters, json=body))
-            if answer.status_code >= 400:
-                raise HttpResponseError(response=answer, error_format=ARMErrorFormat)
-        try:
-            found = answer.json() if answer.content else {}
-        except ValueError as error:  # a proxy's page, most likely
-            raise CloudError(Fault.UNREACHABLE, "NotJson", "the answer is not Azure's", subject=path) from error
-        return found if isinstance(found, dict) else {}
 
 
 def _unknown_or_raise(error: CloudError) -> Permissions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.services import marketplace, operation_status, prices, schedules
+from sandbox.services import activity_log, marketplace, operation_status, prices, schedules
 from sandbox.services.authorization import identities, permissions, role_assignments
 from sandbox.services.compute import disks, machine_power, machines, offers, run_command
 from sandbox.services.network import interfaces, public_addresses, security_groups, virtual_networks
@@ -13,7 +13,7 @@ _SERVICES = (
     *(virtual_networks, security_groups, public_addresses, interfaces),
     *(offers, machines, machine_power, disks, run_command),
     *(identities, role_assignments, permissions),
-    *(marketplace, prices, schedules),
+    *(marketplace, prices, schedules, activity_log),
 )
 
 ROUTES = (operation_status.routes, *(service.routes for service in _SERVICES))

@@ -26,6 +26,8 @@ def add_routes(routes: Routes) -> None:
         routes.add("GET", f"{scope}{_ALL}/{{name}}")(get_definition)
         routes.add("PUT", f"{scope}{_ALL}/{{name}}")(put_definition)
         routes.add("DELETE", f"{scope}{_ALL}/{{name}}")(delete_definition)
+    # `az role assignment create` looks for a role by its name where it is to be given.
+    routes.add("GET", f"{GROUP}/providers/{{namespace}}/{{type}}/{{resource}}{_ALL}")(list_definitions)
 
 
 def list_definitions(call: Call) -> Answer:

@@ -10,6 +10,7 @@ from sandbox.kernel.call import Answer, Call
 from sandbox.kernel.cloud import Cloud, Effects
 from sandbox.kernel.routes import GROUP, Routes
 from sandbox.kernel.store import Resource
+from sandbox.services.activity_log import note_eviction
 from sandbox.services.common import require_group
 from sandbox.services.compute.machine_checks import check_quota, check_size, is_spot, read_spot
 from sandbox.services.compute.machine_errors import not_allowed, not_modelled
@@ -236,7 +237,9 @@ def evict(cloud: Cloud, payload: dict[str, Any]) -> None:
         cloud.store.put(machine, cloud.now)
         return
     preempt(cloud, machine)
-    if machine.properties.get("evictionPolicy") == "Delete":
+    deletes = machine.properties.get("evictionPolicy") == "Delete"
+    note_eviction(cloud, machine.id, deletes=deletes)
+    if deletes:
         remove_machine(cloud, machine)
         return
     power_down(cloud, machine, DEALLOCATED)

@@ -1,0 +1,1 @@
+"""Who runs `gpuinfra reap` when nobody does: cron, systemd, GitHub or Azure Pipelines."""

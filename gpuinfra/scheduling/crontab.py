@@ -1,0 +1,112 @@
+"""The user's crontab: a block of our own in it, and every other line as it was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from gpuinfra.diagnostics import Code, Diagnostic, Problem
+
+BEGIN, END = "# gpuinfra schedule: begin", "# gpuinfra schedule: end"
+# Debian's cron reads this much of a command, and runs it without the rest.
+LONGEST_COMMAND = 990
+SECONDS = 30
+RUNNING = Path("/run/crond.pid")
+
+
+def block_in(crontab: str) -> str | None:
+    """What is in our block, or None where there is none."""
+    found = _find(crontab)
+    return None if found is None else "".join(crontab.splitlines(keepends=True)[found[0] + 1 : found[1]])
+
+
+def with_block(crontab: str, block: str) -> str:
+    """The crontab with this block, in the place of the one that was there."""
+    lines, found = crontab.splitlines(keepends=True), _find(crontab)
+    ours = [f"{BEGIN}\n", block, f"{END}\n"]
+    if found is not None:
+        return "".join([*lines[: found[0]], *ours, *lines[found[1] + 1 :]])
+    return "".join([crontab, "" if not crontab or crontab.endswith("\n") else "\n", *ours])
+
+
+def without_block(crontab: str) -> str:
+    """The crontab without ours."""
+    lines, found = crontab.splitlines(keepends=True), _find(crontab)
+    return crontab if found is None else "".join([*lines[: found[0]], *lines[found[1] + 1 :]])
+
+
+def _find(crontab: str) -> tuple[int, int] | None:
+    """The lines that our block begins and ends with."""
+    lines = crontab.splitlines()
+    begins, ends = ([at for at, line in enumerate(lines) if line == word] for word in (BEGIN, END))
+    if not begins and not ends:
+        return None
+    if len(begins) == len(ends) == 1 and begins[0] < ends[0]:
+        return begins[0], ends[0]
+    note = f"it has {len(begins)} lines `{BEGIN}` and {len(ends)} lines `{END}`, where one pair is right"
+    raise Problem(
+        Diagnostic(Code.SCHEDULER_FAILED, "the crontab cannot be edited", note=note, help="mend it with `crontab -e`")
+    )
+
+
+def check_length(block: str) -> None:
+    """Raise a Problem for a line that cron would cut, and so run something else."""
+    longest = max(len(line.encode("utf-8", "surrogateescape")) for line in block.splitlines())
+    if longest <= LONGEST_COMMAND:
+        return
+    note = f"the line has {longest} bytes; cron reads {LONGEST_COMMAND} at most, and nothing was written"
+    help_line = "shorter paths for `--specs` and `--environment-file`; or `--with systemd`"
+    raise Problem(Diagnostic(Code.SCHEDULER_FAILED, "too long for a crontab", note=note, help=help_line))
+
+
+def read() -> str:
+    """The user's crontab as it is; nothing where there is none."""
+    done = _crontab("-l")
+    if done.returncode == 0:
+        return done.stdout
+    if "no crontab for" in done.stderr.lower():
+        return ""
+    raise _failed("read", done.stderr)
+
+
+def write(text: str) -> None:
+    """Replace the user's crontab. cron checks it first, and keeps the old one if it is wrong."""
+    done = _crontab("-", given=text)
+    if done.returncode != 0:
+        raise _failed("written", done.stderr)
+
+
+def is_read() -> bool:
+    """Whether there is a cron that reads it, by the file that it keeps while it runs."""
+    return RUNNING.exists()
+
+
+def _crontab(word: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    program = shutil.which("crontab")
+    if program is None:
+        raise Problem(
+            Diagnostic(
+                Code.NO_SCHEDULER,
+                "no cron on this computer",
+                note="there is no program `crontab`",
+                help="`apt-get install cron`, or `--with systemd`",
+            )
+        )
+    return subprocess.run(  # noqa: S603 found just now
+        [program, word],
+        input=given,
+        capture_output=True,
+        # Lines of others may be in any encoding, and have to stay as they are.
+        encoding="utf-8",
+        errors="surrogateescape",
+        env={**os.environ, "LC_ALL": "C"},
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def _failed(verb: str, said: str) -> Problem:
+    note = said.strip() or "`crontab` did not say why"
+    return Problem(Diagnostic(Code.SCHEDULER_FAILED, f"the crontab cannot be {verb}", note=note))

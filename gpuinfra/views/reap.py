@@ -1,0 +1,140 @@
+"""What `reap` did, or would do: receipts, and a line for all else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gpuinfra.models.reap import ReapAction
+from gpuinfra.views import document
+from gpuinfra.views import receipt as receipt_view
+from gpuinfra.views.cells import cost, moment, place_option
+from gpuinfra.views.terminal import harmless, messages, results
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from gpuinfra.models.reap import Failure, Orphan, Reaped, Verdict
+
+LABEL_WIDTH = 14
+_DONE = {ReapAction.STOP: "stopped", ReapAction.DELETE: "deleted", ReapAction.START: "started"}
+
+
+def show(reaped: Reaped, *, json: bool) -> None:
+    """All of it: receipts first, then what is left to say."""
+    if json:
+        document.show(reaped.as_json())
+        return
+    console = results()
+    for ended in (*reaped.stopped, *reaped.deleted):
+        if ended.receipt:
+            console.print(receipt_view.render(ended.receipt))
+            console.print()
+    for label, words in _lines(reaped):
+        console.print(_line(label, words))
+    for failure in reaped.failed:
+        console.print(_failure(failure, simulated=reaped.simulated))
+    for note in reaped.notes:
+        messages().print(f"note: {harmless(note)}")
+    counted = "1 machine" if reaped.machines == 1 else f"{reaped.machines} machines"
+    mark = " (simulated)" if reaped.simulated else ""
+    if reaped.did_nothing:
+        console.print(f"nothing to do: {counted} of gpuinfra's looked at{mark}")
+    else:
+        console.print(f"{_summary(reaped)}; {counted} of gpuinfra's looked at{mark}")
+    if reaped.dry_run:
+        messages().print("dry run: nothing was changed")
+
+
+def show_bad_specs(problems: int, folder: str) -> None:
+    """Some specs could not be read."""
+    counted = "1 problem" if problems == 1 else f"{problems} problems"
+    messages().print(f"{counted} in the specs of {harmless(folder)}; `gpuinfra validate {harmless(folder)}` shows more")
+
+
+def show_interrupted(under_way: Sequence[str], not_begun: Sequence[str]) -> None:
+    """What goes on after Ctrl-C, and what does not."""
+    console = messages()
+    if under_way:
+        console.print(f"interrupted; Azure goes on deallocating: {harmless(', '.join(under_way))}")
+    else:
+        console.print("interrupted; no machine is being switched off")
+    if not_begun:
+        console.print(f"not done: {harmless(', '.join(not_begun))}")
+    console.print("help: run the same command again: it goes on from what is there")
+
+
+def _lines(reaped: Reaped) -> Iterator[tuple[str, str]]:
+    where = place_option(simulated=reaped.simulated)
+    if reaped.dry_run:
+        for ended in (*reaped.stopped, *reaped.deleted):
+            yield _would(ended.verdict.action), _named(ended.verdict)
+    for verdict in reaped.started:
+        label = _would(verdict.action) if reaped.dry_run else "started"
+        yield label, f"{_named(verdict)}; until {moment(verdict.until)}"
+    for verdict in reaped.protected:
+        would = verdict.would or ReapAction.STOP
+        yield "protected", f"{verdict.name} would be {_DONE[would]}: {verdict.cause}"
+    for verdict in reaped.kept:
+        yield "off", f"{_named(verdict)}; to remove it: gpuinfra down {verdict.name} --delete{where}"
+    for orphan in reaped.orphans:
+        yield _orphan(orphan, where, dry_run=reaped.dry_run)
+
+
+def _named(verdict: Verdict) -> str:
+    return f"{verdict.name}: {verdict.cause}"
+
+
+def _would(action: ReapAction) -> str:
+    return f"would {action.value}"
+
+
+def _orphan(orphan: Orphan, where: str, *, dry_run: bool) -> tuple[str, str]:
+    price = "" if orphan.per_month is None else f", about {cost(orphan.per_month)} a month"
+    words = f"{orphan.ref} of {orphan.name}: {orphan.cause}{price}"
+    if orphan.removed:
+        return "deleted", words
+    if orphan.action is ReapAction.DELETE:
+        return ("would delete" if dry_run else "left"), words
+    if orphan.action is ReapAction.PROTECTED:
+        return "protected", words
+    return "orphan", f"{words}; to remove it: gpuinfra down {orphan.name} --delete{where}"
+
+
+def _line(label: str, words: str) -> Text:
+    from rich.text import Text
+
+    style = {"protected": "yellow", "orphan": "yellow", "left": "bold red"}.get(label, "bold")
+    return Text.assemble((label.ljust(LABEL_WIDTH), style), harmless(words))
+
+
+def _failure(failure: Failure, *, simulated: bool) -> Text:
+    from rich.text import Text
+
+    why = f" ({failure.cause})" if failure.cause else ""
+    text = Text("FAILED".ljust(LABEL_WIDTH), "bold red")
+    text.append(harmless(f"{failure.action} {failure.name}{why}: {failure.code}: {failure.message}"), "bold")
+    if failure.action == "stop":
+        command = f"gpuinfra down {failure.name}{place_option(simulated=simulated)}"
+        text.append(f"\n{' ' * LABEL_WIDTH}{harmless(failure.name)} may still be on, and billed; run: {command}")
+    return text
+
+
+def _summary(reaped: Reaped) -> str:
+    to_be = "to be " if reaped.dry_run else ""
+    counts = [
+        f"{count} {to_be}{word}"
+        for word, count in (
+            ("stopped", len(reaped.stopped)),
+            ("started", len(reaped.started)),
+            ("deleted", len(reaped.deleted)),
+        )
+        if count
+    ]
+    going = [orphan for orphan in reaped.orphans if orphan.action is ReapAction.DELETE]
+    removed = len(going) if reaped.dry_run else sum(orphan.removed for orphan in going)
+    if removed:
+        counts.append(f"{removed} {'leftover' if removed == 1 else 'leftovers'} {to_be}removed")
+    if reaped.failed:
+        counts.append(f"{len(reaped.failed)} failed")
+    return ", ".join(counts) or "nothing done"

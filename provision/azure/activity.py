@@ -1,0 +1,24 @@
+"""Azure's activity log: https://learn.microsoft.com/rest/api/monitor/activity-logs/list."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpuinfra.models.receipt import stamp
+from provision.azure.clients import Clients
+from provision.azure.requests import Requests
+
+API_VERSION = "2015-04-01"
+# Azure keeps it for ninety days, and refuses to look for more; what is asked takes a moment to arrive.
+KEPT = timedelta(days=90) - timedelta(minutes=5)
+SELECTED = "eventTimestamp,operationName,operationId,correlationId,resourceId,status,subStatus,caller,properties"
+
+
+def read_log(clients: Clients, since: datetime, until: datetime) -> list[dict[str, Any]]:
+    """Events of machines and disks, the newest first. `since` is no earlier than `until` less KEPT."""
+    span = f"eventTimestamp ge '{stamp(since)}' and eventTimestamp le '{stamp(until)}'"
+    # Beside the time there can be one condition more, and no other.
+    query = {"$filter": f"{span} and resourceProvider eq 'Microsoft.Compute'", "$select": SELECTED}
+    path = f"/subscriptions/{clients.access.subscription}/providers/Microsoft.Insights/eventtypes/management/values"
+    return list(Requests(lambda: clients.resource).pages(path, API_VERSION, query))

@@ -1,0 +1,1 @@
+"""What machines have cost: from Azure's activity log, from the ledger, and from what is there now."""

@@ -1,0 +1,138 @@
+"""All that is known of what machines have cost, put together by machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuinfra.models.entry import Entry
+from gpuinfra.models.resource import Kind, Ref
+from provision import tags
+from provision.cloud import Part
+from provision.costing.activity import Event, changes
+from provision.costing.beginning import is_spot, own_tags
+from provision.costing.history import Facts, History, Present, Pricing, history
+from provision.lifecycle.lease import ON
+from provision.market.residue import address_per_month, disk_per_month
+
+Bodies = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the three sources say."""
+
+    now: datetime
+    events: Sequence[Event] = ()
+    log_since: datetime | None = None
+    """How far back the log was read; None where it was not."""
+    entries: Sequence[Entry] = ()
+    """Of this subscription alone, the oldest first."""
+    machines: Bodies = ()
+    disks: Bodies = ()
+    addresses: Bodies = ()
+
+    def sizes(self) -> tuple[str, ...]:
+        """The sizes that prices are needed of."""
+        found = [entry.size for entry in self.entries] + [
+            _facts(_part(Kind.MACHINE, each)).size for each in self.machines
+        ]
+        return tuple(dict.fromkeys(size for size in found if size))
+
+    def histories(self, pricing: Pricing) -> list[History]:
+        """A history for each machine that is ours, as far as anybody can tell."""
+        present = _presents(self.machines, self.disks, self.addresses)
+        entries = _by_key(self.entries, present)
+        events: dict[str, list[Event]] = {}
+        for event in self.events:
+            events.setdefault(_key_of_id(event.machine), []).append(event)
+        ours = {*present, *entries, *(key for key in events if _is_named_by_us(key))}
+        return [
+            history(
+                key,
+                log=changes(events.get(key, ())),
+                log_since=self.log_since,
+                entries=entries.get(key, ()),
+                present=present.get(key),
+                now=self.now,
+                pricing=pricing,
+            )
+            for key in sorted(ours)
+        ]
+
+
+def _key(group: str, name: str) -> str:
+    """A machine's key: Azure does not see case."""
+    return f"{group}/{name}".casefold()
+
+
+def _key_of_id(resource_id: str) -> str:
+    words = resource_id.split("/")
+    return _key(words[4], words[-1])
+
+
+def _is_named_by_us(key: str) -> bool:
+    """A machine that is gone has no tags any more; one in the group that `up` makes for it was ours."""
+    group, _, name = key.partition("/")
+    return group == f"gpuinfra-{name}"
+
+
+def _by_key(entries: Iterable[Entry], present: Mapping[str, Present]) -> dict[str, list[Entry]]:
+    """Entries by machine. One that names no group is of the only machine of that name, or of the group of that name."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        name = entry.machine.casefold()
+        group = entry.group
+        if group is None:
+            known = [key for key in {*found, *present} if key.partition("/")[2] == name]
+            group = known[0].partition("/")[0] if len(known) == 1 else f"gpuinfra-{name}"
+        found.setdefault(_key(group, name), []).append(entry)
+    return found
+
+
+def _presents(machines: Bodies, disks: Bodies, addresses: Bodies) -> dict[str, Present]:
+    found: dict[str, Present] = {}
+    for machine in (_part(Kind.MACHINE, body) for body in machines):
+        found[_owner(machine)] = Present(
+            facts=_facts(machine),
+            is_on=machine.power in ON,
+            on_since=tags.moment(machine.tags, tags.ON_SINCE),
+            changed=_changed(machine),
+            tags=own_tags(machine),
+        )
+    for disk in (_part(Kind.DISK, body) for body in disks):
+        known = found.get(_owner(disk), Present(tags=own_tags(disk)))
+        sku = str((disk.body.get("sku") or {}).get("name") or "")
+        price = disk_per_month(int(disk.properties.get("diskSizeGB") or 0), sku)
+        created = tags.moment({"time": str(disk.properties.get("timeCreated") or "")}, "time")
+        found[_owner(disk)] = replace(known, disk_per_month=price, created=created)
+    for address in (_part(Kind.ADDRESS, body) for body in addresses):
+        known = found.get(_owner(address), Present(tags=own_tags(address)))
+        found[_owner(address)] = replace(known, address_per_month=address_per_month())
+    return found
+
+
+def _part(kind: Kind, body: Mapping[str, Any]) -> Part:
+    # /subscriptions/S/resourceGroups/G/providers/…
+    words = str(body.get("id") or "").split("/")
+    return Part(Ref(kind, words[4] if len(words) > 4 else "", str(body.get("name") or words[-1])), dict(body))
+
+
+def _owner(part: Part) -> str:
+    """The machine that a part was made for, by its tag."""
+    return _key(part.ref.group, tags.get(part.tags, tags.NAME) or part.ref.name)
+
+
+def _facts(machine: Part) -> Facts:
+    size = str((machine.properties.get("hardwareProfile") or {}).get("vmSize") or "")
+    return Facts(size or None, machine.region or None, is_spot(machine))
+
+
+def _changed(machine: Part) -> datetime | None:
+    """When Azure last did something to it: the time beside its provisioning state."""
+    statuses = (machine.properties.get("instanceView") or {}).get("statuses") or []
+    times = (each.get("time") for each in statuses if str(each.get("code", "")).startswith("ProvisioningState/"))
+    found = tags.moment({"time": str(next(times, None) or "")}, "time")
+    return found.astimezone(UTC) if found else None

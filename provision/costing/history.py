@@ -1,0 +1,256 @@
+"""The history of one machine in money: when it was on at which price, and for how long its parts were paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import pairwise
+
+from gpuinfra.models.cost import Amounts, Source, Sure, least_sure
+from gpuinfra.models.entry import Entry, Happening
+from provision.costing.timeline import Change, Stretch, Turn, merged, on_stretches, there_stretches
+
+_BEGINNINGS = frozenset({Happening.ON, Happening.CHANGED})
+SECONDS_A_MONTH = 730 * 3600
+"""As Azure counts a month."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a machine is, as far as its price goes."""
+
+    size: str | None = None
+    region: str | None = None
+    spot: bool = False
+    price: float | None = None
+    """US dollars an hour, where it was written down at the time."""
+
+
+Pricing = Callable[[Facts], float | None]
+"""What an hour costs: as it was written down, or by a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A machine as it is in Azure now, or what is left of it."""
+
+    facts: Facts | None = None
+    """None where only its disk or its address is there."""
+    is_on: bool = False
+    on_since: datetime | None = None
+    changed: datetime | None = None
+    """When Azure last did something to it."""
+    disk_per_month: float | None = None
+    address_per_month: float | None = None
+    created: datetime | None = None
+    """When its disk came to be."""
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of being on, at one price."""
+
+    stretch: Stretch
+    price: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A stretch of being there, with what disk and address cost a month, and the machine an hour were it on."""
+
+    stretch: Stretch
+    disk_per_month: float
+    address_per_month: float
+    price: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that is known of one machine."""
+
+    name: str
+    key: str
+    """Its id, without case."""
+    facts: Facts
+    pieces: tuple[Piece, ...]
+    holdings: tuple[Holding, ...]
+    is_on: bool = False
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def amounts(self, since: datetime, until: datetime) -> Amounts:
+        """What a span of time cost."""
+        found = Amounts()
+        for piece in self.pieces:
+            seconds = piece.stretch.seconds(since, until)
+            unpriced = seconds if piece.price is None else 0.0
+            found += Amounts(seconds=seconds, compute=seconds / 3600 * (piece.price or 0.0), unpriced=unpriced)
+        for holding in self.holdings:
+            seconds = holding.stretch.seconds(since, until)
+            found += Amounts(
+                disk=seconds / SECONDS_A_MONTH * holding.disk_per_month,
+                address=seconds / SECONDS_A_MONTH * holding.address_per_month,
+                always_on=seconds / 3600 * (holding.price or 0.0),
+            )
+        return found
+
+    def within(self, since: datetime, until: datetime) -> list[Stretch]:
+        """The stretches of being on that touch a span."""
+        return [piece.stretch for piece in self.pieces if piece.stretch.seconds(since, until) > 0]
+
+    def sources(self, since: datetime, until: datetime) -> tuple[Source, ...]:
+        """Who says so."""
+        return tuple(dict.fromkeys(source for each in self.within(since, until) for source in each.sources))
+
+    def sure(self, since: datetime, until: datetime) -> Sure:
+        """How sure it is in a span."""
+        return least_sure(each.sure for each in self.within(since, until))
+
+
+def history(
+    key: str,
+    *,
+    log: Sequence[Change],
+    log_since: datetime | None,
+    entries: Sequence[Entry],
+    present: Present | None,
+    now: datetime,
+    pricing: Pricing,
+) -> History:
+    """A machine's history, from the log, the ledger, and what is there now. `log_since` is None where there is no log.
+
+    `entries` are those of this machine alone, the oldest first.
+    """
+    known = merged(log, _changes(entries), log_since)
+    known = [*known, *_ending(known, entries, present, now)]
+    facts = _facts(entries, present)
+    on = on_stretches(known, now)
+    name = entries[-1].machine if entries else key.rsplit("/", 1)[-1]
+    return History(
+        name=name,
+        key=key,
+        facts=facts[-1][1] if facts else Facts(),
+        pieces=tuple(piece for stretch in on for piece in _pieces(stretch, facts, pricing)),
+        holdings=tuple(_holdings(known, entries, present, facts, pricing, now)),
+        is_on=present is not None and present.is_on,
+        tags=present.tags if present and present.tags else next((e.tags for e in reversed(entries) if e.tags), {}),
+    )
+
+
+def _changes(entries: Iterable[Entry]) -> Iterator[Change]:
+    """What the ledger says. An end tells of its beginning as well, and a beginning that it was off before."""
+    begun: Entry | None = None
+    for entry in entries:
+        since = entry.at if entry.what in _BEGINNINGS else entry.since
+        is_same = begun is not None and (entry.what is Happening.CHANGED or since == begun.at)
+        if begun and not is_same:
+            # Somebody else has ended it, at a moment that nobody here knows.
+            yield Change(_lease_end(begun, since or entry.at), Turn.OFF, Source.LEDGER, guessed=True)
+        if since:
+            yield Change(since, Turn.ON, Source.LEDGER)
+        if entry.what in _BEGINNINGS:
+            begun = entry if begun is None or not is_same else begun
+            continue
+        if since:
+            yield Change(entry.at, Turn.OFF, Source.LEDGER)
+        begun = None
+        if entry.what is Happening.GONE:
+            yield Change(entry.at, Turn.GONE, Source.LEDGER)
+
+
+def _lease_end(begun: Entry, latest: datetime) -> datetime:
+    return min(begun.lease_until, latest) if begun.lease_until else latest
+
+
+def _ending(
+    known: Sequence[Change], entries: Sequence[Entry], present: Present | None, now: datetime
+) -> Iterator[Change]:
+    """What must have happened since the last that is known, for the machine to be as it is now."""
+    last = next((change for change in reversed(known) if change.turn in {Turn.ON, Turn.OFF}), None)
+    seems_on = last is not None and last.turn is Turn.ON
+    is_on = present is not None and present.is_on
+    if is_on and not seems_on and present is not None:
+        moments = (present.on_since, present.changed)
+        after = [each for each in moments if each and (last is None or each > last.at)]
+        yield Change(min(after, default=now), Turn.ON, Source.AZURE)
+    elif seems_on and not is_on and last is not None:
+        yield Change(_latest_end(last, entries, present, now), Turn.OFF, Source.AZURE, guessed=True)
+    if present is None and last is not None and known[-1].turn is not Turn.GONE:
+        # Nothing of it is there: it went at some moment after the last that is known of it.
+        at = _latest_end(last, entries, present, now) if seems_on else last.at
+        yield Change(at, Turn.GONE, Source.AZURE, guessed=True)
+
+
+def _latest_end(last: Change, entries: Sequence[Entry], present: Present | None, now: datetime) -> datetime:
+    """When a machine that is off by now went off at the latest: Azure's last change to it, or its lease's end."""
+    if present and present.changed and present.changed > last.at:
+        return present.changed
+    leases = [each.lease_until for each in entries if each.lease_until and each.lease_until > last.at]
+    return min([*leases, now])
+
+
+def _facts(entries: Sequence[Entry], present: Present | None) -> list[tuple[datetime | None, Facts]]:
+    """What it was from when on; None is from the beginning."""
+    begun = [entry for entry in entries if entry.what in _BEGINNINGS]
+    found: list[tuple[datetime | None, Facts]] = [(entry.at, _of_entry(entry)) for entry in begun]
+    for entry in entries:
+        since = entry.since
+        # An end has a price too, but that of its beginning is the one that was agreed to.
+        if since and entry.size and not any(since <= each.at <= entry.at for each in begun):
+            found.append((since, _of_entry(entry)))
+    found.sort(key=lambda each: each[0].timestamp() if each[0] else 0.0)
+    if present and present.facts:
+        last = found[-1] if found else None
+        if last is None:
+            found.append((None, present.facts))
+        elif present.on_since and last[0] and present.on_since > last[0] and _differ(present.facts, last[1]):
+            found.append((present.on_since, present.facts))
+    return found
+
+
+def _of_entry(entry: Entry) -> Facts:
+    return Facts(entry.size, entry.region, entry.spot, entry.price_per_hour)
+
+
+def _differ(one: Facts, other: Facts) -> bool:
+    return replace(one, price=None) != replace(other, price=None)
+
+
+def _facts_at(facts: Sequence[tuple[datetime | None, Facts]], at: datetime) -> Facts:
+    """What it was at a moment; before the first that is known, that."""
+    before = [each for since, each in facts if since is None or since <= at]
+    return before[-1] if before else facts[0][1] if facts else Facts()
+
+
+def _pieces(stretch: Stretch, facts: Sequence[tuple[datetime | None, Facts]], pricing: Pricing) -> Iterator[Piece]:
+    """A stretch, cut where the machine became another."""
+    cuts = [since for since, _ in facts if since and stretch.start < since < stretch.end]
+    bounds = [stretch.start, *cuts, stretch.end]
+    for start, end in pairwise(bounds):
+        yield Piece(replace(stretch, start=start, end=end), pricing(_facts_at(facts, start)))
+
+
+def _holdings(
+    known: Sequence[Change],
+    entries: Sequence[Entry],
+    present: Present | None,
+    facts: Sequence[tuple[datetime | None, Facts]],
+    pricing: Pricing,
+    now: datetime,
+) -> Iterator[Holding]:
+    stretches = there_stretches(known, now)
+    if present and present.created:
+        # Azure itself says since when the disk is there that is there now.
+        before = (each for each in stretches if each.start < present.created)
+        stretches = [replace(each, end=min(each.end, present.created)) for each in before]
+        stretches.append(Stretch(present.created, now, (Source.AZURE,)))
+    written = [entry for entry in entries if entry.disk_per_month is not None]
+    for stretch in stretches:
+        is_last = present is not None and stretch.end >= now
+        entry = next((each for each in reversed(written) if each.at <= stretch.end), None)
+        disk, address = (entry.disk_per_month, entry.address_per_month) if entry else (None, None)
+        if is_last and present:
+            disk, address = present.disk_per_month, present.address_per_month
+        price = pricing(_facts_at(facts, stretch.end))
+        yield Holding(stretch, disk or 0.0, address or 0.0, price)

@@ -1,0 +1,176 @@
+"""One machine: whether each of the layers that are to switch it off is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpuinfra.models.agent import AgentState
+from gpuinfra.models.checks import Check, ok, problem, warning
+from provision import tags
+from provision.cloud import Part
+from provision.lifecycle import rights
+from provision.lifecycle.lease import ON, why_over
+from provision.lifecycle.rights import Holding, Right
+from provision.market.port import Permissions
+from provision.problems import role_help
+from provision.resources.schedule import schedule_for
+
+OLDEST_SECONDS = 120.0
+"""An agent that has said nothing for so long is not alive: it speaks every few seconds."""
+_NOT_PROTECTED = {"", "false"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was asked of Azure, and of the machine."""
+
+    subscription: str
+    machine: Part
+    schedule: Part | None
+    right: Right
+    permissions: Permissions
+    """Of the caller, in the machine's group."""
+    now: datetime
+    agent: AgentState | None = None
+    no_agent: str = ""
+    """Why its agent could not be asked, or what it said instead; empty where nobody asked."""
+    is_reached: bool = False
+    """Whether somebody could log in."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return tags.get(self.machine.tags, tags.NAME) or self.machine.ref.name
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is billed."""
+        return self.machine.power in ON
+
+
+def examine(facts: Facts) -> tuple[Check, ...]:
+    """Everything, in the order in which the layers come."""
+    return tuple(_examine(facts))
+
+
+def _examine(facts: Facts) -> Iterator[Check]:
+    yield _state(facts)
+    if facts.is_on:
+        yield _lease(facts)
+        yield _agent(facts)
+    yield _role(facts)
+    if facts.is_on:
+        yield _schedule(facts)
+    yield _protection(facts)
+    yield _permissions(facts)
+
+
+def _state(facts: Facts) -> Check:
+    machine = facts.machine
+    if machine.state == "Failed":
+        why = f" ({machine.failure})" if machine.failure else ""
+        fix = f"`gpuinfra up SPEC` makes it anew; `gpuinfra down {facts.name} --delete` removes it"
+        return problem("state", f"its provisioning failed{why}; it is {machine.power}", fix)
+    if machine.power in {"stopped", "stopping"}:
+        seen = f"{machine.power}: it is of no use, and billed"
+        return problem("state", seen, f"`gpuinfra down {facts.name}` deallocates it; `gpuinfra up SPEC` starts it")
+    return ok("state", machine.power)
+
+
+def _lease(facts: Facts) -> Check:
+    over, until = why_over(facts.machine.tags, facts.now), tags.moment(facts.machine.tags, tags.LEASE_UNTIL)
+    if not over:
+        return ok("lease", f"until {until:%Y-%m-%d %H:%M}Z")
+    found = tags.get(facts.machine.tags, tags.LEASE_UNTIL)
+    seen = (
+        f"{over}: its tag {tags.LEASE_UNTIL} is {f'`{found}`' if found else 'missing'}, and it is {facts.machine.power}"
+    )
+    return problem(
+        "lease", seen, f"`gpuinfra lease {facts.name}` gives it a new one; `gpuinfra down {facts.name}` switches it off"
+    )
+
+
+def _agent(facts: Facts) -> Check:
+    state = facts.agent
+    if state is None:
+        seen = facts.no_agent or "nobody asked"
+        again = f"look at it: `gpuinfra ssh {facts.name} -- systemctl status gpuinfra-agent`"
+        if facts.is_reached:
+            return problem("agent", seen, f"{again}; a machine made by an older gpuinfra has none")
+        return warning("agent", f"not seen: {seen}", f"`gpuinfra ssh {facts.name}` says more")
+    age = state.age_seconds(facts.now)
+    if age > OLDEST_SECONDS:
+        fix = f"`gpuinfra ssh {facts.name} -- sudo systemctl restart gpuinfra-agent`"
+        return problem("agent", f"it has said nothing for {age:.0f} s: it is not alive", fix)
+    if state.last_error:
+        log = f"`gpuinfra ssh {facts.name} -- journalctl -u gpuinfra-agent` has more"
+        return warning("agent", f"it is alive ({state.action}), and has trouble: {state.last_error}", log)
+    return ok(
+        "agent", f"it is alive ({state.action}); it ends the machine at {state.until:%Y-%m-%d %H:%M}Z at the latest"
+    )
+
+
+def _role(facts: Facts) -> Check:
+    right = facts.right
+    if right.is_held:
+        return ok("role", "the machine may switch itself off")
+    if right.holding is Holding.UNKNOWN:
+        return warning("role", f"whether the machine may switch itself off is not known: {right.code}: {right.message}")
+    seen = f"the machine may not switch itself off: {right.message}; Azure's schedule and `gpuinfra reap` still do"
+    principal = rights.principal_of(facts.machine)
+    if not principal:
+        return warning("role", seen, "`gpuinfra up SPEC` gives it an identity and the right")
+    place = facts.machine.ref.id(facts.subscription)
+    commands = [rights.assign_command(facts.subscription, place, principal)]
+    if not right.has_role:
+        commands.insert(0, rights.define_command(facts.subscription))
+    return warning("role", seen, "`gpuinfra up SPEC` mends it where you may; else an administrator runs:", *commands)
+
+
+def _schedule(facts: Facts) -> Check:
+    until = tags.moment(facts.machine.tags, tags.LEASE_UNTIL)
+    mend = f"`gpuinfra lease {facts.name}` sets it to the lease's end"
+    if until is None:
+        return problem("schedule", "there is no lease whose end Azure's daily stop could be set to", mend)
+    wanted = schedule_for(until, facts.now)
+    if wanted["status"] == "Disabled":
+        return warning("schedule", "the lease's end is a day or more away, which Azure's daily stop cannot say")
+    wrong = _wrong_schedule(facts, str(wanted["dailyRecurrence"]["time"]))
+    if wrong:
+        return problem("schedule", wrong, mend)
+    return ok("schedule", f"Azure stops it at {until:%H:%M} UTC, the lease's end")
+
+
+def _wrong_schedule(facts: Facts, wanted: str) -> str:
+    """What is wrong with Azure's daily stop; empty where it is at this time of day."""
+    if facts.schedule is None:
+        return "Azure has no daily stop of the machine"
+    found = facts.schedule.properties
+    if found.get("status") != "Enabled":
+        return "Azure's daily stop of the machine is off"
+    if str(found.get("targetResourceId") or "").casefold() != facts.machine.ref.id(facts.subscription).casefold():
+        return "Azure's daily stop is of another machine"
+    time, zone = (found.get("dailyRecurrence") or {}).get("time"), found.get("timeZoneId")
+    return "" if (time, zone) == (wanted, "UTC") else f"Azure stops it at {time} {zone}, its lease ends at {wanted} UTC"
+
+
+def _protection(facts: Facts) -> Check:
+    found = tags.get(facts.machine.tags, tags.PROTECT)
+    if found.casefold() in _NOT_PROTECTED:
+        return ok("protection", "`gpuinfra reap` may end it")
+    seen = f"its tag {tags.PROTECT} is `{found}`: `gpuinfra reap` leaves it alone"
+    return warning("protection", seen, "take the tag off where that is not meant")
+
+
+def _permissions(facts: Facts) -> Check:
+    found, group = facts.permissions, facts.machine.ref.group
+    if not found.known:
+        return warning("rights", f"Azure does not say what you may do in group {group}")
+    actions = {rights.ACTION: "deallocate", rights.ACTION.replace("deallocate", "start"): "start"}
+    missing = [word for action, word in actions.items() if not found.allows(action)]
+    if not missing:
+        return ok("rights", "you may start and deallocate it")
+    help_line = role_help(f"/subscriptions/{facts.subscription}/resourceGroups/{group}")
+    return problem("rights", f"you may not {' or '.join(missing)} it", help_line)

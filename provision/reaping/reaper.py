@@ -1,0 +1,265 @@
+"""Reaping as a whole: look, decide, do, side by side; what goes wrong with one is told and keeps no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+from gpuinfra.models.reap import Ended, Failure, Orphan, ReapAction, Reaped, Verdict
+from gpuinfra.models.resource import Kind
+from provision import fleet as listing
+from provision import tags
+from provision.cloud import Cloud, Part
+from provision.down import Ending
+from provision.errors import CloudError, Fault
+from provision.journal import Journal
+from provision.lifecycle.reap import Rules, judge, verdicts
+from provision.market.port import Market, Prices
+from provision.names import ref_of
+from provision.reaping.orphans import orphans, seen
+from provision.reaping.port import Fleet, Listed
+from provision.reaping.starting import start
+from provision.reaping.stopping import TROUBLE_SECONDS, Stopping
+from provision.remove import remove
+from provision.waiting.deadline import Deadline
+from provision.waiting.progress import Progress
+
+# Twice, and eight that stop machines: sixteen in all.
+WORKERS = 4
+ORPHANS = "orphans"
+
+
+@dataclass
+class Reaper:
+    """One round of the reaper."""
+
+    cloud: Cloud
+    fleet: Fleet
+    market: Market
+    rules: Rules
+    progress: Progress
+    journal: Callable[[str], Journal]
+    deadline: Deadline
+    dry_run: bool = False
+    trouble_seconds: float = TROUBLE_SECONDS
+    found: Reaped = field(init=False)
+    _stopping: Stopping | None = None
+    _others: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.found = Reaped(self.dry_run, simulated=self.cloud.simulated)
+
+    def reap(self) -> Reaped:
+        """Look at everything, and do what is to be done; a dry run only tells. Raises where nothing can be listed."""
+        pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="reap")
+        try:
+            self._reap(pool)
+        except BaseException:
+            self.cloud.interrupt.set()
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        return self.found
+
+    @property
+    def under_way(self) -> list[str]:
+        """What goes on in Azure though nobody waits for it any more: names of machines that go off."""
+        return [stop.verdict.name for stop in self._pending() if stop.asked_at]
+
+    @property
+    def not_begun(self) -> list[str]:
+        """What was to be done, and was not begun or not finished."""
+        return [*(stop.verdict.name for stop in self._pending() if not stop.asked_at), *self._others]
+
+    def _pending(self) -> Sequence[Any]:
+        return self._stopping.pending if self._stopping else ()
+
+    def _reap(self, pool: ThreadPoolExecutor) -> None:
+        parts = pool.submit(self._parts)
+        rows = self.fleet.machines()
+        now = self.cloud.now()
+        judged = verdicts(rows, self.rules, now)
+        self.found.machines = len(judged)
+        self.found.protected = _those(judged, ReapAction.PROTECTED)
+        self.found.kept = [verdict for verdict in _those(judged, ReapAction.KEEP) if verdict.cause]
+        if self.dry_run:
+            self.found.stopped = [Ended(verdict) for verdict in _those(judged, ReapAction.STOP)]
+            self.found.deleted = [Ended(verdict) for verdict in _those(judged, ReapAction.DELETE)]
+            self.found.started = _those(judged, ReapAction.START)
+            self._sweep(parts, rows, now)
+            return
+        stops = _those(judged, ReapAction.STOP)
+        self._stopping = self._stopper(pool.submit(self._prices, stops, rows), parts)
+        others = [
+            pool.submit(self._sweep, parts, rows, now),
+            *(pool.submit(self._delete, verdict) for verdict in _those(judged, ReapAction.DELETE)),
+            *(pool.submit(self._start, verdict) for verdict in _those(judged, ReapAction.START)),
+        ]
+        self._stopping.run(stops)
+        for other in others:
+            other.result()
+        self._collect(self._stopping)
+
+    def _parts(self) -> list[Listed]:
+        """What may be without a machine. That it cannot be listed must not keep a machine on."""
+        try:
+            return self.fleet.parts()
+        except CloudError as error:
+            if error.fault is Fault.INTERRUPTED:
+                raise
+            self.found.failed.append(Failure(ORPHANS, "list", error.code, error.message))
+            return []
+
+    def _sweep(self, parts: Future[list[Listed]], rows: Sequence[dict[str, Any]], now: datetime) -> None:
+        """What has no machine: looked at once more, and removed machine by machine."""
+        lost = orphans(parts.result(), rows, self.rules, now)
+        pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="sweep")
+        try:
+            found = [orphan for orphan in pool.map(self._second_look, lost) if orphan]
+            self.found.orphans = found
+            if not self.dry_run:
+                swept = pool.map(lambda own: self._remove(*own), _by_machine(found))
+                self.found.orphans = [orphan for own in swept for orphan in own]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _second_look(self, orphan: Orphan) -> Orphan | None:
+        try:
+            return seen(orphan, self.cloud.look(orphan.ref))
+        except CloudError as error:
+            if error.fault is Fault.INTERRUPTED:
+                raise
+            self._fail(orphan.name, "look", error, orphan.cause, orphan.ref.group)
+            return replace(orphan, action=ReapAction.KEEP)
+
+    # Doing
+
+    def _stopper(self, prices: Future[Prices], parts: Future[list[Listed]]) -> Stopping:
+        def addresses() -> frozenset[str]:
+            listed = (part for part in parts.result() if part.ref.kind is Kind.ADDRESS)
+            return frozenset(tags.get(part.tags, tags.NAME).casefold() for part in listed)
+
+        return Stopping(
+            cloud=self.cloud,
+            fleet=self.fleet,
+            rules=self.rules,
+            progress=self.progress,
+            journal=self.journal,
+            deadline=self.deadline,
+            addresses=cache(addresses),
+            prices=prices.result,
+            trouble_seconds=self.trouble_seconds,
+        )
+
+    def _collect(self, stopping: Stopping) -> None:
+        found = self.found
+        found.stopped = sorted(stopping.stopped, key=lambda ended: ended.verdict.name.casefold())
+        found.failed = sorted([*found.failed, *stopping.failed], key=lambda failure: failure.name.casefold())
+        found.notes += [f"{verdict.name} is left on: it is in order by now" for verdict in stopping.spared]
+
+    def _prices(self, stops: Sequence[Verdict], rows: Sequence[dict[str, Any]]) -> Prices:
+        """Asked for beside everything else: a machine stays on for no price."""
+        if not stops:
+            return Prices()
+        wanted = {(stop.ref.group.casefold(), stop.ref.name.casefold()) for stop in stops}
+        own = [row for row in rows if tags.get(row.get("tags"), tags.NAME) and _key(row) in wanted]
+        return self.market.prices(listing.sizes(own))
+
+    def _still(self, verdict: Verdict) -> Part | None:
+        """The machine, where a second look says the same of it."""
+        machine = self.cloud.look(verdict.ref)
+        again = judge(machine, self.rules, self.cloud.now()) if machine else None
+        return machine if again and again.action is verdict.action else None
+
+    def _delete(self, verdict: Verdict) -> None:
+        with self._told(verdict.name, "delete", verdict.cause, verdict.ref.group):
+            if self._still(verdict) is None:
+                return
+            receipt = Ending(
+                name=verdict.name,
+                group=verdict.ref.group,
+                cloud=self.cloud,
+                market=self.market,
+                progress=self.progress,
+                journal=self.journal(verdict.name),
+                deadline=self.deadline,
+                cause=f"reap: {verdict.cause}",
+            ).delete()
+            if receipt.is_proof:
+                self.found.deleted.append(Ended(verdict, receipt))
+            else:
+                raise CloudError(Fault.OTHER, "NotAllGone", "; ".join(receipt.left) or "it was not seen gone")
+
+    def _start(self, verdict: Verdict) -> None:
+        with self._told(verdict.name, "start", verdict.cause, verdict.ref.group):
+            machine = self._still(verdict)
+            if machine is not None:
+                journal = self.journal(verdict.name)
+                start(self.cloud, machine, verdict, self.progress, journal, self.deadline)
+                self.found.started.append(verdict)
+
+    def _remove(self, name: str, own: Sequence[Orphan]) -> Sequence[Orphan]:
+        """All that one machine has left, interfaces before the addresses that they use; and what came of it."""
+        going = [orphan for orphan in own if orphan.action is ReapAction.DELETE]
+        if not going:
+            return own
+        with self._told(name, "delete", going[0].cause, going[0].ref.group):
+            groups = {orphan.ref.group.casefold(): orphan.ref.group for orphan in going}.values()
+            if not any(self.cloud.look(ref_of(Kind.MACHINE, group, name)) for group in groups):
+                refs = [orphan.ref for orphan in going]
+                remove(self.cloud, refs, self.progress, self.journal(name), self.deadline)
+                return [replace(orphan, removed=orphan in going) for orphan in own]
+        return own
+
+    def _told(self, name: str, action: str, cause: str, group: str) -> _Told:
+        self._others.append(name)
+        return _Told(self, name, action, cause, group)
+
+    def _fail(self, name: str, action: str, error: Exception, cause: str, group: str) -> None:
+        code, message = (
+            (error.code, error.message) if isinstance(error, CloudError) else (type(error).__name__, str(error))
+        )
+        self.found.failed.append(Failure(name, action, code, message, cause, group))
+
+
+@dataclass
+class _Told:
+    """What goes wrong inside is told at the end, and stops nobody else."""
+
+    reaper: Reaper
+    name: str
+    action: str
+    cause: str
+    group: str
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, CloudError) and error.fault is Fault.INTERRUPTED:
+            return False
+        self.reaper._others.remove(self.name)
+        if not isinstance(error, Exception):
+            return False
+        self.reaper._fail(self.name, self.action, error, self.cause, self.group)
+        return True
+
+
+def _those(judged: Sequence[Verdict], action: ReapAction) -> list[Verdict]:
+    return [verdict for verdict in judged if verdict.action is action]
+
+
+def _by_machine(lost: Sequence[Orphan]) -> Iterator[tuple[str, list[Orphan]]]:
+    for _, own in groupby(lost, key=lambda orphan: orphan.name.casefold()):
+        found = list(own)
+        yield found[0].name, found
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str]:
+    words = str(row.get("id") or "").casefold().split("/")
+    return (words[4], words[-1]) if len(words) > 4 else ("", "")

@@ -1,0 +1,225 @@
+"""Specs that are gone from git: which machines' specs were in a folder once and are not any more, and since when."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path, PurePosixPath
+
+from gpuinfra.diagnostics import Problem
+from gpuinfra.load.folder import is_ours, yaml_files
+from gpuinfra.load.source import LARGEST, decode
+from gpuinfra.load.tree import Mapping as Document
+from gpuinfra.load.tree import Scalar, read
+
+SECONDS = 60.0
+LONGEST = timedelta(days=90)
+MOST_COMMITS = 500
+# No program that the repository's own settings name is run, and nothing is written.
+GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+_SUFFIXES = {".yaml", ".yml"}
+_SKIPPED = {"node_modules", "__pycache__"}
+_NO_BLOB = re.compile("0+")
+# Of a file that cannot be read as YAML: better a name too many than a machine taken for one whose spec is gone.
+_NAME = re.compile(r"""(?:^|[\s{,])["']?name["']?\s*:\s*["']?([A-Za-z0-9][\w.-]*)""")
+
+
+@dataclass(frozen=True)
+class SpecHistory:
+    """What git says of a folder of specs."""
+
+    deleted: Mapping[str, datetime] = field(default_factory=dict)
+    """Names, case folded, and the time of the commit that took the spec away."""
+    note: str = ""
+    """Why git says nothing, or less than it could."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit on the way to the present: when it was made, and what names its files had before and after it."""
+
+    at: datetime
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+class _GitError(Exception):
+    """Git does not answer, and why."""
+
+
+def spec_history(folder: Path, now: datetime) -> SpecHistory:
+    """The specs that are gone from this folder, by the last 90 days and 500 commits."""
+    try:
+        root = Path(_git(folder, "rev-parse", "--show-toplevel").decode().strip())
+        shallow = _git(folder, "rev-parse", "--is-shallow-repository").decode().strip() == "true"
+        below = Path(folder).resolve().relative_to(root.resolve()).as_posix()
+        here = _names_here(folder)
+        blobs = _Blobs(folder)
+        at_head = [name for blob in _files_at_head(folder, below) for name in blobs.names(blob)]
+        gone = deletions(at_head, _commits(folder, below, now, blobs))
+    except (_GitError, ValueError) as error:
+        return SpecHistory(note=f"deleted specs are not looked for: {error}")
+    note = "the clone is shallow: a spec that was deleted before it begins is not noticed" if shallow else ""
+    return SpecHistory({name: at for name, at in gone.items() if name not in here}, note)
+
+
+def deletions(at_head: Iterable[str], commits: Iterable[Commit]) -> dict[str, datetime]:
+    """Names that are gone, and the time of the commit that took the last file with them away. Newest commits first."""
+    count = Counter(at_head)
+    present, gone = set(count), dict[str, datetime]()
+    for commit in commits:
+        before = Counter(count)
+        before.subtract(Counter(commit.after))
+        before.update(Counter(commit.before))
+        for name in commit.before:
+            if before[name] > 0 and count[name] <= 0 and name not in present:
+                gone.setdefault(name, commit.at)
+        count = before
+    return gone
+
+
+def names_in(content: bytes) -> tuple[str, ...]:
+    """Names of the machines that a YAML file describes, case folded, also where a spec in it is no longer valid."""
+    if not is_ours(content):
+        return ()
+    try:
+        documents = read(decode("", content[: LARGEST + 1])).documents
+    except Problem:
+        return ()
+    return tuple(name.casefold() for document in documents if (name := _name_of(document)))
+
+
+def _name_of(document: object) -> str:
+    if not isinstance(document, Document):
+        return ""
+    version, name = document.items.get("apiVersion"), document.items.get("name")
+    if not isinstance(version, Scalar) or not isinstance(name, Scalar) or not version.text.startswith("gpuinfra/"):
+        return ""
+    return name.text
+
+
+def _names_here(folder: Path) -> set[str]:
+    """Every name that the folder's files could mean now. One that cannot be read at all stops everything."""
+    found: set[str] = set()
+    for file in yaml_files(folder):
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise _GitError(f"`{file}` cannot be read: {error.strerror}") from error
+        if is_ours(content):
+            text = content.decode("utf-8", "replace")
+            found |= {*names_in(content), *(name.casefold() for name in _NAME.findall(text))}
+    return found
+
+
+# Git
+
+
+def _files_at_head(folder: Path, below: str) -> Iterator[str]:
+    """The blobs of all YAML files of the folder in the last commit."""
+    for line in _git(folder, "ls-tree", "-r", "-z", "--full-tree", "HEAD", "--", below).split(b"\0"):
+        facts, _, path = line.decode("utf-8", "replace").partition("\t")
+        if path and _is_yaml(path, below):
+            yield facts.split()[2]
+
+
+def _commits(folder: Path, below: str, now: datetime, blobs: _Blobs) -> list[Commit]:
+    """Those that touch the folder, newest first, each against the first of its parents: as the main line saw it."""
+    words = (
+        "log",
+        "--first-parent",
+        "--diff-merges=first-parent",
+        "--no-renames",
+        "--raw",
+        "--no-abbrev",
+        "-z",
+        "--format=%x01%ct%x01",
+        f"--max-count={MOST_COMMITS}",
+        f"--since={(now - LONGEST).isoformat()}",
+        "HEAD",
+        "--",
+        # The whole repository has no name of its own.
+        *([] if below == "." else [f":(top,literal){below}"]),
+    )
+    parts = _git(folder, *words).decode("utf-8", "replace").split("\x01")
+    found = []
+    for time, changes in zip(parts[1::2], parts[2::2], strict=False):
+        pairs = list(_changes(changes, below))
+        blobs.fetch([blob for pair in pairs for blob in pair])
+        before, after = ([name for pair in pairs for name in blobs.names(pair[side])] for side in (0, 1))
+        found.append(Commit(datetime.fromtimestamp(int(time), UTC), tuple(before), tuple(after)))
+    return found
+
+
+def _changes(text: str, below: str) -> Iterator[tuple[str, str]]:
+    """The blobs of changed YAML files before and after: `:100644 100644 OLD NEW M`, and the path as the next word."""
+    words = [word for word in text.strip("\n").split("\0") if word.strip()]
+    for facts, path in zip(words[::2], words[1::2], strict=False):
+        fields = facts.strip().lstrip(":").split()
+        if len(fields) >= 4 and _is_yaml(path, below):
+            yield fields[2], fields[3]
+
+
+def _is_yaml(path: str, below: str) -> bool:
+    """Whether `validate` would read it too."""
+    inner = PurePosixPath(path).relative_to(below) if below != "." else PurePosixPath(path)
+    hidden = any(part.startswith(".") or part in _SKIPPED for part in inner.parts[:-1])
+    return inner.suffix in _SUFFIXES and not hidden
+
+
+class _Blobs:
+    """Names in files as git has them, each read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names: dict[str, tuple[str, ...]] = {}
+
+    def names(self, blob: str) -> tuple[str, ...]:
+        """The names in one; a file that was not there has none."""
+        if _NO_BLOB.fullmatch(blob):
+            return ()
+        self.fetch([blob])
+        return self._names[blob]
+
+    def fetch(self, blobs: Sequence[str]) -> None:
+        """Read those that are not known yet, by one call."""
+        missing = [each for each in dict.fromkeys(blobs) if each not in self._names and not _NO_BLOB.fullmatch(each)]
+        if missing:
+            answer = _git(self._folder, "cat-file", "--batch", stdin="\n".join(missing).encode() + b"\n")
+            self._names |= dict(_batch(answer, missing))
+
+
+def _batch(answer: bytes, blobs: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """`SHA blob SIZE`, a line's end, the content, a line's end; or `SHA missing`, as in a partial clone."""
+    place = 0
+    for blob in blobs:
+        end = answer.index(b"\n", place)
+        head = answer[place:end].split()
+        place = end + 1
+        if head[-1] == b"missing":
+            yield blob, ()
+            continue
+        size = int(head[2])
+        yield blob, names_in(answer[place : place + size]) if head[1] == b"blob" else ()
+        place += size + 1
+
+
+def _git(folder: Path, *words: str, stdin: bytes = b"") -> bytes:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(  # noqa: S603 git itself, with words of ours
+            [*GIT, *words], cwd=folder, env=environment, input=stdin, capture_output=True, timeout=SECONDS, check=False
+        )
+    except FileNotFoundError:
+        raise _GitError("there is no git on this computer") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _GitError(f"git does not answer: {type(error).__name__}") from error
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["git fails"]
+        raise _GitError(said[0].removeprefix("fatal: "))
+    return done.stdout

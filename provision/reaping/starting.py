@@ -1,0 +1,70 @@
+"""A machine on for its hours: its end is set before it begins to be billed."""
+
+from __future__ import annotations
+
+from gpuinfra.models.reap import Verdict
+from gpuinfra.models.receipt import stamp
+from gpuinfra.models.resource import Kind, Ref, Resource
+from provision import tags
+from provision.cloud import Act, Cloud, Part
+from provision.errors import CloudError, Fault
+from provision.journal import Journal
+from provision.names import ref_of
+from provision.resources.common import with_others
+from provision.resources.schedule import moved
+from provision.waiting.deadline import Deadline
+from provision.waiting.patience import patiently, until
+from provision.waiting.progress import Progress
+
+DOING = "starting"
+START_SECONDS = 600.0
+SEEN_SECONDS = 60.0
+UNREACHABLE_SECONDS = 60.0
+
+
+def start(
+    cloud: Cloud, machine: Part, verdict: Verdict, progress: Progress, journal: Journal, deadline: Deadline
+) -> None:
+    """Azure's own daily stop first, then the tag, then the machine; and it is seen to run."""
+    ref, deadline = machine.ref, deadline.within(START_SECONDS)
+    pause = cloud.interrupt.sleep
+    progress.begin(str(ref), DOING)
+    journal.intend(DOING, ref)
+    try:
+        for step in (_arm, _start):
+            patiently(
+                lambda step=step: step(cloud, machine, verdict, deadline),  # type: ignore[misc]
+                deadline,
+                pause,
+                unreachable_seconds=UNREACHABLE_SECONDS,
+            )
+        _see_running(cloud, ref, deadline.within(SEEN_SECONDS))
+    except CloudError as error:
+        progress.fail(str(ref), error.code)
+        journal.failed(DOING, ref, error.code)
+        raise
+    progress.end(str(ref), "started")
+    journal.did(DOING, ref)
+
+
+def _arm(cloud: Cloud, machine: Part, verdict: Verdict, deadline: Deadline) -> None:
+    assert verdict.until is not None  # noqa: S101 for the type checker: whoever is started has an end
+    schedule = cloud.look(ref_of(Kind.SCHEDULE, machine.ref.group, machine.ref.name))
+    wanted = moved(machine, schedule, verdict.until, cloud.now(), cloud.subscription)
+    if wanted:
+        cloud.wait(cloud.put(wanted), deadline)
+    marks = {tags.ON_SINCE: stamp(cloud.now()) or "", tags.LEASE_UNTIL: stamp(verdict.until) or ""}
+    cloud.wait(cloud.patch(Resource(machine.ref, {"tags": with_others(machine, marks)})), deadline)
+
+
+def _start(cloud: Cloud, machine: Part, verdict: Verdict, deadline: Deadline) -> None:  # noqa: ARG001 as the others
+    cloud.wait(cloud.act(machine.ref, Act.START), deadline)
+
+
+def _see_running(cloud: Cloud, ref: Ref, deadline: Deadline) -> None:
+    def is_running() -> bool:
+        machine = cloud.look(ref)
+        return machine is not None and machine.power == "running"
+
+    if not until(is_running, deadline, cloud.interrupt.sleep):
+        raise CloudError(Fault.TIMEOUT, "Timeout", "started, and Azure does not show it running", subject=str(ref))

@@ -1,0 +1,207 @@
+"""Many machines off at once: each is asked for, then looked at until Azure itself says that it is off.
+
+Nobody waits for an operation: a machine that takes long holds no other up, and a few workers do for hundreds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from gpuinfra.models.reap import Ended, Failure, ReapAction, Verdict
+from gpuinfra.models.receipt import Off, Receipt, Residue, next_morning
+from gpuinfra.models.resource import Kind
+from provision import fleet as listing
+from provision import tags
+from provision.cloud import Cloud, Part
+from provision.errors import CloudError, Fault
+from provision.journal import Journal
+from provision.lifecycle.lease import ON
+from provision.lifecycle.reap import Rules, changed_at, judge
+from provision.market.port import Prices
+from provision.market.residue import address_per_month, disk_per_month
+from provision.names import name_of
+from provision.reaping.port import Fleet
+from provision.waiting.deadline import Deadline
+from provision.waiting.progress import Progress
+
+WORKERS = 8
+DOING = "deallocating"
+# What may pass is tried again for so long; the reaper comes round again anyway.
+TROUBLE_SECONDS = 60.0
+OFF_SECONDS = 900.0
+# An operation that Azure took and that failed is asked for again.
+MOST_ATTEMPTS = 4
+_PASSES = frozenset({Fault.BUSY, Fault.UNREACHABLE, Fault.THROTTLED})
+FIRST_PAUSE, GROWTH = 0.5, 1.4
+# Azure lets a caller ask 25 times a second: a crowd is looked at less often.
+LONGEST_PAUSE, LOOKS_A_SECOND = 3.0, 8.0
+
+
+@dataclass
+class Stop:
+    """One machine on its way off."""
+
+    verdict: Verdict
+    deadline: Deadline
+    asked_at: datetime | None = None
+    """When Azure took it, by its own time: from then on it is not billed."""
+    machine: Part | None = None
+    """As it was when it was asked for."""
+    attempts: int = 0
+    trouble: Deadline | None = None
+
+    @property
+    def step(self) -> str:
+        """How progress calls it."""
+        return str(self.verdict.ref)
+
+
+@dataclass
+class Stopping:
+    """All machines that are to go off."""
+
+    cloud: Cloud
+    fleet: Fleet
+    rules: Rules
+    progress: Progress
+    journal: Callable[[str], Journal]
+    deadline: Deadline
+    addresses: Callable[[], frozenset[str]]
+    """Names, case folded, of machines that have a public address of ours."""
+    prices: Callable[[], Prices]
+    trouble_seconds: float = TROUBLE_SECONDS
+    stopped: list[Ended] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    spared: list[Verdict] = field(default_factory=list)
+    """Those that a second look found to be in order."""
+    pending: list[Stop] = field(default_factory=list)
+
+    def run(self, verdicts: Sequence[Verdict]) -> None:
+        """Until each is off, spared, or given up."""
+        self.pending = [Stop(verdict, self.deadline.within(OFF_SECONDS)) for verdict in verdicts]
+        pause = FIRST_PAUSE
+        pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="stop")
+        try:
+            while self.pending:
+                asked = sum(stop.attempts for stop in self.pending)
+                self._round(pool)
+                if sum(stop.attempts for stop in self.pending) > asked:
+                    pause = FIRST_PAUSE  # somebody has just been asked off, and may be off in a moment
+                if self.pending:
+                    self.cloud.interrupt.sleep(pause)
+                pause = min(max(LONGEST_PAUSE, len(self.pending) / LOOKS_A_SECOND), pause * GROWTH)
+        finally:
+            # Not waited for: after Ctrl-C an answer that does not come must hold nobody up.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _round(self, pool: ThreadPoolExecutor) -> None:
+        going: list[tuple[Stop, Future[bool]]] = [(stop, pool.submit(self._over, stop)) for stop in self.pending]
+        for stop, future in going:
+            if future.result():
+                self.pending.remove(stop)
+
+    def _over(self, stop: Stop) -> bool:
+        """One step; whether it was the last."""
+        try:
+            over = self._look(stop) if stop.asked_at else self._ask(stop)
+            stop.trouble = None
+        except CloudError as error:
+            if error.fault is Fault.INTERRUPTED:
+                raise
+            return self._troubled(stop, error)
+        except Exception as error:  # noqa: BLE001, RUF100 what is odd about one must not keep the others on
+            return self._give_up(stop, type(error).__name__, str(error))
+        if not over and stop.deadline.is_over:
+            return self._give_up(stop, "Timeout", "nobody has seen it off in time")
+        return over
+
+    def _troubled(self, stop: Stop, error: CloudError) -> bool:
+        if error.fault is Fault.ABSENT and stop.asked_at is None:
+            return self._off(stop, Off.ABSENT)
+        stop.trouble = stop.trouble or stop.deadline.within(self.trouble_seconds)
+        if error.fault in _PASSES and not stop.trouble.is_over:
+            return False
+        return self._give_up(stop, error.code, error.message)
+
+    def _ask(self, stop: Stop) -> bool:
+        """Look once more: a lease may have been renewed since the listing."""
+        ref = stop.verdict.ref
+        machine = self.cloud.look(ref)
+        if machine is None:
+            return self._off(stop, Off.ABSENT)
+        found = judge(machine, self.rules, self.cloud.now())
+        if found is None or found.action is not ReapAction.STOP:
+            self.spared.append(stop.verdict)
+            return True
+        stop.machine = machine
+        if not stop.attempts:
+            self.progress.begin(stop.step, DOING)
+            self.journal(stop.verdict.name).intend(DOING, ref)
+        self.fleet.ask_off(ref)
+        stop.asked_at, stop.attempts = self.cloud.now(), stop.attempts + 1
+        return False
+
+    def _look(self, stop: Stop) -> bool:
+        machine = self.cloud.look(stop.verdict.ref)
+        if machine is None:
+            return self._off(stop, Off.ABSENT)
+        if machine.power == "deallocated":
+            return self._off(stop, Off.DEALLOCATED)
+        has_failed = machine.state == "Failed" and machine.power in ON
+        if has_failed and stop.machine and changed_at(machine) != changed_at(stop.machine):
+            if stop.attempts >= MOST_ATTEMPTS:
+                return self._give_up(stop, machine.failure or "Failed", "Azure took it, and failed")
+            stop.asked_at = None
+        return False
+
+    def _off(self, stop: Stop, how: Off) -> bool:
+        self.progress.end(stop.step, "deallocated" if how is Off.DEALLOCATED else "gone")
+        self.journal(stop.verdict.name).did(DOING, stop.verdict.ref)
+        self.stopped.append(Ended(stop.verdict, self._receipt(stop, how)))
+        return True
+
+    def _give_up(self, stop: Stop, code: str, message: str) -> bool:
+        verdict = stop.verdict
+        self.progress.fail(stop.step, code)
+        self.journal(verdict.name).failed(DOING, verdict.ref, code)
+        self.failed.append(Failure(verdict.name, "stop", code, message, verdict.cause, verdict.ref.group))
+        return True
+
+    def _receipt(self, stop: Stop, how: Off) -> Receipt:
+        now, machine, verdict = self.cloud.now(), stop.machine, stop.verdict
+        gone = Receipt(
+            name=verdict.name,
+            verified=how,
+            at=now,
+            group=verdict.ref.group,
+            simulated=self.cloud.simulated,
+            cause=f"reap: {verdict.cause}",
+        )
+        if machine is None:
+            return gone
+        size = next(iter(listing.sizes([machine.body])), "")
+        spot = str(machine.properties.get("priority") or "").casefold() == "spot"
+        return replace(
+            gone,
+            region=machine.region,
+            size=size,
+            spot=spot,
+            billed_from=tags.moment(machine.tags, tags.ON_SINCE),
+            billed_to=(stop.asked_at or now).replace(microsecond=0),
+            price_per_hour=self.prices().price(size, machine.region, spot=spot),
+            residue=tuple(self._residue(verdict.name, machine)) if how is Off.DEALLOCATED else (),
+            left_on_until=next_morning(now),
+        )
+
+    def _residue(self, name: str, machine: Part) -> list[Residue]:
+        """What is paid for while it is off. Its own body and the listing say it: nothing more is asked for."""
+        disk = (machine.properties.get("storageProfile") or {}).get("osDisk") or {}
+        sku = str((disk.get("managedDisk") or {}).get("storageAccountType") or "")
+        own = str(disk.get("name") or name_of(Kind.DISK, name))
+        found = [Residue("disk", own, disk_per_month(int(disk.get("diskSizeGB") or 0), sku))]
+        if name.casefold() in self.addresses():
+            found.append(Residue("address", name_of(Kind.ADDRESS, name), address_per_month()))
+        return found

@@ -1,0 +1,212 @@
+"""Microsoft.Insights' activity log: what was done to resources, by whom, and what came of it.
+
+https://learn.microsoft.com/azure/azure-monitor/platform/activity-log-schema, and
+https://learn.microsoft.com/rest/api/monitor/activity-logs/list. It is made of the record of long operations, which all
+that is done to machines is. In Azure an event appears in the log minutes after it happened; here it does at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from sandbox.kernel.call import CLOUD_ITSELF, Answer, Call
+from sandbox.kernel.clock import stamp
+from sandbox.kernel.cloud import Cloud, Effects
+from sandbox.kernel.errors import ArmError
+from sandbox.kernel.ids import parse_id
+from sandbox.kernel.routes import SUBSCRIPTION, Routes
+from sandbox.services.common import require_subscription
+
+routes = Routes()
+effects = Effects()
+
+DAYS_KEPT = 90
+PAGE = 200
+_PATH = f"{SUBSCRIPTION}/providers/Microsoft.Insights/eventtypes/management/values"
+_COMPARISON = re.compile(r"\s*(?P<field>\w+)\s+(?P<how>eq|ge|le)\s+'(?P<value>[^']*)'\s*(?:and\s|$)")
+# Beside the time one of these can be asked for, and no two.
+_FIELDS = {"resourceProvider", "resourceGroupName", "resourceUri", "correlationId"}
+_CODES = {"write": (201, 200), "delete": (202, 202)}
+_NAMES = {200: "OK", 201: "Created", 202: "Accepted"}
+
+Event = dict[str, Any]
+
+
+@routes.add("GET", _PATH, action="Microsoft.Insights/eventtypes/values/read")
+def list_events(call: Call) -> Answer:
+    """Events that fit the filter, the newest first, a page of them."""
+    require_subscription(call)
+    start, end, field, value = _filter(call)
+    found = [event for event in _events(call.cloud) if start <= event["at"] <= end and _fits(event, field, value)]
+    found.reverse()
+    skip = call.query.get("$skiptoken", "0")
+    if not skip.isdigit():
+        raise _bad("The skip token is invalid.")
+    first, following = int(skip), int(skip) + PAGE
+    body: dict[str, Any] = {"value": [_shown(call, event) for event in found[first:following]]}
+    if following < len(found):
+        kept = "&".join(f"{quote(name)}={quote(text)}" for name, text in call.query.items() if name != "$skiptoken")
+        body["nextLink"] = f"{call.base_url}{call.path}?{kept}&$skiptoken={following}"
+    return Answer(200, body)
+
+
+def _filter(call: Call) -> tuple[float, float, str, str]:
+    """From when, until when, and the one field that is asked for, if any."""
+    text, position = call.query.get("$filter", ""), 0
+    start, end, field, value = None, call.cloud.now, "", ""
+    while position < len(text):
+        found = _COMPARISON.match(text, position)
+        if found is None:
+            raise _bad(f"The filter '{text}' is invalid near '{text[position:]}'.")
+        match found["field"], found["how"]:
+            case "eventTimestamp", "ge":
+                start = _seconds(found["value"])
+            case "eventTimestamp", "le":
+                end = _seconds(found["value"])
+            case name, "eq" if name in _FIELDS and not field:
+                field, value = name, found["value"]
+            case name, _:
+                raise _bad(f"The filter on '{name}' is not supported together with the others, or not at all.")
+        position = found.end()
+    if start is None:
+        raise _bad("The $filter must have a start time: eventTimestamp ge '<time>'.")
+    if start < call.cloud.now - DAYS_KEPT * 86_400:
+        raise _bad(f"The start time cannot be more than {DAYS_KEPT} days in the past.")
+    return start, end, field, value
+
+
+def _seconds(text: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise _bad(f"'{text}' is not a time.") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _bad(message: str) -> ArmError:
+    return ArmError(400, "BadRequest", message)
+
+
+def _fits(event: Event, field: str, value: str) -> bool:
+    return not field or str(event[field]).lower() == value.lower()
+
+
+# What happened
+
+
+def note_eviction(cloud: Cloud, resource_id: str, *, deletes: bool) -> None:
+    """Remember that Azure took a machine away. It is no operation that anybody asked for, so nothing else tells of it.
+
+    What Azure calls it in its own log is written nowhere; here it is called what it does.
+    """
+    body = {
+        "provider": "Microsoft.Compute",
+        "resource": resource_id,
+        "action": "virtualMachines/delete" if deletes else "virtualMachines/deallocate",
+        "caller": "Azure Spot",
+        "at": cloud.now,
+    }
+    cloud.store.add_happening(body)
+
+
+def _events(cloud: Cloud) -> list[Event]:
+    """All of them, the oldest first."""
+    operations = cloud.store.operations()
+    found = [event for _, operation, body in operations for event in _of_operation(operation, body)]
+    found += [_of_eviction(number, body) for number, body in cloud.store.happenings()]
+    # Sorting keeps the order of those that happened at the same time.
+    return sorted(found, key=lambda event: float(event["at"]))
+
+
+def _of_operation(operation: str, body: Mapping[str, Any]) -> Iterator[Event]:
+    """Begun, accepted, and ended; in Azure's own words."""
+    verb = body["action"].rpartition("/")[2]
+    status = _CODES.get(verb, (202, 202))[0 if body.get("new") else 1]
+    common = {"operation": operation, "body": body}
+    yield {**_common(body), **common, "at": body["start"], "status": "Started", "name": "BeginRequest"}
+    yield {**_common(body), **common, "at": body["start"], "status": "Accepted", "name": "EndRequest", "code": status}
+    if "end" in body:
+        yield {**_common(body), **common, "at": body["end"], "status": body["status"], "name": "EndRequest"}
+
+
+def _of_eviction(number: int, body: Mapping[str, Any]) -> Event:
+    made = uuid.uuid5(uuid.NAMESPACE_URL, f"eviction/{number}/{body['resource']}")
+    return {**_common(body), "operation": str(made), "body": body, "at": body["at"], "status": "Succeeded", "name": ""}
+
+
+def _common(body: Mapping[str, Any]) -> Event:
+    """What an event can be found by."""
+    return {
+        "resourceProvider": body["provider"],
+        "resourceGroupName": parse_id(body["resource"]).group,
+        "resourceUri": body["resource"],
+        "correlationId": body.get("correlationId", ""),
+    }
+
+
+# How it is shown
+
+
+def _shown(call: Call, event: Event) -> dict[str, Any]:
+    body = event["body"]
+    operation = _operation_name(body)
+    made = uuid.uuid5(uuid.NAMESPACE_URL, f"{event['operation']}/{event['status']}")
+    moment = stamp(event["at"]).replace("+00:00", "Z")
+    code = event.get("code")
+    shown = {
+        "caller": _caller(body),
+        "correlationId": event["correlationId"] or event["operation"],
+        "eventDataId": str(made),
+        "eventName": {"value": event["name"], "localizedValue": event["name"]},
+        "category": {"value": "Administrative", "localizedValue": "Administrative"},
+        "eventTimestamp": moment,
+        "id": f"{body['resource']}/events/{made}/ticks/{round(event['at'] * 10_000_000)}",
+        "level": "Error" if event["status"] == "Failed" else "Informational",
+        "operationId": event["operation"],
+        "operationName": {"value": operation, "localizedValue": operation},
+        "resourceGroupName": event["resourceGroupName"],
+        "resourceProviderName": {"value": body["provider"], "localizedValue": body["provider"]},
+        "resourceType": _both(parse_id(body["resource"]).type),
+        "resourceId": body["resource"],
+        "status": _both(event["status"]),
+        "subStatus": {
+            "value": _NAMES[code] if code else "",
+            "localizedValue": f"{_NAMES[code]} (HTTP Status Code: {code})" if code else "",
+        },
+        "submissionTimestamp": moment,
+        "subscriptionId": call.cloud.subscription,
+        "properties": _properties(event),
+    }
+    wanted = {part.strip().lower() for part in call.query.get("$select", "").split(",")} - {""}
+    return {name: value for name, value in shown.items() if not wanted or name.lower() in wanted}
+
+
+def _both(text: str) -> dict[str, str]:
+    return {"value": text, "localizedValue": text}
+
+
+def _properties(event: Event) -> dict[str, str]:
+    error = event["body"].get("error") if event["status"] == "Failed" else None
+    return {"statusMessage": json.dumps({"error": error})} if error else {}
+
+
+def _caller(body: Mapping[str, Any]) -> str:
+    caller = str(body.get("caller") or "")
+    if caller != CLOUD_ITSELF.id:
+        return caller
+    # What the cloud does of itself: a schedule's shutdown, or what is in a group that goes.
+    return "Microsoft.DevTestLab" if body["action"].endswith("/deallocate") else "Microsoft.Resources"
+
+
+def _operation_name(body: Mapping[str, Any]) -> str:
+    """`Microsoft.Compute/virtualMachines/start/action`."""
+    provider, action = body["provider"], str(body["action"])
+    if action.startswith("resourceGroups/"):
+        action = f"subscriptions/{action}"
+    return f"{provider}/{action}" if action.endswith(("/write", "/delete")) else f"{provider}/{action}/action"
