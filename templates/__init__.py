@@ -1,4 +1,4 @@
-"""Data that is shipped with the program: starter specs now; cloud-init, the guest agent, workflows later."""
+"""Data that is shipped with the program: specs to start from, scripts, the guest agent and what goes with it."""
 
 from importlib.resources import files
 

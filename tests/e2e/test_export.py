@@ -100,7 +100,9 @@ def test_a_template_needs_no_cloud_and_says_what_it_cannot(user: User, azure: Az
     assert template["parameters"]["location"]["defaultValue"] == REGION
     assert template["parameters"]["vmSize"]["allowedValues"] == [SIZE]
     notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
-    assert [word in note for word, note in zip(("a day", "off", "plan"), notes, strict=True)] == [True] * 3
+    assert [word in note for word, note in zip(("guest agent", "a day", "off", "plan"), notes, strict=True)] == [
+        True
+    ] * 4
     document = user.does("export", "my-dsvm", "--format", "arm", sandbox=False)
     assert document == {"schemaVersion": 1, "name": "my-dsvm", "format": "arm", "content": done.stdout}
     assert azure.requests(before) == []

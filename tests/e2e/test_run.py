@@ -267,8 +267,9 @@ def test_a_gpu_that_is_gone_when_the_job_is_to_begin(user: User, azure: Azure) -
     tool = guest_root(azure) / "bin" / "nvidia-smi"
     real = tool.rename(tool.with_name("nvidia-smi-before"))
     shutil.copy(tool.with_name("nvidia-smi.json"), tool.with_name("nvidia-smi-before.json"))
-    # It answers once, to `up`.
-    tool.write_text(f'#!/bin/sh\n"{real}" "$@"\ncode=$?\ntouch "$GPUINFRA_GUEST_ROOT/run/gpu-gone"\nexit $code\n')
+    # It answers once, to `up`; the guest agent asks for nothing but how busy it is.
+    gone = 'case "$*" in --query-gpu=utilization.gpu*) ;; *) touch "$GPUINFRA_GUEST_ROOT/run/gpu-gone" ;; esac'
+    tool.write_text(f'#!/bin/sh\n"{real}" "$@"\ncode=$?\n{gone}\nexit $code\n')
     tool.chmod(0o755)
     code, told = ended(user, "gpu.yaml", "quick.py", exit_code=1)
     assert code == "no-gpu"

@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.candidate import Candidate
+from gpuinfra.models.hours import Hours
+from gpuinfra.models.money import parse_money
 from gpuinfra.models.resource import ARM_TYPES, Kind
 from gpuinfra.models.spec import Spec
 from provision import tags
 from provision.lifecycle import lease
 from provision.market.candidates import candidates
 from provision.resources import MODULES, NEEDS
-from provision.template import API_VERSIONS, make_template, notes
+from provision.template import API_VERSIONS, NO_AGENT, make_template, notes
 from sandbox.services.resources.expressions import Scope
 from sandbox.services.resources.template import Planned, make_plan
-from tests.unit.provision_help import KEY, LARGE, NAME, NOW, SMALL, SUBSCRIPTION, ref, setting, spec
+from tests.unit.provision_help import HOURS, KEY, LARGE, NAME, NOW, SMALL, SUBSCRIPTION, ref, setting, spec
 
 SOURCES = ("203.0.113.7/32", "198.51.100.0/24")
 ID = re.compile(r"/subscriptions/|/providers/|resourceGroups")
@@ -144,13 +146,21 @@ def test_text_that_looks_like_an_expression_is_escaped() -> None:
 
 def test_a_lease_always_has_an_end_or_it_is_said() -> None:
     assert resource(exported(), Kind.SCHEDULE)["properties"]["status"] == "Enabled"
-    assert list(notes(spec())) == []
+    assert list(notes(spec())) == [NO_AGENT]
     long = SPECS["two days"]
     assert resource(exported(long), Kind.SCHEDULE)["properties"]["status"] == "Disabled"
-    (note,) = notes(long)
+    _, note = notes(long)
     assert "nothing in Azure ends this machine" in note
 
 
 def test_what_a_template_cannot_say_is_said() -> None:
-    assert ["off" in note for note in notes(spec(power="deallocated"))] == [True]
-    assert ["plan" in note for note in notes(spec(image="seller:offer:sku:latest"))] == [True]
+    hours = Hours.model_validate(HOURS)
+    for wanted, word in (
+        (spec(lifecycle={"hours": hours}), "hours"),
+        (spec(lifecycle={"max_cost": parse_money("5 USD")}), "cost cap"),
+        (spec(power="deallocated"), "wants the machine off"),
+        (spec(image="seller:offer:sku:latest"), "plan"),
+    ):
+        first, *others = notes(wanted)
+        assert first == NO_AGENT
+        assert [word in note for note in others] == [True]

@@ -20,6 +20,7 @@ from provision.cloud import Act, Observed, Operation, Part, same
 from provision.errors import CloudError, Fault
 from provision.journal import Journal
 from provision.lifecycle import lease
+from provision.lifecycle.rights import Holding, Right, principal_of
 from provision.market.port import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
 from provision.names import ref_of
 from provision.plan import make_plan
@@ -160,6 +161,11 @@ class FakeCloud:
     """Kinds that Azure goes on to show when they are deleted."""
     keeps_power: bool = False
     """A machine that does not go off, whatever Azure says of the operation."""
+    principals: int = 0
+    rights: list[Right] = field(default_factory=list)
+    """What to answer first when a machine is to get its right; then it is had."""
+    allowed: list[str] = field(default_factory=list)
+    """Who has it, by principal. It is asked for in a thread, so it is in no order with `calls`."""
 
     def __post_init__(self) -> None:
         self.interrupt: Interrupt = Pausing(self.time)
@@ -241,6 +247,7 @@ class FakeCloud:
                 body["properties"]["ipAddress"] = "203.0.113.99"
             if resource.ref.kind is Kind.MACHINE:
                 self._make_machine(resource.ref, body, fault)
+                self._identify(body)
             self._keep(resource.ref, body)
             return Going(resource.ref, _error_of(fault))
 
@@ -253,6 +260,8 @@ class FakeCloud:
                     body["properties"] = {**body["properties"], **value}
                 else:
                     body[name] = value
+            if resource.ref.kind is Kind.MACHINE:
+                self._identify(body)
             return Going(resource.ref, _error_of(fault))
 
     def act(self, ref: Ref, act: Act) -> Operation:
@@ -270,6 +279,18 @@ class FakeCloud:
             if fault is None and ref.kind not in self.stays:
                 self._delete(ref)
             return Going(ref, _error_of(fault))
+
+    def allow_self_stop(self, machine: Part) -> Right:
+        with self._lock:
+            found = self.parts.get(_key(machine.ref)) if not principal_of(machine) else machine
+            principal = principal_of(found) if found else ""
+            if self.rights:
+                return self.rights.pop(0)
+            if not principal:
+                return Right(Holding.UNKNOWN, "NoIdentity", "no identity")
+            is_new = principal not in self.allowed
+            self.allowed += [principal] * is_new
+            return Right(Holding.GRANTED if is_new else Holding.HELD)
 
     def disown(self, group: str) -> None:
         with self._call(f"disown {group}"):
@@ -311,6 +332,11 @@ class FakeCloud:
         made_with = {"location": body["location"], "tags": dict(body["tags"])}
         sku, size = wanted["managedDisk"]["storageAccountType"], wanted["diskSizeGB"]
         self._keep(disk, {**made_with, "sku": {"name": sku}, "properties": {"diskSizeGB": size}})
+
+    def _identify(self, body: dict[str, Any]) -> None:
+        if "identity" in body and not body["identity"].get("principalId"):
+            self.principals += 1
+            body["identity"]["principalId"] = f"principal-{self.principals}"
 
     def _check_unused(self, ref: Ref) -> None:
         """Azure deletes nothing that another uses."""

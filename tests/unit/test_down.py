@@ -56,6 +56,7 @@ def test_a_machine_that_is_on_is_deallocated_and_seen_to_be_off() -> None:
         at=NOW + timedelta(hours=3),
         region="eastus",
         size=SMALL,
+        group=GROUP,
         billed_from=NOW,
         billed_to=NOW + timedelta(hours=3),
         price_per_hour=0.5,
@@ -86,6 +87,16 @@ def test_a_machine_that_is_off_is_left_alone_and_looked_at() -> None:
         None,
         None,
     )
+
+
+def test_the_receipt_says_who_ended_it() -> None:
+    cloud = made()
+    work = ending(cloud)
+    work.cause = "reap: the lease is over"
+    assert work.deallocate().cause == "reap: the lease is over"
+    # Whoever finds it off has not ended it.
+    assert work.deallocate().cause == "it was off already"
+    assert work.delete().cause == "it was off already"
 
 
 def test_absent_is_off() -> None:
@@ -359,7 +370,8 @@ def test_ctrl_c_is_not_taken_for_a_failure() -> None:
 
 def test_a_spot_machine_is_paid_for_as_one() -> None:
     cloud = made(spec(priority="spot"))
-    assert ending(cloud).deallocate().price_per_hour == 0.1
+    receipt = ending(cloud).deallocate()
+    assert (receipt.price_per_hour, receipt.spot) == (0.1, True)
 
 
 def test_without_a_market_there_is_no_price() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_a_machine_with_nothing_to_go_by() -> None:
     bare["tags"] = {tags.NAME.upper(): "my-dsvm", tags.ON_SINCE: "yesterday", tags.HOURS: "Mars/Base always"}
     found = one(bare)
     assert (found.power_state, found.since, found.lease_until, found.zone) == ("unknown", None, None, "2")
-    assert (found.price_per_hour, found.drift, found.spec_file) == (None, (), None)
+    assert (found.price_per_hour, found.drift, found.spec_file) == (None, ("it has no lease",), None)
 
 
 def test_spot_has_its_own_price_and_case_does_not_matter() -> None:
@@ -104,10 +105,11 @@ def test_spot_has_its_own_price_and_case_does_not_matter() -> None:
         (row(tags={tags.LEASE_UNTIL: "2026-11-16T11:59:00Z"}), {}, ["lease is over"]),
         (row("deallocated", tags={tags.LEASE_UNTIL: "2026-11-16T11:59:00Z"}), {}, []),
         (
-            row(tags={tags.HOURS: "UTC mon 13:00-14:00", tags.LEASE_UNTIL: "2026-11-16T11:59:00Z"}),
+            row(tags={tags.TERMS: "lease=4h idle=20m cap=1h59m", tags.LEASE_UNTIL: "2026-11-16T11:59:00Z"}),
             {},
-            ["lease is over", "outside hours"],
+            ["cost cap is reached"],
         ),
+        (row("stopped", tags={tags.LEASE_UNTIL: ""}), {}, ["stopped, but billed", "it has no lease"]),
         (row(tags={tags.HOURS: "UTC mon 13:00-14:00"}), {}, []),  # the lease holds it
         (row("stopped"), {}, ["stopped, but billed"]),
         (row("deallocated", size="Standard_NC8as_T4_v3"), {}, ["size Standard_NC8as_T4_v3 is not in the spec"]),
@@ -135,14 +137,17 @@ def test_a_zone_that_the_spec_does_not_name() -> None:
     [
         ("running", "14:00", "13:00", ("14:00", "deallocated", "lease")),  # the lease holds beyond the hours
         ("running", "14:00", "19:00", ("14:00", "deallocated", "lease")),
-        ("running", "11:00", "19:00", ("19:00", "deallocated", "hours")),
+        ("running", "19:00", "19:00", ("19:00", "deallocated", "hours")),
+        ("running", "19:00", None, ("19:00", "deallocated", "lease")),
+        ("stopped", "20:00", None, ("20:00", "deallocated", "cost cap")),
+        ("running", "11:00", "19:00", None),  # it should be off already
         ("running", "11:00", None, None),
         ("deallocated", "14:00", "19:00", None),
         ("deallocated", "14:00", None, None),
     ],
 )
 def test_the_next_change(power: str, lease: str, hours: str | None, change: tuple[str, str, str] | None) -> None:
-    marks = {tags.LEASE_UNTIL: f"2026-11-16T{lease}:00Z"}
+    marks = {tags.LEASE_UNTIL: f"2026-11-16T{lease}:00Z", tags.TERMS: "lease=4h idle=20m cap=10h"}
     if hours:
         marks[tags.HOURS] = f"UTC daily 08:00-{hours}"
     expected = change and ScheduledChange(datetime.fromisoformat(f"2026-11-16T{change[0]}:00Z"), *change[1:])
@@ -154,10 +159,19 @@ def test_hours_switch_a_machine_on() -> None:
     assert found.next_change == ScheduledChange(datetime(2026, 11, 17, 8, tzinfo=UTC), "running", "hours")
 
 
-def test_hours_of_the_spec_where_no_tag_has_them() -> None:
-    wanted = spec(lifecycle={"hours": {"timezone": "UTC", "on": "daily 13:00-14:00"}})
-    body = row(tags={tags.DIGEST: wanted.digest(), tags.LEASE_UNTIL: "2026-11-16T11:00:00Z"})
-    assert one(body, wanted).drift == ("lease is over", "outside hours")
+@pytest.mark.parametrize(
+    ("digest", "tag", "why"),
+    [
+        (None, "", "hours are over"),  # too long for a tag
+        (None, "UTC daily 08:00-10:00", "hours are over"),
+        ("sha256:0", "UTC daily 08:00-10:00", "lease is over"),  # the spec does not count yet
+        ("sha256:0", "", "hours are over"),
+    ],
+)
+def test_hours_of_the_spec(digest: str | None, tag: str, why: str) -> None:
+    wanted = spec(lifecycle={"hours": {"timezone": "UTC", "on": "daily 08:00-11:00"}})
+    marks = {tags.DIGEST: digest or wanted.digest(), tags.HOURS: tag, tags.LEASE_UNTIL: "2026-11-16T11:00:00Z"}
+    assert one(row(tags=marks), wanted).drift[0] == why
 
 
 def test_they_come_by_name() -> None:
@@ -166,15 +180,22 @@ def test_they_come_by_name() -> None:
 
 
 class Listing:
-    """`virtual_machines` of a subscription whose lists of statuses have what `kept` says."""
+    """A subscription whose lists of statuses have what `kept` says, two machines a page."""
 
     def __init__(self, rows: list[dict[str, Any]], kept: set[str], properties: set[str]) -> None:
         self.rows, self.kept, self.properties = rows, kept, properties
         self.calls: list[str] = []
 
-    def list_all(self, status_only: str = "false") -> list[Any]:
-        self.calls.append(status_only)
-        return [SimpleNamespace(as_dict=lambda each=each: self._shown(each, status_only)) for each in self.rows]
+    def send_request(self, request: Any) -> Any:
+        query = parse_qs(urlsplit(request.url).query)
+        status_only = query.get("statusOnly", ["false"])[0]
+        first = int(query.get("skip", ["0"])[0])
+        if not first:
+            self.calls.append(status_only)
+        page: dict[str, Any] = {"value": [self._shown(each, status_only) for each in self.rows[first : first + 2]]}
+        if first + 2 < len(self.rows):
+            page["nextLink"] = f"https://localhost/machines?statusOnly={status_only}&skip={first + 2}"
+        return SimpleNamespace(status_code=200, content=b"{}", json=lambda: page)
 
     def _shown(self, body: dict[str, Any], status_only: str) -> dict[str, Any]:
         properties = body["properties"]
@@ -183,6 +204,9 @@ class Listing:
         lean = {key: value for key, value in properties.items() if key in self.properties}
         kept = {key: value for key, value in body.items() if key in self.kept}
         return {**kept, "id": body["id"].upper(), "properties": lean}
+
+    def clients(self) -> Clients:
+        return cast("Clients", SimpleNamespace(access=SimpleNamespace(subscription="s"), resource=self))
 
 
 @pytest.mark.parametrize(
@@ -197,9 +221,8 @@ class Listing:
 def test_a_list_of_nothing_but_statuses_is_completed(kept: set[str], properties: set[str], calls: list[str]) -> None:
     foreign = row(name="theirs")
     foreign["tags"] = {"owner": "them"}
-    listing = Listing([row(), foreign], kept, properties)
-    clients = cast("Clients", SimpleNamespace(compute=SimpleNamespace(virtual_machines=listing)))
-    (found,) = list_machines(clients)
+    listing = Listing([foreign, foreign, row()], kept, properties)
+    (found,) = list_machines(listing.clients())
     expected = row() if len(calls) == 2 else {**row(), "id": row()["id"].upper()}
     assert replace(one(found), group="") == replace(one(expected), group="")
     assert listing.calls == calls
@@ -207,6 +230,5 @@ def test_a_list_of_nothing_but_statuses_is_completed(kept: set[str], properties:
 
 def test_no_machine_at_all_is_one_call() -> None:
     listing = Listing([], set(), set())
-    clients = cast("Clients", SimpleNamespace(compute=SimpleNamespace(virtual_machines=listing)))
-    assert list_machines(clients) == []
+    assert list_machines(listing.clients()) == []
     assert listing.calls == ["true"]

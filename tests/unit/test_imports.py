@@ -17,6 +17,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *(
             "gpuinfra.lint",
             "gpuinfra.workbench",
+            "gpuinfra.scheduling",
+            "gpuinfra.ledger",
             "gpuinfra.log",
             "templates",
             "gpuinfra.models",
@@ -26,6 +28,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "gpuinfra.views": (
         "gpuinfra.lint",
+        "gpuinfra.scheduling",
         "gpuinfra.workbench",
         "gpuinfra.load",
         "gpuinfra.models",
@@ -49,7 +52,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("gpuinfra.workspace", "gpuinfra.load", "templates", "gpuinfra.models"),
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
+    "gpuinfra.scheduling": ("templates", "gpuinfra.diagnostics"),
     "gpuinfra.workspace": ("gpuinfra.models", "gpuinfra.diagnostics"),
+    "gpuinfra.ledger": ("gpuinfra.models", "gpuinfra.diagnostics"),
     "gpuinfra.load": ("gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
     "templates": (),
     "gpuinfra.models": ("gpuinfra.suggest", "gpuinfra.diagnostics"),

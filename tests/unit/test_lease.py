@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.models.durations import parse_duration
+from gpuinfra.models.hours import Hours
+from gpuinfra.models.money import parse_money
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from provision import tags
 from provision.cloud import Part
-from provision.lifecycle.lease import decide
+from provision.lifecycle.lease import cause, decide, is_over, kept_terms, why_over
+from provision.lifecycle.terms import Terms
 from provision.setting import Lease
 from tests.unit.provision_help import NOW, made, spec
 
@@ -90,3 +94,116 @@ def test_a_lease_that_ends_today_can_be_ended_by_the_daily_schedule_however_long
     lease = decide(spec(), part, NOW)
     assert lease.until - NOW == 2 * HOUR
     assert lease.is_daily
+
+
+# Hours and cost cap
+
+
+def open_on(*windows: str) -> Spec:
+    return spec(lifecycle={"hours": Hours.model_validate({"timezone": "UTC", "on": windows})})
+
+
+# It is Monday, 08:00, and the lease is 4 h. The hours, the cap, and when it goes off.
+SETTLED: list[tuple[tuple[str, ...], str, str]] = [
+    (("mon-fri 08:00-19:00",), "", "19:00"),
+    (("mon-fri 11:00-13:00",), "", "13:00"),  # hours begin while the lease holds
+    (("mon-fri 08:00-11:00",), "", "12:00"),  # the lease holds beyond them
+    (("mon-fri 08:00-12:00",), "", "12:00"),
+    (("mon-fri 12:00-13:00",), "", "13:00"),  # hours begin as the lease ends
+    (("mon-fri 13:00-14:00",), "", "12:00"),
+    (("mon 08:00-13:00", "mon 13:00-15:00,16:00-18:00"), "", "15:00"),  # one stretch, and another
+    (("daily 00:00-24:00",), "", "12:00"),  # hours that never end hold nothing
+    ((), "2h30m", "10:30"),
+    ((), "5h", "12:00"),
+    (("mon-fri 08:00-19:00",), "9h", "17:00"),
+    (("mon-fri 08:00-19:00",), "12h", "19:00"),
+]
+
+
+@pytest.mark.parametrize(("windows", "cap", "expected"), SETTLED)
+def test_hours_hold_it_to_their_end_and_the_cap_beats_both(windows: tuple[str, ...], cap: str, expected: str) -> None:
+    wanted = open_on(*windows) if windows else spec()
+    terms = Terms(4 * HOUR, HOUR / 3, parse_duration(cap) if cap else None)
+    assert decide(wanted, None, NOW, terms) == Lease(NOW, today(expected))
+
+
+def test_a_lease_that_ends_in_the_last_minute_of_hours_ends_with_them() -> None:
+    now = NOW - timedelta(seconds=30)
+    assert decide(open_on("mon-fri 08:00-12:00,14:00-15:00"), None, now).until == today("12:00")
+
+
+CAPPED = spec(lifecycle={"max_cost": parse_money("5 USD")})
+TWO_HOURS = Terms(4 * HOUR, HOUR / 3, 2 * HOUR)
+
+
+def test_a_cap_counts_from_power_on_and_is_never_exceeded() -> None:
+    part = machine(of=CAPPED)
+    assert decide(CAPPED, part, NOW, TWO_HOURS).until == today("09:00")
+    part.body["tags"][tags.ON_SINCE] = "2026-11-16T07:00:59Z"
+    assert decide(CAPPED, part, NOW, TWO_HOURS).until == today("09:00")
+
+
+def test_what_has_cost_what_it_may_gets_no_more_time() -> None:
+    part = machine(since="05:00", until="07:00", of=CAPPED)
+    assert decide(CAPPED, part, NOW, TWO_HOURS) == Lease(today("05:00"), today("07:00"))
+
+
+def test_another_spec_has_its_own_hours() -> None:
+    assert decide(open_on("mon-fri 08:00-19:00"), machine(), NOW).until == today("19:00")
+
+
+@pytest.mark.parametrize(
+    ("power", "text", "kept"),
+    [
+        ("running", "lease=4h idle=20m cap=2h", True),
+        ("deallocated", "lease=4h idle=20m cap=2h", False),
+        ("running", "lease=4h idle=20m", False),
+        ("running", "lease=5h idle=20m cap=2h", False),
+        ("running", "lease=4h idle=9m cap=2h", False),
+        ("running", "", False),
+    ],
+)
+def test_terms_stay_as_they_were_at_power_on(power: str, text: str, kept: bool) -> None:
+    part = machine(power, of=CAPPED)
+    part.body["tags"][tags.TERMS] = text
+    assert kept_terms(CAPPED, part) == (TWO_HOURS if kept else None)
+    assert kept_terms(spec(), part) is None
+    assert kept_terms(CAPPED, None) is None
+
+
+# Whether it should be off
+
+
+def marks(until: str, **more: str) -> dict[str, str]:
+    return {tags.LEASE_UNTIL: until, tags.ON_SINCE: "2026-11-16T05:00:30Z", **more}
+
+
+CAP, HOURS = "lease=4h idle=20m cap=3h", "UTC mon 06:00-08:00"
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (marks("2026-11-16T08:01:00Z"), ""),
+        (marks("2026-11-16T08:00:00Z"), "lease is over"),
+        (marks("2026-11-15T09:00:00"), "lease is over"),
+        (marks("soon"), "it has no lease"),
+        ({}, "it has no lease"),
+        (None, "it has no lease"),
+        ({tags.LEASE_UNTIL.upper(): "2026-11-16T08:01:00Z"}, ""),
+        (marks("2026-11-16T08:00:00Z", **{tags.TERMS: CAP}), "cost cap is reached"),
+        (marks("2026-11-16T07:59:00Z", **{tags.TERMS: CAP}), "lease is over"),
+        (marks("2026-11-16T08:00:00Z", **{tags.HOURS: HOURS}), "hours are over"),
+        (marks("2026-11-16T08:00:00Z", **{tags.HOURS: HOURS, tags.TERMS: CAP}), "cost cap is reached"),
+        (marks("2026-11-16T07:59:00Z", **{tags.HOURS: HOURS}), "lease is over"),
+    ],
+)
+def test_why_it_should_be_off(found: dict[str, str] | None, why: str) -> None:
+    assert why_over(found, NOW) == why
+    assert is_over(found, NOW) is bool(why)
+
+
+def test_hours_of_the_spec_come_before_those_of_the_tag() -> None:
+    found = marks("2026-11-16T08:00:00Z", **{tags.HOURS: HOURS})
+    later = Hours.model_validate({"timezone": "UTC", "on": ("mon 06:00-09:00",)})
+    assert (cause(found), cause(found, later), cause({})) == ("hours", "lease", "lease")

@@ -1,13 +1,22 @@
 """A connection that is lost, and made anew."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from gpuinfra.models.target import Target
 from runner.jobs.port import JobError
 from runner.machine import link as module
-from runner.machine.connection import Broken, Completed, HostKeyMismatch, LoginRefused, Process, TimedOut, Unreachable
+from runner.machine.connection import (
+    Broken,
+    Completed,
+    HostKeyMismatch,
+    LoginRefused,
+    Process,
+    SwitchedOff,
+    TimedOut,
+    Unreachable,
+)
 from runner.machine.link import Link, Patience, is_passing
 
 TARGET = Target("lab", "lab", "remote", "203.0.113.7", 22, "me", "ssh-ed25519 AAAA")
@@ -132,6 +141,7 @@ def test_a_success_begins_it_anew(clock: Clock) -> None:
         (TimedOut("x"), False, True),
         (HostKeyMismatch("x", "a", "b"), True, False),
         (LoginRefused("x"), True, False),
+        (SwitchedOff("x"), True, False),
         (JobError("x", code="no-engine"), False, False),
         (JobError("x", code="no-engine"), True, True),
         (JobError("x", code="no-image"), True, False),
@@ -143,3 +153,59 @@ def test_what_another_try_may_mend(error: Exception, engine_too: bool, passing: 
         with pytest.raises(type(error)):
             Patience(60, engine_too=engine_too).wait(error)
         assert clock.pauses == []
+
+
+# A machine that is off
+
+
+def test_after_a_while_somebody_is_asked_whether_it_is_off(link: Link, clock: Clock) -> None:
+    asked: list[float] = []
+
+    def power() -> str | None:
+        asked.append(clock.now)
+        return "my-dsvm is deallocated" if len(asked) == 3 else None
+
+    def attempt() -> None:
+        _ = link.connection
+        raise Unreachable("nobody")
+
+    link.power, began = power, clock.now
+    with pytest.raises(SwitchedOff, match="my-dsvm is deallocated"):
+        link.steadily(attempt, link.patience(600))
+    waits = [after - before for before, after in zip([began, *asked], asked, strict=False)]
+    assert len(waits) == 3
+    assert all(19.9 < wait <= 20.1 + module.LONGEST_PAUSE for wait in waits)
+    assert link.is_off
+
+
+def test_nobody_calls_a_machine_that_is_off(link: Link, wires: list[Wire]) -> None:
+    _ = link.connection
+    link.power = lambda: "my-dsvm is gone"
+    with pytest.raises(SwitchedOff):
+        link.check_power()
+    assert wires[0].closed
+    with pytest.raises(SwitchedOff, match="my-dsvm is gone"):
+        _ = link.far
+    assert (link.open_far, len(wires)) == (None, 1)
+
+
+@pytest.mark.parametrize("power", [None, lambda: None])
+def test_a_machine_of_which_nobody_knows_is_tried_for_as_long_as_ever(
+    link: Link, clock: Clock, power: Callable[[], str | None] | None
+) -> None:
+    def attempt() -> None:
+        raise Unreachable("nobody")
+
+    link.power = power
+    with pytest.raises(Unreachable):
+        link.steadily(attempt, link.patience(600))
+    assert sum(clock.pauses) > 590
+
+
+def test_an_open_connection_is_used_and_none_is_made(link: Link, wires: list[Wire]) -> None:
+    assert (link.open_far, wires) == (None, [])
+    far = link.far
+    assert link.open_far is far
+    wires[0].close()
+    again = link.open_far
+    assert again is None

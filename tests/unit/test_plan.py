@@ -10,10 +10,13 @@ import pytest
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.hours import Hours
+from gpuinfra.models.money import parse_money
 from gpuinfra.models.plan import Action, Price
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from provision import tags
+from provision.lifecycle.lease import decide
+from provision.lifecycle.terms import terms_of
 from provision.plan import make_plan
 from tests.unit.provision_help import (
     ALLOCATION,
@@ -102,7 +105,11 @@ CHANGES: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"admin": {"username": "ada"}}, ["replace machine loses"], ["username: azureuser -> ada, replaces"]),
     ({"priority": "spot"}, ["replace machine loses"], ["priority: regular -> spot, replaces"]),
     ({"zones": ("2",)}, ["replace machine loses"], ["zone: none -> 2, replaces"]),
-    ({"lifecycle": {"idle": timedelta(minutes=5)}}, ["change machine"], ["spec"]),
+    (
+        {"lifecycle": {"idle": timedelta(minutes=5)}},
+        ["change machine"],
+        ["terms: lease=4h idle=20m -> lease=4h idle=5m", "spec"],
+    ),
     (
         {"lifecycle": {"lease": timedelta(hours=6)}},
         ["change machine", "change schedule"],
@@ -450,6 +457,27 @@ def test_a_lease_of_a_day_has_no_daily_stop() -> None:
     assert plan.notes == (
         "a lease of a day or more is beyond Azure's own daily schedule: the tag alone says when it ends",
     )
+
+
+CAPPED = spec(lifecycle={"max_cost": parse_money("5 USD")})
+NO_PRICE = "no price is known: the cost cap cannot be kept"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "price", "notes"), [(CAPPED, None, (NO_PRICE,)), (CAPPED, 0.5, ()), (spec(), None, ())]
+)
+def test_a_cost_cap_without_a_price_is_told(wanted: Spec, price: float | None, notes: tuple[str, ...]) -> None:
+    assert planned(FakeCloud(), wanted, price_per_hour=price).notes == notes
+
+
+def test_a_machine_that_has_cost_what_it_may_is_told() -> None:
+    cloud = made(CAPPED, price_per_hour=0.5, lease=lease_of(10))
+    cloud.moment = NOW + timedelta(hours=11)
+    capped = terms_of(CAPPED.lifecycle, 0.5)
+    spent = decide(CAPPED, cloud.look(ref(Kind.MACHINE)), cloud.now(), capped)
+    plan = planned(cloud, CAPPED, price_per_hour=0.5, lease=spent)
+    assert plan.is_empty
+    assert ["it goes off" in note for note in plan.notes] == [True]
 
 
 def test_the_price_is_handed_on() -> None:

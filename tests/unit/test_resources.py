@@ -2,15 +2,18 @@
 
 import base64
 import json
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from gpuinfra.models.hours import Hours
+from gpuinfra.models.money import parse_money
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from provision import tags
 from provision.cloud import Part
+from provision.lifecycle.terms import Terms
 from provision.login.host_key import new_host_key
 from provision.market.port import ImagePlan
 from provision.resources import MODULES, NEEDS, address, disk, group, interface, machine, network, schedule, security
@@ -252,9 +255,26 @@ def test_a_machine_is_all_of_the_spec() -> None:
     assert not {"zones", "plan"} & set(body)
     assert not {"priority", "evictionPolicy", "billingProfile"} & set(properties)
     assert set(body["tags"]) == {
-        *(tags.NAME, tags.DIGEST, tags.ON_SINCE, tags.LEASE_UNTIL, tags.HOST_KEY, tags.TARGET),
+        *(tags.NAME, tags.DIGEST, tags.ON_SINCE, tags.LEASE_UNTIL, tags.TERMS, tags.HOST_KEY, tags.TARGET),
     }
     assert body["tags"][tags.LEASE_UNTIL] == "2026-11-16T12:00:00Z"
+    assert body["tags"][tags.TERMS] == "lease=4h idle=20m"
+
+
+@pytest.mark.parametrize(
+    ("price", "kept", "expected"),
+    [
+        (0.5, None, "lease=4h idle=20m cap=10h"),
+        (0.63, None, "lease=4h idle=20m cap=7h56m"),  # never more than is paid for
+        (1e6, None, "lease=4h idle=20m cap=1m"),
+        (None, None, "lease=4h idle=20m"),
+        (0.5, Terms(timedelta(hours=4), timedelta(minutes=20), timedelta(hours=3)), "lease=4h idle=20m cap=3h"),
+    ],
+)
+def test_a_cost_cap_is_a_time(price: float | None, kept: Terms | None, expected: str) -> None:
+    capped = spec(lifecycle={"max_cost": parse_money("5 USD")})
+    body = machine.desired(setting(capped, price_per_hour=price, kept_terms=kept)).body
+    assert body["tags"][tags.TERMS] == expected
 
 
 @pytest.mark.parametrize(("price", "expected"), [(None, -1), (0.3, 0.3)])
@@ -349,6 +369,7 @@ def test_differences_of_tags_read_as_words() -> None:
         ("spec", "01234567", digest),
         ("on since", "never", "2026-11-16T08:00:00Z"),
         ("lease until", "none", "2026-11-16T12:00:00Z"),
+        ("terms", "none", "lease=4h idle=20m"),
         (f"tag {tags.TARGET}", "none", "my_dsvm"),
     }
 
@@ -373,6 +394,13 @@ def test_the_daily_stop_is_at_the_end_of_the_lease() -> None:
 @pytest.mark.parametrize(("hours", "status"), [(23.9, "Enabled"), (24, "Disabled"), (100, "Disabled")])
 def test_a_lease_of_a_day_cannot_be_said_as_a_time_of_day(hours: float, status: str) -> None:
     assert schedule.desired(setting(lease=lease_of(hours))).body["properties"]["status"] == status
+
+
+def test_a_long_lease_is_the_schedules_in_its_last_day() -> None:
+    until = datetime(2026, 11, 20, 1, 30, tzinfo=timezone(timedelta(hours=-2)))
+    before = schedule.schedule_for(until, until - timedelta(days=1))
+    assert before == {"status": "Disabled", "dailyRecurrence": {"time": "0330"}}
+    assert schedule.schedule_for(until, until - timedelta(hours=23, minutes=59))["status"] == "Enabled"
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,22 @@
 """A machine on its way up: one candidate after the other, nothing left behind, nothing lost without consent."""
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.money import parse_money
+from gpuinfra.models.offer import Rate
 from gpuinfra.models.plan import Plan
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from provision import tags
 from provision.cloud import Observed
 from provision.errors import CloudError, Fault
-from provision.market.port import ImagePlan
+from provision.market.port import ImagePlan, Prices
 from provision.up import Bringing, Up
 from tests.unit.provision_help import (
     ALLOCATION,
@@ -498,6 +501,57 @@ def test_a_machine_that_is_made_anew_gets_a_lease_of_its_own() -> None:
     found = cloud.body(Kind.MACHINE)["tags"]
     assert tags.moment(found, tags.ON_SINCE) == cloud.moment
     assert tags.moment(found, tags.LEASE_UNTIL) == cloud.moment + timedelta(hours=4)
+
+
+# Cost cap
+
+
+CAPPED: dict[str, Any] = {"lifecycle": {"max_cost": parse_money("1 USD")}}
+
+
+@dataclass
+class Priced(Shop):
+    """A market with a price for what is in it."""
+
+    per_hour: float = 0.5
+
+    def price(self, size: str, region: str, spot: bool = False) -> float | None:
+        return self.per_hour
+
+    def prices(self, sizes: Iterable[str]) -> Prices:
+        return Prices({(size, "eastus"): Rate(self.per_hour, None) for size in sizes})
+
+
+def test_a_cost_cap_ends_the_lease_from_the_beginning() -> None:
+    cloud = FakeCloud()
+    assert up(cloud, spec(**CAPPED), Priced()).lease_until == NOW + timedelta(hours=2)
+    assert cloud.body(Kind.MACHINE)["tags"][tags.TERMS] == "lease=4h idle=20m cap=2h"
+    assert cloud.body(Kind.SCHEDULE)["properties"]["dailyRecurrence"]["time"] == "1000"
+
+
+def test_a_price_that_changes_while_a_machine_is_on_changes_nothing() -> None:
+    cloud = FakeCloud()
+    up(cloud, spec(**CAPPED), Priced())
+    assert up(cloud, spec(**CAPPED), Priced(per_hour=1.0)).plan.is_empty
+    cloud.set_power("deallocated")
+    assert up(cloud, spec(**CAPPED), Priced(per_hour=1.0)).lease_until == NOW + timedelta(hours=1)
+
+
+def test_terms_that_somebody_has_written_into_are_put_right() -> None:
+    cloud = FakeCloud()
+    up(cloud, spec(**CAPPED), Priced())
+    for written in ("lease=9h idle=20m cap=2h", "lease=4h idle=20m", "for ever"):
+        cloud.body(Kind.MACHINE)["tags"][tags.TERMS] = written
+        up(cloud, spec(**CAPPED), Priced())
+        assert cloud.body(Kind.MACHINE)["tags"][tags.TERMS] == "lease=4h idle=20m cap=2h"
+
+
+def test_a_machine_that_is_made_anew_has_all_its_money_again() -> None:
+    cloud = FakeCloud()
+    up(cloud, spec(**CAPPED), Priced())
+    cloud.moment = NOW + timedelta(minutes=90)
+    up(cloud, spec(image="dsvm-ubuntu-20.04", **CAPPED), Priced(), consent=lambda _: None)
+    assert tags.moment(cloud.body(Kind.MACHINE)["tags"], tags.LEASE_UNTIL) == cloud.moment + timedelta(hours=2)
 
 
 # Others

@@ -18,6 +18,8 @@ RECEIPT = Receipt(
     billed_from=datetime(2026, 11, 16, 8, tzinfo=UTC),
     billed_to=datetime(2026, 11, 16, 9, 30, 10, tzinfo=UTC),
     price_per_hour=0.631,
+    cause="gpuinfra down",
+    left_on_until=datetime(2026, 11, 17, 8, tzinfo=UTC),
     residue=(Residue("disk", "my-dsvm-disk", 19.60), Residue("address", "my-dsvm-address", 3.65)),
 )
 
@@ -26,8 +28,11 @@ def test_off_is_proven() -> None:
     assert render(RECEIPT).plain == (
         "my-dsvm is off\n"
         "  machine     Standard_NC4as_T4_v3 in southcentralus\n"
+        "  ended by    gpuinfra down\n"
         "  on          2026-11-16 08:00:00Z to 2026-11-16 09:30:10Z, 1 h 30 min\n"
         "  cost        $0.95 (list price, $0.631 an hour)\n"
+        "  saved       $15.14 a day, against leaving it on\n"
+        "              left on overnight, until 2026-11-17 08:00:00Z, it would have cost $14.20 more\n"
         "  still paid  disk my-dsvm-disk, about $19.60 a month\n"
         "              address my-dsvm-address, about $3.65 a month\n"
         "              about $23.25 a month in all\n"
@@ -47,8 +52,11 @@ def test_gone_is_proven_by_absence() -> None:
     assert render(gone).plain == (
         "my-dsvm is gone\n"
         "  machine     Standard_NC4as_T4_v3 in southcentralus\n"
+        "  ended by    gpuinfra down\n"
         "  on          2026-11-16 08:00:00Z to 2026-11-16 09:30:10Z, 1 h 30 min\n"
         "  cost        $0.95 (list price, $0.631 an hour)\n"
+        "  saved       $15.14 a day, against leaving it on\n"
+        "              left on overnight, until 2026-11-17 08:00:00Z, it would have cost $14.20 more\n"
         "  deleted     machine my-dsvm\n"
         "              disk my-dsvm-disk\n"
         "  kept        group gpu-team: it was there before\n"
@@ -57,7 +65,7 @@ def test_gone_is_proven_by_absence() -> None:
 
 
 def test_what_is_not_proven_is_loud() -> None:
-    shown = render(replace(RECEIPT, verified=None, billed_to=None, residue=()))
+    shown = render(replace(RECEIPT, verified=None, billed_to=None, residue=(), cause=""))
     assert shown.plain == (
         "NOT VERIFIED: my-dsvm may still be on, and billed\n"
         "  machine     Standard_NC4as_T4_v3 in southcentralus\n"
@@ -91,6 +99,14 @@ def test_what_is_simulated_says_so_and_its_commands_stay_there() -> None:
     assert shown.startswith("my-dsvm is off (simulated)\n")
     assert "$0.95 (simulated, list price, $0.631 an hour)" in shown
     assert "gpuinfra down my-dsvm --delete --sandbox" in shown
+
+
+def test_a_spot_machine_is_called_one() -> None:
+    assert "  machine     Standard_NC4as_T4_v3 spot in southcentralus\n" in render(replace(RECEIPT, spot=True)).plain
+
+
+def test_what_was_off_before_saves_nothing_now() -> None:
+    assert "saved" not in render(replace(RECEIPT, billed_from=None, billed_to=None)).plain
 
 
 def test_a_price_that_is_not_known() -> None:

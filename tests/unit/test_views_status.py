@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from gpuinfra.models.agent import AgentState
 from gpuinfra.models.machine import Machine, ScheduledChange
 from gpuinfra.views.status import NONE, Watch, render, show
 
@@ -128,6 +129,56 @@ def test_a_watch_on_a_terminal_stays_in_its_place(monkeypatch: pytest.MonkeyPatc
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
     assert "\x1b[1A" in written  # up again, to write over what was there
     assert all(len(re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line)) <= 60 for line in re.split(r"[\r\n]", written))
+
+
+AGENT = AgentState(
+    at=NOW - timedelta(seconds=3),
+    power_on=NOW - timedelta(hours=2),
+    until=NOW + timedelta(hours=2),
+    cause="lease over",
+    idle_since=None,
+    idle_until=None,
+    jobs=("r1", "r2"),
+    sessions=1,
+    gpu_utilization=87,
+    action="watching",
+    last_error=None,
+    eviction_notice=False,
+)
+IDLE = replace(
+    AGENT,
+    at=NOW - timedelta(minutes=3),
+    idle_since=NOW - timedelta(minutes=5),
+    idle_until=NOW + timedelta(minutes=15),
+    jobs=(),
+    sessions=0,
+    gpu_utilization=None,
+    action="warning",
+    last_error="403 \x1b[2J",
+    eviction_notice=True,
+)
+
+
+def test_what_agents_say_is_below() -> None:
+    assert render([replace(ON, agent=AGENT), OFF], NOW).plain.splitlines()[3:] == [
+        "agent of my-dsvm: watching; off 14:00Z (lease over); jobs: r1, r2; 1 login; GPU 87 %"
+    ]
+    said, error = render([replace(ON, agent=IDLE)], NOW).plain.splitlines()[2:]
+    assert said == (
+        "agent of my-dsvm: warning; off 14:00Z (lease over); idle since 11:55Z, off 12:15Z if it stays so; jobs: none; "
+        "0 logins; Azure is about to evict it; last heard of 3 min ago"
+    )
+    assert error.startswith("  last error: 403 ")
+    assert "\x1b" not in error
+    unknown = render([replace(ON, agent="nobody\x1bthere")], NOW).plain.splitlines()[2]
+    assert unknown.startswith("agent of my-dsvm: not known: nobody")
+    assert "\x1b" not in unknown
+
+
+def test_what_agents_say_as_data() -> None:
+    assert ON.as_json(NOW)["agent"] is None
+    assert replace(ON, agent=AGENT).as_json(NOW)["agent"]["jobs"] == ["r1", "r2"]
+    assert replace(ON, agent="no answer").as_json(NOW)["agent"] == {"problem": "no answer"}
 
 
 def test_no_text_can_drive_the_terminal() -> None:

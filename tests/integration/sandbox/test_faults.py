@@ -20,7 +20,7 @@ from sandbox.kernel.faults import ERRORS, NAMES, OPERATION_ERRORS, OTHERS
 from tests.integration.sandbox.conftest import Sandbox
 
 ELSEWHERE = {
-    *("restricted", "no-boot", "ssh-refuses", "gpu-gone", "evict"),
+    *("restricted", "no-boot", "ssh-refuses", "gpu-gone", "evict", "identity-refused"),
     *("hold-before", "hold-after", "read-only"),
 }
 """Faults of listings, machines, rights, and those that hold, which their own tests show."""

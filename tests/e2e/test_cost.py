@@ -1,0 +1,101 @@
+"""`cost` by the installed program: what machines have cost, by Azure's log and by the workspace's own ledger."""
+
+import csv
+import io
+import sqlite3
+from typing import Any
+
+import pytest
+
+from tests.e2e.azure import Azure
+from tests.e2e.user import REGION, SIZE, User
+
+MINUTES = 600.0
+"""Not so long that the machine takes itself for idle."""
+
+
+def row(found: dict[str, Any]) -> dict[str, Any]:
+    (only,) = found["cost"]["rows"]
+    return dict(only)
+
+
+def test_a_machine_from_its_first_start_to_its_end(user: User, azure: Azure) -> None:
+    user.spec(tags={"project": "mnist"})
+    user.up()
+    azure.control("POST", "clock", {"advance": MINUTES})
+    running = row(user.does("cost"))
+    assert (running["label"], running["size"], running["region"], running["on"]) == ("my-dsvm", SIZE, REGION, True)
+
+    receipt = user.down("my-dsvm")
+    (billed,) = azure.bill()
+    assert receipt["cause"] == "gpuinfra down"
+    assert receipt["removeCommand"] == "gpuinfra down my-dsvm --delete --sandbox"
+    assert receipt["savesPerDayUsd"] == pytest.approx(0.631 * 24)
+    assert 8 * 0.631 <= receipt["leftOn"]["costUsd"] <= 32 * 0.631, "until tomorrow at eight"
+
+    azure.control("POST", "clock", {"advance": 86_400})
+    found = user.does("cost")
+    spent = row(found)
+    assert spent["onSeconds"] == pytest.approx(billed["billedSeconds"], abs=1)
+    assert spent["computeUsd"] == pytest.approx(billed["costUsd"], abs=0.001)
+    assert (spent["sources"], spent["sure"], spent["on"]) == (["activity log"], "exact", False)
+    assert spent["diskUsd"] == pytest.approx(19.2 / 30.4, rel=0.02), "a day and some minutes of a month"
+    assert spent["savedUsd"] == pytest.approx(24 * 0.631, rel=0.02)
+    assert found["cost"]["activityLog"]["state"] == "read"
+    assert found["cost"]["prices"] == ["recorded when the machine was switched on"]
+
+    assert row(user.does("cost", "--tag", "Project"))["label"] == "mnist"
+    assert row(user.does("cost", "--by", "run"))["label"] == "my-dsvm (idle)"
+    assert row(user.does("cost", "--since", "12h"))["onSeconds"] == 0
+    table = user("cost", "--csv")
+    (line,) = csv.DictReader(io.StringIO(table.stdout))
+    assert (line["label"], line["sure"]) == ("my-dsvm", "exact")
+
+    # Without the log there is what was written down here.
+    azure.fault("AuthorizationFailed", type="values", count=0)
+    denied = user.does("cost")
+    azure.clear_faults()
+    assert denied["cost"]["activityLog"] == {"state": "not allowed", "since": None}
+    recorded = row(denied)
+    assert (recorded["sources"], recorded["sure"]) == (["ledger"], "recorded")
+    assert recorded["onSeconds"] == receipt["billedSeconds"]
+
+    gone = user.down("my-dsvm", "--delete")
+    assert (gone["off"], gone["cause"]) == (True, "it was off already")
+    afterwards = row(user.does("cost"))
+    assert afterwards["computeUsd"] == spent["computeUsd"], "it is gone, and remembered"
+
+
+def test_a_ledger_that_cannot_be_written_keeps_no_machine_on(user: User, azure: Azure) -> None:
+    state = user.workspace / ".gpuinfra"
+    state.mkdir()
+    with sqlite3.connect(state / "ledger.db") as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+    before = (state / "ledger.db").read_bytes()
+    up = user("up", "gpu.yaml")
+    assert up.returncode == 0, up.stderr
+    assert "warning: ledger cannot be" in up.stderr
+    down = user("down", "my-dsvm")
+    assert down.returncode == 0, down.stderr
+    assert "warning: ledger cannot be" in down.stderr
+    assert not azure.is_billed()
+    counted = user("cost")
+    assert counted.returncode == 0
+    assert "my-dsvm" in counted.stdout
+    assert "warning: ledger cannot be" in counted.stderr
+    assert (state / "ledger.db").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--by", "colour"),
+        ("--by", "tag"),
+        ("--by", "run", "--tag", "project"),
+        ("--since", "long ago"),
+        ("--csv",),
+    ],
+)
+def test_what_cannot_be_meant_is_said(user: User, words: tuple[str, ...]) -> None:
+    user.fails("cost", *words, code="usage", exit_code=2)

@@ -1,0 +1,171 @@
+"""Jobs that somebody is there for, and jobs that the machine ends: as its agent sees the one and does the other."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.impatient import impatient
+from tests.e2e.jobs import ENDLESS, contents, ended, killed, last_run, outputs_of, reads, result, shown, soon, submitted
+from tests.lab import REMOTE, REMOTEDOCKER, Lab
+
+CAREFUL = """
+import signal, sys, time
+def leave(*_):
+    open("outputs/checkpoint", "w").write("half of it")
+    print("left", flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, leave)
+print("begun", flush=True)
+time.sleep(100)
+"""
+
+
+def folder_of(lab: Lab, run: str) -> Path:
+    return lab.home / ".gpuinfra" / "runs" / run
+
+
+def said(lab: Lab, run: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder_of(lab, run) / "attended.json").read_text())
+    return found
+
+
+class Heart:
+    """The beat of a client, as the agent hears it."""
+
+    def __init__(self, lab: Lab, run: str) -> None:
+        self._file = folder_of(lab, run) / "attended.json"
+
+    def beats(self) -> bool:
+        """Whether somebody says before long that they are there."""
+        os.utime(self._file, (1, 1))
+        ends = time.monotonic() + 20
+        while self._file.stat().st_mtime < 2 and time.monotonic() < ends:
+            time.sleep(0.02)
+        return self._file.stat().st_mtime > 2
+
+    def stands_still(self) -> bool:
+        """Whether nobody says so in many times the time between two beats."""
+        os.utime(self._file, (1, 1))
+        time.sleep(2)
+        return self._file.stat().st_mtime < 2
+
+
+def ends_it(lab: Lab, run: str, how: str, detail: str) -> None:
+    """What the guest agent does, shortly before it switches the machine off."""
+    folder = folder_of(lab, run)
+    (folder / "ending.json").write_text(json.dumps({"how": how, "detail": detail}))
+    if (folder / "control").exists():
+        (folder / "control").write_text("10\n")
+    else:
+        lab.engine.docker("stop", "--time", "10", f"gpuinfra-{run}")
+
+
+def test_somebody_is_there_until_the_client_is_killed_and_then_whoever_follows(lab: Lab) -> None:
+    user = lab.user()
+    with impatient(user, "submit", "-c", REMOTE, user.script(ENDLESS)) as client:
+        reads(client, "begun\n")
+        run = last_run(user)["id"]
+        heart = Heart(lab, run)
+        assert said(lab, run) == {"afterRun": None}
+        assert heart.beats()
+        killed(client)
+        assert heart.stands_still()
+    with impatient(user, "logs", run, "-f") as follower:
+        reads(follower, "begun\n")
+        assert heart.beats()
+    assert user.does("cancel", run, "--grace", "0s")["run"]["state"] == "cancelled"
+    assert not folder_of(lab, run).exists()
+
+
+def test_whoever_lets_go_on_purpose_says_so(lab: Lab) -> None:
+    user = lab.user()
+    run = submitted(user, "-c", REMOTE, "--detach", user.script(ENDLESS))["id"]
+    assert said(lab, run) == {"afterRun": None, "detached": True}
+    with impatient(user, "logs", run, "-f") as follower:
+        reads(follower, "begun\n")
+        soon(lambda: said(lab, run) == {"afterRun": None}, "somebody who is there again")
+    user.does("cancel", run, "--grace", "0s")
+    with impatient(user, "submit", "-c", REMOTE, user.script(ENDLESS)) as client:
+        reads(client, "begun\n")
+        run = last_run(user)["id"]
+        assert said(lab, run) == {"afterRun": None}
+        client.send_signal(signal.SIGINT)
+        assert ended(client)[0] == 130
+    assert said(lab, run) == {"afterRun": None, "detached": True}
+    user.does("cancel", run, "--grace", "0s")
+
+
+def test_a_job_is_sent_by_somebody_who_is_there(lab: Lab) -> None:
+    """Before anything is sent: a client that is killed then is noticed as well."""
+    user = lab.user()
+    (user.workspace / "data").write_bytes(os.urandom(64 << 20))
+    with impatient(user, "submit", "-c", REMOTE, user.script(ENDLESS)) as client:
+        soon(lambda: list((lab.home / ".gpuinfra" / "runs").glob("*/attended.json")) != [], "a client that is there")
+        run = last_run(user)
+        assert run["state"] == "preparing"
+        assert said(lab, run["id"]) == {"afterRun": None}
+        killed(client)
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "state"), [(REMOTE, "evicted", "evicted"), (REMOTEDOCKER, "evicted", "evicted")]
+)
+def test_a_job_that_the_machine_ends_while_somebody_follows(fresh_lab: Lab, name: str, how: str, state: str) -> None:
+    lab, user = fresh_lab, fresh_lab.user()
+    user.compute(REMOTEDOCKER, nvidiaDocker=False)
+    with impatient(user, "submit", "--json", "-c", name, user.script(CAREFUL)) as client:
+        soon(lambda: last_run(user).get("state") == "running", "a job that runs")
+        run = last_run(user)["id"]
+        soon(lambda: "begun" in user("logs", run).stdout, "a job that hears signals")
+        ends_it(lab, run, how, "Azure wants it back")
+        code, out, errors = ended(client)
+    found = result(out)
+    assert (found["state"], found["exitCode"], code) == (state, 7, 7), errors
+    assert found["reason"] == "evicted: Azure wants it back"
+    assert found["outputs"]["complete"]
+    assert contents(outputs_of(user, run)) == {"checkpoint": b"half of it"}
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "state"), [(REMOTE, "lease over", "cancelled"), (REMOTEDOCKER, "cost cap", "cancelled")]
+)
+def test_a_job_that_the_machine_ended_when_nobody_was_there(fresh_lab: Lab, name: str, how: str, state: str) -> None:
+    lab, user = fresh_lab, fresh_lab.user()
+    user.compute(REMOTEDOCKER, nvidiaDocker=False)
+    run = submitted(user, "-c", name, "--detach", user.script(CAREFUL))["id"]
+    # What it prints is looked for on the target: nobody follows it.
+    log = folder_of(lab, run) / "log"
+    soon(lambda: b"begun" in log.read_bytes() if log.exists() else "begun" in logs_of(lab, run), "its first line")
+    ends_it(lab, run, how, "")
+    soon(lambda: "ended" in json.loads((folder_of(lab, run) / "state.json").read_text()), "its end")
+    assert user("outputs", run).returncode == 0
+    found = shown(user, run)
+    assert (found["state"], found["reason"], found["exitCode"]) == (state, how, 7)
+    assert contents(outputs_of(user, run)) == {"checkpoint": b"half of it"}
+
+
+def logs_of(lab: Lab, run: str) -> str:
+    return str(lab.engine.docker("logs", f"gpuinfra-{run}").stdout)
+
+
+@pytest.mark.parametrize("name", [REMOTE, REMOTEDOCKER])
+def test_a_machine_that_goes_off_before_anybody_can_write_down_how_the_job_ended(fresh_lab: Lab, name: str) -> None:
+    """Whoever kept watch dies with the machine, the job too; when it is on again, the cause is found."""
+    lab, user = fresh_lab, fresh_lab.user()
+    user.compute(REMOTEDOCKER, nvidiaDocker=False)
+    run = submitted(user, "-c", name, "--detach", user.script(ENDLESS))["id"]
+    soon(lambda: contents(folder_of(lab, run) / "outputs") == {"partial": b"partial"}, "what it writes")
+    (folder_of(lab, run) / "ending.json").write_text(json.dumps({"how": "evicted", "detail": ""}))
+    lab._end_processes()
+    if name == REMOTEDOCKER:
+        lab.engine.docker("kill", f"gpuinfra-{run}")
+    assert user("outputs", run).returncode == 0
+    found = shown(user, run)
+    assert (found["state"], found["reason"]) == ("evicted", "evicted")
+    assert contents(outputs_of(user, run)) == {"partial": b"partial"}
+    assert user("logs", run).stdout == "begun\n"

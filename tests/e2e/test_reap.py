@@ -1,0 +1,153 @@
+"""`reap` by the installed program: from a cron's empty folder, from a repository of specs, and interrupted."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.azure import Azure
+from tests.e2e.user import REGION, SIZE, User
+
+# Neither its guest nor Azure's schedule ends it within two days.
+LONG = {"lease": "3d", "idle": "2d"}
+MACHINE = "Microsoft.Compute/virtualMachines"
+OVER, LATER = "2026-01-01T00:00:00Z", "2190-01-01T00:00:00Z"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@example"
+
+
+def git(folder: Path, *words: str) -> None:
+    name = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *name, *words], cwd=folder, check=True, timeout=20, capture_output=True)
+
+
+def bare(azure: Azure, *names: str, until: str = OVER) -> None:
+    """Machines that carry our tag, with leases until then, and that no guest boots in."""
+    azure.fault("no-boot", count=0)
+    azure.put(f"{azure.subscription}/resourcegroups/bare", {"location": REGION})
+    subnet = {"name": "inner", "properties": {"addressPrefix": "10.0.0.0/20"}}
+    network = azure.id("Microsoft.Network/virtualNetworks", "net", "bare")
+    spaces = {"addressSpace": {"addressPrefixes": ["10.0.0.0/16"]}, "subnets": [subnet]}
+    azure.put(network, {"location": REGION, "properties": spaces})
+    for name in names:
+        interface = azure.id("Microsoft.Network/networkInterfaces", f"{name}-interface", "bare")
+        inner = {"name": "first", "properties": {"subnet": {"id": f"{network}/subnets/inner"}}}
+        azure.put(interface, {"location": REGION, "properties": {"ipConfigurations": [inner]}})
+        azure.put(azure.id(MACHINE, name, "bare"), machine(name, interface, until))
+
+
+def machine(name: str, interface: str, until: str) -> dict[str, Any]:
+    image = {"publisher": "microsoft-dsvm", "offer": "ubuntu-2204", "sku": "2204-gen2", "version": "latest"}
+    keys = [{"path": "/home/ada/.ssh/authorized_keys", "keyData": KEY}]
+    login = {"disablePasswordAuthentication": True, "ssh": {"publicKeys": keys}}
+    return {
+        "location": REGION,
+        "tags": {"gpuinfra:name": name, "gpuinfra:lease-until": until},
+        "properties": {
+            "hardwareProfile": {"vmSize": SIZE},
+            "storageProfile": {"imageReference": image, "osDisk": {"createOption": "FromImage"}},
+            "osProfile": {"computerName": "guest", "adminUsername": "ada", "linuxConfiguration": login},
+            "networkProfile": {"networkInterfaces": [{"id": interface}]},
+        },
+    }
+
+
+def powers(azure: Azure) -> dict[str, Any]:
+    return {each["name"]: each["powerState"] for each in azure.bill()}
+
+
+def reaped(user: User, *words: str, code: int = 0) -> dict[str, Any]:
+    done = user("reap", *words, "--json")
+    assert done.returncode == code, done.stdout + done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_a_spec_that_is_deleted_in_git_ends_its_machine(user: User, azure: Azure) -> None:
+    (user.workspace / "gpu.yaml").unlink()
+    files = [user.spec(file=f"{name}.yaml", name=name, lifecycle=LONG) for name in ("kept", "gone")]
+    user.does("up", "gone.yaml")
+    bare(azure, "kept", until=LATER)
+    git(user.workspace, "init", "-q")
+    git(user.workspace, "add", *files)
+    git(user.workspace, "commit", "-q", "-m", "two machines")
+    git(user.workspace, "rm", "-q", "--cached", "gone.yaml")
+    (user.workspace / "gone.yaml").unlink()
+    assert reaped(user, "--specs", ".", "--grace", "1m")["stopped"] == [], "it is not committed yet"
+    git(user.workspace, "commit", "-q", "-m", "one is enough")
+    assert reaped(user, "--specs", ".")["stopped"] == [], "within the grace"
+
+    azure.control("POST", "clock", {"advance": 25 * 3600})
+    dry = reaped(user, "--specs", ".", "--dry-run", "--delete")
+    assert [each["name"] for each in dry["deleted"]] == ["gone"]
+    assert powers(azure) == {"kept": "running", "gone": "running"}
+
+    done = user("reap", "--specs", ".")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("gone is off (simulated)\n")
+    assert "its spec was deleted at" in done.stdout
+    assert "gpuinfra down gone --delete --sandbox" in done.stdout
+    assert powers(azure) == {"kept": "running", "gone": "deallocated"}
+    assert "nothing to do" in user("reap").stdout
+
+    (deleted,) = reaped(user, "--specs", ".", "--delete")["deleted"]
+    assert (deleted["name"], deleted["verifiedBy"]) == ("gone", "404")
+    assert not [each for each in azure.everything() if "gone" in each]
+    assert powers(azure)["kept"] == "running"
+
+    elsewhere = user.workspace.parent / "elsewhere"
+    elsewhere.mkdir()
+    (note,) = reaped(user, "--specs", str(elsewhere))["notes"]
+    assert "deleted specs are not looked for: not a git repository" in note
+
+
+def test_from_an_empty_folder_and_one_that_cannot_be_stopped(user: User, azure: Azure) -> None:
+    bare(azure, "first", "second", "dear")
+    path = azure.id(MACHINE, "dear", "bare")
+    azure.send("PATCH", path, {"tags": {**azure.get(path)["tags"], "gpuinfra:protect": "the demo on friday"}})
+    azure.fault("ScopeLocked", method="POST", resource="first", count=0)
+    user.workspace = user.workspace.parent / "cron"
+    user.workspace.mkdir()
+
+    found = reaped(user, code=4)
+    assert [each["name"] for each in found["stopped"]] == ["second"]
+    assert found["stopped"][0]["verifiedBy"] == "PowerState/deallocated"
+    assert [(each["name"], each["code"]) for each in found["failed"]] == [("first", "ScopeLocked")]
+    assert [(each["name"], each["action"]) for each in found["protected"]] == [("dear", "stop")]
+    assert powers(azure) == {"first": "running", "second": "deallocated", "dear": "running"}
+
+    azure.clear_faults()
+    done = user("reap")
+    assert done.returncode == 0, done.stderr
+    assert "protected     dear would be stopped: lease is over" in done.stdout
+    assert powers(azure) == {"first": "deallocated", "second": "deallocated", "dear": "running"}
+    before = azure.last_request()
+    assert "nothing to do: 3 machines" in user("reap").stdout
+    assert azure.writes(before) == []
+    assert list(user.workspace.iterdir()) == [], "nothing is left in a folder that is no workspace"
+
+
+def test_an_interrupt_says_what_goes_on(user: User, azure: Azure) -> None:
+    bare(azure, "my-dsvm")
+    azure.fault("never-ends", method="POST", resource="my-dsvm", operation=True)
+    program = user.start("reap")
+    deadline = time.monotonic() + 30
+    while "POST my-dsvm/deallocate" not in azure.writes():
+        assert time.monotonic() < deadline, "it was never asked off"
+        time.sleep(0.05)
+    time.sleep(0.3)  # the answer is on its way
+    program.send_signal(signal.SIGINT)
+    out, err = program.communicate(timeout=30)
+    assert program.returncode == 130, out + err
+    assert "interrupted; Azure goes on deallocating: my-dsvm" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("--start",), "usage"), (("--specs", "nowhere"), "file-not-found"), (("--grace", "soon"), "usage")],
+)
+def test_wrong_usage(user: User, words: tuple[str, ...], code: str) -> None:
+    user.fails("reap", *words, code=code, exit_code=2)

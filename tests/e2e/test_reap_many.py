@@ -1,0 +1,89 @@
+"""Five thousand machines with fifty to stop, where Azure takes its time: reaped within a minute."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.kernel.cloud import Cloud
+from sandbox.kernel.store import Resource
+from sandbox.running import process
+from tests.e2e.azure import Azure
+from tests.e2e.user import User
+from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.machine_help import Place
+
+MACHINES, RUNNING, OVER = 5000, 500, 50
+MOST_SECONDS = 60.0
+OLD, LATER = "2026-01-01T00:00:00Z", "2190-01-01T00:00:00Z"
+
+
+def fill(folder: Path) -> None:
+    """As many machines of ours as it takes, each like one that was really made, each with a disk and an address."""
+    sandbox = Sandbox(folder)
+    place = Place(sandbox)
+    place.make("m")
+    address: Any = {"location": "eastus", "sku": {"name": "Standard"}}
+    address["properties"] = {"publicIPAllocationMethod": "Static"}
+    sandbox.network.public_ip_addresses.begin_create_or_update("demo", "m-address", address).result()
+    cloud = sandbox.server.cloud
+    machine = _kept(cloud, place.id("m"))
+    disk = _kept(cloud, machine.properties["storageProfile"]["osDisk"]["managedDisk"]["id"])
+    found = _kept(cloud, f"{machine.id.split('/providers')[0]}/providers/Microsoft.Network/publicIPAddresses/m-address")
+    with cloud.store.transaction():
+        for number in range(MACHINES):
+            _copy(cloud, machine, disk, found, number)
+    sandbox.stop()
+
+
+def _kept(cloud: Cloud, resource_id: str) -> Resource:
+    found = cloud.store.get(resource_id)
+    assert found is not None
+    return found
+
+
+def _copy(cloud: Cloud, machine: Resource, disk: Resource, address: Resource, number: int) -> None:
+    name, power = f"m{number:04}", "running" if number < RUNNING else "deallocated"
+    marks = {"gpuinfra:name": name, "gpuinfra:on-since": OLD, "gpuinfra:lease-until": OLD if number < OVER else LATER}
+    for model, own in ((machine, name), (disk, f"{name}-disk"), (address, f"{name}-address")):
+        place = f"{model.id.rpartition('/')[0]}/{own}"
+        hidden = {**model.hidden, "power": power} if model is machine else dict(model.hidden)
+        text = json.dumps(model.body).replace(disk.id, f"{disk.id.rpartition('/')[0]}/{name}-disk")
+        body = {**json.loads(text.replace(model.id, place)), "name": own, "tags": marks}
+        cloud.store.put(Resource(place, model.location, body, hidden), cloud.now)
+    key = f"{machine.id.rpartition('/')[0]}/{name}".lower()
+    cloud.meter.change(key, name, power, 0.5, cloud.now)
+
+
+@pytest.mark.alone
+def test_fifty_of_five_thousand_within_a_minute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "sandbox"
+    fill(folder)
+    azure = Azure(folder)
+    try:
+        user = User(azure, tmp_path / "user", tmp_path / "project", key=False)
+        azure.control("POST", "profile", {"profile": "realistic"})
+        before = azure.last_request()
+        started = time.monotonic()
+        program = user.start("reap", "--json")
+        out, err = program.communicate(timeout=MOST_SECONDS + 30)
+        took = time.monotonic() - started
+        assert program.returncode == 0, out[-2000:] + err[-2000:]
+        found = json.loads(out)
+        requests = azure.requests(before)
+        on = {each["name"] for each in azure.bill() if each["powerState"] not in {"deallocated", "deleted"}}
+    finally:
+        process.stop(folder)
+    lists = [each for each in requests if "statusonly" in each["query"].lower()]
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n`reap` stopped {OVER} of {MACHINES} machines in {took:.1f} s by {len(requests)} requests\n"
+        )
+    assert found["machines"] == MACHINES
+    assert [each["name"] for each in found["stopped"]] == [f"m{number:04}" for number in range(OVER)]
+    assert on == {"m", *(f"m{number:04}" for number in range(OVER, RUNNING))}
+    assert len(lists) == (MACHINES + 1) // 250 + 1, "one call a page"
+    assert took < MOST_SECONDS

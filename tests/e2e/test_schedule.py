@@ -1,0 +1,223 @@
+"""`gpuinfra schedule` as a user types it: by the real cron and the real systemd, and machines really go off."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuinfra.scheduling.crontab import BEGIN, END
+from gpuinfra.scheduling.rendering import SERVICE, TIMER
+from tests.e2e.azure import Azure
+from tests.e2e.user import PROGRAM, User, inherited
+from tests.private import Private, private
+from tests.real import program
+
+LONG_AGO = "2020-01-01T00:00:00Z"
+OTHERS = "MAILTO=me\n0 3 * * * backup\n"
+
+
+@pytest.fixture
+def here(user: User) -> Iterator[Private]:
+    """A place where cron and systemd can be told something, and only this test hears of it."""
+    # Where the embedded Azure is, only the file says that schedulers are given.
+    variables = {"HOME": str(user.home), "XDG_CONFIG_HOME": str(user.home / "settings")}
+    with private({**inherited(), **variables}) as place:
+        yield place
+
+
+def does(here: Private, user: User, *words: str) -> dict[str, Any]:
+    done = here(str(PROGRAM), *words, "--json", folder=user.workspace)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def forget(user: User) -> None:
+    """A machine past its lease. Its tag is older than its power-on, so that the guest's own agent goes by another."""
+    user.up()
+    machine = user.azure.machine()
+    tags = {**machine["tags"], "gpuinfra:lease-until": LONG_AGO}
+    status, _ = user.azure.send("PATCH", user.azure.id("Microsoft.Compute/virtualMachines", "my-dsvm"), {"tags": tags})
+    assert status < 300
+    user.azure.control("DELETE", "faults")
+    assert user.azure.is_billed()
+
+
+def settings_file(user: User) -> Path:
+    """What runs by themselves are told of the cloud; in a folder whose name has signs in it."""
+    folder = user.home / "it's [so] 100%"
+    folder.mkdir()
+    file = folder / "schedule.env"
+    file.write_text(f"GPUINFRA_SANDBOX_HOME={user.azure.folder}\n")
+    return file
+
+
+def odd_specs(user: User) -> Path:
+    folder = user.workspace / """sp ace's "so" ${HOME} %h;"""
+    folder.mkdir()
+    shutil.copy(user.workspace / "gpu.yaml", folder)
+    return folder
+
+
+# cron
+
+
+def cron_command(crontab: str) -> str:
+    """The command of our block, as crontab(5) says that it is taken out of its line."""
+    block = crontab.partition(f"{BEGIN}\n")[2].partition(END)[0]
+    (line,) = [line for line in block.splitlines() if line and not line.startswith("#")]
+    return line.split(" ", 5)[5].replace(r"\%", "%")
+
+
+def run_as_cron(user: User, command: str) -> subprocess.CompletedProcess[str]:
+    # All that cron gives to a job.
+    given = {"HOME": str(user.home), "LOGNAME": "me", "SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"}
+    return subprocess.run(
+        ["/bin/sh", "-c", command], env=given, cwd=user.home, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_by_cron_a_forgotten_machine_goes_off(here: Private, user: User) -> None:
+    crontab = program("crontab", "cron")
+    assert here(crontab, "-", folder=user.home, stdin=OTHERS).returncode == 0
+    words = ["--specs", str(odd_specs(user)), "--environment-file", str(settings_file(user)), "--sandbox"]
+    assert does(here, user, "schedule", "install", "--with", "cron", *words)["written"] == ["your crontab"]
+    installed = here(crontab, "-l", folder=user.home).stdout
+    assert installed.startswith(OTHERS)
+
+    forget(user)
+    done = run_as_cron(user, cron_command(installed))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert user.azure.machine()["powerState"] == "PowerState/deallocated"
+
+    assert does(here, user, "schedule", "install", "--with", "cron", *words)["unchanged"] == ["your crontab"]
+    assert does(here, user, "schedule", "uninstall", "--with", "cron")["removed"] == ["your crontab"]
+    assert here(crontab, "-l", folder=user.home).stdout == OTHERS
+    assert does(here, user, "schedule", "uninstall", "--with", "cron")["removed"] == []
+
+
+def test_cron_is_told_of_a_run_that_fails(here: Private, user: User) -> None:
+    broken = settings_file(user)
+    broken.write_text("GPUINFRA_CLOUD=nowhere\n")
+    rendered = does(here, user, "schedule", "render", "--with", "cron", "--environment-file", str(broken))
+    done = run_as_cron(user, cron_command(f"{BEGIN}\n{rendered['files'][0]['content']}{END}\n"))
+    assert done.returncode == 2
+    assert "GPUINFRA_CLOUD is `nowhere`" in done.stdout
+
+
+def test_lines_that_somebody_changed_are_kept(here: Private, user: User) -> None:
+    crontab = program("crontab", "cron")
+    does(here, user, "schedule", "install", "--with", "cron")
+    changed = here(crontab, "-l", folder=user.home).stdout.replace("*/15", "*/20")
+    here(crontab, "-", folder=user.home, stdin=changed)
+    for command in ("install", "uninstall"):
+        done = here(str(PROGRAM), "schedule", command, "--with", "cron", folder=user.workspace)
+        assert done.returncode == 2, done.stderr
+        assert "changed by somebody" in done.stderr
+        assert here(crontab, "-l", folder=user.home).stdout == changed
+    does(here, user, "schedule", "install", "--with", "cron", "--yes")
+    assert "*/15" in here(crontab, "-l", folder=user.home).stdout
+
+
+# systemd
+
+
+def test_by_systemd_a_run_that_was_missed_is_made_up_for(here: Private, user: User, tmp_path: Path) -> None:
+    words = ["--specs", str(odd_specs(user)), "--environment-file", str(settings_file(user)), "--sandbox"]
+    forget(user)
+    with here.systemd(tmp_path):
+        # The computer was off for a day: the timer's last run is as old as the stamp that systemd keeps.
+        stamp = user.home / ".local" / "share" / "systemd" / "timers" / f"stamp-{TIMER}"
+        stamp.parent.mkdir(parents=True)
+        stamp.touch()
+        yesterday = time.time() - 86_400
+        os.utime(stamp, (yesterday, yesterday))
+        installed = does(here, user, "schedule", "install", "--with", "systemd", "--every", "1h", *words)
+        assert installed["active"] is True, installed
+        assert {Path(file).name for file in installed["written"]} == {SERVICE, TIMER}
+        await_off(user.azure)
+        assert result_of_service(here, user) == "success"
+
+        again = does(here, user, "schedule", "install", "--with", "systemd", "--every", "2h", *words)
+        assert [Path(file).name for file in again["written"]] == [TIMER]
+        shown = here("systemctl", "--user", "show", TIMER, "--property=TimersCalendar", folder=tmp_path).stdout
+        assert "00/2:00:00" in shown
+        assert here("systemctl", "--user", "is-enabled", TIMER, folder=tmp_path).stdout == "enabled\n"
+
+        assert len(does(here, user, "schedule", "uninstall", "--with", "systemd")["removed"]) == 2
+        assert here("systemctl", "--user", "is-active", TIMER, folder=tmp_path).stdout == "inactive\n"
+    assert not list((user.home / "settings" / "systemd").rglob("*gpuinfra*"))
+
+
+def await_off(azure: Azure) -> None:
+    deadline = time.monotonic() + 30
+    while azure.machine()["powerState"] != "PowerState/deallocated":
+        assert time.monotonic() < deadline, "nobody has switched it off"
+        time.sleep(0.1)
+
+
+def result_of_service(here: Private, user: User) -> str:
+    deadline = time.monotonic() + 30
+    while True:
+        words = ("systemctl", "--user", "show", SERVICE, "--property=Result,ActiveState,ExecMainExitTimestamp")
+        shown = dict(line.split("=", 1) for line in here(*words, folder=user.home).stdout.splitlines())
+        if shown["ActiveState"] in {"inactive", "failed"} and shown["ExecMainExitTimestamp"]:
+            return str(shown["Result"])
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.1)
+
+
+def test_without_systemd_it_is_said_what_is_left_to_do(user: User) -> None:
+    installed = user.does("schedule", "install", "--with", "systemd", XDG_RUNTIME_DIR="/nonexistent", sandbox=False)
+    assert installed["active"] is False
+    assert installed["reason"]
+    assert "systemctl --user daemon-reload" in installed["leftToDo"]
+    assert f"systemctl --user restart {TIMER}" in installed["leftToDo"]
+    assert (user.home / ".config" / "systemd" / "user" / TIMER).is_file()
+    assert len(user.does("schedule", "uninstall", "--with", "systemd", sandbox=False)["removed"]) == 2
+
+
+def test_without_cron_it_is_said_so(user: User) -> None:
+    problem = user.fails("schedule", "install", "--with", "cron", code="no-scheduler", PATH="/nonexistent")
+    assert "cron" in problem["help"]
+
+
+# GitHub and Azure Pipelines
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "file"),
+    [("github-actions", ".github/workflows/gpuinfra.yml"), ("azure-pipelines", "azure-pipelines-gpuinfra.yml")],
+)
+def test_a_workflow_is_at_the_root_of_the_repository(user: User, scheduler: str, file: str) -> None:
+    (user.workspace / ".git").mkdir()
+    inner = user.workspace / "infra"
+    inner.mkdir()
+    words = ["--with", scheduler, "--workspace", "infra"]
+    path = user.workspace / file
+    installed = user.does("schedule", "install", *words, "--specs", "infra", sandbox=False)
+    assert installed["written"] == [str(path)]
+    assert "gpuinfra reap --specs infra --json" in path.read_text()
+    assert user.does("schedule", "install", *words, "--specs", "infra", sandbox=False)["unchanged"] == [str(path)]
+    # As it was written it can be brought up to date; as somebody has changed it, only on request.
+    assert user.does("schedule", "install", *words, "--every", "30m", sandbox=False)["written"] == [str(path)]
+    path.write_text(path.read_text() + "# mine\n")
+    for command in ("install", "uninstall"):
+        user.fails("schedule", command, *words, code="file-exists", exit_code=2, sandbox=False)
+        assert path.read_text().endswith("# mine\n")
+    assert user.does("schedule", "uninstall", *words, "--yes", sandbox=False)["removed"] == [str(path)]
+    assert not path.exists()
+
+
+def test_what_is_rendered_can_be_piped_and_kept(user: User) -> None:
+    printed = user("schedule", "render", "--with", "systemd", sandbox=False).stdout
+    assert printed.startswith(f"# {SERVICE}\n")
+    assert f"\n# {TIMER}\n" in printed
+    assert str(PROGRAM) in printed
+    user.does("schedule", "render", "--with", "systemd", "--output", "units", sandbox=False)
+    assert {file.name for file in (user.workspace / "units").iterdir()} == {SERVICE, TIMER}

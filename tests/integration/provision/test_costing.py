@@ -1,0 +1,164 @@
+"""What is counted from Azure's log is what the embedded Azure's own meter says, whatever becomes of a machine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from azure.core.exceptions import HttpResponseError
+
+from gpuinfra.models.cost import Sure
+from provision import tags
+from provision.azure.access import Access
+from provision.azure.activity import KEPT, read_log
+from provision.azure.clients import Clients
+from provision.azure.holdings import list_holdings
+from provision.azure.market import AzureMarket
+from provision.costing.activity import read_events
+from provision.costing.evidence import Evidence
+from provision.costing.history import History
+from provision.costing.pricing import TODAY, PriceBook
+from provision.errors import CloudError, Fault
+from provision.market.port import Prices
+from provision.market.residue import disk_per_month
+from tests.integration.provision.conftest import close
+from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.machine_help import Place
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def place(server: Sandbox) -> Place:
+    return Place(server)
+
+
+@contextmanager
+def opened(access: Access) -> Iterator[Clients]:
+    """Clients with a fresh token: of an older one the sandbox's clock may have passed the end."""
+    clients = Clients(access)
+    yield clients
+    close(clients)
+
+
+def counted(clients: Clients) -> tuple[dict[str, History], Evidence, PriceBook]:
+    machines, disks, addresses = list_holdings(clients)
+    now = clients.clock.now()
+    since = now - KEPT
+    events = read_events(read_log(clients, since, now))
+    evidence = Evidence(now, events, since, (), machines, disks, addresses)
+    book = PriceBook(AzureMarket(clients).prices(evidence.sizes()), Prices())
+    return {each.name: each for each in evidence.histories(book)}, evidence, book
+
+
+class Stories:
+    """Machines of ours, each with a fate of its own."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def make(self, name: str, **properties: Any) -> None:
+        body = self.place.body(name, **properties)
+        body["tags"] = {tags.NAME: name}
+        with suppress(HttpResponseError):
+            self.place.put(name, body)
+
+    def act(self, verb: str, name: str) -> None:
+        with suppress(HttpResponseError):
+            getattr(self.place.machines, f"begin_{verb}")(self.place.group, name).result()
+
+    def tell(self) -> None:
+        """Each fate once, an hour between its turns."""
+        spot = {"priority": "Spot", "evictionPolicy": "Deallocate", "billingProfile": {"maxPrice": -1}}
+        for name in ("plain", "stopped", "resisting", "back", "changed"):
+            self.make(name)
+        self.make("evicted", **spot)
+        self.place.fault("AllocationFailed", resource="never")
+        self.make("never")
+        self.place.fault("OSProvisioningTimedOut", resource="late")
+        self.make("late")
+        self.place.advance(HOUR)
+        self.act("deallocate", "plain")
+        self.act("power_off", "stopped")
+        self.act("deallocate", "back")
+        self.place.fault("InternalExecutionError", resource="resisting", method="POST", operation=True)
+        self.act("deallocate", "resisting")
+        self.place.machines.simulate_eviction(self.place.group, "evicted")
+        self.place.machines.begin_update(self.place.group, "changed", {"tags": {tags.NAME: "changed"}}).result()
+        self.place.advance(HOUR)
+        self.act("start", "back")
+        self.place.fault("AllocationFailed", resource="plain", method="POST")
+        self.act("start", "plain")
+        self.act("deallocate", "changed")
+        self.place.advance(HOUR)
+        self.place.machines.begin_update(self.place.group, "changed", {"tags": {tags.NAME: "changed"}}).result()
+
+
+@pytest.fixture
+def slow(place: Place) -> Iterator[Place]:
+    """Operations take as long as they do in Azure, so that it matters at which moment something is billed."""
+    control = place.sandbox.control
+    before = control("GET", "profile")["profile"]
+    control("POST", "profile", {"profile": "realistic"})
+    control("POST", "clock", {"speed": 600})
+    yield place
+    control("POST", "profile", {"profile": before})
+    control("POST", "clock", {"speed": 1})
+
+
+def test_every_fate_is_counted_as_it_is_billed(slow: Place, access: Access) -> None:
+    place = slow
+    Stories(place).tell()
+    place.sandbox.control("POST", "clock", {"speed": 1})
+    with opened(access) as clients:
+        found, evidence, book = counted(clients)
+    since = evidence.now - timedelta(days=1)
+    assert len(found) == 8
+    for name, history in found.items():
+        amounts, bill = history.amounts(since, evidence.now), place.bill(name)
+        per_second = max((piece.price or 0.0 for piece in history.pieces), default=0.0) / HOUR
+        # Until a moment ago, where it is on: the bill was asked for a little later.
+        slack = 1.0 if not history.is_on else 10.0
+        assert amounts.seconds == pytest.approx(bill["billedSeconds"], abs=slack), (name, bill["timeline"])
+        assert amounts.compute == pytest.approx(bill["costUsd"], abs=slack * per_second + 1e-5), name
+        assert history.sure(since, evidence.now) is Sure.EXACT, name
+        assert history.is_on == (bill["powerState"] not in {"deallocated", "deleted"}), name
+    assert list(book.used) == [TODAY]
+
+
+def test_the_disk_is_paid_for_since_azure_made_it(place: Place, access: Access) -> None:
+    body = place.body("m")
+    body["tags"] = {tags.NAME: "m"}
+    place.put("m", body)
+    place.sandbox.compute.disks.begin_update(
+        place.group, place.disks.list_by_resource_group(place.group).next().name, {"tags": {tags.NAME: "m"}}
+    ).result()
+    place.advance(73 * HOUR)
+    with opened(access) as clients:
+        found, evidence, _ = counted(clients)
+    month = disk_per_month(150, "StandardSSD_LRS")
+    assert month
+    amounts = found["m"].amounts(evidence.now - timedelta(days=30), evidence.now)
+    assert amounts.disk == pytest.approx(month / 10, rel=0.01)
+
+
+def test_a_machine_that_was_deleted_while_it_was_switched_off(place: Place, access: Access) -> None:
+    place = Place(place.sandbox, group="gpuinfra-m")
+    place.make("m")
+    place.advance(HOUR)
+    place.fault("slow", resource="m", method="POST", operation=True, seconds=600)
+    place.machines.begin_deallocate(place.group, "m", polling=False)
+    place.machines.begin_delete(place.group, "m").result()
+    place.advance(HOUR)
+    with opened(access) as clients:
+        found, evidence, _ = counted(clients)
+    seconds = found["m"].amounts(evidence.now - timedelta(days=1), evidence.now).seconds
+    assert seconds == pytest.approx(place.bill("m")["billedSeconds"], abs=1)
+
+
+def test_a_log_that_may_not_be_read_says_so(server: Sandbox, access: Access) -> None:
+    server.control("POST", "faults", {"name": "AuthorizationFailed", "type": "values", "method": "GET"})
+    with opened(access) as clients, pytest.raises(CloudError) as caught:
+        read_log(clients, clients.clock.now() - KEPT, clients.clock.now())
+    assert caught.value.fault is Fault.DENIED

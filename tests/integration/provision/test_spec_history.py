@@ -1,0 +1,154 @@
+"""Which specs are gone, by real repositories."""
+
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from provision.reaping.spec_history import SpecHistory, spec_history
+
+NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
+NAME = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com", "-c", "commit.gpgsign=false")
+
+
+def text(*names: str) -> str:
+    return "\n---\n".join(f"apiVersion: gpuinfra/v1\nname: {name}\nregion: eastus" for name in names)
+
+
+class Repository:
+    """A repository whose commits are made when the test says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *words: str, days: float = 0) -> None:
+        date = (NOW - timedelta(days=days)).isoformat()
+        dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date, "PATH": "/usr/bin:/bin", "HOME": str(self.folder)}
+        done = subprocess.run(
+            ["git", *NAME, *words], cwd=self.folder, env=dates, timeout=20, check=False, capture_output=True
+        )
+        assert done.returncode == 0, done.stderr
+
+    def commit(self, days: float, **files: str | None) -> None:
+        """Files by their names, `__` for a slash; None removes one."""
+        for name, content in files.items():
+            self.write(f"{name.replace('__', '/')}.yaml", content)
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", "whatever", days=days)
+
+    def write(self, name: str, content: str | None) -> None:
+        path = self.folder / name
+        if content is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+
+    def gone(self, below: str = ".") -> dict[str, float]:
+        """Names, and how many days ago they went."""
+        found = spec_history(self.folder / below, NOW)
+        assert found.note == ""
+        return {name: (NOW - at).total_seconds() / 86400 for name, at in found.deleted.items()}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "repository")
+
+
+def test_a_file_that_is_removed(repository: Repository) -> None:
+    repository.commit(9, a=text("a"), b=text("B", "c"), other="name: x\n")
+    repository.commit(3, a=None)
+    repository.commit(2, b=text("c"), other=None)
+    assert repository.gone() == {"a": 3, "b": 2}
+
+
+def test_a_name_that_moves_is_not_gone(repository: Repository) -> None:
+    repository.commit(9, a=text("a"), b=text("b"))
+    repository.commit(8, a=None, sub__deep=text("a"))
+    repository.commit(7, b=text("b") + "\nsize: nonsense\n")
+    assert repository.gone() == {}
+
+
+def test_only_what_was_below_the_folder_counts(repository: Repository) -> None:
+    repository.commit(9, specs__a=text("a"), specs__b=text("b"), other__c=text("c"), specs__node_modules__d=text("d"))
+    repository.commit(1, specs__a=None, other__c=None, specs__node_modules__d=None)
+    assert repository.gone("specs") == {"a": 1}
+    assert repository.gone("other" if (repository.folder / "other").exists() else ".") == {"a": 1, "c": 1}
+
+
+def test_a_change_that_is_not_committed_ends_nothing(repository: Repository) -> None:
+    repository.commit(9, a=text("a"), b=text("b"))
+    repository.commit(3, b=None)
+    repository.write("a.yaml", None)
+    repository.write("new.yaml", text("b"))
+    assert repository.gone() == {}
+
+
+def test_a_file_that_cannot_be_read_as_yaml_still_has_its_name(repository: Repository) -> None:
+    repository.commit(9, a=text("a"))
+    repository.commit(3, a=None, broken="apiVersion: gpuinfra/v1\nname: a\nregion: [\n")
+    assert repository.gone() == {}
+
+
+def test_a_merge_is_when_the_main_line_lost_it(repository: Repository) -> None:
+    repository.commit(9, a=text("a"), b=text("b"))
+    repository.git("checkout", "-q", "-b", "side")
+    repository.commit(8, a=None)
+    repository.git("checkout", "-q", "main")
+    repository.commit(5, b=text("b") + "\n")
+    repository.git("merge", "-q", "--no-ff", "-m", "merged", "side", days=2)
+    assert repository.gone() == {"a": 2}
+
+
+def test_names_of_files_that_are_odd(repository: Repository) -> None:
+    for odd in ("with space", "new\nline", "tëxt", "-dash", ":colon", 'quo"te'):
+        repository.write(f"{odd}/{odd}.yml", text("a"))
+    repository.commit(9, z=text("z"))
+    for odd in ("with space", "new\nline", "tëxt", "-dash", ":colon", 'quo"te'):
+        (repository.folder / odd / f"{odd}.yml").unlink()
+    repository.commit(1)
+    assert repository.gone() == {"a": 1}
+    assert repository.gone(".") == {"a": 1}
+
+
+def test_what_went_long_ago_is_forgotten(repository: Repository) -> None:
+    repository.commit(200, a=text("a"))
+    repository.commit(91, a=None)
+    repository.commit(1, b=text("b"))
+    assert repository.gone() == {}
+
+
+def empty(folder: Path) -> Path:
+    return Repository(folder / "unborn").folder
+
+
+def nowhere(folder: Path) -> Path:
+    (folder / "plain").mkdir()
+    return folder / "plain"
+
+
+@pytest.mark.parametrize("make", [empty, nowhere])
+def test_where_git_has_nothing_to_say(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    found = spec_history(make(tmp_path), NOW)
+    assert found.deleted == {}
+    assert found.note.startswith("deleted specs are not looked for: ")
+
+
+def test_a_shallow_clone_says_so(repository: Repository, tmp_path: Path) -> None:
+    repository.commit(9, a=text("a"), b=text("b"))
+    repository.commit(3, a=None)
+    repository.git("clone", "-q", "--depth", "1", f"file://{repository.folder}", str(tmp_path / "shallow"))
+    found = spec_history(tmp_path / "shallow", NOW)
+    assert (found.deleted, "shallow" in found.note) == ({}, True)
+
+
+def test_no_git_at_all(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert spec_history(repository.folder, NOW) == SpecHistory(
+        note="deleted specs are not looked for: there is no git on this computer"
+    )

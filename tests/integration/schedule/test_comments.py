@@ -1,0 +1,203 @@
+"""The plan as a comment on a pull request: written once, and then brought up to date in place."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuinfra.scheduling.rendering import Scheduler, render
+from tests.schedule_help import order
+
+PLAN = "  + machine   my-dsvm   Standard_NC4as_T4_v3\n\nPlan: 1 to add, 0 to change, 0 to replace, 0 to destroy.\n"
+MARK = "<!-- gpuinfra plan -->"
+
+# As far as the workflow uses it: comments are kept in files, and `--jq` is taken at its word.
+GH = """
+import json, pathlib, re, sys
+words, store = sys.argv[1:], pathlib.Path(__file__).parent / "comments"
+store.mkdir(exist_ok=True)
+method = words[words.index("--method") + 1] if "--method" in words else "GET"
+path = next(word for word in words if word.startswith("repos/"))
+with (store.parent / "asked").open("a") as asked:
+    asked.write(method + " " + path + "\\n")
+if method == "GET":
+    mark = re.search(r'startswith\\("(.*?)"\\)', words[words.index("--jq") + 1]).group(1)
+    for file in sorted(store.iterdir()):
+        if file.read_text().startswith(mark):
+            print(file.name)
+else:
+    name = path.rsplit("/", 1)[-1] if method == "PATCH" else str(100 + len(list(store.iterdir())))
+    field = words[words.index("--field") + 1]
+    assert field.startswith("body=@")
+    (store / name).write_text(pathlib.Path(field[len("body=@"):]).read_text())
+"""
+
+
+def steps(scheduler: Scheduler, job: str) -> list[dict[str, Any]]:
+    (file,) = render(scheduler, order(program=("gpuinfra",)))
+    jobs = yaml.safe_load(file.text)["jobs"]
+    found = jobs[job] if isinstance(jobs, dict) else next(each for each in jobs if each["job"] == job)
+    return list(found["steps"])
+
+
+def named(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return next(step for step in found if name in {step.get("name"), step.get("displayName")})
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A folder with stand-ins for `gh` and `gpuinfra`."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    (folder / "gh").write_text(f"#!{sys.executable}\n{GH}")
+    (folder / "gpuinfra").write_text('#!/bin/sh\ncat "$PLAN_FILE"\nexit "${PLAN_CODE:-0}"\n')
+    for tool in folder.iterdir():
+        tool.chmod(0o755)
+    (tmp_path / "plan").write_text(PLAN)
+    return folder
+
+
+def bash(script: str, tools: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "HOME": str(tools.parent),
+        "PLAN_FILE": str(tools.parent / "plan"),
+        "RUNNER_TEMP": str(tools.parent),
+        "AGENT_TEMPDIRECTORY": str(tools.parent),
+        "BUILD_SOURCEVERSION": "abc",
+        **variables,
+    }
+    return subprocess.run(
+        ["bash", "-e", "-c", script], env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def comment(tools: Path, code: str = "0") -> subprocess.CompletedProcess[str]:
+    """The steps of the workflow, as GitHub runs them."""
+    found = steps(Scheduler.GITHUB_ACTIONS, "plan")
+    output = tools.parent / "output"
+    planned = bash(named(found, "Plan")["run"], tools, GITHUB_OUTPUT=str(output), PLAN_CODE=code)
+    assert planned.returncode == 0, planned.stderr
+    said = dict(line.split("=") for line in output.read_text().splitlines())
+    given = {"GITHUB_REPOSITORY": "me/it", "NUMBER": "7", "COMMIT": "abc", "CODE": said["code"]}
+    return bash(named(found, "Comment")["run"], tools, **given)
+
+
+def test_on_github_there_is_one_comment(tools: Path) -> None:
+    assert comment(tools).returncode == 0
+    (tools.parent / "plan").write_text("No changes: Azure matches the file.\n")
+    done = comment(tools)
+    assert done.returncode == 0, done.stderr
+    (only,) = (tools / "comments").iterdir()
+    text = only.read_text()
+    assert text.startswith(MARK)
+    assert "No changes" in text
+    assert "Plan: 1 to add" not in text
+    asked = (tools / "asked").read_text().splitlines()
+    assert asked == [
+        *("GET repos/me/it/issues/7/comments", "POST repos/me/it/issues/7/comments"),
+        *("GET repos/me/it/issues/7/comments", "PATCH repos/me/it/issues/comments/100"),
+    ]
+
+
+def test_on_github_a_plan_that_fails_is_told_and_fails(tools: Path) -> None:
+    assert comment(tools, code="2").returncode == 2
+    assert len(list((tools / "comments").iterdir())) == 1
+
+
+def test_on_github_a_long_plan_is_cut_between_characters(tools: Path) -> None:
+    (tools.parent / "plan").write_text("±" * 40_000)
+    assert comment(tools).returncode == 0
+    (only,) = (tools / "comments").iterdir()
+    assert 29_000 < only.read_text().count("±") <= 30_000
+
+
+class DevOps(ThreadingHTTPServer):
+    """As much of Azure DevOps as a comment takes."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.threads: list[dict[str, Any]] = [{"id": 1, "comments": [{"id": 1, "content": "looks good"}]}]
+        self.asked: list[tuple[str, str]] = []
+
+
+class Answering(BaseHTTPRequestHandler):
+    server: DevOps
+
+    def answer(self) -> None:
+        assert self.headers["Authorization"] == "Bearer token"
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else {}
+        self.server.asked.append((self.command, self.path))
+        if self.command == "POST":
+            self.server.threads.append({"id": 2, "comments": [{"id": 1, **body["comments"][0]}]})
+        elif self.command == "PATCH":
+            self.server.threads[-1]["comments"][0].update(body)
+        content = json.dumps({"value": self.server.threads}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = do_PATCH = answer  # noqa: N815 the names are http.server's
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 the name is http.server's
+        pass
+
+
+@pytest.fixture
+def devops() -> Iterator[DevOps]:
+    server = DevOps()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_in_azure_pipelines_there_is_one_comment(tools: Path, devops: DevOps) -> None:
+    found = steps(Scheduler.AZURE_PIPELINES, "plan")
+    script = named(found, "Comment")["inputs"]["script"]
+    environment = {
+        "AGENT_TEMPDIRECTORY": str(tools.parent),
+        "SYSTEM_ACCESSTOKEN": "token",
+        "SYSTEM_COLLECTIONURI": f"http://127.0.0.1:{devops.server_port}/",
+        "SYSTEM_TEAMPROJECT": "My project",
+        "BUILD_REPOSITORY_ID": "id",
+        "SYSTEM_PULLREQUEST_PULLREQUESTID": "7",
+    }
+    for plan in (PLAN, "No changes: Azure matches the file.\n"):
+        (tools.parent / "plan").write_text(plan)
+        planned = bash(named(found, "Plan")["inputs"]["inlineScript"], tools)
+        assert planned.returncode == 0, planned.stderr
+        assert f"##vso[task.uploadsummary]{tools.parent}/plan.md" in planned.stdout
+        subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=30)
+    threads = "/My%20project/_apis/git/repositories/id/pullRequests/7/threads"
+    assert devops.asked == [
+        ("GET", f"{threads}?api-version=7.1"),
+        ("POST", f"{threads}?api-version=7.1"),
+        ("GET", f"{threads}?api-version=7.1"),
+        ("PATCH", f"{threads}/2/comments/1?api-version=7.1"),
+    ]
+    assert devops.threads[0]["comments"][0]["content"] == "looks good"
+    (ours,) = devops.threads[1]["comments"]
+    assert ours["content"].startswith(MARK)
+    assert "No changes" in ours["content"]
+    assert "Plan: 1 to add" not in ours["content"]
+
+
+def test_in_azure_pipelines_a_plan_that_fails_is_shown_and_fails(tools: Path) -> None:
+    script = named(steps(Scheduler.AZURE_PIPELINES, "plan"), "Plan")["inputs"]["inlineScript"]
+    done = bash(script, tools, PLAN_CODE="1", GPUINFRA_SSH_PUBLIC_KEY="ssh-ed25519 AAAA me")
+    assert done.returncode == 1
+    assert "task.uploadsummary" in done.stdout
+    assert (tools.parent / ".ssh" / "id_ed25519.pub").read_text() == "ssh-ed25519 AAAA me\n"

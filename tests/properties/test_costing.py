@@ -1,0 +1,138 @@
+"""What machines have cost: whatever is known of them, no second is counted twice, and parts make a whole."""
+
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuinfra.models.cost import Amounts, Source
+from gpuinfra.models.entry import Entry, Happening
+from gpuinfra.models.offer import Rate
+from provision.costing.history import Facts, History, Present, history
+from provision.costing.pricing import PriceBook
+from provision.costing.report import Job, by_run
+from provision.costing.timeline import Change, Turn
+from provision.market.port import Prices
+
+START = datetime(2026, 11, 1, tzinfo=UTC)
+MINUTES = 3000
+NOW = START + timedelta(minutes=MINUTES)
+BOOK = PriceBook(Prices({("small", "eastus"): Rate(1.0), ("large", "eastus"): Rate(3.0)}), Prices())
+
+minutes = st.integers(0, MINUTES)
+
+
+def at(minute: float) -> datetime:
+    return START + timedelta(minutes=minute)
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> list[Entry]:
+    """Any ledger, also one that makes no sense."""
+    found = [
+        Entry(
+            what=draw(st.sampled_from(Happening)),
+            at=at(draw(minutes)),
+            machine="m",
+            group="g",
+            region="eastus",
+            size=draw(st.sampled_from(["small", "large", None])),
+            price_per_hour=draw(st.sampled_from([None, 2.0])),
+            disk_per_month=draw(st.sampled_from([None, 19.2])),
+            address_per_month=3.65,
+            since=draw(st.none() | minutes.map(at)),
+            lease_until=draw(st.none() | minutes.map(at)),
+        )
+        for _ in range(draw(st.integers(0, 6)))
+    ]
+    return sorted(found, key=lambda entry: entry.at)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    """Any machine of which this or that is known."""
+    turns = st.builds(Change, minutes.map(at), st.sampled_from(Turn), st.just(Source.LOG))
+    facts = st.builds(Facts, st.sampled_from(["small", "large"]), st.just("eastus"))
+    present = st.builds(
+        Present,
+        facts=st.none() | facts,
+        is_on=st.booleans(),
+        on_since=st.none() | minutes.map(at),
+        changed=st.none() | minutes.map(at),
+        disk_per_month=st.none() | st.just(19.2),
+        created=st.none() | minutes.map(at),
+    )
+    return history(
+        "g/m",
+        log=sorted(draw(st.lists(turns, max_size=8)), key=lambda change: change.at),
+        log_since=draw(st.none() | minutes.map(at)),
+        entries=draw(entries()),
+        present=draw(st.none() | present),
+        now=NOW,
+        pricing=BOOK,
+    )
+
+
+def same(one: Amounts, other: Amounts) -> bool:
+    return all(abs(getattr(one, each.name) - getattr(other, each.name)) < 1e-6 for each in fields(Amounts))
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories(), st.lists(st.integers(-100, MINUTES + 100), max_size=6))
+def test_any_parts_of_time_make_the_whole(found: History, cuts: list[int]) -> None:
+    bounds = [at(minute) for minute in sorted({-100, MINUTES + 100, *cuts})]
+    parts = [found.amounts(one, other) for one, other in pairwise(bounds)]
+    assert same(sum(parts, Amounts()), found.amounts(bounds[0], bounds[-1]))
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories())
+def test_no_moment_is_counted_twice_and_none_that_is_to_come(found: History) -> None:
+    for stretches in ([each.stretch for each in found.pieces], [each.stretch for each in found.holdings]):
+        ordered = sorted(stretches, key=lambda each: (each.start, each.end))
+        assert all(one.end <= other.start for one, other in pairwise(ordered))
+        assert all(each.start <= each.end <= NOW for each in ordered)
+    amounts = found.amounts(at(0), NOW)
+    assert min(getattr(amounts, each.name) for each in fields(Amounts)) >= 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    histories(),
+    st.lists(st.tuples(minutes, minutes).map(sorted), max_size=5),
+    st.tuples(minutes, minutes).map(sorted),
+)
+def test_runs_and_idle_time_make_the_machine(found: History, spans: list[list[int]], span: list[int]) -> None:
+    jobs = [Job(str(number), "m", at(one), at(other)) for number, (one, other) in enumerate(spans)]
+    since, until = at(span[0]), at(span[1])
+    rows = by_run([found], jobs, since, until)
+    whole = found.amounts(since, until)
+    if rows:
+        assert same(sum((row.amounts for row in rows), Amounts()), whole)
+    else:
+        assert whole.seconds == whole.total == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=20), st.lists(st.floats(0, 0.9), min_size=20, max_size=20))
+def test_a_ledger_beside_a_log_changes_nothing(gaps: list[int], late: list[float]) -> None:
+    """The log has each start and each stop; the ledger each start a little earlier, and each end a little later."""
+    moments, minute = list[float](), 10.0
+    for gap in gaps:
+        minute += gap
+        moments.append(minute)
+    log, ledger = list[Change](), list[Entry]()
+    for place, moment in enumerate(moments):
+        is_on, rest = place % 2 == 0, late[place]
+        log.append(Change(at(moment), Turn.ON if is_on else Turn.OFF, Source.LOG))
+        asked = at(moment - rest) if is_on else ledger[-1].at
+        entry = Entry(Happening.ON, asked, "m", "g", size="small", region="eastus")
+        ledger.append(entry if is_on else replace(entry, what=Happening.OFF, since=asked, at=at(moment + rest / 2)))
+    present = Present(Facts("small", "eastus"), is_on=len(moments) % 2 == 1)
+    both, alone = (
+        history("g/m", log=log, log_since=START, entries=known, present=present, now=NOW, pricing=BOOK)
+        for known in (sorted(ledger, key=lambda entry: entry.at), [])
+    )
+    assert [each.stretch for each in both.pieces] == [each.stretch for each in alone.pieces]

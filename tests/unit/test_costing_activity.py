@@ -1,0 +1,136 @@
+"""Azure's activity log, read as what it says of a machine's power."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from provision.costing.activity import changes, read_events
+
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
+ID = "/subscriptions/s/resourceGroups/gpuinfra-m/providers/Microsoft.Compute/virtualMachines/m"
+
+
+def body(seconds: float, verb: str, status: str, *, operation: str = "", **fields: Any) -> dict[str, Any]:
+    """An event as Azure has it; only what matters."""
+    name = verb if verb in {"write", "delete"} else f"{verb}/action"
+    at = NOON + timedelta(seconds=seconds)
+    return {
+        "eventTimestamp": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond:06d}0Z",
+        "operationName": {"value": f"Microsoft.Compute/virtualMachines/{name}"},
+        "operationId": operation or verb,
+        "correlationId": "one for all of a command",
+        "resourceId": ID,
+        "status": {"value": status},
+        "subStatus": {"value": ""},
+        **fields,
+    }
+
+
+def failed(seconds: float, verb: str, code: str) -> dict[str, Any]:
+    message = json.dumps({"error": {"code": code, "message": "it went wrong"}})
+    return body(seconds, verb, "Failed", properties={"statusMessage": message})
+
+
+def made(seconds: float, end: float, **last: Any) -> list[dict[str, Any]]:
+    return [
+        body(seconds, "write", "Started"),
+        body(seconds, "write", "Accepted", subStatus={"value": "Created"}),
+        last or body(end, "write", "Succeeded"),
+    ]
+
+
+def turns(*bodies: dict[str, Any]) -> list[str]:
+    """What became of it, and how many seconds after noon."""
+    # Azure gives the newest first.
+    found = changes(read_events(reversed(bodies)))
+    return [f"{change.turn.value} {(change.at - NOON).total_seconds():g}" for change in found]
+
+
+def test_a_machine_is_billed_from_the_end_of_its_creation() -> None:
+    assert turns(*made(0, 80)) == ["born 0", "on 80"]
+
+
+def test_a_start_is_billed_from_its_beginning_and_a_deallocation_from_its_beginning_not() -> None:
+    assert turns(
+        body(0, "start", "Started"),
+        body(0, "start", "Accepted"),
+        body(10, "start", "Succeeded"),
+        body(100, "deallocate", "Started"),
+        body(100, "deallocate", "Accepted"),
+        body(120, "deallocate", "Succeeded"),
+    ) == ["on 0", "off 100"]
+
+
+def test_a_machine_that_is_only_changed_stays_as_it_is() -> None:
+    change = [body(200, "write", "Started"), body(200, "write", "Accepted"), body(205, "write", "Succeeded")]
+    off = [body(100, "deallocate", "Started"), body(110, "deallocate", "Succeeded")]
+    assert turns(*made(0, 80), *off, *change) == ["born 0", "on 80", "off 100"]
+
+
+def test_a_deletion_is_billed_until_it_is_over() -> None:
+    deletion = [body(100, "delete", "Started"), body(100, "delete", "Accepted"), body(122, "delete", "Succeeded")]
+    assert turns(*made(0, 80), *deletion) == ["born 0", "on 80", "off 122", "gone 122"]
+
+
+def test_a_deallocation_that_fails_leaves_it_on() -> None:
+    off = [body(100, "deallocate", "Started"), failed(130, "deallocate", "InternalExecutionError")]
+    assert turns(*made(0, 80), *off) == ["born 0", "on 80", "off 100", "on 130"]
+
+
+def test_a_deallocation_that_gives_way_to_a_deletion_does_not() -> None:
+    off = [body(100, "deallocate", "Started"), failed(110, "deallocate", "OperationPreempted")]
+    deletion = [body(110, "delete", "Started"), body(130, "delete", "Succeeded")]
+    assert turns(*made(0, 80), *off, *deletion) == ["born 0", "on 80", "off 100", "gone 130"]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [("AllocationFailed", ["on 0", "off 20"]), ("OSProvisioningTimedOut", ["on 0"])]
+)
+def test_a_start_that_fails_is_billed_only_where_the_machine_was_had(code: str, expected: list[str]) -> None:
+    assert turns(body(0, "start", "Started"), failed(20, "start", code)) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("AllocationFailed", ["born 0", "off 30"]), ("OSProvisioningTimedOut", ["born 0", "on 30"])],
+)
+def test_a_creation_that_fails_is_billed_only_where_the_machine_was_had(code: str, expected: list[str]) -> None:
+    assert turns(*made(0, 0, **failed(30, "write", code))) == expected
+
+
+def test_a_machine_that_never_ran_comes_on_when_it_is_tried_anew() -> None:
+    again = [body(60, "write", "Started", operation="2"), body(90, "write", "Succeeded", operation="2")]
+    assert turns(*made(0, 0, **failed(30, "write", "AllocationFailed")), *again) == ["born 0", "off 30", "on 90"]
+
+
+def test_a_start_of_what_is_on_changes_nothing() -> None:
+    again = [body(100, "start", "Started"), failed(110, "start", "AllocationFailed")]
+    assert turns(*made(0, 80), *again) == ["born 0", "on 80"]
+
+
+def test_what_is_only_told_at_its_end_is_taken_from_there() -> None:
+    assert turns(*made(0, 80), body(100, "deallocate", "Succeeded")) == ["born 0", "on 80", "off 100"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"operationName": {"value": "Microsoft.Compute/disks/write"}},
+        {"operationName": {"value": "Microsoft.Compute/virtualMachines/powerOff/action"}},
+        {"operationName": None},
+        {"resourceId": f"{ID}/extensions/x"},
+        {"resourceId": None},
+        {"eventTimestamp": "yesterday"},
+        {"eventTimestamp": None},
+    ],
+)
+def test_what_says_nothing_of_power_is_passed_over(change: dict[str, Any]) -> None:
+    assert read_events([{**body(0, "start", "Started"), **change}]) == []
+
+
+def test_words_may_come_without_their_translation_and_in_any_case() -> None:
+    plain = {"operationName": "MICROSOFT.COMPUTE/VIRTUALMACHINES/START/ACTION", "status": "Started", "subStatus": None}
+    (event,) = read_events([{**body(0, "start", ""), **plain}])
+    assert (event.verb, event.status, event.machine) == ("start", "Started", ID.casefold())

@@ -1,0 +1,428 @@
+"""What should become of a machine now, and of parts that have none; all of it without a cloud."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gpuinfra.models.reap import Ended, Failure, Orphan, ReapAction, Reaped, Verdict
+from gpuinfra.models.receipt import Off, Receipt, stamp
+from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.spec import Spec
+from gpuinfra.views import reap as view
+from provision import tags
+from provision.cloud import Part
+from provision.lifecycle.reap import Rules, judge, part_of, stretch_of, verdicts
+from provision.names import name_of
+from provision.reaping.orphans import orphans, seen
+from provision.reaping.port import Listed
+from provision.reaping.spec_history import Commit, deletions, names_in
+
+NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)  # a Monday
+SIZE = "Standard_NC4as_T4_v3"
+HOURS = {"timezone": "UTC", "on": "mon-fri 08:00-19:00"}
+DELETED = {"my-dsvm": NOW - timedelta(hours=25)}
+
+
+def ago(**length: float) -> str:
+    return stamp(NOW - timedelta(**length)) or ""
+
+
+def ahead(**length: float) -> str:
+    return stamp(NOW + timedelta(**length)) or ""
+
+
+def spec(**fields: Any) -> Spec:
+    plain = {"apiVersion": "gpuinfra/v1", "name": "my-dsvm", "regions": ("eastus",), "sizes": (SIZE,), **fields}
+    return Spec.model_validate(plain)
+
+
+def row(power: str = "running", state: str = "Succeeded", changed: str = "", **marks: str) -> dict[str, Any]:
+    """A machine of ours whose lease holds for two hours more."""
+    usual = {"name": "my-dsvm", "on_since": ago(hours=2), "lease_until": ahead(hours=2)}
+    own = {f"gpuinfra:{key.replace('_', '-')}": value for key, value in {**usual, **marks}.items() if value}
+    statuses = [{"code": f"ProvisioningState/{state.lower()}", "time": changed or ago(hours=2)}]
+    statuses += [{"code": f"PowerState/{power}"}] if power else []
+    path = "/subscriptions/s/resourceGroups/gpuinfra-my-dsvm/providers/Microsoft.Compute/virtualMachines/my-dsvm"
+    properties = {
+        "hardwareProfile": {"vmSize": SIZE},
+        "provisioningState": state,
+        "instanceView": {"statuses": statuses},
+    }
+    return {"id": path, "name": "my-dsvm", "location": "eastus", "tags": own, "properties": properties}
+
+
+def rules(wanted: Spec | None = None, **fields: Any) -> Rules:
+    return Rules(specs={"my-dsvm": wanted} if wanted else {}, **fields)
+
+
+def verdict(body: dict[str, Any], given: Rules | None = None, now: datetime = NOW) -> Verdict:
+    found = judge(part_of(body), given or rules(), now)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        (row(lease_until=ago(minutes=1)), "lease is over"),
+        (row(lease_until=stamp(NOW) or ""), "lease is over"),
+        (row(lease_until=""), "it has no lease"),
+        (row(lease_until="tomorrow"), "it has no lease"),
+        (row("starting", lease_until=ago(minutes=1)), "lease is over"),
+        (row("stopping", lease_until=ago(minutes=1)), "lease is over"),
+        (row("", lease_until=ago(minutes=1)), "lease is over"),
+        (row("running", "Updating", lease_until=ago(minutes=1)), "lease is over"),
+        (row("", "Creating", lease_until=""), "it has no lease"),
+        (row(terms="lease=4h idle=20m cap=2h"), "cost cap is reached"),
+        (row(terms="lease=4h idle=20m cap=1h", lease_until=ago(hours=1)), "cost cap is reached"),
+        (row(hours="UTC mon 08:00-11:00", lease_until=ago(hours=1)), "hours are over"),
+        (row("stopped", changed=ago(minutes=15)), "stopped, but billed"),
+        (row("stopped", lease_until=ago(minutes=1), changed=ago(minutes=1)), "lease is over"),
+        (row("running", "Failed"), "provisioning failed, but billed"),
+        (row("stopped", "Failed", changed=ago(minutes=1)), "provisioning failed, but billed"),
+        (
+            row("stopped", "Failed", lease_until=""),
+            "it has no lease; stopped, but billed; provisioning failed, but billed",
+        ),
+    ],
+)
+def test_what_is_stopped(body: dict[str, Any], cause: str) -> None:
+    found = verdict(body)
+    assert (found.action, found.cause) == (ReapAction.STOP, cause)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        row(),
+        row("starting"),
+        row(terms="lease=4h idle=20m cap=2h1m"),
+        row(terms="whatever"),
+        row(hours="UTC mon 08:00-11:00"),  # a lease holds it
+        row("stopped", changed=ago(minutes=14)),
+        row("running", "Updating"),
+        row("", "Creating"),
+        row("", "Failed"),  # nobody says that it is on
+        row("running", "Deleting", lease_until=""),
+        row("deallocated", lease_until=""),
+        row("deallocated", "Failed"),
+        row("deallocating", lease_until=ago(minutes=1)),
+    ],
+)
+def test_what_is_left_alone(body: dict[str, Any]) -> None:
+    assert verdict(body) == Verdict("my-dsvm", part_of(body).ref, ReapAction.KEEP)
+
+
+def test_a_spec_that_wants_it_off() -> None:
+    off = rules(spec(power="deallocated"))
+    assert verdict(row(), off).cause == "its spec says `power: deallocated`"
+    assert verdict(row("running", "Updating"), off).action is ReapAction.KEEP
+    assert verdict(row(), rules(spec())).action is ReapAction.KEEP
+
+
+@pytest.mark.parametrize("value", ["true", "yes", "until friday", "0"])
+def test_what_is_protected_is_shown_with_what_would_be_done(value: str) -> None:
+    found = verdict(row(lease_until="", protect=value))
+    assert (found.action, found.would) == (ReapAction.PROTECTED, ReapAction.STOP)
+    assert found.cause == "it has no lease"
+    assert verdict(row(protect=value)).action is ReapAction.KEEP
+
+
+@pytest.mark.parametrize("value", ["false", "False", " "])
+def test_what_is_not_protected(value: str) -> None:
+    assert verdict(row(lease_until="", protect=value)).action is ReapAction.STOP
+
+
+def test_a_machine_without_our_tag_is_nobodys_business() -> None:
+    foreign = row(lease_until="", name="")
+    assert "gpuinfra:name" not in foreign["tags"]
+    assert judge(part_of(foreign), rules(deleted=DELETED, deletes=True), NOW) is None
+    assert verdicts([foreign, row(lease_until="")], rules(), NOW) == [verdict(row(lease_until=""))]
+
+
+# Specs that are gone
+
+
+@pytest.mark.parametrize(
+    ("power", "fields", "action"),
+    [
+        ("running", {}, ReapAction.STOP),
+        ("running", {"deletes": True}, ReapAction.DELETE),
+        ("deallocated", {}, ReapAction.KEEP),
+        ("deallocated", {"deletes": True}, ReapAction.DELETE),
+        ("running", {"deletes": True, "unfetched": frozenset({"my-dsvm"})}, ReapAction.STOP),
+        ("deallocated", {"deletes": True, "unfetched": frozenset({"my-dsvm"})}, ReapAction.KEEP),
+    ],
+)
+def test_a_deleted_spec(power: str, fields: dict[str, Any], action: ReapAction) -> None:
+    found = verdict(row(power), rules(deleted=DELETED, **fields))
+    assert found.action is action
+    assert found.cause.startswith("its spec was deleted at 2026-11-15T11:00:00Z, more than 1d ago")
+    assert ("not fetched" in found.cause) == ("unfetched" in fields)
+
+
+@pytest.mark.parametrize(
+    ("body", "given"),
+    [
+        (row(), rules(deleted=DELETED, grace=timedelta(hours=26), deletes=True)),
+        (row(), rules(deleted={"another": NOW - timedelta(days=9)}, deletes=True)),
+        (row(), rules(spec(), deleted=DELETED, deletes=True)),
+        (row("running", "Updating"), rules(deleted=DELETED, deletes=True)),
+        (row("running", "Deleting"), rules(deleted=DELETED, deletes=True)),
+    ],
+)
+def test_a_spec_that_is_there_or_was_never_there(body: dict[str, Any], given: Rules) -> None:
+    assert verdict(body, given) == Verdict("my-dsvm", part_of(body).ref, ReapAction.KEEP)
+
+
+def test_a_protected_machine_survives_its_spec() -> None:
+    found = verdict(row(protect="yes"), rules(deleted=DELETED, deletes=True))
+    assert (found.action, found.would) == (ReapAction.PROTECTED, ReapAction.DELETE)
+
+
+def commit(hours: float, before: str, after: str) -> Commit:
+    return Commit(NOW - timedelta(hours=hours), tuple(before.split()), tuple(after.split()))
+
+
+@pytest.mark.parametrize(
+    ("at_head", "commits", "gone"),
+    [
+        ("a", [commit(1, "a b", "a")], {"b": 1}),
+        ("a b", [commit(1, "", "b"), commit(2, "b", "")], {}),  # it came back
+        ("", [commit(1, "b", ""), commit(2, "", "b"), commit(3, "b", "")], {"b": 1}),  # the last time counts
+        ("b", [commit(1, "b", "b")], {}),
+        ("b", [commit(1, "b", ""), commit(2, "", "b")], {}),  # another file has it too
+        ("", [commit(1, "b", ""), commit(2, "b", "")], {"b": 1}),  # the last of two files
+        ("", [commit(1, "", "")], {}),
+        ("a", [], {}),
+        ("b", [commit(1, "a", "b"), commit(2, "b c", "a")], {"c": 2, "a": 1}),
+    ],
+)
+def test_when_a_spec_went(at_head: str, commits: list[Commit], gone: dict[str, float]) -> None:
+    found = deletions(at_head.split(), commits)
+    assert found == {name: NOW - timedelta(hours=hours) for name, hours in gone.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("apiVersion: gpuinfra/v1\nname: My-DSVM\n", ("my-dsvm",)),
+        ("apiVersion: gpuinfra/v1\nname: a\n---\napiVersion: gpuinfra/v1\nname: b\n", ("a", "b")),
+        ('{"apiVersion": "gpuinfra/v1", "name": "a", "target": {"name": "b"}}', ("a",)),
+        ("apiVersion: gpuinfra/v1\nname: a\nsize: no-such-size\n", ("a",)),
+        ("apiVersion: v1\nname: a\n", ()),
+        ("apiVersion: gpuinfra/v1\nname: [a]\n", ()),
+        ("name: a\n", ()),
+        ("- apiVersion: gpuinfra/v1\n", ()),
+        ("apiVersion: gpuinfra/v1\nname: a\n---\n: [", ("a",)),
+    ],
+)
+def test_names_in_a_file(text: str, names: tuple[str, ...]) -> None:
+    assert names_in(text.encode()) == names
+
+
+# Starting
+
+
+def hours_spec(**more: Any) -> Spec:
+    return spec(lifecycle={"hours": HOURS}, **more)
+
+
+OFF = {"power": "deallocated", "lease_until": ago(hours=17)}
+
+
+def test_a_machine_is_there_in_the_morning() -> None:
+    found = verdict(row(**OFF, changed=ago(hours=5)), rules(hours_spec(), starts=True))
+    assert (found.action, found.until) == (ReapAction.START, datetime(2026, 11, 16, 19, tzinfo=UTC))
+
+
+def test_the_cost_cap_ends_a_stretch() -> None:
+    body = row(**OFF, changed=ago(hours=5), terms="lease=4h idle=20m cap=3h")
+    assert verdict(body, rules(hours_spec(), starts=True)).until == NOW + timedelta(hours=3)
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted", "fields", "now"),
+    [
+        (row(**OFF, changed=ago(hours=5)), hours_spec(), {"starts": False}, NOW),
+        (row(**OFF, changed=ago(hours=3)), hours_spec(), {}, NOW),  # somebody switched it off this morning
+        (row(**OFF, changed=ago(hours=5)), hours_spec(), {}, NOW + timedelta(hours=8)),  # it is evening
+        (row(**OFF, changed=ago(hours=5)), hours_spec(), {}, NOW - timedelta(days=1)),  # a Sunday
+        (row(**OFF, changed=ago(hours=5)), hours_spec(power="deallocated"), {}, NOW),
+        (row(**OFF, changed=ago(hours=5)), spec(), {}, NOW),
+        (row(**OFF, changed=ago(hours=5)), None, {}, NOW),
+        (row(**OFF, changed="once"), hours_spec(), {}, NOW),
+        (row(**OFF, state="Failed", changed=ago(hours=5)), hours_spec(), {}, NOW),
+        (row(**{**OFF, "power": "deallocating"}, changed=ago(hours=5)), hours_spec(), {}, NOW),
+        (row(changed=ago(hours=5)), hours_spec(), {}, NOW),  # it is on
+    ],
+)
+def test_what_is_not_started(body: dict[str, Any], wanted: Spec | None, fields: dict[str, Any], now: datetime) -> None:
+    assert verdict(body, rules(wanted, **{"starts": True, **fields}), now).action is ReapAction.KEEP
+
+
+def test_a_protected_machine_is_not_started() -> None:
+    found = verdict(row(**OFF, changed=ago(hours=5), protect="yes"), rules(hours_spec(), starts=True))
+    assert (found.action, found.would) == (ReapAction.PROTECTED, ReapAction.START)
+
+
+@pytest.mark.parametrize(
+    ("on", "stretch"),
+    [
+        ("mon-fri 08:00-19:00", ("16T08:00", "16T19:00")),
+        (("mon 08:00-10:00", "mon 11:30-12:01"), ("16T11:30", "16T12:01")),
+        ("sat-mon 00:00-24:00", ("14T00:00", "17T00:00")),
+        ("mon 12:00-13:00", ("16T12:00", "16T13:00")),
+        ("mon 08:00-12:00", None),
+        ("daily 00:00-24:00", None),  # it never ends, so it never began
+    ],
+)
+def test_the_present_stretch(on: Any, stretch: tuple[str, str] | None) -> None:
+    hours = spec(lifecycle={"hours": {"timezone": "UTC", "on": on}}).lifecycle.hours
+    assert hours is not None
+    expected = stretch and tuple(datetime.fromisoformat(f"2026-11-{each}:00Z") for each in stretch)
+    assert stretch_of(hours, NOW) == expected
+
+
+# Orphans
+
+KINDS = (Kind.DISK, Kind.ADDRESS, Kind.INTERFACE, Kind.SCHEDULE)
+
+
+def listed(kind: Kind, name: str = "lost", hours: float | None = 2, **marks: str) -> Listed:
+    own = {tags.NAME: name, **{f"gpuinfra:{key}": value for key, value in marks.items()}}
+    since = None if hours is None else NOW - timedelta(hours=hours)
+    return Listed(Ref(kind, f"gpuinfra-{name}", name_of(kind, name)), own, since)
+
+
+def found_orphans(parts: list[Listed], machines: list[dict[str, Any]] | None = None, **given: Any) -> dict[Kind, str]:
+    found = orphans(parts, machines or [], rules(**given), NOW)
+    return {orphan.ref.kind: orphan.action.value for orphan in found}
+
+
+def test_orphans_go_and_disks_stay() -> None:
+    parts = [listed(kind) for kind in (*KINDS, Kind.SECURITY, Kind.NETWORK)]
+    assert found_orphans(parts) == {
+        Kind.ADDRESS: "delete",
+        Kind.INTERFACE: "delete",
+        Kind.DISK: "keep",
+        Kind.SCHEDULE: "delete",
+    }
+    assert found_orphans(parts, deletes=True)[Kind.DISK] == "delete"
+    assert found_orphans(parts, deletes=True, unfetched=frozenset({"lost"}))[Kind.DISK] == "keep"
+
+
+def test_a_part_that_is_young_or_has_no_age_spares_all_of_its_machine() -> None:
+    for hours in (0.5, None):
+        parts = [listed(Kind.ADDRESS), listed(Kind.NETWORK, hours=hours), listed(Kind.SCHEDULE, "other")]
+        assert found_orphans(parts) == {Kind.SCHEDULE: "delete"}
+    assert found_orphans([listed(Kind.ADDRESS, hours=1)]) == {Kind.ADDRESS: "delete"}
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        {"name": "LOST", "tags": {"owner": "somebody"}},  # called so, but not ours
+        {"name": "another", "tags": {"GPUINFRA:name": "Lost"}},
+    ],
+)
+def test_a_machine_of_that_name_anywhere_keeps_its_parts(machine: dict[str, Any]) -> None:
+    assert found_orphans([listed(kind) for kind in KINDS], [machine], deletes=True) == {}
+
+
+def test_parts_that_are_protected_or_not_ours() -> None:
+    assert found_orphans([listed(Kind.ADDRESS, protect="yes")]) == {Kind.ADDRESS: "protected"}
+    assert found_orphans([Listed(Ref(Kind.ADDRESS, "g", "a"), {"owner": "me"}, NOW - timedelta(days=9))]) == {}
+
+
+def orphan(kind: Kind, **fields: Any) -> Orphan:
+    return Orphan("lost", listed(kind).ref, ReapAction.DELETE, "it has no machine", **fields)
+
+
+def body_of(kind: Kind, **body: Any) -> Part:
+    return Part(listed(kind).ref, {"tags": {tags.NAME: "lost"}, "properties": {}, **body})
+
+
+def test_a_second_look() -> None:
+    disk = body_of(Kind.DISK, sku={"name": "StandardSSD_LRS"}, properties={"diskSizeGB": 150})
+    looked = seen(orphan(Kind.DISK), disk)
+    assert looked is not None
+    assert looked.per_month == 19.20
+    assert seen(orphan(Kind.DISK), None) is None
+    assert seen(orphan(Kind.DISK), body_of(Kind.DISK, managedBy="/a/machine")) is None
+    used = body_of(Kind.INTERFACE, properties={"virtualMachine": {"id": "/a/machine"}})
+    assert seen(orphan(Kind.INTERFACE), used) is None
+    assert seen(orphan(Kind.INTERFACE), body_of(Kind.INTERFACE, tags={"owner": "somebody"})) is None
+    kept = seen(orphan(Kind.ADDRESS), body_of(Kind.ADDRESS, tags={tags.NAME: "lost", tags.PROTECT: "yes"}))
+    assert kept is not None
+    assert kept.action is ReapAction.PROTECTED
+
+
+# What is shown
+
+
+def shown(reaped: Reaped, capsys: pytest.CaptureFixture[str]) -> str:
+    view.show(reaped, json=False)
+    return capsys.readouterr().out
+
+
+def test_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(Reaped(False, machines=3), capsys) == "nothing to do: 3 machines of gpuinfra's looked at\n"
+    assert shown(Reaped(False, machines=1, simulated=True), capsys).endswith(
+        "1 machine of gpuinfra's looked at (simulated)\n"
+    )
+
+
+def test_all_that_can_happen(capsys: pytest.CaptureFixture[str]) -> None:
+    ref = part_of(row()).ref
+    stop = Verdict("my-dsvm", ref, ReapAction.STOP, "lease is over")
+    receipt = Receipt("my-dsvm", Off.DEALLOCATED, NOW, cause="reap: lease is over")
+    reaped = Reaped(
+        False,
+        machines=5,
+        stopped=[Ended(stop, receipt)],
+        started=[Verdict("early", ref, ReapAction.START, "its hours have begun", until=NOW)],
+        protected=[Verdict("dear", ref, ReapAction.PROTECTED, "lease is over", ReapAction.STOP)],
+        kept=[Verdict("gone", ref, ReapAction.KEEP, "its spec was deleted")],
+        orphans=[orphan(Kind.ADDRESS, removed=True), orphan(Kind.INTERFACE), orphan(Kind.DISK, per_month=19.2)],
+        failed=[Failure("bad", "stop", "ScopeLocked", "it is locked", "lease is over")],
+        simulated=True,
+    )
+    lines = shown(reaped, capsys).splitlines()
+    assert lines[0] == "my-dsvm is off"
+    assert "started       early: its hours have begun; until 2026-11-16 12:00:00Z" in lines
+    assert "protected     dear would be stopped: lease is over" in lines
+    assert "off           gone: its spec was deleted; to remove it: gpuinfra down gone --delete --sandbox" in lines
+    assert "deleted       address lost-address of lost: it has no machine" in lines
+    assert "left          interface lost-interface of lost: it has no machine" in lines
+    assert "FAILED        stop bad (lease is over): ScopeLocked: it is locked" in lines
+    assert "              bad may still be on, and billed; run: gpuinfra down bad --sandbox" in lines
+    assert lines[-1].startswith("1 stopped, 1 started, 1 leftover removed, 1 failed; 5 machines")
+    document = reaped.as_json()
+    assert document["stopped"][0]["verifiedBy"] == "PowerState/deallocated"
+    assert document["stopped"][0]["cause"] == "lease is over"
+    assert document["protected"][0]["action"] == "stop"
+    assert [each["removed"] for each in document["orphans"]] == [True, False, False]
+
+
+def test_a_dry_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    ref = part_of(row()).ref
+    reaped = Reaped(True, machines=2, stopped=[Ended(Verdict("a", ref, ReapAction.STOP, "lease is over"))])
+    reaped.orphans = [orphan(Kind.ADDRESS)]
+    view.show(reaped, json=False)
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "would stop    a: lease is over",
+        "would delete  address lost-address of lost: it has no machine",
+        "1 to be stopped, 1 leftover to be removed; 2 machines of gpuinfra's looked at",
+    ]
+    assert err == "dry run: nothing was changed\n"
+
+
+def test_what_goes_on_after_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+    view.show_interrupted(["a", "b"], ["c"])
+    view.show_interrupted([], [])
+    err = capsys.readouterr().err
+    assert "Azure goes on deallocating: a, b\nnot done: c\n" in err
+    assert "no machine is being switched off" in err

@@ -1,0 +1,44 @@
+"""A crontab is edited: our own block, and nothing else."""
+
+import pytest
+
+from gpuinfra.diagnostics import Code, Problem
+from gpuinfra.scheduling.crontab import BEGIN, END, block_in, check_length, with_block, without_block
+
+OTHERS = "MAILTO=me\n\n# backup\n0 3 * * * backup %d\n"
+BLOCK = "# ours\n*/15 * * * * x\n"
+
+
+@pytest.mark.parametrize("others", ["", OTHERS, "\n", "# caf\udce9\n"])
+def test_a_block_comes_and_goes_and_leaves_no_trace(others: str) -> None:
+    assert block_in(others) is None
+    assert without_block(others) == others
+    there = with_block(others, BLOCK)
+    assert there == f"{others}{BEGIN}\n{BLOCK}{END}\n"
+    assert block_in(there) == BLOCK
+    assert with_block(there, BLOCK) == there
+    assert without_block(there) == others
+
+
+def test_a_last_line_without_an_end_stays_a_line_of_its_own() -> None:
+    assert with_block("0 3 * * * x", BLOCK).startswith(f"0 3 * * * x\n{BEGIN}\n")
+
+
+def test_a_block_is_replaced_where_it_stands() -> None:
+    there = with_block(OTHERS, BLOCK) + "# later\n"
+    assert with_block(there, "# new\n") == f"{OTHERS}{BEGIN}\n# new\n{END}\n# later\n"
+    assert without_block(there) == OTHERS + "# later\n"
+
+
+@pytest.mark.parametrize("torn", [f"{BEGIN}\n", f"{END}\n", f"{END}\n{BEGIN}\n", f"{BEGIN}\n{BEGIN}\n{END}\n"])
+def test_half_a_block_is_nothing_to_guess_about(torn: str) -> None:
+    for edit in (block_in, without_block, lambda text: with_block(text, BLOCK)):
+        with pytest.raises(Problem) as caught:
+            edit(torn)
+        assert caught.value.diagnostics[0].code is Code.SCHEDULER_FAILED
+
+
+def test_a_line_that_cron_would_cut_is_refused() -> None:
+    check_length("x" * 990 + "\n")
+    with pytest.raises(Problem, match="too long"):
+        check_length("# short\n" + "x" * 991 + "\n")

@@ -1,0 +1,152 @@
+"""The words of `gpuinfra schedule`: what fits, what is filled in, and what is refused before anything is written."""
+
+from pathlib import Path
+
+import pytest
+
+from gpuinfra import __version__
+from gpuinfra.cli.options import Settings
+from gpuinfra.cli.schedule_order import Words, read_order, read_scheduler, repository
+from gpuinfra.diagnostics import Problem
+from gpuinfra.scheduling.order import Order, own_program
+from gpuinfra.scheduling.rendering import Scheduler
+
+
+def settings(workspace: Path, *, sandbox: bool = False) -> Settings:
+    return Settings(
+        json=False,
+        yes=False,
+        verbose=False,
+        cloud="sandbox" if sandbox else "azure",
+        workspace=workspace,
+        correlation_id="",
+    )
+
+
+def read(tmp_path: Path, scheduler: Scheduler, **words: object) -> Order:
+    return read_order(Words(**words), scheduler, settings(tmp_path))  # type: ignore[arg-type]
+
+
+def refusal(tmp_path: Path, scheduler: Scheduler, **words: object) -> str:
+    with pytest.raises(Problem) as caught:
+        read(tmp_path, scheduler, **words)
+    assert caught.value.exit_code == 2
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.help
+    return f"{diagnostic.note} {diagnostic.help}"
+
+
+def test_a_scheduler_is_known_by_its_name() -> None:
+    assert read_scheduler("azure-pipelines") is Scheduler.AZURE_PIPELINES
+    with pytest.raises(Problem) as caught:
+        read_scheduler("github")
+    assert "`github-actions`" in str(caught.value.diagnostics[0])
+
+
+def test_cron_and_systemd_get_full_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "specs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    order = read(tmp_path, Scheduler.CRON, specs=Path("specs"), start=True)
+    assert order.specs == str(tmp_path / "specs")
+    assert order.workspace == str(tmp_path)
+    assert order.program == own_program()
+    assert Path(order.program[0]).is_absolute()
+    assert order.environment_file == str(tmp_path / ".config/gpuinfra/schedule.env")
+    given = read(tmp_path, Scheduler.SYSTEMD, environment_file=Path("mine.env"))
+    assert given.environment_file == str(tmp_path / "mine.env")
+    assert given.specs is None
+
+
+def test_a_repository_gets_paths_of_its_own(tmp_path: Path) -> None:
+    inner = tmp_path / "deep" / "specs"
+    inner.mkdir(parents=True)
+    (tmp_path / ".git").mkdir()
+    order = read_order(Words(specs=inner), Scheduler.GITHUB_ACTIONS, settings(inner))
+    assert order.specs == "deep/specs"
+    assert order.program == ("gpuinfra",)
+    assert order.workspace is None
+    assert order.package == f"gpuinfra=={__version__}"
+    assert repository(settings(inner)) == tmp_path
+    assert read(tmp_path, Scheduler.AZURE_PIPELINES, start=True).specs == "."
+
+
+def test_what_is_elsewhere_is_not_in_a_checkout(tmp_path: Path) -> None:
+    workspace, other = tmp_path / "one", tmp_path / "two"
+    workspace.mkdir()
+    other.mkdir()
+    assert "not in the repository" in refusal(workspace, Scheduler.GITHUB_ACTIONS, specs=other)
+
+
+@pytest.mark.parametrize("name", ["sp ace", "${{ x }}", "a'b", "-x", "ü"])
+def test_a_name_that_yaml_or_a_shell_would_read_otherwise_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    for scheduler in (Scheduler.GITHUB_ACTIONS, Scheduler.AZURE_PIPELINES):
+        assert "letters, digits" in refusal(tmp_path, scheduler, specs=tmp_path / name)
+
+
+def test_a_folder_has_to_be_there(tmp_path: Path) -> None:
+    for scheduler in Scheduler:
+        assert "not a directory" in refusal(tmp_path, scheduler, specs=tmp_path / "none")
+
+
+def test_a_line_break_in_a_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a\nb").mkdir()
+    for scheduler in (Scheduler.CRON, Scheduler.SYSTEMD):
+        assert "no crontab" in refusal(tmp_path, scheduler, specs=tmp_path / "a\nb")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "every", "says"),
+    [
+        (Scheduler.CRON, "7m", "`6m`"),
+        (Scheduler.CRON, "soon", "no length of time"),
+        (Scheduler.SYSTEMD, "2d", "`1d`"),
+        (Scheduler.GITHUB_ACTIONS, "4m", "every 5m"),
+        (Scheduler.AZURE_PIPELINES, "10m", "every 12m"),
+    ],
+)
+def test_how_often_is_held_to_what_the_scheduler_can_do(
+    tmp_path: Path, scheduler: Scheduler, every: str, says: str
+) -> None:
+    assert says in refusal(tmp_path, scheduler, every=every)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "words"),
+    [
+        (Scheduler.CRON, {"package": "gpuinfra"}),
+        (Scheduler.SYSTEMD, {"branch": "main"}),
+        (Scheduler.GITHUB_ACTIONS, {"connection": "x"}),
+        (Scheduler.GITHUB_ACTIONS, {"branch": "main"}),
+        (Scheduler.AZURE_PIPELINES, {"environment_file": Path("x")}),
+    ],
+)
+def test_an_option_for_another_scheduler_is_told(
+    tmp_path: Path, scheduler: Scheduler, words: dict[str, object]
+) -> None:
+    assert "means nothing to" in refusal(tmp_path, scheduler, **words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{"package": "x; rm -rf ~"}, {"package": "$(x)"}, {"package": ""}, {"branch": 'a"b'}, {"connection": "${{ x }}"}],
+)
+def test_a_value_that_would_be_run_is_refused(tmp_path: Path, words: dict[str, object]) -> None:
+    assert "cannot stand there" in refusal(tmp_path, Scheduler.AZURE_PIPELINES, **words)
+
+
+def test_a_package_can_come_from_anywhere_that_pip_knows(tmp_path: Path) -> None:
+    for package in ("gpuinfra>=0.1,<1", "git+https://example.com/gpuinfra.git@v1#egg=gpuinfra", "gpuinfra[keyring]"):
+        assert read(tmp_path, Scheduler.GITHUB_ACTIONS, package=package).package == package
+
+
+def test_to_start_machines_takes_specs(tmp_path: Path) -> None:
+    assert "`--specs`" in refusal(tmp_path, Scheduler.CRON, start=True)
+
+
+def test_a_runner_elsewhere_has_no_embedded_azure(tmp_path: Path) -> None:
+    with pytest.raises(Problem, match="wrong usage"):
+        read_order(Words(), Scheduler.GITHUB_ACTIONS, settings(tmp_path, sandbox=True))
+    assert read_order(Words(), Scheduler.CRON, settings(tmp_path, sandbox=True)).sandbox

@@ -1,0 +1,123 @@
+"""How a lease stands, and how it looks."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gpuinfra.models.hours import Hours
+from gpuinfra.models.lease import LeaseState
+from gpuinfra.models.offer import Rate
+from gpuinfra.models.resource import Kind
+from gpuinfra.views.lease import render, show
+from provision import tags
+from provision.cloud import Part
+from provision.lifecycle.renew import Renewed
+from provision.lifecycle.standing import standing
+from provision.market.port import Prices
+from tests.unit.provision_help import NOW, SMALL, made, ref
+
+PRICES = Prices({(SMALL, "eastus"): Rate(0.5, 0.1)})
+HOUR = timedelta(hours=1)
+
+
+def machine(power: str = "running", **marks: str) -> Part:
+    """On since 08:00, until 12:00, unless other tags say something else."""
+    cloud = made()
+    cloud.set_power(power)
+    body = cloud.body(Kind.MACHINE)
+    body["tags"].update({f"gpuinfra:{name.replace('_', '-')}": value for name, value in marks.items()})
+    return Part(ref(Kind.MACHINE), body)
+
+
+def state(part: Part, hours: Hours | None = None, prices: Prices = PRICES) -> LeaseState:
+    """How it stands at 09:00."""
+    return standing(part, hours, NOW + HOUR, prices)
+
+
+def test_a_lease() -> None:
+    assert render(state(machine())) == [
+        "my-dsvm",
+        "  off at   2026-11-16 12:00:00Z, in 3 h, when its lease ends",
+        "  running  since 2026-11-16 08:00:00Z",
+        "  lease    4h from power-on, renewed while a run is at work",
+        "  idle     off after 20m with no job, no login and an idle GPU",
+        "  cost     $0.50 so far, $2.00 until then at $0.500/h",
+    ]
+
+
+def test_hours_and_a_cap() -> None:
+    hours = Hours.model_validate({"timezone": "UTC", "on": ("mon 08:00-15:00",)})
+    part = machine(lease_until="2026-11-16T15:00:00Z", terms="lease=4h idle=20m cap=9h30m")
+    found = render(replace(state(part, hours), simulated=True))
+    assert found[0] == "my-dsvm (simulated)"
+    assert found[1].endswith("2026-11-16 15:00:00Z, in 6 h, when its hours end")
+    assert found[5:7] == ["  hours     UTC mon 08:00-15:00", "  cost cap  9h30m from power-on, at 2026-11-16 17:30:00Z"]
+
+
+@pytest.mark.parametrize(
+    ("marks", "power", "line"),
+    [
+        (
+            {"lease_until": "2026-11-16T08:59:00Z"},
+            "running",
+            "off at   once: it should be off since 2026-11-16 08:59:00Z",
+        ),
+        ({"lease_until": "soon"}, "running", "off at   once: it has no lease that can be read"),
+        ({"terms": "lease=6h idle=20m cap=4h"}, "running", "in 3 h, when its cost cap is reached"),
+        ({}, "stopped", "off at   2026-11-16 12:00:00Z, in 3 h, when its lease ends"),
+        ({}, "deallocated", "off   a lease of 4h begins when it is switched on"),
+    ],
+)
+def test_ends(marks: dict[str, str], power: str, line: str) -> None:
+    assert render(state(machine(power, **marks)))[1].endswith(line)
+
+
+def test_a_machine_that_is_off_costs_nothing_and_has_no_cap_to_reach() -> None:
+    found = state(machine("deallocated", terms="lease=4h idle=20m cap=2h"))
+    assert [line.split()[0] for line in render(found)] == ["my-dsvm", "off", "idle", "cost"]
+    assert "cost cap" in render(found)[3]
+    assert (found.cap_at, found.as_json()["onSince"], found.as_json()["costUsd"]) == (None, None, 0.0)
+
+
+def test_no_price_is_no_cost() -> None:
+    assert render(state(machine(), prices=Prices()))[-1] == "  cost     - so far, - until then"
+
+
+def test_a_cap_that_stands_in_the_way_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    part = machine()
+    for capped, told in ((True, 1), (False, 0)):
+        show(standing(part, None, NOW, PRICES, Renewed(NOW, changed=True, capped=capped)), json=False)
+        assert capsys.readouterr().err.count("the cost cap lets it be on no longer") == told
+
+
+def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    part = machine(terms="lease=4h idle=20m cap=9h30m")
+    renewed = Renewed(NOW + 4 * HOUR, changed=True, capped=False)
+    show(standing(part, None, NOW + HOUR, PRICES, renewed, simulated=True), json=True)
+    assert json.loads(capsys.readouterr().out) == {
+        "schemaVersion": 1,
+        "name": "my-dsvm",
+        "resourceGroup": "gpuinfra-my-dsvm",
+        "powerState": "running",
+        "onSince": "2026-11-16T08:00:00Z",
+        "leaseUntil": "2026-11-16T12:00:00Z",
+        "leaseSecondsLeft": 10800.0,
+        "cause": "lease",
+        "terms": {"lease": "4h", "idle": "20m", "cap": "9h30m"},
+        "capAt": "2026-11-16T17:30:00Z",
+        "hours": None,
+        "pricePerHourUsd": 0.5,
+        "costUsd": 0.5,
+        "costAtEndUsd": 2.0,
+        "changed": True,
+        "capped": False,
+        "simulated": True,
+    }
+
+
+def test_a_tag_cannot_drive_the_terminal() -> None:
+    part = machine()
+    part.body["tags"][tags.NAME] = "my\x1b[2Jdsvm"
+    assert "\x1b" not in "".join(render(state(part)))
