@@ -47,7 +47,7 @@ sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
 """
 
 
-def project(user: User, **lifecycle: str) -> None:
+def project(user: User, **lifecycle: Any) -> None:
     """Somebody with a spec for jobs without a container, and scripts."""
     user.spec(target=SPEC["target"], lifecycle={**SPEC["lifecycle"], **lifecycle})
     for name, text in (("waits.py", WAITS), ("writes.py", WRITES), ("quick.py", QUICK)):

@@ -102,7 +102,8 @@ def test_a_fresh_up_makes_all_of_it_as_the_spec_says(user: User, azure: Azure) -
     assert bodies["machine"]["powerState"] == "PowerState/running"
     assert [(each["name"], each["powerState"]) for each in azure.bill()] == [("my-dsvm", "running")]
 
-    assert list(brought) == ["name", "changed", "plan", "target", "gpu", "files", "leaseUntil", "simulated"]
+    assert list(brought) == ["name", "changed", "plan", "target", "gpu", "files", "leaseUntil", "agent", "simulated"]
+    assert brought["agent"] == "armed"
     assert (brought["name"], brought["changed"], brought["simulated"]) == ("my-dsvm", True, True)
     assert brought["plan"]["summary"] == {"add": 7, "change": 0, "replace": 0, "destroy": 0}
     assert brought["plan"]["candidate"] == {"region": REGION, "size": SIZE}
