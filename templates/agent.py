@@ -47,6 +47,7 @@ SHORTEST_GRACE = 2.0
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 1.0, 60.0
 ACCEPTED_SECONDS = 600.0
 METADATA_SECONDS, ARM_SECONDS, PROGRAM_SECONDS = 3.0, 20.0, 5.0
+KILL_SECONDS = 1.0
 MEETING_SECONDS = 30.0
 # For so long may nobody have looked for signs of life: who was away longer does not know of idleness.
 LONGEST_BLINDNESS = 120.0
@@ -160,8 +161,8 @@ def decide(facts: Facts, memory: Memory) -> Decision:
     cause, detail = _cause(facts, until, limit, idle_until, memory.begun)
     near = [] if cause else list(_near(facts, until, limit, idle_until))
     warnings = tuple(each for each in near if each not in memory.warned)
-    # What is not near any more, since it was moved, is warned of again.
     begun = until if cause in {LEASE_OVER, COST_CAP} else None
+    # What is not near any more, since it was moved, is warned of again.
     left = Memory(idle_since, tuple(near) if cause is None else memory.warned, begun)
     return Decision(until, limit, cause, detail, warnings, bool(near), left, idle_until)
 
@@ -288,7 +289,7 @@ def _positive(value: Any) -> float | None:
 
 def read_utilization(output: str) -> int | None:
     """The busiest GPU's, in percent; None where none says a number."""
-    numbers = [int(line) for line in output.split() if line.isdigit()]
+    numbers = [int(line) for line in output.split() if line.isdecimal()]
     return max(numbers) if numbers else None
 
 
@@ -439,11 +440,19 @@ class Program:
         try:
             output, _ = child.communicate(timeout=PROGRAM_SECONDS)
         except subprocess.TimeoutExpired:
-            # A driver that is stuck lets nobody end its programs: they are not waited for.
-            child.kill()
-            self._hung = child
+            self._give_up(child)
             return None
         return output.decode("utf-8", "replace") if child.returncode == 0 else None
+
+    def _give_up(self, child: subprocess.Popen[bytes]) -> None:
+        """A driver that is stuck lets nobody end its programs: they are not waited for."""
+        child.kill()
+        if child.stdout:
+            child.stdout.close()
+        try:
+            child.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._hung = child
 
 
 def read_file(path: str) -> str | None:
@@ -507,6 +516,11 @@ def booted_at(run: str) -> float:
     return max(moments) if moments else time.time()
 
 
+def _is_container(state: dict[str, Any] | None) -> bool:
+    """Whether a run has a container that is not known to have ended."""
+    return state is not None and state.get("kind") == "container" and "ended" not in state
+
+
 class Runs:
     """The runs that this machine knows."""
 
@@ -541,10 +555,12 @@ class Runs:
     def _run(self, name: str, state: dict[str, Any] | None, containers: set[str] | None) -> Run:
         attended = read_object(self.path(name, "attended.json")) or {}
         heartbeat = age_of(self.path(name, "attended.json"))
-        container = f"gpuinfra-{name}" in (containers or ())
-        alive = container or self._is_alive(name, state, containers)
         began = _positive((state or {}).get("started"))
         newest = began if began is not None else time.time() - (heartbeat or 0.0)
+        of_this_boot = newest >= self._booted
+        container = f"gpuinfra-{name}" in containers if containers is not None else _is_container(state)
+        # An engine that is silent may have its containers still; none outlives a boot.
+        alive = (container and (containers is not None or of_this_boot)) or self._is_watched(name, state)
         after_run = attended.get("afterRun")
         return Run(
             id=name,
@@ -554,15 +570,13 @@ class Runs:
             heartbeat_age=heartbeat,
             detached=attended.get("detached") is True,
             ended_age=None if alive or state is None else self._ended_age(name, state),
-            of_this_boot=newest >= self._booted,
+            of_this_boot=of_this_boot,
         )
 
-    def _is_alive(self, run: str, state: dict[str, Any] | None, containers: set[str] | None) -> bool:
+    def _is_watched(self, run: str, state: dict[str, Any] | None) -> bool:
+        """Whether somebody keeps watch on a job, and holds a lock for it: until its end is written down."""
         if state is None or "ended" in state:
             return False
-        if state.get("kind") == "container" and containers is not None:
-            return False  # the engine has just said so
-        # Whoever keeps watch on a job holds this lock.
         try:
             file = os.open(self.path(run, "alive"), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ class Cloud:
 
     @property
     def now(self) -> float:
-        """The simulated time; while an event happens, the time it was due."""
+        """The simulated time; that of the event while one happens, and of the request while one is answered."""
         return self._moment if self._moment is not None else self.clock.now()
 
     def schedule(self, due: float, effect: str, payload: dict[str, Any]) -> int:
@@ -99,6 +100,15 @@ class Cloud:
                 finally:
                     self._moment = None
 
+    @contextmanager
+    def _one_moment(self) -> Iterator[None]:
+        """All that a request does, it does at one time: a fast clock must not part what the bill says from the log."""
+        before, self._moment = self._moment, self.now
+        try:
+            yield
+        finally:
+            self._moment = before
+
     def _happen(self, kind: str, payload: dict[str, Any]) -> None:
         try:
             with self.store.savepoint():
@@ -118,7 +128,7 @@ class Cloud:
             message = f"The requested resource does not support http method '{call.method}'."
             raise ArmError(405, "HttpMethodNotAllowed", message, headers={"Allow": ", ".join(sorted(found))})
         route, parameters = found
-        with self.store.transaction():
+        with self.store.transaction(), self._one_moment():
             return route.handler(
                 Call(
                     cloud=self,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from gpuinfra.models.agent import AgentState, parse_agent_state
 from provision.lifecycle.terms import Terms, to_tag
 from provision.login.cloud_init import LARGEST, agent_unit, custom_data
 from provision.login.host_key import new_host_key
+from templates import agent
+from templates.agent import Program
 from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import Place, profile, serving
 from tests.integration.sandbox.test_identity import Roles
@@ -143,14 +146,18 @@ def moment(of: datetime) -> str:
     return of.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def job(machine: Machine, run: str) -> "subprocess.Popen[str]":
+@contextmanager
+def job(machine: Machine, run: str) -> "Iterator[subprocess.Popen[str]]":
     """A job in the guest that waits to be asked to end."""
     words = [sys.executable, "-c", JOB, str(machine.run_folder(run))]
     machine.run_folder(run).parent.mkdir(parents=True, exist_ok=True)
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    return child
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            yield child
+        finally:
+            child.kill()
 
 
 def test_a_lease_ends_the_machine_and_its_job_is_told(running: Sandbox) -> None:
@@ -258,6 +265,17 @@ def test_an_eviction_lets_the_job_end_first(running: Sandbox) -> None:
     assert machine.now() - given < timedelta(seconds=20)
     assert json.loads((machine.run_folder("r1") / "state.json").read_text())["how"] == "evicted"
     assert machine.asks() == []
+
+
+def test_a_program_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "PROGRAM_SECONDS", 0.1)
+    began = time.monotonic()
+    assert Program(["sleep", "20"]).ask() is None
+    assert Program(["no-such-program"]).ask() is None
+    assert Program(["false"]).ask() is None
+    assert time.monotonic() - began < 10
+    monkeypatch.setattr(agent, "PROGRAM_SECONDS", 20.0)
+    assert Program(["echo", "7"]).ask() == "7\n"
 
 
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
