@@ -179,19 +179,24 @@ def test_a_machine_that_is_made_gets_the_right() -> None:
     assert told == ["agent: may switch the machine off"]
 
 
-def test_it_is_asked_for_before_the_machine_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes a while in Azure's directory is done while the machine is being made."""
-    cloud, asked = FakeCloud(), threading.Event()
-    allow = cloud.allow_self_stop
+@pytest.mark.parametrize(("there", "call"), [(False, "wait machine my-dsvm"), (True, "observe my-dsvm")])
+def test_it_is_asked_for_while_others_are_waited_for(there: bool, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is made takes its time, and one that is there is looked at once more: nobody waits for a right."""
+    cloud, asked = made() if there else FakeCloud(), threading.Event()
+    allow, seen = cloud.allow_self_stop, list[bool]()
 
     def note(part: Part) -> Right:
         right = allow(part)
         asked.set()
         return right
 
+    def look(called: str) -> None:
+        # It is looked at twice: before anything is known, and in the end.
+        if called == call and (not there or cloud.calls):
+            seen.append(asked.wait(10))
+
     monkeypatch.setattr(cloud, "allow_self_stop", note)
-    seen: list[bool] = []
-    cloud.on_call = lambda call: seen.append(asked.wait(10)) if call == "wait machine my-dsvm" else None
+    cloud.on_call = look
     up(cloud)
     assert seen == [True]
 
@@ -242,6 +247,28 @@ def test_the_machine_that_was_had_in_the_end_has_the_right() -> None:
     assert outcome.agent is not None
     assert outcome.agent.is_held
     assert rights.principal_of(Part(ref(Kind.MACHINE), cloud.body(Kind.MACHINE))) in cloud.allowed
+
+
+def test_a_machine_that_comes_to_nothing_is_deleted_when_nobody_asks_for_it_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cloud, done, deleted = FakeCloud(), list[str](), threading.Event()
+    cloud.fail_operation("put machine", ALLOCATION)
+
+    def slowly(_: Part) -> Right:
+        deleted.wait(0.1)
+        done.append("asked")
+        return UNKNOWN
+
+    def look(call: str) -> None:
+        if call == "delete machine my-dsvm":
+            done.append("deleted")
+            deleted.set()
+
+    monkeypatch.setattr(cloud, "allow_self_stop", slowly)
+    cloud.on_call = look
+    up(cloud, regions=("eastus", "westus2"))
+    assert done[:2] == ["asked", "deleted"]
 
 
 def test_an_answer_that_does_not_come_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
