@@ -227,6 +227,7 @@ class Bringing:
         """Delete what a failed try made, and see it gone: nothing is left that nobody asked for."""
         self.progress.note(f"{cause.code}: deleting what was created")
         deadline = self.cloud.grant(CLEAR_UP_SECONDS)
+        self._allowing.drop(deadline)
         observed = self.cloud.observe(self.spec.name, self.spec.group_name)
         gone = list(dict.fromkeys(self._made))
         machine = observed.part(Kind.MACHINE)

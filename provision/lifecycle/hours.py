@@ -94,7 +94,7 @@ def _edges(hours: Hours, moment: datetime) -> Iterator[datetime]:
 
 def _days(hours: Hours, first: date) -> Iterator[date]:
     """The days to look at: those to come, and as many after each holiday, before which nothing may change."""
-    day = first
+    day = first - timedelta(days=1)  # which in UTC may be today
     for start in (first, *(holiday for holiday in hours.holidays or () if holiday > first)):
         day = max(day, start - timedelta(days=1))
         while day <= start + HORIZON:
