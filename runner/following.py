@@ -173,6 +173,8 @@ class Following:
             pause = FIRST_FETCH
             if before:
                 before.join(FINAL_SECONDS)
+            elif not over.wait(pause):
+                self._clear_up()
             while not over.wait(pause):
                 with contextlib.suppress(ConnectError, FarError, JobError, OSError):
                     fetched = self._fetch(final=False)
@@ -186,6 +188,14 @@ class Following:
         finally:
             # It is not waited for: whoever has pressed Ctrl-C is to be asked at once, however large a file is.
             over.set()
+
+    def _clear_up(self) -> None:
+        """What killed clients left on the target, while a job runs and nobody waits for it."""
+        if self._is_container:
+            from runner.engine.helper import remove_old
+
+            with contextlib.suppress(ConnectError, JobError):
+                remove_old(self.link.engine)
 
     def _fetch(self, *, final: bool) -> Fetched:
         return fetch(self.link.far, self.record.run.id, self.outputs_folder, final=final, progress=self.progress)

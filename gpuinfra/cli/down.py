@@ -103,7 +103,7 @@ def _forget_jobs(settings: Settings, name: str) -> None:
 
 def _ended(settings: Settings, named: Named, progress: ProgressView, *, delete: bool, cause: str) -> Receipt:
     from gpuinfra.cli.machines import explained, reach
-    from gpuinfra.cli.noting import note_end
+    from gpuinfra.cli.noting import note_end, with_last_time
     from provision.down import Ending
 
     reached = reach(settings, named.subscription, SECONDS, progress, writes=True)
@@ -120,6 +120,7 @@ def _ended(settings: Settings, named: Named, progress: ProgressView, *, delete: 
     try:
         with explained(f"{'deleting' if delete else 'deallocating'} {named.name}"):
             receipt = ending.delete() if delete else ending.deallocate()
+            receipt = with_last_time(receipt, reached)
             return note_end(settings, receipt, reached.cloud.subscription, progress)
     except KeyboardInterrupt:
         say_what_exists(reached, named.name, named.group, progress)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from gpuinfra.cli.options import Settings
 from gpuinfra.diagnostics import Problem
+
+# The moment that is written down and that of Azure's log are not the same to the second.
+BEFORE = timedelta(minutes=5)
+LOG_SECONDS = 20.0
+"""That it is off is known by then: what else there is to know is not worth a long wait."""
 
 if TYPE_CHECKING:
     from gpuinfra.cli.machines import Reach
@@ -29,6 +35,42 @@ def note(settings: Settings, entry: Entry, progress: Progress) -> None:
         progress.note(f"warning: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}")
     except OSError as error:
         progress.note(f"warning: ledger cannot be written: {error}")
+
+
+def with_last_time(receipt: Receipt, reached: Reach) -> Receipt:
+    """A receipt of a machine that somebody else has ended since it was switched on from here: by whom, when, and what
+    it cost until then. Azure's log knows, if it can be read, and as soon as it has it."""
+    from gpuinfra.models.resource import Kind, Ref
+    from provision.azure.activity import KEPT, read_log
+    from provision.costing.activity import last_time_on, read_events
+    from provision.errors import CloudError
+
+    begun = _last_beginning(reached.settings, receipt.name, simulated=receipt.simulated)
+    if begun is None or receipt.billed_from or receipt.verified is None or receipt.group is None:
+        return receipt
+    cloud, ref = reached.cloud, Ref(Kind.MACHINE, receipt.group, receipt.name)
+    cloud.grant(LOG_SECONDS)
+    since = max(begun.at - BEFORE, receipt.at - KEPT)
+    try:
+        bodies = read_log(cloud.clients, since, receipt.at, ref.id(cloud.subscription))
+        machine = cloud.look(ref)
+    except CloudError:
+        return receipt
+    found = last_time_on(read_events(bodies))
+    if found is None or found[1].at < begun.at:
+        return receipt
+    identity = str(((machine.body.get("identity") or {}) if machine else {}).get("principalId") or "")
+    who = "its own agent" if identity and found[1].who == identity else found[1].who or "somebody"
+    since, until = (each.replace(microsecond=0) for each in (found[0] or begun.at, found[1].at))
+    return replace(receipt, billed_from=since, billed_to=until, cause=f"{who}, by Azure's log")
+
+
+def _last_beginning(settings: Settings, name: str, *, simulated: bool) -> Entry | None:
+    """When the machine was last switched on from here, unless its end is known."""
+    from gpuinfra.models.entry import Happening
+
+    mine = [each for each in _entries(settings, name) if each.simulated == simulated]
+    return mine[-1] if mine and mine[-1].what in {Happening.ON, Happening.CHANGED} else None
 
 
 def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: Progress) -> Receipt:
@@ -81,14 +123,19 @@ def note_cost(work: Submitting) -> Run:
 
 def _price_of(settings: Settings, run: Run) -> float | None:
     """US dollars an hour, as it was when the machine was last switched on from here."""
-    from gpuinfra.ledger.ledger import Ledger
     from gpuinfra.models.entry import Happening
+
+    mine = (each for each in reversed(_entries(settings, run.machine)) if each.simulated == run.simulated)
+    return next((each.price_per_hour for each in mine if each.what in {Happening.ON, Happening.CHANGED}), None)
+
+
+def _entries(settings: Settings, machine: str) -> list[Entry]:
+    """What the ledger has of a machine; nothing where it cannot be read."""
+    from gpuinfra.ledger.ledger import Ledger
     from gpuinfra.workspace import STATE, find_workspace
 
     try:
         entries = Ledger(find_workspace(settings.workspace) / STATE).entries()
     except Problem:
-        return None
-    begun = (each for each in reversed(entries) if each.what in {Happening.ON, Happening.CHANGED})
-    mine = (each for each in begun if each.machine.casefold() == run.machine.casefold())
-    return next((each.price_per_hour for each in mine if each.simulated == run.simulated), None)
+        return []
+    return [each for each in entries if each.machine.casefold() == machine.casefold()]

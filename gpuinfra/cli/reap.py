@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,6 +48,7 @@ def reap(
     from gpuinfra.cli.durations import seconds_of
     from gpuinfra.cli.machines import explained, progress_view, reach
     from gpuinfra.views import reap as view
+    from provision.lifecycle.reap import Rules
 
     settings = begin(context)
     folder = _folder(specs, starts=start)
@@ -55,8 +56,8 @@ def reap(
     located = _specs(folder) if folder else []
     with progress_view(settings) as progress, explained("listing machines"):
         reached = reach(settings, _subscription(located), SECONDS, progress, writes=not dry_run)
-        rules, note = _rules(settings, folder, located, reached)
-        rules = replace(rules, grace=length, starts=start, deletes=delete)
+        wished = Rules(grace=length, starts=start, deletes=delete)
+        rules, notes = _rules(settings, folder, located, wished, reached.cloud.now())
         reaper = _reaper(reached, rules, progress, dry_run=dry_run)
         try:
             reaped = reaper.reap()
@@ -65,7 +66,7 @@ def reap(
                 view.show_interrupted(reaper.under_way, reaper.not_begun)
             raise
         _remember(settings, reached, reaped, progress)
-    reaped.notes += [note] if note else []
+    reaped.notes += notes
     view.show(reaped, json=settings.json)
     return Exit.LEFT_BEHIND if reaped.failed else Exit.DONE
 
@@ -113,13 +114,22 @@ def _subscription(specs: list[Located]) -> str | None:
     return named.pop() if len(named) == 1 else None
 
 
-def _rules(settings: Settings, folder: Path | None, located: list[Located], reached: Reach) -> tuple[Rules, str]:
-    from provision.lifecycle.reap import Rules
+def _rules(
+    settings: Settings, folder: Path | None, located: list[Located], wished: Rules, now: datetime
+) -> tuple[Rules, list[str]]:
+    """All that is to be known before anything is looked at; and what could not be known."""
     from provision.reaping.spec_history import SpecHistory, spec_history
 
-    history = spec_history(folder, reached.cloud.now()) if folder else SpecHistory()
+    history = spec_history(folder, now) if folder else SpecHistory()
+    notes = [history.note] if history.note else []
     specs = {each.spec.name.casefold(): each.spec for each in located}
-    return Rules(specs, history.deleted, _unfetched(settings)), history.note
+    rules = replace(wished, specs=specs, deleted=history.deleted)
+    try:
+        return replace(rules, unfetched=_unfetched(settings)), notes
+    except Problem as problem:
+        # Nobody knows what a disk holds: then none goes, and what is billed is stopped all the same.
+        note = f"nothing is deleted: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}"
+        return replace(rules, deletes=False), [*notes, *([note] if wished.deletes else [])]
 
 
 def _unfetched(settings: Settings) -> frozenset[str]:

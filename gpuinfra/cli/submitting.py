@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 CANCEL_GRACE = 10.0
 # A connection that is down just when somebody wants to cancel is tried anew for so long.
 CANCEL_SECONDS = 60.0
+KILL_SECONDS = 3.0
 
 
 @dataclass
@@ -179,14 +180,25 @@ class Submitting:
                         self._cancel(following)
 
     def _cancel(self, following: Following) -> None:
+        from runner.background import begin
         from runner.following import CANCELLED, open_job
+        from runner.jobs.port import JobError
+        from runner.machine.connection import ConnectError
 
         if following.record.run.state.is_over:
             return  # it ended by itself, and only its outputs are waited for
         following.record.change(reason=CANCELLED)
         self.progress.note("cancelling")
         link, run = following.link, following.record.run
-        link.steadily(lambda: open_job(link, run).cancel(CANCEL_GRACE), link.patience(CANCEL_SECONDS, engine_too=True))
+        patience = link.patience(CANCEL_SECONDS, engine_too=True)
+        try:
+            link.steadily(lambda: open_job(link, run).cancel(CANCEL_GRACE), patience)
+        except KeyboardInterrupt:
+            # Whoever presses it again waits for no grace, and neither does the job.
+            ending = begin(lambda: open_job(link, run).cancel(0), "kill")
+            with contextlib.suppress(ConnectError, JobError, TimeoutError):
+                ending.result(KILL_SECONDS)
+            raise
 
     def _decide(self, run: Run) -> OnInterrupt:
         """What becomes of the job. Asked is only who can answer; `ask` is then the answer to go on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +17,9 @@ from runner.machine.connection import Completed, ConnectError, TimedOut
 MOST_OUTPUT = 1 << 20
 SCRUB_SECONDS = 600.0
 PLACE = "/gpuinfra-scrub"
+LABEL = "gpuinfra.helper"
+# No helper takes that long, whatever clock it is by.
+OLD_SECONDS = 3600.0
 ROOT = "0:0"
 # For an image that has Python and little else.
 CHOWN = (
@@ -41,7 +45,10 @@ def run_once(
 
     Raises TimedOut where it goes on for longer, and JobError where it cannot begin: `no-gpu` where no GPU is given.
     """
-    order = Order(_name(), tuple(command), "/", dict(environment or {}), gpus=gpus, image=image, mounts=tuple(mounts))
+    variables = dict(environment or {})
+    order = Order(
+        _name(), tuple(command), "/", variables, gpus=gpus, image=image, mounts=tuple(mounts), labels={LABEL: "1"}
+    )
     return _run(engine, order, timeout)
 
 
@@ -65,6 +72,14 @@ def _name() -> str:
     return f"helper-{uuid.uuid4().hex[:12]}"
 
 
+def remove_old(engine: Engine, seconds: float = OLD_SECONDS) -> None:
+    """Remove helpers whose client was killed before it could. What goes wrong with that is nobody's failure."""
+    with contextlib.suppress(ConnectError, JobError), engine.translated("looking for containers of killed clients"):
+        for found in engine.api.containers(all=True, filters={"label": LABEL}):
+            if time.time() - float(found["Created"]) > seconds:
+                engine.api.remove_container(found["Id"], v=True, force=True)
+
+
 def scrub(engine: Engine, image: str, folder: str, user: int, group: int) -> None:
     """Give all that is in a folder of the target to a user, whoever wrote it; by whatever the image has for it."""
     owner = f"{user}:{group}"
@@ -77,7 +92,7 @@ def scrub(engine: Engine, image: str, folder: str, user: int, group: int) -> Non
     said = ""
     for way in ways:
         try:
-            order = Order(_name(), way, "/", image=image, mounts=((folder, PLACE),))
+            order = Order(_name(), way, "/", image=image, mounts=((folder, PLACE),), labels={LABEL: "1"})
             done = _run(engine, order, SCRUB_SECONDS, ROOT)
         except JobError as error:
             if error.code != Code.JOB_FAILED:
