@@ -34,6 +34,12 @@ class Allowing:
         self._tell(machine.ref.name, found)
         return found
 
+    def drop(self, deadline: Deadline) -> None:
+        """The machine came to nothing. What was asked for it is over before it is deleted, or is left to itself."""
+        if self._asking:
+            self._asking.wait(deadline.within(PATIENCE_SECONDS))
+        self._asking = None
+
     def _tell(self, name: str, right: Right) -> None:
         if right.holding is Holding.GRANTED:
             self._progress.note("agent: may switch the machine off")

@@ -66,7 +66,8 @@ def read() -> str:
     done = _crontab("-l")
     if done.returncode == 0:
         return done.stdout
-    if "no crontab for" in done.stderr.lower():
+    # busybox has no words of its own for a user without one.
+    if any(words in done.stderr.lower() for words in ("no crontab for", "no such file")):
         return ""
     raise _failed("read", done.stderr)
 
@@ -94,17 +95,20 @@ def _crontab(word: str, given: str = "") -> subprocess.CompletedProcess[str]:
                 help="`apt-get install cron`, or `--with systemd`",
             )
         )
-    return subprocess.run(  # noqa: S603 found just now
-        [program, word],
-        input=given,
-        capture_output=True,
-        # Lines of others may be in any encoding, and have to stay as they are.
-        encoding="utf-8",
-        errors="surrogateescape",
-        env={**os.environ, "LC_ALL": "C"},
-        timeout=SECONDS,
-        check=False,
-    )
+    try:
+        return subprocess.run(  # noqa: S603 found just now
+            [program, word],
+            input=given,
+            capture_output=True,
+            # Lines of others may be in any encoding, and have to stay as they are.
+            encoding="utf-8",
+            errors="surrogateescape",
+            env={**os.environ, "LC_ALL": "C"},
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise _failed("reached", f"`crontab {word}` did not answer for {SECONDS} s") from None
 
 
 def _failed(verb: str, said: str) -> Problem:

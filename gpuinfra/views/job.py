@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 STDOUT, STDERR = 1, 2
 BOTH = (STDOUT, STDERR)
+HEADINGS = {
+    RunState.RUNNING: "goes on",
+    RunState.TIMED_OUT: "was ended: it took too long",
+    RunState.CANCELLED: "was cancelled",
+    RunState.EVICTED: "was evicted",
+    RunState.LOST: "is lost",
+}
 
 
 class Frame(Protocol):
@@ -152,22 +159,14 @@ def render_result(run: Run, path: Path) -> Text:
 
 
 def _heading(run: Run) -> str:
-    reason = f": {harmless(run.reason)}" if run.reason else ""
-    match run.state:
-        case RunState.FAILED if run.exit_code is not None:
-            return f"failed with exit code {run.exit_code}{reason}"
-        case RunState.RUNNING:
-            return "goes on"
-        case RunState.TIMED_OUT:
-            return f"was ended: it took too long{reason}"
-        case RunState.CANCELLED:
-            return f"was cancelled{reason}"
-        case RunState.EVICTED:
-            return f"was evicted{reason}"
-        case RunState.LOST:
-            return f"is lost{reason}"
-        case state:
-            return f"{state.value}{reason}"
+    words = HEADINGS.get(run.state, run.state.value)
+    if run.state is RunState.FAILED and run.exit_code is not None:
+        words = f"failed with exit code {run.exit_code}"
+    if run.state is RunState.RUNNING and run.reason:
+        words = "went on when it was last heard of"
+    # What the heading says already is not said again.
+    reason = harmless(run.reason).removeprefix(run.state.value).removeprefix(": ")
+    return f"{words}: {reason}" if reason else words
 
 
 def _facts(run: Run, path: Path) -> Iterator[tuple[str, str]]:

@@ -15,10 +15,11 @@ KEPT = timedelta(days=90) - timedelta(minutes=5)
 SELECTED = "eventTimestamp,operationName,operationId,correlationId,resourceId,status,subStatus,caller,properties"
 
 
-def read_log(clients: Clients, since: datetime, until: datetime) -> list[dict[str, Any]]:
-    """Events of machines and disks, the newest first. `since` is no earlier than `until` less KEPT."""
+def read_log(clients: Clients, since: datetime, until: datetime, resource: str | None = None) -> list[dict[str, Any]]:
+    """Events of one resource, or of all machines and disks; the newest first. `since` is `until` less KEPT at most."""
     span = f"eventTimestamp ge '{stamp(since)}' and eventTimestamp le '{stamp(until)}'"
     # Beside the time there can be one condition more, and no other.
-    query = {"$filter": f"{span} and resourceProvider eq 'Microsoft.Compute'", "$select": SELECTED}
+    what = f"resourceUri eq '{resource}'" if resource else "resourceProvider eq 'Microsoft.Compute'"
+    query = {"$filter": f"{span} and {what}", "$select": SELECTED}
     path = f"/subscriptions/{clients.access.subscription}/providers/Microsoft.Insights/eventtypes/management/values"
     return list(Requests(lambda: clients.resource).pages(path, API_VERSION, query))

@@ -35,6 +35,8 @@ class Event:
     """It was not there before."""
     failure: str = ""
     """Azure's code for why it failed."""
+    caller: str = ""
+    """Who did it, as Azure names them: an address of mail, or the id of an identity."""
 
     @property
     def is_allocated(self) -> bool:
@@ -64,6 +66,7 @@ def _event(body: Mapping[str, Any]) -> Event | None:
         operation=str(body.get("operationId") or body.get("correlationId") or ""),
         made=_value(body, "subStatus") == "Created",
         failure=_failure(body),
+        caller=str(body.get("caller") or ""),
     )
 
 
@@ -119,8 +122,20 @@ def changes(events: Iterable[Event]) -> list[Change]:
                 if reading.on is is_on:
                     continue
                 reading.on = is_on
-            found.append(Change(event.at, turn, Source.LOG))
+            found.append(Change(event.at, turn, Source.LOG, who=event.caller))
     return found
+
+
+def last_time_on(events: Iterable[Event]) -> tuple[datetime | None, Change] | None:
+    """When one machine last came on, if that is told, and how it ended; None where it has not, as far as is told."""
+    began: datetime | None = None
+    ended: Change | None = None
+    for change in changes(events):
+        if change.turn is Turn.ON:
+            began, ended = change.at, None
+        elif change.turn is Turn.OFF:
+            ended = change
+    return (began, ended) if ended else None
 
 
 def _turns(reading: _Reading, event: Event) -> Iterator[Turn]:

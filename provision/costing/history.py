@@ -206,7 +206,7 @@ def _facts(entries: Sequence[Entry], present: Present | None) -> list[tuple[date
             found.append((None, present.facts))
         elif present.on_since and last[0] and present.on_since > last[0] and _differ(present.facts, last[1]):
             found.append((present.on_since, present.facts))
-    return found
+    return [each for place, each in enumerate(found) if not place or each[1] != found[place - 1][1]]
 
 
 def _of_entry(entry: Entry) -> Facts:

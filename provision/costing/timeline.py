@@ -27,6 +27,8 @@ class Change:
     turn: Turn
     source: Source
     guessed: bool = False
+    who: str = ""
+    """Who did it, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,9 @@ class Stretch:
 
 
 def merged(log: Iterable[Change], ledger: Iterable[Change], log_since: datetime | None) -> list[Change]:
-    """Both sources in order. What the log says of a beginning stands before what the ledger says of the same one.
+    """Both sources in order. What the log says of a beginning, or an end, stands before what the ledger says of it.
 
-    The ledger's is the moment at which the machine was asked for; the log has that at which it came on. And the log may
+    The ledger has the second at which a machine was asked for; the log has the moment at which it came on. But it may
     lag by minutes, or not reach back far enough: what only the ledger has stays, unless it is a guess that the log
     would know better.
     """
@@ -61,12 +63,18 @@ def merged(log: Iterable[Change], ledger: Iterable[Change], log_since: datetime 
 
 
 def _is_told_later(change: Change, rest: Sequence[Change], log_since: datetime | None) -> bool:
-    """Whether the log, which covers this moment, tells of the same beginning a little later."""
-    if change.turn is not Turn.ON or change.source is not Source.LEDGER or log_since is None or change.at < log_since:
+    """Whether the log, which covers this moment, tells of the same a little later."""
+    if change.source is not Source.LEDGER or log_since is None or change.at < log_since:
         return False
-    others = (each for each in rest if each.source is not Source.LEDGER or each.turn is not Turn.ON)
-    following = next((each for each in others if each.turn in {Turn.ON, Turn.OFF, Turn.GONE}), None)
-    return following is not None and following.turn is Turn.ON and following.source is Source.LOG
+    begins = change.turn is Turn.ON
+    for each in rest:
+        if each.turn is Turn.BORN:
+            continue
+        if (each.turn is Turn.ON) is not begins:
+            return False  # it was over before
+        if each.source is Source.LOG and (change.turn is not Turn.GONE or each.turn is Turn.GONE):
+            return True
+    return False
 
 
 def on_stretches(changes: Iterable[Change], now: datetime) -> list[Stretch]:

@@ -88,7 +88,7 @@ def _lease(facts: Facts) -> Check:
         f"{over}: its tag {tags.LEASE_UNTIL} is {f'`{found}`' if found else 'missing'}, and it is {facts.machine.power}"
     )
     return problem(
-        "lease", seen, f"`gpuinfra lease {facts.name}` gives it a new one; `gpuinfra down {facts.name}` switches it off"
+        "lease", seen, f"`gpuinfra down {facts.name}` switches it off; `gpuinfra up SPEC` gives it a new one"
     )
 
 
@@ -107,9 +107,8 @@ def _agent(facts: Facts) -> Check:
     if state.last_error:
         log = f"`gpuinfra ssh {facts.name} -- journalctl -u gpuinfra-agent` has more"
         return warning("agent", f"it is alive ({state.action}), and has trouble: {state.last_error}", log)
-    return ok(
-        "agent", f"it is alive ({state.action}); it ends the machine at {state.until:%Y-%m-%d %H:%M}Z at the latest"
-    )
+    idle = f", or at {state.idle_until:%H:%M}Z if it stays idle" if state.idle_until else ""
+    return ok("agent", f"it is alive ({state.action}); it ends the machine at {state.until:%Y-%m-%d %H:%M}Z{idle}")
 
 
 def _role(facts: Facts) -> Check:
@@ -131,7 +130,7 @@ def _role(facts: Facts) -> Check:
 
 def _schedule(facts: Facts) -> Check:
     until = tags.moment(facts.machine.tags, tags.LEASE_UNTIL)
-    mend = f"`gpuinfra lease {facts.name}` sets it to the lease's end"
+    mend = f"`gpuinfra up SPEC` sets it to the lease's end; so does `gpuinfra lease {facts.name} --extend 1h`"
     if until is None:
         return problem("schedule", "there is no lease whose end Azure's daily stop could be set to", mend)
     wanted = schedule_for(until, facts.now)

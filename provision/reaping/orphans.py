@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -56,9 +56,12 @@ def _verdict(part: Listed, rules: Rules) -> tuple[ReapAction, str]:
     return ReapAction.DELETE, CAUSE
 
 
-def seen(orphan: Orphan, part: Part | None) -> Orphan | None:
-    """An orphan as a second look shows it; None where it is gone, in use, or not ours any more."""
-    if part is None or not tags.belongs_to(part.tags, orphan.name) or is_used(part):
+def seen(orphan: Orphan, part: Part | None, interfaces: Collection[str] = ()) -> Orphan | None:
+    """An orphan as a second look shows it; None where it is gone, in use, or not ours any more.
+
+    `interfaces` are ids, case folded, of those that are orphans too: what they use goes with them.
+    """
+    if part is None or not tags.belongs_to(part.tags, orphan.name) or is_used(part, interfaces):
         return None
     if is_protected(part.tags):
         return replace(orphan, action=ReapAction.PROTECTED, cause=f"{CAUSE}, and is protected")
@@ -68,7 +71,9 @@ def seen(orphan: Orphan, part: Part | None) -> Orphan | None:
     return replace(orphan, per_month=disk_per_month(int(part.properties.get("diskSizeGB") or 0), sku))
 
 
-def is_used(part: Part) -> bool:
-    """Whether a machine has it. An address is used by an interface, which may be an orphan too: Azure refuses to
-    delete one that is in use."""
+def is_used(part: Part, interfaces: Collection[str]) -> bool:
+    """Whether a machine has it, or, of an address, anything but an interface that goes as well."""
+    user = str((part.properties.get("ipConfiguration") or {}).get("id") or "").casefold()
+    if user and not any(user.startswith(f"{each}/") for each in interfaces):
+        return True
     return bool(part.body.get("managedBy") or part.properties.get("virtualMachine"))

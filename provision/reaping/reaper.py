@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -120,7 +120,8 @@ class Reaper:
         lost = orphans(parts.result(), rows, self.rules, now)
         pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="sweep")
         try:
-            found = [orphan for orphan in pool.map(self._second_look, lost) if orphan]
+            ids = {orphan.ref.id(self.cloud.subscription).casefold() for orphan in lost if _is_interface(orphan)}
+            found = [orphan for orphan in pool.map(lambda each: self._second_look(each, ids), lost) if orphan]
             self.found.orphans = found
             if not self.dry_run:
                 swept = pool.map(lambda own: self._remove(*own), _by_machine(found))
@@ -128,9 +129,9 @@ class Reaper:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _second_look(self, orphan: Orphan) -> Orphan | None:
+    def _second_look(self, orphan: Orphan, interfaces: Collection[str]) -> Orphan | None:
         try:
-            return seen(orphan, self.cloud.look(orphan.ref))
+            return seen(orphan, self.cloud.look(orphan.ref), interfaces)
         except CloudError as error:
             if error.fault is Fault.INTERRUPTED:
                 raise
@@ -252,6 +253,10 @@ class _Told:
 
 def _those(judged: Sequence[Verdict], action: ReapAction) -> list[Verdict]:
     return [verdict for verdict in judged if verdict.action is action]
+
+
+def _is_interface(orphan: Orphan) -> bool:
+    return orphan.ref.kind is Kind.INTERFACE and orphan.action is ReapAction.DELETE
 
 
 def _by_machine(lost: Sequence[Orphan]) -> Iterator[tuple[str, list[Orphan]]]:

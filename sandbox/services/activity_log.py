@@ -29,7 +29,10 @@ effects = Effects()
 DAYS_KEPT = 90
 PAGE = 200
 _PATH = f"{SUBSCRIPTION}/providers/Microsoft.Insights/eventtypes/management/values"
-_COMPARISON = re.compile(r"\s*(?P<field>\w+)\s+(?P<how>eq|ge|le)\s+'(?P<value>[^']*)'\s*(?:and\s|$)")
+# `az` writes times without quotes.
+_COMPARISON = re.compile(
+    r"\s*(?P<field>\w+)\s+(?P<how>eq|ge|le)\s+(?:'(?P<quoted>[^']*)'|(?P<bare>[^\s']+))\s*(?:and\s|$)"
+)
 # Beside the time one of these can be asked for, and no two.
 _FIELDS = {"resourceProvider", "resourceGroupName", "resourceUri", "correlationId"}
 _CODES = {"write": (201, 200), "delete": (202, 202)}
@@ -64,13 +67,16 @@ def _filter(call: Call) -> tuple[float, float, str, str]:
         found = _COMPARISON.match(text, position)
         if found is None:
             raise _bad(f"The filter '{text}' is invalid near '{text[position:]}'.")
+        given = found["quoted"] if found["bare"] is None else found["bare"]
         match found["field"], found["how"]:
             case "eventTimestamp", "ge":
-                start = _seconds(found["value"])
+                start = _seconds(given)
             case "eventTimestamp", "le":
-                end = _seconds(found["value"])
+                end = _seconds(given)
+            case "eventChannels", "eq":
+                pass  # what `az` asks for is what there is: Admin and Operation
             case name, "eq" if name in _FIELDS and not field:
-                field, value = name, found["value"]
+                field, value = name, given
             case name, _:
                 raise _bad(f"The filter on '{name}' is not supported together with the others, or not at all.")
         position = found.end()
