@@ -43,7 +43,7 @@ class Private:
     @contextmanager
     def systemd(self, folder: Path) -> Iterator[None]:
         """The manager of a user, the real one."""
-        systemd = program("systemd", "systemd") if not Path("/lib/systemd/systemd").exists() else "/lib/systemd/systemd"
+        systemd = program("systemd", "systemd")
         said = folder / "systemd.log"
         with said.open("w") as log:
             manager = subprocess.Popen(

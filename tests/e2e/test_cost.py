@@ -41,18 +41,17 @@ def test_a_machine_from_its_first_start_to_its_end(user: User, azure: Azure) -> 
     assert found["cost"]["activityLog"]["state"] == "read"
     assert found["cost"]["prices"] == ["recorded when the machine was switched on"]
 
-    assert row(user.does("cost", "--tag", "Project"))["label"] == "mnist"
-    table = user("cost", "--csv", "--by", "run", "--since", "12h")
+    table = user("cost", "--csv", "--tag", "Project", "--since", "12h")
     (line,) = csv.DictReader(io.StringIO(table.stdout))
-    assert (line["label"], line["onSeconds"]) == ("my-dsvm (idle)", "0.0")
+    assert (line["label"], line["onSeconds"]) == ("mnist", "0.0")
 
     # Without the log there is what was written down here.
     azure.fault("AuthorizationFailed", type="values", count=0)
-    denied = user.does("cost")
+    denied = user.does("cost", "--by", "run")
     azure.clear_faults()
     assert denied["cost"]["activityLog"] == {"state": "not allowed", "since": None}
     recorded = row(denied)
-    assert (recorded["sources"], recorded["sure"]) == (["ledger"], "recorded")
+    assert (recorded["label"], recorded["sources"], recorded["sure"]) == ("my-dsvm (idle)", ["ledger"], "recorded")
     assert recorded["onSeconds"] == receipt["billedSeconds"]
 
     gone = user.down("my-dsvm", "--delete")

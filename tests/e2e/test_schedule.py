@@ -190,16 +190,11 @@ def test_without_cron_it_is_said_so(user: User) -> None:
 # GitHub and Azure Pipelines
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "file"),
-    [("github-actions", ".github/workflows/gpuinfra.yml"), ("azure-pipelines", "azure-pipelines-gpuinfra.yml")],
-)
-def test_a_workflow_is_at_the_root_of_the_repository(user: User, scheduler: str, file: str) -> None:
+def test_a_workflow_is_at_the_root_of_the_repository(user: User) -> None:
     (user.workspace / ".git").mkdir()
-    inner = user.workspace / "infra"
-    inner.mkdir()
-    words = ["--with", scheduler, "--workspace", "infra"]
-    path = user.workspace / file
+    (user.workspace / "infra").mkdir()
+    words = ["--with", "github-actions", "--workspace", "infra"]
+    path = user.workspace / ".github" / "workflows" / "gpuinfra.yml"
     installed = user.does("schedule", "install", *words, "--specs", "infra", sandbox=False)
     assert installed["written"] == [str(path)]
     assert "gpuinfra reap --specs infra --json" in path.read_text()
@@ -212,6 +207,13 @@ def test_a_workflow_is_at_the_root_of_the_repository(user: User, scheduler: str,
         assert path.read_text().endswith("# mine\n")
     assert user.does("schedule", "uninstall", *words, "--yes", sandbox=False)["removed"] == [str(path)]
     assert not path.exists()
+
+
+def test_a_pipeline_is_there_too(user: User) -> None:
+    installed = user.does("schedule", "install", "--with", "azure-pipelines", sandbox=False)
+    assert installed["written"] == [str(user.workspace / "azure-pipelines-gpuinfra.yml")]
+    assert installed["active"] is None
+    assert installed["leftToDo"]
 
 
 def test_what_is_rendered_can_be_piped_and_kept(user: User) -> None:

@@ -16,6 +16,9 @@ from tests.real import program
         ("iptables", "iptables", ["--version"], "iptables"),
         ("busybox", "busybox-static", ["echo", "hello"], "hello"),
         ("debootstrap", "debootstrap", ["--version"], "debootstrap"),
+        ("crontab", "cron", ["-h"], "usage"),
+        ("systemd-analyze", "systemd", ["--version"], "systemd"),
+        ("shellcheck", "shellcheck", ["--version"], "ShellCheck"),
     ],
 )
 def test_a_real_part_is_here(name: str, package: str, arguments: list[str], says: str) -> None:

@@ -22,8 +22,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_holds_every_template_and_every_package(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    templates = {f"templates/{file.name}" for file in (ROOT / "templates").iterdir() if file.is_file()}
-    assert "templates/starter.yaml" in templates
+    found = (file for file in (ROOT / "templates").rglob("*") if file.is_file() and file.suffix != ".pyc")
+    templates = {file.relative_to(ROOT).as_posix() for file in found}
+    assert {"templates/starter.yaml", "templates/schedule/crontab"} <= templates
     assert templates <= names
     for package in ("gpuinfra", "provision", "runner", "sandbox", "templates"):
         assert f"{package}/__init__.py" in names

@@ -91,6 +91,8 @@ def test_a_tag_reads_back(wanted: Hours) -> None:
         ("America/Chicago", "sun 02:15-02:45", "2026-03-08T07:00", "2026-03-15T07:15", True),
         # An hour that comes twice counts twice.
         ("America/Chicago", "sun 01:00-01:30", "2026-11-01T06:45", "2026-11-01T07:00", True),
+        # So it is where clocks are set in a night of which UTC has the evening before, as the oracle of leases found.
+        ("Australia/Lord_Howe", "daily 01:31-24:00", "2026-04-04T14:31", "2026-04-04T15:00", False),
         ("UTC", "fri 22:00-06:00", "2026-03-07T05:59", "2026-03-07T06:00", False),
         ("UTC", "daily 00:00-12:00,12:00-23:00", "2026-03-07T05:59", "2026-03-07T23:00", False),
     ],
@@ -102,6 +104,39 @@ def test_changes_of_clocks_and_midnights(zone: str, text: str, moment: str, chan
 
 def test_always_on_never_changes() -> None:
     assert next_change(hours("Europe/Berlin", "daily 00:00-24:00"), datetime(2026, 3, 27, tzinfo=UTC)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "holidays", "moment", "change", "on"),
+    [
+        # Friday 25 December is one; so is all of January.
+        ("mon-fri 08:00-19:00", ["2026-12-25"], "2026-12-24T19:00", "2026-12-28T08:00", True),
+        ("thu-fri 22:00-06:00", ["2026-12-25"], "2026-12-25T01:00", "2026-12-25T06:00", False),  # it began before
+        ("thu-fri 22:00-06:00", ["2026-12-25"], "2026-12-25T06:00", "2026-12-31T22:00", True),
+        ("daily 00:00-24:00", ["2026-12-25"], "2026-11-01T00:00", "2026-12-25T00:00", False),
+        ("daily 00:00-24:00", ["2026-12-25"], "2026-12-25T12:00", "2026-12-26T00:00", True),
+        (
+            "daily 08:00-09:00",
+            [f"2027-01-{day:02}" for day in range(1, 32)],
+            "2026-12-31T09:00",
+            "2027-02-01T08:00",
+            True,
+        ),
+    ],
+)
+def test_a_range_that_begins_on_a_holiday_does_not_open(
+    text: str, holidays: list[str], moment: str, change: str, on: bool
+) -> None:
+    wanted = Hours.model_validate({"timezone": "UTC", "on": (text,), "holidays": tuple(holidays)})
+    start = datetime.fromisoformat(moment).replace(tzinfo=UTC)
+    assert is_on(wanted, start) is not on
+    assert next_change(wanted, start) == (datetime.fromisoformat(change).replace(tzinfo=UTC), on)
+    assert to_tag(wanted) == f"UTC {text}"
+
+
+def test_hours_never_change_after_the_last_holiday_where_they_are_always_on() -> None:
+    wanted = Hours.model_validate({"timezone": "UTC", "on": ("daily 00:00-24:00",), "holidays": ("2026-12-25",)})
+    assert next_change(wanted, datetime(2026, 12, 26, tzinfo=UTC)) is None
 
 
 def test_tags_are_compact() -> None:

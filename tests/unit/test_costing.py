@@ -106,6 +106,12 @@ def test_both_together_count_nothing_twice() -> None:
     assert (stretches(found), sure(found)) == ([(1.1, 3)], Sure.EXACT)
 
 
+def test_a_second_of_the_ledger_is_not_the_moment_of_the_log() -> None:
+    found = told(on(1), off(1, 2.9999, what=Happening.GONE), events=log("born 1", "on 1.1", "off 3", "gone 3"))
+    assert (stretches(found), sure(found)) == ([(1.1, 3)], Sure.EXACT)
+    assert [each.stretch.end for each in found.holdings] == [at(3)]
+
+
 def test_what_the_log_does_not_have_yet_is_by_the_ledger() -> None:
     found = told(on(1), off(1, 3.1), on(5), events=log("on 1.1", "off 3"), present=ON_NOW)
     assert stretches(found) == [(1.1, 3), (5, 24)]
@@ -165,6 +171,24 @@ def test_what_begins_anew_was_off_before(second: Entry) -> None:
 def test_a_lease_that_was_renewed_is_known_to_the_log() -> None:
     found = told(on(1, lease_until=at(5)), on(10), events=log("on 1.1", "off 8", "on 10"), present=ON_NOW)
     assert (stretches(found), sure(found)) == ([(1.1, 8), (10, 24)], Sure.EXACT)
+
+
+def test_a_guess_of_the_ledger_ends_nothing_that_the_log_has_on() -> None:
+    # The last minutes are not in the log yet.
+    assert stretches(told(on(1, lease_until=at(5)), on(23.9), events=log("on 1.1"), present=ON_NOW)) == [(1.1, 24)]
+
+
+def test_a_beginning_before_the_log_is_not_told_by_it() -> None:
+    found = history(
+        "gpuinfra-m/m",
+        log=log("on 13"),
+        log_since=at(12),
+        entries=[on(1)],
+        present=ON_NOW,
+        now=at(24),
+        pricing=BOOK,
+    )
+    assert stretches(found) == [(1, 24)]
 
 
 # At which price

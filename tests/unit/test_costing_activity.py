@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from provision.costing.activity import changes, read_events
+from provision.costing.activity import changes, last_time_on, read_events
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 ID = "/subscriptions/s/resourceGroups/gpuinfra-m/providers/Microsoft.Compute/virtualMachines/m"
@@ -134,3 +134,32 @@ def test_words_may_come_without_their_translation_and_in_any_case() -> None:
     plain = {"operationName": "MICROSOFT.COMPUTE/VIRTUALMACHINES/START/ACTION", "status": "Started", "subStatus": None}
     (event,) = read_events([{**body(0, "start", ""), **plain}])
     assert (event.verb, event.status, event.machine) == ("start", "Started", ID.casefold())
+
+
+def test_who_ended_it_the_last_time() -> None:
+    bodies = [
+        *made(0, 80),
+        body(100, "deallocate", "Started", caller="me"),
+        body(200, "start", "Started", caller="me"),
+        body(300, "deallocate", "Started", caller="its agent"),
+        # Azure's schedule tries it every day, whether it is on or not.
+        body(400, "deallocate", "Started", caller="schedule", operation="2"),
+    ]
+    found = last_time_on(read_events(reversed(bodies)))
+    assert found is not None
+    assert (found[0], found[1].at, found[1].who) == (
+        NOON + timedelta(seconds=200),
+        NOON + timedelta(seconds=300),
+        "its agent",
+    )
+
+
+def test_what_is_on_or_unheard_of_has_not_ended() -> None:
+    assert last_time_on(read_events(reversed(made(0, 80)))) is None
+    assert last_time_on([]) is None
+
+
+def test_an_end_whose_beginning_is_not_told() -> None:
+    found = last_time_on(read_events([body(100, "deallocate", "Started")]))
+    assert found is not None
+    assert (found[0], found[1].at) == (None, NOON + timedelta(seconds=100))

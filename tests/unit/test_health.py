@@ -127,6 +127,12 @@ def test_a_lease_that_holds_says_until_when() -> None:
     ("changes", "verdict", "words"),
     [
         ({"now": NOW + timedelta(seconds=119)}, Verdict.OK, "it is alive (watching)"),
+        ({}, Verdict.OK, "it ends the machine at 2026-11-16 12:00Z"),
+        (
+            {"agent": replace(ALIVE, idle_until=NOW + timedelta(minutes=20))},
+            Verdict.OK,
+            "12:00Z, or at 08:20Z if it stays idle",
+        ),
         ({"now": NOW + timedelta(seconds=121)}, Verdict.PROBLEM, "nothing for 121 s: it is not alive"),
         ({"agent": replace(ALIVE, last_error="token refused")}, Verdict.WARNING, "has trouble: token refused"),
         ({"agent": None, "no_agent": "no file"}, Verdict.PROBLEM, "no file"),

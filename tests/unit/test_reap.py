@@ -354,6 +354,10 @@ def test_a_second_look() -> None:
     used = body_of(Kind.INTERFACE, properties={"virtualMachine": {"id": "/a/machine"}})
     assert seen(orphan(Kind.INTERFACE), used) is None
     assert seen(orphan(Kind.INTERFACE), body_of(Kind.INTERFACE, tags={"owner": "somebody"})) is None
+    theirs = body_of(Kind.ADDRESS, properties={"ipConfiguration": {"id": "/G/Interfaces/one/configurations/first"}})
+    assert seen(orphan(Kind.ADDRESS), theirs) is None
+    assert seen(orphan(Kind.ADDRESS), theirs, {"/g/interfaces/on"}) is None
+    assert seen(orphan(Kind.ADDRESS), theirs, {"/g/interfaces/one"}) == orphan(Kind.ADDRESS)
     kept = seen(orphan(Kind.ADDRESS), body_of(Kind.ADDRESS, tags={tags.NAME: "lost", tags.PROTECT: "yes"}))
     assert kept is not None
     assert kept.action is ReapAction.PROTECTED

@@ -1,8 +1,11 @@
 """A crontab is edited: our own block, and nothing else."""
 
+import subprocess
+
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
+from gpuinfra.scheduling import crontab
 from gpuinfra.scheduling.crontab import BEGIN, END, block_in, check_length, with_block, without_block
 
 OTHERS = "MAILTO=me\n\n# backup\n0 3 * * * backup %d\n"
@@ -42,3 +45,25 @@ def test_a_line_that_cron_would_cut_is_refused() -> None:
     check_length("x" * 990 + "\n")
     with pytest.raises(Problem, match="too long"):
         check_length("# short\n" + "x" * 991 + "\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "text"),
+    [
+        ("", 0, "0 3 * * * x\n"),
+        ("no crontab for me", 1, ""),
+        ("crontab: can't open 'me': No such file or directory", 1, ""),
+    ],
+)
+def test_no_crontab_is_an_empty_one(monkeypatch: pytest.MonkeyPatch, said: str, code: int, text: str) -> None:
+    answer = subprocess.CompletedProcess(["crontab", "-l"], code, text, said)
+    monkeypatch.setattr(crontab, "_crontab", lambda word: answer)
+    assert crontab.read() == text
+
+
+def test_one_that_cannot_be_read_is_not_taken_for_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = subprocess.CompletedProcess(["crontab", "-l"], 1, "", "you are not allowed to use this program")
+    monkeypatch.setattr(crontab, "_crontab", lambda word: answer)
+    with pytest.raises(Problem) as caught:
+        crontab.read()
+    assert "not allowed" in str(caught.value.diagnostics[0].note)

@@ -554,6 +554,14 @@ def test_a_machine_that_is_made_anew_has_all_its_money_again() -> None:
     assert tags.moment(cloud.body(Kind.MACHINE)["tags"], tags.LEASE_UNTIL) == cloud.moment + timedelta(hours=2)
 
 
+def test_a_machine_that_is_made_anew_by_the_same_spec_is_paid_at_the_price_of_now() -> None:
+    cloud = FakeCloud()
+    up(cloud, spec(**CAPPED), Priced())
+    cloud.body(Kind.DISK)["properties"]["diskSizeGB"] = 300  # by hand, and a disk does not shrink
+    up(cloud, spec(**CAPPED), Priced(per_hour=1.0), consent=lambda _: None)
+    assert cloud.body(Kind.MACHINE)["tags"][tags.TERMS] == "lease=4h idle=20m cap=1h"
+
+
 # Others
 
 

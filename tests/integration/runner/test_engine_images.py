@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from runner.engine.client import Engine, open_engine
-from runner.engine.helper import run_once, scrub
+from runner.engine.helper import LABEL, remove_old, run_once, scrub
 from runner.engine.images import ensure_image, find_image, pull
 from runner.jobs.order import Gpus
 from runner.jobs.port import JobError
 from runner.machine.connection import TimedOut
 from tests.integration.runner import registry
+from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, PYTHON, Lab
 
 
@@ -189,6 +191,20 @@ def test_a_question_without_an_answer_is_given_up(engine: Engine, lab: Lab) -> N
         run_once(engine, BUSYBOX, ["sleep", "60"], timeout=1)
     assert lab.engine.docker("ps", "-aq").stdout == ""
     assert run_once(engine, BUSYBOX, ["true"]).exit_code == 0
+
+
+def test_helpers_of_killed_clients_are_removed_when_they_are_old(engine: Engine, lab: Lab) -> None:
+    asking = threading.Thread(target=run_once, args=(engine, BUSYBOX, ["sleep", "3"]), daemon=True)
+    asking.start()
+    assert eventually(lambda: lab.engine.docker("ps", "-q", "--filter", f"label={LABEL}").stdout != "")
+    job = lab.engine.docker("run", "-d", BUSYBOX, "true").stdout.strip()
+    remove_old(engine)
+    assert len(lab.engine.docker("ps", "-aq").stdout.split()) == 2
+    asking.join(20)
+    left = lab.engine.docker("run", "-d", "--label", f"{LABEL}=1", BUSYBOX, "sleep", "60").stdout.strip()
+    remove_old(engine, seconds=-60)
+    assert lab.engine.docker("ps", "-aq", "--no-trunc").stdout.split() == [job], left
+    lab.engine.docker("rm", job)
 
 
 def test_gpus_are_the_jobs_own(engine: Engine) -> None:

@@ -145,6 +145,13 @@ def test_what_is_asked_for_is_what_comes(sandbox: Sandbox, place: Place) -> None
     assert set(first) == {"eventTimestamp", "operationName"}
 
 
+def test_a_question_as_az_asks_it(sandbox: Sandbox, place: Place) -> None:
+    place.make()
+    bare = f"{now(sandbox) - timedelta(days=1):%Y-%m-%dT%H:%M:%S.%f}"
+    status, body = ask(sandbox, f"eventTimestamp ge {bare} and eventChannels eq 'Admin, Operation'")
+    assert (status, len(body["value"])) == (200, len(events(sandbox)))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -201,3 +201,17 @@ def test_in_azure_pipelines_a_plan_that_fails_is_shown_and_fails(tools: Path) ->
     assert done.returncode == 1
     assert "task.uploadsummary" in done.stdout
     assert (tools.parent / ".ssh" / "id_ed25519.pub").read_text() == "ssh-ed25519 AAAA me\n"
+
+
+def test_a_fork_is_checked_and_gets_no_login() -> None:
+    for scheduler, condition in (
+        (Scheduler.GITHUB_ACTIONS, "env.OURS == 'true'"),
+        (Scheduler.AZURE_PIPELINES, "ne(variables['System.PullRequest.IsFork'], 'True')"),
+    ):
+        found = steps(scheduler, "plan")
+        assert not {"if", "condition"} & set(named(found, "Validate"))
+        kept = [step for step in found if condition in str(step.get("if") or step.get("condition") or "")]
+        assert {"Plan", "Comment"} <= {step.get("name") or step.get("displayName") for step in kept}
+        for step in found:
+            logs_in = "azure/login" in step.get("uses", "") or "azureSubscription" in step.get("inputs", {})
+            assert step in kept or not logs_in, step

@@ -1,0 +1,142 @@
+"""Whatever a subscription holds: others' machines are never named, and what was done once is not done again."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuinfra.models.reap import ReapAction
+from gpuinfra.models.receipt import stamp
+from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.spec import Spec
+from provision import tags
+from provision.lifecycle.lease import ON
+from provision.lifecycle.reap import Rules, verdicts
+from provision.reaping.orphans import orphans
+from provision.reaping.port import Listed
+
+NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
+POWERS = ("running", "starting", "stopped", "stopping", "deallocated", "deallocating", "")
+STATES = ("Succeeded", "Failed", "Creating", "Updating", "Deleting")
+MACHINES = ("alpha", "Beta", "gamma")
+
+moments = st.integers(-3000, 3000).map(lambda minutes: stamp(NOW + timedelta(minutes=minutes)))
+texts = st.one_of(moments, st.sampled_from(["", "soon", "2026-11-16", "true", "false", "lease=4h idle=20m cap=1h"]))
+ours = st.sampled_from(
+    [tags.ON_SINCE, tags.LEASE_UNTIL, tags.LEASE_UNTIL.upper(), tags.TERMS, tags.HOURS, tags.PROTECT, "owner"]
+)
+names = st.sampled_from([*MACHINES, None])
+
+
+@st.composite
+def rows(draw: Any) -> dict[str, Any]:
+    """A machine, ours or not, in whatever state."""
+    name = draw(names)
+    marks = draw(st.dictionaries(ours, texts, max_size=5))
+    marks |= {draw(st.sampled_from([tags.NAME, tags.NAME.upper()])): name} if name else {}
+    power, state = draw(st.sampled_from(POWERS)), draw(st.sampled_from(STATES))
+    statuses = [{"code": f"ProvisioningState/{state.lower()}", "time": draw(texts)}]
+    statuses += [{"code": f"PowerState/{power}"}] if power else []
+    number = draw(st.integers(0, 10**6))
+    path = f"/subscriptions/s/resourceGroups/g{number}/providers/Microsoft.Compute/virtualMachines/{name or 'theirs'}"
+    properties = {"provisioningState": state, "instanceView": {"statuses": statuses}}
+    return {"id": path, "name": name or "theirs", "tags": marks, "properties": properties}
+
+
+def _spec(name: str) -> Spec:
+    hours = {"timezone": "UTC", "on": "mon-fri 08:00-19:00"}
+    plain = {"apiVersion": "gpuinfra/v1", "regions": ("eastus",), "sizes": ("Standard_NC4as_T4_v3",)}
+    return Spec.model_validate({**plain, "name": name, "lifecycle": {"hours": hours}})
+
+
+SPECS = {name.casefold(): _spec(name.casefold()) for name in MACHINES}
+
+
+given_rules = st.builds(
+    Rules,
+    specs=st.sets(st.sampled_from(sorted(SPECS))).map(lambda names: {name: SPECS[name] for name in names}),
+    deleted=st.dictionaries(
+        st.sampled_from(sorted(SPECS)),
+        st.datetimes(datetime(2026, 11, 1), datetime(2026, 11, 20), timezones=st.just(UTC)),
+    ),
+    unfetched=st.frozensets(st.sampled_from(sorted(SPECS))),
+    starts=st.booleans(),
+    deletes=st.booleans(),
+)
+
+
+def power(row: dict[str, Any]) -> str:
+    codes = [status["code"] for status in row["properties"]["instanceView"]["statuses"]]
+    return next((code.split("/")[1] for code in codes if code.startswith("PowerState")), "")
+
+
+def with_power(row: dict[str, Any], state: str) -> dict[str, Any]:
+    view = {"statuses": [{"code": "ProvisioningState/succeeded", "time": stamp(NOW)}, {"code": f"PowerState/{state}"}]}
+    return {**row, "properties": {"provisioningState": "Succeeded", "instanceView": view}}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(rows(), max_size=6, unique_by=lambda row: row["id"]), given_rules)
+def test_machines(found: list[dict[str, Any]], rules: Rules) -> None:
+    judged = verdicts(found, rules, NOW)
+    by_place = {(row["id"].split("/")[4], row["name"]): row for row in found}
+    assert len(judged) == sum(bool(tags.get(row["tags"], tags.NAME)) for row in found), "all of ours, and no other"
+    for verdict in judged:
+        row = by_place[verdict.ref.group, verdict.ref.name]
+        marks, state = row["tags"], row["properties"]["provisioningState"]
+        assert tags.get(marks, tags.NAME) == verdict.name
+        if tags.get(marks, tags.PROTECT) not in {"", "false"}:
+            assert verdict.action in {ReapAction.KEEP, ReapAction.PROTECTED}
+        until = tags.moment(marks, tags.LEASE_UNTIL)
+        if power(row) in ON and (until is None or until <= NOW) and state != "Deleting":
+            assert verdict.action is not ReapAction.KEEP, "billed, and nobody would stop it"
+        if verdict.action is ReapAction.DELETE:
+            assert rules.deletes
+            assert verdict.name.casefold() not in {*rules.specs, *rules.unfetched}
+        if verdict.action is ReapAction.START:
+            assert verdict.until is not None
+            assert verdict.until > NOW
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(rows(), max_size=6, unique_by=lambda row: row["id"]), given_rules)
+def test_a_second_run_does_nothing(found: list[dict[str, Any]], rules: Rules) -> None:
+    after = {row["id"]: row for row in found}
+    places = {(row["id"].split("/")[4], row["name"]): row for row in found}
+    for verdict in verdicts(found, rules, NOW):
+        row = places[verdict.ref.group, verdict.ref.name]
+        match verdict.action:
+            case ReapAction.STOP:
+                after[row["id"]] = with_power(row, "deallocated")
+            case ReapAction.DELETE:
+                del after[row["id"]]
+            case ReapAction.START:
+                own = {key: value for key, value in row["tags"].items() if key.lower() != tags.LEASE_UNTIL}
+                own |= {tags.LEASE_UNTIL: stamp(verdict.until), tags.ON_SINCE: stamp(NOW)}
+                after[row["id"]] = {**with_power(row, "running"), "tags": own}
+    again = verdicts(list(after.values()), rules, NOW)
+    assert {verdict.action for verdict in again} <= {ReapAction.KEEP, ReapAction.PROTECTED}
+
+
+parts = st.builds(
+    Listed,
+    st.builds(Ref, st.sampled_from(Kind), st.just("g"), st.sampled_from(["a", "b", "c"])),
+    st.dictionaries(st.sampled_from([tags.NAME, tags.PROTECT, "owner"]), st.sampled_from([*MACHINES, "lost", ""])),
+    st.one_of(st.none(), st.integers(-300, 0).map(lambda minutes: NOW + timedelta(minutes=minutes))),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(parts, max_size=8), st.lists(rows(), max_size=4), given_rules)
+def test_parts(found: list[Listed], machines: list[dict[str, Any]], rules: Rules) -> None:
+    present = {row["name"].casefold() for row in machines}
+    for orphan in orphans(found, machines, rules, NOW):
+        assert orphan.name
+        assert orphan.name.casefold() not in present
+        assert orphan.ref.kind in {Kind.DISK, Kind.ADDRESS, Kind.INTERFACE, Kind.SCHEDULE}
+        own = [part for part in found if tags.get(part.tags, tags.NAME).casefold() == orphan.name.casefold()]
+        assert all(part.since and NOW - part.since >= timedelta(hours=1) for part in own), "somebody may be at it"
+        if orphan.ref.kind is Kind.DISK and orphan.action is ReapAction.DELETE:
+            assert rules.deletes
+            assert orphan.name.casefold() not in rules.unfetched
