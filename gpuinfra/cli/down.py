@@ -83,11 +83,11 @@ def end_machine(
     """One machine off, or gone; and the proof. `cause` is who ends it, for the receipt."""
     receipt = _ended(settings, named, progress, delete=delete, cause=cause)
     if delete and receipt.is_proof:
-        _forget_jobs(settings, named.name)
+        forget_jobs(settings, named.name)
     return receipt
 
 
-def _forget_jobs(settings: Settings, name: str) -> None:
+def forget_jobs(settings: Settings, name: str) -> None:
     """What was on the disk is gone: no job is waited for any more, and a new machine of that name has none of it."""
     from gpuinfra.models.run import RunState
     from gpuinfra.workspace import STATE, find_workspace

@@ -51,12 +51,13 @@ def reap(
     from provision.lifecycle.reap import Rules
 
     settings = begin(context)
-    folder = _folder(specs, starts=start)
     length = timedelta(seconds=seconds_of("--grace", grace))
+    _check_start(specs, starts=start)
+    folder, missing = _folder(specs)
     located = _specs(folder) if folder else []
     with progress_view(settings) as progress, explained("listing machines"):
         reached = reach(settings, _subscription(located), SECONDS, progress, writes=not dry_run)
-        wished = Rules(grace=length, starts=start, deletes=delete)
+        wished = Rules(grace=length, starts=start and not missing, deletes=delete and not missing)
         rules, notes = _rules(settings, folder, located, wished, reached.cloud.now())
         reaper = _reaper(reached, rules, progress, dry_run=dry_run)
         try:
@@ -66,34 +67,35 @@ def reap(
                 view.show_interrupted(reaper.under_way, reaper.not_begun)
             raise
         _remember(settings, reached, reaped, progress)
-    reaped.notes += notes
+    reaped.notes += [*notes, *([missing] if missing else [])]
     view.show(reaped, json=settings.json)
-    return Exit.LEFT_BEHIND if reaped.failed else Exit.DONE
+    if reaped.failed:
+        return Exit.LEFT_BEHIND
+    return Exit.USAGE if missing else Exit.DONE
 
 
-def _folder(specs: str | None, *, starts: bool) -> Path | None:
-    if specs is None:
-        if starts:
-            raise Problem(
-                Diagnostic(
-                    Code.USAGE,
-                    "`--start` needs specs",
-                    note="which machines have hours, and which of them are holidays, is in the specs",
-                    help="`gpuinfra reap --start --specs DIR`",
-                ),
-                exit_code=Exit.USAGE,
-            )
-        return None
-    # One that is misspelt must not look like one from which every spec is gone.
-    if not Path(specs).is_dir():
-        note = f"`{specs}` is not a directory"
+def _check_start(specs: str | None, *, starts: bool) -> None:
+    if starts and specs is None:
         raise Problem(
             Diagnostic(
-                Code.FILE_NOT_FOUND, "no such directory", note=note, help="name the folder that the specs are in"
+                Code.USAGE,
+                "`--start` needs specs",
+                note="which machines have hours, and which of them are holidays, is in the specs",
+                help="`gpuinfra reap --start --specs DIR`",
             ),
             exit_code=Exit.USAGE,
         )
-    return Path(specs)
+
+
+def _folder(specs: str | None) -> tuple[Path | None, str | None]:
+    """The folder of specs, or what is wrong with it.
+
+    One that is misspelt must not look like one from which every spec is gone; and one that was moved must not keep the
+    machines on whose leases are over: the reaper may be the last who stops them.
+    """
+    if specs is None or Path(specs).is_dir():
+        return (Path(specs) if specs else None), None
+    return None, f"`{specs}` is not a directory: no machine was held against its spec, and nothing else was removed"
 
 
 def _specs(folder: Path) -> list[Located]:
@@ -176,7 +178,7 @@ def _state(settings: Settings) -> Path | None:
 
 def _remember(settings: Settings, reached: Reach, reaped: Reaped, progress: ProgressView) -> None:
     """In the workspace's ledger, for `gpuinfra cost`; and in its history, which waits for no job on what is gone."""
-    from gpuinfra.cli.down import _forget_jobs
+    from gpuinfra.cli.down import forget_jobs
     from gpuinfra.cli.noting import note_end
 
     if reaped.dry_run or _state(settings) is None:
@@ -189,7 +191,7 @@ def _remember(settings: Settings, reached: Reach, reaped: Reaped, progress: Prog
             for ended in found
         ]
     for ended in reaped.deleted:
-        _forget_jobs(settings, ended.verdict.name)
+        forget_jobs(settings, ended.verdict.name)
     for verdict in reaped.started:
         _remember_start(settings, reached, verdict.ref, progress)
 
