@@ -103,7 +103,10 @@ def changes(minutes: bytes) -> Iterator[tuple[datetime, bool]]:
 
 # Random hours
 
-clocks = st.integers(0, DAY // 15 - 1).map(lambda quarter: quarter * 15) | st.integers(0, DAY - 1)
+# Clocks are set in the small hours.
+clocks = (
+    st.integers(0, DAY // 15 - 1).map(lambda quarter: quarter * 15) | st.integers(0, DAY - 1) | st.integers(0, 3 * 60)
+)
 ends = clocks | st.just(DAY)
 ranges = st.tuples(clocks, ends).filter(lambda pair: pair[0] != pair[1] % DAY or pair == (0, DAY))
 some_days = st.sampled_from([tuple(range(7)), tuple(range(5)), (5, 6), (6,)]) | st.sets(
