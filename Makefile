@@ -27,7 +27,7 @@ check: .venv/.dev ## lint, format, types, import direction, wheel
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/unit/test_imports.py
+	$(BIN)/pytest -q tests/properties/test_imports.py
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel .
 
 format: .venv/.dev ## let ruff mend what it can
@@ -35,7 +35,7 @@ format: .venv/.dev ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 cases: .venv/.dev ## write the expected output of every case file anew, to be read in `git diff`
-	$(BIN)/pytest -q tests/unit/test_spec_cases.py tests/unit/test_target_files.py tests/properties/test_lint_cases.py \
+	$(BIN)/pytest -q tests/properties/test_spec_cases.py tests/unit/test_target_files.py tests/properties/test_lint_cases.py \
 		tests/properties/test_lint_table.py --update-cases
 
 bench: .venv/.dev ## measurements, each a ratio of two things timed in one run

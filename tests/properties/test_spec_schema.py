@@ -13,7 +13,7 @@ from gpuinfra.load.source import decode
 from gpuinfra.load.spec import load_bytes
 from gpuinfra.load.tree import data, read
 from tests.cases import content
-from tests.unit.test_spec_cases import BAD, GOOD, name_of
+from tests.properties.test_spec_cases import BAD, GOOD, name_of
 
 SCHEMA = Draft202012Validator(json_schema())
 
