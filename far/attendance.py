@@ -19,6 +19,7 @@ from far.wire import Wire
 ATTENDED = "attended.json"
 # What becomes of the machine where it is wanted for the run alone; `keep` and nothing leave it on.
 ENDS = ("deallocate", "delete")
+PRESENT_SECONDS = 5.0
 
 
 def attend(wire: Wire, request: dict[str, Any]) -> None:
@@ -64,6 +65,21 @@ def read(run: str) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+class Presence:
+    """Whoever sends much, or takes it, is there: on a slow line nothing else of theirs gets through in time."""
+
+    def __init__(self, run: str) -> None:
+        self._run, self._last = run, time.monotonic()
+
+    def __call__(self) -> None:
+        """Some of it has got through. To be called often is no burden."""
+        now = time.monotonic()
+        if now - self._last > PRESENT_SECONDS:
+            self._last = now
+            with contextlib.suppress(OSError):  # nobody has ever said that they are
+                os.utime(states.path(self._run, ATTENDED))
 
 
 def ends_the_machine(run: str) -> bool:

@@ -37,8 +37,13 @@ def digest() -> Any:
 class Sending:
     """One answer: what the near side does not have."""
 
-    def __init__(self, wire: Wire, folder: Folder, known: dict[str, Any], parts: dict[str, Any], final: bool) -> None:
+    def __init__(
+        self, run: str, wire: Wire, folder: Folder, known: dict[str, Any], parts: dict[str, Any], final: bool
+    ) -> None:
+        from far.attendance import Presence  # the near side reads this module too, and needs none of it
+
         self._wire, self._folder = wire, folder
+        self._present = Presence(run)
         self._known, self._parts, self._final = known, parts, final
         self._same: list[Any] = []
         self._said = time.monotonic()
@@ -125,6 +130,7 @@ class Sending:
             start += len(data)
             if pack:
                 self._wire.send(DATA, pack(data))
+                self._present()
                 self._said = time.monotonic()
             elif time.monotonic() - self._said > SILENCE_SECONDS:
                 self._wire.send(DATA, b"")
@@ -169,7 +175,7 @@ def outputs(wire: Wire, request: dict[str, Any]) -> None:
             wire.send(JSON, json.dumps({"folders": batch}).encode())
         for batch in _batches([[wire_name(path), wire_name(target)] for path, target in folder.links]):
             wire.send(JSON, json.dumps({"links": batch}).encode())
-        sending = Sending(wire, folder, known, parts, request["final"])
+        sending = Sending(run, wire, folder, known, parts, request["final"])
         files = [each for each in folder.files if sending.wanted(each[0], each[1])]
         total = sum(each[1][0] for each in files)
         wire.send_json({"files": len(folder.files), "total": total})

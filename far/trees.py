@@ -39,8 +39,8 @@ class Pulse:
 class Source:
     """The content of one file after the other, out of messages that know nothing of files."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire, self._held = wire, memoryview(b"")
+    def __init__(self, wire: Wire, present: Callable[[], None]) -> None:
+        self._wire, self._present, self._held = wire, present, memoryview(b"")
 
     def take(self, count: int) -> bytes | memoryview:
         """So many bytes at once."""
@@ -59,8 +59,13 @@ class Source:
             count -= len(part)
             yield part
 
+    def end(self) -> None:
+        """All has come."""
+        self._wire.receive_json()
+
     def _next(self) -> memoryview:
         kind, payload = self._wire.receive()
+        self._present()
         if kind != DATA or len(payload) < 2:
             raise RefusedError("protocol", "content was expected, and something else came")
         body = memoryview(payload)[1:]
@@ -83,14 +88,14 @@ def put(wire: Wire, request: dict[str, Any]) -> None:
         answer = {"slot": slot.name, "tree": slot.tree, "outputs": outputs, "same": is_already}
         wire.send_json({**answer, "seconds": time.monotonic() - began})
         if not is_already:
-            _bring(wire, tree, request["digest"])
+            _bring(wire, tree, request["digest"], attendance.Presence(request["run"]))
         slot.touch()
     finally:
         slot.close()
         gc.enable()
 
 
-def _bring(wire: Wire, tree: WorkTree, digest: str) -> None:
+def _bring(wire: Wire, tree: WorkTree, digest: str, present: Callable[[], None]) -> None:
     tree.expect(_entries(wire))
     staging = Staging(tree.slot, Pulse(wire, tree.slot))
     try:
@@ -103,7 +108,7 @@ def _bring(wire: Wire, tree: WorkTree, digest: str) -> None:
         wire.send(DATA, zlib.compress(json.dumps(wanted).encode(), 1))
         wire.flush()
         with tree.permitted():
-            bad = _received(wire, tree, staging, wanted)
+            bad = _received(Source(wire, present), tree, staging, wanted)
             if not bad:
                 tree.finish(digest)
         staging.clean()
@@ -121,9 +126,9 @@ def _entries(wire: Wire) -> list[list[Any]]:
         entries += json.loads(zlib.decompress(payload))
 
 
-def _received(wire: Wire, tree: WorkTree, staging: Staging, wanted: list[tuple[str, int]]) -> list[str]:
+def _received(source: Source, tree: WorkTree, staging: Staging, wanted: list[tuple[str, int]]) -> list[str]:
     try:
-        return _receive(wire, tree, staging, wanted)
+        return _receive(source, tree, staging, wanted)
     except (GoneError, OSError):
         # What has come by now serves the next one, whichever run and slot that is.
         with contextlib.suppress(OSError):
@@ -131,9 +136,9 @@ def _received(wire: Wire, tree: WorkTree, staging: Staging, wanted: list[tuple[s
         raise
 
 
-def _receive(wire: Wire, tree: WorkTree, staging: Staging, wanted: list[tuple[str, int]]) -> list[str]:
+def _receive(source: Source, tree: WorkTree, staging: Staging, wanted: list[tuple[str, int]]) -> list[str]:
     """Take the stream apart, and place what is whole; gives what is not what it should be."""
-    source, bad = Source(wire), []
+    bad = []
     for digest, offset in wanted:
         size = tree.sizes[digest]
         if size > BLOCK:
@@ -147,7 +152,7 @@ def _receive(wire: Wire, tree: WorkTree, staging: Staging, wanted: list[tuple[st
             tree.place(digest, staging)
         else:
             bad.append(digest)
-    wire.receive_json()
+    source.end()
     return bad
 
 

@@ -71,24 +71,30 @@ class Ending:
         deadline = self.deadline.within(OFF_SECONDS)
         pause = self.cloud.interrupt.sleep
         try:
-            patiently(
-                lambda: self.cloud.wait(self.cloud.act(ref, Act.DEALLOCATE), deadline),
-                deadline,
-                pause,
-                unreachable_seconds=UNREACHABLE_SECONDS,
-            )
+            self._ask_off(ref, deadline)
             # Azure's word that the operation is over is not yet its word that the machine is off.
             seen = until(lambda: _verified(self.cloud.look(ref)) is not None, deadline.within(SEEN_SECONDS), pause)
         except CloudError as error:
-            if error.fault is not Fault.ABSENT:
-                self._not_off(ref, error.code)
-                raise
-            seen = True
+            self._not_off(ref, error.code)
+            raise
         if seen:
             self.progress.end(str(ref), "deallocated")
             self.journal.did("deallocating", ref)
         else:
             self._not_off(ref, "not seen to be off")
+
+    def _ask_off(self, ref: Ref, deadline: Deadline) -> None:
+        try:
+            patiently(
+                lambda: self.cloud.wait(self.cloud.act(ref, Act.DEALLOCATE), deadline),
+                deadline,
+                self.cloud.interrupt.sleep,
+                unreachable_seconds=UNREACHABLE_SECONDS,
+            )
+        except CloudError as error:
+            # It may be the operation that is not found; whether the machine is off, or gone, is seen next.
+            if error.fault is not Fault.ABSENT:
+                raise
 
     def _not_off(self, ref: Ref, reason: str) -> None:
         self.progress.fail(str(ref), reason)

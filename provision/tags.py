@@ -18,6 +18,10 @@ READY = "gpuinfra:ready"
 """On the address, which comes and goes with its machine: since when there is something on the disk to lose."""
 PROTECT = "gpuinfra:protect"
 
+# Anybody can write a tag. At the ends of the calendar a minute more or another time zone is no date any more, and one
+# such machine must not keep the reaper from all others.
+_EARLIEST, _LATEST = 1970, 9000
+
 
 def belongs_to(tags: Mapping[str, str] | None, machine: str) -> bool:
     """Whether a resource with these tags was made for this machine. Azure does not see case in names."""
@@ -31,9 +35,11 @@ def get(tags: Mapping[str, str] | None, name: str) -> str:
 
 
 def moment(tags: Mapping[str, str] | None, name: str) -> datetime | None:
-    """A tag that holds a moment; None where it holds none that can be read."""
+    """A tag that holds a moment; None where it holds none that can be read, or reckoned with."""
     try:
         found = datetime.fromisoformat(get(tags, name))
     except ValueError:
+        return None
+    if not _EARLIEST <= found.year <= _LATEST:
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)

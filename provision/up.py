@@ -24,6 +24,7 @@ from provision.lifecycle import lease
 from provision.lifecycle.rights import Right
 from provision.lifecycle.terms import terms_of
 from provision.login.host_key import new_host_key
+from provision.market import price_list
 from provision.market.port import Market, Prices
 from provision.market.preflight import Preflight, no_candidate, preflight
 from provision.market.residue import address_per_month, disk_per_month
@@ -31,9 +32,10 @@ from provision.observe import observe_settled
 from provision.place import actual_place, present_place
 from provision.plan import make_plan, never_lived
 from provision.problems import explain
-from provision.remove import remove, strangers
+from provision.remove import UNREACHABLE_SECONDS, remove, strangers
 from provision.setting import HostKey, Setting
 from provision.waiting.deadline import Deadline
+from provision.waiting.patience import patiently
 from provision.waiting.progress import Progress
 
 # What goes with a machine.
@@ -149,7 +151,14 @@ class Bringing:
         per_hour = prices.price(candidate.size, candidate.region, spot=spec.priority == "spot")
         if per_hour is None and checked is None:
             per_hour = self.market.price(candidate.size, candidate.region, spot=spec.priority == "spot")
-        return Price(per_hour, disk_per_month(spec.disk.size_gib, spec.disk.sku), address_per_month())
+        price = Price(per_hour, disk_per_month(spec.disk.size_gib, spec.disk.sku), address_per_month())
+        return price if per_hour is not None else self._listed(candidate, price)
+
+    def _listed(self, candidate: Candidate, price: Price) -> Price:
+        """A price that is some months old keeps a cost cap better than none."""
+        spot = self.spec.priority == "spot"
+        per_hour = price_list.shipped_prices().price(candidate.size, candidate.region, spot=spot)
+        return price if per_hour is None else replace(price, per_hour=per_hour, list_of=price_list.DATE)
 
     # Doing
 
@@ -228,7 +237,27 @@ class Bringing:
         self.progress.note(f"{cause.code}: deleting what was created")
         deadline = self.cloud.grant(CLEAR_UP_SECONDS)
         self._allowing.drop(deadline)
-        observed = self.cloud.observe(self.spec.name, self.spec.group_name)
+        try:
+            gone = self._to_undo(deadline, moves_on=moves_on, same_region=same_region)
+            remove(self.cloud, gone, self.progress, self.journal, deadline)
+            self._made = [ref for ref in self._made if ref not in gone]
+        except CloudError as error:
+            what = error.subject or "what was created"
+            problem = explain(error, f"deleting {what} after {cause.code}", "it may be billed")
+            raise Problem(
+                *explain(cause, cause.subject or self.spec.name).diagnostics,
+                *problem.diagnostics,
+                exit_code=Exit.LEFT_BEHIND,
+            ) from error
+
+    def _to_undo(self, deadline: Deadline, *, moves_on: bool, same_region: bool) -> list[Ref]:
+        """What a failed try has left. It is looked for as patiently as it is deleted: a machine may be among it."""
+        observed = patiently(
+            lambda: self.cloud.observe(self.spec.name, self.spec.group_name),
+            deadline,
+            self.cloud.interrupt.sleep,
+            unreachable_seconds=UNREACHABLE_SECONDS,
+        )
         gone = list(dict.fromkeys(self._made))
         machine = observed.part(Kind.MACHINE)
         if machine and observed.is_ours(machine) and (never_lived(observed) or machine.ref in gone):
@@ -238,16 +267,7 @@ class Bringing:
             gone = [ref for ref in gone if machine and ref.kind in _PLACED]
         if moves_on or self._holds_others(gone, observed):
             gone = [ref for ref in gone if ref.kind is not Kind.GROUP]
-        try:
-            remove(self.cloud, gone, self.progress, self.journal, deadline)
-            self._made = [ref for ref in self._made if ref not in gone]
-        except CloudError as error:
-            problem = explain(error, f"deleting {error.subject} after {cause.code}", "it may be billed")
-            raise Problem(
-                *explain(cause, cause.subject or self.spec.name).diagnostics,
-                *problem.diagnostics,
-                exit_code=Exit.LEFT_BEHIND,
-            ) from error
+        return gone
 
     def _holds_others(self, gone: Sequence[Ref], observed: Observed) -> bool:
         """Whether the group has something in it that is not about to go."""

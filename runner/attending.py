@@ -13,6 +13,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from runner.background import begin
 from runner.jobs.port import Ended, Frame, How, JobError
 from runner.jobs.process import UNKNOWN_EXIT_CODE, ended_of
 from runner.machine.connection import ConnectError
@@ -82,13 +83,15 @@ class Attending:
     def let_go(self) -> None:
         """Nobody will be there from now on, and that is meant so. What goes wrong is no failure: it is noticed."""
         self._over.set()
-        if not self._speaking.acquire(timeout=LET_GO_SECONDS):
-            return
-        try:
+        # Beside: a machine that does not even begin to answer holds up nobody who wants to leave.
+        saying = begin(self._say_last, "letting go")
+        with contextlib.suppress(TimeoutError):
+            saying.result(LET_GO_SECONDS)
+
+    def _say_last(self) -> None:
+        with self._speaking:
             self._said = {**self._said, "detached": True}
             self._say(LET_GO_SECONDS)
-        finally:
-            self._speaking.release()
 
     def _attend(self) -> None:
         while not self._over.wait(PERIOD_SECONDS):
@@ -103,6 +106,9 @@ class Attending:
                 self._hear(far.ask("run-attend", seconds=seconds, run=self._run, **self._said))
         except (ConnectError, FarError) as error:
             logger.debug("the target was not told that somebody is there: %s", error)
+        except Exception:
+            # Whatever it was, it is said again: a machine that hears nothing more goes off, whoever is at work.
+            logger.debug("the target was not told that somebody is there", exc_info=True)
 
     def _hear(self, answer: dict[str, Any]) -> None:
         with contextlib.suppress(KeyError, TypeError, ValueError):

@@ -89,17 +89,24 @@ class Run:
 
     @property
     def attended(self) -> bool:
-        """Whether its client is there. A clock that was set may put its last word into the future."""
-        return self.heartbeat_age is not None and abs(self.heartbeat_age) < HEARTBEAT_SECONDS and not self.detached
+        """Whether its client is there. A clock that was set may put its last word into the future.
+
+        A client that does not mean to stay says so from the beginning, but is there until the job has begun.
+        """
+        if self.heartbeat_age is None or abs(self.heartbeat_age) >= HEARTBEAT_SECONDS:
+            return False
+        return not self.detached or not (self.alive or self.ended_age is not None)
 
     @property
     def finished(self) -> bool:
         """Whether nothing more comes of it, and the machine was to go off then."""
         if self.alive or not self.of_this_boot or self.after_run not in {"deallocate", "delete"}:
             return False
+        # Of one that was left alone no client is expected; but whoever fetches what it wrote is heard as well.
+        is_heard = self.heartbeat_age is None or abs(self.heartbeat_age) < HEARTBEAT_SECONDS
         if self.detached and self.ended_age is not None:
-            return abs(self.ended_age) >= HEARTBEAT_SECONDS
-        return self.heartbeat_age is not None and abs(self.heartbeat_age) >= HEARTBEAT_SECONDS
+            return abs(self.ended_age) >= HEARTBEAT_SECONDS and not is_heard
+        return not is_heard
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,8 @@ class Facts:
     @property
     def shows_life(self) -> bool:
         """Whether something needs the machine at this moment."""
-        return bool(self.sessions) or (self.gpu or 0) >= BUSY_PERCENT or any(run.alive for run in self.runs)
+        is_needed = any(run.alive or run.attended for run in self.runs)
+        return bool(self.sessions) or (self.gpu or 0) >= BUSY_PERCENT or is_needed
 
 
 @dataclass(frozen=True)
@@ -786,7 +794,8 @@ class Agent:
             return STOPPING
         if ending.cause == EVICTED:
             self._acknowledge(ending, facts)
-        else:
+        # Azure takes it away within a minute. One that is still on, its jobs ended, must not wait for that for ever.
+        if ending.cause != EVICTED or time.monotonic() - ending.began >= ACCEPTED_SECONDS:
             self._deallocate(ending)
         return DEALLOCATING
 

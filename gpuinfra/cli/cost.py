@@ -25,6 +25,8 @@ SECONDS = 300.0
 CHOICES = ("machine", "run", "tag")
 # A machine that is on at the beginning of the span was most likely switched on within so long before it.
 LOOK_BACK = timedelta(days=31)
+# No machine is older than Azure itself.
+FIRST = datetime(2010, 1, 1, tzinfo=UTC)
 _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 
@@ -153,7 +155,9 @@ class Counting:
         from provision.costing.report import Job
         from runner.results.history import History as Runs
 
-        runs = Runs(find_workspace(self.reached.settings.workspace) / STATE).list()
+        found = Runs(find_workspace(self.reached.settings.workspace) / STATE).list()
+        # A machine of the embedded Azure may have the name of a real one.
+        runs = [run for run in found if run.simulated == self.reached.cloud.simulated]
         ends = ((run, run.ended or (now if run.state is RunState.RUNNING else None)) for run in runs)
         return [Job(run.id, run.machine, run.started, end) for run, end in ends if run.machine and run.started and end]
 
@@ -176,12 +180,12 @@ def _moment(text: str, now: datetime) -> datetime:
     from gpuinfra.cli.durations import seconds_of
 
     if found := _DAYS.fullmatch(text):
-        return now - timedelta(days=int(found[1]))
+        return max(FIRST, now - timedelta(days=int(found[1])))
     try:
         day = datetime.fromisoformat(text)
     except ValueError:
-        return now - timedelta(seconds=seconds_of("--since", text))
-    return min(now, day if day.tzinfo else day.replace(tzinfo=UTC))
+        return max(FIRST, now - timedelta(seconds=seconds_of("--since", text)))
+    return max(FIRST, min(now, day if day.tzinfo else day.replace(tzinfo=UTC)))
 
 
 def _usage(summary: str, note: str, help_line: str) -> Problem:

@@ -83,19 +83,23 @@ def end_machine(
     """One machine off, or gone; and the proof. `cause` is who ends it, for the receipt."""
     receipt = _ended(settings, named, progress, delete=delete, cause=cause)
     if delete and receipt.is_proof:
-        forget_jobs(settings, named.name)
+        forget_jobs(settings, named.name, simulated=receipt.simulated)
     return receipt
 
 
-def forget_jobs(settings: Settings, name: str) -> None:
-    """What was on the disk is gone: no job is waited for any more, and a new machine of that name has none of it."""
+def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
+    """What was on the disk is gone: no job is waited for any more, and a new machine of that name has none of it.
+
+    A machine of the embedded Azure may have the name of a real one, which is there, with all that is on its disk.
+    """
     from gpuinfra.models.run import RunState
     from gpuinfra.workspace import STATE, find_workspace
     from runner.results.history import History
 
     history = History(find_workspace(settings.workspace) / STATE)
     with suppress(Problem):  # that it is gone is proven, whatever can be written here
-        for run in {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}.values():
+        found = {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}
+        for run in (run for run in found.values() if run.simulated == simulated):
             gone = f"{name} was deleted with outputs that were not fetched"
             lost = {} if run.state.is_over else {"state": RunState.LOST, "reason": f"{name} was deleted"}
             history.update(run.id, machine="", warnings=(*run.warnings, gone), **lost)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # For one look: whoever waits for the machine tries to reach it all the while.
 LOOK_SECONDS = 15.0
 OFF = frozenset({"deallocating", "deallocated", "stopping", "stopped"})
+# Off for whoever wants to use it, and not for whoever pays for it.
+BILLED = frozenset({"stopping", "stopped"})
 
 
 def cloud_of(settings: Settings, target: Target) -> Settings:
@@ -47,6 +49,7 @@ def power_of(settings: Settings, spec: Spec | None, *, is_there: bool = False) -
             return None  # that Azure does not answer says nothing of the machine
         if found is None:
             return f"{machine.name} is gone" if is_there else None
-        return f"{machine.name} is {found.power}" if found.power in OFF else None
+        billed = f", and billed until `gpuinfra down {machine.name}`" if found.power in BILLED else ""
+        return f"{machine.name} is {found.power}{billed}" if found.power in OFF else None
 
     return ask

@@ -191,7 +191,7 @@ def _remember(settings: Settings, reached: Reach, reaped: Reaped, progress: Prog
             for ended in found
         ]
     for ended in reaped.deleted:
-        forget_jobs(settings, ended.verdict.name)
+        forget_jobs(settings, ended.verdict.name, simulated=reached.cloud.simulated)
     for verdict in reaped.started:
         _remember_start(settings, reached, verdict.ref, progress)
 

@@ -32,6 +32,8 @@ LONG_AGO = 30 * 24 * 3600.0
 CLOUD_SECONDS = 60.0
 # Whoever ends the machine next is not to meet a renewal that is half done.
 LEAVE_SECONDS = 10.0
+# A lease that is released ends with a minute, since Azure's schedule knows no less.
+RELEASED = timedelta(minutes=2)
 # A job that was left may take its whole time, and somebody has to fetch what it wrote.
 AFTERWARDS = timedelta(minutes=10)
 
@@ -79,6 +81,8 @@ class Renewing:
         """When the job was last at work, by the cloud's clock."""
         self._said: set[str] = set()
         self._capped_at: datetime | None = None
+        self._until: datetime | None = None
+        self._is_released = False
         self._over = threading.Event()
         self._changing = threading.Lock()
 
@@ -134,11 +138,21 @@ class Renewing:
         worked = now - timedelta(seconds=min(self._without_work(), LONG_AGO) * pace)
         self._worked = max(self._worked or worked, worked)
 
+    def _note_release(self, until: datetime | None, now: datetime) -> None:
+        """Whoever lets it end now by hand, while a job is at work, means it; whoever extends it then, as well."""
+        before, self._until = self._until, until
+        if until and before and until != before:
+            self._is_released = until < before and until - now <= RELEASED
+
     def _keep(self, cloud: Cloud, machine: Part, terms: Terms, now: datetime) -> None:
         from provision import tags
 
         until = tags.moment(machine.tags, tags.LEASE_UNTIL)
+        self._note_release(until, now)
         if until is None or until - now >= terms.lease / 2 or until == self._capped_at:
+            return
+        if self._is_released:
+            self._say(f"somebody has released the lease of {self._spec.name}: it ends at {until:%H:%M} UTC")
             return
         if self._worked is None or now - self._worked > terms.idle:
             self._say(

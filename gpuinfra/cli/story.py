@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
     from gpuinfra.views.progress import ProgressView
     from runner.watch import Neighbour
+
+# Below the program's own logger, so that `--verbose` shows it.
+logger = logging.getLogger(f"gpuinfra.{__name__}")
 
 UP_SECONDS = 3600.0
 KEEP, DELETE = "keep", "delete"
@@ -57,6 +61,8 @@ class Story:
             self.problem = found
         except BaseException:
             self._end()  # a mistake of ours is no reason to leave it on
+            if self.problem or (self.receipt and not self.receipt.is_proof):
+                self.progress.note(f"{self.spec.name} may be on: {self._stops}")
             raise
         self._end()
 
@@ -94,7 +100,7 @@ class Story:
         """Whatever comes of it is told; that it may be billed above all."""
         try:
             try:
-                if reason := self._reason_to_keep():
+                if reason := self._known_reason():
                     self.progress.note(reason)
                     return
                 self.receipt = self._switch_off()
@@ -144,7 +150,17 @@ class Story:
             found.add(run.id)
         # Others may have sent jobs there as well, and want what they wrote.
         found |= {each.run for each in self._strangers() if each.has_outputs}
+        if self.work and self.work.neighbours is None and not found:
+            return "other runs, as far as anybody knows,"
         return ", ".join(sorted(found))
+
+    def _known_reason(self) -> str | None:
+        """That nobody can find out whether somebody needs it is no reason to leave it on."""
+        try:
+            return self._reason_to_keep()
+        except Exception:
+            logger.debug("it is not known whether somebody needs %s", self.spec.name, exc_info=True)
+            return None
 
     def _reason_to_keep(self) -> str | None:
         if self.work and self.work.is_off:
@@ -164,9 +180,11 @@ class Story:
 
     def _strangers(self) -> list[Neighbour]:
         """Runs that the machine knows and this workspace does not; of its own it knows more by itself."""
-        if self.work is None:
+        if self.work is None or not self.work.neighbours:
             return []
-        own = {run.id for run in self.work.desk.history.list()}
+        own: set[str] = set()
+        with suppress(Problem):  # without a history all are strangers
+            own = {run.id for run in self.work.desk.history.list()}
         return [each for each in self.work.neighbours if each.run not in own]
 
     @property
@@ -193,13 +211,14 @@ class Story:
         """Of a run whose client is gone the machine itself is asked; it gives its outputs too."""
         from gpuinfra.cli.following import fetch_outputs
         from gpuinfra.cli.jobs import open_desk
+        from runner.jobs.port import JobError
 
         # One that never began is not about to.
         if run.state.is_over or run.job is None:
             return False
         try:
             return not fetch_outputs(self.settings, run, self.progress).state.is_over
-        except Problem:
+        except (Problem, JobError):
             # Nobody knows, unless it was found out that it is no more.
             return not open_desk(self.settings).history.find(run.id).state.is_over
 

@@ -57,8 +57,9 @@ class Submitting:
     after_run: str | None = None
     was_interrupted: bool = False
     """Whether Ctrl-C has ended the job already: whoever presses it again does not want to wait for its outputs."""
-    neighbours: list[Neighbour] = field(default_factory=list)
-    """Other runs on the target, whoever sent them; looked for where the machine is to end afterwards."""
+    neighbours: list[Neighbour] | None = None
+    """Other runs on the target, whoever sent them; looked for where the machine is to end afterwards. None where the
+    target was not asked, or did not answer."""
     is_off: bool = False
     """Whether the machine was found to be off: evicted, or ended by its own agent, or by somebody else."""
     run: Run = field(init=False)
@@ -228,8 +229,14 @@ def _reason(error: BaseException) -> str:
 
 def _print_no_more() -> None:
     """The reader has gone, as in `gpuinfra run … | head`; what the job prints is in its log."""
+    gone = [sys.stdout]
+    try:
+        sys.stderr.buffer.flush()
+    except OSError:
+        gone.append(sys.stderr)  # as with `2>&1`: what could not be written is tried again, for ever
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    for stream in gone:
+        os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 

@@ -83,8 +83,8 @@ def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView
     from runner.machine.identity import identity_of
 
     port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.ssh_public_key, settings.workspace)
-    target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity)
     with _on_meanwhile(spec):
+        target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity)
         target = with_known_key(settings.workspace, target)
     gpu = _wait_until_ready(reached, target, spec, progress, was_on=not outcome.plan.switches_on)
     with _on_meanwhile(spec):
@@ -99,10 +99,13 @@ class LeftOn(Problem):
 
 @contextmanager
 def _on_meanwhile(spec: Spec) -> Iterator[None]:
-    """What goes wrong with files once the machine is on must not hide that it is."""
+    """What goes wrong with files, or an address, once the machine is on must not hide that it is."""
     try:
         yield
     except Problem as problem:
+        if problem.diagnostics[0].code is Code.MACHINE_IS_OFF:
+            # It was on just now; and one that is only stopped is billed.
+            raise LeftOn(*problem.diagnostics, exit_code=problem.exit_code) from problem
         on = f"the machine is on, and billed until `gpuinfra down {spec.name}` or the end of its lease"
         found = (replace(each, note=f"{each.note}; {on}" if each.note else on) for each in problem.diagnostics)
         raise LeftOn(*found, exit_code=problem.exit_code) from problem

@@ -49,7 +49,8 @@ class Ledger:
         with self._explained(Code.FILE_UNREADABLE):
             if not self.path.exists():
                 return []
-            with contextlib.closing(self._open("ro")) as database:
+            # Not read-only: what a program that was killed has half written is taken back first.
+            with contextlib.closing(self._open("rw")) as database:
                 if not self._has_tables(database):
                     return []
                 query = "SELECT entry FROM entries WHERE ? IS NULL OR at <= ? ORDER BY at, number"

@@ -60,7 +60,7 @@ def _read(place: Span, file: Path) -> Source:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise _unreadable(place, file, reason or "") from None
-    return decode(str(file), content.replace(b"\r\n", b"\n"))
+    return decode(str(file), content.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
 
 
 def _unreadable(place: Span, file: Path, reason: str) -> Problem:

@@ -76,6 +76,8 @@ class Price:
     per_hour: float | None = None
     disk_per_month: float | None = None
     address_per_month: float | None = None
+    list_of: str | None = None
+    """The month of the list that comes with gpuinfra, where an hour's price is from there: nobody else knew one."""
 
     @property
     def residue_per_month(self) -> float | None:
@@ -85,7 +87,8 @@ class Price:
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        return {"perHourUsd": self.per_hour, "residuePerMonthUsd": self.residue_per_month}
+        residue = self.residue_per_month
+        return {"perHourUsd": self.per_hour, "listOf": self.list_of, "residuePerMonthUsd": residue}
 
 
 @dataclass(frozen=True, slots=True)

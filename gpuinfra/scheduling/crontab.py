@@ -96,19 +96,19 @@ def _crontab(word: str, given: str = "") -> subprocess.CompletedProcess[str]:
             )
         )
     try:
-        return subprocess.run(  # noqa: S603 found just now
+        done = subprocess.run(  # noqa: S603 found just now
             [program, word],
-            input=given,
+            input=given.encode("utf-8", "surrogateescape"),
             capture_output=True,
-            # Lines of others may be in any encoding, and have to stay as they are.
-            encoding="utf-8",
-            errors="surrogateescape",
             env={**os.environ, "LC_ALL": "C"},
             timeout=SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise _failed("reached", f"`crontab {word}` did not answer for {SECONDS} s") from None
+    # Lines of others may be in any encoding, end with anything, and have to stay as they are: text mode changes ends.
+    said, failed = (each.decode("utf-8", "surrogateescape") for each in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(done.args, done.returncode, said, failed)
 
 
 def _failed(verb: str, said: str) -> Problem:

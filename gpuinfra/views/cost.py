@@ -29,6 +29,10 @@ def show(report: CostReport, tag: str | None = None, *, json: bool) -> None:
         results().print(render(report, tag))
     else:
         messages().print(NONE.format(moment(report.since)))
+    _show_basis(report)
+
+
+def _show_basis(report: CostReport) -> None:
     for words in _basis(report):
         messages().print(harmless(words))
 
@@ -38,12 +42,13 @@ def show_csv(report: CostReport) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(CostRow("", Amounts()).as_json())
     writer.writerows([_cell(value) for value in row.as_json().values()] for row in report.rows)
+    _show_basis(report)
 
 
 def _cell(value: object) -> object:
     if isinstance(value, list):
         return "; ".join(str(each) for each in value)
-    if isinstance(value, str) and value[:1] in {"=", "+", "-", "@"}:
+    if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"}:
         return f"'{value}"
     return "" if value is None else value
 

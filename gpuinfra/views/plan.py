@@ -134,6 +134,8 @@ def _price(price: Price) -> str:
     if price.per_hour is None and residue is None:
         return "Price: not known."
     on = "not known while on" if price.per_hour is None else f"{per_hour(price.per_hour)} an hour while on"
+    if price.list_of:
+        on += f" (by the list of {price.list_of} that comes with gpuinfra: no other price is known)"
     off = "not known" if residue is None else f"about {cost(residue)} a month"
     return f"Price: {on}; {off} for disk and address while off."
 

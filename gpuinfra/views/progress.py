@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, RLock, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
@@ -165,7 +165,7 @@ class ProgressView:
             del self._running[step]
             line.doing, line.ended, line.failed, line.amount = harmless(outcome), self._clock(), failed, None
             settled = self._settled()
-            with self._console:  # in one go, so that no line is seen twice
+            with suppress(OSError), self._console:  # in one go, so that no line is seen twice
                 for each in settled:
                     self._print_line(each)
                 if self._live:
@@ -262,8 +262,10 @@ class ProgressView:
             self._print(f"{line.name}: {line.doing} ({length(taken, exact=True)})")
 
     def _print(self, text: str) -> None:
-        self.end_line()
-        self._console.print(harmless(text), soft_wrap=True)
+        """A full disk, or a terminal that is gone: that nothing can be told is no reason to leave a machine on."""
+        with suppress(OSError):
+            self.end_line()
+            self._console.print(harmless(text), soft_wrap=True)
 
 
 def _is_lively(console: Console) -> bool:

@@ -28,7 +28,8 @@ def beginning(machine: Part, price: Price, *, at: datetime | None, subscription:
         region=machine.region,
         size=str((machine.properties.get("hardwareProfile") or {}).get("vmSize") or "") or None,
         spot=is_spot(machine),
-        price_per_hour=price.per_hour,
+        # One of an old list was not the price at the time; whoever counts later may know better.
+        price_per_hour=None if price.list_of else price.per_hour,
         disk_per_month=price.disk_per_month,
         address_per_month=price.address_per_month,
         lease_until=tags.moment(machine.tags, tags.LEASE_UNTIL),

@@ -94,7 +94,9 @@ def _share(piece: Piece, jobs: Sequence[Job], since: datetime, until: datetime, 
         running = [job for job in jobs if job.started <= one and other <= job.ended]
         seconds = (other - one).total_seconds() / max(1, len(running))
         unpriced = seconds if piece.price is None else 0.0
-        part = Amounts(seconds=seconds, compute=seconds / 3600 * (piece.price or 0.0), unpriced=unpriced)
+        paid = seconds / 3600 * (piece.price or 0.0)
+        # While a job runs nothing can be saved: what is saved is on the line of the rest, and once.
+        part = Amounts(seconds=seconds, compute=paid, always_on=paid, unpriced=unpriced)
         for job in running:
             shares[job.id] = shares.get(job.id, Amounts()) + part
 
@@ -113,5 +115,6 @@ def _rest(whole: Amounts, shares: Iterable[Amounts]) -> Amounts:
         whole,
         seconds=max(0.0, whole.seconds - used.seconds),
         compute=max(0.0, whole.compute - used.compute),
+        always_on=max(0.0, whole.always_on - used.always_on),
         unpriced=max(0.0, whole.unpriced - used.unpriced),
     )

@@ -80,8 +80,8 @@ def prices(*, is_live: bool) -> Check:
     if is_live:
         return ok("prices", "from the Retail Prices service")
     seen = (
-        f"the Retail Prices service does not answer: `gpuinfra cost` takes the list of {DATE} that comes along, and "
-        "a machine that is made now has no cost cap"
+        f"the Retail Prices service does not answer: `gpuinfra up` and `cost` take the list of {DATE} that comes along"
+        ", and a spot machine that is made now has no cost cap"
     )
     return warning("prices", seen, "look at the network, the proxy and GPUINFRA_PRICES_ENDPOINT")
 

@@ -15,6 +15,7 @@ from provision import tags
 from provision.cloud import Part
 from provision.lifecycle.hours import from_tag as hours_from_tag
 from provision.lifecycle.hours import is_on, next_change
+from provision.lifecycle.hours import to_tag as hours_to_tag
 from provision.lifecycle.terms import Terms, terms_of
 from provision.lifecycle.terms import from_tag as terms_from_tag
 from provision.setting import Lease
@@ -35,11 +36,23 @@ def decide(spec: Spec, machine: Part | None, now: datetime, terms: Terms | None 
     if machine is None or machine.power not in ON or since is None or until is None:
         since = now.replace(microsecond=0)
         return Lease(since, settled(now + terms.lease, since, terms, hours), now)
-    if tags.get(machine.tags, tags.DIGEST) != spec.digest():
+    if _says_another_end(spec, machine):
         until = settled(since + terms.lease, since, terms, hours)
     if until <= now:
         until = settled(now + terms.lease, since, terms, hours)
     return Lease(since, _capped(until, since, terms), now)
+
+
+def _says_another_end(spec: Spec, machine: Part) -> bool:
+    """Whether the spec has another lease or other hours by now. Whatever else was changed in it, a lease that somebody
+    has renewed for a job holds. Of holidays a tag says nothing."""
+    if tags.get(machine.tags, tags.DIGEST) == spec.digest():
+        return False
+    had, hours = terms_from_tag(tags.get(machine.tags, tags.TERMS)), spec.lifecycle.hours
+    if had is None or had.lease != spec.lifecycle.lease or (hours and hours.holidays):
+        return True
+    # What is too long for a tag cannot be compared.
+    return tags.get(machine.tags, tags.HOURS) != (hours_to_tag(hours) if hours else "")
 
 
 def kept_terms(spec: Spec, machine: Part | None) -> Terms | None:

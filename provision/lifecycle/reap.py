@@ -36,6 +36,8 @@ class Rules:
     """Names, case folded, of specs that are gone from git, and since when."""
     unfetched: frozenset[str] = frozenset()
     """Names, case folded, of machines whose disks hold outputs that nobody has fetched."""
+    protected: frozenset[str] = frozenset()
+    """Names, case folded, of machines of which some part is protected: what is deleted goes with all its parts."""
     grace: timedelta = GRACE
     starts: bool = False
     deletes: bool = False
@@ -90,11 +92,19 @@ def _judge(machine: Part, name: str, rules: Rules, now: datetime) -> Verdict:
 
 
 def _deletion(keep: Verdict, gone: str, machine: Part, rules: Rules) -> Verdict:
-    if keep.name.casefold() not in rules.unfetched:
+    why = _why_not_deleted(keep.name.casefold(), machine, rules)
+    if not why:
         return Verdict(keep.name, keep.ref, ReapAction.DELETE, gone)
-    # Outputs are never lost by a teardown: off it goes, and the disk stays.
     action = ReapAction.KEEP if machine.power in OFF else ReapAction.STOP
-    return Verdict(keep.name, keep.ref, action, f"{gone}; outputs on its disk were not fetched, so it is not deleted")
+    return Verdict(keep.name, keep.ref, action, f"{gone}; {why}, so it is not deleted")
+
+
+def _why_not_deleted(name: str, machine: Part, rules: Rules) -> str:
+    if name in rules.unfetched:
+        # Outputs are never lost by a teardown: off it goes, and the disk stays.
+        return "outputs on its disk were not fetched"
+    # One that is protected itself is not touched at all.
+    return "a part of it is protected" if name in rules.protected and not is_protected(machine.tags) else ""
 
 
 def _gone(name: str, rules: Rules, now: datetime) -> str:

@@ -126,29 +126,32 @@ def _shortens(machine: Part, until: datetime) -> bool:
 def _carry_out(cloud: Cloud, machine: Part, until: datetime, deadline: Deadline, *, shortens: bool) -> None:
     """In the order in which a crash half-way leaves the earlier end in force."""
     if shortens:
-        _write(cloud, machine.ref, until, deadline)
+        _write(cloud, machine.ref, until, deadline, shortens=True)
         _move(cloud, machine, until, deadline)
         return
     _move(cloud, machine, until, deadline)
-    present = cloud.look(machine.ref) or machine
-    later = tags.moment(present.tags, tags.LEASE_UNTIL)
-    if later and later > until:
+    later = _write(cloud, machine.ref, until, deadline, shortens=False)
+    if later > until:
         # Somebody else has given it more time meanwhile, and their daily stop was just moved.
         _move(cloud, machine, later, deadline)
-    elif later != until:
-        _write(cloud, machine.ref, until, deadline)
 
 
-def _write(cloud: Cloud, ref: Ref, until: datetime, deadline: Deadline) -> None:
-    def attempt() -> None:
+def _write(cloud: Cloud, ref: Ref, until: datetime, deadline: Deadline, *, shortens: bool) -> datetime:
+    """Which end is in the tag then: where it is not to be shortened, a later one that others have written stays."""
+
+    def attempt() -> datetime:
         # Looked at once more: whatever others have put on it in the meantime stays.
         part = cloud.look(ref)
         if part is None:
-            return
+            return until
+        there = tags.moment(part.tags, tags.LEASE_UNTIL)
+        if there == until or (there and there > until and not shortens):
+            return there
         marked = with_others(part, {tags.LEASE_UNTIL: stamp(until) or ""})
         cloud.wait(cloud.patch(Resource(ref, {"tags": marked})), deadline)
+        return until
 
-    patiently(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
+    return patiently(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
 
 
 def _move(cloud: Cloud, machine: Part, until: datetime, deadline: Deadline) -> None:

@@ -18,7 +18,7 @@ from provision.cloud import Cloud, Part
 from provision.down import Ending
 from provision.errors import CloudError, Fault
 from provision.journal import Journal
-from provision.lifecycle.reap import Rules, judge, verdicts
+from provision.lifecycle.reap import Rules, is_protected, judge, verdicts
 from provision.market.port import Market, Prices
 from provision.names import ref_of
 from provision.reaping.orphans import orphans, seen
@@ -82,6 +82,8 @@ class Reaper:
     def _reap(self, pool: ThreadPoolExecutor) -> None:
         parts = pool.submit(self._parts)
         rows = self.fleet.machines()
+        if self.rules.deletes:
+            self.rules = replace(self.rules, protected=_protected(rows, parts.result()))
         now = self.cloud.now()
         judged = verdicts(rows, self.rules, now)
         self.found.machines = len(judged)
@@ -106,13 +108,15 @@ class Reaper:
         self._collect(self._stopping)
 
     def _parts(self) -> list[Listed]:
-        """What may be without a machine. That it cannot be listed must not keep a machine on."""
+        """What may be without a machine. That it cannot be listed must not keep a machine on; but nothing is deleted
+        then, since nobody knows what is protected."""
         try:
             return self.fleet.parts()
         except CloudError as error:
             if error.fault is Fault.INTERRUPTED:
                 raise
             self.found.failed.append(Failure(ORPHANS, "list", error.code, error.message))
+            self.rules = replace(self.rules, deletes=False)
             return []
 
     def _sweep(self, parts: Future[list[Listed]], rows: Sequence[dict[str, Any]], now: datetime) -> None:
@@ -249,6 +253,12 @@ class _Told:
             return False
         self.reaper._fail(self.name, self.action, error, self.cause, self.group)
         return True
+
+
+def _protected(rows: Sequence[dict[str, Any]], parts: Sequence[Listed]) -> frozenset[str]:
+    """Names, case folded, of machines of which something is protected."""
+    marked = (*(row.get("tags") or {} for row in rows), *(part.tags for part in parts))
+    return frozenset(tags.get(marks, tags.NAME).casefold() for marks in marked if is_protected(marks)) - {""}
 
 
 def _those(judged: Sequence[Verdict], action: ReapAction) -> list[Verdict]:

@@ -129,7 +129,8 @@ class Link:
 
     def check_power(self) -> None:
         """Raise SwitchedOff where the machine is known to be off."""
-        self._off = self.power() if self.power else None
+        # Of several who ask, one may get no answer: what another has heard holds.
+        self._off = (self.power() if self.power else None) or self._off
         if self._off:
             self.drop()
             raise SwitchedOff(self._off)

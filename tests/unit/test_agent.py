@@ -133,6 +133,13 @@ def test_a_clock_that_is_set_neither_ends_nor_prolongs_the_window() -> None:
     assert decide(facts(5.0, sessions=0), Memory(idle_since=ON - HOUR)).idle_until == ON + 20 * MINUTE
 
 
+def test_a_client_that_prepares_a_job_is_a_sign_of_life_also_where_logins_are_not_seen() -> None:
+    idle = Memory(idle_since=ON)
+    for run in (Run("r1", heartbeat_age=3.0), Run("r1", heartbeat_age=3.0, detached=True)):
+        assert decide(facts(HOUR, sessions=0, runs=(run,)), idle).cause is None
+    assert decide(facts(HOUR, sessions=0, runs=(Run("r1", heartbeat_age=46.0),)), idle).cause == IDLE
+
+
 @pytest.mark.parametrize(
     ("runs", "goes_off"),
     [
@@ -148,12 +155,17 @@ def test_a_clock_that_is_set_neither_ends_nor_prolongs_the_window() -> None:
         ((finished_run(of_this_boot=False),), False),
         # Nobody is waited for who said that he goes; then the job's end counts.
         ((finished_run(detached=True, heartbeat_age=9000.0, ended_age=44.0),), False),
-        ((finished_run(detached=True, heartbeat_age=1.0, ended_age=45.0),), True),
+        ((finished_run(detached=True, heartbeat_age=46.0, ended_age=45.0),), True),
+        # Somebody has come back, and fetches its outputs.
+        ((finished_run(detached=True, heartbeat_age=1.0, ended_age=900.0),), False),
         ((finished_run(detached=True, heartbeat_age=9000.0, ended_age=None, alive=True),), False),
         # Others are there.
         ((finished_run(), Run("r2", alive=True)), False),
         ((finished_run(), Run("r2", heartbeat_age=3.0)), False),
-        ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True)), True),
+        ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True, ended_age=3.0)), True),
+        # Who leaves a job to itself is there while it is prepared: files are sent, an environment is built.
+        ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True)), False),
+        ((finished_run(), Run("r2", heartbeat_age=300.0, detached=True)), True),
         ((finished_run(), Run("r2", heartbeat_age=300.0)), True),
         # A clock that was set back leaves a heartbeat in the future: its client would have said more since.
         ((finished_run(heartbeat_age=-3600.0),), True),
@@ -571,6 +583,17 @@ def test_an_eviction_is_acknowledged_once_and_nothing_is_deallocated(world: Worl
     assert (state.cause, state.eviction_notice) == ("evicted", True)
     world.tick(1.0)
     assert world.azure.calls == ["acknowledge E1"]
+
+
+def test_an_eviction_that_does_not_come_keeps_no_machine_on(world: World) -> None:
+    world.azure.priority = "Spot"
+    world.azure.scheduled = [{"EventType": "Preempt", "EventId": "E1", "Resources": ["vm"]}]
+    world.tick(0.0)
+    world.tick(599.0)
+    assert world.azure.calls == ["acknowledge E1"]
+    world.tick(1.0)
+    world.tick(1.0)
+    assert world.azure.calls == ["acknowledge E1", "deallocate /vm"]
 
 
 def test_jobs_have_their_time_to_end_and_no_more(world: World) -> None:

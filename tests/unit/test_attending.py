@@ -73,7 +73,7 @@ def test_it_goes_on_until_it_is_over(target: Target, monkeypatch: pytest.MonkeyP
         assert target.asked[0] == {"run": "r1", "afterRun": "deallocate"}
 
 
-@pytest.mark.parametrize("error", [Broken("lost"), FarError("system", "no")])
+@pytest.mark.parametrize("error", [Broken("lost"), FarError("system", "no"), RuntimeError("no thread")])
 def test_a_loss_does_not_end_it(target: Target, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     target.error = error
     with often(monkeypatch), attending(target):
@@ -103,7 +103,18 @@ def test_letting_go_waits_for_nobody(target: Target, monkeypatch: pytest.MonkeyP
     made = attending(target)
     with made._speaking:
         made.let_go()
-    assert target.asked == []
+        assert target.asked == []
+
+
+def test_letting_go_waits_for_no_answer_that_does_not_come(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process on the target that would hear it may take a minute to begin, whatever the answer is given."""
+    monkeypatch.setattr(module, "LET_GO_SECONDS", 0.001)
+    hangs = threading.Event()
+    monkeypatch.setattr(target, "ask", lambda *_, **__: hangs.wait(5) and {})
+    began = time.monotonic()
+    attending(target).let_go()
+    assert time.monotonic() - began < 2
+    hangs.set()
 
 
 def test_detached_from_the_beginning() -> None:

@@ -286,6 +286,14 @@ def test_a_run_has_the_time_of_its_job_and_the_rest_is_idle() -> None:
     assert [round(row.amounts.disk, 9) for row in rows] == [0, 0, 10]
 
 
+def test_what_is_saved_is_the_same_by_run_and_by_machine() -> None:
+    found = [told(on(0), off(0, 6), present=replace(OFF_NOW, created=at(0)), now=10)]
+    (whole,) = by_machine(found, LONG_AGO, LATER)
+    rows = by_run(found, [job("a", 1, 3)], LONG_AGO, LATER)
+    assert [(row.label, row.amounts.saved) for row in rows] == [("a", 0), ("m (idle)", whole.amounts.saved)]
+    assert sum(row.amounts.always_on for row in rows) == whole.amounts.always_on == 10
+
+
 def test_runs_at_the_same_time_share_it() -> None:
     rows = by_run([told(on(0), off(0, 10))], [job("a", 0, 4), job("b", 2, 4)], LONG_AGO, LATER)
     assert [(row.label, row.amounts.compute) for row in rows] == [("a", 3), ("b", 1), ("m (idle)", 6)]

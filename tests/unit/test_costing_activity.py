@@ -2,10 +2,12 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from provision.azure import activity
 from provision.costing.activity import changes, last_time_on, read_events
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -163,3 +165,31 @@ def test_an_end_whose_beginning_is_not_told() -> None:
     found = last_time_on(read_events([body(100, "deallocate", "Started")]))
     assert found is not None
     assert (found[0], found[1].at) == (None, NOON + timedelta(seconds=100))
+
+
+# By Azure's documentation of the call; whatever else is asked for might be refused, and all of the log with it.
+SELECTABLE = (
+    "authorization claims correlationId description eventDataId eventName eventTimestamp httpRequest level operationId "
+    "operationName properties resourceGroupName resourceProviderName resourceId status submissionTimestamp subStatus "
+    "subscriptionId"
+).split()
+
+
+@pytest.mark.parametrize("resource", [None, ID])
+def test_only_what_can_be_selected_is(monkeypatch: pytest.MonkeyPatch, resource: str | None) -> None:
+    asked = list[dict[str, str]]()
+
+    class Asking:
+        def __init__(self, client: Any) -> None: ...
+
+        def pages(self, path: str, version: str, query: dict[str, str]) -> list[Any]:
+            asked.append(query)
+            return []
+
+    monkeypatch.setattr(activity, "Requests", Asking)
+    clients: Any = SimpleNamespace(access=SimpleNamespace(subscription="s"))
+    activity.read_log(clients, NOON, NOON, resource)
+    selected = asked[0].get("$select")
+    # Who did it comes only with all of an event, and is asked of one machine alone.
+    assert (selected is None) == (resource is not None)
+    assert set((selected or "").split(",")) - {""} <= set(SELECTABLE)

@@ -130,6 +130,15 @@ def test_a_machine_that_goes_meanwhile_is_off() -> None:
     assert ending(cloud).deallocate().verified is Off.ABSENT
 
 
+def test_an_operation_that_is_not_found_is_no_machine_that_is_off() -> None:
+    cloud = made()
+    cloud.keeps_power = True
+    cloud.fail("wait machine", CloudError(Fault.ABSENT, "NotFound", "no such operation"))
+    work = ending(cloud)
+    assert work.deallocate().verified is None
+    assert lines(work)[-1] == "machine my-dsvm: failed: not seen to be off"
+
+
 @pytest.mark.parametrize("error", [BUSY, UNREACHABLE])
 def test_switching_off_is_not_given_up_easily(error: CloudError) -> None:
     cloud = made()

@@ -4,14 +4,16 @@ import io
 import json
 import os
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from far import attendance, endings, jobs, keeper, samples, states, supervisor
-from far.wire import HEADER, Wire
+from far import attendance, endings, jobs, keeper, outputs, samples, states, supervisor, trees
+from far.staging import digest_of
+from far.wire import DATA, HEADER, JSON, Wire
 from runner.jobs.port import How
 from runner.jobs.process import ended_of
 
@@ -108,6 +110,44 @@ def test_attending_does_not_make_a_run_over_or_not(run: Path) -> None:
     answer(attendance.attend, afterRun="deallocate")
     assert jobs.is_over("r1")
     assert answer(jobs.runs)["runs"] == [{"run": "r1", "over": True, "outputs": False}]
+
+
+# Whoever sends much, or takes it, is there
+
+
+def message(kind: bytes, payload: bytes) -> bytes:
+    return HEADER.pack(kind, len(payload)) + payload
+
+
+def called(verb: Callable[..., None], heard: bytes, run: Path, **request: Any) -> float:
+    """How long ago somebody was there, by a call that gets these messages."""
+    os.utime(run / "attended.json", (LONG_AGO, LONG_AGO))
+    verb(Wire(io.BytesIO(heard), io.BytesIO()), {"run": "r1", **request})
+    return time.time() - (run / "attended.json").stat().st_mtime
+
+
+def test_whoever_takes_outputs_is_there(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run / "outputs").mkdir()
+    (run / "outputs" / "model").write_text("weights")
+    answer(attendance.attend, afterRun="delete")
+    heard = message(DATA, b"") * 2
+    assert called(outputs.outputs, heard, run, final=True) > 900  # it is not said more often than need be
+    monkeypatch.setattr(attendance, "PRESENT_SECONDS", -1.0)
+    assert called(outputs.outputs, heard, run, final=True) < 60
+
+
+def test_whoever_sends_a_project_is_there(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attendance, "PRESENT_SECONDS", -1.0)
+    # What is said at the beginning of an upload was long ago.
+    monkeypatch.setattr(attendance, "note", lambda *_: None)
+    (run / "attended.json").write_text('{"afterRun": "delete"}')
+    content = b"print()"
+    entry = ["train.py", "f", 0o644, len(content), digest_of(content)]
+    listed = message(DATA, zlib.compress(json.dumps([entry]).encode())) + message(JSON, b"{}")
+    heard = listed + message(DATA, b"\0" + content) + message(JSON, b"{}")
+    request = {"project": "p", "digest": "d", "outputs": "mount", "attended": {}}
+    assert called(trees.put, heard, run, **request) < 60
+    assert (run.parents[1] / "projects" / "p" / "slot-1" / "tree" / "train.py").read_bytes() == content
 
 
 # The GPU

@@ -156,7 +156,7 @@ def test_an_evicted_run_has_failed_whatever_it_says(code: int | None, expected: 
         ("running", None),
         ("starting", None),
         ("deallocated", "my-dsvm is deallocated"),
-        ("stopped", "my-dsvm is stopped"),
+        ("stopped", "my-dsvm is stopped, and billed until `gpuinfra down my-dsvm`"),
     ],
 )
 def test_a_machine_is_off_where_azure_says_so(

@@ -52,8 +52,11 @@ TABLE: list[tuple[dict[str, Any], Part | None, tuple[str, str]]] = [
     (LONGER, machine(), ("07:00", "13:00")),
     (SHORTER, machine(since="07:45"), ("07:45", "08:15")),
     (SHORTER, machine(), ("07:00", "08:30")),
-    # A lease that was renewed holds as long as the spec is the same.
+    # A lease that was renewed holds as long as the spec says nothing else of it: a job may count on it.
     ({}, machine(until="19:00"), ("07:00", "19:00")),
+    ({"tags": {"team": "vision"}}, machine(until="19:00"), ("07:00", "19:00")),
+    ({"tags": {"team": "vision"}}, machine(since="03:00", until="07:00"), ("03:00", "12:00")),
+    (LONGER, machine(until="19:00"), ("07:00", "13:00")),
 ]
 
 

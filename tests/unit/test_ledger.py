@@ -80,6 +80,22 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path, statement
     assert (tmp_path / FILE).read_bytes() == before
 
 
+def test_what_a_program_that_was_killed_has_half_written_is_taken_back(tmp_path: Path) -> None:
+    killed, found = Ledger(tmp_path / "killed"), Ledger(tmp_path / "found")
+    killed.add(ENTRY)
+    found.path.parent.mkdir()
+    database = sqlite3.connect(killed.path, isolation_level=None)
+    database.execute("PRAGMA cache_size = 1")
+    database.execute("BEGIN IMMEDIATE")
+    for number in range(100):
+        database.execute("INSERT INTO entries (at, machine, entry) VALUES (?, 'm', ?)", (number, "x" * 3000))
+    # As the disk is at such a moment: the file with something in it that the journal takes back.
+    for file in (killed.path, killed.path.with_name(f"{FILE}-journal")):
+        (found.path.parent / file.name).write_bytes(file.read_bytes())
+    database.close()
+    assert found.entries() == [ENTRY]
+
+
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Problem) as caught:
@@ -114,6 +130,13 @@ def test_a_machine_that_was_switched_on_is_a_beginning() -> None:
     later = NOW + timedelta(hours=1)
     changed = beginning(machine, price, at=later, subscription=SUBSCRIPTION, simulated=False)
     assert changed == replace(entry, at=later, what=Happening.CHANGED)
+
+
+def test_the_price_of_an_old_list_is_not_written_down_as_what_it_cost() -> None:
+    machine = made().parts[Kind.MACHINE, GROUP, NAME]
+    entry = beginning(machine, Price(0.5, list_of="2026-06"), at=None, subscription=SUBSCRIPTION, simulated=False)
+    assert entry is not None
+    assert entry.price_per_hour is None
 
 
 def test_a_machine_of_which_nobody_knows_since_when_is_none() -> None:

@@ -178,6 +178,15 @@ def test_after_a_while_somebody_is_asked_whether_it_is_off(link: Link, clock: Cl
     assert link.is_off
 
 
+def test_that_somebody_gets_no_answer_does_not_make_it_on_again(link: Link) -> None:
+    answers = ["my-dsvm is deallocated", None]
+    link.power = lambda: answers.pop(0)
+    for _ in range(2):
+        with pytest.raises(SwitchedOff, match="my-dsvm is deallocated"):
+            link.check_power()
+    assert link.is_off
+
+
 def test_nobody_calls_a_machine_that_is_off(link: Link, wires: list[Wire]) -> None:
     _ = link.connection
     link.power = lambda: "my-dsvm is gone"

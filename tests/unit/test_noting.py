@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.cli.cost import _moment, _wanted
+from gpuinfra.cli.cost import Counting, _moment, _wanted
 from gpuinfra.cli.noting import note, note_cost, note_end
 from gpuinfra.cli.options import Settings
 from gpuinfra.diagnostics import Exit, Problem
@@ -154,6 +154,8 @@ def test_what_cannot_be_meant_is_said(by: str, tag: str | None) -> None:
         ("2026-11-01", datetime(2026, 11, 1, tzinfo=UTC)),
         ("2026-11-01T12:00:00+02:00", datetime(2026, 11, 1, 10, tzinfo=UTC)),
         ("2030-01-01", NOW),
+        ("0001-01-01", datetime(2010, 1, 1, tzinfo=UTC)),
+        ("9999d", datetime(2010, 1, 1, tzinfo=UTC)),
     ],
 )
 def test_since_when(text: str, expected: datetime) -> None:
@@ -165,3 +167,13 @@ def test_since_no_time_at_all(text: str) -> None:
     with pytest.raises(Problem) as caught:
         _moment(text, NOW)
     assert caught.value.exit_code is Exit.USAGE
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_run_on_the_embedded_azure_is_none_on_azure(tmp_path: Path, simulated: bool) -> None:
+    history = History(tmp_path / ".gpuinfra")
+    for each in (False, True):
+        history.save(replace(RUN, id=f"simulated-{each}", simulated=each))
+    reached: Any = SimpleNamespace(settings=settings(tmp_path), cloud=SimpleNamespace(simulated=simulated))
+    progress: Any = Heard()
+    assert [job.id for job in Counting(reached, progress)._jobs(NOW)] == [f"simulated-{simulated}"]

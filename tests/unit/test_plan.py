@@ -485,7 +485,8 @@ def test_the_price_is_handed_on() -> None:
     observed = FakeCloud().observe(NAME, GROUP)
     plan = make_plan(setting(lease=lease_of()), observed, price)
     assert plan.price == price
-    assert plan.as_json()["price"] == {"perHourUsd": 0.5, "residuePerMonthUsd": pytest.approx(22.85)}
+    expected = {"perHourUsd": 0.5, "listOf": None, "residuePerMonthUsd": pytest.approx(22.85)}
+    assert plan.as_json()["price"] == expected
 
 
 def test_a_plan_as_json_has_no_bodies_and_no_secret() -> None:

@@ -10,13 +10,17 @@ from gpuinfra.models.receipt import Off, Receipt, stamp
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.views import reap as view
-from provision import tags
+from provision import fleet, tags
 from provision.cloud import Part
+from provision.errors import CloudError, Fault
 from provision.lifecycle.reap import Rules, judge, part_of, stretch_of, verdicts
+from provision.market.port import Prices
 from provision.names import name_of
 from provision.reaping.orphans import orphans, seen
 from provision.reaping.port import Listed
+from provision.reaping.reaper import Reaper
 from provision.reaping.spec_history import Commit, deletions, names_in
+from tests.unit.provision_help import NO_JOURNAL, FakeCloud, Heard, Shop
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)  # a Monday
 SIZE = "Standard_NC4as_T4_v3"
@@ -90,6 +94,23 @@ def verdict(body: dict[str, Any], given: Rules | None = None, now: datetime = NO
 def test_what_is_stopped(body: dict[str, Any], cause: str) -> None:
     found = verdict(body)
     assert (found.action, found.cause) == (ReapAction.STOP, cause)
+
+
+ENDS_OF_TIME = [
+    "0001-01-01T00:00:00Z",
+    "9999-12-31T23:59:59Z",
+    "9999-12-31T23:59:59-23:59",
+    "0001-01-01T00:00:00+14:00",
+]
+
+
+@pytest.mark.parametrize("moment", ENDS_OF_TIME)
+def test_a_tag_that_is_no_moment_to_reckon_with_keeps_no_other_machine_on(moment: str) -> None:
+    odd = row(lease_until=moment, on_since=moment, terms="lease=4h idle=20m cap=2h", hours="Asia/Tokyo mon 08:00-11:00")
+    late = row(on_since=moment, terms="lease=4h idle=20m cap=2h")
+    found = verdicts([odd, late, row(lease_until=ago(minutes=1))], rules(), NOW)
+    assert [each.cause for each in found if each.action is ReapAction.STOP] == ["it has no lease", "lease is over"]
+    assert fleet.machine_of(part_of(odd), None, NOW, Prices()).lease_until is None
 
 
 @pytest.mark.parametrize(
@@ -179,6 +200,46 @@ def test_a_spec_that_is_there_or_was_never_there(body: dict[str, Any], given: Ru
 def test_a_protected_machine_survives_its_spec() -> None:
     found = verdict(row(protect="yes"), rules(deleted=DELETED, deletes=True))
     assert (found.action, found.would) == (ReapAction.PROTECTED, ReapAction.DELETE)
+
+
+class Listing:
+    """A subscription with one machine whose spec is gone, and parts of it."""
+
+    def __init__(self, *parts: Listed | CloudError) -> None:
+        self._parts = parts
+
+    def machines(self) -> list[dict[str, Any]]:
+        return [row()]
+
+    def parts(self) -> list[Listed]:
+        for part in self._parts:
+            if isinstance(part, CloudError):
+                raise part
+        return [part for part in self._parts if isinstance(part, Listed)]
+
+    def ask_off(self, ref: Ref) -> None:
+        raise AssertionError(ref)
+
+
+def disk(**marks: str) -> Listed:
+    own = {f"gpuinfra:{key}": value for key, value in {"name": "My-DSVM", **marks}.items()}
+    return Listed(Ref(Kind.DISK, "gpuinfra-my-dsvm", name_of(Kind.DISK, "my-dsvm")), own, NOW - timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    ("part", "deletes"),
+    [(disk(), True), (disk(protect="yes"), False), (CloudError(Fault.UNREACHABLE, "HTTP 500", "no list"), False)],
+)
+def test_a_machine_is_not_deleted_with_a_part_that_is_or_may_be_protected(
+    part: Listed | CloudError, deletes: bool
+) -> None:
+    cloud = FakeCloud(moment=NOW)
+    given, deadline = rules(deleted=DELETED, deletes=True), cloud.time.deadline(60)
+    reaper = Reaper(cloud, Listing(part), Shop(), given, Heard(), lambda _: NO_JOURNAL, deadline, dry_run=True)
+    found = reaper.reap()
+    assert (len(found.deleted), len(found.stopped)) == ((1, 0) if deletes else (0, 1))
+    if isinstance(part, Listed) and not deletes:
+        assert found.stopped[0].verdict.cause.endswith("; a part of it is protected, so it is not deleted")
 
 
 def commit(hours: float, before: str, after: str) -> Commit:

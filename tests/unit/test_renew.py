@@ -168,6 +168,19 @@ def test_more_time_that_another_gave_meanwhile_is_not_taken_away() -> None:
     assert shown(cloud) == ("2026-11-16T18:00:00Z", "1800", "Enabled")
 
 
+def test_more_time_that_another_is_about_to_write_is_not_taken_away() -> None:
+    cloud = machine()
+    cloud.fail("patch machine", BUSY)
+
+    def also(call: str) -> None:
+        if call.startswith("patch machine"):
+            cloud.body(Kind.MACHINE)["tags"][tags.LEASE_UNTIL] = "2026-11-16T18:00:00Z"
+
+    cloud.on_call = also
+    renewed(cloud)
+    assert shown(cloud) == ("2026-11-16T18:00:00Z", "1800", "Enabled")
+
+
 def test_a_long_lease_is_the_schedules_again_in_its_last_day() -> None:
     cloud = machine()
     renewed(cloud, extend=30 * HOUR)

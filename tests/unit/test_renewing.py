@@ -7,8 +7,11 @@ import pytest
 
 from gpuinfra.cli import renewing as module
 from gpuinfra.cli.renewing import Renewing
+from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind
 from provision import tags
+from provision.lifecycle.renew import renew
+from provision.waiting.deadline import Deadline
 from tests.unit.provision_help import DENIED, FakeCloud, made, spec
 
 LEASE = timedelta(hours=4)
@@ -63,6 +66,30 @@ def test_a_job_that_does_nothing_for_the_window_of_idleness_is_not_kept(silent: 
     assert len(job.notes) == (0 if is_renewed else 1)
     if not is_renewed:
         assert "its GPU is idle: the lease of my-dsvm is not renewed" in job.notes[0]
+
+
+def test_a_lease_that_was_released_is_not_brought_back() -> None:
+    job = Job(1)
+    job.renewing.look()
+    renew(job.cloud, job.spec.name, job.spec.group_name, release=True, deadline=Deadline.after(60))
+    for _ in range(2):
+        job.later(seconds=5)
+        job.renewing.look()
+    assert job.left < timedelta(minutes=1)
+    (note,) = job.notes
+    assert note.startswith("somebody has released the lease of my-dsvm: it ends at ")
+    # Who has thought better of it is heard as well.
+    renew(job.cloud, job.spec.name, job.spec.group_name, extend=LEASE / 4, deadline=Deadline.after(60))
+    job.renewing.look()
+    assert job.left >= LEASE
+
+
+def test_a_lease_that_is_only_shorter_now_is_renewed() -> None:
+    job = Job(0)
+    job.renewing.look()
+    job.cloud.body(Kind.MACHINE)["tags"][tags.LEASE_UNTIL] = stamp(job.cloud.now() + LEASE / 8)
+    job.renewing.look()
+    assert job.left >= LEASE
 
 
 def test_work_counts_by_the_clouds_clock_however_fast_that_is() -> None:

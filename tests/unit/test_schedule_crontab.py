@@ -1,6 +1,8 @@
 """A crontab is edited: our own block, and nothing else."""
 
+import shutil
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -59,6 +61,20 @@ def test_no_crontab_is_an_empty_one(monkeypatch: pytest.MonkeyPatch, said: str, 
     answer = subprocess.CompletedProcess(["crontab", "-l"], code, text, said)
     monkeypatch.setattr(crontab, "_crontab", lambda word: answer)
     assert crontab.read() == text
+
+
+def test_every_byte_of_others_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    others, given = b"0 3 * * * caf\xe9\r\n0 4 * * * printf a\rb\n", list[bytes]()
+
+    def run(words: list[str], **more: Any) -> subprocess.CompletedProcess[Any]:
+        given.append(more["input"])
+        assert "encoding" not in more  # for then the ends of lines would not be theirs
+        return subprocess.CompletedProcess(words, 0, others, b"")
+
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(subprocess, "run", run)
+    crontab.write(crontab.without_block(with_block(crontab.read(), BLOCK)))
+    assert given == [b"", others]
 
 
 def test_one_that_cannot_be_read_is_not_taken_for_empty(monkeypatch: pytest.MonkeyPatch) -> None:

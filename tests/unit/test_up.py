@@ -313,6 +313,24 @@ def test_what_cannot_be_undone_is_told_with_its_cause() -> None:
     assert "it may be billed" in (left.note or "")
 
 
+def test_a_lost_connection_is_waited_for_before_what_was_made_is_looked_for() -> None:
+    cloud = FakeCloud()
+    cloud.fail_operation("put machine", DENIED)
+    cloud.fail("observe", UNREACHABLE, skip=1, times=10)
+    problem(bringing(cloud))
+    assert cloud.parts == {}
+
+
+def test_what_cannot_be_looked_for_may_be_billed() -> None:
+    cloud = FakeCloud()
+    cloud.fail_operation("put machine", DENIED)
+    cloud.fail("observe", UNREACHABLE, skip=1, times=-1)
+    cause, left = problem(bringing(cloud), Exit.LEFT_BEHIND)
+    assert (cause.code, left.code) == (Code.NOT_ALLOWED, Code.UNREACHABLE)
+    assert "deleting my-dsvm after AuthorizationFailed" in (left.note or "")
+    assert "it may be billed" in (left.note or "")
+
+
 def test_a_deadline_that_is_over_is_no_reason_to_leave_something_behind() -> None:
     cloud = FakeCloud()
     work = bringing(cloud)
@@ -527,6 +545,27 @@ def test_a_cost_cap_ends_the_lease_from_the_beginning() -> None:
     assert up(cloud, spec(**CAPPED), Priced()).lease_until == NOW + timedelta(hours=2)
     assert cloud.body(Kind.MACHINE)["tags"][tags.TERMS] == "lease=4h idle=20m cap=2h"
     assert cloud.body(Kind.SCHEDULE)["properties"]["dailyRecurrence"]["time"] == "1000"
+
+
+@dataclass
+class Unpriced(Shop):
+    """A market whose service of prices does not answer."""
+
+    def price(self, size: str, region: str, spot: bool = False) -> float | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("priority", "terms", "price"),
+    [("regular", "lease=4h idle=20m cap=1h54m", (0.526, "2026-06")), ("spot", "lease=4h idle=20m", (None, None))],
+)
+def test_a_cost_cap_is_kept_by_the_list_that_is_shipped(
+    priority: str, terms: str, price: tuple[float | None, str | None]
+) -> None:
+    cloud = FakeCloud()
+    plan = up(cloud, spec(priority=priority, **CAPPED), Unpriced()).plan
+    assert cloud.body(Kind.MACHINE)["tags"][tags.TERMS] == terms
+    assert (plan.price.per_hour, plan.price.list_of) == price
 
 
 def test_a_price_that_changes_while_a_machine_is_on_changes_nothing() -> None:

@@ -75,8 +75,11 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_for_spreadsheets(capsys: pytest.CaptureFixture[str]) -> None:
-    show_csv(replace(REPORT, rows=(ROW, replace(GONE, label="=1+1"))))
-    first, second = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    show_csv(replace(REPORT, rows=(ROW, replace(GONE, label="=1+1")), log="not allowed"))
+    shown = capsys.readouterr()
+    # What is missing is told there as well, beside the table.
+    assert "activity log: not allowed" in shown.err
+    first, second = csv.DictReader(io.StringIO(shown.out))
     assert (first["label"], first["onSeconds"], first["totalUsd"]) == ("my-dsvm", "5400", "23.7965")
     assert (first["sources"], first["sure"]) == ("activity log; ledger", "recorded")
     # A name must not be calculated by whoever opens it.

@@ -102,6 +102,11 @@ def test_power_that_is_a_difference_is_said_once() -> None:
             Price(None, 19.6, 0.0),
             "Price: not known while on; about $19.60 a month for disk and address while off.",
         ),
+        (
+            Price(0.631, 19.6, 0.0, list_of="2026-06"),
+            "Price: $0.631 an hour while on (by the list of 2026-06 that comes with gpuinfra: no other price is known)"
+            "; about $19.60 a month for disk and address while off.",
+        ),
     ],
 )
 def test_a_price_that_is_not_known(price: Price, words: str) -> None:

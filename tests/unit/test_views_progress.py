@@ -1,5 +1,6 @@
 """How progress looks, on a terminal and elsewhere."""
 
+import errno
 import io
 import re
 from threading import Thread
@@ -419,3 +420,20 @@ class Bytes(io.BytesIO):
 
     def write(self, data: Any) -> int:
         return self._stream.write(bytes(data).decode())
+
+
+class Full(io.StringIO):
+    """A file on a disk that takes no more."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+
+def test_what_cannot_be_told_ends_nothing() -> None:
+    with ProgressView(console=console_on(Full())) as view:
+        view.begin("disk", "deleting")
+        view.amount("disk", 1, 1)
+        view.wait("throttled", 5)
+        view.note("it is switched off first")
+        view.end("disk", "gone")
+        view.begin("machine", "deallocating")

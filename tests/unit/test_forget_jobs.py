@@ -1,0 +1,39 @@
+"""What becomes of the history when a machine is deleted."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gpuinfra.cli.down import forget_jobs
+from gpuinfra.cli.options import Settings
+from gpuinfra.models.run import Run, RunState
+from runner.results.history import History
+from tests.unit.provision_help import NAME, NOW
+
+RUN = Run(
+    id="1",
+    target="t",
+    type="remote",
+    configuration="t",
+    command=("x",),
+    state=RunState.RUNNING,
+    created=NOW,
+    machine=NAME,
+    started=NOW + timedelta(minutes=1),
+)
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_only_jobs_of_the_machine_that_is_gone_are_given_up(tmp_path: Path, simulated: bool) -> None:
+    history = History(tmp_path / ".gpuinfra")
+    history.save(replace(RUN, id="here", simulated=simulated))
+    # Of the same name, in the other Azure.
+    there = replace(RUN, id="there", simulated=not simulated)
+    history.save(there)
+    settings = Settings(json=False, yes=False, verbose=False, cloud="azure", workspace=tmp_path, correlation_id="")
+    forget_jobs(settings, NAME, simulated=simulated)
+    assert (history.find("here").state, history.find("here").machine) == (RunState.LOST, "")
+    assert history.find("there") == there
+    assert [run.id for run in history.unfetched(NAME)] == ["there"]
