@@ -126,6 +126,12 @@ def _rules(
     notes = [history.note] if history.note else []
     specs = {each.spec.name.casefold(): each.spec for each in located}
     rules = replace(wished, specs=specs, deleted=history.deleted)
+    if wished.deletes and _state(settings) is None and not settings.yes:
+        note = (
+            f"nothing is deleted: `{settings.workspace}` knows of no runs, so their outputs may not be fetched; "
+            "`--workspace` names the one that knows, `--yes` deletes all the same"
+        )
+        return replace(rules, deletes=False), [*notes, note]
     try:
         return replace(rules, unfetched=_unfetched(settings)), notes
     except Problem as problem:

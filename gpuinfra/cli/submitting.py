@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +18,7 @@ from gpuinfra.cli.following import log_of
 from gpuinfra.cli.job_options import OnInterrupt
 from gpuinfra.cli.jobs import Desk, linked
 from gpuinfra.cli.power import cloud_of, power_of
-from gpuinfra.cli.renewing import renewing
+from gpuinfra.cli.renewing import renew_for, renewing
 from gpuinfra.diagnostics import Problem
 from gpuinfra.models.run import Run, RunState
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from runner.wishes import Wishes
 
 CANCEL_GRACE = 10.0
+# What takes longer to be made ready has stopped getting anywhere.
+PREPARING_SECONDS = 2 * 3600.0
 # A connection that is down just when somebody wants to cancel is tried anew for so long.
 CANCEL_SECONDS = 60.0
 KILL_SECONDS = 3.0
@@ -81,8 +85,9 @@ class Submitting:
                 with log_of(self.desk, self.run.id) as log, self._attending(link) as attending:
                     log.try_lock()
                     record.begin()
-                    self._begin(record, link)
-                    return record.run if self.detach else self._followed(record, link, log, attending)
+                    with renewing(self._cloud, self.spec, self.progress, _without_work(record, attending)):
+                        self._begin(record, link)
+                        return record.run if self.detach else self._followed(record, link, log, attending)
             finally:
                 self.run = record.run
                 self.is_off = link.is_off
@@ -125,9 +130,7 @@ class Submitting:
     def _followed(self, record: Record, link: Link, log: LogFile, attending: Attending) -> Run:
         from runner.following import Following
 
-        following = Following(link, record, log, self.progress, self.sink, attending=attending)
-        with renewing(self._cloud, self.spec, self.progress, lambda: attending.seconds_without_work):
-            return self._to_the_end(following)
+        return self._to_the_end(Following(link, record, log, self.progress, self.sink, attending=attending))
 
     def _begin(self, record: Record, link: Link) -> None:
         from runner.machine.connection import ConnectError
@@ -175,10 +178,16 @@ class Submitting:
                 match self._decide(following.record.run):
                     case OnInterrupt.DETACH:
                         following.attending.let_go()
+                        self._give_time(following.record.run)
                         raise
                     case OnInterrupt.CANCEL:
                         self.was_interrupted = True
                         self._cancel(following)
+
+    def _give_time(self, run: Run) -> None:
+        """Nobody renews the lease of a job that is left: it gets the time that it may take, as with `--detach`."""
+        if self.spec and not run.state.is_over:
+            renew_for(self._cloud, self.spec, self.wishes.timeout, self.progress)
 
     def _cancel(self, following: Following) -> None:
         from runner.background import begin
@@ -219,6 +228,18 @@ class Submitting:
         except typer.Abort:  # Ctrl-C once more, or nobody there any more
             return OnInterrupt.DETACH
         return {"d": OnInterrupt.DETACH, "c": OnInterrupt.CANCEL}.get(answer, OnInterrupt.ASK)
+
+
+def _without_work(record: Record, attending: Attending) -> Callable[[], float]:
+    """For how many seconds nothing was done for the run. To send its project, or to make its environment, is work."""
+    began = time.monotonic()
+
+    def seconds() -> float:
+        if record.run.state is RunState.PREPARING:
+            return max(0.0, time.monotonic() - began - PREPARING_SECONDS)
+        return attending.seconds_without_work
+
+    return seconds
 
 
 def _reason(error: BaseException) -> str:

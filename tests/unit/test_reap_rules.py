@@ -16,9 +16,13 @@ def settings(workspace: Path, *, yes: bool = False) -> Settings:
     return Settings(json=False, yes=yes, verbose=False, cloud="sandbox", workspace=workspace, correlation_id="")
 
 
-def test_no_workspace_is_no_reason_to_delete_nothing(tmp_path: Path) -> None:
-    wished = Rules(deletes=True)
-    assert _rules(settings(tmp_path / "nowhere"), None, [], wished, NOW) == (wished, [])
+def test_who_knows_of_no_runs_deletes_nothing_unless_told_to(tmp_path: Path) -> None:
+    wished = Rules(starts=True, deletes=True)
+    found, (note,) = _rules(settings(tmp_path / "nowhere"), None, [], wished, NOW)
+    assert (found.deletes, found.starts) == (False, True)
+    assert note.startswith("nothing is deleted: ")
+    assert _rules(settings(tmp_path / "nowhere", yes=True), None, [], wished, NOW) == (wished, [])
+    assert _rules(settings(tmp_path / "nowhere"), None, [], Rules(), NOW) == (Rules(), [])
 
 
 def test_a_history_that_cannot_be_read_saves_every_disk_and_no_machine(tmp_path: Path) -> None:
