@@ -30,7 +30,7 @@ def run_steps(
         while waiting or running:
             for name in [name for name, open_needs in waiting.items() if not open_needs]:
                 del waiting[name]
-                running[executor.submit(steps[name])] = name
+                running[executor.submit(_work, steps[name], interrupt)] = name
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 future.result()
@@ -46,6 +46,11 @@ def run_steps(
         raise
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _work(step: Callable[[], None], interrupt: Interrupt) -> None:
+    with interrupt.at_work():
+        step()
 
 
 def _finish(running: Mapping[Future[None], object], interrupt: Interrupt) -> None:

@@ -202,7 +202,8 @@ def _clean(api: Any, label: str) -> None:
         for container in api.containers(all=True, filters={"label": label}):
             with contextlib.suppress(APIError):  # the engine may be at it already
                 api.remove_container(container["Id"], force=True, v=True)
-        api.prune_images({"dangling": True, "label": [label]})
+        with contextlib.suppress(APIError):  # the engine prunes for one at a time
+            api.prune_images({"dangling": True, "label": [label]})
         if not api.images(all=True, quiet=True, filters={"label": label}) or time.monotonic() >= ends:
             return
         time.sleep(0.1)

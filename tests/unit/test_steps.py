@@ -199,3 +199,28 @@ def test_an_interrupt_ends_a_pause_at_once_and_can_be_taken_back() -> None:
     assert caught.value.fault is Fault.INTERRUPTED
     interrupt.clear()
     interrupt.check()
+
+
+def test_who_has_not_heard_of_the_interrupt_gives_up_when_it_is_over() -> None:
+    """The main thread looks at what is left, which is not to be interrupted; Python waits for the others at its end."""
+    interrupt, begun, looked = Interrupt(), threading.Event(), threading.Event()
+    told: list[CloudError] = []
+
+    def late() -> None:
+        with interrupt.at_work():
+            begun.set()
+            looked.wait(SECONDS)
+            try:
+                interrupt.sleep(0)
+            except CloudError as error:
+                told.append(error)
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    begun.wait(SECONDS)
+    interrupt.set()
+    interrupt.clear()
+    interrupt.check()
+    looked.set()
+    thread.join(SECONDS)
+    assert [error.fault for error in told] == [Fault.INTERRUPTED]
