@@ -110,12 +110,14 @@ KILLED: dict[str, tuple[dict[str, Any], str]] = {
     "the agent has no right yet": ({"name": "hold-before", "method": "PUT", "type": "roleAssignments"}, "schedule"),
     "the agent has its right": ({"name": "hold-after", "method": "PUT", "type": "roleAssignments"}, "agent"),
 }
-BOUNDS = {"reaper": LEASE + REAPER, "schedule": LEASE, "agent": 20 * MINUTE}
+IDLE = 5 * MINUTE
+BOUNDS = {"reaper": LEASE + REAPER, "schedule": LEASE, "agent": IDLE}
 
 
 @pytest.mark.parametrize("moment", KILLED)
 def test_the_client_is_killed_while_the_machine_is_made(user: User, azure: Azure, start: Start, moment: str) -> None:
     fault, layer = KILLED[moment]
+    project(user, idle="5m" if layer == "agent" else "20h")
     azure.fault(**fault)
     client = start("run", "gpu.yaml", "quick.py")
     client.until_held()
@@ -236,14 +238,14 @@ def test_the_agent_gets_no_token(user: User, azure: Azure) -> None:
 
 
 def test_a_job_that_hangs_is_ended_by_the_lease_though_somebody_watches(user: User, azure: Azure) -> None:
-    project(user, lease="10m", idle="1m")
+    project(user, lease="5m", idle="1m")
     with impatient(user, "run", "--json", "gpu.yaml", "waits.py") as client:
         until(lambda: "running" in [run["state"] for run in runs_of(user)], "a job that runs")
         pace(azure, 30)
         until_off(azure)
         pace(azure, 1)
         out, err = client.communicate(timeout=SECONDS)
-    assert billed(azure) <= 11 * MINUTE + AGENT
+    assert billed(azure) <= 6 * MINUTE + AGENT
     assert client.returncode not in {0, None}, out + err
     assert json.loads(out)["receipt"]["verifiedBy"] == "PowerState/deallocated"
     user.up()
