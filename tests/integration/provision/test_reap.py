@@ -278,7 +278,8 @@ def leave(world: World, name: str, mark: str | None = None) -> None:
     schedule = {
         "status": "Enabled",
         "taskType": "ComputeVmShutdownTask",
-        "dailyRecurrence": {"time": "1900"},
+        # Not before tomorrow: one that fires has changed just now.
+        "dailyRecurrence": {"time": f"{world.now - timedelta(minutes=5):%H%M}"},
         "timeZoneId": "UTC",
         "targetResourceId": f"{base}/Microsoft.Compute/virtualMachines/{name}",
     }
