@@ -81,22 +81,25 @@ def by_run(histories: Iterable[History], jobs: Sequence[Job], since: datetime, u
         own = [job for job in jobs if job.machine.casefold() == each.name.casefold()]
         shares = dict[str, Amounts]()
         for piece in each.pieces:
-            _share(piece, own, since, until, shares)
+            _share(each, piece, own, (since, until), shares)
         rows += [replace(whole, label=job.id, amounts=shares[job.id]) for job in own if job.id in shares]
         rows.append(replace(whole, label=f"{each.name} ({IDLE})", amounts=_rest(whole.amounts, shares.values())))
     return rows
 
 
-def _share(piece: Piece, jobs: Sequence[Job], since: datetime, until: datetime, shares: dict[str, Amounts]) -> None:
+def _share(
+    own: History, piece: Piece, jobs: Sequence[Job], span: tuple[datetime, datetime], shares: dict[str, Amounts]
+) -> None:
     """Give each moment of a piece to the jobs that ran then, in equal parts."""
-    start, end = max(piece.stretch.start, since), min(piece.stretch.end, until)
+    start, end = max(piece.stretch.start, span[0]), min(piece.stretch.end, span[1])
     for one, other in _spans(start, end, jobs):
         running = [job for job in jobs if job.started <= one and other <= job.ended]
         seconds = (other - one).total_seconds() / max(1, len(running))
         unpriced = seconds if piece.price is None else 0.0
         paid = seconds / 3600 * (piece.price or 0.0)
-        # While a job runs nothing can be saved: what is saved is on the line of the rest, and once.
-        part = Amounts(seconds=seconds, compute=paid, always_on=paid, unpriced=unpriced)
+        # What is saved is on the line of the rest, and once: of the always-on sum, a run has what falls into its time.
+        always_on = own.amounts(one, other).always_on / max(1, len(running))
+        part = Amounts(seconds=seconds, compute=paid, always_on=always_on, unpriced=unpriced)
         for job in running:
             shares[job.id] = shares.get(job.id, Amounts()) + part
 
