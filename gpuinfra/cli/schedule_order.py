@@ -66,7 +66,7 @@ def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> Order:
             start=words.start,
             delete=words.delete,
             grace=words.grace,
-            package=words.package or f"gpuinfra=={__version__}",
+            package=_package(words.package),
             branch=words.branch or "main",
             connection=words.connection or "gpuinfra",
         )
@@ -85,6 +85,17 @@ def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> Order:
     )
     _check_plain(order)
     return order
+
+
+def _package(word: str | None) -> str:
+    """Whatever a name stands for in a public index would be run with rights in Azure: so none is taken for granted."""
+    if word is not None:
+        return word
+    raise _usage(
+        "`--package` is needed: what pip installs on the runner has rights in Azure",
+        f"say where your team gets it from: `--package git+https://HOST/REPOSITORY@TAG`, or `gpuinfra=={__version__}` "
+        "from an index that you trust",
+    )
 
 
 def repository(settings: Settings) -> Path:

@@ -194,23 +194,26 @@ def test_a_workflow_is_at_the_root_of_the_repository(user: User) -> None:
     (user.workspace / ".git").mkdir()
     (user.workspace / "infra").mkdir()
     words = ["--with", "github-actions", "--workspace", "infra"]
+    package = ["--package", "gpuinfra==1"]
     path = user.workspace / ".github" / "workflows" / "gpuinfra.yml"
-    installed = user.does("schedule", "install", *words, "--specs", "infra", sandbox=False)
+    installed = user.does("schedule", "install", *words, *package, "--specs", "infra", sandbox=False)
     assert installed["written"] == [str(path)]
     assert "gpuinfra reap --specs infra --json" in path.read_text()
-    assert user.does("schedule", "install", *words, "--specs", "infra", sandbox=False)["unchanged"] == [str(path)]
+    assert user.does("schedule", "install", *words, *package, "--specs", "infra", sandbox=False)["unchanged"] == [
+        str(path)
+    ]
     # As it was written it can be brought up to date; as somebody has changed it, only on request.
-    assert user.does("schedule", "install", *words, "--every", "30m", sandbox=False)["written"] == [str(path)]
+    assert user.does("schedule", "install", *words, *package, "--every", "30m", sandbox=False)["written"] == [str(path)]
     path.write_text(path.read_text() + "# mine\n")
-    for command in ("install", "uninstall"):
-        user.fails("schedule", command, *words, code="file-exists", exit_code=2, sandbox=False)
+    for command in (["install", *package], ["uninstall"]):
+        user.fails("schedule", *command, *words, code="file-exists", exit_code=2, sandbox=False)
         assert path.read_text().endswith("# mine\n")
     assert user.does("schedule", "uninstall", *words, "--yes", sandbox=False)["removed"] == [str(path)]
     assert not path.exists()
 
 
 def test_a_pipeline_is_there_too(user: User) -> None:
-    installed = user.does("schedule", "install", "--with", "azure-pipelines", sandbox=False)
+    installed = user.does("schedule", "install", "--with", "azure-pipelines", "--package", "gpuinfra==1", sandbox=False)
     assert installed["written"] == [str(user.workspace / "azure-pipelines-gpuinfra.yml")]
     assert installed["active"] is None
     assert installed["leftToDo"]

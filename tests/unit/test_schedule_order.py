@@ -63,13 +63,13 @@ def test_a_repository_gets_paths_of_its_own(tmp_path: Path) -> None:
     inner = tmp_path / "deep" / "specs"
     inner.mkdir(parents=True)
     (tmp_path / ".git").mkdir()
-    order = read_order(Words(specs=inner), Scheduler.GITHUB_ACTIONS, settings(inner))
+    order = read_order(Words(specs=inner, package="gpuinfra==1"), Scheduler.GITHUB_ACTIONS, settings(inner))
     assert order.specs == "deep/specs"
     assert order.program == ("gpuinfra",)
     assert order.workspace is None
-    assert order.package == f"gpuinfra=={__version__}"
+    assert order.package == "gpuinfra==1"
     assert repository(settings(inner)) == tmp_path
-    assert read(tmp_path, Scheduler.AZURE_PIPELINES, start=True).specs == "."
+    assert read(tmp_path, Scheduler.AZURE_PIPELINES, start=True, package="gpuinfra==1").specs == "."
 
 
 def test_what_is_elsewhere_is_not_in_a_checkout(tmp_path: Path) -> None:
@@ -140,6 +140,11 @@ def test_a_value_that_would_be_run_is_refused(tmp_path: Path, words: dict[str, o
 def test_a_package_can_come_from_anywhere_that_pip_knows(tmp_path: Path) -> None:
     for package in ("gpuinfra>=0.1,<1", "git+https://example.com/gpuinfra.git@v1#egg=gpuinfra", "gpuinfra[keyring]"):
         assert read(tmp_path, Scheduler.GITHUB_ACTIONS, package=package).package == package
+
+
+def test_what_a_runner_runs_with_rights_in_azure_is_not_guessed(tmp_path: Path) -> None:
+    for scheduler in (Scheduler.GITHUB_ACTIONS, Scheduler.AZURE_PIPELINES):
+        assert f"gpuinfra=={__version__}" in refusal(tmp_path, scheduler)
 
 
 def test_to_start_machines_takes_specs(tmp_path: Path) -> None:
