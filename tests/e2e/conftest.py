@@ -10,6 +10,7 @@ import pytest
 from sandbox.running import process
 from tests.az import Az
 from tests.e2e.azure import Azure
+from tests.e2e.run_help import Start, clients
 from tests.e2e.user import PROGRAM, Run, User, run_program
 from tests.lab import fresh_lab, lab
 
@@ -47,6 +48,13 @@ def user(azure: Azure, tmp_path: Path) -> User:
     somebody = User(azure, tmp_path / "user", tmp_path / "project")
     somebody.spec()
     return somebody
+
+
+@pytest.fixture
+def start(user: User) -> Iterator[Start]:
+    """Starts the program as that user, as a process that can be killed."""
+    with clients(user) as start:
+        yield start
 
 
 @pytest.fixture

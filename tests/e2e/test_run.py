@@ -18,7 +18,6 @@ from tests.e2e.run_help import (
     PAUSE,
     SECONDS,
     Start,
-    clients,
     guest_home,
     guest_root,
     is_off,
@@ -41,12 +40,6 @@ time.sleep(100)
 def user(user: User) -> User:
     project(user)
     return user
-
-
-@pytest.fixture
-def start(user: User) -> Iterator[Start]:
-    with clients(user) as start:
-        yield start
 
 
 def outputs(user: User, run: str) -> dict[str, str]:

@@ -4,7 +4,6 @@ import fcntl
 import random
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from tests.e2e.run_help import (
     PAUSE,
     SECONDS,
     Start,
-    clients,
     guest_home,
     guest_processes,
     is_off,
@@ -36,12 +34,6 @@ pytestmark = pytest.mark.timeout(180)
 def user(user: User) -> User:
     project(user)
     return user
-
-
-@pytest.fixture
-def start(user: User) -> Iterator[Start]:
-    with clients(user) as start:
-        yield start
 
 
 def the_lease_ends(azure: Azure) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.azure import Azure
 from tests.e2e.impatient import impatient
-from tests.e2e.run_help import PAUSE, SECONDS, Client, Start, clients, guest_home, guest_root, project, runs_of
+from tests.e2e.run_help import PAUSE, SECONDS, Client, Start, guest_home, guest_root, project, runs_of
 from tests.e2e.user import User
 
 MINUTE, HOUR = 60, 3600
@@ -33,12 +33,6 @@ pytestmark = pytest.mark.timeout(180)
 def user(user: User) -> User:
     project(user)
     return user
-
-
-@pytest.fixture
-def start(user: User) -> Iterator[Start]:
-    with clients(user) as start:
-        yield start
 
 
 @pytest.fixture(autouse=True)
