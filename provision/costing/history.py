@@ -122,8 +122,8 @@ def history(
 
     `entries` are those of this machine alone, the oldest first.
     """
-    known = merged(log, _changes(entries), log_since)
-    known = [*known, *_ending(known, entries, present, now)]
+    known = merged(log, _changes(_in_turn(entries)), log_since)
+    known = _until(now, [*known, *_ending(known, entries, present, now)])
     facts = _facts(entries, present)
     on = on_stretches(known, now)
     name = entries[-1].machine if entries else key.rsplit("/", 1)[-1]
@@ -136,6 +136,27 @@ def history(
         is_on=present is not None and present.is_on,
         tags=present.tags if present and present.tags else next((e.tags for e in reversed(entries) if e.tags), {}),
     )
+
+
+def _until(now: datetime, changes: Iterable[Change]) -> list[Change]:
+    """Return the changes in order of time, none after `now`: Azure's clocks may be ahead of the one that said `now`."""
+    return sorted((replace(each, at=min(each.at, now)) for each in changes), key=lambda change: change.at)
+
+
+def _in_turn(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries with every end before the next beginning.
+
+    `down` writes its end when it has seen the machine off. If `up` has asked for the machine again by then, the end
+    belongs to the time before, which was over when the next one began.
+    """
+    begun = {entry.at for entry in entries if entry.what is Happening.ON}
+    found = list[tuple[datetime, bool, Entry]]()
+    for entry in entries:
+        after = {each for each in begun if entry.since and entry.since < each <= entry.at}
+        is_late = entry.what not in _BEGINNINGS and entry.since in begun and bool(after)
+        at = min(after) if is_late else entry.at
+        found.append((at, not is_late, replace(entry, at=at)))
+    return [entry for _, _, entry in sorted(found, key=lambda each: each[:2])]
 
 
 def _changes(entries: Iterable[Entry]) -> Iterator[Change]:
@@ -167,7 +188,7 @@ def _ending(
     known: Sequence[Change], entries: Sequence[Entry], present: Present | None, now: datetime
 ) -> Iterator[Change]:
     """What must have happened since the last that is known, for the machine to be as it is now."""
-    last = next((change for change in reversed(known) if change.turn in {Turn.ON, Turn.OFF}), None)
+    last = next((change for change in reversed(known) if change.turn is not Turn.BORN), None)
     seems_on = last is not None and last.turn is Turn.ON
     is_on = present is not None and present.is_on
     if is_on and not seems_on and present is not None:
@@ -176,10 +197,10 @@ def _ending(
         yield Change(min(after, default=now), Turn.ON, Source.AZURE)
     elif seems_on and not is_on and last is not None:
         yield Change(_latest_end(last, entries, present, now), Turn.OFF, Source.AZURE, guessed=True)
-    if present is None and last is not None and known[-1].turn is not Turn.GONE:
+    if present is None and known and known[-1].turn is not Turn.GONE:
         # Nothing of it is there: it went at some moment after the last that is known of it.
-        at = _latest_end(last, entries, present, now) if seems_on else last.at
-        yield Change(at, Turn.GONE, Source.AZURE, guessed=True)
+        end = _latest_end(last, entries, present, now) if seems_on and last else known[-1].at
+        yield Change(max(end, known[-1].at), Turn.GONE, Source.AZURE, guessed=True)
 
 
 def _latest_end(last: Change, entries: Sequence[Entry], present: Present | None, now: datetime) -> datetime:
@@ -242,9 +263,10 @@ def _holdings(
     stretches = there_stretches(known, now)
     if present and present.created:
         # Azure itself says since when the disk is there that is there now.
-        before = (each for each in stretches if each.start < present.created)
-        stretches = [replace(each, end=min(each.end, present.created)) for each in before]
-        stretches.append(Stretch(present.created, now, (Source.AZURE,)))
+        created = min(present.created, now)
+        before = (each for each in stretches if each.start < created)
+        stretches = [replace(each, end=min(each.end, created)) for each in before]
+        stretches.append(Stretch(created, now, (Source.AZURE,)))
     written = [entry for entry in entries if entry.disk_per_month is not None]
     for stretch in stretches:
         is_last = present is not None and stretch.end >= now

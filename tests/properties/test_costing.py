@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuinfra.models.cost import Amounts, Source
@@ -21,11 +21,14 @@ MINUTES = 3000
 NOW = START + timedelta(minutes=MINUTES)
 BOOK = PriceBook(Prices({("small", "eastus"): Rate(1.0), ("large", "eastus"): Rate(3.0)}), Prices())
 
-minutes = st.integers(0, MINUTES)
-
 
 def at(minute: float) -> datetime:
     return START + timedelta(minutes=minute)
+
+
+minutes = st.integers(0, MINUTES)
+# Azure's clocks may be ahead of the one that says what time it is.
+moments = st.integers(0, MINUTES + 10).map(at)
 
 
 @st.composite
@@ -34,7 +37,7 @@ def entries(draw: st.DrawFn) -> list[Entry]:
     found = [
         Entry(
             what=draw(st.sampled_from(Happening)),
-            at=at(draw(minutes)),
+            at=draw(moments),
             machine="m",
             group="g",
             region="eastus",
@@ -42,8 +45,8 @@ def entries(draw: st.DrawFn) -> list[Entry]:
             price_per_hour=draw(st.sampled_from([None, 2.0])),
             disk_per_month=draw(st.sampled_from([None, 19.2])),
             address_per_month=3.65,
-            since=draw(st.none() | minutes.map(at)),
-            lease_until=draw(st.none() | minutes.map(at)),
+            since=draw(st.none() | moments),
+            lease_until=draw(st.none() | moments),
         )
         for _ in range(draw(st.integers(0, 6)))
     ]
@@ -53,21 +56,21 @@ def entries(draw: st.DrawFn) -> list[Entry]:
 @st.composite
 def histories(draw: st.DrawFn) -> History:
     """Any machine of which this or that is known."""
-    turns = st.builds(Change, minutes.map(at), st.sampled_from(Turn), st.just(Source.LOG))
+    turns = st.builds(Change, moments, st.sampled_from(Turn), st.just(Source.LOG))
     facts = st.builds(Facts, st.sampled_from(["small", "large"]), st.just("eastus"))
     present = st.builds(
         Present,
         facts=st.none() | facts,
         is_on=st.booleans(),
-        on_since=st.none() | minutes.map(at),
-        changed=st.none() | minutes.map(at),
+        on_since=st.none() | moments,
+        changed=st.none() | moments,
         disk_per_month=st.none() | st.just(19.2),
-        created=st.none() | minutes.map(at),
+        created=st.none() | moments,
     )
     return history(
         "g/m",
         log=sorted(draw(st.lists(turns, max_size=8)), key=lambda change: change.at),
-        log_since=draw(st.none() | minutes.map(at)),
+        log_since=draw(st.none() | moments),
         entries=draw(entries()),
         present=draw(st.none() | present),
         now=NOW,
@@ -91,9 +94,8 @@ def test_any_parts_of_time_make_the_whole(found: History, cuts: list[int]) -> No
 @given(histories())
 def test_no_moment_is_counted_twice_and_none_that_is_to_come(found: History) -> None:
     for stretches in ([each.stretch for each in found.pieces], [each.stretch for each in found.holdings]):
-        ordered = sorted(stretches, key=lambda each: (each.start, each.end))
-        assert all(one.end <= other.start for one, other in pairwise(ordered))
-        assert all(each.start <= each.end <= NOW for each in ordered)
+        assert all(one.end <= other.start for one, other in pairwise(stretches))
+        assert all(each.start <= each.end <= NOW for each in stretches)
     amounts = found.amounts(at(0), NOW)
     assert min(getattr(amounts, each.name) for each in fields(Amounts)) >= 0
 
@@ -117,6 +119,8 @@ def test_runs_and_idle_time_make_the_machine(found: History, spans: list[list[in
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=20), st.lists(st.floats(0, 0.9), min_size=20, max_size=20))
+# The second start is asked for before the first end is written down.
+@example([1, 1, 1], [0.0, 0.75, 0.875])
 def test_a_ledger_beside_a_log_changes_nothing(gaps: list[int], late: list[float]) -> None:
     """The log has each start and each stop; the ledger each start a little earlier, each end a little off."""
     moments, minute = list[float](), 10.0

@@ -191,6 +191,39 @@ def test_a_beginning_before_the_log_is_not_told_by_it() -> None:
     assert stretches(found) == [(1, 24)]
 
 
+def test_machine_deleted_by_the_log_and_on_now_is_on_again() -> None:
+    found = told(events=log("on 1", "gone 5"), present=replace(ON_NOW, on_since=at(20)))
+    assert stretches(found) == [(1, 5), (20, 24)]
+
+
+LATE_END = [on(1, lease_until=at(2)), on(5), off(1, 5.1)]
+
+
+def test_end_written_after_the_next_start_belongs_to_the_time_before() -> None:
+    assert stretches(told(*LATE_END, present=ON_NOW)) == [(1, 5), (5, 24)]
+    assert sure(told(*LATE_END, present=ON_NOW)) is Sure.RECORDED
+
+
+def test_end_written_after_the_next_start_changes_nothing_that_the_log_has() -> None:
+    found = told(*LATE_END, events=log("on 1.1", "off 4", "on 5.2"), present=ON_NOW)
+    assert (stretches(found), sure(found)) == ([(1.1, 4), (5.2, 24)], Sure.EXACT)
+
+
+def test_deletion_written_after_the_next_start_belongs_to_the_machine_before() -> None:
+    entries = [*LATE_END[:2], replace(LATE_END[2], what=Happening.GONE)]
+    found = told(*entries, present=ON_NOW)
+    assert [(each.stretch.start, each.stretch.end) for each in found.holdings] == [(at(1), at(5)), (at(5), at(24))]
+
+
+def test_nothing_is_counted_that_azures_clock_says_is_to_come() -> None:
+    present = replace(ON_NOW, on_since=at(25), changed=at(25), created=at(25), disk_per_month=730.0)
+    for events in ([], log("on 25"), log("on 1", "off 25"), log("born 25", "on 26")):
+        found = told(events=events, present=present)
+        assert all(each.end == at(24) for each in found.within(LONG_AGO, LATER))
+        assert all(each.stretch.start <= each.stretch.end <= at(24) for each in found.holdings)
+    assert stretches(told(events=log("on 1", "off 25"), present=present)) == [(1, 24)]
+
+
 # At which price
 
 
@@ -256,6 +289,30 @@ def test_what_is_gone_costs_until_it_went_by_what_was_written_down() -> None:
     found = told(on(1, disk_per_month=MONTH, address_per_month=MONTH), off(1, 3), off(None, 7, what=Happening.GONE))
     amounts = found.amounts(LONG_AGO, LATER)
     assert (round(amounts.disk, 9), round(amounts.address, 9), amounts.always_on) == (6, 6, 6)
+
+
+@pytest.mark.parametrize("known", [["born 1", "gone 3"], ["born 1", "on 1", "off 2", "gone 3"]])
+@pytest.mark.parametrize("seen", [1, 2.5, 3])
+def test_disk_and_address_are_paid_for_once_when_azure_still_lists_a_deleted_machine(
+    known: list[str], seen: float
+) -> None:
+    # Azure's log has its deletion; the list that was read beside it still has the machine, as it was before.
+    listed = Present(FACTS, is_on=True, changed=at(seen), disk_per_month=MONTH, address_per_month=2 * MONTH)
+    found = told(on(1, disk_per_month=MONTH, address_per_month=2 * MONTH), events=log(*known), present=listed, now=3.5)
+    assert [(each.stretch.start, each.stretch.end) for each in found.holdings] == [(at(1), at(3))]
+    amounts = found.amounts(LONG_AGO, LATER)
+    assert (round(amounts.disk, 9), round(amounts.address, 9), amounts.always_on) == (2, 4, 2)
+
+
+def test_machine_that_was_deleted_before_it_came_on_is_held_once() -> None:
+    found = told(events=log("born 1", "gone 3"), present=Present(FACTS, is_on=True, changed=at(1)), now=3)
+    assert [(each.stretch.start, each.stretch.end) for each in found.holdings] == [(at(1), at(3))]
+
+
+def test_machine_that_was_made_and_is_not_there_costs_nothing_on() -> None:
+    found = told(events=log("born 1"))
+    assert found.amounts(LONG_AGO, LATER) == Amounts()
+    assert [(each.stretch.start, each.stretch.end) for each in found.holdings] == [(at(1), at(1))]
 
 
 def test_a_disk_that_is_left_alone_costs_on() -> None:

@@ -1,6 +1,7 @@
 """Azure's activity log, read as what it says of a machine's power."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -175,21 +176,36 @@ SELECTABLE = (
 ).split()
 
 
-@pytest.mark.parametrize("resource", [None, ID])
-def test_only_what_can_be_selected_is(monkeypatch: pytest.MonkeyPatch, resource: str | None) -> None:
-    asked = list[dict[str, str]]()
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """What the log was asked for."""
+    found = list[dict[str, str]]()
 
     class Asking:
         def __init__(self, client: Any) -> None: ...
 
         def pages(self, path: str, version: str, query: dict[str, str]) -> list[Any]:
-            asked.append(query)
+            found.append(query)
             return []
 
     monkeypatch.setattr(activity, "Requests", Asking)
-    clients: Any = SimpleNamespace(access=SimpleNamespace(subscription="s"))
-    activity.read_log(clients, NOON, NOON, resource)
+    return found
+
+
+CLIENTS: Any = SimpleNamespace(access=SimpleNamespace(subscription="s"))
+
+
+@pytest.mark.parametrize("resource", [None, ID])
+def test_only_what_can_be_selected_is(asked: list[dict[str, str]], resource: str | None) -> None:
+    activity.read_log(CLIENTS, NOON, NOON, resource)
     selected = asked[0].get("$select")
     # Who did it comes only with all of an event, and is asked of one machine alone.
     assert (selected is None) == (resource is not None)
     assert set((selected or "").split(",")) - {""} <= set(SELECTABLE)
+
+
+def test_log_is_asked_for_what_has_happened_in_this_second(asked: list[dict[str, str]]) -> None:
+    # Azure tells its time in whole seconds, so an agent's end of a moment ago may be after "now".
+    activity.read_log(CLIENTS, NOON, NOON.replace(microsecond=1), ID)
+    (until,) = re.findall(r"eventTimestamp le '(.*?)'", asked[0]["$filter"])
+    assert datetime.fromisoformat(until) >= NOON + timedelta(seconds=2)
