@@ -151,6 +151,7 @@ class Code(StrEnum):
     ENVIRONMENT_TOO_LARGE = "environment-too-large"
     NO_PYTHON = "no-python"
     NO_ENGINE = "no-engine"
+    ENGINE_FAILED = "engine-failed"
     NO_IMAGE = "no-image"
     REGISTRY_LOGIN = "registry-login"
     BUILD_FAILED = "build-failed"

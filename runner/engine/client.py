@@ -13,6 +13,7 @@ from runner.engine.stream import Streams
 from runner.jobs.port import JobError
 from runner.machine.checkup import Said
 from runner.machine.connection import ConnectError, Connection
+from runner.machine.interrupts import interrupts_kept
 from runner.machine.local import LocalConnection
 
 # Of Docker 20.10. It is in use only until the engine has told its own.
@@ -76,7 +77,8 @@ class Engine:
     def translated(self, doing: str) -> Iterator[None]:
         """What the SDK raises in here leaves as a JobError or a ConnectError; `doing` says what it was about."""
         try:
-            yield
+            with interrupts_kept():
+                yield
         except (ConnectError, JobError):
             raise
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 from typing import NamedTuple
 
 import docker.credentials.errors  # type: ignore[import-untyped]
@@ -27,10 +28,22 @@ SUMMARIES = {
 }
 
 
+# runc starts the program of a container last: what it says of `exec` right after these words is about that program.
+# The same reasons without them are about programs and files of the engine, such as runc itself or a cgroup.
+COMMAND = re.compile(
+    r"""container\ process(?:\ caused)?:?\s["\\]*(?:error\ during\ container\ init:\ )?
+        exec:?\s["\\]*[^"\\:]+["\\]*:\s(?:stat\s[^:]+:\ )?
+        (?:executable\ file\ not\ found|no\ such\ file|permission\ denied|exec\ format|(?:is|not)\ a\ directory)
+      |exec\ user\ process\ caused
+      |crun:\ executable\ file\ \S+\ not\ found""",
+    re.VERBOSE,
+)
+
+
 class Sign(NamedTuple):
     """Something that an engine says, and what it is about."""
 
-    words: tuple[str, ...]
+    words: tuple[str | re.Pattern[str], ...]
     """Any of these, in small letters."""
     code: Code
     summary: str
@@ -58,6 +71,18 @@ SIGNS = (
         TOOLKIT,
     ),
     Sign(
+        (COMMAND,),
+        Code.JOB_FAILED,
+        "the image cannot run the command",
+        "the program has to be in the image, on its PATH, executable, and made for the machine's processor",
+    ),
+    Sign(
+        ("argument list too long",),
+        Code.ENVIRONMENT_TOO_LARGE,
+        "the environment is too large",
+        "give large values by a file in the project instead",
+    ),
+    Sign(
         ("pull access denied", "repository does not exist", "manifest unknown", "manifest for", "no such image"),
         Code.NO_IMAGE,
         "no such image",
@@ -77,6 +102,27 @@ SIGNS = (
     ),
     Sign(("toomanyrequests",), Code.REGISTRY_LOGIN, "the registry wants a log-in for so many requests", LOG_IN),
     Sign(
+        (
+            "oci runtime",
+            "failed to create task",
+            "failed to create shim",
+            "failed to start shim",
+            "shim error",
+            "containerd.sock",
+            "containerd-shim",
+            "io.containerd.",
+            "cgroup",
+            "failed to set up container networking",
+            "failed to create endpoint",
+            "/var/lib/docker/",
+            "/run/docker/",
+        ),
+        Code.ENGINE_FAILED,
+        "Docker Engine failed on the target",
+        "try again; if it fails again, restart it there, which ends the containers that run: "
+        "`sudo systemctl restart docker`; `sudo journalctl -u docker -u containerd` has its log",
+    ),
+    Sign(
         ("dial tcp", "no such host", "tls handshake", "request canceled while waiting", "context deadline exceeded"),
         Code.NO_IMAGE,
         "the registry cannot be reached",
@@ -93,12 +139,6 @@ SIGNS = (
         Code.JOB_FAILED,
         "a folder is missing on the target",
         "make it there: a folder that the engine made would be root's",
-    ),
-    Sign(
-        ("executable file not found", "no such file or directory: unknown", "exec format error"),
-        Code.JOB_FAILED,
-        "the image cannot run the command",
-        "the program has to be in the image, on its PATH",
     ),
 )
 
@@ -162,7 +202,7 @@ def refusal(text: str, doing: str, otherwise: Code = Code.JOB_FAILED) -> JobErro
     """What an engine said, when it did not do something."""
     words = text.casefold()
     for sign in SIGNS:
-        if any(each in words for each in sign.words):
+        if any(each in words if isinstance(each, str) else each.search(words) for each in sign.words):
             return JobError(sign.summary, f"{doing}: {brief(text)}", sign.help, sign.code)
     return JobError(SUMMARIES[otherwise], f"{doing}: {brief(text)}", None, otherwise)
 

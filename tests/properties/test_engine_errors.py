@@ -1,6 +1,7 @@
 """What engines say, as Docker 20.10 to 28 put it, and what the SDK raises: all of it has a meaning."""
 
 import inspect
+from pathlib import Path
 from types import ModuleType
 
 import docker.errors  # type: ignore[import-untyped]
@@ -13,6 +14,8 @@ from runner.jobs.port import JobError
 from runner.machine.checkup import Said
 from runner.machine.connection import Broken, ConnectError, TimedOut, Unreachable
 
+# Answers to the start of a container, a line each, as engines and their runtimes gave them.
+ANSWERS = Path(__file__).parent.parent / "cases" / "engine"
 SOCKET = "/var/run/docker.sock"
 
 
@@ -65,6 +68,11 @@ def test_a_mistake_of_our_own_has_none() -> None:
         ("Get https://lab.azurecr.io/v2/x/manifests/1: unauthorized: authentication required", "registry-login"),
         ('Head "https://ghcr.io/v2/a/b/manifests/latest": denied', "registry-login"),
         ("toomanyrequests: You have reached your pull rate limit", "registry-login"),
+        (
+            "OCI runtime create failed: runc create failed: unable to start container process: exec /usr/bin/python: "
+            "argument list too long: unknown",
+            "environment-too-large",
+        ),
         ('invalid mount config for type "bind": bind source path does not exist: /x', "job-failed"),
         ("something that nobody has seen yet", "job-failed"),
     ],
@@ -74,6 +82,23 @@ def test_what_an_engine_says_has_a_code(text: str, code: str) -> None:
     assert error.code == code
     assert text in str(error)
     assert error.help or code == "job-failed"
+
+
+@pytest.mark.parametrize("text", (ANSWERS / "command-cannot-run.txt").read_text().splitlines())
+def test_command_that_the_image_cannot_run_is_reported_as_such(text: str) -> None:
+    error = refusal(text, "starting the container")
+    assert (error.code, error.summary) == ("job-failed", "the image cannot run the command")
+    assert text in str(error)
+    assert "image" in str(error.help)
+
+
+@pytest.mark.parametrize("text", (ANSWERS / "engine-failed.txt").read_text().splitlines())
+def test_engine_that_fails_is_named_as_the_cause(text: str) -> None:
+    error = refusal(text, "starting the container")
+    assert (error.code, error.summary) == ("engine-failed", "Docker Engine failed on the target")
+    assert f"starting the container: {text}" in str(error), "in its own words"
+    for step in ("try again", "sudo systemctl restart docker", "sudo journalctl -u docker"):
+        assert step in str(error.help)
 
 
 def test_an_answer_too_long_for_a_line_is_cut() -> None:
