@@ -81,6 +81,7 @@ class Supervisor:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=self._order["folder"],
+            executable=_program(self._order["command"][0], self._environment),
             env=self._environment,
             bufsize=0,
             start_new_session=True,
@@ -229,6 +230,20 @@ def _chosen(gpus: dict[str, Any]) -> list[str]:
     return ["-i", ",".join(chosen)] if chosen else []
 
 
+def _program(name: str, environment: dict[str, str]) -> str | None:
+    """The program of this name in the PATH, or None to let the system look for it.
+
+    The system tries every folder of the PATH, and reports one that may not be read instead of the program's own error.
+    """
+    if os.sep in name:
+        return None
+    for folder in os.get_exec_path(environment):
+        file = os.path.join(folder, name)
+        if os.path.isabs(folder) and os.path.isfile(file) and os.access(file, os.X_OK):
+            return file
+    return None
+
+
 def _refusal(error: Exception, order: dict[str, Any]) -> dict[str, str]:
     """Why it did not begin."""
     number = getattr(error, "errno", None)
@@ -238,8 +253,9 @@ def _refusal(error: Exception, order: dict[str, Any]) -> dict[str, str]:
         return {"code": "no-program", "message": f"the job cannot be begun: {error}"}
     if getattr(error, "filename", None) == order["folder"]:
         return {"code": "no-folder", "message": f"the folder `{order['folder']}` cannot be entered: {error}"}
-    if number in FINDINGS and getattr(error, "filename", None) == order["command"][0]:
-        return {"code": "no-program", "message": f"`{order['command'][0]}` {FINDINGS[number]}"}
+    name = order["command"][0]
+    if number in FINDINGS and str(getattr(error, "filename", None)).endswith(name):
+        return {"code": "no-program", "message": f"`{name}` {FINDINGS[number]}"}
     code = "disk-full" if number in {errno.ENOSPC, errno.EDQUOT} else "system"
     return {"code": code, "message": str(error)}
 

@@ -182,8 +182,8 @@ class Following:
                 pause = min(pause * 1.5, LONGEST_BETWEEN)
 
         self._bringing = threading.Thread(target=bring, name="outputs", daemon=True)
-        self._bringing.start()
         try:
+            self._bringing.start()  # Ctrl-C may come while it starts
             yield
         finally:
             # It is not waited for: whoever has pressed Ctrl-C is to be asked at once, however large a file is.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 
 import typer
 from typer.main import get_command
 
 from gpuinfra.cli.front import PROGRAM, app
+from gpuinfra.cli.signals import handled_signals
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 
@@ -29,7 +28,11 @@ def program() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and give the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    _end_kindly()
+    with handled_signals():
+        return _main(words)
+
+
+def _main(words: list[str]) -> int:
     # A file's name or value that this terminal cannot show must not end a command half-way.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -41,12 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     return code
-
-
-def _end_kindly() -> None:
-    """A polite request to end, as from `kill` or a CI system, is a Ctrl-C: what exists is said, nothing is torn."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _run(words: list[str]) -> int:

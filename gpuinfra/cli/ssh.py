@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuinfra.cli.options import Settings, begin
+from gpuinfra.cli.signals import restore_signals
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def _hand_over(command: list[str]) -> None:
         )
     sys.stdout.flush()
     sys.stderr.flush()
+    restore_signals()
     os.execv(program, command)  # noqa: S606 no shell is wanted: the words are the user's own
 
 

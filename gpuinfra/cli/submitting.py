@@ -19,6 +19,7 @@ from gpuinfra.cli.job_options import OnInterrupt
 from gpuinfra.cli.jobs import Desk, linked
 from gpuinfra.cli.power import cloud_of, power_of
 from gpuinfra.cli.renewing import renew_for, renewing
+from gpuinfra.cli.signals import TerminalClosedError
 from gpuinfra.diagnostics import Problem
 from gpuinfra.models.run import Run, RunState
 
@@ -172,10 +173,10 @@ class Submitting:
                 if self.after_run is None:
                     raise
                 _print_no_more()  # that nobody reads is no reason to leave a machine on
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as interrupt:
                 if self.was_interrupted:
                     raise
-                match self._decide(following.record.run):
+                match self._decide(following.record.run, interrupt):
                     case OnInterrupt.DETACH:
                         following.attending.let_go()
                         self._give_time(following.record.run)
@@ -210,7 +211,7 @@ class Submitting:
                 ending.result(KILL_SECONDS)
             raise
 
-    def _decide(self, run: Run) -> OnInterrupt:
+    def _decide(self, run: Run, interrupt: KeyboardInterrupt) -> OnInterrupt:
         """What becomes of the job. Asked is only who can answer; `ask` is then the answer to go on."""
         if run.state.is_over:
             # There is nothing to cancel. Outputs can be fetched later, but for those on a machine that is about to end.
@@ -220,7 +221,8 @@ class Submitting:
         if self.on_interrupt is not OnInterrupt.ASK:
             return self.on_interrupt
         if not sys.stdin.isatty() or self.desk.settings.json:
-            return self.without_terminal
+            # A terminal that closes cancels no job. The machine still goes off: its agent waits for the job to finish.
+            return OnInterrupt.DETACH if isinstance(interrupt, TerminalClosedError) else self.without_terminal
         question = "The job goes on. Detach from it, cancel it, or go on watching? [d/c/g]"
         try:
             with self.progress.paused():

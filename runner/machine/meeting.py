@@ -13,6 +13,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from runner.machine.connection import Broken, ConnectError, HostKeyMismatch, LoginRefused, Unreachable
 from runner.machine.host_key import ALGORITHMS, HostKey
+from runner.machine.interrupts import interrupts_kept
 
 # A request that a starting machine did not hear is repeated by TCP after 1 and 3 seconds; then a new one is quicker.
 CONNECT_SECONDS = 5.0
@@ -101,7 +102,8 @@ def close(transport: paramiko.Transport) -> None:
 def translated(what: str, help: str | None = None, *, is_open: bool = False) -> Iterator[None]:  # noqa: A002
     """Whatever is raised in here leaves as one of ours."""
     try:
-        yield
+        with interrupts_kept():
+            yield
     except ConnectError:
         raise
     except Exception as error:

@@ -10,6 +10,7 @@ import paramiko
 
 from runner.machine.connection import CHUNK, Broken, ConnectError, TimedOut
 from runner.machine.errors_tail import Tail
+from runner.machine.interrupts import interrupts_kept
 from runner.machine.meeting import told
 
 
@@ -83,7 +84,8 @@ class SshProcess:
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         try:
-            yield
+            with interrupts_kept():
+                yield
         except ConnectError:
             raise
         except TimeoutError as error:

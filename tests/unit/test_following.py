@@ -1,5 +1,6 @@
 """How a run is written down that its machine ended, or whose machine went off; and what the program ends with then."""
 
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,6 +93,24 @@ def test_what_ends_a_job_is_its_state_and_its_reason(tmp_path: Path, how: How, s
     run = Followed(tmp_path, Ended(143, how, STARTED, "why")).to_the_end()
     assert (run.state, run.reason, run.exit_code, run.outputs.complete) == (state, reason, 143, True)
     assert run.state.is_over
+
+
+def test_interrupt_while_outputs_begin_to_be_fetched_ends_that_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    following = Followed(tmp_path, OFF)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), following._fetching():
+        pass
+    assert following._bringing
+    following._bringing.join(10)
+    assert not following._bringing.is_alive()
 
 
 def test_a_machine_that_went_off_had_said_before_why_it_ends_the_job(tmp_path: Path) -> None:

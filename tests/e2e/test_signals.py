@@ -1,0 +1,198 @@
+"""The program with the signals that a background job, `nohup` or a closed terminal gives it."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sandbox.running import process
+from tests.e2e.azure import Azure
+from tests.e2e.run_help import SECONDS, Start, guest_home, is_off, project, runs_of
+from tests.e2e.test_front_door import wait_until_it_reads
+from tests.e2e.user import PROGRAM, User, inherited
+
+# A shell without job control ignores INT and QUIT for `gpuinfra … &`, `nohup` HUP; other parents ignore the rest.
+BACKGROUND = "--ignore-signal=INT,QUIT"
+EVERYTHING = "--ignore-signal=INT,QUIT,HUP,TERM,PIPE,CHLD"
+DEFAULTS = "--default-signal=INT,QUIT,HUP,TERM,PIPE,CHLD"
+SAYS_WHAT_IS_IGNORED = """
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("SigIgn")))
+"""
+
+
+def ignored(mask: str) -> set[str]:
+    """The signals of a mask as the kernel shows it."""
+    return {each.name for each in signal.Signals if int(mask, 16) >> (each - 1) & 1}
+
+
+def mask_of(pid: int) -> str:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith("SigIgn"))
+
+
+def waiting(signals: str) -> "subprocess.Popen[str]":
+    """The program, started with these signals, while it waits for standard input."""
+    started = subprocess.Popen(
+        ["env", signals, PROGRAM, "validate", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_until_it_reads(started.pid)
+    return started
+
+
+@pytest.mark.parametrize(
+    ("signals", "number"),
+    [
+        (BACKGROUND, signal.SIGINT),
+        (BACKGROUND, signal.SIGHUP),
+        (EVERYTHING, signal.SIGINT),
+        (EVERYTHING, signal.SIGTERM),
+        (DEFAULTS, signal.SIGHUP),
+    ],
+)
+def test_signal_interrupts_however_the_program_was_started(signals: str, number: signal.Signals) -> None:
+    with waiting(signals) as program:
+        program.send_signal(number)
+        assert program.wait(timeout=20) == 130
+        assert program.stderr is not None
+        assert program.stderr.read() == "interrupted\n"
+
+
+LOST = """
+import signal, threading
+from gpuinfra.cli.signals import handled_signals
+lock = threading.Lock()
+lock.acquire()
+# What another thread receives does not end the main thread's wait by itself.
+other = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+try:
+    with handled_signals():
+        other.start()
+        lock.acquire()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_signal_that_another_thread_receives_interrupts_a_wait_for_a_lock() -> None:
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+
+
+def test_closed_terminal_does_not_end_what_nohup_started() -> None:
+    with waiting(EVERYTHING) as program:
+        for number in (signal.SIGHUP, signal.SIGQUIT):
+            program.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            program.wait(timeout=1)
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(timeout=20) == 130
+
+
+def test_run_in_the_background_is_interrupted_and_its_machine_switched_off(
+    user: User, azure: Azure, start: Start
+) -> None:
+    project(user)
+    client = start("run", "gpu.yaml", "waits.py", signals=BACKGROUND)
+    client.until_says("begun")
+    client.send(signal.SIGINT)
+    assert client.end() in {130, 143}
+    assert [run["state"] for run in runs_of(user)] == ["cancelled"]
+    assert is_off(azure)
+
+
+def test_signals_of_a_closed_terminal_count_as_one_interrupt(user: User, azure: Azure, start: Start) -> None:
+    project(user)
+    client = start("run", "gpu.yaml", "waits.py")
+    client.until_says("begun")
+    # As systemd ends a session, and as shell and kernel tell of a terminal.
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+        client.send(number)
+    assert client.end() in {130, 143}
+    assert "is left as it is" not in client.err
+    assert [run["state"] for run in runs_of(user)] == ["running"]
+
+
+def test_job_goes_on_when_the_terminal_of_run_closes_and_the_agent_switches_the_machine_off(
+    user: User, azure: Azure
+) -> None:
+    project(user)
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(user.workspace)
+        variables = {**inherited(), **user.variables, "GPUINFRA_CLOUD": "sandbox", "TERM": "xterm"}
+        os.execvpe("env", ["env", DEFAULTS, str(PROGRAM), "run", "gpu.yaml", "waits.py"], variables)
+    seen, ends = b"", time.monotonic() + SECONDS
+    while b"begun" not in seen:
+        assert time.monotonic() < ends, seen.decode(errors="replace")
+        seen += os.read(terminal, 4096)
+    os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) in {130, 143}
+    (run,) = runs_of(user)
+    assert run["state"] == "running"
+    assert not is_off(azure)
+    # The agent waits for the job, and then deallocates the machine; test_waste.py has that.
+    told = guest_home(azure) / ".gpuinfra" / "runs" / run["id"] / "attended.json"
+    assert json.loads(told.read_text()) == {"afterRun": "deallocate", "detached": True}
+
+
+def test_local_job_starts_with_no_signal_ignored_but_pythons_own(user: User) -> None:
+    (user.workspace / "job.py").write_text(SAYS_WHAT_IS_IGNORED)
+    done = subprocess.run(
+        ["env", EVERYTHING, PROGRAM, "submit", "-c", "local", "job.py"],
+        cwd=user.workspace,
+        env={**inherited(), **user.variables},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ignored(done.stdout.strip()) == {"SIGPIPE", "SIGXFSZ"}
+
+
+@pytest.mark.parametrize(("signals", "kept"), [(BACKGROUND, set()), (EVERYTHING, {"SIGHUP"})])
+def test_ssh_starts_with_no_signal_ignored_but_that_of_nohup(
+    user: User, azure: Azure, tmp_path: Path, signals: str, kept: set[str]
+) -> None:
+    user.up()
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    stand_in = programs / "ssh"
+    stand_in.write_text("#!/bin/sh\ngrep SigIgn /proc/$$/status\n")
+    stand_in.chmod(0o755)
+    done = subprocess.run(
+        ["env", signals, PROGRAM, "ssh", "my-dsvm"],
+        cwd=user.workspace,
+        env={
+            **inherited(),
+            **user.variables,
+            "GPUINFRA_CLOUD": "sandbox",
+            "PATH": f"{programs}:{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ignored(done.stdout.split()[1]) == kept
+
+
+def test_sandbox_ignores_nothing_that_its_guests_would_inherit(tmp_path: Path) -> None:
+    folder = tmp_path / "sandbox"
+    start = "import sys, pathlib; from sandbox.running import process; process.start(pathlib.Path(sys.argv[1]))"
+    words = ["env", "--ignore-signal=INT,QUIT,HUP", sys.executable, "-c", start, str(folder)]
+    try:
+        subprocess.run(words, check=True, timeout=SECONDS)
+        described = process.status(folder)
+        assert described is not None
+        assert ignored(mask_of(described.pid)) == {"SIGPIPE", "SIGXFSZ"}
+    finally:
+        process.stop(folder)

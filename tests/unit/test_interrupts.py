@@ -1,0 +1,73 @@
+"""Ctrl-C stays Ctrl-C, whatever waits when it comes; and signals that come together are one."""
+
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from gpuinfra.cli.signals import TOGETHER_SECONDS, Interrupts
+from runner.engine.client import Engine
+from runner.machine.connection import Broken
+from runner.machine.meeting import translated
+
+
+def interrupted_twice() -> None:
+    """As in a wait of paramiko's whose lock was let go, and not taken back because of a second Ctrl-C."""
+    lock = threading.Lock()
+    with lock:
+        lock.release()
+        raise KeyboardInterrupt
+
+
+def test_interrupt_that_another_exception_replaced_is_an_interrupt() -> None:
+    with pytest.raises(RuntimeError, match="release"):
+        interrupted_twice()
+    with pytest.raises(KeyboardInterrupt), translated("the connection is lost"):
+        interrupted_twice()
+    with pytest.raises(KeyboardInterrupt), Engine.translated(Mock(), "asking"):
+        interrupted_twice()
+
+
+def test_connection_lost_after_an_interrupt_is_no_second_interrupt() -> None:
+    def lose() -> None:
+        try:
+            signal.default_int_handler(signal.SIGINT, None)
+        except KeyboardInterrupt:
+            with translated("the connection is lost", is_open=True):
+                Path("/nowhere").read_bytes()
+
+    with pytest.raises(Broken):
+        lose()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([signal.SIGINT, signal.SIGINT], [True, True]),
+        ([signal.SIGTERM, signal.SIGINT], [True, True]),
+        ([signal.SIGHUP, signal.SIGHUP], [True, False]),
+        ([signal.SIGTERM, signal.SIGHUP], [True, False]),
+        ([signal.SIGHUP, signal.SIGTERM], [True, False]),
+    ],
+)
+def test_signals_of_one_end_are_one_interrupt(numbers: list[signal.Signals], expected: list[bool]) -> None:
+    interrupts = Interrupts()
+    assert [raises(partial(interrupts, number, None)) for number in numbers] == expected
+
+
+def test_signal_long_after_a_closed_terminal_is_a_second_interrupt() -> None:
+    interrupts = Interrupts(clock=iter([0.0, TOGETHER_SECONDS + 1]).__next__)
+    assert raises(lambda: interrupts(signal.SIGHUP, None))
+    assert raises(lambda: interrupts(signal.SIGTERM, None))
+
+
+def raises(call: Callable[[], None]) -> bool:
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    return False
