@@ -58,6 +58,10 @@ def _serve(folder: Path, port: int) -> int:
     # The web server has handlers of its own while it runs, and raises the signal once more at its end.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        # `nohup`, and shells for what is in the background, ignore them; what runs in a guest must not inherit that.
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     try:
         asyncio.run(_run(server))
     finally:

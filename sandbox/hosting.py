@@ -60,6 +60,12 @@ class Host:
             task.add_done_callback(self._tasks.discard)
         self._apply_faults()
 
+    async def finish(self) -> None:
+        """Carry out everything that was ordered, and return when it is done."""
+        self.carry_out()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def stop(self) -> None:
         """Every guest goes off. The disks stay."""
         for task in list(self._tasks):

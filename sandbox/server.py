@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from sandbox.hosting import Host
 from sandbox.kernel.cloud import Cloud
 from sandbox.services.catalog import EFFECTS, ROUTES
-from sandbox.web.app import make_app
+from sandbox.web.app import abort, make_app
 from sandbox.web.authority import make_identities
 from sandbox.web.certificates import make_certificates
 from sandbox.web.control import Control
@@ -84,7 +84,7 @@ class Server:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._uvicorn.serve([self.socket])
         for connection in list(self._uvicorn.server_state.connections):
-            connection.transport.abort()  # its client does not let go of it
+            abort(connection.transport)  # its client does not let go of it
         self._metadata.should_exit = True
         await metadata
         await self.host.stop()

@@ -34,7 +34,7 @@ def retail_page(catalogue: Catalogue, filter_text: str, skip: int, base_url: str
     since = f"{now[:7]}-01T00:00:00Z"
     found = [
         item
-        for item in _items(catalogue, since)
+        for item in _items(catalogue, since, dict(wanted).get("armSkuName"))
         if all(field in item and item[field] == value for field, value in wanted)
     ]
     page = found[skip : skip + PAGE_SIZE]
@@ -73,8 +73,11 @@ def _value(text: str) -> Value:
     return text == "true" if text in {"true", "false"} else float(text)
 
 
-def _items(catalogue: Catalogue, since: str) -> Iterator[dict[str, Any]]:
+def _items(catalogue: Catalogue, since: str, name: Value | None) -> Iterator[dict[str, Any]]:
+    """Every price, or only those of one size where its name is given: that is what most ask for."""
     for size in catalogue.sizes():
+        if name not in {None, size.name}:
+            continue
         series = catalogue.series_table[size.family]
         for region in catalogue.regions():
             price = catalogue.price(size.name, region.name)

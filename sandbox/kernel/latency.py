@@ -49,7 +49,11 @@ class Latency:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._random = random.Random(store.setting("seed", 1))  # noqa: S311 no secret hangs on it
+        self.restart()
+
+    def restart(self) -> None:
+        """Draw the same durations again, from the first."""
+        self._random = random.Random(self.store.setting("seed", 1))  # noqa: S311 no secret hangs on it
 
     @property
     def profile(self) -> str:

@@ -253,6 +253,12 @@ class Store:
             (name, json.dumps(value)),
         )
 
+    def remove_settings(self, *, unless: Iterable[str]) -> None:
+        """Forget every setting but the named ones."""
+        kept = tuple(unless)
+        marks = ",".join("?" * len(kept))
+        self.connection.execute(f"DELETE FROM settings WHERE name NOT IN ({marks})", kept)  # noqa: S608 no value is in it
+
     def latest_moment(self) -> float:
         """The last simulated time at which anything is known to have happened."""
         found = self.connection.execute(

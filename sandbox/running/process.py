@@ -93,7 +93,7 @@ def stop(folder: Path) -> bool:
 
 
 def reset(folder: Path) -> None:
-    """Forget all machines, groups, bills, faults and requests; identity, certificates and clock stay."""
+    """Forget all machines, groups, bills, faults and requests; identity, certificates and profile stay."""
     asked = client(folder)
     if asked:
         asked.post("reset", {})

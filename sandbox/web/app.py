@@ -26,7 +26,6 @@ from sandbox.web.authority import Authority
 from sandbox.web.authorization import check_permission
 from sandbox.web.control import Control
 from sandbox.web.json_text import read_json
-from sandbox.web.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class Gate:
     def __init__(self, cloud: Cloud, control: Control) -> None:
         self.cloud, self.control = cloud, control
         self.authority = Authority(cloud.store, cloud.clock)
-        self.throttle = Throttle(cloud)
+        self.throttle = control.throttle
 
     async def answer(self, request: Request) -> Response:
         """One request, whatever it is for. Every answer is dated by the sandbox's own time, which leases live by."""
@@ -135,7 +134,7 @@ class Gate:
             if fault["name"] in HOLDS:
                 await self.control.holds.hold(request, fault)
         finally:
-            request.scope["state"]["transport"].abort()  # also where the server stops meanwhile
+            abort(request.scope["state"]["transport"])  # also where the server stops meanwhile
         return _Dropped()
 
     def _log(self, request: Request, path: str, status: int, started: float, began: float, correlation_id: str) -> None:
@@ -155,6 +154,12 @@ class Gate:
 
 class _Dropped(Exception):  # noqa: N818 a signal inside this file
     """The connection was cut on purpose."""
+
+
+def abort(transport: asyncio.WriteTransport) -> None:
+    """Cut a connection. One that its client has closed already is left as it is."""
+    with contextlib.suppress(AttributeError):  # what Python 3.11.2 raises for it
+        transport.abort()
 
 
 async def _body(request: Request) -> Any:

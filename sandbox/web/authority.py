@@ -113,6 +113,13 @@ class Authority:
         return claims
 
 
+def new_secret() -> str:
+    """Return a random secret that does not begin with `-`, which `az login -p` and others read as an option."""
+    while (found := secrets.token_urlsafe(32)).startswith("-"):
+        pass
+    return found
+
+
 def make_identities(store: Store) -> None:
     """The ids and secrets that make a sandbox this one; made once."""
     for name in ("tenant", "subscription", "client-id", "client-object-id"):
@@ -120,7 +127,7 @@ def make_identities(store: Store) -> None:
             store.set_setting(name, str(uuid.uuid4()))
     for name in ("client-secret", "token-key"):
         if store.setting(name) is None:
-            store.set_setting(name, secrets.token_urlsafe(32))
+            store.set_setting(name, new_secret())
 
 
 def _encode(data: bytes) -> str:

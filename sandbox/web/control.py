@@ -19,6 +19,7 @@ from sandbox.kernel.latency import PROFILES
 from sandbox.running.client import HEADER
 from sandbox.running.reset import QUOTA_LIMITS, forget
 from sandbox.web.holds import Holds
+from sandbox.web.throttle import Throttle
 
 MACHINES = "Microsoft.Compute/virtualMachines"
 FASTEST = 100_000
@@ -38,6 +39,7 @@ class Control:
     def __init__(self, cloud: Cloud, secret: str) -> None:
         self.cloud, self.secret = cloud, secret
         self.holds = Holds()
+        self.throttle = Throttle(cloud)
         self._actions: dict[tuple[str, str], Action] = {
             ("GET", "status"): self._status,
             ("GET", "credentials"): self._credentials,
@@ -47,6 +49,7 @@ class Control:
             ("GET", "faults"): self._faults,
             ("POST", "faults"): self._add_fault,
             ("DELETE", "faults"): self._clear_faults,
+            ("POST", "release"): self._release,
             ("GET", "clock"): self._clock,
             ("POST", "clock"): self._set_clock,
             ("GET", "profile"): self._profile,
@@ -131,6 +134,12 @@ class Control:
         self.holds.release()
         return {"faults": []}
 
+    def _release(self, payload: Payload) -> dict[str, Any]:
+        """Release held requests. Faults that are armed stay armed."""
+        _only(payload)
+        self.holds.release()
+        return self._faults({})
+
     def _evict(self, payload: Payload) -> dict[str, Any]:
         """What Azure does to a spot machine when it needs the room, by Azure's own call for rehearsing it."""
         _only(payload, "machine")
@@ -204,7 +213,10 @@ class Control:
             order = {"kind": "delete", "vm": machine.id, "vmId": machine.properties.get("vmId", "")}
             self.cloud.guest_orders.append(order)
         forget(self.cloud.store)
+        self.cloud.clock.restart()
+        self.cloud.latency.restart()
         self.holds.release()
+        self.throttle.clear()
         return self._status({})
 
 

@@ -19,6 +19,10 @@ class Throttle:
         self.cloud = cloud
         self._buckets: dict[tuple[str, str], tuple[float, float]] = {}
 
+    def clear(self) -> None:
+        """Forget every request."""
+        self._buckets.clear()
+
     def check(self, call: Call) -> None:
         """Take a token, or refuse with 429."""
         kind = _KINDS.get(call.method, "writes")
