@@ -1,28 +1,39 @@
 # Two commands do all the set-up: `make demo` to see it, `make test` to work on it.
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit check format cases bench clean
+.PHONY: help demo test test-all soak unit check format cases bench clean
+# Without byte code each process compiles everything again, which doubles the time of the tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-# Killed, interrupted and racing programs: what comes of them must not hang on what runs beside them.
-RACES := $(patsubst %,tests/integration/provision/test_%.py,interrupt kill throttling two_at_once)
+# Tests wait for servers and programs part of the time, so there are more workers than cores.
+WORKERS ?= $(shell expr $$(nproc) + 1)
+# Options for pytest: make test ARGS='-k lease'
+ARGS ?=
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 10 --durations-min 1
+# How long `make soak` looks for new examples.
+SOAK ?= 10m
 
 help: ## list the commands
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 16
 
 demo: .venv/.sandbox ## install into .venv and show what there is; no account, no root
 	@scripts/demo
 
-test: .venv/.dev ## install into .venv, fetch the real parts where allowed, run every test
+test: .venv/.dev ## install what tests need, where allowed, and run them; options in ARGS='-k lease'
 	@scripts/real-parts
 	@scripts/azure-cli
-	$(BIN)/pytest -n auto --dist worksteal tests/unit
-	$(BIN)/pytest -n auto --dist worksteal tests/properties
-	$(BIN)/pytest -n auto --dist loadfile -m 'not alone' $(patsubst %,--ignore %,$(RACES)) tests/integration tests/e2e
-	$(BIN)/pytest $(RACES)
-	$(BIN)/pytest -m alone tests/integration tests/e2e
+	$(PYTEST) $(ARGS)
+
+test-all: .venv/.dev ## the same, and every boundary at which a program can be killed or interrupted
+	@scripts/real-parts
+	@scripts/azure-cli
+	$(PYTEST) --exhaustive $(ARGS)
+
+soak: .venv/.dev ## look for new failing examples of the property tests, for SOAK=10m
+	@scripts/soak $(SOAK) $(ARGS)
 
 unit: .venv/.dev ## the quick tests: no sockets, no waiting
-	$(BIN)/pytest -n auto --dist worksteal tests/unit
+	$(BIN)/pytest -n auto --dist worksteal tests/unit $(ARGS)
 
 check: .venv/.dev ## lint, format, types, import direction, wheel
 	$(BIN)/ruff check .
@@ -31,11 +42,11 @@ check: .venv/.dev ## lint, format, types, import direction, wheel
 	$(BIN)/pytest -q tests/properties/test_imports.py
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel .
 
-format: .venv/.dev ## let ruff mend what it can
+format: .venv/.dev ## fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-cases: .venv/.dev ## write the expected output of every case file anew, to be read in `git diff`
+cases: .venv/.dev ## write the expected output of every case file again, to be read in `git diff`
 	$(BIN)/pytest -q tests/properties/test_spec_cases.py tests/unit/test_target_files.py tests/properties/test_lint_cases.py \
 		tests/properties/test_lint_table.py --update-cases
 

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import job, startup, tail, upload
+from bench import job, reap, startup, tail, up, upload
 from bench.ratio import Ratio
 
 GROUPS: dict[str, Callable[[], Sequence[Ratio]]] = {
@@ -12,6 +12,8 @@ GROUPS: dict[str, Callable[[], Sequence[Ratio]]] = {
     "upload": upload.measure,
     "job": job.measure,
     "tail": tail.measure,
+    "up": up.measure,
+    "reap": reap.measure,
 }
 
 

@@ -7,7 +7,6 @@ outputs, in a Python that has started.
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +36,7 @@ BY_HAND = f"ssh host docker run --rm {PYTHON} python -c pass"
 def measure(command: Sequence[str] = COMMAND, rounds: int = ROUNDS) -> Sequence[Ratio]:
     """Whole times, each with its own connection and login; the median of alternating rounds. The project is there
     already, as it is from the second job on."""
-    with tempfile.TemporaryDirectory(prefix="gpuinfra-bench-") as name, running(Path(name)) as lab:
+    with running() as lab:
         # No GPU, so that both start one container.
         user = lab.user()
         user.compute(nvidiaDocker=False)

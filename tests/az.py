@@ -8,14 +8,15 @@ from typing import Any
 
 from tests.real import missing
 
-PROGRAM = Path(__file__).parents[1] / ".venv-az" / "bin" / "az"
+# Not the script `az` beside it: a script cannot name an interpreter whose path has spaces.
+PYTHON = Path(__file__).parents[1] / ".venv-az" / "bin" / "python"
 
 
 class Az:
     """Runs `az` with a home of its own; what it prints as data."""
 
     def __init__(self, folder: Path, *, endpoint: str, authority_file: str) -> None:
-        if not PROGRAM.exists():
+        if not PYTHON.with_name("az").exists():
             missing("no az program in .venv-az: scripts/azure-cli installs it")
         self._environment = {
             "PATH": os.environ["PATH"],
@@ -38,7 +39,7 @@ class Az:
     def __call__(self, *words: str, fails: str | None = None) -> Any:
         """It succeeds, or `fails` with a message that has these words in it."""
         done = subprocess.run(
-            [PROGRAM, *words, "--output", "json"],
+            [PYTHON, "-m", "azure.cli", *words, "--output", "json"],
             env=self._environment,
             capture_output=True,
             text=True,

@@ -1,12 +1,114 @@
 """Options and fixtures that all tests share."""
 
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pytest
+from hypothesis import settings
+
+from tests.program import stop_fork_server
+
+if TYPE_CHECKING:
+    from tests.lab import Lab
+
+# The same examples in every run: a gate must not fail for someone who changed nothing. `make soak` looks for new ones.
+settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+settings.register_profile("soak", derandomize=False, deadline=None, database=None, print_blob=True)
+
+Covered = Callable[[str, int, int], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-cases", action="store_true", help="write the expected output of case files anew")
+    parser.addoption("--update-cases", action="store_true", help="write the expected output of case files again")
+    parser.addoption("--exhaustive", action="store_true", help="test every boundary instead of one of each kind")
+
+
+def pytest_configure() -> None:
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+    _hear_signals()
+
+
+def _hear_signals() -> None:
+    """Give the processes that tests start the usual signals, also under `nohup` and as a background job.
+
+    A child inherits what its parent ignores, but not what its parent handles. So a handler replaces each inherited
+    "ignore"; only SIGINT has a meaning for the tests themselves, as Ctrl-C.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+def pytest_sessionfinish() -> None:
+    stop_fork_server()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the sandboxes of a run that was interrupted: xdist ends its workers before they can."""
+    factory: pytest.TempPathFactory | None = getattr(config, "_tmp_path_factory", None)
+    if hasattr(config, "workerinput") or factory is None:
+        return
+    folder = f"{factory.getbasetemp()}/".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended, or belongs to another user
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if b"sandbox" in words and any(word.startswith(folder) for word in words):
+                os.kill(int(process.name), signal.SIGTERM)
 
 
 @pytest.fixture
 def update_cases(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-cases"))
+
+
+@pytest.fixture(scope="session")
+def exhaustive(request: pytest.FixtureRequest) -> bool:
+    """Whether to test every boundary; otherwise at least one of each kind."""
+    return bool(request.config.getoption("--exhaustive"))
+
+
+@pytest.fixture
+def covered(record_property: Callable[[str, object], None]) -> Covered:
+    """Count in the summary what this test covered: a subject, how many cases, and how many there are.
+
+    The counts of all tests of one subject are added.
+    """
+    return lambda subject, count, total: record_property("covered", [subject, count, total])
+
+
+@pytest.fixture(scope="session")
+def running_lab() -> "Iterator[Lab]":
+    """One laboratory for all tests of a worker."""
+    from tests.lab import running  # with what it imports, which few tests need
+
+    with running() as made:
+        yield made
+
+
+@pytest.fixture
+def lab(running_lab: "Lab") -> "Lab":
+    """It, with nothing left of the tests before."""
+    running_lab.reset()
+    return running_lab
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    # Each of the reports of a test repeats its properties; the last has them all.
+    ends = [report for report in reports if getattr(report, "when", None) == "teardown"]
+    properties = [each for report in ends for each in report.user_properties]
+    counts: dict[str, tuple[int, int]] = {}
+    for name, value in properties:
+        if name == "covered":
+            subject, count, total = value
+            counts[subject] = (counts.get(subject, (0, 0))[0] + count, total)
+    if counts:
+        terminalreporter.section("covered")
+        for subject, (count, total) in sorted(counts.items()):
+            terminalreporter.write_line(f"{subject}: {count} of {total}")

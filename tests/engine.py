@@ -3,11 +3,16 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import docker  # type: ignore[import-untyped]
+from docker.errors import APIError  # type: ignore[import-untyped]
 
 from tests.images import BUSYBOX, busybox_archive
 from tests.real import PATH, missing, program
@@ -15,9 +20,12 @@ from tests.real import PATH, missing, program
 IMAGE = BUSYBOX
 # Whatever was started so ends with this process, even if that is killed.
 TIED = ("setpriv", "--pdeathsig", "TERM")
-# Engines would share the host's bridge and packet filter, and tests run side by side: each has a network of its own.
+# Engines run side by side, and with the host's own. These parts of the system each engine has for itself: its network,
+# its control groups, its names in a containerd that the system may run, and its settings.
 NETWORK = ("unshare", "--net", "sh", "-c", "busybox ip link set lo up && echo up && exec sleep infinity")
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 WAIT_SECONDS = 60.0
+GONE, BUSY = 404, 409
 
 
 class Engine:
@@ -34,7 +42,11 @@ class Engine:
         self.address = f"unix://{self.socket}"
         """For DOCKER_HOST."""
         self.log = folder / "dockerd.log"
+        self.name = f"gpuinfra-tests-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        """Of its control groups. No two engines share it, on the whole machine."""
+        (folder / "name").write_text(self.name)
         self._path = path
+        self._version: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._network: subprocess.Popen[bytes] | None = None
 
@@ -48,17 +60,51 @@ class Engine:
 
     def start(self) -> None:
         """It answers when this returns. Not to be called from a thread: it would end with that."""
-        folders = ["--data-root", str(self.folder / "data"), "--exec-root", str(self.folder / "exec")]
-        command = [self._program, "-H", self.address, *folders, "--pidfile", str(self.folder / "docker.pid")]
         self._network = self._network or self._make_network()
-        inside = [*TIED, "nsenter", f"--net=/proc/{self._network.pid}/ns/net", *command, *self.options]
+        (self.folder / "daemon.json").write_text("{}")
+        files = {
+            "--data-root": "data",
+            "--exec-root": "exec",
+            "--pidfile": "docker.pid",
+            "--config-file": "daemon.json",
+        }
+        command = [self._program, "-H", self.address]
+        command += [word for option, name in files.items() for word in (option, str(self.folder / name))]
+        command += ["--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", f"/{self.name}"]
+        command += ["--containerd-namespace", self.name, "--containerd-plugins-namespace", f"{self.name}-plugins"]
+        command += ["--iptables=false", *self.options]
+        inside = [*TIED, "nsenter", f"--net=/proc/{self._network.pid}/ns/net", *command]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(inside, stdout=log, stderr=log, env=self.variables)
         deadline = time.monotonic() + WAIT_SECONDS
-        while self.docker("version", check=False).returncode:
+        while not self._answers():
             assert self._process.poll() is None, self.log.read_text()[-2000:]
             assert time.monotonic() < deadline, self.log.read_text()[-2000:]
-            time.sleep(0.05)
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(WAIT_SECONDS)
+            link.connect(str(self.socket))
+            link.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            return b" 200 " in link.recv(100)
+        return False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @contextmanager
+    def api(self) -> Iterator[docker.APIClient]:
+        """The engine, without our own code in between, and without the time that the Docker program takes to start."""
+        # Asked for once: to answer, an engine starts several programs.
+        client = docker.APIClient(base_url=self.address, version=self._version or "auto")
+        self._version = client.api_version
+        try:
+            yield client
+        finally:
+            client.close()
 
     def _make_network(self) -> "subprocess.Popen[bytes]":
         """It outlives the engine, as a machine's does."""
@@ -88,6 +134,8 @@ class Engine:
     def _forget_containerd(self) -> None:
         """It dies with the engine. The next engine must not take one that nobody has buried yet for one that runs."""
         file = self.folder / "exec" / "containerd" / "containerd.pid"
+        if not file.exists():  # the system's own is used, which lives on
+            return
         status = Path(f"/proc/{file.read_text().strip()}/status")
         deadline = time.monotonic() + WAIT_SECONDS
         while status.exists() and "\nState:\tZ" not in status.read_text():
@@ -105,7 +153,7 @@ class Engine:
         try:
             if self._process is None and (self.folder / "data").exists():
                 self.start()  # one that was killed has left processes behind
-            if self._process and self._process.poll() is None:
+            if self.is_running:
                 self.clear()
         finally:
             self.stop()
@@ -118,11 +166,30 @@ class Engine:
             pass
         for name in ("data", "exec"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
+        remove_control_groups(self.folder)
 
     def clear(self) -> None:
         """Remove every container."""
-        if ids := self.docker("ps", "-aq").stdout.split():
-            self.docker("rm", "-f", "-v", *ids)
+        deadline = time.monotonic() + WAIT_SECONDS
+        with self.api() as api:
+            while found := api.containers(all=True, quiet=True):
+                for each in found:
+                    with _unless(GONE, BUSY):  # somebody else is just removing it
+                        api.remove_container(each["Id"], v=True, force=True)
+                assert time.monotonic() < deadline, found
+
+    def containers(self, *, running: bool = False, **filters: str) -> list[str]:
+        """The ids of containers: of all, or of those that run, or as `name="…"` and `label="…"` narrow it down."""
+        with self.api() as api:
+            return [each["Id"] for each in api.containers(all=not running, quiet=True, filters=filters)]
+
+    def remove_images(self, keep: str) -> None:
+        """Remove every image but those with tags that end so."""
+        with self.api() as api:
+            for each in api.images():
+                if not any(tag.endswith(keep) for tag in each["RepoTags"] or ()):
+                    with _unless(GONE, BUSY):
+                        api.remove_image(each["Id"], force=True)
 
     def docker(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """By the Docker program."""
@@ -137,6 +204,26 @@ class Engine:
         """Its id. The settings are lines of a Dockerfile, as `ENV A=b`."""
         changes = [word for setting in settings for word in ("--change", setting)]
         return self.docker("import", *changes, str(archive), name).stdout.strip()
+
+
+def remove_control_groups(folder: Path) -> None:
+    """Remove those of the engine that has, or had, this folder."""
+    name = (folder / "name").read_text()
+    # One for each controller, or one for all, as the system has it.
+    for group in (CONTROL_GROUPS / name, *CONTROL_GROUPS.glob(f"*/{name}")):
+        for each, _, _ in os.walk(group, topdown=False):
+            with suppress(OSError):  # a process in it has not ended yet
+                Path(each).rmdir()
+
+
+@contextmanager
+def _unless(*statuses: int) -> Iterator[None]:
+    """Pass over these answers of an engine."""
+    try:
+        yield
+    except APIError as error:
+        if error.response is None or error.response.status_code not in statuses:
+            raise
 
 
 @contextmanager

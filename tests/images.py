@@ -38,9 +38,12 @@ _SHORT = ("sh", "echo", "cat", "ls", "sleep", "true")
 
 
 def _cached(name: str, what: str, write: Callable[[tarfile.TarFile], None]) -> Path:
-    """Made once on this machine, whoever needs it first; a new recipe is a new file."""
+    """Made once on this machine for each user, by the first test that needs it; a new recipe is a new file."""
     recipe = hashlib.sha256(Path(__file__).read_bytes() + what.encode()).hexdigest()[:16]
-    file = Path(tempfile.gettempdir(), f"gpuinfra-tests-{name}-{recipe}.tar")
+    folder = Path(tempfile.gettempdir(), f"gpuinfra-tests-{os.geteuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    assert folder.stat().st_uid == os.geteuid(), f"{folder} is somebody else's"
+    file = folder / f"{name}-{recipe}.tar"
     with _lock(file.with_suffix(".lock")):
         if not file.exists():
             new = file.with_suffix(".new")

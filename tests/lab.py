@@ -5,34 +5,37 @@ laboratory's folder and finds the engine by DOCKER_HOST; `nvidia-smi` and NVIDIA
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import docker  # type: ignore[import-untyped]
-import pytest
-
 from gpuinfra.models.target import Target
 from gpuinfra.workbench.targets import write_target
 from runner.machine.ssh import SshConnection
-from tests.e2e.user import PROGRAM, inherited
-from tests.engine import Engine
+from tests import program
+from tests.e2e.user import inherited
+from tests.engine import Engine, remove_control_groups
 from tests.images import BUSYBOX, PYTHON, busybox_archive, python_archive
 from tests.nvidia import Nvidia
 from tests.real import PATH
-from tests.sshd import SshServer, make_key
+from tests.sshd import SshServer, eventually
 
-__all__ = ["BUSYBOX", "PYTHON", "Lab", "LabUser", "fresh_lab", "lab"]
+__all__ = ["BUSYBOX", "PYTHON", "Lab", "LabUser", "running"]
 
 IMAGE_PATH = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SECONDS = 110.0
 """For one call of the program: less than a test has."""
+PREFIX, LOCK = "gpuinfra-lab-", "lock"
+KEPT = ":test"
+"""How images are tagged that stay from one test to the next: the test makes them the same each time."""
 
 REMOTEDOCKER, REMOTE, LOCALDOCKER, LOCAL = "my_dsvm", "bare", "docker", "local"
 """The targets in a user's workspace: of each type one. Their runconfigs have the same names."""
@@ -66,26 +69,41 @@ class Lab:
     def close(self) -> None:
         """Nothing of it is left running."""
         self.server.stop()
-        self._end_processes()
+        self.end_processes()
         self.engine.remove()
 
     def reset(self) -> None:
         """As it was at first: no connection, no container, nothing at home, GPUs that work and do nothing."""
+        if not self.engine.is_running:  # a test that failed may have left it so
+            self.engine.start()
         self.server.cut()
-        self._end_processes()
+        self.end_processes()
         self.engine.clear()
+        self.engine.remove_images(keep=KEPT)
         self.nvidia.mend()
         self.nvidia.idle()
-        shutil.rmtree(self.home)
+        for folder in (self.home, *self.folder.glob("user-*")):
+            shutil.rmtree(folder)
         self.home.mkdir()
 
-    def _end_processes(self) -> None:
-        """What was started there to outlive its connection: all that has its home here, and nobody else has."""
-        home = f"HOME={self.home}".encode()
+    def end_processes(self) -> None:
+        """What was started to outlive its connection or its program: all that has its home in the laboratory."""
+
+        def is_over() -> bool:
+            left = list(self._processes())
+            for process in left:
+                with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                    os.kill(process, signal.SIGKILL)
+            return not left
+
+        assert eventually(is_over), "processes of the laboratory do not end"
+
+    def _processes(self) -> Iterator[int]:
+        home = f"HOME={self.folder}/".encode()
         for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it has just ended by itself
-                if home in (folder / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(folder.name), signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                if any(each.startswith(home) for each in (folder / "environ").read_bytes().split(b"\0")):
+                    yield int(folder.name)
 
     @property
     def target(self) -> Target:
@@ -104,15 +122,6 @@ class Lab:
             yield connection
         finally:
             connection.close()
-
-    @contextlib.contextmanager
-    def api(self) -> Iterator[docker.APIClient]:
-        """The engine, without our own code in between."""
-        client = docker.APIClient(base_url=self.engine.address)
-        try:
-            yield client
-        finally:
-            client.close()
 
     @contextlib.contextmanager
     def small_disk(self, mebibytes: int) -> Iterator[None]:
@@ -151,9 +160,9 @@ class LabUser:
         self.lab, self.home, self.workspace = lab, folder / "home", folder / "project"
         self.workspace.mkdir(parents=True)
         (self.home / ".ssh").mkdir(parents=True, mode=0o700)
-        key = make_key(self.home / ".ssh" / "id_ed25519")
-        with lab.server.authorized_keys.open("a") as keys:
-            keys.write(Path(f"{key}.pub").read_text())
+        key = self.home / ".ssh" / "id_ed25519"
+        for end in ("", ".pub"):
+            shutil.copy(f"{lab.server.user_key}{end}", f"{key}{end}")
         here = {"address": "", "port": 22, "username": "", "host_key": "", "identity": None, "machine": ""}
         remote = {"identity": str(key)}
         for name, kind, more in (
@@ -186,9 +195,9 @@ class LabUser:
         return {"HOME": str(self.home), "PATH": self.lab.path, "DOCKER_HOST": self.lab.engine.address}
 
     def start(self, *words: str, **more: str) -> "subprocess.Popen[str]":
-        """The program on its way, with Ctrl-C as it is for people."""
-        return subprocess.Popen(
-            ["env", "--default-signal=INT", PROGRAM, *words],
+        """The program on its way."""
+        return program.Program(
+            *words,
             cwd=self.workspace,
             env={**inherited(), **self.variables, **more},
             stdin=subprocess.DEVNULL,
@@ -199,17 +208,8 @@ class LabUser:
 
     def __call__(self, *words: str, stdin: str = "", **more: str) -> "subprocess.CompletedProcess[str]":
         """Whatever comes of it; only a traceback never does."""
-        done = subprocess.run(
-            [PROGRAM, *words],
-            cwd=self.workspace,
-            env={**inherited(), **self.variables, **more},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SECONDS,
-            check=False,
-        )
+        variables = {**inherited(), **self.variables, **more}
+        done = program.run(*words, cwd=self.workspace, env=variables, stdin=stdin, timeout=SECONDS, errors="replace")
         assert "Traceback" not in done.stderr, done.stderr
         assert "internal error" not in done.stdout + done.stderr, done.stdout + done.stderr
         return done
@@ -239,25 +239,42 @@ def _write(file: Path, values: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *, gpus: int = 2) -> Iterator[Lab]:
-    """A laboratory for as long as this takes."""
-    made = Lab(folder, gpus=gpus)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.close()
+def running(*, gpus: int = 2) -> Iterator[Lab]:
+    """A laboratory for as long as this takes. Its folder is short, for sockets, and open to users without rights."""
+    _remove_abandoned()
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as name, Path(name, "new-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder, before = Path(name), os.umask(0o022)
+        (folder / "new-lock").rename(folder / LOCK)
+        folder.chmod(0o755)
+        try:
+            made = Lab(folder, gpus=gpus)
+        finally:
+            os.umask(before)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.close()
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """One for all tests of a module, which leave it as it was, or `reset` it."""
-    with running(tmp_path_factory.mktemp("lab")) as made:
-        yield made
+def _remove_abandoned() -> None:
+    """Remove what is left of laboratories whose tests were killed: nobody holds their locks."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError), (folder / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for process in _started_from(folder):
+                os.kill(process, signal.SIGKILL)
+            mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+            for mount in reversed([each for each in mounts if each.startswith(f"{folder}/")]):
+                subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True, timeout=20)
+            remove_control_groups(folder / "engine")
+            shutil.rmtree(folder)
 
 
-@pytest.fixture
-def fresh_lab(lab: Lab) -> Lab:
-    """It, with nothing left of the tests before."""
-    lab.reset()
-    return lab
+def _started_from(folder: Path) -> Iterator[int]:
+    """Processes with a file of this folder in their command lines: servers, engines, and what those start."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{folder}/".encode() in (process / "cmdline").read_bytes():
+                yield int(process.name)

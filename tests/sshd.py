@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +27,24 @@ def make_key(file: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
     return file
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+class ReservedPort:
+    """A port of loopback where nobody listens. No other process is given it for as long as this object lives.
+
+    A server that shares its address, as sshd does, may listen there all the same.
+    """
+
+    def __init__(self) -> None:
+        with socket.socket() as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(("127.0.0.1", 0))
+            self.number = int(bound.getsockname()[1])
+            weakref.finalize(self, os.close, bound.detach())
+
+    def is_listening(self) -> bool:
+        """Whether a server listens there. It does not notice the question, as it would notice a connection."""
+        local, listening = f"0100007F:{self.number:04X}", "0A"
+        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+        return any(fields[1] == local and fields[3] == listening for fields in map(str.split, lines))
 
 
 def eventually(holds: Callable[[], bool], seconds: float = WAIT_SECONDS) -> bool:
@@ -47,7 +62,8 @@ class SshServer:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
-        self.port = free_port()
+        self._port = ReservedPort()
+        self.port = self._port.number
         self.host_key = make_key(folder / "host_key")
         self.user_key = make_key(folder / "user_key")
         self.authorized_keys = folder / "authorized_keys"
@@ -62,9 +78,8 @@ class SshServer:
 
     def start(self) -> None:
         if os.geteuid() == 0:
-            Path("/run/sshd").mkdir(
-                mode=0o755, exist_ok=True
-            )  # where root's sshd locks itself in; Debian's unit makes it
+            # Where root's sshd locks itself in; Debian's unit makes it. It must be root's alone to write.
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         settings = {
             "ListenAddress": "127.0.0.1",
             "Port": str(self.port),
@@ -81,23 +96,36 @@ class SshServer:
         config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
         command = [program("sshd", "openssh-server"), "-D", "-E", str(self.folder / "log"), "-f", str(config)]
         self._process = subprocess.Popen([*self.prefix, *command], start_new_session=True)
-        assert eventually(self.is_listening), (self.folder / "log").read_text()
+        assert eventually(lambda: self._port.is_listening() or self._has_ended()), "sshd does not listen"
+        assert not self._has_ended(), (self.folder / "log").read_text()
 
-    def is_listening(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+    def _has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
 
     def serving(self) -> list[int]:
-        """Processes that serve connections: of the server's own children, one each."""
+        """Processes that serve connections, one each: the last sshd in each line of sshds."""
+        return [line[-1] for line in self._lines()]
+
+    def _lines(self) -> list[list[int]]:
+        """The processes of each connection, from the outer to the inner one.
+
+        A login of somebody who is not root is served by a child of the process that watches over it.
+        """
         assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        return [int(pid) for pid in children.read_text().split()]
+        lines = []
+        for child in _children(self._process.pid):
+            line = [child]
+            while inner := [each for each in _children(line[-1]) if _name(each).startswith("sshd")]:
+                line += inner
+            lines.append(line)
+        return lines
 
     def cut(self) -> None:
         """End every connection, and nothing else."""
-        for pid in self.serving():
-            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
-                os.kill(pid, signal.SIGKILL)
+        for line in self._lines():
+            for pid in line:
+                with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                    os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
         if self._process is None:
@@ -122,6 +150,18 @@ class SshServer:
 
     def target_with(self, **changes: Any) -> Target:
         return replace(self.target, **changes)
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):  # it has just ended
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text()
+    return ""
 
 
 class PasswordServer(SshServer):

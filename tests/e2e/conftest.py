@@ -9,12 +9,12 @@ import pytest
 
 from sandbox.running import process
 from tests.az import Az
-from tests.e2e.azure import Azure
+from tests.e2e.azure import Azure, reset
 from tests.e2e.run_help import Start, clients
-from tests.e2e.user import PROGRAM, Run, User, run_program
-from tests.lab import fresh_lab, lab
+from tests.e2e.user import PROGRAM, Run, User, inherited, run_program
+from tests.program import fork_server
 
-__all__ = ["PROGRAM", "Run", "fresh_lab", "lab"]
+__all__ = ["PROGRAM", "Run"]
 
 
 @pytest.fixture
@@ -27,18 +27,23 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def running_azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azure]:
-    """One embedded Azure for all tests of a module."""
-    folder = tmp_path_factory.mktemp("azure") / "sandbox"
-    yield Azure(folder)
-    process.stop(folder)
+    """One embedded Azure for all tests of a worker."""
+    folder = tmp_path_factory.mktemp("azure")
+    made = Azure(folder / "sandbox")
+    user = User(made, folder / "user", folder / "project")
+    user.spec()
+    variables = {**inherited(), **user.variables, "GPUINFRA_CLOUD": "sandbox"}
+    fork_server().warm_up(user.workspace, variables, ["up", "gpu.yaml"], ["status"], ["down", "--delete", "gpu.yaml"])
+    yield made
+    process.stop(made.folder)
 
 
 @pytest.fixture
 def azure(running_azure: Azure) -> Azure:
-    """It, with nothing in it."""
-    running_azure.control("POST", "reset")
+    """It, with nothing in it, and as quick as it can be."""
+    reset(running_azure)
     return running_azure
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from tests.e2e.user import PROGRAM, inherited
+from tests import program
+from tests.e2e.user import inherited
 from tests.lab import LOCAL, LOCALDOCKER, LabUser
 from tests.sshd import eventually
 
@@ -38,14 +39,8 @@ gate("never")
 
 def spoken(user: LabUser, *words: str, **more: str) -> tuple[int, bytes, bytes]:
     """The exit code, and what was printed, byte for byte."""
-    done = subprocess.run(
-        [PROGRAM, *words],
-        cwd=user.workspace,
-        env={**inherited(), **user.variables, **more},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=110,
-        check=False,
+    done = program.run(
+        *words, cwd=user.workspace, env={**inherited(), **user.variables, **more}, stdin=b"", timeout=110
     )
     assert b"Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout, done.stderr
@@ -66,11 +61,13 @@ def ended(process: "subprocess.Popen[str]", seconds: float = SECONDS) -> tuple[i
     try:
         process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGUSR1)  # a forked program then prints what its threads do
+        time.sleep(1)
         process.kill()
     for reader in readers:
-        reader.join(10)
+        reader.join(SECONDS)
     out, errors = said.get(1, ""), said.get(2, "")
-    assert process.wait(timeout=10) != -signal.SIGKILL, f"it did not end: {out[-1000:]} {errors[-3000:]}"
+    assert process.wait(timeout=SECONDS) != -signal.SIGKILL, f"it did not end: {out[-1000:]} {errors[-30000:]}"
     assert "Traceback" not in errors, errors
     return process.returncode, out, errors
 
@@ -83,7 +80,7 @@ def started(user: LabUser, *words: str, **more: str) -> "Iterator[subprocess.Pop
         yield process
     finally:
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=SECONDS)
         for stream in (process.stdout, process.stderr):
             if stream:
                 stream.close()
@@ -92,7 +89,7 @@ def started(user: LabUser, *words: str, **more: str) -> "Iterator[subprocess.Pop
 def killed(process: "subprocess.Popen[str]") -> None:
     """It is gone at once, and nobody was told."""
     process.kill()
-    process.wait(timeout=10)
+    process.wait(timeout=SECONDS)
 
 
 def reads(process: "subprocess.Popen[str]", line: str) -> None:
@@ -169,12 +166,19 @@ class Terminal:
 
     def __init__(self, user: LabUser, *words: str) -> None:
         self.seen = b""
-        child, self._terminal = pty.fork()
-        if child == 0:
-            os.chdir(user.workspace)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs tests in the background ignores it
-            os.execve(PROGRAM, [str(PROGRAM), *words], {**inherited(), **user.variables, "TERM": "xterm"})
-        self._child = child
+        self._terminal, theirs = pty.openpty()
+        try:
+            self._program = program.Program(
+                *words,
+                cwd=user.workspace,
+                env={**inherited(), **user.variables, "TERM": "xterm"},
+                terminal=True,
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+            )
+        finally:
+            os.close(theirs)
 
     def waits_for(self, text: bytes, seconds: float = SECONDS) -> None:
         """This is on the screen before long."""
@@ -187,20 +191,27 @@ class Terminal:
         """Keys, as they come from a keyboard."""
         os.write(self._terminal, keys)
 
+    def types_until(self, keys: bytes, text: bytes) -> None:
+        """Type until this is on the screen: Python does not hear of a Ctrl-C that comes just before it reads."""
+        deadline = time.monotonic() + SECONDS
+        while text not in self.seen:
+            assert time.monotonic() < deadline, self.seen[-3000:]
+            self.types(keys)
+            again = time.monotonic() + 2
+            while text not in self.seen and time.monotonic() < again and self._read(0.5):
+                pass
+
     def ends(self, seconds: float = SECONDS) -> int:
         """Its exit code."""
         deadline = time.monotonic() + seconds
         while self._read(1.0):
             assert time.monotonic() < deadline, self.seen[-3000:]
-        _, status = os.waitpid(self._child, 0)
-        self._child = 0
-        return os.waitstatus_to_exitcode(status)
+        return int(self._program.wait(timeout=seconds))
 
     def close(self) -> None:
         """Nothing of it is left."""
-        if self._child:
-            os.kill(self._child, signal.SIGKILL)
-            os.waitpid(self._child, 0)
+        self._program.kill()
+        self._program.wait(timeout=SECONDS)
         os.close(self._terminal)
 
     def _read(self, seconds: float) -> bool:

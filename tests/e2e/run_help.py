@@ -11,9 +11,10 @@ from typing import Any
 
 from runner.results.history import History
 from tests.e2e.azure import Azure
-from tests.e2e.user import PROGRAM, User, inherited
+from tests.e2e.user import User, inherited
+from tests.program import PROGRAM, Program
 
-SECONDS = 60.0
+SECONDS = 120.0
 PAUSE = 0.01
 LEASE = 2 * 3600
 SPEC: dict[str, Any] = {"target": {"type": "remote"}, "lifecycle": {"lease": "2h"}}
@@ -57,19 +58,19 @@ def project(user: User, **lifecycle: Any) -> None:
 class Client:
     """The program, as a process that can be killed. Whoever leaves the `with` leaves it not running."""
 
-    def __init__(self, user: User, *words: str) -> None:
+    def __init__(self, user: User, *words: str, signals: str | None = None) -> None:
+        """With `signals`, an option of `env`, the program is executed and begins with these; otherwise it is forked."""
         self.user = user
         number = len(list(user.home.glob("*.out")))
         self._out, self._err = (user.home / f"{number}.{kind}" for kind in ("out", "err"))
+        environment = {**inherited(), **user.variables, "GPUINFRA_CLOUD": "sandbox"}
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                # Tests that run in the background ignore Ctrl-C, and so would the program.
-                ["env", "--default-signal=INT", str(PROGRAM), *words],
-                cwd=user.workspace,
-                env={**inherited(), **user.variables, "GPUINFRA_CLOUD": "sandbox"},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
+            options: Any = {"cwd": user.workspace, "env": environment, "stdin": subprocess.DEVNULL}
+            options |= {"stdout": out, "stderr": err}
+            self.process: subprocess.Popen[Any] = (
+                subprocess.Popen(["env", signals, PROGRAM, *words], **options)
+                if signals
+                else Program(*words, **options)
             )
 
     def __enter__(self) -> "Client":
@@ -135,7 +136,7 @@ Start = Callable[..., Client]
 def clients(user: User) -> Iterator[Start]:
     """Starts programs, none of which goes on afterwards."""
     with ExitStack() as stack:
-        yield lambda *words: stack.enter_context(Client(user, *words))
+        yield lambda *words, **more: stack.enter_context(Client(user, *words, **more))
 
 
 def guest_root(azure: Azure) -> Path:

@@ -1,6 +1,7 @@
 """`down` by the installed program: off and proven, gone and proven, and never more than what is ours."""
 
 import json
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ def _seconds(start: str, end: str) -> float:
 
 
 def test_down_stops_the_bill_and_up_starts_the_same_machine(user: User, azure: Azure) -> None:
+    # Longer than the clock is moved, so that the agent has no reason to switch it off first.
+    user.spec(lifecycle={"lease": "4h", "idle": "3h"})
     user.up()
     machine, disk, address = azure.machine(), azure.disk(), azure.address()
     azure.control("POST", "clock", {"advance": 3600})
@@ -61,6 +64,32 @@ def test_down_stops_the_bill_and_up_starts_the_same_machine(user: User, azure: A
     # It was off for an hour: the lease is a new one.
     assert brought["leaseUntil"] > machine["tags"]["gpuinfra:lease-until"]
     assert azure.machine()["tags"]["gpuinfra:lease-until"] == brought["leaseUntil"]
+
+
+def test_receipt_of_a_machine_that_its_agent_has_just_switched_off_has_its_time_and_its_cost(
+    user: User, azure: Azure
+) -> None:
+    user.spec(lifecycle={"lease": "4h", "idle": "1m"})
+    user.up()
+    try:
+        azure.control("POST", "clock", {"speed": 10})
+        ends = time.monotonic() + 60
+        while azure.is_billed():
+            assert time.monotonic() < ends, "the agent does not switch an idle machine off"
+            time.sleep(0.01)
+        # The sandbox's time all but stands still: the agent's end and the receipt are of about the same second.
+        azure.control("POST", "clock", {"speed": 0.05})
+        before = azure.last_request()
+        receipt = user.down("my-dsvm")
+    finally:
+        azure.control("POST", "clock", {"speed": 1})
+    (billed,) = azure.bill()
+    assert (receipt["off"], receipt["verifiedBy"]) == (True, "PowerState/deallocated")
+    assert receipt["cause"] == "its own agent, by Azure's log"
+    assert receipt["billedSeconds"] == _seconds(receipt["billedFrom"], receipt["billedTo"])
+    assert abs(receipt["billedSeconds"] - billed["billedSeconds"]) < 2
+    assert abs(receipt["costUsd"] - billed["costUsd"]) < 0.001
+    assert azure.writes(before) == [], "it was off, and nothing is asked of it"
 
 
 def test_a_machine_that_never_was_is_off(user: User, azure: Azure) -> None:

@@ -169,7 +169,7 @@ def test_an_interrupt_ends_with_130_and_a_word(tmp_path: Path) -> None:
     with subprocess.Popen(
         [PROGRAM, "validate", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        _wait_until_it_reads(process.pid)
+        wait_until_it_reads(process.pid)
         process.send_signal(signal.SIGINT)
         # Standard input stays open until the program has gone by itself.
         assert process.wait(timeout=20) == 130
@@ -177,7 +177,7 @@ def test_an_interrupt_ends_with_130_and_a_word(tmp_path: Path) -> None:
         assert process.stderr.read() == "interrupted\n"
 
 
-def _wait_until_it_reads(pid: int) -> None:
+def wait_until_it_reads(pid: int) -> None:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         # The first word is the number of the system call a process is in; 0 is read on x86-64, 63 elsewhere.

@@ -1,6 +1,5 @@
 """The GPU that a job was promised: it is there, or the job does not run; and whether the job used it."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -116,12 +115,16 @@ def load(lab: Lab, utilization: int, memory: int) -> Iterator[None]:
         lab.nvidia.idle()
 
 
+def samples(lab: Lab) -> int:
+    """How many there are, of one GPU each."""
+    return sum(len(file.read_text().splitlines()) for file in lab.home.glob(".gpuinfra/runs/*/samples"))
+
+
 def sampled(user: LabUser, *words: str, name: str) -> tuple[int, dict[str, Any]]:
     """The exit code and the run of a job that was looked at while it ran."""
     gate = share_of(user, name) / "enough"
     with started(user, "submit", "--json", "-c", name, *words, user.script(BUSY)) as client:
-        soon(lambda: any(file.stat().st_size for file in user.lab.home.glob(".gpuinfra/runs/*/samples")), "samples")
-        time.sleep(0.1)  # both GPUs are in it
+        soon(lambda: samples(user.lab) >= 2, "a sample of both GPUs")
         gate.touch()
         code, out, _ = ended(client)
     gate.unlink()
@@ -129,9 +132,9 @@ def sampled(user: LabUser, *words: str, name: str) -> tuple[int, dict[str, Any]]
 
 
 @pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
-def test_how_a_gpu_was_used(fresh_lab: Lab, name: str) -> None:
-    user = fresh_lab.user()
-    with load(fresh_lab, 80, 4000):
+def test_how_a_gpu_was_used(lab: Lab, name: str) -> None:
+    user = lab.user()
+    with load(lab, 80, 4000):
         code, run = sampled(user, "--require-gpu-use", name=name)
     assert code == 0
     assert run["warnings"] == []
@@ -145,8 +148,8 @@ def test_how_a_gpu_was_used(fresh_lab: Lab, name: str) -> None:
     assert len(set(gpu["busIds"])) == 2
 
 
-def test_a_gpu_that_was_never_used(fresh_lab: Lab) -> None:
-    user = fresh_lab.user()
+def test_a_gpu_that_was_never_used(lab: Lab) -> None:
+    user = lab.user()
     code, run = sampled(user, name=REMOTEDOCKER)
     assert (code, run["state"], run["usage"]["used"]) == (0, "completed", False)
     assert "never used" in run["warnings"][0]

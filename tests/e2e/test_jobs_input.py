@@ -156,12 +156,12 @@ def test_an_untracked_run_leaves_its_outputs_alone(lab: Lab) -> None:
     refused(user, "-c", REMOTEDOCKER, "--detach", script, code="usage", exit_code=2)
     with started(user, "submit", "--json", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
         # As early as may be: the client need not know yet that it runs.
-        soon(lambda: lab.engine.docker("ps", "-q", "--filter", "name=gpuinfra-20").stdout != "", "a job that runs")
+        soon(lambda: lab.engine.containers(running=True, name="gpuinfra-20") != [], "a job that runs")
         client.send_signal(signal.SIGINT)
         code, out, errors = ended(client)
     assert (code not in {0, 255}, result(out)["state"]) == (True, "cancelled"), errors
     # Nobody waits for the engine to remove it.
-    soon(lambda: lab.engine.docker("ps", "-aq").stdout == "", "no container")
+    soon(lambda: lab.engine.containers() == [], "no container")
 
 
 def test_two_at_once_do_not_meet(lab: Lab) -> None:

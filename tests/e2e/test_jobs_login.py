@@ -42,24 +42,23 @@ class OrdinaryServer(SshServer):
         return replace(super().target, username=USER)
 
 
-@pytest.fixture(scope="module")
-def machine() -> Iterator[Lab]:
-    """A laboratory in which whoever logs in is nobody, and may use the engine."""
-    # The folder of pytest's own is root's alone.
-    folder = Path(tempfile.mkdtemp(prefix="gpuinfra-lab-"))
-    folder.chmod(0o755)
-    lab = Lab(folder)
-    settings = lab.server.settings
-    lab.server = OrdinaryServer(folder / "ordinary")
-    lab.server.settings = settings
-    try:
-        shutil.chown(lab.home, NUMBER, NUMBER)
-        lab.start()
+@pytest.fixture
+def machine(lab: Lab) -> Iterator[Lab]:
+    """The laboratory, in which whoever logs in is nobody, and may use the engine."""
+    usual, mode = lab.server, lab.engine.socket.stat().st_mode
+    with tempfile.TemporaryDirectory(dir=lab.folder) as folder:
+        lab.server = OrdinaryServer(Path(folder) / "sshd")
+        Path(folder).chmod(0o755)
+        lab.server.settings = usual.settings
         lab.engine.socket.chmod(0o666)
-        yield lab
-    finally:
-        lab.close()
-        shutil.rmtree(folder)
+        shutil.chown(lab.home, NUMBER, NUMBER)
+        try:
+            lab.server.start()
+            yield lab
+        finally:
+            lab.server.stop()
+            lab.server = usual
+            lab.engine.socket.chmod(mode)
 
 
 def test_what_a_containers_root_leaves_behind_is_brought_and_cleared_away(machine: Lab) -> None:

@@ -28,7 +28,7 @@ def watched(secret: bytes) -> Iterator[list[bytes]]:
     over = threading.Event()
 
     def look() -> None:
-        while not over.wait(0.005):
+        while not over.wait(0.05):
             for each in Path("/proc").glob("[0-9]*/cmdline"):
                 with contextlib.suppress(OSError):
                     if secret in (line := each.read_bytes()):

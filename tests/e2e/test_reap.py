@@ -4,13 +4,12 @@ import json
 import signal
 import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.azure import Azure
-from tests.e2e.user import REGION, SIZE, User
+from tests.e2e.user import REGION, SIZE, User, inherited
 
 # Neither its guest nor Azure's schedule ends it within two days.
 LONG = {"lease": "3d", "idle": "2d"}
@@ -19,9 +18,15 @@ OVER, LATER = "2026-01-01T00:00:00Z", "2190-01-01T00:00:00Z"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@example"
 
 
-def git(folder: Path, *words: str) -> None:
+def git(user: User, *words: str) -> None:
+    """Run git in the user's workspace, by the sandbox's clock, which other tests have moved ahead."""
     name = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", *name, *words], cwd=folder, check=True, timeout=20, capture_output=True)
+    now = f"{user.azure.control('GET', 'clock')['now']:.0f} +0000"
+    dates = {"GIT_AUTHOR_DATE": now, "GIT_COMMITTER_DATE": now}
+    environment = {**inherited(), "HOME": str(user.home), **dates}
+    subprocess.run(
+        ["git", *name, *words], cwd=user.workspace, env=environment, check=True, timeout=20, capture_output=True
+    )
 
 
 def bare(azure: Azure, *names: str, until: str = OVER) -> None:
@@ -70,13 +75,13 @@ def test_a_spec_that_is_deleted_in_git_ends_its_machine(user: User, azure: Azure
     files = [user.spec(file=f"{name}.yaml", name=name, lifecycle=LONG) for name in ("kept", "gone")]
     user.does("up", "gone.yaml")
     bare(azure, "kept", until=LATER)
-    git(user.workspace, "init", "-q")
-    git(user.workspace, "add", *files)
-    git(user.workspace, "commit", "-q", "-m", "two machines")
-    git(user.workspace, "rm", "-q", "--cached", "gone.yaml")
+    git(user, "init", "-q")
+    git(user, "add", *files)
+    git(user, "commit", "-q", "-m", "two machines")
+    git(user, "rm", "-q", "--cached", "gone.yaml")
     (user.workspace / "gone.yaml").unlink()
     assert reaped(user, "--specs", ".", "--grace", "1m")["stopped"] == [], "it is not committed yet"
-    git(user.workspace, "commit", "-q", "-m", "one is enough")
+    git(user, "commit", "-q", "-m", "one is enough")
     assert reaped(user, "--specs", ".")["stopped"] == [], "within the grace"
 
     azure.control("POST", "clock", {"advance": 25 * 3600})

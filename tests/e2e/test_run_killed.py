@@ -27,8 +27,6 @@ from tests.e2e.run_help import (
 )
 from tests.e2e.user import User
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture
 def user(user: User) -> User:

@@ -15,6 +15,7 @@ from gpuinfra.workspace import state_folder
 from runner.jobs.log import LogFile
 from runner.jobs.port import STDERR, STDOUT, Frame
 from runner.results.history import History, run_folder
+from tests import program
 from tests.e2e.user import PROGRAM, inherited, run_program
 
 NOW = datetime(2026, 11, 16, 12, 15, 30, tzinfo=UTC)
@@ -94,9 +95,7 @@ class Workspace:
         return done
 
     def bytes(self, *words: str, exit_code: int = 0) -> tuple[bytes, bytes]:
-        done = subprocess.run(
-            [PROGRAM, *words], cwd=self.folder, env=inherited(), capture_output=True, timeout=60, check=False
-        )
+        done = program.run(*words, cwd=self.folder, env=inherited(), stdin=b"")
         assert done.returncode == exit_code, done.stderr
         return done.stdout, done.stderr
 

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from runner.machine.host_key import HostKey
-from tests.e2e.azure import Azure
+from tests.e2e.azure import Azure, reset
 from tests.e2e.user import PROGRAM, User, inherited
-from tests.engine import docker_engine
 from tests.integration.runner.conftest import WAIT_SECONDS, PasswordServer, SshServer, make_key
-from tests.nvidia import NO_DRIVER, Nvidia
-from tests.real import PATH
+from tests.lab import Lab
+from tests.nvidia import NO_DRIVER
 
 SECRET = PasswordServer.PASSWORD
 
@@ -78,13 +77,33 @@ class Machine:
         return list(self.project.iterdir()) == []
 
 
-@pytest.fixture(scope="module")
-def running(running_azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> tuple[User, dict[str, Any]]:
-    """A machine of the embedded Azure, for tests that leave it as it was."""
+@pytest.fixture(scope="session")
+def made() -> dict[str, tuple[User, dict[str, Any]]]:
+    """The machine of the last test here, by its id."""
+    return {}
+
+
+@pytest.fixture
+def running(
+    running_azure: Azure, made: dict[str, tuple[User, dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[User, dict[str, Any]]:
+    """A machine of the embedded Azure, for tests that leave it as it was; a new one where another test removed it."""
+    if (found := made.get(machine_id(running_azure))) is not None:
+        return found
+    reset(running_azure)
     folder = tmp_path_factory.mktemp("running")
     somebody = User(running_azure, folder / "user", folder / "project")
     somebody.spec()
-    return somebody, somebody.up()["target"]
+    made.clear()
+    target = somebody.up()["target"]
+    made[machine_id(running_azure)] = somebody, target
+    return somebody, target
+
+
+def machine_id(azure: Azure) -> str:
+    """Azure's own id of the machine; empty where there is none."""
+    status, body = azure.send("GET", azure.id("Microsoft.Compute/virtualMachines", "my-dsvm"))
+    return str(body["properties"]["vmId"]) if status == 200 else ""
 
 
 @pytest.fixture
@@ -263,32 +282,23 @@ def test_a_target_on_this_computer_is_not_turned_into_a_machine(machine: Machine
     assert machine.compute == "type: localdocker\n"
 
 
-def test_a_machine_with_a_real_engine_runs_jobs_in_containers(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    server, nvidia = SshServer(tmp_path / "sshd"), Nvidia(tmp_path / "nvidia")
-    lab = Office(server, tmp_path, tmp_path / "other")
-    words = [*Machine.words(lab, "--key", str(server.user_key), kind="remotedocker"), "--yes", "--json"]
-    with docker_engine(tmp_path_factory.mktemp("engine")) as engine:  # a short path: sockets have no long ones
-        server.settings["SetEnv"] = f"PATH={nvidia.programs}:{nvidia.hooks}:{PATH} DOCKER_HOST={engine}"
-        server.start()
-        try:
-            done = lab.run(*words)
-            assert done.returncode == 0, done.stdout
-            checks = [check["name"] for check in json.loads(done.stdout)["checks"] if check["passed"]]
-            assert checks == ["ssh", "docker", "nvidia-runtime", "gpu"]
-            assert "nvidiaDocker: true" in lab.compute
-            # A GPU that does not work any more: never a job that is believed to be on it.
-            nvidia.fail(NO_DRIVER)
-            before = lab.compute
-            done = lab.run(*words)
-            (problem,) = json.loads(done.stdout)["diagnostics"]
-            assert (done.returncode, problem["summary"], lab.compute) == (1, "the GPU does not work", before)
-            assert "--no-gpu" in problem["help"]
-            assert lab.run(*words, "--no-gpu").returncode == 0
-            assert "nvidiaDocker: false" in lab.compute
-        finally:
-            server.stop()
+def test_a_machine_with_a_real_engine_runs_jobs_in_containers(lab: Lab, tmp_path: Path) -> None:
+    office = Office(lab.server, tmp_path, tmp_path / "other")
+    words = [*Machine.words(office, "--key", str(lab.server.user_key), kind="remotedocker"), "--yes", "--json"]
+    done = office.run(*words)
+    assert done.returncode == 0, done.stdout
+    checks = [check["name"] for check in json.loads(done.stdout)["checks"] if check["passed"]]
+    assert checks == ["ssh", "docker", "nvidia-runtime", "gpu"]
+    assert "nvidiaDocker: true" in office.compute
+    # A GPU that does not work any more: never a job that is believed to be on it.
+    lab.nvidia.fail(NO_DRIVER)
+    before = office.compute
+    done = office.run(*words)
+    (problem,) = json.loads(done.stdout)["diagnostics"]
+    assert (done.returncode, problem["summary"], office.compute) == (1, "the GPU does not work", before)
+    assert "--no-gpu" in problem["help"]
+    assert office.run(*words, "--no-gpu").returncode == 0
+    assert "nvidiaDocker: false" in office.compute
 
 
 # Listing and detaching

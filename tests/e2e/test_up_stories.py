@@ -64,7 +64,7 @@ def test_a_fresh_up_makes_all_of_it_as_the_spec_says(user: User, azure: Azure) -
     environment = user.does("sandbox", "env", sandbox=False)
     del environment["schemaVersion"]
     with ProcessList() as processes:
-        done = user("up", "gpu.yaml", "--json", "--verbose", sandbox=False, **environment)
+        done = user("up", "gpu.yaml", "--json", "--verbose", sandbox=False, executed=True, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     (brought,) = json.loads(done.stdout)["machines"]
 

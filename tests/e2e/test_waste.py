@@ -24,9 +24,9 @@ LEASE = 2 * HOUR
 # The agent looks every five seconds and gives jobs thirty to end; a lease ends on a whole minute.
 AGENT = 120
 REAPER = 15 * MINUTE
-FAST = 60.0
-
-pytestmark = pytest.mark.timeout(180)
+# Slow enough that the agent keeps up on a loaded machine: it forgets how long it was idle when it could not look for
+# two minutes of Azure's time.
+FAST = 10.0
 
 
 @pytest.fixture
@@ -82,8 +82,9 @@ def no_sign_of_life(azure: Azure, run: str) -> None:
 
 
 def agent_state(azure: Azure) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((guest_root(azure) / "run" / "gpuinfra" / "agent.json").read_text())
-    return found
+    """What the agent says of itself; nothing before its first look."""
+    file = guest_root(azure) / "run" / "gpuinfra" / "agent.json"
+    return dict(json.loads(file.read_text())) if file.exists() else {"jobs": None, "lastError": None}
 
 
 def kill_agent(user: User) -> None:
@@ -104,14 +105,14 @@ KILLED: dict[str, tuple[dict[str, Any], str]] = {
     "the agent has no right yet": ({"name": "hold-before", "method": "PUT", "type": "roleAssignments"}, "schedule"),
     "the agent has its right": ({"name": "hold-after", "method": "PUT", "type": "roleAssignments"}, "agent"),
 }
-IDLE = 5 * MINUTE
+IDLE = 1 * MINUTE
 BOUNDS = {"reaper": LEASE + REAPER, "schedule": LEASE, "agent": IDLE}
 
 
 @pytest.mark.parametrize("moment", KILLED)
 def test_the_client_is_killed_while_the_machine_is_made(user: User, azure: Azure, start: Start, moment: str) -> None:
     fault, layer = KILLED[moment]
-    project(user, idle="5m" if layer == "agent" else "20h")
+    project(user, idle="1m" if layer == "agent" else "20h")
     azure.fault(**fault)
     client = start("run", "gpu.yaml", "quick.py")
     client.until_held()
@@ -210,6 +211,7 @@ def test_azure_fails_three_times_when_the_agent_wants_it_off(user: User, azure: 
     azure.fault("InternalServerError", method="POST", type="virtualMachines", count=3)
     # The schedule would end it as well.
     assert azure.send("DELETE", azure.id("Microsoft.DevTestLab/schedules", "shutdown-computevm-my-dsvm"))[0] == 200
+    advance(azure, 9 * MINUTE)
     pace(azure, FAST)
     until_off(azure)
     tries = [each for each in azure.requests() if each["path"].endswith("/deallocate")]
@@ -219,10 +221,11 @@ def test_azure_fails_three_times_when_the_agent_wants_it_off(user: User, azure: 
 
 
 def test_the_agent_gets_no_token(user: User, azure: Azure) -> None:
-    up(user, lease="10m", idle="5m")
+    up(user, lease="10m", idle="1m")
     azure.fault("identity-refused", count=0)
     pace(azure, FAST)
     until(lambda: bool(agent_state(azure)["lastError"]), "the agent says what is wrong")
+    advance(azure, 9 * MINUTE)
     until_off(azure)
     assert not [each for each in azure.requests() if each["path"].endswith("/deallocate") and each["status"] == 202]
     assert billed(azure) <= 11 * MINUTE + AGENT
@@ -235,7 +238,8 @@ def test_a_job_that_hangs_is_ended_by_the_lease_though_somebody_watches(user: Us
     project(user, lease="5m", idle="1m")
     with impatient(user, "run", "--json", "gpu.yaml", "waits.py") as client:
         until(lambda: "running" in [run["state"] for run in runs_of(user)], "a job that runs")
-        pace(azure, 30)
+        # Not advanced: after a jump the agent cannot know that the job was idle, and the lease is renewed once more.
+        pace(azure, FAST)
         until_off(azure)
         pace(azure, 1)
         out, err = client.communicate(timeout=SECONDS)

@@ -3,14 +3,15 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests import program
 from tests.e2e.azure import Azure
+from tests.program import PROGRAM
 
-PROGRAM = Path(sys.executable).with_name("gpuinfra")
+__all__ = ["PROGRAM", "Run", "User", "inherited", "run_program"]
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -37,19 +38,11 @@ PARTS = [
 
 
 def run_program(
-    *arguments: str, folder: Path, stdin: str = "", seconds: float = 60, **variables: str
+    *arguments: str, folder: Path, stdin: str = "", seconds: float = 240, executed: bool = False, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `gpuinfra` in a folder, with nothing of this shell's own settings."""
-    return subprocess.run(
-        [PROGRAM, *arguments],
-        cwd=folder,
-        env={**inherited(), **variables},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+    environment = {**inherited(), **variables}
+    return program.run(*arguments, cwd=folder, env=environment, stdin=stdin, timeout=seconds, executed=executed)
 
 
 def inherited() -> dict[str, str]:
@@ -84,9 +77,8 @@ class User:
 
     def start(self, *words: str, terminal: int | None = None, **more: str) -> subprocess.Popen[str]:
         """The program on its way, on a terminal or on none."""
-        return subprocess.Popen(
-            # Tests that run in the background ignore Ctrl-C, and so would the program.
-            ["env", "--default-signal=INT", PROGRAM, *words],
+        return program.Program(
+            *words,
             cwd=self.workspace,
             env={**inherited(), **self.variables, "GPUINFRA_CLOUD": "sandbox", **more},
             stdin=subprocess.DEVNULL if terminal is None else terminal,

@@ -1,6 +1,5 @@
 """Every real project becomes a spec that loads, or a clear error; and its files take what `up` writes."""
 
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from gpuinfra.workbench.project import Project, find_projects, load_project
 from gpuinfra.workbench.targets import find_target, write_target
 from provision.find import target_from_spec
 from tests.unit.provision_help import NAME, made
-from tests.workbench import FOLDER, needs_projects
+from tests.workbench import FOLDER, copy_writable, needs_projects
 
 SEVERAL = {"project-011", "project-058", "project-068"}
 
@@ -110,8 +109,7 @@ def test_the_files_of_old_take_what_is_written_for_the_new_machine(tmp_path: Pat
     for number, project in enumerate(chosen):
         root, copy = project.root, tmp_path / str(number)
         found = import_project(project, Wishes(name=NAME))
-        # As new files: the originals may not be written to, and a copy of them would not be, either.
-        shutil.copytree(root / "aml_config", copy / "aml_config", copy_function=shutil.copyfile)
+        copy_writable(root / "aml_config", copy / "aml_config")
         before = {file.name: file.read_bytes() for file in (copy / "aml_config").iterdir() if file.is_file()}
         spec = spec_of(found)
         target = target_from_spec(made(spec).observe(spec.name, spec.group_name), spec, ssh_port=22, identity=None)

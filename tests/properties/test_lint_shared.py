@@ -1,11 +1,10 @@
 """`lint --fix` on a copy of every real project: what it mends stays mended, and all else keeps every byte."""
 
-import shutil
 from pathlib import Path
 
 from gpuinfra.lint.fix import check_projects, fix_projects
 from gpuinfra.workbench.project import find_projects, load_project
-from tests.workbench import FOLDER, needs_projects
+from tests.workbench import FOLDER, copy_writable, needs_projects
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -15,7 +14,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @needs_projects
 def test_every_real_project_can_be_mended(tmp_path: Path) -> None:
     folder = tmp_path / "projects"
-    shutil.copytree(FOLDER, folder, copy_function=shutil.copyfile)
+    copy_writable(FOLDER, folder)
     roots = list(find_projects(folder))
     wanted = check_projects(roots)
     before = contents(folder)

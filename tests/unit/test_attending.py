@@ -110,10 +110,10 @@ def test_letting_go_waits_for_no_answer_that_does_not_come(target: Target, monke
     """A process on the target that would hear it may take a minute to begin, whatever the answer is given."""
     monkeypatch.setattr(module, "LET_GO_SECONDS", 0.001)
     hangs = threading.Event()
-    monkeypatch.setattr(target, "ask", lambda *_, **__: hangs.wait(5) and {})
+    monkeypatch.setattr(target, "ask", lambda *_, **__: hangs.wait(60) and {})
     began = time.monotonic()
     attending(target).let_go()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 30
     hangs.set()
 
 

@@ -40,7 +40,7 @@ def conda_of(text: str, path: str = FILE) -> Conda:
     return read_conda(path, read_document(path, text.encode()))[0]
 
 
-def made(text: str, project: Path = Path("nowhere"), base: Image = Image(), **variables: str) -> Recipe:  # noqa: B008
+def made(text: str, project: Path = Path("nowhere"), base: Image = Image(), **variables: str) -> Recipe:
     found = recipe(base, conda_of(text), project, variables)
     assert found is not None
     return found

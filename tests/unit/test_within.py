@@ -25,7 +25,7 @@ def test_a_call_that_hangs_is_left_to_itself() -> None:
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s"):
         within(0.05, lambda: hanging.wait(60))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     hanging.set()
 
 
@@ -36,5 +36,5 @@ def test_a_name_that_nobody_resolves_holds_up_no_list(monkeypatch: pytest.Monkey
     began = time.monotonic()
     found = reach.reachability([TARGET] * (reach.AT_ONCE + 1), 0.05)
     assert found == (Reach("no", "timed out"),) * (reach.AT_ONCE + 1)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     hanging.set()

@@ -9,7 +9,13 @@ import pytest
 from provision.azure.access import Access, ClientSecret
 from provision.azure.clients import Clients
 from provision.azure.market import AzureMarket
-from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.provision.harness import (  # noqa: F401 - fixtures and a hook
+    harness,
+    pytest_generate_tests,
+    report_cases,
+    session_harness,
+)
+from tests.integration.sandbox.servers import Sandbox, Servers
 
 
 def access_to(server: Sandbox) -> Access:
@@ -26,20 +32,11 @@ def access_to(server: Sandbox) -> Access:
     )
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A server for all tests of a module."""
-    made = Sandbox(tmp_path_factory.mktemp("provision") / "sandbox")
-    yield made
-    made.stop()
-
-
 @pytest.fixture
-def server(running: Sandbox) -> Iterator[Sandbox]:
-    """The server with nothing in it."""
-    running.control("POST", "reset", {})
-    yield running
-    running.control("DELETE", "faults")
+def server(servers: Servers) -> Iterator[Sandbox]:
+    """A server with nothing in it, that the test has for itself."""
+    with servers.lend() as lent:
+        yield lent
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ from provision.setting import HostKey, Setting
 from provision.waiting.deadline import Deadline
 from provision.waiting.interrupt import Interrupt
 from tests.integration.provision.conftest import close
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import KEY
+from tests.integration.sandbox.servers import Sandbox
 from tests.unit.provision_help import NAME, NO_JOURNAL, SMALL, Heard, spec, words
 
 GROUP = f"gpuinfra-{NAME}"
@@ -331,11 +331,14 @@ def test_a_connection_that_drops_once_is_not_noticed(
 
 
 def test_a_throttled_request_waits_and_says_so(
-    cloud: AzureCloud, host_key: HostKey, server: Sandbox, heard: Heard
+    cloud: AzureCloud, host_key: HostKey, server: Sandbox, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arm(server, "TooManyRequests", method="PUT", retryAfter=1, count=2)
+    slept: list[float] = []
+    monkeypatch.setattr(Interrupt, "sleep", lambda _, seconds: slept.append(seconds))
+    arm(server, "TooManyRequests", method="PUT", retryAfter=7, count=2)
     make(cloud, MODULES[Kind.GROUP].desired(setting(cloud, host_key)))
-    assert heard.lines == ["Azure is throttling, 1 s"] * 2
+    assert heard.lines == ["Azure is throttling, 7 s"] * 2
+    assert slept == [7, 7]
 
 
 def test_a_wait_beyond_the_deadline_is_refused(cloud: AzureCloud, server: Sandbox, heard: Heard) -> None:

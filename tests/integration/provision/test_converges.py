@@ -38,8 +38,8 @@ from provision.up import Bringing
 from provision.waiting.deadline import Deadline
 from provision.waiting.interrupt import Interrupt
 from tests.integration.provision.conftest import close
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import KEY
+from tests.integration.sandbox.servers import Sandbox
 from tests.unit.provision_help import LARGE, NAME, NO_JOURNAL, SMALL, Heard, spec, words
 
 EXAMPLES, STEPS = 12, 6

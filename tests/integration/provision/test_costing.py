@@ -23,8 +23,8 @@ from provision.errors import CloudError, Fault
 from provision.market.port import Prices
 from provision.market.residue import disk_per_month
 from tests.integration.provision.conftest import close
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import Place
+from tests.integration.sandbox.servers import Sandbox
 
 HOUR = 3600.0
 
@@ -114,7 +114,7 @@ def slow(place: Place) -> Iterator[Place]:
 def test_every_fate_is_counted_as_it_is_billed(slow: Place, access: Access) -> None:
     place = slow
     Stories(place).tell()
-    place.sandbox.control("POST", "clock", {"speed": 1})
+    place.sandbox.freeze()
     with opened(access) as clients:
         found, evidence, book = counted(clients)
     since = evidence.now - timedelta(days=1)

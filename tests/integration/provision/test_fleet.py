@@ -18,8 +18,8 @@ from sandbox.services import common
 from sandbox.services.compute import machines as service
 from sandbox.services.compute.machine_view import show
 from tests.integration.provision.conftest import close
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import T4, Place
+from tests.integration.sandbox.servers import Sandbox
 
 
 @pytest.fixture

@@ -1,274 +1,228 @@
-"""Ctrl-C, by the installed program: it ends soon, says what there is and what to run, and the next `up` goes on."""
+"""Ctrl-C and SIGTERM: the program ends without waiting for Azure, names what exists and what to run next.
+
+Holds and operations outlast every test, so a program that ends did not wait for them.
+"""
 
 import itertools
 import signal
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 
-from tests.integration.provision.interrupt_help import Program, program
-from tests.integration.provision.kill_help import World, parts, worlds
+from tests.integration.provision.harness import Harness, cases, resource_type, resources_of
+from tests.integration.provision.interruptible import InterruptibleProgram, started
 
 NAME = "stopped"
 SPEC = f"{NAME}.yaml"
-SOON = 5.0
-"""Three seconds are meant; other tests run at the same time."""
-pytestmark = pytest.mark.timeout(300)
+LONG_SECONDS = 600.0
+# After one Ctrl-C the program waits this long for a call in flight (`provision.waiting.steps.GRACE_SECONDS`).
+GRACE_SECONDS = 20.0
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with worlds(tmp_path_factory.mktemp("interrupt") / "worlds", 1) as (world,):
-        world.spec(NAME)
-        yield world
-
-
-@pytest.fixture
-def world(made: World) -> Iterator[World]:
-    made.reset()
-    yield made
-    made.clear()
-    made.clock(1)
-
-
-Tell = Callable[[str], None]
-
-
-@pytest.fixture
-def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
-    """Whoever runs the tests sees how long it took."""
-
-    def tell(text: str) -> None:
-        with capsys.disabled():
-            sys.stdout.write(f"\n{text}\n")
-
-    return tell
+@pytest.fixture(autouse=True)
+def write_spec(harness: Harness) -> None:
+    harness.spec(NAME)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When it is interrupted: what keeps it there, how that is seen, and whether anything is there by then."""
+    """When to interrupt: what keeps the program there, how to see that it is there, and what exists by then."""
 
-    arm: Callable[[World], None]
-    reached: Callable[[World, Program], None]
+    arm: Callable[[Harness], None]
+    wait: Callable[[Harness, InterruptibleProgram], None]
     exists: str | None
-    """What it has to name as being there."""
 
 
-def held(world: World, started: Program) -> None:
-    wait_until(lambda: world.held() > 0, started)
+def wait_until_held(harness: Harness, program: InterruptibleProgram) -> None:
+    program.wait_for(lambda: harness.held() > 0, "a fault holds a request")
 
 
-def going_on(kind: str) -> Callable[[World, Program], None]:
-    def reached(world: World, started: Program) -> None:
-        def goes() -> bool:
-            return any(each["action"] == f"{kind}/write" for each in world.operations())
+def wait_until_polling(harness: Harness, program: InterruptibleProgram) -> None:
+    """Wait until the program has asked for the status of an operation that goes on."""
 
-        wait_until(goes, started)
-        time.sleep(0.3)  # it has asked after it
+    def has_asked() -> bool:
+        asked = any(resource_type(each) in {"operations", "operationstatuses"} for each in harness.requests())
+        return asked and harness.is_operation_in_progress()
 
-    return reached
-
-
-def saying(words: str) -> Callable[[World, Program], None]:
-    return lambda world, started: started.wait_for(words)
+    program.wait_for(has_asked, "it polls an operation")
 
 
-def wait_until(condition: Callable[[], bool], started: Program, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, started.plain
-        assert started.process.poll() is None, started.plain
-        started.read(0.02)
+def wait_for_text(text: str) -> Callable[[Harness, InterruptibleProgram], None]:
+    return lambda harness, program: program.wait_for_text(text)
 
 
-def hold(method: str, kind: str) -> Callable[[World], None]:
-    return lambda world: world.arm("hold-before", method=method, type=kind)
+def hold(method: str, kind: str) -> Callable[[Harness], None]:
+    return lambda harness: harness.arm("hold-before", method=method, type=kind)
 
 
-def slow(kind: str) -> Callable[[World], None]:
-    return lambda world: world.arm("slow", operation=True, seconds=30, type=kind)
+def slow_operation(kind: str) -> Callable[[Harness], None]:
+    return lambda harness: harness.arm("slow", operation=True, seconds=LONG_SECONDS, type=kind)
 
 
 MOMENTS = {
-    "first look": Moment(hold("GET", "virtualMachines"), held, None),
-    "preflight": Moment(hold("GET", "skus"), held, None),
-    "network": Moment(slow("virtualNetworks"), going_on("virtualNetworks"), f"group gpuinfra-{NAME}"),
-    "machine": Moment(slow("virtualMachines"), going_on("virtualMachines"), f"machine {NAME}"),
-    "ssh": Moment(lambda world: world.arm("ssh-refuses"), saying("waiting for SSH"), f"machine {NAME}"),
+    "first read": Moment(hold("GET", "virtualMachines"), wait_until_held, None),
+    "preflight": Moment(hold("GET", "skus"), wait_until_held, None),
+    "network": Moment(slow_operation("virtualNetworks"), wait_until_polling, f"group gpuinfra-{NAME}"),
+    "machine": Moment(slow_operation("virtualMachines"), wait_until_polling, f"machine {NAME}"),
+    "ssh": Moment(lambda harness: harness.arm("ssh-refuses"), wait_for_text("waiting for SSH"), f"machine {NAME}"),
     "throttled": Moment(
-        lambda world: world.arm("TooManyRequests", retryAfter=60, method="PUT", type="virtualMachines"),
-        saying("throttling"),
+        lambda harness: harness.arm("TooManyRequests", retryAfter=600, method="PUT", type="virtualMachines"),
+        wait_for_text("throttling"),
         f"interface {NAME}-interface",
     ),
 }
+OUTPUTS = ("pipe", "terminal")
+EVERY = [*itertools.product(MOMENTS, OUTPUTS)]
+# Each moment once, with the outputs in turn: a terminal makes the same difference at every moment.
+ONE_OF_EACH = [*zip(MOMENTS, itertools.cycle(OUTPUTS))]
 
 
-def check_words(said: str, exists: str | None) -> None:
-    assert "Traceback" not in said
-    assert "internal error" not in said
+def check_message(text: str, exists: str | None) -> None:
+    assert "Traceback" not in text
+    assert "internal error" not in text
     if exists is None:
-        assert "interrupted; there is nothing of it in Azure" in said
+        assert "interrupted; there is nothing of it in Azure" in text
     else:
-        assert "interrupted; in Azure there is now: " in said
-        assert exists in said.split("in Azure there is now: ")[1]
-        assert "run the same command again" in said
-        assert f"gpuinfra down {NAME} --delete" in said
+        assert "interrupted; in Azure there is now: " in text
+        assert exists in text.split("in Azure there is now: ")[1]
+        assert "run the same command again" in text
+        assert f"gpuinfra down {NAME} --delete" in text
 
 
-def check_terminal(started: Program) -> None:
-    """As it was: what is typed is seen again, and so is the cursor."""
-    assert started.after() == started.before
-    assert started.said.rfind("\x1b[?25h") >= started.said.rfind("\x1b[?25l")
+def check_terminal(program: InterruptibleProgram) -> None:
+    """Verify that the terminal's settings and its cursor are restored."""
+    assert program.terminal_settings() == program.settings_before
+    assert program.output.rfind("\x1b[?25h") >= program.output.rfind("\x1b[?25l")
 
 
-def converges(world: World, *first: str) -> None:
-    world.clear()
-    world.clock(60)  # what was made slow is over soon
+def check_converges(harness: Harness, *first: str) -> None:
+    harness.clear()
+    harness.advance(LONG_SECONDS)  # ends all operations
     if first:
-        world.succeed(*first, SPEC)
-    world.succeed("up", SPEC)
-    assert world.machines() == [(NAME, "southcentralus", "running")]
-    assert world.resources() == parts(NAME)
-    world.succeed("down", "--delete", SPEC)
-    assert world.resources() == set()
+        harness.succeed(*first, SPEC)
+    harness.succeed("up", SPEC)
+    assert harness.machines() == [(NAME, "southcentralus", "running")]
+    assert harness.resources() == resources_of(NAME)
+    if harness.exhaustive:
+        harness.succeed("down", "--delete", SPEC)
+        assert harness.resources() == set()
 
 
-# Each moment with one of the two: what a terminal changes does not hang on the moment.
-@pytest.mark.parametrize(("moment", "terminal"), [*zip(MOMENTS, itertools.cycle([False, True]))])
-def test_ctrl_c(world: World, moment: str, terminal: bool, tell: Tell) -> None:
+@cases("moment, output", ONE_OF_EACH, EVERY)
+def test_ctrl_c_ends_up_and_names_what_exists(harness: Harness, moment: str, output: str) -> None:
     what = MOMENTS[moment]
-    what.arm(world)
-    with program(world, "up", SPEC, terminal=terminal) as started:
-        what.reached(world, started)
-        started.tell()
-        ended = started.end(SOON)
-        tell(f"Ctrl-C, {moment}, {'terminal' if terminal else 'pipe'}: {ended.seconds:.2f} s")
-        assert ended.code == 130, ended.said
-        check_words(ended.said, what.exists)
-        if terminal:
-            check_terminal(started)
-    # A guest's SSH stays as it was when it booted, so it is booted again.
-    converges(world, *(["down"] if moment == "ssh" else []))
+    what.arm(harness)
+    with started(harness, "up", SPEC, terminal=output == "terminal") as program:
+        what.wait(harness, program)
+        program.interrupt()
+        ended = program.end()
+        assert ended.code == 130, ended.text
+        check_message(ended.text, what.exists)
+        if program.terminal:
+            check_terminal(program)
+    # A guest keeps its SSH fault until it boots again.
+    check_converges(harness, *(["down"] if moment == "ssh" else []))
 
 
-@pytest.mark.parametrize("moment", list(MOMENTS)[::3])
-def test_sigterm(world: World, moment: str, tell: Tell) -> None:
-    """A polite request to end, as CI systems and `systemctl stop` make it, is no different."""
+@cases("moment", [*MOMENTS][::3], [*MOMENTS])
+def test_sigterm_ends_up_as_ctrl_c_does(harness: Harness, moment: str) -> None:
+    """CI systems and `systemctl stop` send SIGTERM."""
     what = MOMENTS[moment]
-    what.arm(world)
-    with program(world, "up", SPEC) as started:
-        what.reached(world, started)
-        started.tell(signal.SIGTERM)
-        ended = started.end(SOON)
-        tell(f"SIGTERM, {moment}: {ended.seconds:.2f} s, exit {ended.code}")
-        assert ended.code in {130, 143}, ended.said
-        check_words(ended.said, what.exists)
+    what.arm(harness)
+    with started(harness, "up", SPEC) as program:
+        what.wait(harness, program)
+        program.interrupt(signal.SIGTERM)
+        ended = program.end()
+        assert ended.code in {130, 143}, ended.text
+        check_message(ended.text, what.exists)
 
 
-@pytest.mark.parametrize(
-    ("words", "number"), [(("down",), signal.SIGINT), (("down", "--delete"), signal.SIGTERM)], ids=["off", "gone"]
-)
-def test_down(world: World, words: tuple[str, ...], number: signal.Signals, tell: Tell) -> None:
-    world.succeed("up", SPEC)
-    world.arm("slow", operation=True, seconds=30, type="virtualMachines")
-    with program(world, *words, SPEC) as started:
-        started.wait_for("deleting" if "--delete" in words else "deallocating")
-        wait_until(lambda: "InProgress" in [each["status"] for each in world.operations()], started)
-        started.tell(number)
-        ended = started.end(SOON)
-        tell(f"{number.name}, {' '.join(words)}: {ended.seconds:.2f} s, exit {ended.code}")
-        assert ended.code in {130, 143}, ended.said
-        assert "Traceback" not in ended.said
-        assert "interrupted" in ended.said
-    converges(world)
+DOWN = [*itertools.product(["down", "down --delete"], ["SIGINT", "SIGTERM"], OUTPUTS)]
 
 
-@pytest.mark.parametrize("words", [("down",), ("down", "--delete")], ids=" ".join)
-def test_down_says_what_there_is(world: World, words: tuple[str, ...]) -> None:
-    """The machine may be billed: whoever stops `down` half-way has to know, and how to go on."""
-    world.succeed("up", SPEC)
-    world.arm("slow", operation=True, seconds=30, type="virtualMachines")
-    with program(world, *words, SPEC) as started:
-        wait_until(lambda: "InProgress" in [each["status"] for each in world.operations()], started)
-        started.tell()
-        ended = started.end(SOON)
-        assert ended.code == 130, ended.said
-        said = ended.said.split("interrupted", 1)[1]
-        assert f"machine {NAME}" in said
-        assert "run the same command again" in said
+@cases("words, number, output", [DOWN[0], DOWN[5], DOWN[6]], DOWN)
+def test_interrupted_down_names_what_exists(harness: Harness, words: str, number: str, output: str) -> None:
+    """The VM may still be billed."""
+    harness.succeed("up", SPEC)
+    slow_operation("virtualMachines")(harness)
+    with started(harness, *words.split(), SPEC, terminal=output == "terminal") as program:
+        program.wait_for_text("deleting" if "--delete" in words else "deallocating")
+        program.wait_for(harness.is_operation_in_progress, "an operation goes on")
+        program.interrupt(signal.Signals[number])
+        ended = program.end()
+        assert ended.code in {130, 143}, ended.text
+        assert "Traceback" not in ended.text
+        message = ended.text.split("interrupted", 1)[1]
+        assert f"machine {NAME}" in message
+        assert "run the same command again" in message
+    check_converges(harness)
 
 
-# A call that is under way
+# A call in flight
 
 
-@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
-def test_a_call_in_flight_comes_to_its_end(world: World, terminal: bool, tell: Tell) -> None:
-    """The answer takes two seconds more: it is waited for, and what it made is named."""
-    world.arm("slow", seconds=2, method="PUT", type="virtualMachines")
-    with program(world, "up", SPEC, terminal=terminal) as started:
-        started.wait_for(f"machine {NAME}")
-        time.sleep(0.5)
-        started.tell()
-        ended = started.end(2 + SOON)
-        tell(f"Ctrl-C, call in flight for 2 s: {ended.seconds:.2f} s")
-        assert ended.code == 130, ended.said
-        check_words(ended.said, f"machine {NAME}")
-    converges(world)
+@cases("output", ["pipe"], OUTPUTS)
+def test_ctrl_c_waits_for_the_call_in_flight(harness: Harness, output: str) -> None:
+    """The answer is read, and what the call created is named."""
+    harness.arm("slow", seconds=1, method="PUT", type="virtualMachines")
+    with started(harness, "up", SPEC, terminal=output == "terminal") as program:
+        program.wait_for(lambda: not harness.faults(), "the call is in flight")
+        program.interrupt()
+        ended = program.end()
+        assert ended.code == 130, ended.text
+        check_message(ended.text, f"machine {NAME}")
+    check_converges(harness)
 
 
-@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
-def test_a_second_ctrl_c_does_not_wait_for_the_call(world: World, terminal: bool, tell: Tell) -> None:
-    what = Moment(hold("PUT", "virtualNetworks"), held, f"group gpuinfra-{NAME}")
-    what.arm(world)
-    with program(world, "up", SPEC, terminal=terminal) as started:
-        what.reached(world, started)
-        started.tell()
-        assert not started.has_ended(1.0), "it waits for the call to come to its end"
-        started.tell()
-        ended = started.end(SOON)
-        tell(f"second Ctrl-C, a call hangs: {ended.seconds:.2f} s")
-        assert ended.code == 130, ended.said
-        check_words(ended.said, what.exists)
-        if terminal:
-            check_terminal(started)
-    converges(world)
+@cases("output", ["terminal"], OUTPUTS)
+def test_second_ctrl_c_does_not_wait_for_the_call_in_flight(harness: Harness, output: str) -> None:
+    hold("PUT", "virtualNetworks")(harness)
+    with started(harness, "up", SPEC, terminal=output == "terminal") as program:
+        wait_until_held(harness, program)
+        program.interrupt()
+        assert program.runs_for(0.5), program.text
+        program.interrupt()
+        ended = program.end(GRACE_SECONDS - 1)
+        assert ended.code == 130, ended.text
+        check_message(ended.text, f"group gpuinfra-{NAME}")
+        if program.terminal:
+            check_terminal(program)
+    check_converges(harness)
 
 
-@pytest.mark.parametrize(
-    ("moment", "terminal"), [("first look", True), ("preflight", False), ("network", True), ("ssh", False)]
-)
-def test_a_second_ctrl_c_leaves_at_once(world: World, moment: str, terminal: bool, tell: Tell) -> None:
-    """Azure does not answer at all any more, and nobody wants to wait for it."""
+SILENT = [each for each in EVERY if each[0] in {"first read", "preflight", "network", "ssh"}]
+
+
+@cases("moment, output", SILENT[1::3], SILENT)
+def test_second_ctrl_c_ends_the_look_at_what_exists(harness: Harness, moment: str, output: str) -> None:
+    """After the first Ctrl-C the program looks at what exists, and Azure does not answer."""
     what = MOMENTS[moment]
-    what.arm(world)
-    with program(world, "up", SPEC, terminal=terminal) as started:
-        what.reached(world, started)
-        world.arm("hold-before", method="GET", count=0)
-        started.tell()
-        if not started.has_ended(0.7):
-            started.tell()
-        ended = started.end(SOON)
-        tell(f"second Ctrl-C, {moment}, Azure is silent: {ended.seconds:.2f} s")
-        assert ended.code == 130, ended.said
-        assert "Traceback" not in ended.said
-        if terminal:
-            check_terminal(started)
+    what.arm(harness)
+    with started(harness, "up", SPEC, terminal=output == "terminal") as program:
+        what.wait(harness, program)
+        held = harness.held()
+        harness.arm("hold-before", method="GET", count=0)
+        program.interrupt()
+        program.wait_for(lambda: harness.held() > held, "the look is held")
+        program.interrupt()
+        ended = program.end()
+        assert ended.code == 130, ended.text
+        assert "could not be seen" in ended.text
+        assert "Traceback" not in ended.text
+        if program.terminal:
+            check_terminal(program)
 
 
-def test_azure_does_not_answer_any_more(world: World, tell: Tell) -> None:
-    """What exists cannot be seen: that is said, and it is not waited for long."""
-    world.arm("slow", operation=True, seconds=30, type="virtualMachines")
-    with program(world, "up", SPEC) as started:
-        going_on("virtualMachines")(world, started)
-        world.arm("hold-before", method="GET", count=0)
-        started.tell()
-        ended = started.end(15)
-        tell(f"Ctrl-C, nothing answers: {ended.seconds:.2f} s")
-        assert ended.code == 130, ended.said
-        assert "could not be seen" in ended.said
-        assert f"gpuinfra down {NAME} --delete" in ended.said
-    converges(world)
+def test_ctrl_c_ends_up_when_azure_does_not_answer(harness: Harness) -> None:
+    """The look at what exists has a deadline, and the message says that nothing could be seen."""
+    slow_operation("virtualMachines")(harness)
+    with started(harness, "up", SPEC) as program:
+        wait_until_polling(harness, program)
+        harness.arm("hold-before", method="GET", count=0)
+        program.interrupt()
+        ended = program.end()
+        assert ended.code == 130, ended.text
+        assert "could not be seen" in ended.text
+        assert f"gpuinfra down {NAME} --delete" in ended.text
+    check_converges(harness)

@@ -1,270 +1,271 @@
-"""Killed (SIGKILL) at every call of Azure's in turn: the next command goes on from there, and nothing is left behind.
+"""Kill commands (SIGKILL) at every request to Azure: the next command continues, and leaves nothing behind.
 
-Before every request the program is killed with that request, and all that would follow, held back: so exactly those
-before it were carried out. After every write it is killed with the write done and its answer not heard.
+"Before" a request, the command is killed while that request and all later ones are held, so Azure has carried out
+exactly those before it. "After" a write, it is killed when the write is done and its answer is not delivered.
+
+By default, a command is killed before its first request, and before and after one write of each kind (method and
+resource type). `--exhaustive` kills it before every request and after every write.
 """
 
-import collections
-import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
-
-from tests.integration.provision.kill_help import WORKERS, World, for_every, parts, worlds
+from tests.conftest import Covered
+from tests.integration.provision.harness import Harness, cases, resource_type, resources_of
 
 NAME, MOVED = "killed", "moved"
 SPEC, MOVED_SPEC = f"{NAME}.yaml", f"{MOVED}.yaml"
 REGION, OTHER_REGION = "southcentralus", "eastus"
-# All of it takes a few minutes where nothing else runs, and other tests may.
-pytestmark = pytest.mark.timeout(1800)
-
-Say = Callable[[str], None]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[World]]:
-    with worlds(tmp_path_factory.mktemp("kill") / "worlds", WORKERS) as made:
-        for world in made:
-            world.spec(NAME, regions=[REGION])
-            world.spec(MOVED, regions=[REGION, OTHER_REGION])
-        yield made
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """Tell whoever runs the tests."""
-
-    def say(text: str) -> None:
-        with capsys.disabled():
-            sys.stdout.write(f"\n{text}\n")
-
-    return say
-
-
-# Boundaries
+BEFORE, AFTER = ("hold-before",), ("hold-after",)
+MACHINE = "virtualmachines"
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """Where to kill: before the so-many-th request, or after the so-many-th one of a method that writes."""
+    """A point where a command is killed: before or after a request of any or one kind, of which `skip` come first."""
 
-    number: int
-    method: str | None = None
+    hold: str
+    skip: int
+    method: str = ""
+    type: str = ""
+    may_be_missed: bool = False
+    """Whether another run may not get there: after its last write, a command reads as often as it has to wait."""
 
     def __str__(self) -> str:
-        return f"after {self.method} {self.number}" if self.method else f"before request {self.number}"
+        kind = f"{self.method} {self.type}".strip() or "request"
+        return f"{self.hold.removeprefix('hold-')} {kind} {self.skip + 1}"
 
-    def arm(self, world: World) -> None:
-        if self.method:
-            world.arm("hold-after", method=self.method, skip=self.number - 1)
-        else:
-            world.arm("hold-before", skip=self.number - 1, count=0)
+    def arm(self, harness: Harness) -> None:
+        narrowed = {"method": self.method, "type": self.type} if self.method else {}
+        harness.arm(self.hold, skip=self.skip, count=0 if self.hold == "hold-before" else 1, **narrowed)
 
 
-def boundaries(requests: list[dict[str, Any]]) -> list[Boundary]:
-    """All those of a command that has sent these."""
-    written = collections.Counter(each["method"] for each in requests if each["method"] not in {"GET", "HEAD"})
+def is_write(request: dict[str, Any]) -> bool:
+    return request["method"] not in {"GET", "HEAD"}
+
+
+def every_boundary(requests: list[dict[str, Any]]) -> list[Boundary]:
+    """Return all boundaries of a command that has sent these requests."""
+    last_write = max(number for number, each in enumerate(requests) if is_write(each))
+    before = [Boundary("hold-before", number, may_be_missed=number > last_write) for number in range(len(requests))]
+    written = Counter((each["method"], resource_type(each)) for each in requests if is_write(each))
+    return [*before, *(Boundary("hold-after", skip, *kind) for kind, count in written.items() for skip in range(count))]
+
+
+def one_boundary_of_each_kind(
+    requests: list[dict[str, Any]], holds: tuple[str, ...], kinds: tuple[str, ...]
+) -> list[Boundary]:
+    """Return the first boundary, and those at the last write of each kind, or of these."""
+    written = Counter((each["method"], resource_type(each)) for each in requests if is_write(each))
+    if kinds:
+        written = Counter({kind: count for kind, count in written.items() if set(kind) & set(kinds)})
     return [
-        *(Boundary(number) for number in range(1, len(requests) + 1)),
-        *(Boundary(number, method) for method in sorted(written) for number in range(1, written[method] + 1)),
+        Boundary("hold-before", 0),
+        *(Boundary(hold, count - 1, *kind) for kind, count in written.items() for hold in holds),
     ]
 
 
 @dataclass(frozen=True)
 class Story:
-    """A command that is killed: what there is before, what is wrong with Azure meanwhile, what must hold afterwards."""
+    """A command to kill: what exists before, which faults Azure has meanwhile, and what to verify afterwards."""
 
     words: tuple[str, ...]
-    before: Callable[[World], object]
-    afterwards: Callable[[World, Boundary], object]
-    meanwhile: Callable[[World], object] = lambda world: None
+    before: Callable[[Harness], object]
+    verify: tuple[Callable[[Harness], object], ...]
+    """The first by default, all with `--exhaustive`."""
+    parts: tuple[int, int]
+    """Into how many tests its boundaries are divided, by default and with `--exhaustive`."""
+    holds: tuple[str, ...] = AFTER
+    """Where it is killed by default."""
+    kinds: tuple[str, ...] = ()
+    """By default only at requests for these types, or with these methods: other stories have the rest."""
+    faults: Callable[[Harness], object] = lambda harness: None
 
-    def kill(self, world: World, boundary: Boundary) -> None:
-        """Run the command as far as the boundary, and no further."""
-        self.before(world)
-        last = world.last_request()
-        boundary.arm(world)
-        self.meanwhile(world)  # after the hold, which so counts every request
-        child = world.start(*self.words)
-        assert world.wait_until_held(child), f"it ended before it came so far: {world.end(child).said}"
-        killed = world.kill(child)
-        world.clear()
-        assert killed.code == -9, killed.said
-        answered = sum(each["status"] != 0 for each in world.requests(last))
-        assert boundary.method or answered == boundary.number - 1, f"{answered} requests were answered"
+    def requests(self, harness: Harness) -> list[dict[str, Any]]:
+        """Run the command to its end, and return the requests that it sends."""
+        self.before(harness)
+        last = harness.last_request()
+        self.faults(harness)
+        harness.succeed(*self.words)
+        return harness.requests(last)
 
-    def check(self, world: World, boundary: Boundary) -> None:
-        self.kill(world, boundary)
-        self.afterwards(world, boundary)
-
-
-def kill_everywhere(made: list[World], story: Story, say: Say, *, reads_first: bool = True, one_of: int = 1) -> None:
-    """Count the requests of the whole command, then kill it at every one of them, or from the first write on.
-
-    With `one_of`, only before every so many-th request; after every write all the same.
-    """
-    world = made[0]
-    story.before(world)
-    last = world.last_request()
-    story.meanwhile(world)
-    world.succeed(*story.words)
-    counted = world.requests(last)
-    first = 1 if reads_first else 1 + next(place for place, each in enumerate(counted) if each["method"] != "GET")
-    found = [each for each in boundaries(counted) if each.method or each.number >= first]
-    cases = [each for each in found if each.method or each.number % one_of == 0]
-    failures = for_every(made, cases, story.check)
-    words, writes = " ".join(story.words), sum(each.method is not None for each in cases)
-    before = f"before {len(cases) - writes} of {len(counted)} requests"
-    say(f"`{words}` killed at {len(cases)} boundaries: {before}, after {writes} writes")
-    assert not failures, f"{len(failures)} of {len(cases)}:\n" + "\n\n".join(failures)
-    # That there is no further one is seen as well: a hold behind the last request holds nobody.
-    story.before(world)
-    Boundary(len(counted) + 1).arm(world)
-    story.meanwhile(world)
-    child = world.start(*story.words)
-    assert not world.wait_until_held(child)
-    done = world.end(child)
-    assert done.code == 0, done.said
-    world.clear()
+    def kill(self, harness: Harness, boundary: Boundary) -> None:
+        """Run the command up to the boundary."""
+        self.before(harness)
+        last = harness.last_request()
+        boundary.arm(harness)
+        self.faults(harness)  # after the hold, so that the hold counts every request
+        command = harness.start(*self.words)
+        if not harness.wait_until_held(command):
+            result = command.end()
+            harness.clear()
+            assert boundary.may_be_missed, f"it ended before the boundary: {result.text}"
+            assert result.code == 0, result.text
+            return
+        killed = command.kill()
+        harness.clear()
+        assert killed.code == -9, killed.text
+        answered = sum(each["status"] != 0 for each in harness.requests(last))
+        assert boundary.method or answered == boundary.skip, f"{answered} requests were answered"
 
 
-# What there is before
+# What exists before
 
 
-def nothing(world: World) -> None:
-    world.reset()
+def nothing(harness: Harness) -> None:
+    harness.empty()
 
 
-def running(world: World) -> None:
-    if world.machines() != [(NAME, REGION, "running")]:
-        world.reset()
-        world.succeed("up", SPEC)
+def running(harness: Harness) -> None:
+    if harness.machines() != [(NAME, REGION, "running")]:
+        harness.empty()
+        harness.succeed("up", SPEC)
 
 
-def off(world: World) -> None:
-    running(world)
-    world.succeed("down", SPEC)
-    # Its lease ends at another minute than the last one, so that its schedule is always set anew.
-    world.advance(120)
+def deallocated(harness: Harness) -> None:
+    running(harness)
+    harness.succeed("down", SPEC)
+    # Its lease ends at another minute than before, so `up` always sets its schedule.
+    harness.advance(120)
 
 
-def full(world: World, count: int = 1) -> None:
-    """The first region has no room."""
-    world.arm("SkuNotAvailable", method="PUT", type="virtualMachines", region=REGION, count=count)
+def first_region_is_full(harness: Harness) -> None:
+    """Let the first region refuse the VM once: the next `up` may find room there, or where the last one went."""
+    harness.arm("SkuNotAvailable", method="PUT", type="virtualMachines", region=REGION)
 
 
-# What must hold afterwards
+# What to verify afterwards
 
 
-def runs(world: World, spec: str = SPEC, regions: tuple[str, ...] = (REGION,), *, plans: bool = True) -> None:
-    """`up` converges: one machine, on, with its parts and nothing else, and nothing more to do."""
+def up_converges(harness: Harness, spec: str = SPEC, regions: tuple[str, ...] = (REGION,)) -> None:
+    """Run `up`: there is one running machine with its resources and no others, and the plan is empty."""
     name = spec.removesuffix(".yaml")
-    world.succeed("up", spec)
-    ((found, region, power),) = world.machines()
+    harness.succeed("up", spec)
+    ((found, region, power),) = harness.machines()
     assert (found, power) == (name, "running")
     assert region in regions
-    assert world.resources() == parts(name)
-    assert world.billed() == [name]
-    if plans:
-        planned = world.run("plan", "--detailed-exitcode", spec)
-        assert planned.code == 0, f"the plan is not empty: {planned.said}"
+    assert harness.resources() == resources_of(name)
+    assert harness.billed() == [name]
+    planned = harness.run("plan", "--detailed-exitcode", spec)
+    assert planned.code == 0, f"the plan is not empty: {planned.text}"
 
 
-def goes(world: World, spec: str = SPEC) -> None:
-    """`down --delete` leaves nothing at all."""
-    world.succeed("down", "--delete", spec)
-    assert world.resources() == set()
-    assert world.billed() == []
+def delete_leaves_nothing(harness: Harness, spec: str = SPEC) -> None:
+    harness.succeed("down", "--delete", spec)
+    assert harness.resources() == set()
+    assert harness.billed() == []
 
 
-def goes_off(world: World) -> None:
-    """`down` switches it off, and leaves the rest."""
-    world.succeed("down", SPEC)
-    assert world.machines() == [(NAME, REGION, "deallocated")]
-    assert world.resources() == parts(NAME)
-    assert world.billed() == []
+def down_deallocates(harness: Harness) -> None:
+    harness.succeed("down", SPEC)
+    assert harness.machines() == [(NAME, REGION, "deallocated")]
+    assert harness.resources() == resources_of(NAME)
+    assert harness.billed() == []
 
 
-# Stories
+def failover_converges(harness: Harness) -> None:
+    up_converges(harness, MOVED_SPEC, (REGION, OTHER_REGION))
 
 
-def test_up(made: list[World], say: Say) -> None:
-    def afterwards(world: World, _: Boundary) -> None:
-        runs(world)
-        goes(world)
-
-    kill_everywhere(made, Story(("up", SPEC), nothing, afterwards), say, one_of=3)
-
-
-def test_up_and_then_down(made: list[World], say: Say) -> None:
-    """Whoever has had enough of a machine that is half made gets rid of it without making it first."""
-    kill_everywhere(made, Story(("up", SPEC), nothing, lambda world, _: goes(world)), say, reads_first=False, one_of=2)
-
-
-def test_down_with_delete(made: list[World], say: Say) -> None:
-    def afterwards(world: World, boundary: Boundary) -> None:
-        if boundary.method or boundary.number % 10 == 0:
-            runs(world)
-        goes(world)
-
-    kill_everywhere(made, Story(("down", "--delete", SPEC), running, afterwards), say, one_of=3)
-
-
-def test_down(made: list[World], say: Say) -> None:
-    kill_everywhere(made, Story(("down", SPEC), running, lambda world, _: goes_off(world)), say, one_of=2)
-
-
-def test_up_of_a_machine_that_is_off(made: list[World], say: Say) -> None:
-    kill_everywhere(made, Story(("up", SPEC), off, lambda world, _: runs(world)), say, one_of=2)
-
-
-def test_failover(made: list[World], say: Say) -> None:
-    """The first region has no room, just once: the next `up` may find some there, or where the last one went."""
-
-    def afterwards(world: World, boundary: Boundary) -> None:
-        runs(world, MOVED_SPEC, (REGION, OTHER_REGION), plans=boundary.method is not None)
-        goes(world, MOVED_SPEC)
-
-    # The same requests twice over: a few of the moments between them tell as much, in a fraction of the time.
-    kill_everywhere(made, Story(("up", MOVED_SPEC), nothing, afterwards, meanwhile=full), say, one_of=6)
+STORIES = {
+    "up": Story(("up", SPEC), nothing, (up_converges, delete_leaves_nothing), (4, 16), BEFORE + AFTER),
+    "up, then delete": Story(
+        ("up", SPEC), nothing, (delete_leaves_nothing,), (1, 8), kinds=("resourcegroups", "networkinterfaces", MACHINE)
+    ),
+    "delete": Story(("down", "--delete", SPEC), running, (delete_leaves_nothing,), (2, 12), BEFORE),
+    "delete, then up": Story(
+        ("down", "--delete", SPEC),
+        running,
+        (up_converges, delete_leaves_nothing),
+        (1, 16),
+        kinds=("networkinterfaces", "disks", MACHINE, "resourcegroups"),
+    ),
+    "down": Story(("down", SPEC), running, (down_deallocates,), (1, 4), BEFORE + AFTER),
+    "up of a deallocated machine": Story(("up", SPEC), deallocated, (up_converges,), (2, 8), BEFORE + AFTER),
+    "failover": Story(
+        ("up", MOVED_SPEC),
+        nothing,
+        (failover_converges, lambda harness: delete_leaves_nothing(harness, MOVED_SPEC)),
+        (3, 24),
+        kinds=("DELETE", MACHINE),
+        faults=first_region_is_full,
+    ),
+}
+PARTS = [[(name, part) for name, story in STORIES.items() for part in range(story.parts[mode])] for mode in (0, 1)]
+_requests: dict[str, list[dict[str, Any]]] = {}
+"""By story: what its command sends. Each pytest worker counts once."""
 
 
-# While something goes on in Azure that the killed program began
-
-SPEED, LONG = 60.0, 180
-"""So an operation of three minutes takes three seconds."""
-GOING_ON = [
-    ("networkSecurityGroups", "PUT"),
-    ("virtualNetworks", "PUT"),
-    ("publicIPAddresses", "PUT"),
-    ("virtualMachines", "PUT"),
-    ("virtualMachines", "DELETE"),
-    ("virtualNetworks", "DELETE"),
-    ("resourceGroups", "DELETE"),
-    ("virtualMachines", "POST"),
-]
+def write_specs(harness: Harness) -> None:
+    harness.spec(NAME, regions=[REGION])
+    harness.spec(MOVED, regions=[REGION, OTHER_REGION])
 
 
-@pytest.mark.parametrize("then", ["up", "down --delete"])
-def test_what_goes_on_is_followed(made: list[World], then: str) -> None:
-    def check(world: World, case: tuple[str, str]) -> None:
-        kind, method = case
-        words = {"PUT": ("up",), "DELETE": ("down", "--delete"), "POST": ("down",)}[method]
-        (nothing if method == "PUT" else running)(world)
-        world.clock(SPEED)
+@cases("name, part", *PARTS, report=False)
+def test_next_command_converges_after_kill(
+    harness: Harness, name: str, part: int, exhaustive: bool, covered: Covered
+) -> None:
+    story = STORIES[name]
+    write_specs(harness)
+    if name not in _requests:
+        _requests[name] = story.requests(harness)
+    every = every_boundary(_requests[name])
+    chosen = every if exhaustive else one_boundary_of_each_kind(_requests[name], story.holds, story.kinds)
+    failures = []
+    own = chosen[part :: story.parts[exhaustive]]
+    for boundary in own:
         try:
-            world.arm("hold-after", type=kind, method=method)
-            world.arm("slow", operation=True, type=kind, method=method, seconds=LONG)
-            child = world.start(*words, SPEC)
-            assert world.wait_until_held(child), world.end(child).said
-            world.kill(child)
-            world.clear()
-            assert "InProgress" in [each["status"] for each in world.operations()], "it is over already"
-            (runs if then == "up" else goes)(world)
-        finally:
-            world.clock(1)
-
-    failures = for_every(made, GOING_ON, check)
+            story.kill(harness, boundary)
+            for verify in story.verify if exhaustive else story.verify[:1]:
+                verify(harness)
+        except AssertionError as error:
+            failures.append(f"{boundary}: {error}")
+            harness.empty()
+    covered(f"test_kill: {name}, boundaries", len(own), len(every))
     assert not failures, "\n\n".join(failures)
+
+
+# While an operation of the killed command goes on in Azure
+
+LONG_SECONDS = 600.0
+OPERATIONS = [
+    ("PUT", "networkSecurityGroups"),
+    ("PUT", "virtualNetworks"),
+    ("PUT", "publicIPAddresses"),
+    ("PUT", "virtualMachines"),
+    ("DELETE", "virtualMachines"),
+    ("DELETE", "virtualNetworks"),
+    ("DELETE", "resourceGroups"),
+    ("POST", "virtualMachines"),
+]
+WORDS = {"PUT": ("up",), "DELETE": ("down", "--delete"), "POST": ("down",)}
+FOLLOWED = [(*operation, then) for operation in OPERATIONS for then in ("up", "down --delete")]
+
+
+@cases("method, kind, then", [each for number, each in enumerate(FOLLOWED) if number % 4 in {0, 3}], FOLLOWED)
+def test_next_command_waits_for_the_operation_of_a_killed_one(
+    harness: Harness, method: str, kind: str, then: str
+) -> None:
+    write_specs(harness)
+    (nothing if method == "PUT" else running)(harness)
+    harness.arm("hold-after", type=kind, method=method)
+    harness.arm("slow", operation=True, type=kind, method=method, seconds=LONG_SECONDS)
+    command = harness.start(*WORDS[method], SPEC)
+    assert harness.wait_until_held(command), command.end().text
+    command.kill()
+    harness.clear()
+    assert harness.is_operation_in_progress()
+    last = harness.last_request()
+
+    def has_seen_it() -> bool:
+        return any(resource_type(each) == kind.lower() for each in harness.requests(last))
+
+    following = harness.start(*then.split(), SPEC)
+    assert following.wait_for(has_seen_it, f"a request for {kind}"), following.end().text
+    assert harness.is_operation_in_progress()
+    harness.advance(LONG_SECONDS)
+    result = following.end()
+    assert result.code == 0, result.text
+    (up_converges if then == "up" else delete_leaves_nothing)(harness)

@@ -13,7 +13,7 @@ from provision.errors import CloudError, Fault
 from provision.market.port import Image, ImagePlan, Prices
 from provision.waiting.deadline import Deadline
 from tests.integration.provision.conftest import Markets
-from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.servers import Sandbox
 
 T4, H100 = "Standard_NC4as_T4_v3", "Standard_NC40ads_H100_v5"
 DSVM = "microsoft-dsvm:ubuntu-2204:2204-gen2"

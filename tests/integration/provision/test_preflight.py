@@ -14,7 +14,7 @@ from provision.waiting.deadline import Deadline
 from provision.waiting.interrupt import Interrupt
 from provision.waiting.progress import Silent
 from tests.integration.provision.conftest import Markets
-from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.servers import Sandbox
 
 T4, A100 = "Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4"
 

@@ -1,5 +1,6 @@
 """The reaper and the real SDK against the embedded Azure, whose bill is the judge."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,10 +24,11 @@ from provision.lifecycle.reap import Rules
 from provision.names import name_of
 from provision.reaping.reaper import Reaper
 from provision.waiting.deadline import Deadline
+from provision.waiting.interrupt import Interrupt
 from provision.waiting.progress import Silent
 from tests.integration.provision.conftest import access_to, close
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import T4, Place
+from tests.integration.sandbox.servers import Sandbox
 
 GROUP = "demo"
 
@@ -172,12 +174,13 @@ def test_the_receipt_is_the_bill(world: World) -> None:
     assert abs(stopped.receipt.billed_seconds - world.place.bill("over")["billedSeconds"]) < 3
 
 
-def test_one_that_cannot_be_stopped_keeps_no_other_on(world: World) -> None:
+def test_one_that_cannot_be_stopped_keeps_no_other_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Interrupt, "sleep", lambda *_: time.sleep(0.01))  # between one try and the next
     for name in ("first", "locked", "broken", "last"):
         world.machine(name, lease=-0.1)
     world.place.fault("ScopeLocked", method="POST", resource="locked", count=0)
     world.place.fault("InternalServerError", method="POST", resource="broken", count=0)
-    found = world.reap(trouble_seconds=2)
+    found = world.reap(trouble_seconds=0.5)
     assert {failure.name: failure.code for failure in found.failed} == {
         "broken": "InternalServerError",
         "locked": "ScopeLocked",
@@ -193,7 +196,8 @@ def test_one_that_cannot_be_stopped_keeps_no_other_on(world: World) -> None:
     assert names(world.reap().stopped) == ["broken", "locked"]
 
 
-def test_what_passes_is_tried_again(world: World) -> None:
+def test_what_passes_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Interrupt, "sleep", lambda *_: time.sleep(0.01))  # between one try and the next
     for name in ("throttled", "failing", "busy", "refusing"):
         world.machine(name, lease=-0.1)
     world.place.fault("TooManyRequests", method="POST", resource="throttled", retryAfter=1)

@@ -29,8 +29,8 @@ from sandbox.services.authorization import role_assignments
 from sandbox.web.authorization import is_principal
 from tests.az import Az
 from tests.integration.provision.conftest import close
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import KEY
+from tests.integration.sandbox.servers import Sandbox
 from tests.integration.sandbox.test_identity import metadata
 from tests.unit.provision_help import NO_JOURNAL, Heard, spec
 

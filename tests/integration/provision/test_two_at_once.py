@@ -1,17 +1,21 @@
-"""Two who want the same machine at the same time: one makes it, the other follows; and one who wants it gone."""
+"""Two commands for the same machine at the same time: two `up`, two `down`, or one of each.
+
+Faults hold the first command at one request while the second runs, so each order of events is the same every time.
+A few tests hold nothing and start both at once: every order must work.
+"""
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.integration.provision.kill_help import Child, Done, World, parts, worlds
+from tests.integration.provision.harness import Command, Harness, Result, cases, resource_type, resources_of
 
 NAME, REGION = "twice", "southcentralus"
 SPEC = f"{NAME}.yaml"
-pytestmark = pytest.mark.timeout(600)
-
+# The second command runs as if on another computer, which has no files of the first.
+ELSEWHERE = ("--workspace", "elsewhere")
+VM = "virtualMachines"
 KINDS = (
     "resourceGroups",
     "networkSecurityGroups",
@@ -21,292 +25,282 @@ KINDS = (
     "virtualMachines",
     "schedules",
 )
-MACHINE = "virtualMachines"
+HOLDS = ("hold-before", "hold-after")
+EVERY_HOLD = [*itertools.product(HOLDS, KINDS)]
+# Each kind once by default, and the holds in turn.
+SOME_HOLDS = [*zip(itertools.cycle(HOLDS), KINDS)]
+OTHER_HOLDS = [*zip(itertools.cycle(reversed(HOLDS)), KINDS)]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with worlds(tmp_path_factory.mktemp("two") / "worlds", 1) as (world,):
-        world.spec(NAME, regions=[REGION])
-        (world.folder / "elsewhere").mkdir()
-        yield world
+@pytest.fixture(autouse=True)
+def write_spec(harness: Harness) -> None:
+    harness.spec(NAME, regions=[REGION])
+    (harness.folder / "elsewhere").mkdir()
 
 
-@pytest.fixture
-def world(made: World) -> Iterator[World]:
-    made.reset()
-    yield made
-    made.clear()
-    made.clock(1)
+def is_clean(result: Result) -> bool:
+    """Return whether it ended without a defect of the program, with whatever result."""
+    return "Traceback" not in result.err and "internal error" not in result.err
 
 
-def start(world: World, *words: str, elsewhere: bool = False) -> Child:
-    """A command in this workspace, or in another one: the other may sit at another computer."""
-    where = ("--workspace", "elsewhere") if elsewhere else ()
-    return world.start(*words, *where)
+def texts(*results: Result) -> str:
+    return "\n".join(each.text for each in results)
 
 
-def is_clean(done: Done) -> bool:
-    """Whatever came of it, it is not a mistake in the program."""
-    return "Traceback" not in done.err and "internal error" not in done.err
+def check_one_machine_runs(harness: Harness) -> None:
+    assert harness.machines() == [(NAME, REGION, "running")]
+    assert harness.billed() == [NAME]
+    assert harness.resources() == resources_of(NAME)
+    planned = harness.run("plan", "--detailed-exitcode", SPEC)
+    assert planned.code == 0, planned.text
 
 
-def one_machine_runs(world: World) -> None:
-    assert world.machines() == [(NAME, REGION, "running")]
-    assert world.billed() == [NAME]
-    assert world.resources() == parts(NAME)
-    planned = world.run("plan", "--detailed-exitcode", SPEC)
-    assert planned.code == 0, planned.said
+def check_machine_can_be_deleted(harness: Harness) -> None:
+    """Verify that one machine runs, and with `--exhaustive` that deleting it leaves nothing.
+
+    A running machine with an empty plan has all its tags, by which `down --delete` finds its resources.
+    """
+    check_one_machine_runs(harness)
+    if harness.exhaustive:
+        harness.succeed("down", "--delete", SPEC)
+        assert harness.resources() == set()
+        assert harness.billed() == []
 
 
-def nothing_is_left(world: World) -> None:
-    world.succeed("down", "--delete", SPEC)
-    assert world.resources() == set()
-    assert world.billed() == []
+def both_succeed(*commands: Command) -> tuple[Result, ...]:
+    results = tuple(command.end() for command in commands)
+    assert [each.code for each in results] == [0, 0], texts(*results)
+    return results
 
 
-def both_succeed(world: World, first: Child, second: Child) -> tuple[Done, Done]:
-    ended = world.end(first), world.end(second)
-    for done in ended:
-        assert done.code == 0, "\n".join(each.said for each in ended)
-    return ended
+def both_end(*commands: Command) -> str:
+    """Wait for both, and return what they printed: each may fail, with a message."""
+    results = [command.end() for command in commands]
+    text = texts(*results)
+    assert all(is_clean(each) for each in results), text
+    assert {each.code for each in results} <= {0, 1, 4}, text
+    return text
+
+
+def check_converges(harness: Harness, text: str) -> None:
+    """Verify that the next commands work."""
+    try:
+        harness.succeed("up", SPEC)
+        check_machine_can_be_deleted(harness)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n\nThe two commands printed:\n{text}") from None
 
 
 # Two `up`
 
 
-@pytest.mark.parametrize(("later", "elsewhere"), [(0.0, False), (0.1, True), (0.3, False), (0.6, True)])
-def test_two_up(world: World, later: float, elsewhere: bool) -> None:
-    first = start(world, "up", SPEC)
-    world.pause(later)
-    second = start(world, "up", SPEC, elsewhere=elsewhere)
-    both_succeed(world, first, second)
-    one_machine_runs(world)
-    nothing_is_left(world)
+@pytest.mark.parametrize("where", [(), ELSEWHERE], ids=["same workspace", "other workspace"])
+def test_two_up_started_at_once_both_succeed(harness: Harness, where: tuple[str, ...]) -> None:
+    both_succeed(harness.start("up", SPEC), harness.start("up", SPEC, *where))
+    check_machine_can_be_deleted(harness)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_both_have_seen_nothing_and_make_the_same(world: World, kind: str) -> None:
-    """Each comes as far as the same request, and from there on they go together."""
+@cases("kind", KINDS[::2], KINDS)
+def test_two_up_that_create_the_same_resource_both_succeed(harness: Harness, kind: str) -> None:
+    """Both are held at the same request, and continue together."""
     for _ in range(2):
-        world.arm("hold-before", method="PUT", type=kind)
-    first, second = start(world, "up", SPEC), start(world, "up", SPEC, elsewhere=True)
-    assert world.wait_until_held(second, faults=2 if kind != "schedules" else 1), world.end(second).said
-    world.clear()
-    both_succeed(world, first, second)
-    one_machine_runs(world)
-    nothing_is_left(world)
+        harness.arm("hold-before", method="PUT", type=kind)
+    first, second = harness.start("up", SPEC), harness.start("up", SPEC, *ELSEWHERE)
+    assert harness.wait_until_held(second, faults=2 if kind != "schedules" else 1), second.end().text
+    harness.clear()
+    both_succeed(first, second)
+    check_machine_can_be_deleted(harness)
 
 
-def test_the_one_that_comes_second_says_that_it_follows(world: World) -> None:
+def test_second_up_prints_that_it_follows_the_first(harness: Harness) -> None:
     for _ in range(2):
-        world.arm("hold-before", method="PUT", type=MACHINE)
-    first, second = start(world, "up", SPEC), start(world, "up", SPEC, elsewhere=True)
-    assert world.wait_until_held(second, faults=2)
-    world.clear()
-    ended = both_succeed(world, first, second)
-    assert sorted("following" in done.err for done in ended) == [False, True], "\n".join(each.said for each in ended)
-    sent = [each["status"] for each in world.requests() if _is_machine_put(each)]
-    assert sorted(sent) == [0, 0, 201, 412], "one made it; of the other Azure wants none"
-    # Whichever of the two made the machine, both know the key that it really has.
-    written = {(world.folder / folder / "aml_config" / f"{NAME}.compute").read_text() for folder in (".", "elsewhere")}
-    assert len(written) == 1
+        harness.arm("hold-before", method="PUT", type=VM)
+    first, second = harness.start("up", SPEC), harness.start("up", SPEC, *ELSEWHERE)
+    assert harness.wait_until_held(second, faults=2)
+    harness.clear()
+    results = both_succeed(first, second)
+    assert sorted("following" in each.err for each in results) == [False, True], texts(*results)
+    statuses = [each["status"] for each in harness.requests() if is_vm_put(each)]
+    assert sorted(statuses) == [0, 0, 201, 412], "Azure accepts one and refuses the other"
+    # Whichever of the two created the VM, both write the host key that it has.
+    files = [harness.folder / folder / "aml_config" / f"{NAME}.compute" for folder in (".", "elsewhere")]
+    assert len({file.read_text() for file in files}) == 1
 
 
-def _is_machine_put(request: dict[str, object]) -> bool:
-    # What is given to a machine, such as a role, has its path before its own.
-    return request["method"] == "PUT" and str(request["path"]).split("/")[-2] == MACHINE
+def is_vm_put(request: dict[str, Any]) -> bool:
+    return request["method"] == "PUT" and resource_type(request) == VM.lower()
 
 
-@pytest.mark.parametrize("kind", KINDS[1::2])
-def test_an_answer_is_lost_while_the_other_goes_on(world: World, kind: str) -> None:
-    world.arm("hold-after", method="PUT", type=kind)
-    first = start(world, "up", SPEC)
-    assert world.wait_until_held(first)
-    world.succeed("up", SPEC, "--workspace", "elsewhere")
-    one_machine_runs(world)
-    world.clear()
-    done = world.end(first)
-    assert done.code == 0, done.said
-    one_machine_runs(world)
-    nothing_is_left(world)
+@cases("kind", KINDS[1::2], KINDS)
+def test_up_whose_answer_is_lost_succeeds_after_the_other(harness: Harness, kind: str) -> None:
+    harness.arm("hold-after", method="PUT", type=kind)
+    first = harness.start("up", SPEC)
+    assert harness.wait_until_held(first)
+    harness.succeed("up", SPEC, *ELSEWHERE)
+    check_one_machine_runs(harness)
+    harness.clear()
+    result = first.end()
+    assert result.code == 0, result.text
+    check_machine_can_be_deleted(harness)
 
 
-def test_the_second_waits_while_the_first_makes_it(world: World) -> None:
-    world.clock(60)
-    world.arm("slow", operation=True, type=MACHINE, seconds=240)
-    first = start(world, "up", SPEC)
-    while not world.machines():
-        world.pause(0.05)
-    second = start(world, "up", SPEC, elsewhere=True)
-    ended = both_succeed(world, first, second)
-    assert "waiting while it is Creating" in ended[1].err, ended[1].said
-    assert sum(_is_machine_put(each) for each in world.requests()) == 1
-    one_machine_runs(world)
-    nothing_is_left(world)
+def test_second_up_waits_while_the_first_creates_the_vm(harness: Harness) -> None:
+    harness.arm("slow", operation=True, type=VM, seconds=600)
+    first = harness.start("up", SPEC)
+    assert first.wait_for(lambda: bool(harness.machines()), "there is a VM")
+    second = harness.start("up", SPEC, *ELSEWHERE)
+    assert second.wait_for(lambda: "waiting while it is Creating" in second.err, "it waits"), second.end().text
+    harness.advance(600)
+    both_succeed(first, second)
+    assert sum(is_vm_put(each) for each in harness.requests()) == 1
+    check_machine_can_be_deleted(harness)
 
 
-@pytest.mark.parametrize("later", [0.0, 0.3])
-def test_the_first_fails_while_the_second_follows(world: World, later: float) -> None:
-    """Once, there is no room. One of them clears up, and does not take away what the other has made."""
-    world.clock(60)
-    world.arm("AllocationFailed", type=MACHINE)
-    first = start(world, "up", SPEC)
-    world.pause(later)
-    second = start(world, "up", SPEC, elsewhere=True)
-    ended = world.end(first), world.end(second)
-    assert all(is_clean(done) for done in ended), "\n".join(each.said for each in ended)
-    # While one clears up, its disk may be all that the other sees: that is not deleted unasked.
-    assert all(done.code in {0, 1} or "this would lose what is on the disk" in done.said for done in ended)
-    if 0 in {done.code for done in ended}:
-        one_machine_runs(world)
+@pytest.mark.parametrize("hold", [None, "hold-before", "hold-after"])
+def test_up_that_fails_deletes_nothing_of_the_other(harness: Harness, hold: str | None) -> None:
+    """The VM cannot be allocated once. One `up` deletes what it created, while the other starts."""
+    harness.clock(60)  # Azure reserves the interface for 180 s after a failed VM
+    harness.arm("AllocationFailed", type=VM)
+    if hold:
+        harness.arm(hold, method="DELETE", type=VM)
+    first = harness.start("up", SPEC)
+    if hold:
+        assert harness.wait_until_held(first), first.end().text
+    second = harness.start("up", SPEC, *ELSEWHERE)
+    if hold:
+        second.wait_for(lambda: bool(second.err), "it has seen the first one's resources")
+        harness.clear()
+    results = first.end(), second.end()
+    assert all(is_clean(each) for each in results), texts(*results)
+    # The disk may be all that is left while the first deletes; it is not deleted without consent.
+    assert all(each.code in {0, 1} or "this would lose what is on the disk" in each.text for each in results)
+    if 0 in {each.code for each in results}:
+        check_one_machine_runs(harness)
     else:
-        assert world.billed() == []
-    world.succeed("up", SPEC)
-    one_machine_runs(world)
-    nothing_is_left(world)
+        assert harness.billed() == []
+    check_converges(harness, texts(*results))
+
+
+def test_up_that_is_refused_deletes_nothing_of_the_other(harness: Harness) -> None:
+    """Both get as far as the VM; one creates it, the other is refused."""
+    for _ in range(2):
+        harness.arm("hold-before", method="PUT", type=VM)
+    harness.arm("RequestDisallowedByPolicy", method="PUT", type=VM, skip=1)
+    first, second = harness.start("up", SPEC), harness.start("up", SPEC, *ELSEWHERE)
+    assert harness.wait_until_held(second, faults=2)
+    harness.release()
+    results = first.end(), second.end()
+    assert sorted(each.code for each in results) in ([0, 1], [0, 4]), texts(*results)
+    check_machine_can_be_deleted(harness)
 
 
 # `up` and `down --delete`
 
-PATIENCE = 8.0
-"""Whoever waits for a machine that another has deleted waits in vain, and is interrupted after as many seconds."""
 
-
-def end_however(world: World, *children: Child) -> str:
-    """Both come to an end, in words."""
-    ended = [world.end(child) if world.has_ended(child, PATIENCE) else world.interrupt(child) for child in children]
-    said = "\n".join(each.said for each in ended)
-    assert all(is_clean(done) for done in ended), said
-    assert {done.code for done in ended} <= {0, 1, 4, 130}, said
-    return said
-
-
-@pytest.mark.parametrize("later", [0.0, 0.3, 0.8])
 @pytest.mark.parametrize("first", ["up", "down"])
-def test_up_and_down(world: World, first: str, later: float) -> None:
+def test_up_and_delete_started_at_once_both_end(harness: Harness, first: str) -> None:
     commands = [("up", SPEC), ("down", "--delete", SPEC)]
     if first == "down":
-        world.succeed("up", SPEC)
+        harness.succeed("up", SPEC)
         commands.reverse()
-    one = start(world, *commands[0])
-    world.pause(later)
-    other = start(world, *commands[1], elsewhere=True)
-    said = end_however(world, one, other)
-    converges(world, said)
+    text = both_end(harness.start(*commands[0]), harness.start(*commands[1], *ELSEWHERE))
+    check_converges(harness, text)
 
 
-def converges(world: World, said: str) -> None:
-    """The next commands make it so."""
-    try:
-        world.succeed("up", SPEC)
-        one_machine_runs(world)
-        nothing_is_left(world)
-    except AssertionError as error:
-        raise AssertionError(f"{error}\n\nThe two had said:\n{said}") from None
+@cases("hold, kind", SOME_HOLDS, EVERY_HOLD)
+def test_delete_while_up_is_held(harness: Harness, hold: str, kind: str) -> None:
+    harness.arm(hold, method="PUT", type=kind)
+    up = harness.start("up", SPEC)
+    assert harness.wait_until_held(up)
+    down = harness.run("down", "--delete", SPEC, *ELSEWHERE)
+    assert is_clean(down), down.text
+    harness.clear()
+    text = both_end(up)
+    check_converges(harness, f"{down.text}\n{text}")
 
 
-# What is held before, and what after: each kind once for each of the two stories.
-HELD = [*zip(itertools.cycle(["hold-before", "hold-after"]), KINDS)]
-HELD_OTHERWISE = [*zip(itertools.cycle(["hold-after", "hold-before"]), KINDS)]
+@cases("hold, kind", OTHER_HOLDS[1::2], EVERY_HOLD)
+def test_up_while_delete_is_held(harness: Harness, hold: str, kind: str) -> None:
+    harness.succeed("up", SPEC)
+    harness.arm(hold, method="DELETE", type=kind)
+    down = harness.start("down", "--delete", SPEC)
+    assert harness.wait_until_held(down)
+    up = harness.run("up", SPEC, *ELSEWHERE)
+    assert is_clean(up), up.text
+    harness.clear()
+    text = both_end(down)
+    check_converges(harness, f"{up.text}\n{text}")
 
 
-@pytest.mark.parametrize(("hold", "kind"), HELD)
-def test_down_while_up_is_on_its_way(world: World, hold: str, kind: str) -> None:
-    world.arm(hold, method="PUT", type=kind)
-    going = start(world, "up", SPEC)
-    assert world.wait_until_held(going)
-    down = world.run("down", "--delete", SPEC, "--workspace", "elsewhere")
-    world.clear()
-    said = end_however(world, going)
-    assert is_clean(down), down.said
-    converges(world, f"{down.said}\n{said}")
+# `down --delete` lists what carries the tag, and then everything in the group; the second list is held.
+GROUP_LIST: dict[str, Any] = {"method": "GET", "type": "resources", "skip": 1}
 
 
-@pytest.mark.parametrize(("hold", "kind"), HELD_OTHERWISE[1::2])
-def test_up_while_down_is_on_its_way(world: World, hold: str, kind: str) -> None:
-    world.succeed("up", SPEC)
-    world.arm(hold, method="DELETE", type=kind)
-    going = start(world, "down", "--delete", SPEC)
-    assert world.wait_until_held(going)
-    other = start(world, "up", SPEC, elsewhere=True)
-    world.pause(1.5)
-    world.clear()
-    converges(world, end_however(world, going, other))
+def test_delete_accepts_resources_that_another_up_has_just_created(harness: Harness) -> None:
+    harness.arm("hold-before", method="PUT", type="networkInterfaces")
+    unfinished = harness.start("up", SPEC)
+    assert harness.wait_until_held(unfinished)
+    unfinished.kill()
+    harness.clear()
+    harness.arm("hold-before", **GROUP_LIST)
+    down = harness.start("down", "--delete", SPEC)
+    assert harness.wait_until_held(down)
+    harness.succeed("up", SPEC, *ELSEWHERE)
+    harness.clear()
+    text = both_end(down)
+    assert "was not made for this machine" not in text, text
+    check_converges(harness, text)
 
 
-# What one has just looked at, the other changes
-
-MEMBERS: dict[str, Any] = {"method": "GET", "type": "resources", "skip": 1}
-"""`down --delete` asks for what carries the tag, and then for all that is in the group: the second is held."""
-
-
-def test_what_was_made_meanwhile_makes_no_stranger_of_the_group(world: World) -> None:
-    world.arm("hold-before", method="PUT", type="networkInterfaces")
-    half = start(world, "up", SPEC)
-    assert world.wait_until_held(half)
-    world.kill(half)
-    world.clear()
-    world.arm("hold-before", **MEMBERS)
-    down = start(world, "down", "--delete", SPEC)
-    assert world.wait_until_held(down)
-    world.succeed("up", SPEC, "--workspace", "elsewhere")
-    world.clear()
-    said = end_however(world, down)
-    assert "was not made for this machine" not in said, said
-    converges(world, said)
+def test_delete_succeeds_when_another_has_deleted_everything(harness: Harness) -> None:
+    harness.succeed("up", SPEC)
+    harness.arm("hold-before", **GROUP_LIST)
+    down = harness.start("down", "--delete", SPEC)
+    assert harness.wait_until_held(down)
+    harness.succeed("down", "--delete", SPEC, *ELSEWHERE)
+    assert harness.resources() == set()
+    harness.clear()
+    result = down.end()
+    assert result.code == 0, result.text
 
 
-def test_what_another_has_deleted_meanwhile_is_gone(world: World) -> None:
-    world.succeed("up", SPEC)
-    world.arm("hold-before", **MEMBERS)
-    down = start(world, "down", "--delete", SPEC)
-    assert world.wait_until_held(down)
-    world.succeed("down", "--delete", SPEC, "--workspace", "elsewhere")
-    assert world.resources() == set()
-    world.clear()
-    done = world.end(down)
-    assert done.code == 0, done.said
-
-
-@pytest.mark.parametrize("words", [("down",), ("down", "--delete")], ids=" ".join)
-def test_nobody_waits_for_a_machine_that_was_switched_off(world: World, words: tuple[str, ...]) -> None:
-    world.arm("ssh-refuses")
-    up = start(world, "up", SPEC)
-    while "waiting for SSH" not in up.err.read_text("utf-8"):
-        assert not world.has_ended(up, 0.05), world.end(up).said
-    world.succeed(*words, SPEC, "--workspace", "elsewhere")
-    has_noticed = world.has_ended(up, 15)
-    done = world.end(up) if has_noticed else world.interrupt(up)
-    assert has_noticed
-    assert done.code == 1, done.said
-
-
-def test_the_one_that_fails_takes_nothing_from_the_other(world: World) -> None:
-    """Both come as far as the machine; one makes it, the other is refused."""
-    for _ in range(2):
-        world.arm("hold-before", method="PUT", type=MACHINE)
-    first, second = start(world, "up", SPEC), start(world, "up", SPEC, elsewhere=True)
-    assert world.wait_until_held(second, faults=2)
-    world.clear()
-    world.arm("RequestDisallowedByPolicy", method="PUT", type=MACHINE, skip=1)
-    ended = world.end(first), world.end(second)
-    said = "\n".join(each.said for each in ended)
-    assert sorted(done.code for done in ended) in ([0, 1], [0, 4]), said
-    one_machine_runs(world)
-    nothing_is_left(world)
+@cases("words", ["down --delete"], ["down", "down --delete"])
+def test_up_stops_waiting_for_ssh_when_another_ends_the_machine(harness: Harness, words: str) -> None:
+    """Without a look at the VM it would wait for ten minutes."""
+    harness.arm("ssh-refuses")
+    up = harness.start("up", SPEC)
+    assert up.wait_for(lambda: "waiting for SSH" in up.err, "it waits for SSH"), up.end().text
+    harness.succeed(*words.split(), SPEC, *ELSEWHERE)
+    result = up.end()
+    assert result.code == 1, result.text
 
 
 # Two `down`
 
+TWO_DOWN = [*itertools.product(["down", "down --delete"], HOLDS)]
 
-@pytest.mark.parametrize("words", [("down",), ("down", "--delete")], ids=" ".join)
-@pytest.mark.parametrize("later", [0.0, 0.2])
-def test_two_down(world: World, words: tuple[str, ...], later: float) -> None:
-    world.succeed("up", SPEC)
-    first = start(world, *words, SPEC)
-    world.pause(later)
-    second = start(world, *words, SPEC, elsewhere=True)
-    both_succeed(world, first, second)
-    assert world.billed() == []
-    assert world.resources() == (set() if "--delete" in words else parts(NAME))
+
+@pytest.mark.parametrize("words", ["down", "down --delete"])
+def test_two_down_started_at_once_both_succeed(harness: Harness, words: str) -> None:
+    harness.succeed("up", SPEC)
+    both_succeed(harness.start(*words.split(), SPEC), harness.start(*words.split(), SPEC, *ELSEWHERE))
+    check_is_down(harness, words)
+
+
+@cases("words, hold", TWO_DOWN[1:3], TWO_DOWN)
+def test_second_down_succeeds_while_the_first_is_held(harness: Harness, words: str, hold: str) -> None:
+    harness.succeed("up", SPEC)
+    harness.arm(hold, method="DELETE" if "--delete" in words else "POST", type=VM)
+    first = harness.start(*words.split(), SPEC)
+    assert harness.wait_until_held(first), first.end().text
+    harness.succeed(*words.split(), SPEC, *ELSEWHERE)
+    check_is_down(harness, words)
+    harness.clear()
+    result = first.end()
+    assert result.code == 0, result.text
+    check_is_down(harness, words)
+
+
+def check_is_down(harness: Harness, words: str) -> None:
+    assert harness.billed() == []
+    assert harness.resources() == (set() if "--delete" in words else resources_of(NAME))

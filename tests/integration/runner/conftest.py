@@ -9,18 +9,15 @@ import pytest
 from runner.machine.far import Far
 from runner.machine.local import LocalConnection
 from runner.machine.ssh import SshConnection
-from tests.lab import fresh_lab, lab
 from tests.real import program
-from tests.sshd import WAIT_SECONDS, PasswordServer, SshServer, eventually, free_port, make_key
+from tests.sshd import WAIT_SECONDS, PasswordServer, ReservedPort, SshServer, eventually, make_key
 
 __all__ = [
     "WAIT_SECONDS",
     "PasswordServer",
+    "ReservedPort",
     "SshServer",
     "eventually",
-    "free_port",
-    "fresh_lab",
-    "lab",
     "make_key",
 ]
 
@@ -34,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
     """A server for tests that leave it as it was."""
     server = SshServer(tmp_path_factory.mktemp("shared") / "sshd")

@@ -2,7 +2,7 @@
 
 import contextlib
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,8 @@ from runner.machine import checkup as checkup_module
 from runner.machine.checkup import examine
 from runner.machine.connection import Completed
 from runner.machine.ssh import SshConnection
-from tests.engine import docker_engine
 from tests.integration.runner.conftest import WAIT_SECONDS, PasswordServer, SshServer
+from tests.lab import Lab
 from tests.real import PATH, program
 
 SMI = "echo 'Tesla T4, 535.161.08, 15360 MiB, 7.5'"
@@ -98,14 +98,9 @@ def test_an_engine_that_hangs_is_told_and_the_rest_as_well(tmp_path: Path, monke
     assert names(checkup, passed=True) == ["ssh", "gpu"]
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("engine")
-    # Whoever may not use the engine is kept out by its socket, and not by the folder.
-    for each in (folder, *list(folder.parents)[:2]):
-        each.chmod(0o755)
-    with docker_engine(folder) as address:
-        yield address
+@pytest.fixture
+def engine(lab: Lab) -> str:
+    return lab.engine.address
 
 
 def serve(server: SshServer, engine: str, folder: Path, *programs: str) -> None:

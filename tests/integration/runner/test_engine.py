@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import stat
-import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -127,12 +126,10 @@ def test_an_engine_that_is_down_is_missing_or_on_its_way_back(server: SshServer,
 
 
 def test_an_engine_that_hangs_is_given_up(server: SshServer, tmp_path: Path) -> None:
-    server.settings["SetEnv"] = f"PATH={write_program(tmp_path / 'bin', 'exec /bin/sleep 5')}"
+    server.settings["SetEnv"] = f"PATH={write_program(tmp_path / 'bin', 'exec /bin/sleep 60')}"
     server.start()
-    began = time.monotonic()
     with reached(server, timeout=1) as engine, pytest.raises(TimedOut):
         engine.prepare()
-    assert time.monotonic() - began < 4
 
 
 def test_this_computers_engine_is_that_of_docker_host(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

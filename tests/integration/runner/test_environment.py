@@ -130,7 +130,7 @@ def stand_in_image(lab: Lab, name: str, path: str, script: str, *settings: str) 
             entry.size = len(text.encode())
             archive.addfile(entry, io.BytesIO(text.encode()))
     context.seek(0)
-    with lab.api() as api:
+    with lab.engine.api() as api:
         said = list(api.build(fileobj=context, custom_context=True, tag=name, rm=True, decode=True))
     assert "error" not in said[-1], said
     return name

@@ -23,21 +23,21 @@ NO_SHELL, COMPUTE_ONLY = "no-shell:test", "compute-only:test"
 DETAIL = "Tesla T4 (simulated), compute capability 7.5, 1.59 GHz, pciBusID 000{}:00:00.0, memory 15.0 GiB, free {}"
 
 
-@pytest.fixture(scope="module")
-def images(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.fixture(scope="session")
+def images(running_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Images of which the usual ones are not."""
     archive = tmp_path_factory.mktemp("image") / "image.tar"
     with tarfile.open(archive, "w") as files:
         made = tarfile.TarInfo("tmp")
         made.type = tarfile.DIRTYPE
         files.addfile(made)
-    lab.engine.add_image(NO_SHELL, archive)
-    lab.engine.add_image(COMPUTE_ONLY, archive, "ENV NVIDIA_DRIVER_CAPABILITIES=compute")
+    running_lab.engine.add_image(NO_SHELL, archive)
+    running_lab.engine.add_image(COMPUTE_ONLY, archive, "ENV NVIDIA_DRIVER_CAPABILITIES=compute")
 
 
 @pytest.fixture
-def engine(fresh_lab: Lab, images: None) -> Iterator[Engine]:
-    with fresh_lab.connected() as connection, contextlib.closing(open_engine(connection, SECONDS)) as engine:
+def engine(lab: Lab, images: None) -> Iterator[Engine]:
+    with lab.connected() as connection, contextlib.closing(open_engine(connection, SECONDS)) as engine:
         yield engine
 
 
@@ -78,7 +78,7 @@ def test_the_image_of_the_job_tells_all_facts_in_one_container(engine: Engine, l
     assert found.clocks_mhz == (300, 1590)
     with lab.connected() as connection:
         assert probe_host(connection, SECONDS) == found
-    assert not lab.engine.docker("ps", "-aq").stdout
+    assert not lab.engine.containers()
 
 
 def test_an_image_without_a_shell_tells_the_same_in_two(engine: Engine) -> None:
@@ -120,7 +120,7 @@ def test_the_broken_link_is_named(engine: Engine, lab: Lab, failure: str, places
     assert error.code == "no-gpu"
     assert error.note.startswith(note.format(where=engine.where))
     assert error.help
-    assert not lab.engine.docker("ps", "-aq").stdout
+    assert not lab.engine.containers()
 
 
 def test_an_image_that_wants_no_tools_is_told_how_to_get_them(engine: Engine) -> None:
@@ -138,10 +138,10 @@ def test_an_image_that_wants_no_tools_is_told_how_to_get_them(engine: Engine) ->
     assert asked.stdout.count("simulated") == 2
 
 
-def test_an_engine_without_nvidias_runtime_is_told(fresh_lab: Lab, images: None) -> None:
+def test_an_engine_without_nvidias_runtime_is_told(lab: Lab, images: None) -> None:
     with (
-        fresh_lab.without_runtime(),
-        fresh_lab.connected() as connection,
+        lab.without_runtime(),
+        lab.connected() as connection,
         contextlib.closing(open_engine(connection, SECONDS)) as engine,
     ):
         error = why_not(engine)
@@ -149,8 +149,8 @@ def test_an_engine_without_nvidias_runtime_is_told(fresh_lab: Lab, images: None)
     assert "nvidia-ctk runtime configure" in (error.help or "")
 
 
-def test_a_machine_without_containers(fresh_lab: Lab) -> None:
-    with fresh_lab.connected() as connection, fresh_lab.nvidia.failing(NO_DRIVER):
+def test_a_machine_without_containers(lab: Lab) -> None:
+    with lab.connected() as connection, lab.nvidia.failing(NO_DRIVER):
         with pytest.raises(NoGpuError) as caught:
             probe_host(connection, SECONDS)
         error = diagnose(caught.value, shell=connection, in_container=False, where=connection.where)

@@ -114,14 +114,15 @@ def test_nobody_is_asked_where_a_key_does(shared: SshServer) -> None:
 
 def test_whoever_types_slowly_has_the_time(server: PasswordServer) -> None:
     server.start()
+    seconds = 3.0
 
     def type_slowly(text: str) -> str:
-        time.sleep(1.2)
+        time.sleep(seconds + 0.2)
         return text
 
     # Refused, and not "does not answer": the time that the typing took does not count.
     with pytest.raises(LoginRefused, match="does not take the password"):
-        SshConnection.open(server.target, 1.0, lambda: type_slowly("wrong"))
+        SshConnection.open(server.target, seconds, lambda: type_slowly("wrong"))
 
 
 def test_a_machine_that_takes_no_password_says_what_it_takes(shared: SshServer) -> None:

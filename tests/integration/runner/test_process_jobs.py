@@ -77,9 +77,8 @@ def test_streams_are_kept_apart_and_the_exit_code_is_the_jobs_own(far: Far, runs
 def test_what_it_prints_is_there_at_once(far: Far) -> None:
     job = start_process(far, order("sh", "-c", "echo first; sleep 60"))
     frames = job.frames(Position())
-    began = time.monotonic()
     assert next(frames).data == b"first\n"
-    assert time.monotonic() - began < 10
+    assert job.ended() is None
     frames.close()  # type: ignore[attr-defined]
     job.cancel(0)
 
@@ -131,6 +130,20 @@ def test_what_cannot_run_is_told_at_once_and_leaves_no_job(far: Far, wanted: Ord
     assert text(followed(start_process(far, order("echo", "now"))), STDOUT) == b"now\n"
 
 
+def test_an_unreadable_folder_in_the_path_does_not_hide_why_a_job_cannot_begin(
+    local: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # To root every folder can be read: a file in the PATH is refused to everybody.
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sh").touch(0o600)
+    monkeypatch.setenv("PATH", f"{hidden}:{os.environ['PATH']}")
+    with pytest.raises(JobError) as caught:
+        start_process(local, order("sh", environment={"A": "x" * (1 << 20)}))
+    assert caught.value.code == Code.ENVIRONMENT_TOO_LARGE
+    assert text(followed(start_process(local, order("sh", "-c", "echo now"))), STDOUT) == b"now\n"
+
+
 def test_binary_output_and_a_very_long_line(far: Far) -> None:
     program = "import sys; w = sys.stdout.buffer.write; w(bytes(range(256)) * 10); w(b'x' * (10 << 20) + b'\\n')"
     found = text(followed(start_process(far, python(program))), STDOUT)
@@ -156,9 +169,12 @@ def test_no_line_is_lost_or_doubled_when_the_connection_is_cut(far_home: SshServ
             with contextlib.closing(SshConnection.open(far_home.target, OPEN_SECONDS)) as connection:
                 job = ProcessJob(Far(connection), "run-1")
                 try:
-                    for number, frame in enumerate(job.frames(log.position)):
+                    lines = 0
+                    for frame in job.frames(log.position):
                         log.append(frame)
-                        if number == 100 and lost < 3:
+                        # Not by frames: a reader who is late gets many lines in one.
+                        is_first, lines = lines < 100, lines + frame.data.count(b"\n")
+                        if is_first and lines >= 100 and lost < 3:
                             far_home.cut()
                     break
                 except ConnectError:
@@ -179,7 +195,6 @@ def test_a_job_outlives_its_connection_and_is_timed_out_with_nobody_there(far_ho
     assert eventually(lambda: "ended" in json.loads(state.read_text()))
     found = json.loads(state.read_text())
     assert (found["how"], found["kind"]) == ("timed out", "process")
-    assert found["ended"] - found["started"] < 15
     assert [frame.data for frame in LogFile(runs / "run-1" / "log").frames()] == [b"asked\n"]
 
 
@@ -202,9 +217,7 @@ def is_running(pid: int) -> bool:
 def test_cancel(far: Far) -> None:
     job = start_process(far, order("sleep", "600"))
     assert job.ended() is None
-    began = time.monotonic()
     job.cancel(30)
-    assert time.monotonic() - began < 15
     found = job.ended()
     assert found is not None
     assert (found.exit_code, found.how) == (143, How.CANCELLED)
@@ -223,12 +236,11 @@ def test_a_lost_supervisor_is_a_lost_job_and_what_is_left_of_it_ends(far: Far) -
 
 
 def test_children_that_keep_the_streams_open_do_not_keep_the_job(local: Far) -> None:
-    began = time.monotonic()
-    job = start_process(local, order("sh", "-c", "sleep 30 & echo $!; exit 3"))
-    frames = followed(job)
+    job = start_process(local, order("sh", "-c", "sleep 600 & echo $!; exit 3"))
+    child = int(text(followed(job), STDOUT))
     assert ended(job).exit_code == 3
-    assert 1.5 < time.monotonic() - began < 15
-    os.kill(int(text(frames, STDOUT)), signal.SIGKILL)
+    assert is_running(child)
+    os.kill(child, signal.SIGKILL)
 
 
 def test_no_secret_is_in_a_file_or_in_a_list_of_processes(far: Far, home: Path) -> None:
@@ -273,21 +285,28 @@ def test_outputs_of_a_job_that_replaced_the_link_are_kept(local: Far, home: Path
     assert (runs / "run-1" / "outputs" / "model").read_text() == "1\n"
 
 
-def test_the_gpu_is_sampled_while_it_runs(local: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_is_sampled_while_it_runs(
+    local: Far, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stand-in for `nvidia-smi`, which is a program of the machine's own."""
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     program.write_text(
-        '#!/bin/sh\necho "$@" >> "$0.calls"\nwhile :; do echo "0, 35, 1234"; echo "1, [N/A], 5"; sleep 0.2; done\n'
+        '#!/bin/sh\necho "$@" >> "$0.calls"\n'
+        'while :; do echo "0, 35, 1234"; echo "1, [N/A], 5"; echo >> "$0.rounds"; sleep 0.1; done\n'
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    job = start_process(local, order("sleep", "1", gpus=Gpus(ids=("0", "1"))))
+    samples = home / ".gpuinfra" / "runs" / "run-1" / "samples"
+    # It ends when it has been looked at a few times.
+    waiting = f"until [ -e {samples} ] && [ $(wc -l < {samples}) -gt 4 ]; do sleep 0.05; done"
+    job = start_process(local, order("sh", "-c", waiting, gpus=Gpus(ids=("0", "1"))))
     followed(job)
     found = read_usage(local, "run-1")
     assert found is not None
     assert (found.peak_utilization, found.mean_utilization, found.peak_memory_mib) == (35, 35.0, 1234)
-    assert 2 <= found.samples <= 7
+    rounds = len(Path(f"{program}.rounds").read_text().splitlines())
+    assert 2 <= found.samples <= rounds
     calls = Path(f"{program}.calls").read_text().splitlines()
     assert calls == ["-i 0,1 --query-gpu=index,utilization.gpu,memory.used --format=csv,noheader,nounits -l 2"]
 

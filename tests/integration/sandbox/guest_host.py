@@ -31,7 +31,7 @@ T4 = Gpu(
     driver_version="535.161.08",
     cuda_version="12.2",
 )
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 class GuestHost:

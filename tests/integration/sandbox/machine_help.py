@@ -2,17 +2,14 @@
 
 import copy
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.mgmt.compute.operations import DisksOperations, VirtualMachinesOperations
 
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.recordings import DATA, shape
+from tests.integration.sandbox.servers import Sandbox
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@example"
 GENERATION_2 = {"publisher": "microsoft-dsvm", "offer": "ubuntu-2204", "sku": "2204-gen2", "version": "latest"}
@@ -137,10 +134,8 @@ class Place:
         return [machine for machine in machines if machine["id"] == self.id(name).lower()]
 
     def advance(self, seconds: float) -> None:
-        """Let time pass. Tokens may be out of date then, which the SDK, by the clock on the wall, cannot know."""
+        """Let time pass."""
         self.sandbox.control("POST", "clock", {"advance": seconds})
-        for name in ("_compute", "_network", "_resource"):
-            self.sandbox.__dict__.pop(name, None)
 
     def fault(self, name: str, **fields: Any) -> None:
         """Arm a fault."""
@@ -154,16 +149,6 @@ class Place:
         assert error_of(caught.value).code == code, caught.value
         assert self.left() == before
         return caught.value
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[Sandbox]:
-    """A sandbox for many tests, with quota for all of them."""
-    running = Sandbox(folder)
-    enough = dict.fromkeys(("cores", "lowPriorityCores", "Standard NCASv3_T4 Family"), 100_000)
-    running.server.cloud.store.set_setting("quota-limits", {"eastus": enough})
-    yield running
-    running.stop()
 
 
 def profile(**parts: Any) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The activity log: what was done to machines, by whom, and what came of it."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -8,28 +7,15 @@ from urllib.parse import quote
 import pytest
 
 from sandbox.services import activity_log
-from tests.integration.sandbox.conftest import Sandbox
-from tests.integration.sandbox.machine_help import Place, serving
+from tests.integration.sandbox.machine_help import Place
+from tests.integration.sandbox.servers import Sandbox
 
 VALUES = "/subscriptions/{}/providers/Microsoft.Insights/eventtypes/management/values?api-version=2015-04-01&$filter={}"
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with serving(tmp_path_factory.mktemp("log")) as made:
-        yield made
-
-
 @pytest.fixture
-def sandbox(running: Sandbox) -> Iterator[Sandbox]:
-    running.control("POST", "reset", {})
-    yield running
-    running.control("DELETE", "faults")
-
-
-@pytest.fixture
-def place(sandbox: Sandbox) -> Place:
-    return Place(sandbox)
+def place(server: Sandbox) -> Place:
+    return Place(server)
 
 
 def now(sandbox: Sandbox) -> datetime:

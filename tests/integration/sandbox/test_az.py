@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.az import Az
-from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.servers import Sandbox, Servers
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    running = Sandbox(tmp_path_factory.mktemp("az") / "sandbox")
-    yield running
-    running.stop()
+def cloud(servers: Servers) -> Iterator[Sandbox]:
+    with servers.lend() as lent:
+        yield lent
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.servers import Servers
 from tests.integration.sandbox.world import World
 
 VERSION = "?api-version=2024-11-01"
@@ -16,10 +16,9 @@ QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = Sandbox(tmp_path_factory.mktemp("bad") / "sandbox")
-    yield World(running)
-    running.stop()
+def world(servers: Servers) -> Iterator[World]:
+    with servers.lend() as lent:
+        yield World(lent)
 
 
 def check(answer: tuple[int, dict[str, str], Any]) -> None:

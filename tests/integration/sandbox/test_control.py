@@ -7,19 +7,22 @@ from typing import Any
 
 import pytest
 
+from sandbox.kernel.cloud import Cloud
 from sandbox.kernel.faults import NAMES
 from sandbox.running.client import Client, RefusedError, UnreachableError
 from sandbox.running.description import Description, from_json
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import Place
+from tests.integration.sandbox.servers import Sandbox, Servers
+
+VERSION = "?api-version=2024-11-01"
+READS_LEFT = "x-ms-ratelimit-remaining-subscription-reads"
 
 
 @pytest.fixture(scope="module")
-def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+def untouched(servers: Servers) -> Iterator[Sandbox]:
     """One sandbox for all the tests that change nothing in it."""
-    running = Sandbox(tmp_path_factory.mktemp("control") / "sandbox")
-    yield running
-    running.stop()
+    with servers.lend() as lent:
+        yield lent
 
 
 @pytest.fixture
@@ -314,9 +317,7 @@ def test_reset_forgets_all_but_who_it_is(sandbox: Sandbox, client: Client) -> No
     client.post("quota", {"region": "eastus", "family": "cores", "limit": 7})
     sandbox.resource.resource_groups.create_or_update("demo", {"location": "eastus"})
     client.post("faults", {"name": "Conflict"})
-    cloud = sandbox.server.cloud
-    with cloud.store.transaction():
-        cloud.meter.change("/vm", "vm", "running", 1.0, cloud.now)
+    sandbox.inside(lambda cloud: cloud.meter.change("/vm", "vm", "running", 1.0, cloud.now))
     assert len(client.get("bill")["machines"]) == 1
     before = client.get("clock")
     after = client.post("reset", {})
@@ -324,18 +325,41 @@ def test_reset_forgets_all_but_who_it_is(sandbox: Sandbox, client: Client) -> No
     assert client.get("bill") == {"schemaVersion": 1, "machines": []}
     assert client.get("quota") == {"limits": {}}
     assert client.get("credentials") == credentials
-    assert (after["profile"], after["speed"]) == ("realistic", 10)
-    assert after["now"] >= before["now"]
+    assert (after["profile"], after["speed"]) == ("realistic", 1)
+    assert after["now"] < before["now"], "an empty sandbox starts at the computer's time again"
     assert [group.name for group in sandbox.resource.resource_groups.list()] == []
 
 
+def test_reset_forgets_terms_providers_and_used_up_limits(sandbox: Sandbox, client: Client) -> None:
+    root = f"/subscriptions/{sandbox.subscription}/providers"
+    plan = "publishers/fortinet/offers/fortinet_fortigate-vm_v5/plans/fortinet_fg-vm_payg"
+    terms = f"{root}/Microsoft.MarketplaceOrdering/offerTypes/virtualmachine/{plan}/agreements/current{VERSION}"
+    provider = f"{root}/Microsoft.DevTestLab{VERSION}"
+    _, headers, before = sandbox.http("GET", terms)
+    _, _, registered = sandbox.http("GET", provider)
+    accepted = {"properties": {**before["properties"], "accepted": True}}
+    assert sandbox.http("PUT", terms, accepted)[2]["properties"]["accepted"]
+    assert sandbox.http("POST", f"{root}/Microsoft.DevTestLab/unregister{VERSION}")[0] == 200
+    client.post("profile", {"profile": "realistic"})
+    durations = sandbox.inside(drawn)
+    client.post("reset", {})
+    _, first, body = sandbox.http("GET", terms)
+    assert body["properties"]["accepted"] is False
+    assert sandbox.http("GET", provider)[2]["registrationState"] == registered["registrationState"]
+    assert (
+        first["x-ms-ratelimit-remaining-subscription-reads"] == headers["x-ms-ratelimit-remaining-subscription-reads"]
+    )
+    assert sandbox.inside(drawn) == durations
+
+
+def drawn(cloud: Cloud) -> list[float]:
+    return [cloud.latency.seconds("vm-create") for _ in range(3)]
+
+
 def test_a_bill_has_the_shape_that_is_promised(sandbox: Sandbox, client: Client) -> None:
-    cloud = sandbox.server.cloud
-    with cloud.store.transaction():
-        cloud.meter.change("/vm", "vm", "running", 2.0, cloud.now)
+    sandbox.inside(lambda cloud: cloud.meter.change("/vm", "vm", "running", 2.0, cloud.now))
     client.post("clock", {"advance": 3600})
-    with cloud.store.transaction():
-        cloud.meter.change("/vm", "vm", "deallocated", 2.0, cloud.now)
+    sandbox.inside(lambda cloud: cloud.meter.change("/vm", "vm", "deallocated", 2.0, cloud.now))
     client.post("clock", {"advance": 3600})
     (machine,) = client.get("bill")["machines"]
     assert (machine["name"], machine["powerState"]) == ("vm", "deallocated")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.recordings import DATA, shape
+from tests.integration.sandbox.servers import Sandbox
 
 API = "api-version=2024-11-01"
 SECRET = "corRect-horse9"

@@ -1,29 +1,19 @@
 """Managed disks, alone and with machines."""
 
 import json
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from azure.core.exceptions import HttpResponseError
 
-from tests.integration.sandbox.conftest import Sandbox
-from tests.integration.sandbox.machine_help import Place, error_of, serving
+from tests.integration.sandbox.machine_help import Place, error_of
 from tests.integration.sandbox.recordings import DATA, shape
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with serving(tmp_path_factory.mktemp("disks") / "sandbox") as running:
-        yield running
+from tests.integration.sandbox.servers import Sandbox
 
 
 @pytest.fixture
-def place(server: Sandbox) -> Iterator[Place]:
-    """A group of the test's own."""
-    yield Place(server, group=f"group-{uuid.uuid4().hex[:8]}")
-    server.control("DELETE", "faults")
+def place(server: Sandbox) -> Place:
+    return Place(server, group="group")
 
 
 def disk(size: int = 10, sku: Any = "Premium_LRS", **parts: Any) -> Any:

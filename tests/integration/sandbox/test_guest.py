@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tests.integration.sandbox.guest_host import (
     WAIT_SECONDS,
     Client,
     GuestHost,
+    Session,
     alive,
     eventually,
     free_port,
@@ -143,7 +143,8 @@ def test_fifty_megabytes_go_through_both_ways_unharmed(shared: GuestSpec, client
 def test_a_slow_reader_holds_the_command_back_and_loses_nothing(shared: GuestSpec, client: Client) -> None:
     with client.connect(shared) as connection:
         _, output, _ = connection.exec_command("head -c 20000000 /dev/zero; echo end", timeout=WAIT_SECONDS)
-        time.sleep(0.5)
+        window = output.channel.in_window_size
+        assert eventually(lambda: len(output.channel.in_buffer) >= window), "the window is not used up"
         content = output.read()
     assert (len(content), content[-4:]) == (20_000_004, b"end\n")
 
@@ -446,8 +447,12 @@ def test_dockers_usual_socket_is_the_one_of_the_environment(
 
 
 def test_keep_alive_is_answered(shared: GuestSpec, client: Client) -> None:
-    done = client.run(shared, "-oServerAliveInterval=1", "-oServerAliveCountMax=1", "sleep 2.5; echo still here")
-    assert done.stdout == b"still here\n"
+    with client.connect(shared) as connection:
+        transport = connection.get_transport()
+        assert transport is not None
+        # What OpenSSH sends, where ServerAliveInterval says so. Without an answer this would not return.
+        transport.global_request("keepalive@openssh.com", wait=True)
+        assert Session(connection).output("echo still here") == "still here"
 
 
 # Power.
@@ -569,24 +574,25 @@ def test_what_a_killed_server_left_is_ended_by_stop_and_delete(host: GuestHost, 
 
 
 def test_run_command_has_output_errors_and_exit_code(host: GuestHost, shared: GuestSpec) -> None:
-    result = host.call(host.guests.run_command(shared.vm_id, "pwd\necho trouble >&2\nexit 4\n", 10))
+    result = host.call(host.guests.run_command(shared.vm_id, "pwd\necho trouble >&2\nexit 4\n", WAIT_SECONDS))
     assert (result.stdout, result.stderr, result.exit_code) == (f"{home(shared)}\n", "trouble\n", 4)
     long = "echo begin\n" + "# filler\n" * 100_000 + "echo end\n"
-    assert host.call(host.guests.run_command(shared.vm_id, long, 10)).stdout == "begin\nend\n"
+    assert host.call(host.guests.run_command(shared.vm_id, long, WAIT_SECONDS)).stdout == "begin\nend\n"
 
 
 def test_run_command_does_not_wait_for_what_it_left_behind(host: GuestHost, spec: GuestSpec) -> None:
-    start = time.monotonic()
-    result = host.call(host.guests.run_command(spec.vm_id, "sleep 612 &\necho done\n", 10))
+    result = host.call(host.guests.run_command(spec.vm_id, "sleep 612 &\necho done\n", 600))
     assert result.stdout == "done\n"
-    assert time.monotonic() - start < 5
 
 
 def test_run_command_past_its_deadline_is_ended_with_all_that_it_started(host: GuestHost, spec: GuestSpec) -> None:
-    script = "setsid sleep 613 & echo $! > pid\nsleep 614\n"
-    with pytest.raises(TimeoutError):
-        host.call(host.guests.run_command(spec.vm_id, script, 0.5))
-    assert not alive(int((home(spec) / "pid").read_text()))
+    script = "setsid sleep 613 & echo $! > pid.new; mv pid.new pid\nsleep 614\n"
+    pid, seconds = home(spec) / "pid", 0.25
+    while not pid.exists():  # a busy computer may not have begun with it by then
+        seconds *= 2
+        with pytest.raises(TimeoutError):
+            host.call(host.guests.run_command(spec.vm_id, script, seconds))
+    assert not alive(int(pid.read_text()))
 
 
 def test_a_guest_that_is_off_runs_no_command(host: GuestHost) -> None:

@@ -5,14 +5,13 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandbox.web import holds
-from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox, wait_until
 
 VERSION = "api-version=2024-11-01"
 EASTUS = {"location": "eastus"}
@@ -25,9 +24,11 @@ class Held:
     def __init__(self, server: Sandbox, method: str, path: str, body: Any = None) -> None:
         self.server, self.status, self.error = server, 0, ""
         trusted = ssl.create_default_context(cafile=str(server.server.authority_file))
-        self._connection = http.client.HTTPSConnection("localhost", server.server.port, timeout=30, context=trusted)
+        self._connection = http.client.HTTPSConnection(
+            "localhost", server.server.port, timeout=WAIT_SECONDS, context=trusted
+        )
         self._connection.connect()
-        headers = {"Authorization": f"Bearer {server._token()}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {server.token()}", "Content-Type": "application/json"}
         self._connection.request(method, f"{path}?{VERSION}", json.dumps(body), headers)
         self._thread = threading.Thread(target=self._wait, daemon=True)
         self._thread.start()
@@ -48,23 +49,9 @@ class Held:
         """What the end of a process does to its connections."""
         self._connection.sock.shutdown(2)
 
-    def end(self, seconds: float = 10) -> None:
+    def end(self, seconds: float = WAIT_SECONDS) -> None:
         self._thread.join(seconds)
         assert not self.is_waiting, "nothing has come back"
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    made = Sandbox(tmp_path_factory.mktemp("holds") / "sandbox")
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def server(running: Sandbox) -> Iterator[Sandbox]:
-    running.control("POST", "reset", {})
-    yield running
-    running.control("DELETE", "faults")
 
 
 def group(server: Sandbox, name: str) -> str:
@@ -86,13 +73,6 @@ def is_held(server: Sandbox) -> bool:
 
 def wait_until_held(server: Sandbox) -> None:
     wait_until(lambda: is_held(server))
-
-
-def wait_until(condition: Any, seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def exists(server: Sandbox, name: str) -> bool:
@@ -193,6 +173,18 @@ def test_only_azure_is_held(server: Sandbox) -> None:
     assert server.credential().get_token("https://management.azure.com/.default").token
     server.control("DELETE", "faults")
     held.end()
+
+
+def test_release_leaves_other_faults_armed(server: Sandbox) -> None:
+    arm(server, "hold-before", method="PUT")
+    arm(server, "Conflict", method="PUT")
+    held = Held(server, "PUT", group(server, "held"), EASTUS)
+    wait_until_held(server)
+    left = server.control("POST", "release", {})["faults"]
+    assert [fault["name"] for fault in left] == ["Conflict"]
+    held.end()
+    assert held.error == "RemoteDisconnected"
+    assert server.http("PUT", f"{group(server, 'held')}?{VERSION}", EASTUS)[0] == 409
 
 
 def test_reset_lets_go(server: Sandbox) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sandbox.web.authority import Authority
-from tests.integration.sandbox.conftest import Sandbox
+from sandbox.web.authority import Authority, new_secret
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.recordings import DATA, shape
+from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox
 
 API = "api-version=2022-04-01"
 READER, CONTRIBUTOR = "acdd72a7-3385-48ef-bd42-f606fba81ae7", "b24988ac-6180-42a0-ab88-20f7382dd24c"
@@ -68,7 +68,9 @@ def roles(sandbox: Sandbox) -> Roles:
 
 def metadata(sandbox: Sandbox, path: str, method: str = "GET", body: Any = None, **headers: str) -> tuple[int, Any]:
     """What a guest asks, as plain HTTP."""
-    connection = http.client.HTTPConnection("127.0.0.1", sandbox.server.metadata_socket.getsockname()[1], timeout=10)
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", sandbox.server.metadata_socket.getsockname()[1], timeout=WAIT_SECONDS
+    )
     try:
         sent = {"Metadata": "true", **headers}
         connection.request(method, path, None if body is None else json.dumps(body), sent)
@@ -311,3 +313,9 @@ def test_a_guest_hears_of_its_eviction_and_lets_it_begin(roles: Roles) -> None:
     request = {"StartRequests": [{"EventId": after["Events"][0]["EventId"]}]}
     assert metadata(sandbox, path, "POST", request)[0] == 200
     assert place.status("m")[1] == "deallocated", "nobody waits for the end of the notice"
+
+
+def test_no_secret_begins_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter(["-first", "second"])
+    monkeypatch.setattr("sandbox.web.authority.secrets.token_urlsafe", lambda _: next(drawn))
+    assert new_secret() == "second"

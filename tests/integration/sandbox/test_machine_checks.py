@@ -2,7 +2,6 @@
 
 import base64
 import copy
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from sandbox.kernel.errors import ArmError
 from sandbox.kernel.inner_calls import call_inside
 from sandbox.services.catalog import EFFECTS, ROUTES
 from sandbox.web.authority import make_identities
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import (
     A100,
     GENERATION_1,
@@ -29,34 +27,28 @@ from tests.integration.sandbox.machine_help import (
     Place,
     error_of,
     full_body,
-    serving,
     settings,
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with serving(tmp_path_factory.mktemp("machines") / "sandbox") as running:
-        yield running
+from tests.integration.sandbox.servers import Sandbox, Servers
 
 
 @pytest.fixture
-def place(server: Sandbox) -> Iterator[Place]:
-    """A group of the test's own."""
-    yield Place(server, group=f"group-{uuid.uuid4().hex[:8]}")
-    server.control("DELETE", "faults")
+def place(server: Sandbox) -> Place:
+    return Place(server, group="group")
 
 
 @pytest.fixture
 def alone(sandbox: Sandbox) -> Place:
-    """A place in a sandbox of the test's own."""
+    """A place in a sandbox with its usual quota."""
     return Place(sandbox)
 
 
 @pytest.fixture(scope="module")
-def shared(server: Sandbox) -> Place:
+def shared(servers: Servers) -> Iterator[Place]:
     """A place in which nothing is left."""
-    return Place(server, group="shared")
+    with servers.lend() as lent:
+        lent.make_room()
+        yield Place(lent, group="shared")
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +200,7 @@ def test_a_restricted_size_cannot_be_had(place: Place) -> None:
 
 
 def test_quota_is_kept(alone: Place) -> None:
-    alone.sandbox.server.cloud.store.set_setting("quota-limits", {"eastus": {"Standard NCASv3_T4 Family": 8}})
+    alone.sandbox.control("POST", "quota", {"region": "eastus", "family": "Standard NCASv3_T4 Family", "limit": 8})
     alone.make("one")
     alone.make("two")
     error = alone.refused("three", alone.body("three"), "OperationNotAllowed")

@@ -1,27 +1,19 @@
 """What is read while a machine and what goes with it are being deleted, and after; beside one that stays."""
 
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from azure.core.exceptions import ResourceNotFoundError
 
-from tests.integration.sandbox.conftest import Sandbox
-from tests.integration.sandbox.machine_help import SYSTEM, Place, error_of, serving, settings
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with serving(tmp_path_factory.mktemp("deletion") / "sandbox") as running:
-        yield running
+from tests.integration.sandbox.machine_help import SYSTEM, Place, error_of, settings
+from tests.integration.sandbox.servers import Sandbox
 
 
 class Pair:
     """Two machines of one network and one security group. With each go its interface, address and disk."""
 
     def __init__(self, server: Sandbox) -> None:
-        self.place = Place(server, group=f"group-{uuid.uuid4().hex[:8]}")
+        self.place = Place(server, group="group")
         self.network, group = server.network, self.place.group
         rules: Any = {"location": "eastus", "properties": {"securityRules": []}}
         made: Any = self.network.network_security_groups.begin_create_or_update(group, "rules", rules).result()
@@ -61,10 +53,8 @@ def _found(ask: Any) -> Any:
 
 
 @pytest.fixture
-def pair(server: Sandbox) -> Iterator[Pair]:
-    yield Pair(server)
-    server.control("DELETE", "faults")
-    server.control("POST", "profile", {"profile": "instant"})
+def pair(server: Sandbox) -> Pair:
+    return Pair(server)
 
 
 def test_all_is_there_until_it_is_gone_together(pair: Pair) -> None:

@@ -1,6 +1,5 @@
 """Power of machines: who is billed for what, one operation at a time, eviction, and commands in the guest."""
 
-import uuid
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -14,7 +13,6 @@ from sandbox.kernel.inner_calls import call_inside
 from sandbox.services.catalog import EFFECTS, ROUTES
 from sandbox.services.compute.run_command import command_result
 from sandbox.web.authority import make_identities
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import (
     Place,
     check_like,
@@ -23,26 +21,17 @@ from tests.integration.sandbox.machine_help import (
     inline,
     profile,
     recorded,
-    serving,
 )
 from tests.integration.sandbox.recordings import DATA, shape
+from tests.integration.sandbox.servers import Sandbox
 
 HOUR = 3600
 PRICE, SPOT_PRICE = 0.526, 0.1578
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with serving(tmp_path_factory.mktemp("power") / "sandbox") as running:
-        yield running
-
-
 @pytest.fixture
-def place(server: Sandbox) -> Iterator[Place]:
-    """A group of the test's own."""
-    yield Place(server, group=f"group-{uuid.uuid4().hex[:8]}")
-    server.control("DELETE", "faults")
-    server.control("POST", "profile", {"profile": "instant"})
+def place(server: Sandbox) -> Place:
+    return Place(server, group="group")
 
 
 def states(place: Place, name: str = "m") -> list[str]:

@@ -2,17 +2,15 @@
 
 import base64
 import json
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 
+from sandbox.kernel.cloud import Cloud
 from sandbox.kernel.store import Resource
 from sandbox.services.compute.machines import machine_guest
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import (
     KEYS,
     LOGIN,
@@ -26,30 +24,22 @@ from tests.integration.sandbox.machine_help import (
     inline,
     profile,
     recorded,
-    serving,
     settings,
 )
+from tests.integration.sandbox.servers import Sandbox
 
 T4_PRICE = 0.526
 """Of an hour in eastus."""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with serving(tmp_path_factory.mktemp("machines") / "sandbox") as running:
-        yield running
-
-
 @pytest.fixture
-def place(server: Sandbox) -> Iterator[Place]:
-    """A group of the test's own."""
-    yield Place(server, group=f"group-{uuid.uuid4().hex[:8]}")
-    server.control("DELETE", "faults")
+def place(server: Sandbox) -> Place:
+    return Place(server, group="group")
 
 
 @pytest.fixture
 def alone(sandbox: Sandbox) -> Place:
-    """A place in a sandbox of the test's own."""
+    """A place in a sandbox with its usual quota."""
     return Place(sandbox)
 
 
@@ -203,15 +193,17 @@ def test_lists(sandbox: Sandbox, alone: Place) -> None:
 
 
 def test_many_machines_come_in_pages(alone: Place) -> None:
-    made = alone.make("m0000")
-    store = alone.sandbox.server.cloud.store
-    template = store.get(made.id)
-    assert template is not None
-    with store.transaction():
+    alone.make("m0000")
+
+    def fill(cloud: Cloud) -> None:
+        template = cloud.store.get(alone.id("m0000"))
+        assert template is not None
         for number in range(1, 600):
             name = f"m{number:04}"
             body = {**template.body, "id": alone.id(name), "name": name}
-            store.put(Resource(alone.id(name), "eastus", body, template.hidden), 1.0)
+            cloud.store.put(Resource(alone.id(name), "eastus", body, template.hidden), 1.0)
+
+    alone.sandbox.inside(fill)
     pages = [list(page) for page in alone.machines.list_all(status_only="true").by_page()]
     assert [len(page) for page in pages] == [250, 250, 100]
     assert [machine.name for page in pages for machine in page] == [f"m{number:04}" for number in range(600)]

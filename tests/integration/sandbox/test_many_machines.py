@@ -1,39 +1,40 @@
-"""Five thousand machines are listed within seconds, by a server that stays small."""
+"""Five thousand machines are listed at little cost, by a server that stays small."""
 
 import json
 import os
 import ssl
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
-import pytest
-
+from sandbox.kernel.cloud import Cloud
 from sandbox.kernel.store import Resource
-from sandbox.web.authority import Authority
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import Place
+from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox, wait_until
 
 MACHINES = 5000
+CPU_SECONDS = 3.0
+"""What one list of all machines may cost the server. It takes less than one, whatever else the computer does."""
 
 
 def fill(sandbox: Sandbox) -> None:
-    """As many machines as it takes, each like one that was really made."""
+    """Add as many machines as it takes, each like one that was really made."""
     place = Place(sandbox)
     place.make("m")
-    cloud = sandbox.server.cloud
-    model = cloud.store.get(place.id("m"))
-    assert model is not None
-    with cloud.store.transaction():
+
+    def add(cloud: Cloud) -> None:
+        model = cloud.store.get(place.id("m"))
+        assert model is not None
+        text = json.dumps(model.body)
         for number in range(MACHINES - 1):
-            body = json.loads(json.dumps(model.body).replace(model.id, f"{model.id}{number}"))
-            machine = Resource(
-                f"{model.id}{number}", model.location, {**body, "name": f"m{number}"}, dict(model.hidden)
-            )
+            name = f"m{number}"
+            body = json.loads(text.replace(model.id, f"{model.id}{number}"))
+            machine = Resource(f"{model.id}{number}", model.location, {**body, "name": name}, dict(model.hidden))
             cloud.store.put(machine, cloud.now)
             cloud.meter.change(machine.key, machine.name, "deallocated", 0.5, cloud.now)
+
+    sandbox.inside(add)
 
 
 def peak_memory(pid: int) -> int:
@@ -43,42 +44,36 @@ def peak_memory(pid: int) -> int:
     return int(line.split()[1]) // 1024
 
 
-@pytest.mark.alone
-def test_all_pages_in_five_seconds_on_one_core(tmp_path: Path) -> None:
+def cpu_seconds(pid: int) -> float:
+    """The processor time that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_all_pages_cost_little_time_and_memory(tmp_path: Path) -> None:
     folder = tmp_path / "sandbox"
     sandbox = Sandbox(folder)
     fill(sandbox)
-    cloud = sandbox.server.cloud
-    subscription = sandbox.subscription
-    token = Authority(cloud.store, cloud.clock).token("owner", "owner", owner=True)["access_token"]
+    subscription, token = sandbox.subscription, sandbox.token()
     sandbox.stop()
     with subprocess.Popen([sys.executable, "-m", "sandbox", "serve", "--folder", str(folder)]) as server:
         try:
-            os.sched_setaffinity(server.pid, {min(os.sched_getaffinity(0))})
-            description = wait_for(folder / "server.json")
+            wait_until((folder / "server.json").exists, "the server did not start")
+            endpoint = json.loads((folder / "server.json").read_text())["endpoint"]
             tls = ssl.create_default_context(cafile=str(folder / "ca.pem"))
             path = f"/subscriptions/{subscription}/providers/Microsoft.Compute/virtualMachines"
             for query in ("", "&statusOnly=true"):
-                url = f"{description['endpoint']}{path}?api-version=2024-11-01{query}"
-                started, count = time.monotonic(), 0
+                url = f"{endpoint}{path}?api-version=2024-11-01{query}"
+                before, count = cpu_seconds(server.pid), 0
                 while url:
                     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-                    with urllib.request.urlopen(request, context=tls, timeout=30) as response:
+                    with urllib.request.urlopen(request, context=tls, timeout=WAIT_SECONDS) as response:
                         page = json.load(response)
                     count += len(page["value"])
                     url = page.get("nextLink")
                 assert count == MACHINES
-                assert time.monotonic() - started < 5
+                assert cpu_seconds(server.pid) - before < CPU_SECONDS
             assert peak_memory(server.pid) < 500
         finally:
             server.terminate()
-            server.wait(timeout=20)
-
-
-def wait_for(file: Path) -> dict[str, str]:
-    deadline = time.monotonic() + 30
-    while not file.exists():
-        assert time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.05)
-    content: dict[str, str] = json.loads(file.read_text())
-    return content
+            server.wait(timeout=WAIT_SECONDS)

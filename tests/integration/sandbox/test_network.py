@@ -1,9 +1,9 @@
 """Microsoft.Network: networks, subnets, security groups, public addresses, interfaces."""
 
-import asyncio
 import ipaddress
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from sandbox.kernel.store import Resource
 from sandbox.services.catalog import EFFECTS, ROUTES
 from sandbox.services.network import machine_side as network
 from sandbox.web.authority import make_identities
-from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.servers import Sandbox
 
 REGION = "southcentralus"
 VERSION = "api-version=2026-03-01"
@@ -94,13 +94,7 @@ class Group:
 
     def inside(self, action: Callable[..., Any], *arguments: Any) -> Any:
         """What `action` returns for the cloud, called where the server calls: it has one thread."""
-
-        async def run() -> Any:
-            cloud = self.sandbox.server.cloud
-            with cloud.store.transaction():
-                return action(cloud, *arguments)
-
-        return asyncio.run_coroutine_threadsafe(run(), vars(self.sandbox)["_loop"]).result(timeout=10)
+        return self.sandbox.inside(lambda cloud: action(cloud, *arguments))
 
     def make_machine(self, name: str = "machine") -> str:
         """A machine as far as the network knows machines."""
@@ -110,16 +104,9 @@ class Group:
         return machine_id
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    running = Sandbox(tmp_path_factory.mktemp("network") / "sandbox")
-    yield running
-    running.stop()
-
-
 @pytest.fixture
-def group(shared: Sandbox, request: pytest.FixtureRequest) -> Group:
-    return Group(shared, "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:80].strip("-"))
+def group(sandbox: Sandbox, request: pytest.FixtureRequest) -> Group:
+    return Group(sandbox, "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:80].strip("-"))
 
 
 def fails(code: str, action: Callable[[], Any]) -> str:
@@ -194,8 +181,8 @@ def test_answers_have_the_headers_and_states_of_azure(sandbox: Sandbox) -> None:
         ("10.0.0.0/16", {"a": "10.0.9.0/24", "c": "10.0.0.0/24", "b": "10.0.8.0/23"}, "NetcfgSubnetRangesOverlap"),
     ],
 )
-def test_ranges_that_azure_refuses(shared: Sandbox, space: str, subnets: dict[str, str], code: str) -> None:
-    group = Group(shared, "ranges")
+def test_ranges_that_azure_refuses(sandbox: Sandbox, space: str, subnets: dict[str, str], code: str) -> None:
+    group = Group(sandbox, "ranges")
     fails(code, lambda: group.make_network("wrong", space, **subnets))
     fails("ResourceNotFound", lambda: group.network.virtual_networks.get("ranges", "wrong"))
 
@@ -344,8 +331,8 @@ def test_a_rule_lives(group: Group) -> None:
         ({"sourceApplicationSecurityGroups": [{"id": "x"}]}, "NotInSandbox"),
     ],
 )
-def test_rules_that_azure_refuses(shared: Sandbox, change: dict[str, Any], code: str) -> None:
-    group = Group(shared, "rules")
+def test_rules_that_azure_refuses(sandbox: Sandbox, change: dict[str, Any], code: str) -> None:
+    group = Group(sandbox, "rules")
     group.make_security_group()
     body = {"properties": {**RULE, **change}}
     assert group.code("PUT", "networkSecurityGroups/security/securityRules/wrong", body) == code
@@ -354,8 +341,8 @@ def test_rules_that_azure_refuses(shared: Sandbox, change: dict[str, Any], code:
 
 
 @pytest.mark.parametrize("prefix", ["*", "Internet", "virtualnetwork", "Storage.EastUS", "10.1.2.3", "::/0", "789"])
-def test_prefixes_that_azure_takes(shared: Sandbox, prefix: str) -> None:
-    made = Group(shared, "prefixes").make_security_group(one={"sourceAddressPrefix": prefix})
+def test_prefixes_that_azure_takes(sandbox: Sandbox, prefix: str) -> None:
+    made = Group(sandbox, "prefixes").make_security_group(one={"sourceAddressPrefix": prefix})
     assert made.security_rules[0].source_address_prefix == prefix
 
 
@@ -565,8 +552,8 @@ def test_no_two_interfaces_have_one_private_address(group: Group) -> None:
         (10, "InvalidRequestFormat"),
     ],
 )
-def test_static_private_addresses(shared: Sandbox, address: Any, code: str | None) -> None:
-    group = Group(shared, "static")
+def test_static_private_addresses(sandbox: Sandbox, address: Any, code: str | None) -> None:
+    group = Group(sandbox, "static")
     group.make_network(main="10.0.0.0/24")
     group.make_interface("first")
     body = group.interface_body()
@@ -688,8 +675,8 @@ def test_everything_is_deleted_only_in_the_order_of_azure(group: Group) -> None:
 
 
 @pytest.mark.parametrize("kind", ["virtualNetworks", "networkSecurityGroups", "publicIPAddresses", "networkInterfaces"])
-def test_conditions_names_places_and_pages(shared: Sandbox, kind: str) -> None:
-    group = Group(shared, f"common-{kind}")
+def test_conditions_names_places_and_pages(sandbox: Sandbox, kind: str) -> None:
+    group = Group(sandbox, f"common-{kind}")
     group.make_network("base", main="10.0.0.0/24")
     bodies: dict[str, dict[str, Any]] = {
         "virtualNetworks": {"location": REGION, "properties": {"addressSpace": {"addressPrefixes": ["10.0.0.0/16"]}}},
@@ -725,11 +712,11 @@ def test_conditions_names_places_and_pages(shared: Sandbox, kind: str) -> None:
         assert group.http("GET", f"{kind}/{name}")[0] == 404
     first = group.http("GET", f"{kind}?$top=2")[2]
     own = [one["name"] for one in first["value"]]
-    second = shared.http("GET", first["nextLink"].removeprefix(shared.endpoint))[2]
+    second = sandbox.http("GET", first["nextLink"].removeprefix(sandbox.endpoint))[2]
     names = [*own, *(one["name"] for one in second["value"])]
     assert len(own) == 2
     assert [name for name in names if name != "base"] == ["Alpha", "beta", "gamma"]
-    assert shared.http("GET", f"{group.path}-none/providers/Microsoft.Network/{kind}?{VERSION}")[0] == 404
+    assert sandbox.http("GET", f"{group.path}-none/providers/Microsoft.Network/{kind}?{VERSION}")[0] == 404
 
 
 JUNK: list[Any] = [
@@ -750,10 +737,10 @@ JUNK: list[Any] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+@pytest.fixture
+def offline(tmp_path: Path) -> Iterator[Cloud]:
     """The cloud without its server: a thousand requests take a moment."""
-    cloud = Cloud(tmp_path_factory.mktemp("offline"), ROUTES, EFFECTS)
+    cloud = Cloud(tmp_path, ROUTES, EFFECTS)
     make_identities(cloud.store)
     assert put_offline(cloud, f"/subscriptions/{cloud.subscription}/resourceGroups/junk", {"location": REGION}) == 201
     yield cloud
@@ -803,10 +790,12 @@ def test_bad_input_is_refused_in_the_words_of_arm(offline: Cloud, junk: Any) -> 
             ["networkSecurityGroup", "enableAcceleratedNetworking", "nicType"],
         ),
     }
+    bodies = {}
     for wanted, (properties, more) in good.items():
         sku = {"sku": {"name": "Standard"}, "zones": ["1"]} if wanted.startswith("publicIP") else {}
-        body = {"location": REGION, **sku, "properties": {**properties, **dict.fromkeys(more)}}
-        assert put_offline(offline, f"{start}/{wanted}", body) in {200, 201}
+        bodies[wanted] = {"location": REGION, **sku, "properties": {**properties, **dict.fromkeys(more)}}
+        assert put_offline(offline, f"{start}/{wanted}", bodies[wanted]) in {200, 201}
+    for wanted, body in bodies.items():
         for spoiled in [junk, *_spoiled(body, junk)]:
             put_offline(offline, f"{start}/{wanted}", spoiled)
 

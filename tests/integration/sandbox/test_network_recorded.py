@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from sandbox.services.network import machine_side as network
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.recordings import Recording, recordings
-from tests.integration.sandbox.test_network import Group, shared
-
-__all__ = ["shared"]
+from tests.integration.sandbox.servers import Sandbox
+from tests.integration.sandbox.test_network import Group
 
 KINDS = "virtualNetworks|virtualNetworks/subnets|networkSecurityGroups|networkSecurityGroups/securityRules"
 WANTED = re.compile(
@@ -107,9 +105,9 @@ def test_there_are_recordings_of_everything() -> None:
 
 
 @pytest.mark.parametrize("recording", RECORDINGS)
-def test_like_azure(shared: Sandbox, recording: Recording, request: pytest.FixtureRequest) -> None:
+def test_like_azure(sandbox: Sandbox, recording: Recording, request: pytest.FixtureRequest) -> None:
     name = re.sub(r"[^a-z0-9]", "", request.node.callspec.id)
-    group = Group(shared, f"{name[:3]}{name[3:][-45:]}")
+    group = Group(sandbox, f"{name[:3]}{name[3:][-45:]}")
     sent, recorded = _here(recording.sent or None, group), _here(recording.body or None, group)
     if any(word in json.dumps([sent, recorded]) for word in REFUSED):
         pytest.skip("it has parts that are outside of the slice")

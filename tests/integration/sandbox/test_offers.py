@@ -5,7 +5,7 @@ from urllib.parse import quote
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
-from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.servers import Sandbox
 
 RETAIL = "/api/retail/prices?$filter="
 

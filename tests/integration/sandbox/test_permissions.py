@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from azure.core.exceptions import HttpResponseError
 
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import Place, error_of
+from tests.integration.sandbox.servers import Sandbox
 from tests.integration.sandbox.test_identity import API, CONTRIBUTOR, READER, Roles
 
 LISTED = f"/providers/Microsoft.Authorization/permissions?{API}"

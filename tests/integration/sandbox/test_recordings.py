@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.recordings import DATA, Recording, not_modelled, recordings, shape
+from tests.integration.sandbox.servers import Servers
 from tests.integration.sandbox.world import Answer, World
 
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the recordings are not beside this checkout")
@@ -289,13 +289,10 @@ VARIANTS: dict[str, Maker] = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    running = Sandbox(tmp_path_factory.mktemp("recordings") / "sandbox")
-    # A hundred machines come and go; quota is another test's business.
-    for family in ("cores", "lowPriorityCores", "Standard NCASv3_T4 Family"):
-        running.control("POST", "quota", {"region": "eastus", "family": family, "limit": 5000})
-    yield World(running)
-    running.stop()
+def world(servers: Servers) -> Iterator[World]:
+    with servers.lend() as lent:
+        lent.make_room()  # a hundred machines come and go; quota is another test's business
+        yield World(lent)
 
 
 def identity(recording: Recording) -> str:

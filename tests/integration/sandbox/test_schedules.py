@@ -9,9 +9,9 @@ import pytest
 
 from sandbox.services.schedules import next_time
 from sandbox.services.time_zones import find_zone
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.recordings import DATA, shape
+from tests.integration.sandbox.servers import Sandbox
 
 API = "api-version=2018-09-15"
 CHICAGO = ZoneInfo("America/Chicago")

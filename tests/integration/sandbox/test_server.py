@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 
-from tests.integration.sandbox.conftest import Sandbox
+from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox
 
 VERSION = "?api-version=2024-11-01"
 
@@ -63,7 +63,7 @@ def test_answers_have_arms_headers(sandbox: Sandbox) -> None:
 def dates(sandbox: Sandbox, method: str, path: str, **headers: str) -> list[str]:
     """Every `Date` of an answer."""
     trusted = ssl.create_default_context(cafile=str(sandbox.server.authority_file))
-    connection = http.client.HTTPSConnection("localhost", sandbox.server.port, timeout=10, context=trusted)
+    connection = http.client.HTTPSConnection("localhost", sandbox.server.port, timeout=WAIT_SECONDS, context=trusted)
     try:
         connection.request(method, path, headers=headers)
         return connection.getresponse().msg.get_all("Date", [])
@@ -74,7 +74,7 @@ def dates(sandbox: Sandbox, method: str, path: str, **headers: str) -> list[str]
 def test_answers_are_dated_by_the_sandboxs_own_time(sandbox: Sandbox) -> None:
     for advance in (0, 400 * 86_400):
         sandbox.control("POST", "clock", {"advance": advance})
-        allowed = {"Authorization": f"Bearer {sandbox._token()}"}
+        allowed = {"Authorization": f"Bearer {sandbox.token()}"}
         root = f"/subscriptions/{sandbox.subscription}"
         asked: list[tuple[str, str, dict[str, str]]] = [
             ("GET", f"{root}{VERSION}", allowed),
@@ -88,7 +88,7 @@ def test_answers_are_dated_by_the_sandboxs_own_time(sandbox: Sandbox) -> None:
         for method, path, headers in asked:
             (date,) = dates(sandbox, method, path, **headers)
             assert re.fullmatch(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT", date), path
-            assert 0 <= sandbox.server.cloud.clock.now() - parsedate_to_datetime(date).timestamp() < 10, path
+            assert 0 <= sandbox.server.cloud.clock.now() - parsedate_to_datetime(date).timestamp() < 60, path
 
 
 def test_the_sdk_sees_the_date(sandbox: Sandbox) -> None:
@@ -100,18 +100,17 @@ def test_the_sdk_sees_the_date(sandbox: Sandbox) -> None:
         raw_response_hook=lambda answer: seen.append(answer.http_response.headers["Date"]),
     )
     (date,) = seen
-    assert 0 <= sandbox.server.cloud.clock.now() - parsedate_to_datetime(date).timestamp() < 10
+    assert 0 <= sandbox.server.cloud.clock.now() - parsedate_to_datetime(date).timestamp() < 60
 
 
 def test_too_many_requests_are_refused_in_the_realistic_profile(sandbox: Sandbox) -> None:
     path = f"/subscriptions/{sandbox.subscription}{VERSION}"
-    assert {sandbox.http("GET", path)[0] for _ in range(300)} == {200}
+    sandbox.freeze()  # 25 requests more are allowed every second
+    assert {sandbox.http("GET", path)[0] for _ in range(251)} == {200}
     sandbox.control("POST", "profile", {"profile": "realistic"})
-    answers = [sandbox.http("GET", path) for _ in range(300)]
-    refused = [answer for answer in answers if answer[0] == 429]
-    assert refused
-    assert int(refused[0][1]["retry-after"]) >= 1
-    assert refused[0][2]["error"]["code"] == "SubscriptionRequestsThrottled"
+    status, headers, body = sandbox.http("GET", path)
+    assert (status, body["error"]["code"]) == (429, "SubscriptionRequestsThrottled")
+    assert int(headers["retry-after"]) >= 1
     sandbox.control("POST", "clock", {"advance": 60})
     assert sandbox.http("GET", path)[0] == 200
 
@@ -139,9 +138,7 @@ def test_an_event_that_goes_wrong_does_not_stop_the_others(sandbox: Sandbox) -> 
     happened: list[str] = []
     cloud.effects["broken"] = fail
     cloud.effects["fine"] = lambda *_: happened.append("fine")
-    with cloud.store.transaction():
-        cloud.schedule(cloud.now, "broken", {})
-        cloud.schedule(cloud.now, "fine", {})
+    sandbox.inside(lambda cloud: [cloud.schedule(cloud.now, name, {}) for name in ("broken", "fine")])
     sandbox.control("GET", "status")
     assert happened == ["fine"]
 

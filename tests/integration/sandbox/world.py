@@ -1,13 +1,12 @@
 """A small world of Azure resources, and for every kind of recorded request one of our own that is like it."""
 
 import itertools
-import time
 import uuid
 from collections.abc import Callable
 from typing import Any
 
-from tests.integration.sandbox.conftest import Sandbox
 from tests.integration.sandbox.machine_help import GENERATION_2, KEY
+from tests.integration.sandbox.servers import Sandbox, wait_until
 
 Answer = tuple[int, dict[str, str], Any]
 VERSION = "api-version=2024-11-01"
@@ -211,18 +210,13 @@ class World:
     def run_command(self, header: str) -> Answer:
         """A command in a guest that is up, asked after once it is done."""
         machine = self.machine
-        deadline = time.monotonic() + 20
         answer = self.ask("POST", f"{machine}/runCommand", {"commandId": "RunShellScript", "script": ["echo hello"]})
-        while self.follow(answer, "azure-asyncoperation")[2]["status"] == "InProgress":
-            assert time.monotonic() < deadline, "the command did not end"
-            time.sleep(0.05)
+        wait_until(lambda: self.follow(answer, "azure-asyncoperation")[2]["status"] != "InProgress")
         return self.follow(answer, header)
 
     def wait_for_guest(self, machine: str) -> None:
-        deadline = time.monotonic() + 20
-        while machine.lower() not in self.sandbox.server.cloud.guests_ready:
-            assert time.monotonic() < deadline, "the guest did not boot"
-            time.sleep(0.05)
+        ready = self.sandbox.server.cloud.guests_ready
+        wait_until(lambda: machine.lower() in ready, "the guest did not boot")
 
     # Operations
 

@@ -1,0 +1,75 @@
+"""A proxy before a server on loopback that holds back what clients send, so that a test can stop an upload halfway."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Proxy:
+    """It lets `allowed` bytes of its clients through, and all the rest when it is opened. Answers pass at once."""
+
+    def __init__(self, port: int, allowed: int) -> None:
+        self._server, self._left = port, allowed
+        self.is_holding, self._is_open = threading.Event(), threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._sockets = [self._listener]
+        self._threads: list[threading.Thread] = []
+        self._begin(self._accept)
+
+    def open(self) -> None:
+        """Let everything through from now on."""
+        self._is_open.set()
+
+    def close(self) -> None:
+        """End every connection."""
+        self.open()
+        for each in self._sockets:
+            _end(each)
+        for thread in self._threads:
+            thread.join(20)
+        for each in self._sockets:
+            each.close()
+
+    def _begin(self, target: object, *values: object) -> None:
+        thread = threading.Thread(target=target, args=values, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._server))
+                self._sockets += [client, server]
+                self._begin(self._copy, client, server, True)
+                self._begin(self._copy, server, client, False)
+
+    def _copy(self, source: socket.socket, target: socket.socket, is_counted: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if is_counted and not self._is_open.is_set():
+                    self._left -= len(data)
+                    if self._left < 0:
+                        self.is_holding.set()
+                        self._is_open.wait()
+                target.sendall(data)
+        _end(source)
+        _end(target)
+
+
+def _end(link: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        link.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def holding(port: int, allowed: int) -> Iterator[Proxy]:
+    """A proxy for as long as this takes."""
+    proxy = Proxy(port, allowed)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
