@@ -52,9 +52,11 @@ class Host:
                 self.cloud.guest_orders.append({"kind": "start", "vm": machine.id})
 
     def carry_out(self) -> None:
-        """Begin with everything that was ordered since the last time."""
+        """Begin with everything that was ordered since the last call. A guest that goes off is unreachable at once."""
         orders, self.cloud.guest_orders[:] = list(self.cloud.guest_orders), []
         for order in orders:
+            if order["kind"] in {"stop", "delete"}:
+                self.guests.disconnect(order["vmId"])
             task = asyncio.create_task(self._carry_out(order))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

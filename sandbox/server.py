@@ -68,7 +68,7 @@ class Server:
         metadata_url = f"http://{HOST}:{self.metadata_socket.getsockname()[1]}"
         self.host = Host(self.cloud, _ssh_port(self.cloud), metadata_url)
         self._uvicorn = _web_server(
-            make_app(self.cloud, Control(self.cloud, self.secret)),
+            make_app(self.cloud, Control(self.cloud, self.secret), self.host.carry_out),
             http=_Protocol,
             ssl_certfile=str(certificate),
             ssl_keyfile=str(key),

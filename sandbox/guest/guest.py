@@ -58,6 +58,10 @@ class Guest:
         self._cloud_init = asyncio.create_task(cloud_init.finish())
         self._cloud_init.add_done_callback(_log_failure)
 
+    def disconnect(self) -> None:
+        """Drop every connection and accept no more."""
+        self._ssh.disconnect()
+
     async def shut_down(self) -> None:
         """Power off: nothing of the guest answers or runs afterwards. May be called again where it was cut short."""
         await self._ssh.close()

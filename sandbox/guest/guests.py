@@ -27,6 +27,11 @@ class Guests:
                 await guest.boot()
                 self._guests[spec.vm_id] = guest
 
+    def disconnect(self, vm_id: str) -> None:
+        """Drop every connection to a guest and accept no more; its processes end with `stop`."""
+        if guest := self._guests.get(vm_id):
+            guest.disconnect()
+
     async def stop(self, vm_id: str, root: Path | None = None) -> None:
         """Power off: end the listener, the sessions and every process.
 

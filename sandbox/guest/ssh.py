@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from pathlib import Path
 
 import asyncssh
@@ -36,6 +36,7 @@ class SshServer:
         self._disk = disk
         self._acceptor: asyncssh.SSHAcceptor | None = None
         self.connections: set[asyncssh.SSHServerConnection] = set()
+        self._closing: list[asyncio.Future[None]] = []
         self._logins: dict[asyncssh.SSHServerConnection, str] = {}
         self._programs: set[Program] = set()
 
@@ -52,16 +53,21 @@ class SshServer:
             keepalive_interval=_KEEP_ALIVE_SECONDS,
         )
 
-    async def close(self) -> None:
+    def disconnect(self) -> None:
         """Stop listening and drop every connection, as a machine does that loses its power."""
-        closing: list[Awaitable[None]] = []
         if self._acceptor is not None:
             self._acceptor.close()
-            closing.append(self._acceptor.wait_closed())
+            self._closing.append(asyncio.ensure_future(self._acceptor.wait_closed()))
             self._acceptor = None
-        for connection in list(self.connections):
+        for connection in self.connections:
             connection.abort()
-            closing.append(connection.wait_closed())
+            self._closing.append(asyncio.ensure_future(connection.wait_closed()))
+        self.connections = set()
+
+    async def close(self) -> None:
+        """Disconnect, and wait until everything is closed."""
+        self.disconnect()
+        closing, self._closing = self._closing, []
         await _finish(closing)
 
     async def finish(self) -> None:
@@ -193,8 +199,8 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-async def _finish(things: list[Awaitable[None]]) -> None:
-    if things:
-        _, late = await asyncio.wait([asyncio.ensure_future(thing) for thing in things], timeout=_CLOSE_SECONDS)
+async def _finish(things: Iterable[Awaitable[None]]) -> None:
+    if tasks := [asyncio.ensure_future(thing) for thing in things]:
+        _, late = await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
         for task in late:
             task.cancel()

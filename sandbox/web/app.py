@@ -8,6 +8,7 @@ import json
 import logging
 import time
 import uuid
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any
 from urllib.parse import parse_qsl
@@ -38,14 +39,16 @@ OPEN_PATHS = ("/metadata/endpoints", "/api/retail/prices")
 class Gate:
     """Answers every request. State changes happen between awaits, so that each is whole."""
 
-    def __init__(self, cloud: Cloud, control: Control) -> None:
-        self.cloud, self.control = cloud, control
+    def __init__(self, cloud: Cloud, control: Control, carry_out: Callable[[], None]) -> None:
+        self.cloud, self.control, self._carry_out_orders = cloud, control, carry_out
         self.authority = Authority(cloud.store, cloud.clock)
         self.throttle = control.throttle
 
     async def answer(self, request: Request) -> Response:
         """One request, whatever it is for. Every answer is dated by the sandbox's own time, which leases live by."""
         response = await self._answer(request)
+        # Before the answer: a machine that is shown as deallocated must not be reachable.
+        self._carry_out_orders()
         response.headers["Date"] = formatdate(self.cloud.clock.now(), usegmt=True)
         return response
 
@@ -225,7 +228,7 @@ def _response(request: Request, answer: Answer, correlation_id: str, headers: di
     return response
 
 
-def make_app(cloud: Cloud, control: Control) -> Starlette:
-    """The application that the server runs."""
-    gate = Gate(cloud, control)
+def make_app(cloud: Cloud, control: Control, carry_out: Callable[[], None]) -> Starlette:
+    """Return the application that the server runs; `carry_out` begins what the cloud has ordered of guests."""
+    gate = Gate(cloud, control, carry_out)
     return Starlette(routes=[Route("/{path:path}", gate.answer, methods=METHODS)])

@@ -3,6 +3,7 @@
 import base64
 import functools
 import io
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import paramiko
 import pytest
 
 from tests.engine import IMAGE, docker_engine
-from tests.integration.sandbox.machine_help import Place, profile
+from tests.integration.sandbox.machine_help import VERSION, Place, profile
 from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox, wait_until
 
 
@@ -119,6 +120,17 @@ def test_home_outlives_power_and_goes_with_the_machine(machine: Machine, sandbox
     machines.begin_delete(machine.place.group, "m").result()
     machine.wait_until_refused()
     wait_until(lambda: not root.exists(), "the disk is still there")
+
+
+def test_deallocated_machine_does_not_answer(machine: Machine, sandbox: Sandbox) -> None:
+    client = machine.connect()
+    sandbox.http("POST", f"{machine.made['id']}/deallocate?{VERSION}")
+    assert machine.place.bill()["powerState"] == "deallocated"
+    with pytest.raises((OSError, EOFError, paramiko.SSHException)):
+        client.exec_command("echo still here", timeout=WAIT_SECONDS)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((machine.address, machine.port), timeout=WAIT_SECONDS)
+    client.close()
 
 
 def test_run_command_runs_in_the_guest(machine: Machine, sandbox: Sandbox) -> None:
