@@ -45,6 +45,7 @@ class ProgressView:
         # A job prints where the live lines were, until it is silent; and maybe not to the end of a line.
         self._aside_since: float | None = None
         self._is_midline = False
+        self._unflushed: BinaryIO | None = None
         # Guards all of the above and whatever is written. A signal handler may come in while its own thread has it.
         self._lock = RLock()
         self._left = Event()
@@ -95,16 +96,28 @@ class ProgressView:
         with self._lock:
             if self._stop_live() or self._aside_since is not None:
                 self._aside_since = self._clock()
+            self._unflushed = stream
             stream.write(data)
-            stream.flush()
             self._is_midline = not data.endswith(b"\n") if data else self._is_midline
+            self._flush_output()
 
     def end_line(self) -> None:
         """What is printed next begins a line, though the job left one unfinished."""
         with self._lock:
+            self._flush_output()
             if self._is_midline:
                 self._is_midline = False
                 self._console.file.write("\n")
+
+    def _flush_output(self) -> None:
+        """Flush what a job printed. Ctrl-C may have come between a write and its flush."""
+        if self._unflushed:
+            try:
+                self._unflushed.flush()
+            except OSError:  # its reader has gone: to try again would fail again
+                self._unflushed = None
+                raise
+            self._unflushed = None
 
     def begin(self, step: str, doing: str) -> None:
         """A step begins, or a step that goes on does something else now."""

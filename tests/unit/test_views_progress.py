@@ -401,6 +401,30 @@ def test_a_question_begins_a_line() -> None:
             assert screen(stream.getvalue()) == ["epoch 1", "Detach? "]
 
 
+class InterruptedWriter(io.BufferedWriter):
+    """Ctrl-C arrives between the write and the flush."""
+
+    def __init__(self) -> None:
+        self.screen = io.BytesIO()
+        self.is_interrupted = True
+        super().__init__(self.screen)  # type: ignore[arg-type]
+
+    def flush(self) -> None:
+        if self.is_interrupted:
+            self.is_interrupted = False
+            raise KeyboardInterrupt
+        super().flush()
+
+
+def test_output_interrupted_before_its_flush_is_shown_before_a_question() -> None:
+    stream, job = Terminal(), InterruptedWriter()
+    with ProgressView(console=console_on(stream)) as view:
+        with pytest.raises(KeyboardInterrupt):
+            view.output(job, b"begun\n", on_screen=True)
+        with view.paused():
+            assert job.screen.getvalue() == b"begun\n"
+
+
 def test_a_job_that_prints_elsewhere_leaves_the_lines_alone() -> None:
     stream, elsewhere = Terminal(), io.BytesIO()
     with ProgressView(console=console_on(stream), clock=Clock()) as view:
