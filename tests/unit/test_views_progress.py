@@ -407,7 +407,7 @@ class InterruptedWriter(io.BufferedWriter):
     def __init__(self) -> None:
         self.screen = io.BytesIO()
         self.is_interrupted = True
-        super().__init__(self.screen)  # type: ignore[arg-type]
+        super().__init__(self.screen)
 
     def flush(self) -> None:
         if self.is_interrupted:
