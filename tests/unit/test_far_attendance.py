@@ -215,20 +215,16 @@ def test_of_a_container_that_nobody_watches_the_cause_is_told(run: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("before", "finished", "expected"),
-    [
-        ({}, time.time() + 60, "lease over"),
-        ({}, LONG_AGO, "exited"),
-        ({"how": "timed out"}, time.time() + 60, "timed out"),
-    ],
+    ("before", "seconds_after", "expected"),
+    [({}, 60, "lease over"), ({}, -86400, "exited"), ({"how": "timed out"}, 60, "timed out")],
     ids=["asked", "long before", "out of time"],
 )
 def test_a_keeper_knows_why_a_container_ended(
-    run: Path, before: dict[str, str], finished: float, expected: str
+    run: Path, before: dict[str, str], seconds_after: float, expected: str
 ) -> None:
     write_ending(run, "lease over", "since 12:00")
     kept = keeper.Keeper({"run": "r1", "container": "c1"}, {**CONTAINER, **before})
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(finished))
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds_after))
     found = kept._ended({"Status": "exited", "ExitCode": 143, "FinishedAt": at})
     assert (found["how"], found.get("detail")) == (expected, "since 12:00" if expected == "lease over" else None)
 
