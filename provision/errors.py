@@ -17,6 +17,8 @@ class Fault(StrEnum):
     """Somebody else made it first (`If-None-Match`)."""
     BUSY = "busy"
     """Something else is going on with it: the same request may work in a moment."""
+    IN_USE = "in-use"
+    """Another resource uses it, so it cannot be deleted."""
     DENIED = "denied"
     LOGIN = "login"
     POLICY = "policy"
@@ -62,6 +64,10 @@ CODES = {
     "ResourceGroupBeingDeleted": Fault.BUSY,
     "NicReservedForAnotherVm": Fault.BUSY,
     "OperationPreempted": Fault.BUSY,
+    "PublicIPAddressCannotBeDeleted": Fault.IN_USE,
+    "InUseNetworkSecurityGroupCannotBeDeleted": Fault.IN_USE,
+    "InUseSubnetCannotBeDeleted": Fault.IN_USE,
+    "NicInUse": Fault.IN_USE,
     "AuthorizationFailed": Fault.DENIED,
     "LinkedAuthorizationFailed": Fault.DENIED,
     "AuthenticationFailed": Fault.LOGIN,

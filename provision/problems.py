@@ -113,6 +113,11 @@ TABLE: dict[Fault, Row] = {
     ),
     Fault.TIMEOUT: (Code.TIMED_OUT, "Azure took too long", _fixed("run the same command again: it goes on from there")),
     Fault.BUSY: (Code.BUSY, "busy with something else", _fixed("try again in a moment")),
+    Fault.IN_USE: (
+        Code.REFUSED,
+        "used by another resource",
+        _fixed("delete or detach what uses it, then run the same command again"),
+    ),
     Fault.EXISTS: (
         Code.BUSY,
         "somebody else has just made it",

@@ -42,10 +42,35 @@ def strangers(others: Iterable[str], going: Iterable[Ref], subscription: str) ->
 
 def remove(cloud: Cloud, refs: Iterable[Ref], progress: Progress, journal: Journal, deadline: Deadline) -> None:
     """Delete all of these, and see them gone. Absent is gone."""
+    _remove_all(cloud, refs, lambda ref: _remove(cloud, ref, progress, journal, deadline.within(REMOVE_SECONDS)))
+
+
+def remove_unused(
+    cloud: Cloud, refs: Iterable[Ref], progress: Progress, journal: Journal, deadline: Deadline
+) -> list[Ref]:
+    """Delete those that no other resource uses, and return the others. A group stays if something in it does."""
+    used: list[Ref] = []
+
+    def step(ref: Ref) -> None:
+        if used and ref.kind is Kind.GROUP:
+            used.append(ref)
+            return
+        try:
+            _remove(cloud, ref, progress, journal, deadline.within(REMOVE_SECONDS))
+        except CloudError as error:
+            if error.fault is not Fault.IN_USE:
+                raise
+            used.append(ref)
+
+    _remove_all(cloud, refs, step)
+    return used
+
+
+def _remove_all(cloud: Cloud, refs: Iterable[Ref], remove_one: Callable[[Ref], None]) -> None:
     refs = list(dict.fromkeys(refs))
 
     def step(ref: Ref) -> Callable[[], None]:
-        return lambda: _remove(cloud, ref, progress, journal, deadline.within(REMOVE_SECONDS))
+        return lambda: remove_one(ref)
 
     needs = {ref: [other for other in refs if other.kind in _AFTER[ref.kind]] for ref in refs}
     run_steps({ref: step(ref) for ref in refs}, needs, cloud.interrupt)

@@ -32,7 +32,7 @@ from provision.observe import observe_settled
 from provision.place import actual_place, present_place
 from provision.plan import make_plan, never_lived
 from provision.problems import explain
-from provision.remove import UNREACHABLE_SECONDS, remove, strangers
+from provision.remove import UNREACHABLE_SECONDS, remove_unused, strangers
 from provision.setting import HostKey, Setting
 from provision.waiting.deadline import Deadline
 from provision.waiting.patience import patiently
@@ -239,7 +239,9 @@ class Bringing:
         self._allowing.drop(deadline)
         try:
             gone = self._to_undo(deadline, moves_on=moves_on, same_region=same_region)
-            remove(self.cloud, gone, self.progress, self.journal, deadline)
+            # What another `up` uses by now is its own: it stays.
+            for ref in remove_unused(self.cloud, gone, self.progress, self.journal, deadline):
+                self.progress.note(f"{ref} was left: another resource uses it")
             self._made = [ref for ref in self._made if ref not in gone]
         except CloudError as error:
             what = error.subject or "what was created"

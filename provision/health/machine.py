@@ -19,6 +19,8 @@ from provision.resources.schedule import schedule_for
 
 OLDEST_SECONDS = 120.0
 """An agent that has said nothing for so long is not alive: it speaks every few seconds."""
+START_SECONDS = 300.0
+"""Cloud-init starts the agent some time after the machine first answers SSH."""
 _NOT_PROTECTED = {"", "false"}
 
 
@@ -92,11 +94,19 @@ def _lease(facts: Facts) -> Check:
     )
 
 
+def _has_just_started(facts: Facts) -> bool:
+    since = tags.moment(facts.machine.tags, tags.ON_SINCE)
+    return since is not None and (facts.now - since).total_seconds() < START_SECONDS
+
+
 def _agent(facts: Facts) -> Check:
     state = facts.agent
     if state is None:
         seen = facts.no_agent or "nobody asked"
         again = f"look at it: `gpuinfra ssh {facts.name} -- systemctl status gpuinfra-agent`"
+        if facts.is_reached and _has_just_started(facts):
+            fix = f"`gpuinfra doctor {facts.name}` in a few minutes"
+            return warning("agent", f"not started yet, on a machine that was just switched on: {seen}", fix)
         if facts.is_reached:
             return problem("agent", seen, f"{again}; a machine made by an older gpuinfra has none")
         return warning("agent", f"not seen: {seen}", f"`gpuinfra ssh {facts.name}` says more")

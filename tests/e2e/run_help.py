@@ -48,6 +48,14 @@ sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
 """
 
 
+def wait_until(holds: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+    """Wait for something to become true."""
+    ends = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < ends, f"not within {seconds:.0f} s: {what}"
+        time.sleep(PAUSE)
+
+
 def project(user: User, **lifecycle: Any) -> None:
     """Somebody with a spec for jobs without a container, and scripts."""
     user.spec(target=SPEC["target"], lifecycle={**SPEC["lifecycle"], **lifecycle})

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from tests.e2e.azure import Azure
+from tests.e2e.run_help import guest_root, wait_until
 from tests.e2e.user import User
 
 SCHEDULE = ("Microsoft.DevTestLab/schedules", "shutdown-computevm-my-dsvm")
@@ -29,6 +30,7 @@ def check(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 def test_after_up_all_is_well_and_what_is_missing_is_found(user: User, azure: Azure) -> None:
     assert user.up()["agent"] == "armed"
+    wait_until((guest_root(azure) / "run" / "gpuinfra" / "agent.json").exists, "the agent has started")
     before = azure.last_request()
     found = examined(user)
     assert verdicts(found["checks"]) == {}

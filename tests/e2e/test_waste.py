@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.azure import Azure
 from tests.e2e.impatient import impatient
-from tests.e2e.run_help import PAUSE, SECONDS, Client, Start, guest_home, guest_root, project, runs_of
+from tests.e2e.run_help import SECONDS, Client, Start, guest_home, guest_root, project, runs_of, wait_until
 from tests.e2e.user import User
 
 MINUTE, HOUR = 60, 3600
@@ -59,15 +59,8 @@ def billed(azure: Azure) -> float:
     return sum(float(machine["billedSeconds"]) for machine in azure.bill())
 
 
-def until(holds: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
-    ends = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < ends, f"it does not come to be: {what}"
-        time.sleep(PAUSE)
-
-
 def until_off(azure: Azure) -> None:
-    until(lambda: not azure.is_billed(), "off")
+    wait_until(lambda: not azure.is_billed(), "off")
 
 
 def attended(azure: Azure, run: str) -> Path:
@@ -118,7 +111,7 @@ def test_the_client_is_killed_while_the_machine_is_made(user: User, azure: Azure
     client.until_held()
     client.kill()
     azure.clear_faults()
-    until(azure.is_billed, "a machine that runs")
+    wait_until(azure.is_billed, "a machine that runs")
     match layer:
         case "agent":
             pace(azure, FAST)
@@ -141,7 +134,7 @@ def test_the_client_is_killed_while_the_job_runs(user: User, azure: Azure, start
     (run,) = runs_of(user)
     assert json.loads(attended(azure, run["id"]).read_text())["afterRun"] == "deallocate"
     no_sign_of_life(azure, run["id"])
-    until(lambda: agent_state(azure)["jobs"] == [run["id"]], "a job that the agent sees")
+    wait_until(lambda: agent_state(azure)["jobs"] == [run["id"]], "a job that the agent sees")
     assert azure.is_billed(), "it is at work"
     (guest_home(azure) / "go").touch()
     ended = now(azure)
@@ -153,12 +146,12 @@ def test_the_client_is_killed_while_the_job_runs(user: User, azure: Azure, start
 
 def test_the_laptop_is_offline_when_the_job_ends(user: User, azure: Azure) -> None:
     with impatient(user, "run", "--json", "gpu.yaml", "waits.py") as client:
-        until(lambda: "running" in [run["state"] for run in runs_of(user)], "a job that runs")
+        wait_until(lambda: "running" in [run["state"] for run in runs_of(user)], "a job that runs")
         (run,) = runs_of(user)
         client.send_signal(signal.SIGSTOP)
         (guest_home(azure) / "go").touch()
         ended = now(azure)
-        until(lambda: agent_state(azure)["jobs"] == [], "the job's end")
+        wait_until(lambda: agent_state(azure)["jobs"] == [], "the job's end")
         no_sign_of_life(azure, run["id"])
         until_off(azure)
         assert now(azure) - ended < 75
@@ -224,7 +217,7 @@ def test_the_agent_gets_no_token(user: User, azure: Azure) -> None:
     up(user, lease="10m", idle="1m")
     azure.fault("identity-refused", count=0)
     pace(azure, FAST)
-    until(lambda: bool(agent_state(azure)["lastError"]), "the agent says what is wrong")
+    wait_until(lambda: bool(agent_state(azure)["lastError"]), "the agent says what is wrong")
     advance(azure, 9 * MINUTE)
     until_off(azure)
     assert not [each for each in azure.requests() if each["path"].endswith("/deallocate") and each["status"] == 202]
@@ -237,7 +230,7 @@ def test_the_agent_gets_no_token(user: User, azure: Azure) -> None:
 def test_a_job_that_hangs_is_ended_by_the_lease_though_somebody_watches(user: User, azure: Azure) -> None:
     project(user, lease="5m", idle="1m")
     with impatient(user, "run", "--json", "gpu.yaml", "waits.py") as client:
-        until(lambda: "running" in [run["state"] for run in runs_of(user)], "a job that runs")
+        wait_until(lambda: "running" in [run["state"] for run in runs_of(user)], "a job that runs")
         # Not advanced: after a jump the agent cannot know that the job was idle, and the lease is renewed once more.
         pace(azure, FAST)
         until_off(azure)

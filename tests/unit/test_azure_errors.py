@@ -28,6 +28,8 @@ REFUSALS = {
     Fault.EXISTS: "PreconditionFailed ConditionNotMet",
     Fault.BUSY: """Conflict AnotherOperationInProgress RetryableError ReferencedResourceNotProvisioned
     ResourceGroupBeingDeleted NicReservedForAnotherVm OperationPreempted""",
+    Fault.IN_USE: """PublicIPAddressCannotBeDeleted InUseNetworkSecurityGroupCannotBeDeleted InUseSubnetCannotBeDeleted
+    NicInUse""",
     Fault.DENIED: "AuthorizationFailed LinkedAuthorizationFailed",
     Fault.LOGIN: """AuthenticationFailed ExpiredAuthenticationToken InvalidAuthenticationToken
     InvalidAuthenticationTokenTenant""",

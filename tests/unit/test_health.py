@@ -135,7 +135,8 @@ def test_a_lease_that_holds_says_until_when() -> None:
         ),
         ({"now": NOW + timedelta(seconds=121)}, Verdict.PROBLEM, "nothing for 121 s: it is not alive"),
         ({"agent": replace(ALIVE, last_error="token refused")}, Verdict.WARNING, "has trouble: token refused"),
-        ({"agent": None, "no_agent": "no file"}, Verdict.PROBLEM, "no file"),
+        ({"agent": None, "no_agent": "no file", "now": NOW + timedelta(hours=1)}, Verdict.PROBLEM, "no file"),
+        ({"agent": None, "no_agent": "no file"}, Verdict.WARNING, "not started yet"),
         ({"agent": None, "no_agent": "timed out", "is_reached": False}, Verdict.WARNING, "not seen: timed out"),
     ],
 )

@@ -35,6 +35,7 @@ def test_every_fault_has_its_row() -> None:
         (Fault.UNREACHABLE, Code.UNREACHABLE),
         (Fault.TIMEOUT, Code.TIMED_OUT),
         (Fault.BUSY, Code.BUSY),
+        (Fault.IN_USE, Code.REFUSED),
         (Fault.OTHER, Code.REFUSED),
         (Fault.ABSENT, Code.REFUSED),
     ],

@@ -313,6 +313,16 @@ def test_what_cannot_be_undone_is_told_with_its_cause() -> None:
     assert "it may be billed" in (left.note or "")
 
 
+def test_rollback_leaves_what_another_up_uses() -> None:
+    cloud = FakeCloud()
+    cloud.fail_operation("put machine", ALLOCATION)
+    in_use = CloudError(Fault.IN_USE, "InUseNetworkSecurityGroupCannotBeDeleted", "an interface uses it")
+    cloud.fail("delete security", in_use, times=-1)
+    (found,) = problem(bringing(cloud))
+    assert found.code is Code.NO_CANDIDATE
+    assert cloud.kinds == [Kind.GROUP, Kind.SECURITY]
+
+
 def test_a_lost_connection_is_waited_for_before_what_was_made_is_looked_for() -> None:
     cloud = FakeCloud()
     cloud.fail_operation("put machine", DENIED)
