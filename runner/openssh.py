@@ -38,11 +38,11 @@ def config_block(target: Target, known_hosts: Path) -> str:
         "Port": str(target.port),
         # Left out, OpenSSH takes the user's own; without a value, it takes nothing at all any more.
         **({"User": _quoted(target.username)} if target.username else {}),
-        **dict(_options(target, known_hosts)),
     }
-    if not "".join([target.machine, *settings.values()]).isprintable():
+    lines = [*settings.items(), *_options(target, known_hosts)]
+    if not "".join([target.machine, *(value for _, value in lines)]).isprintable():
         raise ValueError("a line break in a value would be a line of its own, whatever it says")
-    return "\n".join([f"Host {target.machine}", *(f"    {name} {value}" for name, value in settings.items())]) + "\n"
+    return "\n".join([f"Host {target.machine}", *(f"    {name} {value}" for name, value in lines)]) + "\n"
 
 
 def standalone_block(target: Target) -> str:
@@ -90,6 +90,8 @@ def _options(target: Target, known_hosts: Path) -> Iterator[tuple[str, str]]:
         # By an option and not by -i, which looks for the file before it has understood `%%`.
         yield "IdentityFile", _quoted(target.identity)
         yield "IdentitiesOnly", "yes"
+    for more in target.more_identities:
+        yield "IdentityFile", _quoted(more)
     yield "HostKeyAlias", host_alias(target)
     yield "HostKeyAlgorithms", ",".join(HostKey.parse(target.host_key).algorithms)
     yield "UserKnownHostsFile", _quoted(str(known_hosts))

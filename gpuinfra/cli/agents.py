@@ -23,7 +23,7 @@ def with_agents(reached: Reach, machines: Sequence[Machine], specs: Sequence[Loc
     """The machines, each that runs with its agent's word, or with the reason why there is none."""
     # Imported here and not in the threads: the SDK's modules wait for each other when threads import them together.
     _ = reached.cloud.clients.network
-    keys = {located.spec.name.casefold(): located.spec.admin.ssh_public_key for located in specs}
+    keys = {located.spec.name.casefold(): located.spec.admin.key() for located in specs}
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="agent") as pool:
         asked = [
             pool.submit(_ask, reached, machine, keys.get(machine.name.casefold()))

@@ -86,13 +86,17 @@ def _subscription(specs: Sequence[Located]) -> str | None:
 def _keys(settings: Settings, specs: Sequence[Located]) -> list[Check]:
     """The SSH keys that machines are made with: those of the specs, or the one that a spec has if it names none."""
     from gpuinfra.models.checks import ok, problem, warning
+    from gpuinfra.models.keys import lacks_key
     from gpuinfra.models.spec import Admin
     from gpuinfra.workspace import find_workspace
     from provision.login.public_key import read_public_key
 
-    wanted = list(dict.fromkeys(located.spec.admin.ssh_public_key for located in specs))
+    wanted = list(dict.fromkeys(located.spec.admin.key() for located in specs))
     checks = []
-    for key in wanted or [Admin().ssh_public_key]:
+    for key in wanted or [Admin().key()]:
+        if lacks_key(key):
+            checks.append(warning("ssh-key", "there is no SSH key yet", "`gpuinfra up` offers to create one"))
+            continue
         shown = " ".join(key.split()[:1]) if len(key.split()) > 1 else key
         try:
             read_public_key(key, find_workspace(settings.workspace))

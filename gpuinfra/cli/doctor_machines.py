@@ -95,7 +95,7 @@ def _with_agent(reached: Reach, facts: Facts, observed: Observed, spec: Spec | N
     from runner.machine.identity import identity_of
 
     settings = reached.settings
-    identity = identity_of(spec.admin.ssh_public_key, settings.workspace) if spec else None
+    identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
     try:
         target = target_of(observed, ssh_port=reached.cloud.clients.access.ssh_port, identity=identity)
         state = read_agent_state(with_known_key(find_workspace(settings.workspace), target))

@@ -80,13 +80,13 @@ def _quoted(path: Path | str) -> str:
 def _arm(settings: Settings, name: str) -> _Export:
     import json
 
-    from gpuinfra.cli.machines import one_spec, ssh_sources
-    from gpuinfra.workspace import find_workspace
-    from provision.login.public_key import read_public_key
+    from gpuinfra.cli.machines import one_spec, progress_view, ssh_sources
+    from gpuinfra.cli.ssh_key import public_key_for
     from provision.template import make_template, notes
 
     spec = one_spec(settings, name)
-    key = read_public_key(spec.admin.ssh_public_key, find_workspace(settings.workspace))
+    with progress_view(settings) as progress:
+        key = public_key_for(settings, spec, progress, creates=True)
     template = make_template(spec, ssh_sources(spec, simulated=settings.cloud == "sandbox"), key)
     group = _quoted(spec.group_name)
     return _Export(

@@ -94,7 +94,7 @@ def with_spec(desk: Desk, assigned: Assignment, spec: Spec | None = None) -> tup
     from runner.assignment import WantsGpu
     from runner.machine.identity import identity_of
 
-    identity = target.identity or identity_of(spec.admin.ssh_public_key, desk.workspace)
+    identity = target.identity or identity_of(spec.admin.key(), desk.workspace)
     target = replace(target, machine=spec.name, identity=identity)
     # Only a file that says so itself keeps the GPU of a machine that has one from its jobs.
     needs = spec.target.nvidia_docker and not assigned.says_gpu

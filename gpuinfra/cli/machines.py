@@ -97,16 +97,16 @@ def target_named(settings: Settings, name: str) -> Target:
     from gpuinfra.workspace import find_workspace
     from provision.find import find_target
     from provision.waiting.deadline import Deadline
-    from runner.machine.identity import identity_of
+    from runner.machine.identity import identity_of, with_own_key
 
     spec = spec_named(settings.workspace, name)
     if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):
-        return _with_address(attached)
-    identity = identity_of(spec.admin.ssh_public_key, settings.workspace) if spec else None
+        return with_own_key(_with_address(attached))
+    identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
     cloud = open_cloud(settings, spec.subscription if spec else None, deadline=Deadline.after(FIND_SECONDS))
     machine = spec.name if spec else name
     found = find_target(cloud, machine, ssh_port=cloud.clients.access.ssh_port, identity=identity)
-    return with_known_key(settings.workspace, found)
+    return with_own_key(with_known_key(settings.workspace, found))
 
 
 def with_known_key(workspace: Path, target: Target) -> Target:
@@ -189,20 +189,18 @@ def reach(
     return Reach(settings, cloud, AzureMarket(cloud.clients))
 
 
-def bringing(reached: Reach, spec: Spec, progress: Progress, *, writes: bool) -> Bringing:
+def bringing(reached: Reach, spec: Spec, progress: ProgressView, *, writes: bool) -> Bringing:
     """All that planning and making a machine need."""
-    from gpuinfra.workspace import find_workspace
+    from gpuinfra.cli.ssh_key import public_key_for
     from provision.journal import Journal
-    from provision.login.public_key import read_public_key
     from provision.up import Bringing
 
-    workspace = find_workspace(reached.settings.workspace)
     return Bringing(
         spec=spec,
         cloud=reached.cloud,
         market=reached.market,
         sources=ssh_sources(spec, simulated=reached.cloud.simulated),
-        public_key=read_public_key(spec.admin.ssh_public_key, workspace),
+        public_key=public_key_for(reached.settings, spec, progress, creates=writes),
         progress=progress,
         journal=reached.journal(spec.name) if writes else Journal(None, spec.name, ""),
         deadline=reached.cloud.clients.patience.deadline,

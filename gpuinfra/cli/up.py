@@ -82,7 +82,7 @@ def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView
         return Brought(outcome.plan, None, None, (), outcome.lease_until, simulated=reached.cloud.simulated)
     from runner.machine.identity import identity_of
 
-    port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.ssh_public_key, settings.workspace)
+    port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.key(), settings.workspace)
     with _on_meanwhile(spec):
         target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity)
         target = with_known_key(settings.workspace, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import WithJsonSchema
@@ -16,6 +17,40 @@ _COMMENT = r"(?: [^\n\r]*)?"
 ED25519 = rf"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI[A-Za-z0-9+/]{{43}}{_COMMENT}"
 RSA = rf"ssh-rsa AAAAB3NzaC1yc2E[A-Za-z0-9+/]{{353,}}={{0,2}}{_COMMENT}"
 PATH = r"(?!ssh-|ecdsa-|sk-)[^\n\r]+\.pub"
+
+DEFAULT_KEY = "~/.ssh/id_ed25519.pub"
+OWN_KEY = "~/.gpuinfra/ssh/id_ed25519.pub"
+"""The key that gpuinfra creates for a user who has none."""
+
+
+def chosen_key(text: str, *, is_default: bool) -> str:
+    """Return `admin.sshPublicKey`, or gpuinfra's own key in its place.
+
+    Where the spec leaves the key out, a key that gpuinfra has created stays in use: machines were made with it. It also
+    stands in for the default file where that is missing.
+    """
+    replaces = is_default or not _is_file(DEFAULT_KEY)
+    return OWN_KEY if text == DEFAULT_KEY and replaces and own_private_key() else text
+
+
+def lacks_key(text: str) -> bool:
+    """Return whether a chosen key is one that gpuinfra can create: the default or its own, and there is none yet."""
+    if text == OWN_KEY:
+        return not _is_file(OWN_KEY)
+    return text == DEFAULT_KEY and not _is_file(DEFAULT_KEY) and not _is_file(DEFAULT_KEY.removesuffix(".pub"))
+
+
+def own_private_key() -> Path | None:
+    """Return the private key that gpuinfra has created, if there is one."""
+    private = OWN_KEY.removesuffix(".pub")
+    return Path(private).expanduser() if _is_file(private) else None
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).expanduser().is_file()
+    except RuntimeError:  # the home folder is unknown
+        return False
 
 
 def check_public_key(text: str) -> None:

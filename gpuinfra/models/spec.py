@@ -15,7 +15,7 @@ from gpuinfra.models.base import Model, one_of, parsed, rejection
 from gpuinfra.models.durations import Duration
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.images import ContainerImage, MachineImage
-from gpuinfra.models.keys import PublicKey
+from gpuinfra.models.keys import DEFAULT_KEY, PublicKey, chosen_key
 from gpuinfra.models.money import Amount
 from gpuinfra.models.names import MachineName, ResourceGroupName, TargetName, Username
 from gpuinfra.models.paths import YamlPath
@@ -66,10 +66,14 @@ class Admin(Model):
         default="azureuser", description="The administrator's name on the machine.", examples=["azureuser"]
     )
     ssh_public_key: PublicKey = Field(
-        default="~/.ssh/id_ed25519.pub",
+        default=DEFAULT_KEY,
         description="The path of a public key, or the key itself.",
         examples=["~/.ssh/id_ed25519.pub"],
     )
+
+    def key(self) -> str:
+        """Return the public key in use, or its path. Where gpuinfra has created one, that may be it."""
+        return chosen_key(self.ssh_public_key, is_default="ssh_public_key" not in self.model_fields_set)
 
 
 class Network(Model):

@@ -40,6 +40,8 @@ class Target:
     said: frozenset[str] = frozenset()
     """The fields that were asked for by name: the target's files follow these. Others, save for how the machine is
     reached, are the user's own once the files are there."""
+    more_identities: tuple[str, ...] = ()
+    """Private keys that OpenSSH tries as well."""
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""

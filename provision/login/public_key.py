@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
-from gpuinfra.models.keys import ED25519, PATH, RSA
+from gpuinfra.models.keys import DEFAULT_KEY, ED25519, PATH, RSA
 
 
 def read_public_key(text: str, folder: Path) -> str:
@@ -18,7 +18,7 @@ def read_public_key(text: str, folder: Path) -> str:
         path = folder / Path(text).expanduser()
         content = path.read_text("utf-8").strip()
     except RuntimeError:  # `~somebody` who is not known here
-        raise _problem(f"`{text}`: there is no such home", _make(Path("~/.ssh/id_ed25519.pub"))) from None
+        raise _problem(f"`{text}`: there is no such home", _make(Path(DEFAULT_KEY))) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise _problem(f"`{path}`: {reason}", _make(path)) from None
@@ -28,7 +28,9 @@ def read_public_key(text: str, folder: Path) -> str:
 
 
 def _make(path: Path) -> str:
-    return f"`ssh-keygen -t ed25519 -f {path.with_suffix('')}` makes one; or name another in `admin.sshPublicKey`"
+    private = path.with_suffix("")
+    make = f"-y -f {private} > {path}" if private.is_file() else f"-t ed25519 -f {private}"
+    return f"`ssh-keygen {make}` makes one; or name another in `admin.sshPublicKey`"
 
 
 def _problem(note: str, help_line: str) -> Problem:

@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from paramiko.agent import AgentKey, AgentSSH
 
+from gpuinfra.models.keys import own_private_key
+
 # The names under which `ssh-keygen` saves a key if nobody says otherwise.
 DEFAULT_NAMES = ("id_ed25519", "id_ecdsa", "id_rsa")
 # Bytes; the longest that `ssh-keygen` makes, RSA of 16384 bits, has 13 thousand.
@@ -63,7 +65,7 @@ class Keys:
         if wanted and held and held[0].asbytes() == wanted:
             self.trouble = None
         yield from (("the SSH agent", key) for key in held)
-        for file in _default_files():
+        for file in default_files():
             with contextlib.suppress(UnusableError):
                 yield str(file), load(file)
 
@@ -123,12 +125,15 @@ def _parsed(content: bytes) -> paramiko.PKey:
     raise ValueError(type(loaded).__name__)
 
 
-def _default_files() -> Iterator[Path]:
+def default_files() -> Iterator[Path]:
+    """The user's private keys where OpenSSH looks for them, and the one that gpuinfra has created."""
     try:
         folder = Path.home() / ".ssh"
-    except RuntimeError:  # nobody knows where the user lives
+    except RuntimeError:  # the home folder is unknown
         return
     yield from (folder / name for name in DEFAULT_NAMES if (folder / name).is_file())
+    if own := own_private_key():
+        yield own
 
 
 def _public_half(identity: Path) -> bytes | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests import program
-from tests.e2e.user import inherited
+from tests.e2e.user import User, inherited
 from tests.lab import LOCAL, LOCALDOCKER, LabUser
 from tests.sshd import eventually
 
@@ -164,14 +164,14 @@ def contents(folder: Path) -> dict[str, bytes | str]:
 class Terminal:
     """The program on a terminal, with somebody who types."""
 
-    def __init__(self, user: LabUser, *words: str) -> None:
+    def __init__(self, user: LabUser | User, *words: str, **variables: str) -> None:
         self.seen = b""
         self._terminal, theirs = pty.openpty()
         try:
             self._program = program.Program(
                 *words,
                 cwd=user.workspace,
-                env={**inherited(), **user.variables, "TERM": "xterm"},
+                env={**inherited(), **user.variables, "TERM": "xterm", **variables},
                 terminal=True,
                 stdin=theirs,
                 stdout=theirs,

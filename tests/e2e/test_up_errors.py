@@ -187,7 +187,7 @@ def test_no_public_key(user: User, azure: Azure) -> None:
     public.unlink()
     problem = user.fails("up", "gpu.yaml", code="no-public-key")
     assert str(public) in problem["note"]
-    assert f"ssh-keygen -t ed25519 -f {user.private_key}" in problem["help"]
+    assert f"ssh-keygen -y -f {user.private_key} > {public}" in problem["help"]
     assert azure.writes() == []
     nothing_came_of_it(azure)
 

@@ -1,0 +1,71 @@
+"""The SSH key that new machines accept: the spec's, the user's, or one that gpuinfra creates after asking."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gpuinfra.diagnostics import Code, Diagnostic, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.options import Settings
+    from gpuinfra.models.spec import Spec
+    from gpuinfra.views.progress import ProgressView
+
+
+def public_key_for(settings: Settings, spec: Spec, progress: ProgressView, *, creates: bool) -> str:
+    """Return the public key of a spec's administrator. With `creates`, offer to create one where there is none."""
+    from gpuinfra.models.keys import OWN_KEY, lacks_key
+    from gpuinfra.workspace import find_workspace
+    from provision.login.host_key import new_host_key
+    from provision.login.public_key import read_public_key
+
+    text = spec.admin.key()
+    if lacks_key(text):
+        if not creates:
+            progress.note(f"there is no SSH key yet: `up` creates {OWN_KEY.removesuffix('.pub')}")
+            return new_host_key().public  # to plan with, and for nothing else
+        _create(settings, progress)
+    return read_public_key(spec.admin.key(), find_workspace(settings.workspace))
+
+
+def _create(settings: Settings, progress: ProgressView) -> None:
+    from gpuinfra.models.keys import OWN_KEY, own_private_key
+    from provision.login.own_key import create_own_key
+
+    is_new = own_private_key() is None
+    private = Path(OWN_KEY).expanduser().with_suffix("")
+    if is_new and not _consents(settings, progress, private):
+        raise _no_key(private)
+    try:
+        create_own_key()
+    except (OSError, ValueError, TypeError) as error:
+        note = f"`{private}`: {error.strerror if isinstance(error, OSError) else 'not a private key that can be used'}"
+        help_line = "name a key of your own in `admin.sshPublicKey`"
+        raise Problem(Diagnostic(Code.NO_PUBLIC_KEY, "no SSH key", note=note, help=help_line)) from error
+    if is_new:
+        progress.note(f"created an SSH key for gpuinfra: {private}")
+
+
+def _consents(settings: Settings, progress: ProgressView, private: Path) -> bool:
+    if settings.yes or settings.cloud == "sandbox":
+        return True
+    if not sys.stdin.isatty() or settings.json:
+        return False
+    with progress.paused():
+        question = f"You have no SSH key ({private} and ~/.ssh/id_ed25519 are missing). Create one for gpuinfra?"
+        return typer.confirm(question, default=True, err=True)
+
+
+def _no_key(private: Path) -> Problem:
+    return Problem(
+        Diagnostic(
+            Code.NO_PUBLIC_KEY,
+            "no SSH key",
+            note="`~/.ssh/id_ed25519.pub` is missing; nothing was created",
+            help=f"`--yes` creates one for gpuinfra, `{private}`; or name a key of your own in `admin.sshPublicKey`",
+        )
+    )
