@@ -27,6 +27,8 @@ class Facts:
     policy: str = ""
     locked: str = ""
     group: str = ""
+    tenant: str = ""
+    """The tenant that the subscription belongs to, where the login is for another one."""
 
 
 def facts(error: CloudError) -> Facts:
@@ -38,7 +40,8 @@ def facts(error: CloudError) -> Facts:
     policy = _first(r'"policyAssignment":\s*\{"name":\s*"([^"]+)"', text) or _first(r"policy '([^'\[]+)'", text)
     locked = _first(r"locked: '([^']+)'", text)
     group = _first(r"/resourcegroups/([^/'\s]+)", f"{locked} {scope} {text}", re.IGNORECASE)
-    return Facts(action, scope, policy, locked, group)
+    tenant = _first(r"must match the tenant 'https?://[^/']+/([^/']+)", text)
+    return Facts(action, scope, policy, locked, group, tenant)
 
 
 def _first(pattern: str, text: str, flags: int = 0) -> str:
@@ -48,6 +51,11 @@ def _first(pattern: str, text: str, flags: int = 0) -> str:
 
 def _login(_: Facts) -> str:
     return LOGIN_HELP
+
+
+def _other_tenant(found: Facts) -> str:
+    tenant = found.tenant or "TENANT"
+    return f"`az login --tenant {tenant}`, or set AZURE_TENANT_ID and the service principal of that tenant"
 
 
 def role_help(scope: str) -> str:
@@ -131,6 +139,8 @@ TABLE: dict[Fault, Row] = {
         _fixed("Azure's words above say why; `--verbose` gives the correlation id, by which its activity log has more"),
     ),
 }
+_WRONG_TENANT = "InvalidAuthenticationTokenTenant"
+_WRONG_TENANT_ROW: Row = (Code.LOGIN_FAILED, "logged in to another tenant", _other_tenant)
 _NO_SUBSCRIPTION_ROW: Row = (
     Code.NO_SUBSCRIPTION,
     "no such subscription",
@@ -140,13 +150,19 @@ _NO_SUBSCRIPTION_ROW: Row = (
 
 def explain(error: CloudError, doing: str, *extra: str) -> Problem:
     """The problem that a refusal is. `doing` says at what, such as `creating machine my-dsvm`; `extra` what holds."""
-    code, summary, help_of = _NO_SUBSCRIPTION_ROW if error.code in _NO_SUBSCRIPTION else TABLE[error.fault]
+    code, summary, help_of = _row(error)
     found = facts(error)
     named = [f"missing is {found.action}" + (f" on {found.scope}" if found.scope else "")] if found.action else []
     named += [f"the policy is `{found.policy}`"] if found.policy else []
     note = "; ".join([f"{doing}: {_said(error)}", *named, *extra])
     exit_code = Exit.INTERRUPTED if error.fault is Fault.INTERRUPTED else Exit.FAILED
     return Problem(Diagnostic(code, summary, note=note, help=help_of(found)), exit_code=exit_code)
+
+
+def _row(error: CloudError) -> Row:
+    if error.code in _NO_SUBSCRIPTION:
+        return _NO_SUBSCRIPTION_ROW
+    return _WRONG_TENANT_ROW if error.code == _WRONG_TENANT else TABLE[error.fault]
 
 
 def _said(error: CloudError) -> str:

@@ -47,7 +47,7 @@ class Access:
     scope: str = f"{PUBLIC_ARM}/.default"
     prices: str | None = PUBLIC_PRICES
     client_secret: ClientSecret | None = None
-    """None looks for credentials as every Azure program does."""
+    """None looks for credentials: `credentials.py` has the order."""
     ssh_port: int = 22
     simulated: bool = False
 

@@ -29,18 +29,9 @@ class Clients:
     @cached_property
     def credential(self) -> TokenCredential:
         """Who asks."""
-        from azure.identity import ClientSecretCredential, DefaultAzureCredential
+        from provision.azure.credentials import make_credential
 
-        options: dict[str, Any] = {"connection_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}
-        if self.access.authority:
-            # An authority of its own is unknown to Microsoft's directory of authorities.
-            options |= {"authority": self.access.authority, "disable_instance_discovery": True}
-        if self.access.ca:
-            options["connection_verify"] = self.access.ca
-        given = self.access.client_secret
-        if given:
-            return ClientSecretCredential(given.tenant, given.client_id, given.secret, **options)
-        return DefaultAzureCredential(**options)
+        return make_credential(self.access)
 
     @cached_property
     def compute(self) -> ComputeManagementClient:

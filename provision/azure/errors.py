@@ -64,9 +64,10 @@ def _has_body(error: HttpResponseError) -> bool:
 
 
 def _reasons(error: Exception) -> str:
-    """Of the many lines of a chain of credentials, the first and those that say what the directory answered."""
+    """The first line of a chain of credentials, what the directory answered, and what `az` said."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines[1:] if "AADSTS" in line or "Authentication failed" in line]
+    telling = ("AADSTS", "Authentication failed", "CliCredential: ")
+    said = [line for line in lines[1:] if any(word in line for word in telling)]
     return " ".join([*lines[:1], *dict.fromkeys(said)]) or type(error).__name__
 
 

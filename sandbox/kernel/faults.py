@@ -57,6 +57,13 @@ ERRORS: dict[str, tuple[int, str]] = {
     "MissingSubscriptionRegistration": (409, "The subscription is not registered to use namespace."),
     "InvalidParameter": (400, "The value of parameter is invalid."),
     "ExpiredAuthenticationToken": (401, "The access token expiry time is earlier than current time."),
+    "InvalidAuthenticationTokenTenant": (
+        401,
+        "The access token is from the wrong issuer 'https://sts.windows.net/11111111-1111-1111-1111-111111111111/'. It "
+        "must match the tenant 'https://sts.windows.net/22222222-2222-2222-2222-222222222222/' associated with this "
+        "subscription. Please use the authority (URL) "
+        "'https://login.windows.net/22222222-2222-2222-2222-222222222222' to get the token.",
+    ),
     "InternalServerError": (500, "An internal server error occurred."),
     "BadGateway": (502, "Bad gateway."),
     "ServiceUnavailable": (503, "The service is unavailable."),
