@@ -1,7 +1,7 @@
 """Who asks Azure: the environment, a workload identity, `az login`, then the managed identity of this computer.
 
-azure-identity's DefaultAzureCredential asks the managed identity before `az`. On an Azure machine with an identity, such
-as our own, that would ignore the user's login.
+azure-identity's DefaultAzureCredential asks the managed identity before `az`. On an Azure machine with an identity,
+such as our own, that would ignore the user's login.
 """
 
 from __future__ import annotations
