@@ -78,6 +78,7 @@ class Code(StrEnum):
     UNKNOWN_REGION = "unknown-region"
     UNKNOWN_SIZE = "unknown-size"
     RETIRED_SIZE = "retired-size"
+    UNSUPPORTED_SIZE = "unsupported-size"
     UNKNOWN_GPU = "unknown-gpu"
     BAD_MACHINE_IMAGE = "bad-machine-image"
     BAD_CONTAINER_IMAGE = "bad-container-image"

@@ -104,5 +104,5 @@ def _loaded(text: str) -> Spec:
 
     loaded = load_bytes(DEFAULT, text.encode("utf-8"))
     if loaded.diagnostics:
-        raise Problem(*loaded.diagnostics)
+        raise Problem(*loaded.diagnostics, exit_code=Exit.USAGE)
     return loaded.specs[0].spec

@@ -48,11 +48,15 @@ def sizes(
 
 
 def _model(word: str | None) -> str | None:
-    from gpuinfra.models.sizes import GPU_MODELS
+    from gpuinfra.models.sizes import GPU_MODELS, retired_gpu
 
     known = {model.casefold(): model for model in GPU_MODELS}
     if word is None or word.casefold() in known:
         return known[word.casefold()] if word else None
+    if retired := retired_gpu(word):
+        raise Problem(
+            Diagnostic(Code.RETIRED_SIZE, "retired GPU", note=retired[0], help=retired[1]), exit_code=Exit.USAGE
+        )
     raise Problem(
         Diagnostic(
             Code.UNKNOWN_GPU,

@@ -11,7 +11,8 @@ from gpuinfra.load.source import Source
 from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence
 from gpuinfra.models.addresses import WIDE, is_wide
 from gpuinfra.models.base import whole
-from gpuinfra.models.sizes import GPU_MODELS, gpu_counts
+from gpuinfra.models.images import ALIAS_DRIVER, ALIASES, DEFAULT_ALIAS
+from gpuinfra.models.sizes import GPU_MODELS, NEEDED_DRIVERS, SIZES, gpu_counts, needed_driver
 from gpuinfra.suggest import listed
 
 
@@ -91,6 +92,30 @@ def _check_gpu(source: Source, gpu: Mapping) -> Iterator[Diagnostic]:
         yield _at(source, gpu.items["count"], Code.UNKNOWN_GPU, "no such number of GPUs", label)
 
 
+def _check_driver(source: Source, document: Mapping) -> Iterator[Diagnostic]:
+    """An image that the user names is theirs to judge; of those with an alias the driver is known."""
+    image = _value(document, "image") if "image" in document.items else DEFAULT_ALIAS
+    if image not in ALIASES:
+        return
+    for node in _wished(document):
+        needed = needed_driver(node.text) or NEEDED_DRIVERS.get(node.text)
+        if needed:
+            label = f"it needs NVIDIA's GRID driver {needed}; `{image}` has {ALIAS_DRIVER}"
+            help_line = "take another GPU, or an image with that driver: `image: publisher:offer:sku:version`"
+            yield _at(source, node, Code.UNSUPPORTED_SIZE, "image too old for this GPU", label, help_line)
+
+
+def _wished(document: Mapping) -> Iterator[Scalar]:
+    """What a spec says about sizes or GPUs."""
+    sizes, gpu = document.items.get("sizes"), document.items.get("gpu")
+    nodes = [document.items.get("size"), *(sizes.items if isinstance(sizes, Sequence) else ())]
+    nodes.append(gpu.items.get("model") if isinstance(gpu, Mapping) else None)
+    yield from (node for node in nodes if isinstance(node, Scalar))
+
+
+_DEMANDING = [size for size in SIZES if needed_driver(size)]
+
+
 def _no_repeats(place: str, key: str) -> Rule:
     def check(source: Source, mapping: Mapping) -> Iterator[Diagnostic]:
         values = mapping.items.get(key)
@@ -119,6 +144,20 @@ RULES = (
         {
             "if": {"required": ["spot"]},
             "then": {"required": ["priority"], "properties": {"priority": {"const": "spot"}}},
+        },
+    ),
+    Rule(
+        "",
+        _check_driver,
+        {
+            "if": {"properties": {"image": {"enum": list(ALIASES)}}},
+            "then": {
+                "properties": {
+                    "size": {"not": {"enum": _DEMANDING}},
+                    "sizes": {"items": {"not": {"enum": _DEMANDING}}},
+                    "gpu": {"properties": {"model": {"not": {"enum": list(NEEDED_DRIVERS)}}}},
+                }
+            },
         },
     ),
     Rule(

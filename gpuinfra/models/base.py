@@ -63,6 +63,17 @@ def one_of(*choices: str) -> BeforeValidator:
     return BeforeValidator(validate)
 
 
+def check_first(check: Callable[[str], None]) -> BeforeValidator:
+    """A validator that raises a `rejection` for text before any other validator sees it."""
+
+    def validate(value: object) -> object:
+        if isinstance(value, str):
+            check(value)
+        return value
+
+    return BeforeValidator(validate)
+
+
 def checked(check: Callable[[str], None]) -> AfterValidator:
     """A validator that keeps text as it is and raises a `rejection` where it breaks a rule."""
 

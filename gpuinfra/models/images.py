@@ -16,6 +16,9 @@ ALIASES = {
     "dsvm-ubuntu-22.04": "microsoft-dsvm:ubuntu-2204:2204-gen2:latest",
     "dsvm-ubuntu-20.04": "microsoft-dsvm:ubuntu-2004:2004-gen2:latest",
 }
+DEFAULT_ALIAS = "dsvm-ubuntu-22.04"
+ALIAS_DRIVER = 535
+"""The NVIDIA driver of these images, as of version 25.06.18."""
 URN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}(?::[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){3}"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.base import checked, rejection
@@ -20,7 +22,7 @@ class Size:
     gpu_model: str
     gpus: float
     confidential: bool = False
-    """Boots only images made for confidential computing, so it is never picked for anybody."""
+    """Boots only as a confidential VM, which gpuinfra does not create: no spec can name it."""
 
 
 # In each model from the least machine to the largest, which is the order of their prices.
@@ -74,17 +76,50 @@ RETIRED = {
     },
 }
 
+# NC, NCv2 and NCv3.
+RETIRED_GPUS = {"K80": ("T4", "September 2023"), "P100": ("A100", "September 2023"), "V100": ("A100", "September 2025")}
+
 GPU_MODELS = tuple(dict.fromkeys(size.gpu_model for size in SIZES.values()))
+# The least driver, by GPU, where it is newer than that of the images that have an alias.
+# https://learn.microsoft.com/azure/virtual-machines/linux/n-series-driver-setup: the GRID driver for NCv6.
+NEEDED_DRIVERS = {"RTXPRO6000": 595}
+
+
+def needed_driver(size: str) -> int | None:
+    """Return the driver that a size needs and that an alias's image does not have, or None."""
+    return NEEDED_DRIVERS.get(SIZES[size].gpu_model) if size in SIZES else None
+
+
+def retired_gpu(text: str) -> tuple[str, str] | None:
+    """Return why a GPU cannot be had and what to write instead, or None if Azure has not retired it."""
+    found = re.fullmatch(rf"(?:nvidia[ -])?(?:tesla[ -])?({'|'.join(RETIRED_GPUS)})", text, re.IGNORECASE)
+    if found is None:
+        return None
+    model = found[1].upper()
+    successor, month = RETIRED_GPUS[model]
+    return f"Azure retired its NC sizes with {model} in {month}", f"its successor is `gpu: {{model: {successor}}}`"
+
+
+def check_gpu_model(text: str) -> None:
+    """Reject a GPU that Azure has retired, with its successor."""
+    if found := retired_gpu(text):
+        raise rejection(Code.RETIRED_SIZE, "retired GPU", *found)
 
 
 def check_size(name: str) -> None:
     """An NC size that can still be had, in Azure's spelling."""
     if name in SIZES:
+        if SIZES[name].confidential:
+            raise _confidential(SIZES[name])
         return
+    if retired := retired_gpu(name):
+        raise rejection(Code.RETIRED_SIZE, "retired GPU", *retired)
     # Without the prefix that all share, and that people leave out: it would make everything look alike.
     known = {_bare(size): size for size in (*SIZES, *RETIRED)}
     bare = nearest(_bare(name), known)
     meant = known[bare] if bare else None
+    if meant in SIZES and SIZES[meant].confidential:
+        raise _confidential(SIZES[meant])
     if meant in RETIRED and _bare(meant) == _bare(name):
         successor, month = RETIRED[meant]
         raise rejection(
@@ -100,6 +135,16 @@ def check_size(name: str) -> None:
         "unknown VM size",
         "not an NC size that Azure offers",
         f"did you mean `{meant}`?" if meant else "for example `Standard_NC4as_T4_v3`",
+    )
+
+
+def _confidential(size: Size) -> PydanticCustomError:
+    same = sizes_with(size.gpu_model, int(size.gpus))[0]
+    return rejection(
+        Code.UNSUPPORTED_SIZE,
+        "unsupported VM size",
+        "it boots only as a confidential VM (`securityType: ConfidentialVM`), which gpuinfra does not create",
+        f"`{same}` has the same GPU",
     )
 
 
@@ -126,4 +171,5 @@ def gpu_counts(gpu_model: str) -> tuple[int, ...]:
     return tuple(sorted(counts))
 
 
-SizeName = Annotated[str, checked(check_size), WithJsonSchema({"type": "string", "enum": list(SIZES)})]
+USABLE = tuple(size.name for size in SIZES.values() if not size.confidential)
+SizeName = Annotated[str, checked(check_size), WithJsonSchema({"type": "string", "enum": list(USABLE)})]

@@ -11,16 +11,16 @@ from pydantic import Field
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.addresses import AUTO, SshSources
-from gpuinfra.models.base import Model, one_of, parsed, rejection
+from gpuinfra.models.base import Model, check_first, one_of, parsed, rejection
 from gpuinfra.models.durations import Duration
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.images import ContainerImage, MachineImage
+from gpuinfra.models.images import DEFAULT_ALIAS, ContainerImage, MachineImage
 from gpuinfra.models.keys import DEFAULT_KEY, PublicKey, chosen_key
 from gpuinfra.models.money import Amount
 from gpuinfra.models.names import MachineName, ResourceGroupName, TargetName, Username
 from gpuinfra.models.paths import YamlPath
 from gpuinfra.models.regions import Region
-from gpuinfra.models.sizes import GPU_MODELS, SizeName, sizes_with
+from gpuinfra.models.sizes import GPU_MODELS, SizeName, check_gpu_model, sizes_with
 from gpuinfra.models.subscriptions import Subscription
 from gpuinfra.models.tags import Tags
 from gpuinfra.models.target import DEFAULT_IMAGE
@@ -41,8 +41,8 @@ def _check_api_version(text: str) -> str:
 class Gpu(Model):
     """A wish for GPUs instead of a size; every size that has just these is a candidate, cheapest first."""
 
-    model: Annotated[Literal["T4", "A100", "H100", "RTXPRO6000"], one_of(*GPU_MODELS)] = Field(
-        description="The GPU's model.", examples=["T4"]
+    model: Annotated[Literal["T4", "A100", "H100", "RTXPRO6000"], one_of(*GPU_MODELS), check_first(check_gpu_model)] = (
+        Field(description="The GPU's model.", examples=["T4"])
     )
     count: int = Field(default=1, ge=1, description="How many of them.", examples=[1])
 
@@ -203,9 +203,9 @@ class Spec(Model):
         examples=[{"model": "T4", "count": 1}],
     )
     image: MachineImage = Field(
-        default="dsvm-ubuntu-22.04",
+        default=DEFAULT_ALIAS,
         description="An alias, or publisher:offer:sku:version.",
-        examples=["dsvm-ubuntu-22.04"],
+        examples=[DEFAULT_ALIAS],
     )
     accept_image_terms: bool = Field(
         default=False,

@@ -18,7 +18,7 @@ def list_sizes(
     market: Market, gpu: str | None = None, regions: Collection[str] = (), *, with_quota: bool = False
 ) -> tuple[Listed, ...]:
     """Sizes that a spec can name, with a GPU or with any, in some regions or in all."""
-    wanted = [size for size in SIZES.values() if gpu in {None, size.gpu_model}]
+    wanted = [size for size in SIZES.values() if gpu in {None, size.gpu_model} and not size.confidential]
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sizes")
     try:
         prices = pool.submit(market.prices, [size.name for size in wanted])

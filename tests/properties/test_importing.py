@@ -204,7 +204,8 @@ def test_an_image_that_cannot_use_the_gpu_gives_way(folder: Path, image: str, si
 
 def test_the_default_image_is_too_old_for_the_newest_gpu(folder: Path) -> None:
     make(folder, box__compute="type: remotedocker\nnvidiaDocker: true\n")
-    (missing,) = do_import(folder, size="Standard_NC144ds_xl_RTXPRO6000BSE_v6")[0].missing
+    # The spec itself is refused: the machine's image has too old a driver. That is not this module's to say.
+    (missing,) = import_project(load_project(folder), Wishes(size="Standard_NC144ds_xl_RTXPRO6000BSE_v6")).missing
     assert missing.span is None
     assert "12.8" in missing.instead
 
