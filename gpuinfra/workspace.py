@@ -30,13 +30,27 @@ def find_workspace(path: Path) -> Path:
 
 
 def state_folder(workspace: Path) -> Path:
-    """`.gpuinfra` in the workspace: what is remembered of runs. No secret is ever in it, and git does not see it."""
-    folder = workspace / STATE
+    """Create `.gpuinfra` in the workspace, before something is written to it. Readers use `workspace / STATE`."""
+    return make_state_folder(workspace / STATE)
+
+
+def make_state_folder(folder: Path) -> Path:
+    """Create the folder for what is remembered of machines and runs. It holds no secret, and git does not see it."""
     folder.mkdir(exist_ok=True)
     ignore = folder / ".gitignore"
     if not ignore.exists():
         write_text(ignore, "*\n", replace=True)
     return folder
+
+
+def check_state_folder(workspace: Path) -> None:
+    """Raise OSError if `.gpuinfra` could not be created or written. Nothing is created."""
+    folder = workspace / STATE
+    place = folder if folder.exists() else workspace
+    if not place.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
 
 
 def write_text(path: Path, text: str, *, replace: bool) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Ref
+from gpuinfra.workspace import make_state_folder
 
 FILE = "journal.jsonl"
 
@@ -55,5 +56,7 @@ class Journal:
             **more,
         }
         # A disk that is full is no reason to leave a machine on.
-        with self._lock, contextlib.suppress(OSError), (self._folder / FILE).open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(entry) + "\n")
+        with self._lock, contextlib.suppress(OSError):
+            file = make_state_folder(self._folder) / FILE
+            with file.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(entry) + "\n")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from gpuinfra import __version__
@@ -63,6 +65,24 @@ def load_command(name: str, panel: str, module: str | None = None, passes_words:
 
 
 app = typer.Typer(cls=FrontDoor, invoke_without_command=True, pretty_exceptions_enable=False)
+
+
+def asks_for_json(words: Sequence[str]) -> bool:
+    """Return whether `--json` is among gpuinfra's own words. A command may have failed before its options were read."""
+    command: Any = get_command(app)
+    left = list(words)
+    while command is not None:
+        # Lenient: whatever else is wrong with the words, it has been reported.
+        context = command.context_class(
+            command, resilient_parsing=True, ignore_unknown_options=True, **command.context_settings
+        )
+        options, left, _ = command.make_parser(context).parse_args(args=left)
+        if options.get("json"):
+            return True
+        if not left or not isinstance(command, TyperGroup):
+            return False
+        command = command.get_command(context, left.pop(0))
+    return "--json" in left
 
 
 @app.callback()

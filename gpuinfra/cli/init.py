@@ -25,7 +25,7 @@ def init(
     from gpuinfra.views import document, files
     from templates import read_template
 
-    settings = begin(context)
+    settings = begin(context, reaches_cloud=False)
     spec = _destination(settings, path)
     write_file(spec, read_template("starter.yaml"), settings)
     written = [spec]

@@ -45,10 +45,13 @@ class Desk:
 
     def record(self, run: Run, *, tracked: bool = True) -> Record:
         """A run that goes on."""
+        from gpuinfra.workspace import state_folder
         from runner.results.record import Record
 
-        folder = self.folder(run.id)
-        folder.mkdir(parents=True, exist_ok=True)
+        with _writing(self.workspace):
+            state_folder(self.workspace)
+            folder = self.folder(run.id)
+            folder.mkdir(parents=True, exist_ok=True)
         return Record(run, folder, self.history if tracked else None)
 
     def project_key(self) -> str:
@@ -67,18 +70,32 @@ class Desk:
 
 
 def open_desk(settings: Settings) -> Desk:
-    """The workspace's own."""
-    from gpuinfra.workspace import find_workspace, state_folder
+    """The workspace's own. Its folder `.gpuinfra` is created with the first run."""
+    from gpuinfra.workspace import STATE, find_workspace
     from runner.results.history import History
 
     workspace = find_workspace(settings.workspace)
+    state = workspace / STATE
+    return Desk(settings, workspace, state, History(state))
+
+
+def check_desk(settings: Settings) -> None:
+    """Raise a Problem if no run could be recorded in the workspace."""
+    from gpuinfra.workspace import check_state_folder, find_workspace
+
+    workspace = find_workspace(settings.workspace)
+    with _writing(workspace):
+        check_state_folder(workspace)
+
+
+@contextmanager
+def _writing(workspace: Path) -> Iterator[None]:
     try:
-        state = state_folder(workspace)
+        yield
     except OSError as error:
         note = f"`{workspace}`: {error.strerror}; what is known of runs is kept in its folder `.gpuinfra`"
         diagnostic = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help="make it writable")
         raise Problem(diagnostic) from error
-    return Desk(settings, workspace, state, History(state))
 
 
 def with_spec(desk: Desk, assigned: Assignment, spec: Spec | None = None) -> tuple[Assignment, Spec | None]:

@@ -167,13 +167,10 @@ class Reach:
 
     def journal(self, name: str) -> Journal:
         """Where intents are written down."""
-        from gpuinfra.workspace import find_workspace, state_folder
+        from gpuinfra.workspace import STATE, find_workspace
         from provision.journal import Journal
 
-        try:
-            folder = state_folder(find_workspace(self.settings.workspace))
-        except OSError:
-            folder = None  # a machine must not stay on because nothing can be written here
+        folder = find_workspace(self.settings.workspace) / STATE
         return Journal(folder, name, self.settings.correlation_id, self.cloud.now)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import typer
 from typer.main import get_command
 
-from gpuinfra.cli.front import PROGRAM, app
+from gpuinfra.cli.front import PROGRAM, app, asks_for_json
 from gpuinfra.cli.signals import handled_signals
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
@@ -87,8 +87,7 @@ def _show(words: list[str], *diagnostics: Diagnostic) -> None:
     from gpuinfra.views import diagnostics as view
     from gpuinfra.views import document
 
-    # The command may have failed before its options were read, so the words have to tell.
-    if "--json" in words[: words.index("--") if "--" in words else None]:
+    if asks_for_json(words):
         document.show({"diagnostics": [view.as_json(diagnostic) for diagnostic in diagnostics]})
     else:
         view.show(diagnostics)

@@ -88,7 +88,7 @@ def _afterwards(spec: Spec, given: str | None) -> str:
 def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
     """All that can be known before a machine is billed."""
     from gpuinfra.cli.checking import check_packages, wishes_of
-    from gpuinfra.cli.jobs import open_desk
+    from gpuinfra.cli.jobs import check_desk
     from gpuinfra.workbench.targets import check_writable_files
     from gpuinfra.workspace import find_workspace
     from runner.assignment import assign
@@ -102,7 +102,7 @@ def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
     assigned = assign(workspace, spec.target_name, project)
     check_packages(assigned, wishes_of(assigned, options))
     check_writable_files(workspace, spec.target_name)
-    open_desk(settings)
+    check_desk(settings)
 
 
 def _expected(workspace: Path, spec: Spec) -> Project:

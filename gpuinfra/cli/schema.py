@@ -12,7 +12,7 @@ def schema(context: typer.Context) -> None:
     from gpuinfra.load.schema import json_schema, schema_text
     from gpuinfra.views import document
 
-    if begin(context).json:
+    if begin(context, reaches_cloud=False).json:
         document.show({"schema": json_schema()})
     else:
         typer.echo(schema_text(), nl=False)

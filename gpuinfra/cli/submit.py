@@ -55,7 +55,7 @@ def _submit(
 ) -> int:
     from gpuinfra.cli.checking import check_detach, check_packages, wishes_of
     from gpuinfra.cli.ending import show_end
-    from gpuinfra.cli.jobs import open_desk, with_spec
+    from gpuinfra.cli.jobs import check_desk, open_desk, with_spec
     from gpuinfra.cli.machines import progress_view
     from gpuinfra.cli.power import cloud_of
     from gpuinfra.cli.renewing import renew_for
@@ -64,6 +64,7 @@ def _submit(
     from runner.assignment import assign
 
     desk = open_desk(settings)
+    check_desk(settings)
     assigned, spec = with_spec(desk, assign(desk.workspace, configuration))
     wishes = wishes_of(assigned, options)
     if detach:

@@ -18,7 +18,7 @@ def validate(
     from gpuinfra.load.files import load_paths
     from gpuinfra.views import specs as view
 
-    settings = begin(context)
+    settings = begin(context, reaches_cloud=False)
     loaded = load_paths(specs)
     view.show(loaded.specs, loaded.diagnostics, json=settings.json)
     return Exit.USAGE if loaded.diagnostics else Exit.DONE

@@ -37,7 +37,7 @@ def load_bytes(name: str, content: bytes) -> Loaded:
     except Problem as problem:
         return Loaded(diagnostics=list(problem.diagnostics))
     reading = read(source)
-    loaded = Loaded(diagnostics=reading.diagnostics)
+    loaded = Loaded(diagnostics=list(reading.diagnostics))
     documents = [node for node in reading.documents if not _is_empty(node)]
     if not documents and not loaded.diagnostics:
         span = source.span(0, 0)
@@ -51,6 +51,8 @@ def load_bytes(name: str, content: bytes) -> Loaded:
         )
     for node in documents:
         _load_document(source, node, loaded)
+    if reading.diagnostics:
+        loaded.specs.clear()  # a value with two readings, or a key given twice, makes no spec
     loaded.diagnostics.sort(key=_place)
     return loaded
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def show(specs: Sequence[Located], diagnostics: Sequence[Diagnostic], *, json: bool) -> None:
-    """Valid specs on stdout, problems on stderr; or all of it as one object."""
+    """The specs of files without a problem on stdout, problems on stderr; or all of it as one object."""
     if json:
         document.show(
             {
@@ -35,7 +35,10 @@ def show(specs: Sequence[Located], diagnostics: Sequence[Diagnostic], *, json: b
         )
         return
     console = results()
+    rejected = {diagnostic.span.file for diagnostic in diagnostics if diagnostic.span}
     for located in specs:
+        if located.span.file in rejected:
+            continue
         console.print(f"valid  {located.spec.name}  {harmless(located.span.file)}:{located.span.line}")
     diagnostics_view.show(diagnostics)
     if len(diagnostics) > 1:

@@ -1,5 +1,7 @@
 """Sizes and GPUs that cannot work are refused before anything is asked of Azure."""
 
+from typing import Any
+
 import pytest
 
 from tests.e2e.azure import Azure
@@ -17,7 +19,7 @@ RTX = "Standard_NC144ds_xl_RTXPRO6000BSE_v6"
     ],
 )
 def test_up_refuses_what_cannot_work_before_it_asks_azure(
-    user: User, azure: Azure, fields: dict[str, object], code: str, reason: str
+    user: User, azure: Azure, fields: dict[str, Any], code: str, reason: str
 ) -> None:
     user.spec("size", **fields) if "size" not in fields else user.spec(**fields)
     problem = user.fails("up", "gpu.yaml", code=code, exit_code=2)
