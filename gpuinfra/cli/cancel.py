@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.durations import short_seconds_of
+from gpuinfra.cli.durations import grace_of
 from gpuinfra.cli.options import begin
 from gpuinfra.cli.runs import ID, Remembered
 from gpuinfra.diagnostics import Exit
@@ -23,7 +23,7 @@ def cancel(
     from gpuinfra.views import job as view
 
     settings = begin(context)
-    seconds = short_seconds_of("--grace", grace)
+    seconds = grace_of(grace)
     remembered = Remembered(settings)
     found = remembered.history.find(run)
     is_over = found.state.is_over

@@ -7,12 +7,18 @@ import re
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 _SECONDS = re.compile(r"([0-9]{1,5})s")
+_ZERO = re.compile("0[smhd]?")
 
 
 def short_seconds_of(option: str, text: str) -> float:
     """`30s`, or what specs take for a length of time."""
     found = _SECONDS.fullmatch(text)
     return float(found[1]) if found else seconds_of(option, text)
+
+
+def grace_of(text: str) -> float:
+    """`--grace` in seconds; `0m` is none at all."""
+    return 0.0 if _ZERO.fullmatch(text) else short_seconds_of("--grace", text)
 
 
 def seconds_of(option: str, text: str) -> float:

@@ -45,13 +45,13 @@ def reap(
     ] = "24h",
 ) -> int:
     """Stop every machine of gpuinfra's that should be off, remove what has lost its machine, and prove it."""
-    from gpuinfra.cli.durations import seconds_of
+    from gpuinfra.cli.durations import grace_of
     from gpuinfra.cli.machines import explained, progress_view, reach
     from gpuinfra.views import reap as view
     from provision.lifecycle.reap import Rules
 
     settings = begin(context)
-    length = timedelta(seconds=seconds_of("--grace", grace))
+    length = timedelta(seconds=grace_of(grace))
     _check_start(specs, starts=start)
     folder, missing = _folder(specs)
     located = _specs(folder) if folder else []

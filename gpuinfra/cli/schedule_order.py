@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra import __version__
-from gpuinfra.cli.durations import seconds_of
+from gpuinfra.cli.durations import grace_of, seconds_of
 from gpuinfra.cli.options import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.suggest import did_you_mean, listed
@@ -58,7 +58,7 @@ def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> Order:
     _check_fit(words, scheduler, settings)
     every = _interval(words.every, scheduler)
     if words.grace is not None:
-        seconds_of("--grace", words.grace)
+        grace_of(words.grace)
     if scheduler.in_repository:
         return Order(
             every=every,

@@ -15,6 +15,8 @@ from gpuinfra.models.images import ALIAS_DRIVER, ALIASES, DEFAULT_ALIAS
 from gpuinfra.models.sizes import GPU_MODELS, NEEDED_DRIVERS, SIZES, gpu_counts, needed_driver
 from gpuinfra.suggest import listed
 
+ZONES = "zones"
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -109,7 +111,7 @@ def _wished(document: Mapping) -> Iterator[Scalar]:
     """What a spec says about sizes or GPUs."""
     sizes, gpu = document.items.get("sizes"), document.items.get("gpu")
     nodes = [document.items.get("size"), *(sizes.items if isinstance(sizes, Sequence) else ())]
-    nodes.append(gpu.items.get("model") if isinstance(gpu, Mapping) else None)
+    nodes.append(gpu.items.get("model") if isinstance(gpu, Mapping) else gpu)
     yield from (node for node in nodes if isinstance(node, Scalar))
 
 
@@ -122,20 +124,26 @@ def _no_repeats(place: str, key: str) -> Rule:
         seen: set[tuple[type, object]] = set()
         for node in values.items if isinstance(values, Sequence) else ():
             if isinstance(node, Scalar) and not node.doubtful:
-                value = (type(node.value), node.value)
+                # A zone can be written as a number, and is the same one.
+                plain = str(node.value) if key == ZONES and type(node.value) is int else node.value
+                value = (type(plain), plain)
                 if value in seen:
                     label = f"`{node.text}` is in the list already"
                     yield _at(source, node, Code.REPEATED_VALUE, "repeated value", label, "keep one of them")
                 seen.add(value)
 
-    return Rule(place, check, {"properties": {key: {"uniqueItems": True}}})
+    unique: dict[str, Any] = {"uniqueItems": True}
+    if key == ZONES:
+        twice = [[{"contains": {"const": zone}}, {"contains": {"const": str(zone)}}] for zone in (1, 2, 3)]
+        unique["not"] = {"anyOf": [{"allOf": both} for both in twice]}
+    return Rule(place, check, {"properties": {key: unique}})
 
 
 RULES = (
     _exactly_one(("region", "regions"), "region: southcentralus"),
     _exactly_one(("size", "sizes", "gpu"), "size: Standard_NC4as_T4_v3"),
     _no_repeats("", "regions"),
-    _no_repeats("", "zones"),
+    _no_repeats("", ZONES),
     _no_repeats("", "sizes"),
     _no_repeats("network", "allowSshFrom"),
     Rule(
@@ -155,7 +163,10 @@ RULES = (
                 "properties": {
                     "size": {"not": {"enum": _DEMANDING}},
                     "sizes": {"items": {"not": {"enum": _DEMANDING}}},
-                    "gpu": {"properties": {"model": {"not": {"enum": list(NEEDED_DRIVERS)}}}},
+                    "gpu": {
+                        "not": {"enum": list(NEEDED_DRIVERS)},
+                        "properties": {"model": {"not": {"enum": list(NEEDED_DRIVERS)}}},
+                    },
                 }
             },
         },

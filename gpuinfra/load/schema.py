@@ -12,6 +12,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from gpuinfra.load.rules import RULES
+from gpuinfra.models.sizes import GPU_MODELS
 from gpuinfra.models.spec import Spec
 
 SCHEMA_ID = "urn:gpuinfra:v1:spec"
@@ -46,6 +47,8 @@ def json_schema() -> dict[str, Any]:
     schema["required"] = ["apiVersion", "name"]
     for rule in RULES:
         _mapping_at(schema, rule.place).setdefault("allOf", []).append(rule.schema)
+    gpu = schema["properties"]["gpu"]
+    gpu["anyOf"] = [{"enum": list(GPU_MODELS), "description": "Short for gpu.model."}, {"$ref": gpu.pop("$ref")}]
     return schema
 
 

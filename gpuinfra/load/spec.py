@@ -65,7 +65,7 @@ def _load_document(source: Source, node: Node, loaded: Loaded) -> None:
             Diagnostic(Code.WRONG_TYPE, "wrong type", span, label, help="start with `apiVersion: gpuinfra/v1`")
         )
         return
-    whole, found = with_holidays(source, _with_lists(node))
+    whole, found = with_holidays(source, _with_long_forms(node))
     found += [*_check_text(source, node), *check_rules(source, node)]
     spec, problems = check_fields(source, whole)
     loaded.diagnostics += found + problems
@@ -78,14 +78,20 @@ def _is_empty(node: Node) -> bool:
     return isinstance(node, Scalar) and node.value is None and not node.doubtful
 
 
-def _with_lists(document: Mapping) -> Mapping:
-    """`region: x` as `regions: [x]`, and the same for size. Given both, the list stays; a rule complains."""
+def _with_long_forms(document: Mapping) -> Mapping:
+    """`region: x` as `regions: [x]`, the same for size, and `gpu: x` as `gpu: {model: x}`.
+
+    Given both `region` and `regions`, the list stays; a rule complains.
+    """
     items, keys = dict(document.items), dict(document.keys)
     for short, full in (("region", "regions"), ("size", "sizes")):
         if short in items:
             node, key = items.pop(short), keys.pop(short)
             items.setdefault(full, Sequence(node.start, node.end, (node,)))
             keys.setdefault(full, key)
+    gpu = items.get("gpu")
+    if isinstance(gpu, Scalar) and isinstance(gpu.value, str):
+        items["gpu"] = Mapping(gpu.start, gpu.end, {"model": gpu}, {"model": gpu})
     return replace(document, items=items, keys=keys)
 
 

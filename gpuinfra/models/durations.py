@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: `20m`, `4h`, `1h30m`, `2d`."""
+"""Lengths of time as people write them: `20m`, `4h`, `1h30m`, `2d`, `4 hours`."""
 
 from __future__ import annotations
 
@@ -27,28 +27,29 @@ def numbers_up_to(largest: int) -> str:
     return f"(?:{'|'.join([*shorter, *same_length, digits])})"
 
 
-_HOURS, _MINUTES = f"(?:{numbers_up_to(23)}h)?", f"(?:{numbers_up_to(59)}m)?"
+_D, _H, _M = "(?:d| days?)", "(?:h| hours?)", "(?:m| min| minutes?)"
+_HOURS, _MINUTES = f"(?: ?{numbers_up_to(23)}{_H})?", f"(?: ?{numbers_up_to(59)}{_M})?"
 DURATION = "|".join(
     [
-        f"{numbers_up_to(LONGEST.days)}d",
-        f"{numbers_up_to(LONGEST.days - 1)}d{_HOURS}{_MINUTES}",
-        f"{numbers_up_to(LONGEST.days * 24)}h",
-        f"{numbers_up_to(LONGEST.days * 24 - 1)}h{_MINUTES}",
-        f"{numbers_up_to(LONGEST.days * 24 * 60)}m",
+        f"{numbers_up_to(LONGEST.days)}{_D}",
+        f"{numbers_up_to(LONGEST.days - 1)}{_D}{_HOURS}{_MINUTES}",
+        f"{numbers_up_to(LONGEST.days * 24)}{_H}",
+        f"{numbers_up_to(LONGEST.days * 24 - 1)}{_H}{_MINUTES}",
+        f"{numbers_up_to(LONGEST.days * 24 * 60)}{_M}",
     ]
 )
-_PARTS = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?")
+_PARTS = re.compile(rf"(?! )(?:([0-9]+){_D})?(?: ?([0-9]+){_H})?(?: ?([0-9]+){_M})?")
 
 
 def parse_duration(text: str) -> timedelta:
-    """`1h30m` as a timedelta: whole minutes, from one minute to thirty days."""
+    """`1h30m` or `4 hours` as a timedelta: whole minutes, from one minute to thirty days."""
     parts = _PARTS.fullmatch(text)
     if not text or not parts:
         raise rejection(
             Code.BAD_DURATION,
             "invalid duration",
             "expected days, hours and minutes, in that order",
-            "for example `20m`, `4h`, `1h30m` or `2d`",
+            "for example `20m`, `4 hours`, `1h30m` or `2d`",
         )
     if not re.fullmatch(DURATION, text):
         raise rejection(

@@ -1,4 +1,4 @@
-"""Amounts of money: `5 USD`."""
+"""Amounts of money: `5 USD` or `$5`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gpuinfra.diagnostics import Code
 from gpuinfra.models.base import parsed, rejection, whole
 
 # More than zero, less than a million, cents at the finest. Dollars alone: list prices are in them.
-MONEY = r"(?!0+(?:\.0+)? )(?:0|[1-9][0-9]{0,5})(?:\.[0-9]{1,2})? USD"
+_AMOUNT = r"(?:[1-9][0-9]{0,5}(?:\.[0-9]{1,2})?|0\.(?:0[1-9]|[1-9][0-9]?))"
+MONEY = rf"\${_AMOUNT}|{_AMOUNT} USD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +28,15 @@ class Money:
 
 
 def parse_money(text: str) -> Money:
-    """`5 USD` or `0.50 USD`."""
+    """`5 USD`, `0.50 USD` or `$5`."""
     if not re.fullmatch(MONEY, text):
         raise rejection(
             Code.BAD_MONEY,
             "invalid amount of money",
-            "expected an amount from 0.01 to 999999.99 and `USD`",
-            "for example `5 USD` or `0.50 USD`",
+            "expected US dollars, from 0.01 to 999999.99",
+            "for example `5 USD` or `$0.50`",
         )
-    return Money(Decimal(text.removesuffix(" USD")))
+    return Money(Decimal(text.removeprefix("$").removesuffix(" USD")))
 
 
 Amount = Annotated[

@@ -7,7 +7,7 @@ import json
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.addresses import AUTO, SshSources
@@ -27,8 +27,13 @@ from gpuinfra.models.target import DEFAULT_IMAGE
 
 API_VERSION = "gpuinfra/v1"
 
-# Text, as Azure has it; which datacenters a number stands for differs between subscriptions.
-Zone = Annotated[Literal["1", "2", "3"], one_of("1", "2", "3")]
+# Text, as Azure has it; which datacenters a number stands for differs between subscriptions. YAML reads it as a number.
+Zone = Annotated[
+    Literal["1", "2", "3"],
+    one_of("1", "2", "3"),
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    WithJsonSchema({"enum": ["1", "2", "3", 1, 2, 3]}),
+]
 
 
 def _check_api_version(text: str) -> str:

@@ -79,8 +79,10 @@ def fields(schema: dict[str, Any], node: dict[str, Any], path: str = "") -> list
     found = []
     for name, field in node.get("properties", {}).items():
         found.append(f"{path}{name}")
-        if "$ref" in field:
-            found += fields(schema, schema["$defs"][field["$ref"].rsplit("/", 1)[1]], f"{path}{name}.")
+        # A field with a short form, such as `gpu: T4`, has its mapping as the other choice.
+        for choice in (field, *field.get("anyOf", ())):
+            if "$ref" in choice:
+                found += fields(schema, schema["$defs"][choice["$ref"].rsplit("/", 1)[1]], f"{path}{name}.")
     return found
 
 

@@ -39,7 +39,9 @@ def test_the_keys_are_those_of_the_schema() -> None:
     schema = json_schema()
     assert set(keys_at(())) == set(schema["properties"])
     for name in ("admin", "network", "disk", "target", "lifecycle", "gpu", "spot"):
-        definition = schema["properties"][name]["$ref"].rsplit("/", 1)[1]
+        field = schema["properties"][name]
+        (reference,) = [choice["$ref"] for choice in (field, *field.get("anyOf", ())) if "$ref" in choice]
+        definition = reference.rsplit("/", 1)[1]
         assert set(keys_at((name,))) == set(schema["$defs"][definition]["properties"])
 
 

@@ -73,6 +73,8 @@ WORDS = st.sampled_from(
         *"ubuntu a/b:c A/b localhost/a h.io:5000/a__b a::b".split(),
         *"1 3 4 01 running deallocated stopped (a)_b. (a).b".split(),
         *("01234567-89ab-CDEF-0123-456789abcdef", "0" * 32, "a" * 90, "a" * 91),
+        *("4 hours", "1 hour 30 minutes", "1h 30m", "45 min", "45min", " 4h", "25 hours 61 minutes", "0 hours"),
+        *("$5", "$0.01", "$0", "$0.00", "$05", "$5 USD", "5$", "V100", "RTXPRO6000"),
         *("5 USD", "0 USD", "0.00 USD", "0.01 USD", "5.001 USD", "1000000 USD", "05 USD"),
         *("mon-fri 08:00-19:00", "daily 00:00-24:00", "mon 08:00-08:00", "mon 8:00-9:00"),
         *"2026-12-25 2026-02-29 2028-02-29 1999-12-31 2026-12-24..2026-12-31 none.txt ../none.txt a/none.txt".split(),
