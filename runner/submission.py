@@ -108,6 +108,7 @@ class Submission:
         with self.record.phase("upload"):
             tree = read_tree(self.assignment.project, self.record.folder.parent.parent, self.progress)
             self._check_script(tree)
+            self._check_engine()
             for skipped in tree.skipped:
                 self.record.warn(f"`{skipped.path}` was not sent: {skipped.reason}")
             scrubs = 0
@@ -140,6 +141,12 @@ class Submission:
         script = self.wishes.script
         if not tree.includes(script):
             raise outside(script, "an ignore file, or a link that leads out of the project, keeps it from being sent")
+
+    def _check_engine(self) -> None:
+        """Find out that Docker does not work before the project is sent."""
+        if self.assignment.in_container:
+            patience = self.link.patience(RESUME_SECONDS, self._told_of_loss)
+            self.link.steadily(lambda: self.link.engine.api, patience)
 
     def _scrub(self, image: str, folder: str) -> None:
         """Files of an earlier job that its container's root owns become the user's own, who can then remove them."""

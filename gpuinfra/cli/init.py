@@ -11,6 +11,12 @@ from gpuinfra.cli.options import Settings, begin
 from gpuinfra.cli.writing import write_file
 
 DEFAULT = "gpu.yaml"
+# In the template, and what it becomes for the embedded Azure.
+IN_CONTAINERS = "  type: remotedocker      "
+WITHOUT_CONTAINERS = (
+    "  # In Azure: remotedocker. On the embedded Azure, containers need a Docker Engine with a GPU on this computer.\n"
+    "  type: remote            "
+)
 
 
 def init(
@@ -27,7 +33,7 @@ def init(
 
     settings = begin(context, reaches_cloud=False)
     spec = _destination(settings, path)
-    write_file(spec, read_template("starter.yaml"), settings)
+    write_file(spec, starter(read_template("starter.yaml"), sandbox=settings.cloud == "sandbox"), settings)
     written = [spec]
     schema = spec.with_name(SCHEMA_FILE)
     # A schema of ours can be made again at any time; a file that only has its name is somebody's work.
@@ -38,6 +44,11 @@ def init(
         document.show({"files": [str(file) for file in written]})
     else:
         files.show_written(written, hint=f"edit {spec.name}, then: gpuinfra validate {spec}")
+
+
+def starter(template: str, *, sandbox: bool) -> str:
+    """Return the starter spec; on the embedded Azure, one whose jobs run on a computer without Docker too."""
+    return template.replace(IN_CONTAINERS, WITHOUT_CONTAINERS) if sandbox else template
 
 
 def _destination(settings: Settings, path: Path | None) -> Path:

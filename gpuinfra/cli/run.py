@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from getpass import getuser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,8 +102,23 @@ def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
     project = _expected(workspace, spec)
     assigned = assign(workspace, spec.target_name, project)
     check_packages(assigned, wishes_of(assigned, options))
+    if settings.cloud == "sandbox" and assigned.in_container:
+        _check_own_engine(spec)
     check_writable_files(workspace, spec.target_name)
     check_desk(settings)
+
+
+def _check_own_engine(spec: Spec) -> None:
+    """A simulated machine runs containers by the Docker Engine of this computer."""
+    from gpuinfra.cli.up import WITHOUT_DOCKER
+    from runner.machine.checkup import LIMIT_SECONDS, look_at_docker
+    from runner.machine.local import LocalConnection
+
+    check, _ = look_at_docker(LocalConnection(), getuser(), LIMIT_SECONDS * 2)
+    if not check.passed:
+        note = f"{check.found}; the simulated `{spec.name}` would use the engine of this computer; nothing was created"
+        help_line = f"{check.help}; or {WITHOUT_DOCKER}"
+        raise Problem(Diagnostic(Code.NO_ENGINE, "no Docker Engine on this computer", note=note, help=help_line))
 
 
 def _expected(workspace: Path, spec: Spec) -> Project:

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.views.progress import ProgressView
+    from runner.machine.readiness import Opener
 
 LONGEST = "1h"
-SSH_SECONDS, GPU_SECONDS = 600.0, 300.0
+SSH_SECONDS, GPU_SECONDS, DOCKER_SECONDS = 600.0, 300.0, 300.0
+REMOTEDOCKER = "remotedocker"
+WITHOUT_DOCKER = "set `type: remote` under `target` in the spec, and jobs run in the machine's own Python"
 OFF_SECONDS = 1200.0
 
 
@@ -120,7 +123,9 @@ def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: Prog
     ssh, gpu = min(SSH_SECONDS, deadline.left), min(GPU_SECONDS, deadline.left)
     try:
         opener = watched_opener(reached.cloud, spec)
-        return wait_until_ready(target, ssh_seconds=ssh, gpu_seconds=gpu, progress=progress, opener=opener)
+        facts = wait_until_ready(target, ssh_seconds=ssh, gpu_seconds=gpu, progress=progress, opener=opener)
+        if target.type == REMOTEDOCKER:
+            _wait_for_docker(reached, target, progress, opener)
     except NotReady as error:
         if was_on:
             raise _left_running(spec, error) from error
@@ -128,6 +133,17 @@ def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: Prog
     except KeyboardInterrupt:
         say_what_exists(reached, spec.name, spec.group_name, progress)
         raise
+    return facts
+
+
+def _wait_for_docker(reached: Reach, target: Target, progress: ProgressView, opener: Opener) -> None:
+    from runner.machine.docker_readiness import wait_for_docker
+
+    seconds = min(DOCKER_SECONDS, reached.cloud.clients.patience.deadline.left)
+    simulated = reached.cloud.simulated
+    check = wait_for_docker(target, seconds=seconds, progress=progress, opener=opener, simulated=simulated)
+    if not check.passed:
+        progress.note(f"jobs in containers cannot run on {target.machine}: start Docker here, or {WITHOUT_DOCKER}")
 
 
 def _left_running(spec: Spec, error: Exception) -> Problem:

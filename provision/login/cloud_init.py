@@ -29,6 +29,8 @@ def custom_data(host_key: HostKey, terms: Terms, username: str) -> str:
         "ssh_keys": {"ed25519_private": host_key.private, "ed25519_public": host_key.public},
         "write_files": _files(terms, f"/home/{username}"),
         "runcmd": [
+            # The Data Science VM's image does not let its administrator use Docker.
+            f"usermod -aG docker {username} || true",
             # sshd may have read its settings before ours were written.
             "systemctl try-reload-or-restart ssh || true",
             ["systemctl", "daemon-reload"],

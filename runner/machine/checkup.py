@@ -41,6 +41,7 @@ SCRIPT = "; ".join(
 )
 ASK_DOCKER = '; part docker limited docker version --format "engine {{.Server.Version}}"'
 ASK_RUNTIME = "; part info info; part hook hook"
+ASK_BOOT = "; part boot limited cloud-init status"
 ASK_PYTHON = "; part python python3 --version"
 
 NO_PERMISSION = "permission denied"
@@ -85,6 +86,18 @@ def examine(connection: Shell, *, docker: bool, gpu: bool, timeout: float) -> Ch
     except (NoGpuError, TimedOut) as error:
         return Checkup((*checks, Check("gpu", False, str(error), "make `nvidia-smi` work on the machine")))
     return Checkup((*checks, Check("gpu", True, facts.summary)), facts)
+
+
+def look_at_docker(connection: Shell, username: str, timeout: float) -> tuple[Check, bool]:
+    """Return the check of Docker, and whether the machine's first boot is still under way."""
+    done = connection.run(["sh", "-c", SCRIPT + ASK_DOCKER + ASK_BOOT], timeout=timeout)
+    parts = defaultdict(lambda: Said(-1, ""), read(done.stdout))
+    return docker_check(parts["docker"], username), "status: running" in parts["boot"].text
+
+
+def is_denied(check: Check) -> bool:
+    """Whether Docker may work, and not for this user."""
+    return NO_PERMISSION in check.found.casefold()
 
 
 def _unwanted(connection: Shell, timeout: float) -> GpuFacts | None:
@@ -148,7 +161,7 @@ def docker_check(said: Said, user: str) -> Check:
     if said.code == NOT_FOUND:
         return Check("docker", False, "no `docker` program", "install it: https://docs.docker.com/engine/install/")
     if NO_PERMISSION in words:
-        return Check("docker", False, said.brief, f"`sudo usermod -aG docker {user}`, then log in anew")
+        return Check("docker", False, said.brief, f"`sudo usermod -aG docker {user}`, then log in again")
     if said.code in OVERDUE:
         found = f"the engine does not answer within {LIMIT_SECONDS} s"
         return Check("docker", False, found, "look at it: `sudo systemctl status docker`")

@@ -95,7 +95,6 @@ class Link:
             if self._engine is None:
                 # One that answered before, and does not now, may be restarting.
                 self._engine = open_engine(connection, expected=self._had_engine)
-                self._had_engine = True
             return self._engine
 
     def warm(self, *, engine: bool) -> None:
@@ -113,6 +112,7 @@ class Link:
     def drop(self) -> None:
         """Hang up; the next use makes a new connection. To do so twice is no error."""
         with self._lock:
+            self._had_engine = self._had_engine or (self._engine is not None and self._engine.is_expected)
             parts = (self._engine, self._far, self._connection)
             self._engine = self._far = self._connection = None
         for part in parts:

@@ -26,8 +26,12 @@ from runner.machine.ssh import SshConnection
 # Below the program's own logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
 
-SSH, GPU = "ssh", "gpu"
-SUMMARIES = {SSH: "the machine cannot be reached by SSH", GPU: "the machine's GPU does not work"}
+SSH, GPU, DOCKER = "ssh", "gpu", "docker"
+SUMMARIES = {
+    SSH: "the machine cannot be reached by SSH",
+    GPU: "the machine's GPU does not work",
+    DOCKER: "Docker does not work on the machine",
+}
 
 # How long one attempt may take, and one question.
 TRY_SECONDS, ASK_SECONDS = 20.0, 30.0
@@ -73,7 +77,7 @@ class NotReady(Exception):  # noqa: N818 a state of things
     def __init__(self, stage: str, reason: str, help: str | None = None) -> None:  # noqa: A002 the diagnostic's own word
         super().__init__(reason)
         self.stage, self.reason, self.help = stage, reason, help
-        """The stage is `ssh` or `gpu`."""
+        """The stage is `ssh`, `gpu` or `docker`."""
 
     @property
     def diagnostic(self) -> Diagnostic:

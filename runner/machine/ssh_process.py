@@ -42,10 +42,14 @@ class SshProcess:
         """Some of what it prints; empty at the end."""
         with self._translated():
             data = self._channel.recv(most)
-            if not data and not self._channel.eof_received:
+            if not data and not self._channel.eof_received and not self._has_exited():
                 # No end was announced: the connection is lost, or somebody here has closed it.
                 raise Broken(f"the connection to {self._where} is lost")
             return data
+
+    def _has_exited(self) -> bool:
+        """Whether its exit code has come: some servers then close the channel without announcing the end of output."""
+        return self._channel.exit_status != -1 and self._channel.get_transport().is_active()
 
     @property
     def errors(self) -> str:

@@ -55,6 +55,16 @@ class Disk:
         """Who may log in."""
         return self.home / ".ssh" / "authorized_keys"
 
+    @property
+    def groups(self) -> list[str]:
+        """The groups that the admin user is a member of now."""
+        try:
+            lines = (self.root / "etc" / "group").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        fields = [line.split(":") for line in lines]
+        return [each[0] for each in fields if self.username in each[-1].split(",")]
+
     def prepare(self) -> None:
         """Make the folders of a booting machine; `/run` is empty at every boot."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)

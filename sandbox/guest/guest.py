@@ -18,6 +18,8 @@ from sandbox.guest.systemctl import Systemctl
 
 logger = logging.getLogger(__name__)
 
+# Of the image: as on the Data Science VM, the admin user is not a member of `docker`.
+_GROUPS = "root:x:0:\ndocker:x:998:\n"
 _BASHRC = """# A name for the simulated machine instead of the host's; only where somebody reads it.
 [ -n "$PS1" ] && PS1='{username}@{name}:\\w\\$ '
 """
@@ -114,6 +116,7 @@ class Guest:
         write_whole(self._disk.authorized_keys, keys, 0o600)
         write_whole(self._disk.home / ".bashrc", _BASHRC.format(username=self.spec.username, name=self.spec.name))
         write_whole(self._disk.root / "etc" / "hostname", f"{self.spec.name}\n")
+        write_whole(self._disk.root / "etc" / "group", _GROUPS)
         write_whole(done, "")
 
 

@@ -11,12 +11,12 @@ from sandbox.guest.disk import Disk, write_whole
 from sandbox.guest.spec import GuestSpec
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("sudo", "wall", "hostname", "who", "ss", "cloud-init", "journalctl")
+_SCRIPTS = ("sudo", "wall", "hostname", "who", "ss", "cloud-init", "journalctl", "docker", "usermod")
 # What would act on the host, where a guest runs as the server's user.
 _REFUSED = (
     *("shutdown", "poweroff", "reboot", "halt", "init", "telinit"),
-    *("apt", "apt-get", "aptitude", "dpkg", "snap", "useradd", "adduser", "usermod", "userdel", "groupadd", "addgroup"),
-    *("passwd", "chpasswd", "crontab", "at", "mount", "umount", "swapon", "swapoff", "modprobe", "sysctl"),
+    *("apt", "apt-get", "aptitude", "dpkg", "snap", "useradd", "adduser", "userdel", "groupadd", "addgroup"),
+    *("passwd", "chpasswd", "gpasswd", "crontab", "at", "mount", "umount", "swapon", "swapoff", "modprobe", "sysctl"),
     *("iptables", "ip6tables", "nft", "ufw", "hostnamectl", "timedatectl", "loginctl"),
 )
 _LONGEST_FIRST_LINE = 240

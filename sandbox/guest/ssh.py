@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Iterable
 from pathlib import Path
 
 import asyncssh
+from asyncssh.connection import SSHConnection
 from asyncssh.forward import SSHForwarder
 
 from sandbox.guest.disk import Disk, short_path, write_whole
@@ -23,9 +24,13 @@ logger = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
 _KEEP_ALIVE_SECONDS = 30
+# The groups of the user who runs a command; if it is not set, root runs it.
+GROUPS = "GPUINFRA_GUEST_GROUPS"
 _DOCKER_SOCKETS = frozenset({"/var/run/docker.sock", "/run/docker.sock"})
 # What a client may not change by an environment request: by these the guest's processes are known and find home.
-_RESERVED = frozenset({MARKER, "GPUINFRA_GUEST_ROOT", "GPUINFRA_IMDS_ENDPOINT", "HOME", "USER", "LOGNAME", "SHELL"})
+_RESERVED = frozenset(
+    {MARKER, GROUPS, "GPUINFRA_GUEST_ROOT", "GPUINFRA_IMDS_ENDPOINT", "HOME", "USER", "LOGNAME", "SHELL"}
+)
 
 
 class SshServer:
@@ -38,6 +43,7 @@ class SshServer:
         self.connections: set[asyncssh.SSHServerConnection] = set()
         self._closing: list[asyncio.Future[None]] = []
         self._logins: dict[asyncssh.SSHServerConnection, str] = {}
+        self._groups: dict[SSHConnection, list[str]] = {}
         self._programs: set[Program] = set()
 
     async def start(self) -> None:
@@ -79,11 +85,17 @@ class SshServer:
         peer = connection.get_extra_info("peername") or ("", 0)
         since = time.strftime("%Y-%m-%d %H:%M")
         self._logins[connection] = f"{self._spec.username:<8} ssh/{peer[1]:<8} {since} ({peer[0]})"
+        self._groups[connection] = self._disk.groups
         self._note_logins()
+
+    def groups(self, connection: SSHConnection) -> list[str]:
+        """The groups that the user had at the login: a later change is for later logins."""
+        return self._groups.get(connection, [])
 
     def log_out(self, connection: asyncssh.SSHServerConnection) -> None:
         """Note who is gone."""
         self.connections.discard(connection)
+        self._groups.pop(connection, None)
         if self._logins.pop(connection, None) is not None:
             self._note_logins()
 
@@ -119,6 +131,7 @@ class SshServer:
         return {
             **environment(self._spec, self._disk),
             **asked,
+            GROUPS: " ".join(self.groups(channel.get_connection())),
             "SSH_CLIENT": f"{peer[0]} {peer[1]} {here[1]}",
             "SSH_CONNECTION": f"{peer[0]} {peer[1]} {here[0]} {here[1]}",
         }
@@ -175,6 +188,8 @@ class _GuestLogin(asyncssh.SSHServer):
         connection = self._connection
         if connection is None:
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "no connection")
+        if dest_path in _DOCKER_SOCKETS and "docker" not in self._server.groups(connection):
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, f"{dest_path}: Permission denied")
         try:
             with short_path(self._socket(dest_path)) as socket:
                 return await connection.forward_unix_connection(socket)

@@ -59,7 +59,7 @@ def test_a_machine_of_another_kind_is_refused() -> None:
     ("output", "found", "help_line"),
     [
         (docker("sh: 5: docker: not found", 127), "no `docker` program", "docs.docker.com/engine/install"),
-        (docker(NO_PERMISSION), NO_PERMISSION, "`sudo usermod -aG docker azureuser`, then log in anew"),
+        (docker(NO_PERMISSION), NO_PERMISSION, "`sudo usermod -aG docker azureuser`, then log in again"),
         (docker(NOT_RUNNING), NOT_RUNNING, "`sudo systemctl enable --now docker`"),
         (docker(NEWER_NOT_RUNNING), NEWER_NOT_RUNNING, "`sudo systemctl enable --now docker`"),
         (docker("", 124), f"the engine does not answer within {LIMIT_SECONDS} s", "systemctl status docker"),

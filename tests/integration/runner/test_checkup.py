@@ -152,4 +152,4 @@ def test_a_user_who_may_not_use_the_engine_is_told(engine: str, tmp_path: Path) 
         docker = look(server, gpu=False).checks[1]
     finally:
         server.stop()
-    assert docker.help == f"`sudo usermod -aG docker {PasswordServer.USER}`, then log in anew", docker
+    assert docker.help == f"`sudo usermod -aG docker {PasswordServer.USER}`, then log in again", docker

@@ -438,6 +438,7 @@ def test_dockers_usual_socket_is_the_one_of_the_environment(
     local = free_port()
     try:
         assert client.output(spec, "echo $DOCKER_HOST") == f"unix://{engine}"
+        client.output(spec, "sudo usermod -aG docker azureuser")
         with echo_server(socket.AF_UNIX, str(engine)):
             command = client.ssh(spec, f"-L{local}:/var/run/docker.sock", "echo ready; sleep 60")
             with ssh_in_background(command):

@@ -229,7 +229,7 @@ def test_docker_works_in_the_guest_where_an_engine_is(
         sandbox = Sandbox(tmp_path / "sandbox")
         try:
             machine = Machine(sandbox)
-            assert machine.run(f"docker run --rm --network none {IMAGE} echo from a container") == (
+            assert machine.run(f"sudo docker run --rm --network none {IMAGE} echo from a container") == (
                 0,
                 "from a container\n",
             )
