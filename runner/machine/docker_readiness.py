@@ -45,8 +45,8 @@ def wait_for_docker(
 ) -> Check:
     """Return the check of Docker when it passes; raises NotReady when it does not in time.
 
-    Every attempt logs in again: a user who was added to the group `docker` is a member from the next login on. A simulated
-    machine uses the engine of this computer; where there is none, the check that says so is returned at once.
+    Every attempt logs in again: a user who was added to the group `docker` is a member from the next login on.
+    A simulated machine uses the engine of this computer; where there is none, the failed check is returned at once.
     """
     step, began = f"docker {target.machine}", clock()
     booted: float | None = None
