@@ -21,7 +21,7 @@ API_VERSIONS = {
     Kind.NETWORK: "2024-05-01",
     Kind.ADDRESS: "2024-05-01",
     Kind.INTERFACE: "2024-05-01",
-    Kind.MACHINE: "2024-07-01",
+    Kind.MACHINE: "2025-11-01",  # the first with which a subscription may always ask for the security type Standard
     Kind.SCHEDULE: "2018-09-15",
 }
 """The kinds that a template has: the group is there before it, and the disk comes with the machine."""

@@ -109,7 +109,8 @@ class Host:
             return
         facts = machine_guest(cloud, vm_id)
         await self.guests.start(self._spec(vm_id, machine.location, facts))
-        cloud.guests_ready.add(key(vm_id))
+        if self.guests.agent_is_ready(facts["vmId"]):
+            cloud.guests_ready.add(key(vm_id))
 
     async def _run_command(self, order: dict[str, Any]) -> None:
         machine = self.cloud.store.get(order["vm"])
@@ -147,6 +148,7 @@ class Host:
             },
             # A machine without a public address cannot be reached by anybody.
             sshd_refuses=not facts["publicAddress"] or look("ssh-refuses", resource_id=vm_id, region=region),
+            driver_refused=facts["secureBoot"],
             gpu_gone=look("gpu-gone", resource_id=vm_id, region=region),
         )
 

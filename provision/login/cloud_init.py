@@ -17,6 +17,10 @@ AGENT = "/usr/local/lib/gpuinfra/agent.py"
 AGENT_CONFIG = "/etc/gpuinfra/agent.json"
 AGENT_UNIT = "gpuinfra-agent.service"
 # A client that is gone without a word is noticed after two minutes: else its connection would look like a login.
+_KIND_SETTING = "Provisioning.SshHostKeyPairType"
+_AGENT_KEY_KIND = (
+    f"sed -i '/^ *{_KIND_SETTING}=/d' /etc/waagent.conf && echo {_KIND_SETTING}=ed25519 >> /etc/waagent.conf || true"
+)
 _SSH_SERVER = "ClientAliveInterval 30\nClientAliveCountMax 4\n"
 
 
@@ -27,6 +31,8 @@ def custom_data(host_key: HostKey, terms: Terms, username: str) -> str:
         "ssh_deletekeys": True,
         "ssh_genkeytypes": [],
         "ssh_keys": {"ed25519_private": host_key.private, "ed25519_public": host_key.public},
+        # Azure's agent waits half an hour for a host key of its own kind, which is RSA, before it reports ready.
+        "bootcmd": [_AGENT_KEY_KIND],
         "write_files": _files(terms, f"/home/{username}"),
         "runcmd": [
             # The Data Science VM's image does not let its administrator use Docker.

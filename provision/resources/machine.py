@@ -31,6 +31,8 @@ def desired(setting: Setting) -> Resource:
         "storageProfile": {"imageReference": image_reference(spec), "osDisk": _disk(setting)},
         "osProfile": _system(setting),
         "networkProfile": {"networkInterfaces": [interface]},
+        # Left out, Azure may choose Trusted Launch, whose secure boot refuses NVIDIA's driver.
+        "securityProfile": {"securityType": "Standard"},
         **_spot(spec),
     }
     body = {"location": candidate.region, "tags": _tags(setting), "identity": IDENTITY, "properties": properties}

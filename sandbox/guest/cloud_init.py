@@ -27,6 +27,11 @@ class CloudInit:
         self._instance = disk.root / "var" / "lib" / "cloud" / "instance"
         self._errors: list[str] = []
 
+    @property
+    def has_host_keys(self) -> bool:
+        """Whether the host keys come with the custom data. Otherwise cloud-init makes one of every kind."""
+        return bool(self._config.host_keys)
+
     async def configure(self) -> None:
         """Files, keys and name, on the first boot only; then bootcmd, as on every boot."""
         self._say_status("running")

@@ -19,7 +19,9 @@ from sandbox.guest.systemctl import Systemctl
 logger = logging.getLogger(__name__)
 
 # Of the image: as on the Data Science VM, the admin user is not a member of `docker`.
+KEY_KIND = "Provisioning.SshHostKeyPairType"
 _GROUPS = "root:x:0:\ndocker:x:998:\n"
+_AGENT_SETTINGS = f"{KEY_KIND}=rsa\n"
 _BASHRC = """# A name for the simulated machine instead of the host's; only where somebody reads it.
 [ -n "$PS1" ] && PS1='{username}@{name}:\\w\\$ '
 """
@@ -36,6 +38,8 @@ class Guest:
         self._services = Services(self.spec, self._disk)
         self._systemctl = Systemctl(self._services, self._disk)
         self._cloud_init: asyncio.Task[None] | None = None
+        self.agent_is_ready = False
+        """Whether Azure's agent has come up: it waits for a host key of the kind that its settings name."""
 
     async def boot(self) -> None:
         """Power on. Returns when SSH answers; cloud-init's commands may run on after that."""
@@ -47,6 +51,8 @@ class Guest:
         self._provision()
         shims.install(self.spec, self._disk)
         self.set_gpu_gone(self.spec.gpu_gone)
+        if self.spec.driver_refused:
+            write_whole(self._disk.run / "driver-refused", "")
         cloud_init = CloudInit(self.spec, self._disk)
         try:
             await self._systemctl.open()
@@ -54,6 +60,7 @@ class Guest:
             if not self.spec.sshd_refuses:
                 await self._ssh.start()
             await self._services.start_enabled()
+            self.agent_is_ready = not cloud_init.has_host_keys or self._has_agent_key()
         except BaseException:
             await self.shut_down()
             raise
@@ -107,6 +114,12 @@ class Guest:
             with contextlib.suppress(FileNotFoundError):
                 flag.unlink()
 
+    def _has_agent_key(self) -> bool:
+        folder = self._disk.root / "etc"
+        lines = [line.strip().partition("=") for line in (folder / "waagent.conf").read_text().splitlines()]
+        kind = next((value for name, _, value in lines if name == KEY_KIND), "rsa")
+        return (folder / "ssh" / f"ssh_host_{kind}_key.pub").exists()
+
     def _provision(self) -> None:
         """What Azure's agent does on the first boot: the user's keys and the machine's name."""
         done = self._disk.root / "var" / "lib" / "waagent" / "provisioned"
@@ -117,6 +130,7 @@ class Guest:
         write_whole(self._disk.home / ".bashrc", _BASHRC.format(username=self.spec.username, name=self.spec.name))
         write_whole(self._disk.root / "etc" / "hostname", f"{self.spec.name}\n")
         write_whole(self._disk.root / "etc" / "group", _GROUPS)
+        write_whole(self._disk.root / "etc" / "waagent.conf", _AGENT_SETTINGS)
         write_whole(done, "")
 
 

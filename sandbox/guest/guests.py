@@ -54,12 +54,19 @@ class Guests:
                 raise result
 
     async def run_command(self, vm_id: str, script: str, deadline_seconds: float) -> CommandResult:
-        """Run a script in the guest; TimeoutError past the deadline, when all that it started is ended."""
-        return await self._running(vm_id).run_command(script, deadline_seconds)
+        """Run a script in the guest, by Azure's agent; TimeoutError past the deadline, when all it started is ended."""
+        guest = self._running(vm_id)
+        if not guest.agent_is_ready:
+            raise GuestNotRunningError(vm_id)
+        return await guest.run_command(script, deadline_seconds)
 
     def set_gpu_gone(self, vm_id: str, gone: bool) -> None:
         """Let the GPU fall off the bus, or be there again."""
         self._running(vm_id).set_gpu_gone(gone)
+
+    def agent_is_ready(self, vm_id: str) -> bool:
+        """Whether it is powered on, and Azure's agent in it has come up."""
+        return vm_id in self._guests and self._guests[vm_id].agent_is_ready
 
     def running(self, vm_id: str) -> bool:
         """Whether it is powered on."""

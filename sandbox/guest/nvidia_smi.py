@@ -21,7 +21,11 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve()
 RUN = HERE.parent.parent / "run"
 SIMULATED = " (simulated)"
-INVALID, NOT_FOUND, INTERNAL = 2, 6, 255
+INVALID, NOT_FOUND, NOT_LOADED, INTERNAL = 2, 6, 9, 255
+NO_DRIVER = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA "
+    "driver is installed and running.\n\n"
+)
 # Of each model: watts idle and at most, MHz of the processors and of the memory at most. From the vendor's data sheets.
 MODELS = {
     "T4": (9, 70, 1590, 5001),
@@ -417,6 +421,8 @@ VALUED = {
 def read_gpus(ids: list[str]) -> list[Gpu]:
     """The GPUs asked for, as they are now."""
     facts = json.loads(HERE.with_name("nvidia-smi.json").read_text())
+    if (RUN / "driver-refused").exists():
+        raise SmiError(NO_DRIVER, NOT_LOADED)
     if (RUN / "gpu-gone").exists():
         # One of the real tool's words for a GPU that fell off the bus; a file that says `none` has the other.
         if (RUN / "gpu-gone").read_text().strip() == "none":

@@ -39,6 +39,7 @@ class GuestSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     sshd_refuses: bool = False
     gpu_gone: bool = False
+    driver_refused: bool = False
 
 
 @dataclass(frozen=True)

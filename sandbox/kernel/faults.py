@@ -99,6 +99,7 @@ OTHERS: dict[str, str] = {
     "no-boot": "the guest never boots",
     "ssh-refuses": "the guest's SSH port refuses connections",
     "gpu-gone": "the guest's GPU falls off the bus",
+    "trusted-launch": "new machines that name no security type get Trusted Launch, and NVIDIA's driver does not load",
     "identity-refused": "the machine's own identity gets no token",
     "evict": "the spot machine --resource gets its notice, and is evicted 30 seconds later",
 }

@@ -19,7 +19,7 @@ from sandbox.services.common import (
     require_subscription,
     resource_id,
 )
-from sandbox.services.compute.machine_body import new_machine
+from sandbox.services.compute.machine_body import boots_securely, new_machine
 from sandbox.services.compute.machine_disks import make_disks, name_disks, release_disks, update_disks
 from sandbox.services.compute.machine_errors import check_entity_name, check_same_location, not_modelled
 from sandbox.services.compute.machine_network import address_of, attach_interfaces, release_interfaces
@@ -285,4 +285,5 @@ def machine_guest(cloud: Cloud, vm_id: str) -> dict[str, Any]:
         "customData": hidden.get("customData"),
         "publicAddress": address_of(cloud, machine),
         "gpu": hidden.get("gpu"),
+        "secureBoot": boots_securely(machine),
     }

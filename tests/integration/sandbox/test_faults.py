@@ -21,7 +21,7 @@ from sandbox.kernel.faults import ERRORS, NAMES, OPERATION_ERRORS, OTHERS
 from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox
 
 ELSEWHERE = {
-    *("restricted", "no-boot", "ssh-refuses", "gpu-gone", "evict", "identity-refused"),
+    *("restricted", "no-boot", "ssh-refuses", "gpu-gone", "trusted-launch", "evict", "identity-refused"),
     *("hold-before", "hold-after", "read-only"),
 }
 """Faults of listings, machines, rights, and those that hold, which their own tests show."""

@@ -24,7 +24,7 @@ def user_key() -> paramiko.RSAKey:
 class Machine:
     """A machine with a public address, and a key to it."""
 
-    def __init__(self, sandbox: Sandbox, custom_data: str = "", faults: tuple[str, ...] = ()) -> None:
+    def __init__(self, sandbox: Sandbox, custom_data: str = "", faults: tuple[str, ...] = (), **more: Any) -> None:
         self.key = user_key()
         self.place = Place(sandbox)
         # Elsewhere machines have no guests, to be quick.
@@ -38,7 +38,7 @@ class Machine:
         network = {
             "networkInterfaces": [{"id": self.place.interface("m-nic", "m-ip"), "properties": {"primary": True}}]
         }
-        self.made = self.place.make("m", osProfile=user, networkProfile=network)
+        self.made = self.place.make("m", osProfile=user, networkProfile=network, **more)
         address: Any = sandbox.network.public_ip_addresses.get(self.place.group, "m-ip")
         self.address, self.port = str(address.ip_address), sandbox.server.host.ssh_port
 
