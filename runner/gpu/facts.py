@@ -8,7 +8,7 @@ from dataclasses import replace
 from xml.parsers import expat
 
 from gpuinfra.models.gpu import GpuFacts
-from runner.gpu.nvidia_smi import FIELDS, SIMULATED, NoGpuError, parse, query
+from runner.gpu.nvidia_smi import FIELDS, NO_DEVICES, SIMULATED, NoGpuError, parse, query
 from runner.machine.connection import Completed
 
 DESCRIBE = ("nvidia-smi", "-q", "-x")
@@ -50,6 +50,7 @@ WANTED: frozenset[Path] = frozenset(
     )
 )
 OF_ALL: frozenset[Path] = frozenset({("driver_version",), ("cuda_version",)})
+ATTACHED_NONE = re.compile(r"<attached_gpus>\s*0\s*</attached_gpus>")
 ROOT, GPU = "nvidia_smi_log", "gpu"
 
 
@@ -172,7 +173,8 @@ def combine(described: Completed, table: Completed | None) -> GpuFacts:
     # A description that cannot be read is that of a driver of another time: its table still tells what matters.
     found = facts or short
     if described.exit_code or not found:
-        raise NoGpuError(described)
+        has_none = described.exit_code == 0 and ATTACHED_NONE.search(described.stdout)
+        raise NoGpuError(Completed(0, NO_DEVICES, "") if has_none else described)
     return found
 
 

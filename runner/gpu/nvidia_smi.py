@@ -19,11 +19,13 @@ SCRIPT = f'exec 2>&1; echo "{MARK}"; exec "$@"'
 # `[N/A]` and its like where the driver cannot tell. No GPU has as much memory as more digits would say.
 MEMORY = re.compile(r"([0-9]{1,9}) MiB|\[[^\]]*\]")
 
+NO_DEVICES = "No devices were found"
+FINDS_NONE = "the NVIDIA driver finds no GPU"
 # What the tool prints when something is wrong, and what that comes from.
 DIAGNOSES = (
     ("couldn't communicate with the NVIDIA driver", "the NVIDIA driver is not loaded"),
     ("Driver/library version mismatch", "the NVIDIA driver was updated while it was loaded; restart the machine"),
-    ("No devices were found", "the NVIDIA driver finds no GPU"),
+    (NO_DEVICES, FINDS_NONE),
     ("Unable to determine the device handle", "the GPU has fallen off the bus; restart the machine"),
     ("not found", "nvidia-smi is not installed: the image has no NVIDIA driver"),
 )
@@ -35,6 +37,11 @@ class NoGpuError(Exception):
     def __init__(self, done: Completed) -> None:
         super().__init__(diagnosis(done))
         self.done = done
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the driver works and finds no GPU."""
+        return str(self).startswith(FINDS_NONE)
 
 
 def ask(connection: Shell, timeout: float) -> GpuFacts:
@@ -83,7 +90,10 @@ def _mebibytes(cell: str) -> int | None:
 def diagnosis(done: Completed) -> str:
     """The cause, where it is a known one, and what the tool said."""
     lines = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines()]
-    said = " ".join(line for line in lines if line)[:300] or "nothing"
+    said = " ".join(line for line in lines if line)[:300]
+    if not said and done.exit_code == 0:
+        return f"{FINDS_NONE}; nvidia-smi lists none"
+    said = said or "nothing"
     cause = next((cause for words, cause in DIAGNOSES if words in said), None)
     told = f"nvidia-smi ended with {done.exit_code} and said: {said}"
     return f"{cause}; {told}" if cause else told

@@ -44,6 +44,7 @@ ASK_RUNTIME = "; part info info; part hook hook"
 ASK_BOOT = "; part boot limited cloud-init status"
 ASK_PYTHON = "; part python python3 --version"
 
+NO_GPU_HELP = "use a machine with an NVIDIA GPU; `lspci | grep -i nvidia` lists the GPUs that a machine has"
 NO_PERMISSION = "permission denied"
 NOT_RUNNING = (
     "cannot connect to the docker daemon",
@@ -84,7 +85,9 @@ def examine(connection: Shell, *, docker: bool, gpu: bool, timeout: float) -> Ch
     try:
         facts = ask(connection, timeout)
     except (NoGpuError, TimedOut) as error:
-        return Checkup((*checks, Check("gpu", False, str(error), "make `nvidia-smi` work on the machine")))
+        is_absent = isinstance(error, NoGpuError) and error.is_absent
+        help_line = NO_GPU_HELP if is_absent else "make `nvidia-smi` work on the machine"
+        return Checkup((*checks, Check("gpu", False, str(error), help_line)))
     return Checkup((*checks, Check("gpu", True, facts.summary)), facts)
 
 
