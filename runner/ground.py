@@ -119,15 +119,16 @@ class Groundwork:
         python = (self._own_python(),)
         if self.gpus is None:
             return Ground(python)
+        connection = self.link.connection  # an attempt to connect is not a question for the GPU
         with self._timed("gpu"), self._failure_told():
             self.progress.begin("gpu", "asking for it")
             try:
-                facts = probe_host(self.link.connection, PROBE_SECONDS)
+                facts = probe_host(connection, PROBE_SECONDS)
             except NoGpuError as error:
                 if self.required:
                     where = self.link.target.name
                     raise diagnose(
-                        error, shell=self.link.connection, in_container=False, wanted=self.gpus, where=where
+                        error, shell=connection, in_container=False, wanted=self.gpus, where=where
                     ) from error
                 self.progress.end("gpu", "none")
                 return Ground(python, timings=self.timings)

@@ -2,6 +2,7 @@
 
 ConnectError
 ├── Unreachable         nobody answers, or not yet: it may pass
+│   └── PortClosed      the machine answers, and nothing listens on the port: it passes while SSH starts
 ├── HostKeyInvalid      the key that is expected is no key
 ├── HostKeyMismatch     another machine answers, or this one with another key: nothing was sent to it
 ├── LoginRefused        the machine takes none of the keys, or not the password: it may pass while it boots
@@ -30,6 +31,10 @@ class ConnectError(Exception):
 
 class Unreachable(ConnectError):  # noqa: N818 a state of things
     """Nobody answers, or not yet."""
+
+
+class PortClosed(Unreachable):
+    """The machine answers, and nothing listens on its SSH port."""
 
 
 class HostKeyInvalid(ConnectError):  # noqa: N818

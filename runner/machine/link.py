@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gpuinfra.models.target import Target
 from runner.background import begin
 from runner.jobs.port import JobError
-from runner.machine.connection import Broken, ConnectError, Connection, SwitchedOff, TimedOut, Unreachable
+from runner.machine.connection import Broken, ConnectError, Connection, PortClosed, SwitchedOff, TimedOut, Unreachable
 from runner.machine.far import Far
 from runner.machine.lean import import_paramiko
 
@@ -26,6 +26,8 @@ CONNECT_SECONDS = 30.0
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.2, 5.0, 1.6
 # A machine that does not answer for so long may be off: so often somebody is asked who knows.
 POWER_SECONDS = 20.0
+# A machine that has not answered yet, whose port is closed and whose cloud is not known, gets so long to start SSH.
+CLOSED_SECONDS = 5.0
 # What a new connection may mend; a wrong host key or a refused login it does not.
 PASSING = (Broken, Unreachable, TimedOut)
 NO_ENGINE = "no-engine"
@@ -44,6 +46,7 @@ class Link:
         self._far: Far | None = None
         self._engine: Engine | None = None
         self._had_engine = False
+        self._was_open = False
         self.power: Callable[[], str | None] | None = None
         """Asks whether the machine is off, where somebody knows; then it says so, in words."""
         self._off: str | None = None
@@ -58,6 +61,7 @@ class Link:
                 self.drop()
             if self._connection is None:
                 self._connection = self._opener()
+                self._was_open = True
             return self._connection
 
     @property
@@ -139,7 +143,11 @@ class Link:
         self, seconds: float, told: Callable[[Exception], None] | None = None, *, engine_too: bool = False
     ) -> Patience:
         """How long a loss of this connection is borne: no longer than until the machine is found to be off."""
-        return Patience(seconds, told, engine_too=engine_too, check_power=self.check_power)
+        return Patience(seconds, told, engine_too=engine_too, check_power=self.check_power, may_boot=self._may_boot)
+
+    def _may_boot(self) -> bool:
+        """Whether a closed port may open soon: the machine has answered before, or its cloud says whether it is on."""
+        return self._was_open or self.power is not None
 
     def steadily(self, attempt: Callable[[], T], patience: Patience) -> T:
         """What an attempt gives that is made again, on a new connection, until the patience is over."""
@@ -161,33 +169,39 @@ class Patience:
         *,
         engine_too: bool = False,
         check_power: Callable[[], None] | None = None,
+        may_boot: Callable[[], bool] = lambda: True,
     ) -> None:
         """`told` hears of the first loss. An engine that does not answer counts as one where `engine_too` says so: it
-        may be restarting. `check_power` raises SwitchedOff where there is nothing to wait for."""
+        may be restarting. `check_power` raises SwitchedOff where there is nothing to wait for. `may_boot` says whether
+        a closed port is worth the whole wait."""
         self._seconds, self._told, self._engine_too = seconds, told, engine_too
-        self._check_power = check_power
-        self._ends: float | None = None
+        self._check_power, self._may_boot = check_power, may_boot
+        self._began: float | None = None
+        self._was_closed = True
         self._next_look = 0.0
         self._pause = FIRST_PAUSE
 
     def reset(self) -> None:
         """It works again."""
-        self._ends, self._pause = None, FIRST_PAUSE
+        self._began, self._was_closed, self._pause = None, True, FIRST_PAUSE
 
     def wait(self, error: Exception) -> None:
         """Pause before the next try; what no other try mends, or comes too late, is raised."""
         if not is_passing(error, engine_too=self._engine_too):
             raise error
         logger.debug("lost: %s", error)
-        if self._ends is None:
-            self._ends = time.monotonic() + self._seconds
-            self._next_look = time.monotonic() + POWER_SECONDS
+        if self._began is None:
+            self._began = time.monotonic()
+            # A port that is closed at once is most often that of a machine that is off.
+            self._next_look = self._began + (0.0 if isinstance(error, PortClosed) else POWER_SECONDS)
             if self._told:
                 self._told(error)
         if self._check_power and time.monotonic() >= self._next_look:
             self._check_power()
             self._next_look = time.monotonic() + POWER_SECONDS
-        if time.monotonic() + self._pause >= self._ends:
+        self._was_closed = self._was_closed and isinstance(error, PortClosed)
+        seconds = min(self._seconds, CLOSED_SECONDS) if self._was_closed and not self._may_boot() else self._seconds
+        if time.monotonic() + self._pause >= self._began + seconds:
             raise error
         time.sleep(self._pause)
         self._pause = min(self._pause * GROWTH, LONGEST_PAUSE)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
-from runner.machine.connection import Broken, ConnectError, HostKeyMismatch, LoginRefused, Unreachable
+from runner.machine.connection import Broken, ConnectError, HostKeyMismatch, LoginRefused, PortClosed, Unreachable
 from runner.machine.host_key import ALGORITHMS, HostKey
 from runner.machine.interrupts import interrupts_kept
 
@@ -31,6 +31,7 @@ UNREACHED = (
 # What a foreign exception means: while the connection is made, and once it is there. The first kind that fits counts.
 MEANINGS: tuple[tuple[type[Exception], type[ConnectError], type[ConnectError]], ...] = (
     (paramiko.AuthenticationException, LoginRefused, Broken),
+    (ConnectionRefusedError, PortClosed, Broken),
     # A machine that boots resets connections, hangs, and talks nonsense. Its thread hands on whatever it met.
     (Exception, Unreachable, Broken),
 )

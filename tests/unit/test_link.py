@@ -12,6 +12,7 @@ from runner.machine.connection import (
     Completed,
     HostKeyMismatch,
     LoginRefused,
+    PortClosed,
     Process,
     SwitchedOff,
     TimedOut,
@@ -218,3 +219,49 @@ def test_an_open_connection_is_used_and_none_is_made(link: Link, wires: list[Wir
     wires[0].close()
     again = link.open_far
     assert again is None
+
+
+# A machine whose port is closed
+
+
+def closed() -> None:
+    raise PortClosed("connection refused")
+
+
+def test_a_closed_port_of_a_machine_that_never_answered_is_given_up_soon(link: Link, clock: Clock) -> None:
+    with pytest.raises(PortClosed):
+        link.steadily(closed, link.patience(600))
+    assert 1 < sum(clock.pauses) <= module.CLOSED_SECONDS
+
+
+def test_a_closed_port_of_a_machine_that_answered_before_is_waited_for(link: Link, clock: Clock) -> None:
+    _ = link.connection
+    with pytest.raises(PortClosed):
+        link.steadily(closed, link.patience(600))
+    assert sum(clock.pauses) > 590
+
+
+def test_a_closed_port_of_a_machine_that_is_on_is_waited_for(link: Link, clock: Clock) -> None:
+    link.power = lambda: None
+    with pytest.raises(PortClosed):
+        link.steadily(closed, link.patience(600))
+    assert sum(clock.pauses) > 590
+
+
+def test_a_closed_port_of_a_machine_that_is_off_is_not_waited_for(link: Link, clock: Clock) -> None:
+    link.power = lambda: "my-dsvm is deallocated"
+    with pytest.raises(SwitchedOff, match="my-dsvm is deallocated"):
+        link.steadily(closed, link.patience(600))
+    assert clock.pauses == []
+
+
+def test_a_machine_that_was_silent_before_its_port_closed_is_waited_for(link: Link, clock: Clock) -> None:
+    errors: list[Exception] = [Unreachable("timed out"), *[PortClosed("refused")] * 12]
+
+    def attempt() -> str:
+        if errors:
+            raise errors.pop(0)
+        return "done"
+
+    assert link.steadily(attempt, link.patience(600)) == "done"
+    assert sum(clock.pauses) > module.CLOSED_SECONDS
