@@ -154,6 +154,12 @@ def forget_run(wire: Wire, request: dict[str, Any]) -> None:
         if time.monotonic() > ends:
             raise RefusedError("still-runs", f"the job of run {run} has not ended")
         time.sleep(LONGEST_PAUSE)
+    gone = remove(run)
+    wire.send_json({"left": gone if os.path.isdir(gone) else None})
+
+
+def remove(run: str) -> str:
+    """Remove the folder of a run that is over; the path at which what cannot be removed is left."""
     gone, kept = home.named("runs", f".gone-{run}"), _to_be_known(run)
     with contextlib.suppress(FileNotFoundError, OSError):
         # At once, so that whoever looks for the run's state finds none, and not half of it.
@@ -163,13 +169,14 @@ def forget_run(wire: Wire, request: dict[str, Any]) -> None:
             states.write(run, kept)
             os.rename(os.path.join(gone, attendance.ATTENDED), states.path(run, attendance.ATTENDED))
     shutil.rmtree(gone, onerror=_open_up)
-    wire.send_json({"left": gone if os.path.isdir(gone) else None})
+    return gone
 
 
 def _to_be_known(run: str) -> dict[str, Any] | None:
-    """The state of a run that is over and with which the machine is to end."""
-    found = states.read(run) if attendance.ends_the_machine(run) else None
-    return None if found is None else {"ended": time.time(), "exitCode": None, "how": states.LOST, **found}
+    """The state of a run that is over, or never began, and with which the machine is to end."""
+    if not attendance.ends_the_machine(run):
+        return None
+    return {"kind": "process", "ended": time.time(), "exitCode": None, "how": states.LOST, **(states.read(run) or {})}
 
 
 def _open_up(remove: Callable[..., Any], path: str, failure: Any) -> None:

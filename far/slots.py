@@ -7,15 +7,20 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import signal
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from far import home
+from far import detached, home
 from far.wire import RefusedError
 
 # A run whose job has not begun by then will not begin: its client is gone.
 MARK_SECONDS = 15 * 60.0
 LOCK_SECONDS = 30.0
+# A copy that no run has used for so long is removed by the next start, unless that start uses it.
+UNUSED_SECONDS = 24 * 3600.0
 # For the process that served the same run on a connection that is lost: it ends by itself, or is ended.
 YIELD_SECONDS = 1.0
 PATTERN = re.compile(r"slot-([1-9][0-9]{0,5})\Z")
@@ -56,6 +61,10 @@ class Lock:
             # It has the lock, so this is its number and not that of a process that came after it.
             os.kill(int(os.pread(self._handle, 20, 0)), signal.SIGKILL)
         return self.wait(LOCK_SECONDS)
+
+    def fileno(self) -> int:
+        """The file that has the lock."""
+        return self._handle
 
     def close(self) -> None:
         """Let go of it."""
@@ -106,8 +115,8 @@ def folders(project: str) -> list[str]:
     return [os.path.join(above, f"slot-{number}") for number in sorted(found)]
 
 
-def take(project: str, run: str) -> Slot:
-    """A slot for this run: the one it has, or one that is free, or a new one."""
+def take(project: str, run: str, abandoned: Sequence[str] = ()) -> Slot:
+    """A slot for this run: the one it has, or one of an abandoned run, or one that is free, or a new one."""
     above = home.named("projects", project)
     home.run_folder(run)  # refused here where it is no name
     os.makedirs(above, exist_ok=True)
@@ -115,16 +124,16 @@ def take(project: str, run: str) -> Slot:
     try:
         if not choice.wait(LOCK_SECONDS):
             raise RefusedError("busy", "other uploads of this project do not let go of it")
-        slot = _own(project, run) or _free(project) or _new(project)
+        slot = _own(project, [run]) or _own(project, abandoned) or _free(project) or _new(project)
         slot.mark(run)
         return slot
     finally:
         choice.close()
 
 
-def _own(project: str, run: str) -> Slot | None:
+def _own(project: str, runs: Sequence[str]) -> Slot | None:
     for folder in folders(project):
-        if holder(folder) == run:
+        if holder(folder) in runs:
             lock = Lock(os.path.join(folder, "lock"))
             if not lock.take_over():
                 lock.close()
@@ -151,6 +160,39 @@ def _new(project: str) -> Slot:
     lock = Lock(os.path.join(folder, "lock"))
     lock.try_now()  # nobody knows of it yet
     return Slot(folder, lock)
+
+
+def remove_unused(project: str) -> None:
+    """Remove, in the background, copies that no run has used for a day."""
+    for folder in folders(project):
+        if _is_unused(folder):
+            lock = Lock(os.path.join(folder, "lock"))
+            try:
+                if lock.try_now() and _is_unused(folder):
+                    detached.detach(_emptier(folder), lock.fileno())
+            finally:
+                lock.close()
+
+
+def _is_unused(folder: str) -> bool:
+    """Whether it has a copy that no run needs. A copy with outputs that a job left in it is kept."""
+    tree = os.path.join(folder, "tree")
+    outputs = os.path.join(tree, "outputs")
+    with contextlib.suppress(OSError):
+        age = time.time() - os.stat(os.path.join(folder, "holder")).st_mtime
+        has_outputs = not os.path.islink(outputs) and os.path.isdir(outputs) and bool(os.listdir(outputs))
+        return age > UNUSED_SECONDS and bool(os.listdir(tree)) and not has_outputs and is_free(folder)
+    return False
+
+
+def _emptier(folder: str) -> Callable[..., None]:
+    def empty(report: Callable[[dict[str, Any]], None]) -> None:
+        report({})
+        for name in ("tree", "staging"):
+            # Files that a container's root made stay: the next upload to the slot has them removed.
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+
+    return empty
 
 
 def is_free(folder: str) -> bool:

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from far import attendance, slots
+from far import attendance, slots, states
 from far.staging import BLOCK, Staging, digest_of
 from far.wire import DATA, GoneError, RefusedError, Wire
 from far.work_tree import WorkTree
@@ -77,8 +77,10 @@ def put(wire: Wire, request: dict[str, Any]) -> None:
     began = time.monotonic()
     # There are no circles to be found, and a hundred thousand things to look for them in.
     gc.disable()
-    slot = slots.take(request["project"], request["run"])
+    abandoned = [run for run in request.get("abandoned", ()) if states.read(run) is None]
+    slot = slots.take(request["project"], request["run"], abandoned)
     try:
+        _forget(abandoned)
         tree = WorkTree(slot, Pulse(wire, slot))
         with tree.permitted():
             is_already = tree.is_already(request["digest"])
@@ -90,9 +92,19 @@ def put(wire: Wire, request: dict[str, Any]) -> None:
         if not is_already:
             _bring(wire, tree, request["digest"], attendance.Presence(request["run"]))
         slot.touch()
+        with contextlib.suppress(OSError, RefusedError):  # the next start tries again
+            slots.remove_unused(request["project"])
     finally:
         slot.close()
         gc.enable()
+
+
+def _forget(runs: list[str]) -> None:
+    """Remove what is kept of runs that never began."""
+    for run in runs:
+        from far import jobs  # most starts need none of it
+
+        jobs.remove(run)
 
 
 def _bring(wire: Wire, tree: WorkTree, digest: str, present: Callable[[], None]) -> None:

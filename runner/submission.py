@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ RUN_VARIABLE = "GPUINFRA_RUN_ID"
 RESUME_SECONDS = 120.0
 KEEP_SECONDS = 60.0
 GRACE_SECONDS = 10.0
+RELEASE_SECONDS = 5.0
 MOST_SCRUBS = 1
 CANCELLED = How.CANCELLED.value
 
@@ -54,6 +55,9 @@ class Submission:
     """Hears what the building of an environment prints."""
     attended: dict[str, Any] | None = None
     """What the target is told of who is there for the run."""
+    abandoned: Sequence[str] = ()
+    """Earlier runs of the project on this target that never began, and whose clients are gone."""
+    _has_sent: bool = field(default=False, init=False)
 
     def start(self) -> None:
         """Send everything, and begin the job. From then on the target owns it."""
@@ -112,6 +116,7 @@ class Submission:
             for skipped in tree.skipped:
                 self.record.warn(f"`{skipped.path}` was not sent: {skipped.reason}")
             scrubs = 0
+            self._has_sent = True
             while True:
                 try:
                     return self.link.steadily(
@@ -123,6 +128,7 @@ class Submission:
                             outputs="mount" if self.assignment.in_container else "link",
                             progress=self.progress,
                             attended=self.attended,
+                            abandoned=self.abandoned,
                         ),
                         self.link.patience(RESUME_SECONDS, self._told_of_loss),
                     )
@@ -223,6 +229,7 @@ class Submission:
         from runner.following import open_job
 
         if self.record.run.job is None:
+            self._release()
             return True
         try:
             job = open_job(self.link, self.record.run)
@@ -232,6 +239,15 @@ class Submission:
         except (ConnectError, FarError, JobError) as error:
             return isinstance(error, JobError) and error.code == Code.NO_SUCH_RUN
         return True
+
+    def _release(self) -> None:
+        """Let the next start use the copy of the project that was sent. What fails here, the next start does."""
+        if not self._has_sent:
+            return
+        # In a thread, and not for long: after Ctrl-C the user wants to leave.
+        done = begin(lambda: self.link.far.ask("run-forget", run=self.record.run.id), "release")
+        with contextlib.suppress(ConnectError, FarError, TimeoutError):
+            done.result(RELEASE_SECONDS)
 
     def _start_once(self, order: Order) -> None:
         """Twice is once: a job that was begun before the connection broke is found by its name."""

@@ -60,7 +60,7 @@ def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None]) -> R
 
 def _take_over(desk: Desk, run: Run, log: LogFile, show: Callable[[Frame], None]) -> Run:
     if run.job is None:
-        return _never_began(desk, run)
+        return never_began(desk, run)
     return _asked(desk, run, log, show, lambda following: following.to_the_end())
 
 
@@ -72,7 +72,7 @@ def fetch_outputs(settings: Settings, run: Run, progress: ProgressView | None = 
             return run  # whoever follows it brings them
         run = desk.history.find(run.id)
         if run.job is None:
-            return _never_began(desk, run)
+            return never_began(desk, run)
         return _asked(desk, run, log, lambda _: None, _brought, progress)
 
 
@@ -93,7 +93,7 @@ def cancel_run(settings: Settings, run: Run, grace: float) -> Run:
     with log_of(desk, run.id) as log:
         is_ours = log.try_lock()
         if run.job is None:
-            return _never_began(desk, run) if is_ours else _settled(desk, run)
+            return never_began(desk, run) if is_ours else _settled(desk, run)
 
         def end(following: Following) -> Run:
             try:
@@ -115,7 +115,7 @@ def _settled(desk: Desk, run: Run) -> Run:
     return run
 
 
-def _never_began(desk: Desk, run: Run) -> Run:
+def never_began(desk: Desk, run: Run) -> Run:
     """Whoever was to begin it is gone, and nothing of it is anywhere."""
     from gpuinfra.models.run import RunState
     from runner.following import CANCELLED
@@ -147,7 +147,7 @@ def _asked(
         if problem.diagnostics[0].code is not Code.NO_SUCH_RUN:
             raise
         if run.started is None:
-            return _never_began(desk, run)
+            return never_began(desk, run)
         if not desk.history.find(run.id).state.is_over:
             desk.history.update(run.id, state=RunState.LOST, reason="the target knows nothing of it")
         raise

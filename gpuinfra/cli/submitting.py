@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gpuinfra.cli.following import log_of
+from gpuinfra.cli.following import log_of, never_began
 from gpuinfra.cli.job_options import OnInterrupt
 from gpuinfra.cli.jobs import Desk, linked
 from gpuinfra.cli.power import cloud_of, power_of
@@ -137,6 +137,7 @@ class Submitting:
         from runner.machine.connection import ConnectError
         from runner.submission import CANCELLED, Submission
 
+        abandoned = self._abandoned()
         submission = Submission(
             assignment=self.assigned,
             wishes=self.wishes,
@@ -146,6 +147,7 @@ class Submitting:
             progress=self.progress,
             output=self.progress.note,
             attended=self._said,
+            abandoned=[run.id for run in abandoned],
         )
         try:
             submission.start()
@@ -159,6 +161,18 @@ class Submitting:
                     state = RunState.CANCELLED if is_cancelled else RunState.FAILED
                     record.change(state=state, ended=datetime.now(UTC), reason=_reason(error), job=None)
             raise
+        with contextlib.suppress(Problem):  # the next start tries again
+            for run in abandoned:
+                never_began(self.desk, run)
+
+    def _abandoned(self) -> list[Run]:
+        """Runs on the same target that never began, and whose clients are gone: killed, or cut off."""
+        found = []
+        for run in self.desk.history.list(target=self.run.target, state=RunState.PREPARING):
+            with log_of(self.desk, run.id) as log:
+                if run.job is None and run.id != self.run.id and not log.is_followed:
+                    found.append(run)
+        return found
 
     @property
     def folder(self) -> Path:

@@ -91,11 +91,11 @@ class Engine:
 
     def close(self) -> None:
         """Hang up; the connection stays. To do so twice is no error."""
-        with self._lock:
-            if self._client is not None:
-                self._client.close()
-            if self._streams is not None:
-                self._streams.close()
+        # Without the lock: a thread that asks an engine for its version has it until the engine answers.
+        if self._client is not None:
+            self._client.close()
+        if self._streams is not None:
+            self._streams.close()
 
     def _made(self) -> Any:
         if self._client is None:

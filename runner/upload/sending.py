@@ -6,6 +6,7 @@ import json
 import os
 import time
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,7 +40,7 @@ class Uploaded:
     seconds: float
 
 
-def upload(
+def upload(  # noqa: PLR0913 all but two by name
     far: Far,
     tree: Tree,
     *,
@@ -48,10 +49,12 @@ def upload(
     outputs: Literal["link", "mount"],
     progress: Progress,
     attended: dict[str, Any] | None = None,
+    abandoned: Sequence[str] = (),
 ) -> Uploaded:
     """Make a work tree on the target equal to this one, for a run. Called again after a failure, it goes on.
 
-    `attended` is said there before anything is sent: see `runner.attending`.
+    `attended` is said there before anything is sent: see `runner.attending`. `abandoned` are runs of this project that
+    never began and whose clients are gone: what they left is used or removed.
 
     Raises UploadError, ConnectError, and FarError: disk-full; busy; foreign-files, whose message is the path of the
     folder that has to be emptied by somebody with more rights before it is called again.
@@ -63,6 +66,7 @@ def upload(
         "run": run,
         "outputs": outputs,
         **({} if attended is None else {"attended": attended}),
+        **({"abandoned": list(abandoned)} if abandoned else {}),
     }
     try:
         found, files, size = _settled(far, tree, request, progress)

@@ -110,3 +110,51 @@ def test_who_had_it_before_is_known(root: Path) -> None:
     slot.close()
     assert slot.previous == "a"
     assert slots.holder(slot.folder) == "b"
+
+
+def test_an_abandoned_run_leaves_its_slot_to_the_next_one(root: Path) -> None:
+    taken("a")
+    taken("b")
+    slot = slots.take("project", "c", abandoned=["b"])
+    slot.close()
+    assert slot.name == "slot-2"
+
+
+def fill(root: Path, slot: str, days: float) -> Path:
+    """A copy in this slot, unused for so long."""
+    tree = root / "projects" / "project" / slot / "tree"
+    tree.mkdir()
+    (tree / "train.py").write_text("x")
+    grow_old(root, slot, days * 24 * 3600)
+    return tree
+
+
+def test_copies_that_no_run_used_for_a_day_are_removed(root: Path) -> None:
+    for run in ("old", "new", "waiting", "running", "wrote"):
+        taken(run)
+    trees = {run: fill(root, f"slot-{number}", 2) for number, run in enumerate(("old", "new", "waiting"), 1)}
+    trees |= {run: fill(root, f"slot-{number}", 2) for number, run in enumerate(("running", "wrote"), 4)}
+    grow_old(root, "slot-2", 60)
+    for run in ("old", "new", "wrote"):
+        remember(root, run, kind="process", started=1, ended=2)
+    remember(root, "running", kind="container", container="c", docker=["false"], started=1)
+    (trees["wrote"] / "outputs").mkdir()
+    (trees["wrote"] / "outputs" / "model").write_text("x")
+    slots.remove_unused("project")
+    deadline = time.monotonic() + 20
+    while trees["old"].exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [run for run, tree in trees.items() if tree.exists()] == ["new", "waiting", "running", "wrote"]
+    # Its slot is used again.
+    assert taken("next") == "slot-1"
+
+
+def test_an_aborted_run_that_was_to_end_its_machine_stays_known(root: Path) -> None:
+    taken("a")
+    (root / "runs/a/attended.json").write_text('{"afterRun": "deallocate"}')
+    jobs.remove("a")
+    assert jobs.is_over("a")
+    assert (root / "runs/a/attended.json").exists()
+    taken("b")
+    jobs.remove("b")
+    assert not (root / "runs/b").exists()

@@ -1,0 +1,85 @@
+"""Starts that are aborted, and what they leave on the target."""
+
+import os
+import signal
+
+import pytest
+
+from tests.e2e.jobs import ENDLESS, ended, killed, last_run, reads, refused, soon, started, submitted
+from tests.lab import REMOTE, REMOTEDOCKER, Lab
+from tests.proxy import holding
+
+GREETING = "print('hello')\n"
+SIZE = 4 << 20
+
+
+def copies(lab: Lab) -> list[str]:
+    """The copies of projects on the target."""
+    return sorted(str(slot.name) for slot in lab.home.glob(".gpuinfra/projects/*/slot-*"))
+
+
+def runs_there(lab: Lab) -> list[str]:
+    """The runs of which something is on the target."""
+    return sorted(each.name for each in lab.home.glob(".gpuinfra/runs/*"))
+
+
+def test_failed_starts_share_one_copy_of_the_project(lab: Lab) -> None:
+    user = lab.user()
+    script = user.script(GREETING)
+    user.compute(REMOTEDOCKER, baseDockerImage="nowhere.invalid/no/such:image")
+    for _ in range(3):
+        refused(user, "-c", REMOTEDOCKER, script, code="no-image")
+    assert copies(lab) == ["slot-1"]
+    assert runs_there(lab) == []
+
+
+def test_interrupted_starts_share_one_copy_of_the_project(lab: Lab) -> None:
+    user = lab.user()
+    assert lab.engine.pid is not None
+    for _ in range(2):
+        os.kill(lab.engine.pid, signal.SIGSTOP)  # the project arrives, and the job cannot begin
+        try:
+            with started(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
+                soon(lambda: runs_there(lab) != [], "a run")
+                client.send_signal(signal.SIGINT)
+                code, _, errors = ended(client)
+        finally:
+            os.kill(lab.engine.pid, signal.SIGCONT)
+        assert code == 130, errors
+        assert last_run(user)["state"] == "cancelled"
+        assert runs_there(lab) == []
+    assert copies(lab) == ["slot-1"]
+
+
+@pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
+def test_the_next_start_uses_the_copy_of_a_killed_one(lab: Lab, name: str) -> None:
+    user = lab.user()
+    script = user.script(GREETING)
+    (user.workspace / "large").write_bytes(os.urandom(SIZE))
+    for _ in range(2):
+        with holding(lab.server.port, SIZE // 2) as proxy:
+            user.compute(name, address=f"127.0.0.1:{proxy.port}")
+            with started(user, "submit", "-c", name, script) as client:
+                soon(lambda: proxy.is_holding.is_set() or client.poll() is not None, "an upload that is held back")
+                killed(client)
+            # The target has not noticed yet that the client of the first round is gone.
+            assert last_run(user)["state"] == "preparing"
+            (user.workspace / "large").write_bytes(os.urandom(SIZE))
+    user.compute(name, address=f"127.0.0.1:{lab.server.port}")
+    submitted(user, "-c", name, script)
+    assert copies(lab) == ["slot-1"]
+    assert runs_there(lab) == []
+    assert [run["state"] for run in user.does("runs")["runs"]] == ["completed", "lost", "lost"]
+
+
+def test_an_aborted_start_leaves_a_running_job_alone(lab: Lab) -> None:
+    user = lab.user()
+    with started(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
+        reads(client, "begun\n")
+        run = last_run(user)["id"]
+        user.compute(REMOTEDOCKER, baseDockerImage="nowhere.invalid/no/such:image")
+        for _ in range(2):
+            refused(user, "-c", REMOTEDOCKER, user.script(ENDLESS), code="no-image")
+        assert copies(lab) == ["slot-1", "slot-2"]
+        assert runs_there(lab) == [run]
+        assert user.does("cancel", run, "--grace", "0s")["run"]["state"] == "cancelled"
