@@ -30,6 +30,8 @@ class Sampler:
     def __init__(self, words: Sequence[str], file: str) -> None:
         self._words, self._file = list(words), file
         self._child: Any = None
+        self.sessions: list[int] = []
+        """The sessions of the last two programs that it has started."""
         self._rest = b""
         self._has_said, self._is_looping, self._failures = False, True, 0
         self.due: float | None = time.monotonic()
@@ -51,6 +53,7 @@ class Sampler:
             self._child = subprocess.Popen(  # noqa: S603 no word of it is from others
                 words, stdin=null, stdout=subprocess.PIPE, stderr=null, start_new_session=True
             )
+            self.sessions = [*self.sessions[-1:], self._child.pid]
         except OSError:
             self._end()
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from far import endings, home
+from far import endings, home, processes
 from far.wire import RefusedError
 
 STATE, SPARE, ALIVE = "state.json", "state.spare", "alive"
@@ -126,6 +126,7 @@ def _lost(run: str, state: dict[str, Any]) -> dict[str, Any]:
     if pid and state.get("ticks") and ticks(pid) == state["ticks"]:
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
+    processes.end(lambda: processes.marked(run))
     lost = {"how": LOST, "detail": "whoever kept watch on it is gone"}
     # The machine may have been switched off before anybody could write down more than that it is about to be.
     state = dict(state, ended=time.time(), exitCode=None, **(endings.read(run) or lost))

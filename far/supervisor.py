@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from far import endings, home, states
+from far import endings, home, processes, states
 from far.job_log import STDERR, STDOUT, Log
 from far.samples import SAMPLES, Sampler
 
@@ -20,6 +20,7 @@ CHUNK = 1 << 16
 # How long the rest of its output is waited for, where children of the job's own keep the streams open.
 REST_SECONDS = 2.0
 STATE_SECONDS, STATE_PAUSE = 60.0, 1.0
+REAP_SECONDS = 1.0
 FINDINGS = {
     errno.ENOENT: "is not found",
     errno.EACCES: "may not be run",
@@ -34,7 +35,8 @@ class Supervisor:
     def __init__(self, order: dict[str, Any], secrets: dict[str, str]) -> None:
         self.run: str = order["run"]
         self._order = order
-        self._environment = environment(order, secrets)
+        self._environment = {**environment(order, secrets), processes.MARKER: self.run}
+        self._adopts = False
         self._state: dict[str, Any] = {}
         self._child: Any = None
         self._streams: dict[int, int] = {}
@@ -42,11 +44,14 @@ class Supervisor:
         # Why it is being ended, and when it is made to.
         self._ending, self._kill_at, self._exited_at = "", 0.0, 0.0
         self._was_killed = False
+        # Whether a child may have ended that the job left to us, and when to look for such next.
+        self._has_orphans, self._reap_at = False, 0.0
         self._detail = ""
 
     def work(self, report: Callable[[dict[str, Any]], None]) -> None:
         """All of it. The report says whether the job has begun."""
         os.chdir(home.run_folder(self.run))
+        self._adopts = processes.adopt_orphans()
         self._out_of_memory = _kills_for_memory()
         try:
             self._begin()
@@ -117,6 +122,7 @@ class Supervisor:
                 self._hear()
             elif number == self._signals:
                 os.read(number, 1 << 10)
+                self._has_orphans = True
             elif self._sampler:
                 self._sampler.serve()
         self._look_at_the_time()
@@ -143,6 +149,8 @@ class Supervisor:
             moments.append(self._began + self._order["timeout"])
         if self._sampler and self._sampler.due is not None:
             moments.append(self._sampler.due)
+        if self._has_orphans:
+            moments.append(self._reap_at)
         # The longest is for what nobody announces, as a child that was stopped and goes on.
         return 1000 * max(0.0, min([moment - time.monotonic() for moment in moments] + [10.0])) + 1
 
@@ -159,6 +167,9 @@ class Supervisor:
         if self._ending and not self._was_killed and (now >= self._kill_at or (self._exited_at and not self._streams)):
             self._was_killed = True
             self._signal(signal.SIGKILL)
+        if self._has_orphans and now >= self._reap_at:
+            self._has_orphans, self._reap_at = False, now + REAP_SECONDS
+            processes.reap(but=self._child.pid)
         if self._sampler and self._sampler.due is not None and now >= self._sampler.due:
             self._sampler.start()
 
@@ -173,6 +184,16 @@ class Supervisor:
     def _signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
             os.killpg(self._child.pid, number)
+        for pid in self._left():
+            with contextlib.suppress(OSError):
+                if os.getpgid(pid) != self._child.pid:
+                    os.kill(pid, number)
+
+    def _left(self) -> list[int]:
+        """The processes of the job that run, detached from it or not."""
+        if not self._adopts:
+            return processes.marked(self.run)
+        return processes.descendants(os.getpid(), but=self._sampler.sessions if self._sampler else ())
 
     def _is_done(self) -> bool:
         if not self._exited_at:
@@ -184,6 +205,7 @@ class Supervisor:
     def _end(self) -> None:
         if self._sampler:
             self._sampler.stop()
+        left = processes.end(self._left)
         self._log.end()
         code = self._child.wait()
         how = self._ending or states.EXITED
@@ -195,6 +217,8 @@ class Supervisor:
         if how == states.CANCELLED:
             # It may be the machine itself that wants it to end.
             self._state.update(endings.of_end(self.run, self._state["ended"]))
+        if left and not self._ending:
+            self._state["leftProcesses"] = left
         if self._log.missing:
             self._state["logGap"] = self._log.missing
         _save_outputs(self._order["folder"], states.path(self.run, "outputs"))

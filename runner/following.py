@@ -328,7 +328,16 @@ class Following:
         if self._is_container:
             return
         with contextlib.suppress(ConnectError, JobError):
-            if gap := read_state(self.link.far, self.record.run.id).get("logGap"):
+            state = read_state(self.link.far, self.record.run.id)
+            if left := state.get("leftProcesses"):
+                is_one = left == 1
+                what = (
+                    "1 process that the job left running was"
+                    if is_one
+                    else f"{left} processes that it left running were"
+                )
+                self.record.warn(f"{what} ended with it")
+            if gap := state.get("logGap"):
                 self.record.warn(f"{gap:,} bytes of what it printed are lost: the target could not write them down")
 
     def _forget(self) -> None:

@@ -286,6 +286,13 @@ def test_of_a_run_with_which_the_machine_ends_it_stays_known_that_it_is_over(run
 
 
 def test_a_run_that_never_began_leaves_nothing(run: Path) -> None:
-    answer(attendance.attend, afterRun="deallocate")
+    answer(attendance.attend, afterRun="keep")
     answer(jobs.forget_run)
     assert names(run.parent) == []
+
+
+def test_a_run_that_never_began_and_was_to_end_its_machine_is_known_to_be_over(run: Path) -> None:
+    answer(attendance.attend, afterRun="deallocate")
+    answer(jobs.forget_run)
+    assert names(run) == ["attended.json", "state.json"]
+    assert states.is_over("r1")

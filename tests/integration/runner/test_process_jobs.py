@@ -235,12 +235,20 @@ def test_a_lost_supervisor_is_a_lost_job_and_what_is_left_of_it_ends(far: Far) -
     job.cancel(1)
 
 
-def test_children_that_keep_the_streams_open_do_not_keep_the_job(local: Far) -> None:
+def test_children_that_keep_the_streams_open_do_not_keep_the_job_and_end_with_it(local: Far) -> None:
     job = start_process(local, order("sh", "-c", "sleep 600 & echo $!; exit 3"))
     child = int(text(followed(job), STDOUT))
     assert ended(job).exit_code == 3
-    assert is_running(child)
-    os.kill(child, signal.SIGKILL)
+    assert not is_running(child)
+
+
+def test_orphans_of_a_job_are_reaped_while_it_runs(local: Far, home: Path) -> None:
+    # A subshell that ends leaves its child to the supervisor.
+    job = start_process(local, order("sh", "-c", f"(sleep 0.1 & echo $! > {home}/pid); sleep 600"))
+    assert eventually(lambda: (home / "pid").exists() and (home / "pid").read_text() != "")
+    child = Path("/proc", (home / "pid").read_text().strip())
+    assert eventually(lambda: not child.exists())
+    job.cancel(0)
 
 
 def test_no_secret_is_in_a_file_or_in_a_list_of_processes(far: Far, home: Path) -> None:
