@@ -19,6 +19,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.05
 # So often something is said, so that a peer who is gone is noticed.
 SILENCE_SECONDS = 15.0
 START_SECONDS, CANCEL_SECONDS, FORGET_SECONDS = 30.0, 30.0, 3.0
+# For an engine that is stopped, or restarts. What is left then the next job of the project removes.
+REMOVE_SECONDS, FIRST_REMOVE_PAUSE, LONGEST_REMOVE_PAUSE = 3600.0, 0.5, 30.0
 KEPT = frozenset({"outputs", states.STATE})
 
 is_over = states.is_over
@@ -152,6 +154,8 @@ def forget_run(wire: Wire, request: dict[str, Any]) -> None:
     ends = time.monotonic() + FORGET_SECONDS
     while states.read(run) is not None and not is_over(run):
         if time.monotonic() > ends:
+            if request.get("container"):
+                break  # the engine does not answer; the client knows that the job has ended
             raise RefusedError("still-runs", f"the job of run {run} has not ended")
         time.sleep(LONGEST_PAUSE)
     gone = remove(run)
@@ -192,18 +196,33 @@ def _open_up(remove: Callable[..., Any], path: str, failure: Any) -> None:
 
 
 def _remove_container(docker: list[str], container: str) -> None:
-    """Nobody has to wait for it."""
+    """Remove it in the background, as soon as its engine answers."""
+
+    def work(report: Callable[[dict[str, Any]], None]) -> None:
+        report({})
+        pause, ends = FIRST_REMOVE_PAUSE, time.monotonic() + REMOVE_SECONDS
+        while not _is_removed(docker, container) and time.monotonic() < ends:
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_REMOVE_PAUSE)
+
+    with contextlib.suppress(OSError):
+        detached.detach(work, 0)
+
+
+def _is_removed(docker: list[str], container: str) -> bool:
     import subprocess  # it takes a while, and few calls need it
 
+    words = [*docker, "rm", "--force", "--volumes", container]
     null = subprocess.DEVNULL
-    with contextlib.suppress(OSError):
-        subprocess.Popen(  # noqa: S603 the engine's own program
-            [*docker, "rm", "--force", "--volumes", container],
-            stdin=null,
-            stdout=null,
-            stderr=null,
-            start_new_session=True,
+    try:
+        done = subprocess.run(  # noqa: S603 the engine's own program
+            words, stdin=null, stdout=null, stderr=subprocess.PIPE, timeout=states.DOCKER_SECONDS, check=False
         )
+    except FileNotFoundError:
+        return True  # there is no engine to wait for
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 or b"no such container" in done.stderr.lower()
 
 
 def runs(wire: Wire, request: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ def adopt_orphans() -> bool:
     try:
         import ctypes  # a Python without it is possible
 
-        return ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+        return bool(ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False
 
@@ -29,7 +29,8 @@ def adopt_orphans() -> bool:
 def descendants(process: int, but: Sequence[int] = ()) -> list[int]:
     """The children of a process that run, their children, and so on, but for those of these sessions."""
     known = {each.pid: each for each in _all() if not each.is_over}
-    found, above = [], {process}
+    found: list[int] = []
+    above = {process}
     while above:
         above = {pid for pid, each in known.items() if each.parent in above}
         found += above
@@ -53,7 +54,9 @@ def reap(but: int) -> None:
 
 def end(find: Callable[[], list[int]]) -> int:
     """Kill the processes that are found until none is left; how many there were. Those of other users stay."""
-    ended, refused, ends = set(), set(), time.monotonic() + END_SECONDS
+    ended: set[int] = set()
+    refused: set[int] = set()
+    ends = time.monotonic() + END_SECONDS
     while time.monotonic() < ends:
         left = set(find()) - refused
         if not left:

@@ -23,7 +23,7 @@ from runner.machine.link import Link, is_passing
 from runner.progress import Progress
 from runner.results.outputs import Fetched, fetch
 from runner.results.record import Record
-from runner.watch import forget_run, read_state, read_usage, start_watch
+from runner.watch import forget_run, read_state, read_usage, runs_there, start_watch
 
 # A machine that restarts, or a laptop that wakes up elsewhere, is back within this.
 LOST_SECONDS = 600.0
@@ -192,10 +192,16 @@ class Following:
     def _clear_up(self) -> None:
         """What killed clients left on the target, while a job runs and nobody waits for it."""
         if self._is_container:
-            from runner.engine.helper import remove_old
+            from runner.engine.body import PROJECT_LABEL
+            from runner.engine.helper import remove_forgotten, remove_old
 
             with contextlib.suppress(ConnectError, JobError):
                 remove_old(self.link.engine)
+                job = self.record.run.job
+                project = ContainerJob(self.link.engine, job.id if job else "").label(PROJECT_LABEL)
+                if project:
+                    known = lambda: {each.run for each in runs_there(self.link.far)}  # noqa: E731
+                    remove_forgotten(self.link.engine, project, known)
 
     def _fetch(self, *, final: bool) -> Fetched:
         return fetch(self.link.far, self.record.run.id, self.outputs_folder, final=final, progress=self.progress)

@@ -14,6 +14,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.run import JobRef, RunState
 from runner.assignment import Assignment
 from runner.background import begin
+from runner.engine.body import PROJECT_LABEL
 from runner.ground import Ground, Groundwork, gpus_of, is_required
 from runner.jobs.order import Order
 from runner.jobs.port import How, JobError
@@ -203,7 +204,7 @@ class Submission:
             mounts=((uploaded.tree, PROJECT), (uploaded.outputs, f"{PROJECT}/outputs"), *mounts)
             if assigned.in_container
             else (),
-            labels={"gpuinfra.run": self.record.run.id, "gpuinfra.project": self.project},
+            labels={PROJECT_LABEL: self.project},
         )
 
     def _begin(self, order: Order) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from runner.jobs.order import Gpus, Order
 
 RUN_LABEL = "gpuinfra.run"
+PROJECT_LABEL = "gpuinfra.project"
 TIMEOUT_LABEL = "gpuinfra.timeout"
 # Data loaders of PyTorch hand batches on by shared memory, and the engine's own 64 MiB is too little for one.
 GPU_SHM_SIZE = 1 << 30

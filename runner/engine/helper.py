@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpuinfra.diagnostics import Code
+from runner.engine.body import PROJECT_LABEL, RUN_LABEL
 from runner.engine.client import Engine
 from runner.jobs.container import ContainerJob, start_container
 from runner.jobs.order import Gpus, Order
@@ -78,6 +79,18 @@ def remove_old(engine: Engine, seconds: float = OLD_SECONDS) -> None:
         for found in engine.api.containers(all=True, filters={"label": LABEL}):
             if time.time() - float(found["Created"]) > seconds:
                 engine.api.remove_container(found["Id"], v=True, force=True)
+
+
+def remove_forgotten(engine: Engine, project: str, known: Callable[[], Collection[str]]) -> None:
+    """Remove containers of a project's jobs that have ended, and of whose runs the target knows nothing any more."""
+    wanted = {"label": f"{PROJECT_LABEL}={project}", "status": ["exited", "dead"]}
+    with engine.translated("looking for containers of forgotten runs"):
+        ended = engine.api.containers(all=True, filters=wanted)
+    runs = known() if ended else ()  # only now: a run that has begun meanwhile is known
+    with engine.translated("removing containers of forgotten runs"):
+        for each in ended:
+            if each["Labels"].get(RUN_LABEL) not in runs:
+                engine.api.remove_container(each["Id"], v=True)
 
 
 def scrub(engine: Engine, image: str, folder: str, user: int, group: int) -> None:

@@ -153,9 +153,13 @@ class ContainerJob:
 
     def time_limit(self) -> float | None:
         """How long it may run, as was said when it was begun."""
-        found = self._inspect()
-        limit = found["Config"]["Labels"].get(TIMEOUT_LABEL) if found else None
+        limit = self.label(TIMEOUT_LABEL)
         return float(limit) if limit else None
+
+    def label(self, name: str) -> str | None:
+        """The value of one of its labels."""
+        found = self._inspect()
+        return found["Config"]["Labels"].get(name) if found else None
 
     def _inspect(self) -> dict[str, Any] | None:
         """None where the engine does not know it."""

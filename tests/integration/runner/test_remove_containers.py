@@ -1,0 +1,41 @@
+"""The containers of jobs that have ended: removed as soon as the engine answers, and never those of others."""
+
+import contextlib
+
+from runner.engine.client import open_engine
+from runner.engine.helper import remove_forgotten
+from runner.machine.far import Far
+from runner.watch import forget_run, start_watch
+from tests.integration.runner.conftest import eventually
+from tests.lab import BUSYBOX, Lab
+
+
+def test_a_container_is_removed_when_its_engine_is_back(lab: Lab) -> None:
+    made = lab.engine.docker("run", "-d", "--init", BUSYBOX, "sleep", "600").stdout.strip()
+    with lab.connected() as connection, contextlib.closing(Far(connection)) as far:
+        start_watch(far, "run-1", made, timeout=None)
+        lab.engine.stop()
+        try:
+            assert forget_run(far, "run-1", made) is None
+            assert not (lab.home / ".gpuinfra/runs/run-1").exists()
+        finally:
+            lab.engine.start()
+    assert eventually(lambda: lab.engine.containers() == [])
+
+
+def test_only_ended_containers_of_forgotten_runs_of_the_project_are_removed(lab: Lab) -> None:
+    def container(name: str, project: str, run: str, *words: str) -> None:
+        labels = ("--label", f"gpuinfra.project={project}", "--label", f"gpuinfra.run={run}")
+        lab.engine.docker("run", "-d", "--init", "--name", name, *labels, BUSYBOX, *words)
+
+    container("forgotten", "p", "r1", "true")
+    container("known", "p", "r2", "true")
+    container("running", "p", "r3", "sleep", "600")
+    container("other", "q", "r1", "true")
+    assert eventually(lambda: len(lab.engine.containers(status="exited")) == 3)
+    with lab.connected() as connection:
+        engine = open_engine(connection)
+        remove_forgotten(engine, "p", lambda: {"r2"})
+        engine.close()
+    left = lab.engine.docker("ps", "-a", "--format", "{{.Names}}").stdout.split()
+    assert sorted(left) == ["known", "other", "running"]
