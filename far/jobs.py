@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import time
 from collections.abc import Callable
 from typing import Any
 
 from far import attendance, detached, endings, home, states
+from far.removal import remove_tree
 from far.supervisor import CONTROL, LOG, Supervisor
 from far.wire import DATA, GoneError, RefusedError, Wire
 
@@ -172,7 +172,7 @@ def remove(run: str) -> str:
             os.mkdir(home.run_folder(run))
             states.write(run, kept)
             os.rename(os.path.join(gone, attendance.ATTENDED), states.path(run, attendance.ATTENDED))
-    shutil.rmtree(gone, onerror=_open_up)
+    remove_tree(gone)
     return gone
 
 
@@ -181,18 +181,6 @@ def _to_be_known(run: str) -> dict[str, Any] | None:
     if not attendance.ends_the_machine(run):
         return None
     return {"kind": "process", "ended": time.time(), "exitCode": None, "how": states.LOST, **(states.read(run) or {})}
-
-
-def _open_up(remove: Callable[..., Any], path: str, failure: Any) -> None:
-    """A folder of one's own that is closed to oneself is opened, once; what root made is left."""
-    # Never what a link leads to: a job may have made it.
-    is_folder = os.path.isdir(path) and not os.path.islink(path)
-    with contextlib.suppress(OSError):
-        os.chmod(path if is_folder else os.path.dirname(path), 0o700)
-        if is_folder and remove is not os.rmdir:
-            shutil.rmtree(path, ignore_errors=True)
-        elif not is_folder:
-            os.unlink(path)
 
 
 def _remove_container(docker: list[str], container: str) -> None:

@@ -6,7 +6,8 @@ import errno
 import os
 import stat
 
-DEEPEST = 100
+# The system takes no path of 4096 bytes, and on the near side others come before it.
+LONGEST_PATH = 3500
 # Where a job in a container sees the folder.
 IN_CONTAINER = "/project/outputs"
 PERMISSION = "permission"
@@ -50,38 +51,37 @@ class Folder:
 
     def look(self) -> None:
         """List what there is."""
-        self._look("", self._number, DEEPEST)
-
-    def _look(self, prefix: str, number: int, depth: int) -> None:
-        for name in sorted(os.listdir(number)):
-            path = prefix + name
+        waiting = [("", 0)]
+        while waiting:
+            path, mode = waiting.pop()
             try:
-                found = os.stat(name, dir_fd=number, follow_symlinks=False)
-                if stat.S_ISDIR(found.st_mode):
-                    self._enter(path, name, number, found.st_mode, depth)
-                elif stat.S_ISREG(found.st_mode):
-                    self.files.append((path, stamp(found), found.st_mode))
-                elif stat.S_ISLNK(found.st_mode):
-                    self._keep_link(path, os.readlink(name, dir_fd=number))
-                else:
-                    self.unreadable.append((path, "neither a file nor a folder"))
+                number = self._entered(path)
+                names = sorted(os.listdir(number))
             except OSError as error:
-                self.refuse(path, error)
+                self.refuse(f"{path}/", error)
+                continue
+            if path:
+                self.folders.append((path, mode & 0o777))
+            inner = [self._look(f"{path}/{name}" if path else name, name, number) for name in names]
+            waiting += reversed([each for each in inner if each])
 
-    def _enter(self, path: str, name: str, number: int, mode: int, depth: int) -> None:
-        if not depth:
-            self.unreadable.append((path + "/", f"more than {DEEPEST} folders deep"))
-            return
+    def _look(self, path: str, name: str, number: int) -> tuple[str, int] | None:
+        """List one of the names in an open folder; a folder is given, to be entered later."""
         try:
-            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=number)
+            found = os.stat(name, dir_fd=number, follow_symlinks=False)
+            if len(os.fsencode(path)) > LONGEST_PATH:
+                self.unreadable.append((path, f"its path has more than {LONGEST_PATH} bytes"))
+            elif stat.S_ISDIR(found.st_mode):
+                return path, found.st_mode
+            elif stat.S_ISREG(found.st_mode):
+                self.files.append((path, stamp(found), found.st_mode))
+            elif stat.S_ISLNK(found.st_mode):
+                self._keep_link(path, os.readlink(name, dir_fd=number))
+            else:
+                self.unreadable.append((path, "neither a file nor a folder"))
         except OSError as error:
-            self.refuse(path + "/", error)
-            return
-        try:
-            self.folders.append((path, mode & 0o777))
-            self._look(path + "/", inner, depth - 1)
-        finally:
-            os.close(inner)
+            self.refuse(path, error)
+        return None
 
     def _keep_link(self, path: str, target: str) -> None:
         for top in (self.top, os.path.realpath(self.top), IN_CONTAINER):
@@ -104,18 +104,26 @@ class Folder:
     def open(self, path: str) -> int:
         """A file for reading."""
         folder, _, name = path.rpartition("/")
-        if folder != self._near[0]:
-            number = os.dup(self._number)
-            for step in folder.split("/") if folder else ():
-                try:
-                    inner = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=number)
-                finally:
-                    os.close(number)
-                number = inner
-            self._let_go()
-            self._near = (folder, number)
         # A file may have become a FIFO by now, which would be waited for.
-        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._near[1])
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._entered(folder))
+
+    def _entered(self, folder: str) -> int:
+        """A folder, open until another one is entered."""
+        near, number = self._near
+        if folder == near:
+            return number
+        is_below = bool(near) and folder.startswith(f"{near}/")
+        number = os.dup(number if is_below else self._number)
+        rest = folder[len(near) + 1 :] if is_below else folder
+        for step in rest.split("/") if rest else ():
+            try:
+                inner = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=number)
+            finally:
+                os.close(number)
+            number = inner
+        self._let_go()
+        self._near = (folder, number)
+        return number
 
     def _let_go(self) -> None:
         if self._near[1] != self._number:

@@ -7,13 +7,13 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from far import detached, home
+from far.removal import remove_tree
 from far.wire import RefusedError
 
 # A run whose job has not begun by then will not begin: its client is gone.
@@ -190,7 +190,7 @@ def _emptier(folder: str) -> Callable[..., None]:
         report({})
         for name in ("tree", "staging"):
             # Files that a container's root made stay: the next upload to the slot has them removed.
-            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+            remove_tree(os.path.join(folder, name))
 
     return empty
 

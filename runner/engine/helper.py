@@ -82,7 +82,7 @@ def remove_old(engine: Engine, seconds: float = OLD_SECONDS) -> None:
 
 
 def remove_forgotten(engine: Engine, project: str, known: Callable[[], Collection[str]]) -> None:
-    """Remove containers of a project's jobs that have ended, and of whose runs the target knows nothing any more."""
+    """Remove containers of a project's jobs that have ended, and whose runs the target no longer knows."""
     wanted = {"label": f"{PROJECT_LABEL}={project}", "status": ["exited", "dead"]}
     with engine.translated("looking for containers of forgotten runs"):
         ended = engine.api.containers(all=True, filters=wanted)

@@ -61,22 +61,26 @@ class FileDifference:
 
 def kept_files(folder: Path) -> list[KeptFile]:
     """All below it, in the order of their names; links are not followed. A folder that is not there has none."""
-    return sorted(_walk(folder, ""), key=lambda file: file.name)
+    return sorted(_walk(folder), key=lambda file: file.name)
 
 
-def _walk(folder: Path, below: str) -> Iterator[KeptFile]:
-    try:
-        entries = list(os.scandir(folder / below))
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        name = f"{below}{entry.name}"
-        if entry.is_symlink():
-            yield KeptFile(name, 0, os.readlink(entry.path))  # noqa: PTH115 a link that leads nowhere is kept as it is
-        elif entry.is_dir(follow_symlinks=False):
-            yield from _walk(folder, f"{name}/")
-        elif entry.is_file(follow_symlinks=False):
-            yield KeptFile(name, entry.stat(follow_symlinks=False).st_size)
+def _walk(folder: Path) -> Iterator[KeptFile]:
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        try:
+            entries = list(os.scandir(folder / below))
+        except FileNotFoundError:
+            continue
+        for entry in entries:
+            name = f"{below}{entry.name}"
+            if entry.is_symlink():
+                # A link that leads nowhere is kept as it is.
+                yield KeptFile(name, 0, os.readlink(entry.path))  # noqa: PTH115
+            elif entry.is_dir(follow_symlinks=False):
+                waiting.append(f"{name}/")
+            elif entry.is_file(follow_symlinks=False):
+                yield KeptFile(name, entry.stat(follow_symlinks=False).st_size)
 
 
 def compare(a: Path, b: Path) -> list[FileDifference]:

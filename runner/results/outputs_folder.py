@@ -95,9 +95,12 @@ class OutputsFolder:
     def _parent(self, path: str, *, is_made: bool = True) -> tuple[int, str]:
         check_path(path)
         folder, _, name = path.rpartition("/")
-        if folder != self._near[0]:
-            number = os.dup(self._top)
-            for step in folder.split("/") if folder else ():
+        near, number = self._near
+        if folder != near:
+            is_below = bool(near) and folder.startswith(f"{near}/")
+            number = os.dup(number if is_below else self._top)
+            rest = folder[len(near) + 1 :] if is_below else folder
+            for step in rest.split("/") if rest else ():
                 try:
                     inner = _entered(number, step) if is_made else os.open(step, INTO, dir_fd=number)
                 finally:

@@ -8,7 +8,7 @@ def test_no_container_stays_when_the_engine_was_stopped_in_the_middle_of_a_job(l
     user = lab.user()
     with started(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
         reads(client, "begun\n")
-        # While it shuts down it says how the job ended, and does not remove the container any more.
+        # While it shuts down it says how the job ended, and no longer removes the container.
         lab.engine.restart()
         code, _, errors = ended(client)
     assert code not in {0, 255}, errors
