@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-# The system takes no path of 4096 bytes, and on the near side others come before it.
+# Linux accepts paths of up to 4095 bytes, and on the client's side the run's own folder comes first.
 LONGEST_PATH = 3500
 # Where a job in a container sees the folder.
 IN_CONTAINER = "/project/outputs"

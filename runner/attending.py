@@ -9,6 +9,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +17,7 @@ from typing import Any, Self
 from runner.background import begin
 from runner.jobs.port import Ended, Frame, How, JobError
 from runner.jobs.process import UNKNOWN_EXIT_CODE, ended_of
-from runner.machine.connection import ConnectError
+from runner.machine.connection import ConnectError, Connection
 from runner.machine.far import FarError
 from runner.machine.link import Link
 
@@ -27,6 +28,9 @@ logger = logging.getLogger(f"gpuinfra.{__name__}")
 PERIOD_SECONDS = 5.0
 ANSWER_SECONDS = 20.0
 LET_GO_SECONDS = 5.0
+# A machine that does not answer for this long is reported as silent.
+SILENT_SECONDS = 8.0
+LOOK_SECONDS = 0.5
 
 
 def begun(after_run: str | None, *, detached: bool = False) -> dict[str, Any]:
@@ -48,6 +52,8 @@ class Attending:
         self._worked_at = 0.0
         """When the job last printed something, or its GPU did, by the target's clock."""
         self._heard: dict[str, Any] = {}
+        self._asked: tuple[Connection, float] | None = None
+        """The connection, and since when a question on it has no answer; None where all have one."""
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._attend, name="attending", daemon=True).start()
@@ -88,6 +94,30 @@ class Attending:
         with contextlib.suppress(TimeoutError):
             saying.result(LET_GO_SECONDS)
 
+    @contextlib.contextmanager
+    def reporting_silence(self, tell: Callable[[str], None]) -> Iterator[None]:
+        """Tell, meanwhile, when nothing comes from the machine any longer, and when it answers again."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._report_silence, args=(over, tell), name="silence", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _report_silence(self, over: threading.Event, tell: Callable[[str], None]) -> None:
+        where = ""
+        while not over.wait(LOOK_SECONDS):
+            asked = self._asked
+            if asked is not None and not asked[0].is_open:
+                where = ""  # it is lost, and `Following` says so
+            elif (silent := _silent_seconds(asked)) >= SILENT_SECONDS and not where and asked:
+                where = asked[0].where
+                tell(f"no answer from {where} for {silent:.0f} s; the job keeps running, waiting for an answer")
+            elif where and silent < SILENT_SECONDS:
+                tell(f"{where} answers again")
+                where = ""
+
     def _say_last(self) -> None:
         with self._speaking:
             self._said = {**self._said, "detached": True}
@@ -103,7 +133,10 @@ class Attending:
         try:
             # Where there is no connection, those who need one make it.
             if far := self._link.open_far:
+                if self._asked is None or self._asked[0] is not far.connection:
+                    self._asked = (far.connection, time.monotonic())
                 self._hear(far.ask("run-attend", seconds=seconds, run=self._run, **self._said))
+            self._asked = None
         except (ConnectError, FarError) as error:
             logger.debug("the target was not told that somebody is there: %s", error)
         except Exception:
@@ -117,6 +150,11 @@ class Attending:
                 self._worked_at = max(self._worked_at, float(answer["now"]) - float(answer["gpuBusy"]))
         if answer.get("state"):  # of a run that was forgotten, what was known before stays
             self._heard = answer
+
+
+def _silent_seconds(asked: tuple[Connection, float] | None) -> float:
+    """For how long nothing has come from a machine that was asked something; 0 where no answer is missing."""
+    return time.monotonic() - max(asked[1], asked[0].heard_at) if asked else 0.0
 
 
 def ended_by_machine(ending: Any) -> Ended | None:

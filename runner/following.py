@@ -100,7 +100,7 @@ class Following:
         """Show what it prints until it ends; a connection that is lost is made anew."""
         if self._anew and self._is_container:
             self._watch_again()
-        with self._fetching():
+        with self._fetching(), self.attending.reporting_silence(self.progress.note):
             while True:
                 began = time.monotonic()
                 try:

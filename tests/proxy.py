@@ -13,6 +13,8 @@ class Proxy:
     def __init__(self, port: int, allowed: int) -> None:
         self._server, self._left = port, allowed
         self.is_holding, self._is_open = threading.Event(), threading.Event()
+        self._is_passing = threading.Event()
+        self._is_passing.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._sockets = [self._listener]
@@ -23,9 +25,18 @@ class Proxy:
         """Let everything through from now on."""
         self._is_open.set()
 
+    def freeze(self) -> None:
+        """Hold back everything in both directions: the connection stays, and is silent."""
+        self._is_passing.clear()
+
+    def thaw(self) -> None:
+        """Let everything through again that came meanwhile."""
+        self._is_passing.set()
+
     def close(self) -> None:
         """End every connection."""
         self.open()
+        self.thaw()
         for each in self._sockets:
             _end(each)
         for thread in self._threads:
@@ -55,6 +66,7 @@ class Proxy:
                     if self._left < 0:
                         self.is_holding.set()
                         self._is_open.wait()
+                self._is_passing.wait()
                 target.sendall(data)
         _end(source)
         _end(target)

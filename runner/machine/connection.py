@@ -138,6 +138,10 @@ class Connection(Shell, Protocol):
     def is_open(self) -> bool:
         """Whether it can be used; a connection that was lost is not."""
 
+    @property
+    def heard_at(self) -> float:
+        """When something last came from it, on the monotonic clock. This computer is never silent."""
+
     def start(self, command: Sequence[str] | str, *, timeout: float, idle: float | None = None) -> Process:
         """Begin it, within so many seconds. Where `idle` is given, a read or a write that gets nowhere for so many
         seconds raises TimedOut; without it, reading waits for as long as the machine is there."""

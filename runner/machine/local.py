@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import shlex
@@ -22,6 +23,7 @@ class LocalConnection:
 
     where = WHERE
     is_open = True
+    heard_at = math.inf
 
     def run(self, command: Sequence[str] | str, *, timeout: float) -> Completed:
         """Run it to its end, with nothing to read."""

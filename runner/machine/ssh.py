@@ -39,6 +39,12 @@ class SshConnection:
 
     def __init__(self, transport: paramiko.Transport, where: str) -> None:
         self._transport, self._where = transport, where
+        self._heard_at = time.monotonic()
+
+    @property
+    def heard_at(self) -> float:
+        """When something last came from it, on the monotonic clock."""
+        return self._heard_at
 
     @property
     def where(self) -> str:
@@ -96,7 +102,10 @@ class SshConnection:
                 if is_overdue():
                     raise TimedOut(f"{self._where} did not begin `{line[:80]}` within {timeout:g} s")
             channel.settimeout(idle)
-            return SshProcess(channel, self._where, idle)
+            return SshProcess(channel, self._where, idle, self._hear)
+
+    def _hear(self) -> None:
+        self._heard_at = time.monotonic()
 
     def close(self) -> None:
         """Hang up. To do so twice is no error."""

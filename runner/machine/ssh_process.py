@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import paramiko
 
@@ -17,8 +17,11 @@ from runner.machine.meeting import told
 class SshProcess:
     """Its streams, and its end."""
 
-    def __init__(self, channel: paramiko.Channel, where: str, idle: float | None) -> None:
-        self._channel, self._where, self._idle = channel, where, idle
+    def __init__(
+        self, channel: paramiko.Channel, where: str, idle: float | None, heard: Callable[[], None] = lambda: None
+    ) -> None:
+        """`heard` is called whenever something of what it prints has come."""
+        self._channel, self._where, self._idle, self._heard = channel, where, idle, heard
         self._tail = Tail()
         # Both streams share one window: what nobody reads would stop the other.
         threading.Thread(target=self._read_errors, name="ssh-stderr", daemon=True).start()
@@ -45,6 +48,7 @@ class SshProcess:
             if not data and not self._channel.eof_received and not self._has_exited():
                 # No end was announced: the connection is lost, or somebody here has closed it.
                 raise Broken(f"the connection to {self._where} is lost")
+            self._heard()
             return data
 
     def _has_exited(self) -> bool:

@@ -12,17 +12,24 @@ import pytest
 from runner import attending as module
 from runner.attending import Attending, begun, ended_by_machine
 from runner.jobs.port import STDOUT, Frame, How
-from runner.machine.connection import Broken
+from runner.machine.connection import Broken, TimedOut
 from runner.machine.far import FarError
 
 STATE = {"kind": "process", "started": 1.0}
 ENDED = {**STATE, "ended": 2.0, "exitCode": 143, "how": "evicted", "detail": "Azure wants it back"}
 
 
+class Connection:
+    """A connection, and when something last came from it."""
+
+    where, is_open, heard_at = "203.0.113.7:22", True, 0.0
+
+
 class Target:
     """What is at the other end of a link."""
 
     def __init__(self) -> None:
+        self.connection = Connection()
         self.asked: list[dict[str, Any]] = []
         self.answer: dict[str, Any] = {"now": time.time(), "state": STATE, "ending": None, "gpuBusy": None}
         self.error: Exception | None = None
@@ -168,3 +175,40 @@ def test_an_answer_that_makes_no_sense_is_no_trouble(target: Target) -> None:
     made = attending(target)
     made._say(1.0)
     assert made.ended is None
+
+
+def test_silence_and_its_end_are_each_reported_once(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.001)
+    told: list[str] = []
+    changed = threading.Condition()
+
+    def tell(text: str) -> None:
+        with changed:
+            told.append(text)
+            changed.notify()
+
+    def waits_for(count: int) -> None:
+        with changed:
+            assert changed.wait_for(lambda: len(told) >= count, 20)
+
+    made = attending(target)
+    target.error = TimedOut("nothing came")
+    made._say(1.0)
+    since = time.monotonic() - module.SILENT_SECONDS
+    made._asked = (target.connection, since)  # type: ignore[assignment]
+    with made.reporting_silence(tell):
+        waits_for(1)
+        target.connection.heard_at = time.monotonic() + 60  # something comes, though not the answer
+        waits_for(2)
+    assert told[0].startswith("no answer from 203.0.113.7:22 for 8 s")
+    assert told[1:] == ["203.0.113.7:22 answers again"]
+
+
+def test_an_answer_ends_the_silence(target: Target) -> None:
+    made = attending(target)
+    target.error = TimedOut("nothing came")
+    made._say(1.0)
+    assert made._asked is not None
+    target.error = None
+    made._say(1.0)
+    assert made._asked is None

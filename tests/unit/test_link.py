@@ -27,6 +27,7 @@ class Wire:
     """A connection that can be cut."""
 
     where = "203.0.113.7:22"
+    heard_at = 0.0
 
     def __init__(self) -> None:
         self.is_open = True
