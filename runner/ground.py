@@ -53,6 +53,8 @@ class Groundwork:
     rebuild: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     """The job's own variables: those for NVIDIA's runtime decide what it sees."""
+    build_secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    """Values for `${NAME}` in the requirements."""
     timings: dict[str, float] = field(default_factory=dict)
 
     def make(self) -> Ground:
@@ -84,6 +86,7 @@ class Groundwork:
             self.output,
             fresh=self.rebuild,
             may_build=assigned.prepares or self.rebuild,
+            build_secrets=self.build_secrets,
         )
 
     def _probe_container(self, image: str) -> GpuFacts:

@@ -83,6 +83,7 @@ class Submission:
             self.output,
             rebuild=self.wishes.rebuild,
             environment={**assigned.environment, **self.wishes.environment},
+            build_secrets=self.wishes.build_secrets,
         )
         try:
             made = self.link.steadily(work.make, self.link.patience(RESUME_SECONDS))

@@ -31,6 +31,7 @@ class Wishes:
     timeout: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    build_secrets: dict[str, str] = field(default_factory=dict, repr=False)
     require_gpu_use: bool = False
     rebuild: bool = False
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuinfra.cli.job_options import JobOptions, size_of, usage, variables_of
+from gpuinfra.cli.job_options import JobOptions, build_secrets_of, size_of, usage, variables_of
 from gpuinfra.diagnostics import Code, Problem, Severity
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def wishes_of(assigned: Assignment, options: JobOptions) -> Wishes:
         timeout=_timeout_of(options),
         environment=plain,
         secrets=hidden,
+        build_secrets=build_secrets_of(options.build_secrets),
         require_gpu_use=options.require_gpu_use,
         rebuild=options.rebuild,
     )
@@ -83,12 +85,15 @@ def _check_hidden_gpus(assigned: Assignment, gpus: Gpus | None, variables: dict[
         raise usage("no GPU for the job", note, "leave the variable out; `--gpus` says which ones", Code.NO_GPU)
 
 
-def check_packages(assigned: Assignment, wishes: Wishes | None = None) -> None:
-    """A package for the CPU would make a job that has a GPU run without it, and say nothing."""
+def check_packages(assigned: Assignment, gpus: Gpus | None, build_secrets: Collection[str]) -> None:
+    """Raise a Problem for requirements that cannot be installed, and for CPU packages in a job that has a GPU."""
+    from runner.environment.recipe import check_requirements
     from runner.ground import is_required
 
-    wanted = wishes.gpus if wishes else None
-    if assigned.conda is None or not is_required(assigned, wanted) or not assigned.in_container:
+    if assigned.conda is None or not assigned.in_container:
+        return
+    check_requirements(assigned.conda, assigned.project, build_secrets)
+    if not is_required(assigned, gpus):
         return
     from gpuinfra.lint.packages import cpu_only_in
     from gpuinfra.lint.uses import Place, Use

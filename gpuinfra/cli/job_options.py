@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -49,6 +50,10 @@ EnvironmentFileOption = Annotated[
 SecretOption = Annotated[
     list[str] | None, typer.Option("--secret", metavar="NAME", help="A variable of this shell that nobody else sees.")
 ]
+BuildSecretOption = Annotated[
+    list[str] | None,
+    typer.Option("--build-secret", metavar="NAME", help="A variable of this shell for `${NAME}` in requirements."),
+]
 RequireUseOption = Annotated[
     bool, typer.Option("--require-gpu-use", help="Fail if the job never used the GPU, instead of a warning.")
 ]
@@ -71,6 +76,7 @@ class JobOptions:
     environment: tuple[str, ...] = ()
     environment_files: tuple[Path, ...] = ()
     secrets: tuple[str, ...] = ()
+    build_secrets: tuple[str, ...] = ()
     require_gpu_use: bool = False
     rebuild: bool = False
     variables: tuple[dict[str, str], dict[str, str]] | None = field(default=None, repr=False)
@@ -89,6 +95,7 @@ def given(  # noqa: PLR0913 each is an option
     env: list[str] | None,
     env_file: list[Path] | None,
     secret: list[str] | None,
+    build_secret: list[str] | None,
     require_gpu_use: bool,
     rebuild: bool,
 ) -> JobOptions:
@@ -103,6 +110,7 @@ def given(  # noqa: PLR0913 each is an option
         environment=tuple(env or ()),
         environment_files=tuple(env_file or ()),
         secrets=tuple(secret or ()),
+        build_secrets=tuple(build_secret or ()),
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
     )
@@ -154,6 +162,18 @@ def variables_of(options: JobOptions) -> tuple[dict[str, str], dict[str, str]]:
         hidden[name] = _own(name, f"`--secret {name[:80]}`")
     # What is said to be hidden stays so.
     return {name: value for name, value in plain.items() if name not in hidden}, hidden
+
+
+def build_secrets_of(names: Iterable[str]) -> dict[str, str]:
+    """Return the values of the variables that `--build-secret` names."""
+    from runner.environment.secrets import SHORTEST
+
+    found = {name: _own(name, f"`--build-secret {name[:80]}`") for name in names}
+    for name, value in found.items():
+        if len(value) < SHORTEST or not value.isprintable():
+            note = f"`--build-secret {name}`: its value is shorter than {SHORTEST} characters, or not one line of text"
+            raise usage("invalid secret", note, "such a value cannot be kept out of the build's output")
+    return found
 
 
 def _own(name: str, shown: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.job_options import RebuildOption
+from gpuinfra.cli.job_options import BuildSecretOption, RebuildOption, build_secrets_of
 from gpuinfra.cli.options import begin
 
 
@@ -17,6 +17,7 @@ def prepare(
         str, typer.Option("--configuration", "-c", metavar="NAME", help="The run configuration, as `up` writes it.")
     ],
     rebuild: RebuildOption = False,
+    build_secret: BuildSecretOption = None,
 ) -> None:
     """Make the environment of a run configuration on its target: image, packages, and a look at the GPU."""
     from gpuinfra.cli.checking import check_packages
@@ -31,7 +32,8 @@ def prepare(
     settings = begin(context, reaches_cloud=False)
     desk = open_desk(settings)
     assigned, _ = with_spec(desk, assign(desk.workspace, configuration))
-    check_packages(assigned)
+    build_secrets = build_secrets_of(build_secret or ())
+    check_packages(assigned, None, build_secrets)
     with (
         progress_view(settings) as progress,
         linked(settings, assigned.target, progress) as link,
@@ -39,7 +41,9 @@ def prepare(
     ):
         assigned = replace(assigned, prepares=True)
         gpus, required = gpus_of(assigned, None), is_required(assigned, None)
-        ground = Groundwork(assigned, gpus, required, link, progress, progress.note, rebuild=rebuild).make()
+        ground = Groundwork(
+            assigned, gpus, required, link, progress, progress.note, rebuild=rebuild, build_secrets=build_secrets
+        ).make()
     unused = note_for(assigned.target.type) if assigned.conda else None
     view.show(
         assigned.target.name, ground.tag, ground.image, ground.gpu, unused, built=ground.built, json=settings.json

@@ -39,6 +39,7 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     env: job.EnvironmentOption = None,
     env_file: job.EnvironmentFileOption = None,
     secret: job.SecretOption = None,
+    build_secret: job.BuildSecretOption = None,
     on_interrupt: job.InterruptOption = OnInterrupt.ASK,
     require_gpu_use: job.RequireUseOption = False,
     rebuild: job.RebuildOption = False,
@@ -62,6 +63,7 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
         env=env,
         env_file=env_file,
         secret=secret,
+        build_secret=build_secret,
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
     )
@@ -101,7 +103,8 @@ def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
     workspace = find_workspace(settings.workspace)
     project = _expected(workspace, spec)
     assigned = assign(workspace, spec.target_name, project)
-    check_packages(assigned, wishes_of(assigned, options))
+    wishes = wishes_of(assigned, options)
+    check_packages(assigned, wishes.gpus, wishes.build_secrets)
     if settings.cloud == "sandbox" and assigned.in_container:
         _check_own_engine(spec)
     check_writable_files(workspace, spec.target_name)

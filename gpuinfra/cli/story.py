@@ -76,7 +76,7 @@ class Story:
         desk = open_desk(self.settings)
         assigned, _ = with_spec(desk, assign(desk.workspace, self.spec.target_name), self.spec)
         wishes = wishes_of(assigned, self.options)
-        check_packages(assigned, wishes)
+        check_packages(assigned, wishes.gpus, wishes.build_secrets)
         sink = TerminalSink(json=self.settings.json, progress=self.progress)
         self.work = Submitting(
             desk,

@@ -26,6 +26,7 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
     env: job.EnvironmentOption = None,
     env_file: job.EnvironmentFileOption = None,
     secret: job.SecretOption = None,
+    build_secret: job.BuildSecretOption = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave as soon as the job runs.")] = False,
     on_interrupt: job.InterruptOption = OnInterrupt.ASK,
     require_gpu_use: job.RequireUseOption = False,
@@ -44,6 +45,7 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
         env=env,
         env_file=env_file,
         secret=secret,
+        build_secret=build_secret,
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
     )
@@ -69,7 +71,7 @@ def _submit(
     wishes = wishes_of(assigned, options)
     if detach:
         check_detach(assigned)
-    check_packages(assigned, wishes)
+    check_packages(assigned, wishes.gpus, wishes.build_secrets)
     if detach and options.require_gpu_use:
         note = "`--require-gpu-use` is found out at the end, and `--detach` leaves before"
         raise usage("an option without effect", note, "leave one of them out")

@@ -49,7 +49,7 @@ def secrets(project: Project) -> Iterator[Finding]:
     for conda in project.condas.values():
         for _, node in _scalars(conda.document.root):
             if _has_login(node.text) or _has_channel_token(node.text):
-                help_line = "change it, and give it to pip by a variable: `${NAME}`"
+                help_line = "change it, and give it to pip by a variable: `${NAME}` and `--build-secret NAME`"
                 yield _finding(conda.document, node, "an address with a password in it", help_line)
     for spark in project.sparks.values():
         for name, node in _scalars(spark.root):

@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -58,6 +58,7 @@ def ensure_environment(  # noqa: PLR0913 each is another thing
     *,
     fresh: bool = False,
     may_build: bool = True,
+    build_secrets: Mapping[str, str] | None = None,
 ) -> Environment:
     """The image for a project's jobs: built where the engine does not have it, or anew if it is to be `fresh`.
 
@@ -66,7 +67,7 @@ def ensure_environment(  # noqa: PLR0913 each is another thing
     """
     began = time.monotonic()
     on = _found(engine, base) if isinstance(base, str) else base
-    wanted = recipe(on, conda, project, os.environ)
+    wanted = recipe(on, conda, project, build_secrets)
     if wanted is None:
         return Environment(on.id, on.name, built=False, python=None, seconds=time.monotonic() - began)
     there = _inspect(engine, wanted.tag)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +15,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, Severity
 from gpuinfra.workbench.conda import By, Conda, Package, read_conda
 from runner.environment.python import PythonWish, python_wish
 from runner.environment.requirements import Requirements
-from runner.environment.secrets import filled_in, secrets_in, telling
+from runner.environment.secrets import expand, secrets_in, spellings, telling
 from templates import read_template
 
 # Whatever changes what is installed, other than the script, has to count this up: images are found by their digest.
@@ -72,20 +72,22 @@ ENV PATH={PREFIX}/bin:$PATH PYSPARK_PYTHON={PYTHON} PYSPARK_DRIVER_PYTHON={PYTHO
 """
 
 
-def recipe(base: Base, conda: Conda | None, project: Path, variables: Mapping[str, str] | None = None) -> Recipe | None:
+def recipe(
+    base: Base, conda: Conda | None, project: Path, build_secrets: Mapping[str, str] | None = None
+) -> Recipe | None:
     """How to make it; None where there is nothing to install. What cannot be made raises a Problem, with its places.
 
-    `variables` are filled in where pip's lines name them: so an index can have a password that is in no file.
+    `build_secrets` replace `${NAME}` in pip's lines, so that an index can have a password that is in no file. Any other
+    name is an error: a project's files must not read the caller's environment.
     """
     if conda is None:
         return None
-    requirements = Requirements(conda, project)
-    pip, packages = requirements.pip_lines(), requirements.conda_lines()
-    _check(conda, requirements)
+    secrets_by_name = build_secrets or {}
+    requirements, pip, packages = _requirements(conda, project, secrets_by_name)
     wish = python_wish(conda)
     if not pip and not wish.text and all(each.name == "python" for each in conda.packages):
         return None
-    filled = [filled_in(line, variables or {}) for line in pip]
+    filled = [expand(line, secrets_by_name) for line in pip]
     tools, needs = _tools(conda)
     said = {
         SCRIPT: read_template(SCRIPT).encode(),
@@ -93,17 +95,32 @@ def recipe(base: Base, conda: Conda | None, project: Path, variables: Mapping[st
         "tools.txt": _lines(tools),
         "wishes": _wishes(conda, wish, needs),
     }
-    secrets = set().union(*(values | secrets_in(line) for line, values in filled))
-    secrets |= set().union(*(secrets_in(each) for each in (*conda.channels, *packages)))
+    secrets = set().union(*(secrets_in(each) for each in (*filled, *conda.channels, *packages)))
+    secrets |= {each for value in secrets_by_name.values() for each in spellings(value)}
     files: dict[str, bytes | Path] = {
         **said,
         **requirements.files,
-        "requirements.txt": _lines(line for line, _ in filled),
+        "requirements.txt": _lines(filled),
         "secrets": _lines(telling(secrets)),
     }
     # By the names of variables, not by their values: another password makes no other environment.
     digest = _digest(base.id, {**said, **requirements.files, "requirements.txt": _lines(pip)})
     return Recipe(base.id, f"gpuinfra/{digest[:16]}", files, telling(secrets))
+
+
+def check_requirements(conda: Conda, project: Path, build_secrets: Collection[str]) -> None:
+    """Raise a Problem for each line that cannot be installed, or that uses a variable that is not a build secret."""
+    _requirements(conda, project, build_secrets)
+
+
+def _requirements(
+    conda: Conda, project: Path, build_secrets: Collection[str]
+) -> tuple[Requirements, list[str], list[str]]:
+    """The requirements, with their lines for pip and for conda."""
+    requirements = Requirements(conda, project, frozenset(build_secrets))
+    pip, packages = requirements.pip_lines(), requirements.conda_lines()
+    _check(conda, requirements)
+    return requirements, pip, packages
 
 
 def _check(conda: Conda, requirements: Requirements) -> None:

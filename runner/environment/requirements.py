@@ -11,10 +11,12 @@ from pathlib import Path
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 
-from gpuinfra.diagnostics import Code, Diagnostic
+from gpuinfra.diagnostics import Code, Diagnostic, Span
+from gpuinfra.load.source import Source
 from gpuinfra.load.tree import Scalar
 from gpuinfra.workbench.conda import By, Conda, Option, Package, parse
 from gpuinfra.workbench.project import plain_path
+from runner.environment.secrets import VARIABLE
 
 FILES = "files"
 # A file of requirements that names itself has no end.
@@ -32,6 +34,7 @@ _OPTION = re.compile(
     r"(?P<option>-r|--requirement|-c|--constraint|-e|--editable|-f|--find-links)(?:\s*=\s*|\s*)(?P<value>[^\s=].*)"
 )
 _ADDRESS = re.compile(r"[a-z+]{2,}:|\$\{", re.IGNORECASE)
+_COMMENT = re.compile(r"(?:^|\s)#.*")
 _ELSEWHERE = re.compile(r"[A-Za-z]:|~|/")
 _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64"}
 
@@ -42,6 +45,8 @@ class Requirements:
 
     conda: Conda
     root: Path
+    build_secrets: frozenset[str] = frozenset()
+    """The names of the variables that lines may use."""
     files: dict[str, Path] = field(default_factory=dict)
     """By the name that they have on the way."""
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -51,6 +56,8 @@ class Requirements:
         items: list[Package | Option] = [each for each in self.conda.packages if each.by is By.PIP]
         items = sorted([*items, *self.conda.options], key=lambda each: each.node.start)
         beside = self.root / plain_path(self.conda.path)
+        for each in items:
+            self._check_variables(each.text, self.conda.document.span(each.node))
         return [line for each in items for line in self._lines(each.text.strip(), each.node, beside.parent, 0)]
 
     def conda_lines(self) -> list[str]:
@@ -94,6 +101,7 @@ class Requirements:
         elif option in {"-f", "--find-links"}:
             yield f"--find-links ./{self._carry_folder(place, node)}"
         elif option in {"-c", "--constraint"}:
+            self._check_constraints(place)
             yield f"--constraint ./{self._carry(place)}"
         else:
             yield from self._nested(place, node, depth + 1)
@@ -104,9 +112,35 @@ class Requirements:
         if text is None:
             self._refuse(node, Code.FILE_UNREADABLE, "it cannot be read as requirements", None)
             return
+        for line, span in self._lines_with_spans(file, text):
+            self._check_variables(line, span)
         for line in re.sub(r"\\\r?\n", " ", text).splitlines():
-            if (said := re.sub(r"(?:^|\s)#.*", "", line).strip()) and said != "\\":
+            if (said := _COMMENT.sub("", line).strip()) and said != "\\":
                 yield from self._lines(said, node, file.parent, depth)
+
+    def _lines_with_spans(self, file: Path, text: str) -> Iterator[tuple[str, Span]]:
+        source = Source(file.relative_to(self.root.resolve()).as_posix(), text)
+        for found in re.finditer(r"[^\r\n]+", text):
+            yield found[0], source.span(found.start(), found.end())
+
+    def _check_variables(self, line: str, span: Span) -> None:
+        """Refuse a variable that is not a build secret: its value could be a secret of the caller."""
+        for found in VARIABLE.finditer(_COMMENT.sub("", line)):
+            name = found["name"]
+            if name not in self.build_secrets:
+                label = f"`${{{name}}}` is not read from your environment"
+                help_line = f"to allow this project to use its value: `--build-secret {name}`"
+                summary = "variable that is not a build secret"
+                self.diagnostics.append(Diagnostic(Code.MISSING_SECRET, summary, span, label, help=help_line))
+
+    def _check_constraints(self, file: Path) -> None:
+        """Refuse variables here: pip reads this file as it is, in the build's own environment."""
+        for line, span in self._lines_with_spans(file, _text_of(file) or ""):
+            if VARIABLE.search(_COMMENT.sub("", line)):
+                label, help_line = "variables are not replaced in constraints", f"move this line to `{self.conda.path}`"
+                self.diagnostics.append(
+                    Diagnostic(Code.BAD_REQUIREMENT, "invalid requirement", span, label, help=help_line)
+                )
 
     def _carried(self, package: Package, beside: Path) -> str:
         """A line that names a file of the project, with the name that the file has on the way."""

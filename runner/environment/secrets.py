@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
-from gpuinfra.load.masks import CHANNEL_TOKEN, LOGIN, SECRET_NAME, without_logins
+from gpuinfra.load.masks import CHANNEL_TOKEN, LOGIN, without_logins
 
 _SIGNATURE = re.compile(r"[?&]sig=(?P<value>[^&#\s\"']+)", re.IGNORECASE)
-# As pip writes them: it fills them in from the variables of the one who calls it.
-_VARIABLE = re.compile(r"\$\{(?P<name>[A-Z0-9_]+)\}")
-# Others may be versions or folders, which have to be seen.
-_SECRET_NAME = re.compile(rf"{SECRET_NAME}|PASS|KEY|AUTH|PAT(?![A-Z])")
-# What is shorter would be found in half of all words.
-_SHORTEST = 6
+# The variables that pip expands in requirement lines.
+VARIABLE = re.compile(r"\$\{(?P<name>[A-Z0-9_]+)\}")
+# Shorter values occur in ordinary words, so they cannot be masked.
+SHORTEST = 6
 
 
-def filled_in(line: str, variables: Mapping[str, str]) -> tuple[str, set[str]]:
-    """A line with the variables that there are, and the values of those that are secret by their names.
-
-    Others are left to the image.
-    """
-    values = {each["name"]: variables.get(each["name"]) for each in _VARIABLE.finditer(line)}
-    known = {name: value for name, value in values.items() if value and "\n" not in value}
-    secrets = {value for name, value in known.items() if _SECRET_NAME.search(name)}
-    return _VARIABLE.sub(lambda found: known.get(found["name"], found[0]), line), secrets
+def expand(line: str, secrets: Mapping[str, str]) -> str:
+    """Return a line with these variables replaced by their values."""
+    return VARIABLE.sub(lambda found: secrets.get(found["name"], found[0]), line)
 
 
 def secrets_in(text: str) -> set[str]:
@@ -37,9 +29,14 @@ def secrets_in(text: str) -> set[str]:
     return found | {unquote(each) for each in found}
 
 
+def spellings(secret: str) -> set[str]:
+    """Return a secret as tools may print it: as it is, and encoded or decoded as part of an address."""
+    return {secret, quote(secret, safe=""), unquote(secret)}
+
+
 def telling(secrets: Iterable[str]) -> tuple[str, ...]:
     """Those that are long enough to be looked for, the longest first: one may be part of another."""
-    return tuple(sorted({each for each in secrets if len(each) >= _SHORTEST}, key=lambda each: (-len(each), each)))
+    return tuple(sorted({each for each in secrets if len(each) >= SHORTEST}, key=lambda each: (-len(each), each)))
 
 
 def without(secrets: tuple[str, ...], line: str) -> str:

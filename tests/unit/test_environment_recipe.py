@@ -165,16 +165,24 @@ dependencies:
     - --extra-index-url https://x:${FEED_TOKEN}@feed.example/other
     - https://blob.example/a-1.0-py3-none-any.whl?sr=c&sig=aBcD%2B123
     - torch==${TORCH_VERSION}
-    - other==${NOT_HERE}
 """
     found = made(text, FEED_TOKEN="of-the-feed", TORCH_VERSION="1.13.1+cu117")
-    assert {*found.secrets} == {"tk-1234-abcd", "p%40ss-word", "p@ss-word", "of-the-feed", "aBcD%2B123", "aBcD+123"}
+    in_addresses = {"tk-1234-abcd", "p%40ss-word", "p@ss-word", "aBcD%2B123", "aBcD+123"}
+    assert {*found.secrets} == in_addresses | {"of-the-feed", "1.13.1+cu117", "1.13.1%2Bcu117"}
     assert text_of(found, "secrets").splitlines() == [*found.secrets]
     lines = text_of(found, "requirements.txt").splitlines()
     assert lines[1] == "--extra-index-url https://x:of-the-feed@feed.example/other"
-    assert lines[3:] == ["torch==1.13.1+cu117", "other==${NOT_HERE}"]
+    assert lines[3:] == ["torch==1.13.1+cu117"]
     everything = repr(found) + found.dockerfile("1")
     assert not [each for each in found.secrets if each in everything]
+
+
+def test_variable_that_is_not_a_build_secret_is_refused() -> None:
+    with pytest.raises(Problem) as caught:
+        made("dependencies:\n  - pip:\n    - torch==${TORCH} # ${COMMENT}\n    - a==${ALLOWED}\n", ALLOWED="1.2.3.4")
+    (diagnostic,) = caught.value.diagnostics
+    assert (diagnostic.code, diagnostic.span and diagnostic.span.line) == (Code.MISSING_SECRET, 3)
+    assert "--build-secret TORCH" in str(diagnostic.help)
 
 
 def test_another_password_makes_no_other_environment() -> None:

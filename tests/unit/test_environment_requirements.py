@@ -114,7 +114,6 @@ def test_fix_is_said() -> None:
         "legacy==1.0-custom",
         "torch[gpu]==1.0; python_version < '3.6'",
         "http://download.pytorch.org/whl/cu80/torch-0.3.1-cp35-cp35m-linux_x86_64.whl",
-        "./${FOLDER}/a.whl",
     ],
 )
 def test_other_lines_are_pips_own_matter(line: str) -> None:

@@ -108,7 +108,7 @@ def conda_of(project: Path, text: str) -> Conda:
     return conda
 
 
-def made(engine: Engine, project: Path, text: str, heard: Heard, base: str = PYTHON_IMAGE, **more: bool) -> Environment:
+def made(engine: Engine, project: Path, text: str, heard: Heard, base: str = PYTHON_IMAGE, **more: Any) -> Environment:
     return ensure_environment(engine, base, conda_of(project, text), project, heard, heard.lines.append, **more)
 
 
@@ -198,9 +198,8 @@ def test_image_keeps_what_is_the_base_images_own(lab: Lab, engine: Engine, proje
 
 
 def test_secrets_are_neither_in_the_image_nor_in_the_output(
-    lab: Lab, engine: Engine, project: Path, heard: Heard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, engine: Engine, project: Path, heard: Heard, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("FEED_TOKEN", "token-of-the-feed")
     spoken = STAND_IN + 'cat "$file" requirements.txt\n'
     base = stand_in_image(lab, "conda:test", "/opt/conda/bin/conda", spoken, "RUN rm -rf /tmp/*")
     text = (
@@ -211,7 +210,7 @@ def test_secrets_are_neither_in_the_image_nor_in_the_output(
         f"    - {WHEEL}\n"
     )
 
-    environment = made(engine, project, text, heard, base)
+    environment = made(engine, project, text, heard, base, build_secrets={"FEED_TOKEN": "token-of-the-feed"})
 
     output = "\n".join(heard.lines)
     assert "/opt/conda/bin/conda is a stand-in: env create --quiet --prefix /opt/gpuinfra/environment" in output
