@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,16 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 
 from gpuinfra.diagnostics import Problem
+from gpuinfra.git import GitError, Repository, open_repository
 from gpuinfra.load.folder import is_ours, yaml_files
 from gpuinfra.load.source import LARGEST, decode
 from gpuinfra.load.tree import Mapping as Document
 from gpuinfra.load.tree import Scalar, read
 
-SECONDS = 60.0
 LONGEST = timedelta(days=90)
 MOST_COMMITS = 500
-# No program that the repository's own settings name is run, and nothing is written.
-GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _SUFFIXES = {".yaml", ".yml"}
 _SKIPPED = {"node_modules", "__pycache__"}
 _NO_BLOB = re.compile("0+")
@@ -48,21 +44,17 @@ class Commit:
     after: tuple[str, ...]
 
 
-class _GitError(Exception):
-    """Git does not answer, and why."""
-
-
 def spec_history(folder: Path, now: datetime) -> SpecHistory:
     """The specs that are gone from this folder, by the last 90 days and 500 commits."""
     try:
-        root = Path(_git(folder, "rev-parse", "--show-toplevel").decode().strip())
-        shallow = _git(folder, "rev-parse", "--is-shallow-repository").decode().strip() == "true"
-        below = Path(folder).resolve().relative_to(root.resolve()).as_posix()
-        here = _names_here(folder)
-        blobs = _Blobs(folder)
-        at_head = [name for blob in _files_at_head(folder, below) for name in blobs.names(blob)]
-        gone = deletions(at_head, _commits(folder, below, now, blobs))
-    except (_GitError, ValueError) as error:
+        with open_repository(folder) as repository:
+            shallow = repository.ask("rev-parse", "--is-shallow-repository").strip() == b"true"
+            below = Path(folder).resolve().relative_to(repository.root).as_posix()
+            here = _names_here(folder)
+            blobs = _Blobs(repository)
+            at_head = [name for blob in _files_at_head(repository, below) for name in blobs.names(blob)]
+            gone = deletions(at_head, _commits(repository, below, now, blobs))
+    except (GitError, ValueError, OSError) as error:
         return SpecHistory(note=f"deleted specs are not looked for: {error}")
     note = "the clone is shallow: a spec that was deleted before it begins is not noticed" if shallow else ""
     return SpecHistory({name: at for name, at in gone.items() if name not in here}, note)
@@ -110,7 +102,7 @@ def _names_here(folder: Path) -> set[str]:
         try:
             content = file.read_bytes()
         except OSError as error:
-            raise _GitError(f"`{file}` cannot be read: {error.strerror}") from error
+            raise GitError(f"`{file}` cannot be read: {error.strerror}") from error
         if is_ours(content):
             text = content.decode("utf-8", "replace")
             found |= {*names_in(content), *(name.casefold() for name in _NAME.findall(text))}
@@ -120,15 +112,15 @@ def _names_here(folder: Path) -> set[str]:
 # Git
 
 
-def _files_at_head(folder: Path, below: str) -> Iterator[str]:
+def _files_at_head(repository: Repository, below: str) -> Iterator[str]:
     """The blobs of all YAML files of the folder in the last commit."""
-    for line in _git(folder, "ls-tree", "-r", "-z", "--full-tree", "HEAD", "--", below).split(b"\0"):
+    for line in repository.ask("ls-tree", "-r", "-z", "--full-tree", "HEAD", "--", below).split(b"\0"):
         facts, _, path = line.decode("utf-8", "replace").partition("\t")
         if path and _is_yaml(path, below):
             yield facts.split()[2]
 
 
-def _commits(folder: Path, below: str, now: datetime, blobs: _Blobs) -> list[Commit]:
+def _commits(repository: Repository, below: str, now: datetime, blobs: _Blobs) -> list[Commit]:
     """Those that touch the folder, newest first, each against the first of its parents: as the main line saw it."""
     words = (
         "log",
@@ -146,7 +138,7 @@ def _commits(folder: Path, below: str, now: datetime, blobs: _Blobs) -> list[Com
         # The whole repository has no name of its own.
         *([] if below == "." else [f":(top,literal){below}"]),
     )
-    parts = _git(folder, *words).decode("utf-8", "replace").split("\x01")
+    parts = repository.ask(*words).decode("utf-8", "replace").split("\x01")
     found = []
     for time, changes in zip(parts[1::2], parts[2::2], strict=False):
         pairs = list(_changes(changes, below))
@@ -175,8 +167,8 @@ def _is_yaml(path: str, below: str) -> bool:
 class _Blobs:
     """Names in files as git has them, each read once."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
         self._names: dict[str, tuple[str, ...]] = {}
 
     def names(self, blob: str) -> tuple[str, ...]:
@@ -190,7 +182,7 @@ class _Blobs:
         """Read those that are not known yet, by one call."""
         missing = [each for each in dict.fromkeys(blobs) if each not in self._names and not _NO_BLOB.fullmatch(each)]
         if missing:
-            answer = _git(self._folder, "cat-file", "--batch", stdin="\n".join(missing).encode() + b"\n")
+            answer = self._repository.ask("cat-file", "--batch", stdin="\n".join(missing).encode() + b"\n")
             self._names |= dict(_batch(answer, missing))
 
 
@@ -207,19 +199,3 @@ def _batch(answer: bytes, blobs: Sequence[str]) -> Iterator[tuple[str, tuple[str
         size = int(head[2])
         yield blob, names_in(answer[place : place + size]) if head[1] == b"blob" else ()
         place += size + 1
-
-
-def _git(folder: Path, *words: str, stdin: bytes = b"") -> bytes:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        done = subprocess.run(  # noqa: S603 git itself, with words of ours
-            [*GIT, *words], cwd=folder, env=environment, input=stdin, capture_output=True, timeout=SECONDS, check=False
-        )
-    except FileNotFoundError:
-        raise _GitError("there is no git on this computer") from None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise _GitError(f"git does not answer: {type(error).__name__}") from error
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["git fails"]
-        raise _GitError(said[0].removeprefix("fatal: "))
-    return done.stdout

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuinfra.git import GitError, Repository, open_repository
+
 SECONDS = 10.0
-# No program that the project's own settings name is run, and nothing is written.
-GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+# `dirty`: git would start another git in a submodule, with the submodule's own settings.
+STATUS = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty", "--", ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +21,16 @@ class Commit:
 
 
 def commit_of(project: Path) -> Commit | None:
-    """The commit of the project's folder; None where git knows none, or is not there."""
-    head = _ask(project, "rev-parse", "HEAD")
-    if not head:
-        return None
-    changes = _ask(project, "status", "--porcelain", "--untracked-files=normal", "--", ".")
-    return Commit(head.strip(), None if changes is None else bool(changes.strip()))
-
-
-def _ask(project: Path, *words: str) -> str | None:
-    # A folder below another's repository is that one's business only where git itself says so.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    """Return the commit of the project's folder; None where git knows none, or is not there."""
     try:
-        done = subprocess.run(  # noqa: S603 git itself, with words of ours
-            [*GIT, *words], cwd=project, env=environment, capture_output=True, timeout=SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        with open_repository(project) as repository:
+            return Commit(repository.head, _is_dirty(repository))
+    except (GitError, OSError):
         return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+
+
+def _is_dirty(repository: Repository) -> bool | None:
+    try:
+        return bool(repository.ask(*STATUS, seconds=SECONDS).strip())
+    except GitError:
+        return None
