@@ -78,10 +78,9 @@ def _quoted(path: Path | str) -> str:
 
 
 def _arm(settings: Settings, name: str) -> _Export:
-    import json
-
     from gpuinfra.cli.machines import one_spec, progress_view, ssh_sources
     from gpuinfra.cli.ssh_key import public_key_for
+    from gpuinfra.views.document import to_text
     from provision.template import make_template, notes
 
     spec = one_spec(settings, name)
@@ -91,7 +90,7 @@ def _arm(settings: Settings, name: str) -> _Export:
     group = _quoted(spec.group_name)
     return _Export(
         spec.name,
-        json.dumps(template, indent=2) + "\n",
+        to_text(template, indent=2),
         tuple(notes(spec)),
         lambda file: (
             f"az group create --name {group} --location {spec.regions[0]}, then: "

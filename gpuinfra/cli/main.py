@@ -13,6 +13,7 @@ from typer.main import get_command
 from gpuinfra.cli.front import PROGRAM, app, asks_for_json
 from gpuinfra.cli.signals import handled_signals
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.views.ci_commands import filter_commands
 
 
 def program() -> None:
@@ -36,6 +37,7 @@ def _main(words: list[str]) -> int:
     # A file's name or value that this terminal cannot show must not end a command half-way.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        filter_commands(stream)
     try:
         code = _run(words)
         sys.stdout.flush()

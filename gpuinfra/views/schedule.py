@@ -38,9 +38,10 @@ def show(scheduler: Scheduler, files: Sequence[Rendered], *, json: bool) -> None
         document.show({"with": str(scheduler), "files": shown})
         return
     for number, file in enumerate(files):
-        if len(files) > 1:
-            sys.stdout.write(f"{'' if number == 0 else chr(10)}# {file.name}\n")
-        sys.stdout.write(file.text)
+        heading = f"{'' if number == 0 else chr(10)}# {file.name}\n" if len(files) > 1 else ""
+        # As bytes, unchanged: the pipeline has commands for the CI system in it, which are ours.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(f"{heading}{file.text}".encode())
 
 
 def show_written(scheduler: Scheduler, files: Iterable[Path], *, json: bool) -> None:

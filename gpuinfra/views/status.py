@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -160,7 +159,7 @@ class Watch:
 
         if self._json:
             payload = {"schemaVersion": document.SCHEMA_VERSION, **_data(machines, now, simulated=self._simulated)}
-            sys.stdout.write(json_format.dumps(payload, ensure_ascii=True) + "\n")
+            sys.stdout.write(document.to_text(payload))
             sys.stdout.flush()
             return
         table = render(machines, now, simulated=self._simulated) if machines else Text(NONE)
