@@ -125,6 +125,7 @@ class Code(StrEnum):
     OTHER_HOST_KEY = "other-host-key"
     LOGIN_REFUSED = "login-refused"
     UNFIT_MACHINE = "unfit-machine"
+    WRONG_CLOUD = "wrong-cloud"
 
     # A project's files, as `lint` reads them.
     NO_PROJECT_FOUND = "no-project-found"

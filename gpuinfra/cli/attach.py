@@ -84,6 +84,7 @@ def _attach(settings: Settings, wish: Wish, seconds: float) -> None:
     from gpuinfra.cli.introduction import trusted_key
     from gpuinfra.cli.machines import progress_view
     from gpuinfra.cli.secrets import Secret, read_password
+    from gpuinfra.cli.simulation import consent_to_replace
     from gpuinfra.models.attached import Attached
     from gpuinfra.views import attached as view
     from gpuinfra.workbench.targets import find_target
@@ -103,9 +104,10 @@ def _attach(settings: Settings, wish: Wish, seconds: float) -> None:
         target = wish.target(str(trusted), before)
         secret = given or _secret(wish, target, settings, progress)
         checkup = _look(target, wish, seconds, secret, progress)
-    if not checkup.passed:
-        raise Problem(*(_failure(check) for check in checkup.checks if not check.passed))
-    target = replace(target, simulated=_is_simulated(target, before, checkup))
+        if not checkup.passed:
+            raise Problem(*(_failure(check) for check in checkup.checks if not check.passed))
+        target = replace(target, simulated=_is_simulated(target, before, checkup))
+        consent_to_replace(settings, workspace, target.name, progress, simulated=target.simulated)
     target, files = _write(workspace, target, before, secret)
     fingerprint = HostKey.parse(target.host_key).fingerprint
     view.show(Attached(target, fingerprint, checkup, tuple(str(file) for file in files)), json=settings.json)

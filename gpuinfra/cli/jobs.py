@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra.cli.options import Settings
+from gpuinfra.cli.simulation import check_target
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def with_spec(desk: Desk, assigned: Assignment, spec: Spec | None = None) -> tup
     from gpuinfra.cli.machines import spec_named
 
     target = assigned.target
+    check_target(desk.settings, target)
     if spec is None and target.address:
         spec = spec_named(desk.workspace, target.name)
     if spec is None or spec.target_name != target.name:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra.cli.options import Settings
+from gpuinfra.cli.simulation import check_target
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def target_named(settings: Settings, name: str) -> Target:
 
     spec = spec_named(settings.workspace, name)
     if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):
+        check_target(settings, attached)
         return with_own_key(_with_address(attached))
     identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
     cloud = open_cloud(settings, spec.subscription if spec else None, deadline=Deadline.after(FIND_SECONDS))

@@ -66,12 +66,15 @@ def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView
     """Make Azure match one spec; where the machine is to be on, wait until it can be used, and write its target."""
     from gpuinfra.cli.machines import bringing, explained, reach, with_known_key
     from gpuinfra.cli.noting import note_beginning
+    from gpuinfra.cli.simulation import consent_to_replace, is_simulated
     from gpuinfra.models.brought import Brought
     from gpuinfra.workbench.targets import check_files
     from gpuinfra.workspace import find_workspace
     from provision.find import target_from_spec
 
-    check_files(find_workspace(settings.workspace), spec.target_name)
+    workspace = find_workspace(settings.workspace)
+    check_files(workspace, spec.target_name)
+    consent_to_replace(settings, workspace, spec.target_name, progress, simulated=is_simulated(settings))
     reached = reach(settings, spec.subscription, seconds, progress, writes=True)
     work = bringing(reached, spec, progress, writes=True)
     try:

@@ -147,9 +147,10 @@ def _compute_values(target: Target, found: Document) -> dict[str, Value]:
     # What is simulated says so; and a machine that is real is not called so because its predecessor was.
     if target.simulated or found.value("simulated"):
         values["simulated"] = target.simulated
-    # Whoever says anew how to log in has done with the other way.
+    # A new way to log in replaces the old one. A login of a real machine is not for a simulated one, nor the reverse.
+    is_other = bool(found.value("simulated")) != target.simulated
     for name, key in (("identity", "privateKeyFile"), ("password", "password")):
-        if name in target.said and key not in values and found.value(key) is not None:
+        if (is_other or name in target.said) and key not in values and found.value(key) is not None:
             values[key] = None
     # An older name of the same type is as good.
     if OLDER_TYPES.get(str(found.value("type"))) == target.type:

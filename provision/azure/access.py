@@ -73,6 +73,11 @@ def from_environment(environment: Mapping[str, str], spec_subscription: str | No
     )
 
 
+def is_local(environment: Mapping[str, str]) -> bool:
+    """Whether the variables of a shell name an Azure on this computer, as `gpuinfra sandbox env` prints them."""
+    return _host(environment.get("GPUINFRA_ARM_ENDPOINT") or "") in LOOPBACK
+
+
 def find_subscription(environment: Mapping[str, str], spec_subscription: str | None) -> str:
     """AZURE_SUBSCRIPTION_ID, or what the spec says, or the one that `az` has chosen."""
     found = environment.get("AZURE_SUBSCRIPTION_ID") or spec_subscription or _chosen_by_az(environment)
