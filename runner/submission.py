@@ -37,6 +37,7 @@ RESUME_SECONDS = 120.0
 KEEP_SECONDS = 60.0
 GRACE_SECONDS = 10.0
 RELEASE_SECONDS = 5.0
+MOST_NAMED = 20
 MOST_SCRUBS = 1
 CANCELLED = How.CANCELLED.value
 
@@ -117,6 +118,7 @@ class Submission:
             self._check_engine()
             for skipped in tree.skipped:
                 self.record.warn(f"`{skipped.path}` was not sent: {skipped.reason}")
+            self._say_what_is_sent(tree)
             scrubs = 0
             self._has_sent = True
             while True:
@@ -139,6 +141,17 @@ class Submission:
                     if error.code != "foreign-files" or not self.assignment.in_container or scrubs > MOST_SCRUBS:
                         raise
                     self._scrub(str(ground().image), str(error))
+
+    def _say_what_is_sent(self, tree: Tree) -> None:
+        """Say what is not sent although no ignore file says so, and what is sent although git ignores it."""
+        if tree.held_back:
+            which = f"not sent, because they may hold credentials: {_named(tree.held_back)}"
+            self.record.warn(f"{which}; to send one, write its name into `.gpuinfraignore`: `!{tree.held_back[0]}`")
+        if tree.copied:
+            which = f"not sent, because they are copies of outputs: {_named(tree.copied)}"
+            self.progress.note(f"{which}; to send one, write its name into `.gpuinfraignore`: `!{tree.copied[0]}`")
+        if tree.unignored:
+            self.progress.note(f"sent, although `.gitignore` names them: {_named(tree.unignored)}")
 
     @property
     def _place(self) -> str:
@@ -280,3 +293,9 @@ class Submission:
 def job_id(run: str, kind: str) -> str:
     """By what a job is found on its target: a container's name, or the run itself."""
     return f"gpuinfra-{run}" if kind == "container" else run
+
+
+def _named(paths: tuple[str, ...]) -> str:
+    """The first of them, and how many more there are."""
+    shown = ", ".join(paths[:MOST_NAMED])
+    return f"{shown}, and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else shown

@@ -31,14 +31,25 @@ def outputs(
     remembered = Remembered(settings)
     found, problem = _fetched(settings, remembered.history.find(run))
     path = remembered.folder(found) / "outputs"
+    is_left_out = _leave_out(settings, remembered, folder) if folder else None
     # What is here is given, though there is more that cannot be had now.
     files = copy_outputs(path, folder, replace=settings.yes) if folder else kept_files(path)
     diagnostics = problem.diagnostics if problem else _incomplete(found)
-    shown = view.Shown(found, folder or path, files, copied=folder is not None)
+    shown = view.Shown(found, folder or path, files, copied=folder is not None, left_out=is_left_out)
     view.show(shown, diagnostics, list_files=list_files, json=settings.json)
     if problem:
         return problem.exit_code
     return Exit.FAILED if diagnostics else Exit.DONE
+
+
+def _leave_out(settings: Settings, remembered: Remembered, folder: Path) -> bool | None:
+    """Whether uploads leave out the folder; None where it is not in the project."""
+    from runner.results.copied import leave_out_of_uploads
+
+    try:
+        return leave_out_of_uploads(remembered.state, settings.workspace, folder)
+    except OSError:
+        return False
 
 
 def _fetched(settings: Settings, run: Run) -> tuple[Run, Problem | None]:

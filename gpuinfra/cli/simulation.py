@@ -47,7 +47,8 @@ def consent_to_replace(
     from gpuinfra.workbench.targets import find_target
 
     before = find_target(workspace, name)
-    if before is None or not before.address or before.simulated == simulated or settings.yes:
+    # Without a host key it was never used by gpuinfra: a file of the Workbench, perhaps, whose machine is long gone.
+    if before is None or not (before.address and before.host_key) or before.simulated == simulated or settings.yes:
         return
     old, new = ("simulated", "real") if before.simulated else ("real", "simulated")
     if sys.stdin.isatty() and not settings.json:

@@ -45,6 +45,8 @@ class Shown:
     path: Path
     files: Sequence[File]
     copied: bool = False
+    left_out: bool | None = None
+    """Whether uploads leave out the folder; None where it is not in the project."""
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
@@ -67,6 +69,8 @@ def show(shown: Shown, diagnostics: Sequence[Diagnostic], *, list_files: bool, j
     elif not list_files:
         results().print(harmless(str(shown.path)))
     messages().print(_summary(shown))
+    if shown.left_out is not None:
+        messages().print(f"note: {_upload_note(shown)}")
     diagnostics_view.show(diagnostics)
 
 
@@ -74,6 +78,13 @@ def lines(files: Sequence[File]) -> list[str]:
     """Size and name of each."""
     rows = [(size(file.size), file.name if file.link is None else f"{file.name} -> {file.link}") for file in files]
     return columns(rows, right={0})
+
+
+def _upload_note(shown: Shown) -> str:
+    where = harmless(str(shown.path))
+    if shown.left_out:
+        return f"{where} is in the project; the next run does not send it, unless `.gpuinfraignore` names it with a `!`"
+    return f"{where} is a folder of the project with other files in it: the next run sends these copies as well"
 
 
 def _summary(shown: Shown) -> str:

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-NAMES = (".gpuinfraignore", ".amlignore", ".gitignore")
+GIT = ".gitignore"
+NAMES = (".gpuinfraignore", ".amlignore", GIT)
 """The first one that is in the project's own folder counts, there and in all folders below."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # How the library marks, in its expressions, the slash behind the thing that a line names.
@@ -23,6 +24,8 @@ class Rule(NamedTuple):
     leaves_out: bool
     expression: re.Pattern[str]
     marks_folder: bool
+    is_by_name: bool = False
+    """Whether its last part is a plain name, without wildcards."""
 
     def names(self, path: str, is_folder: bool) -> bool:
         """Whether the line is about this very path, and not only about a folder that it is in."""
@@ -66,6 +69,18 @@ class Ignore:
             level = level._above
         return False
 
+    def includes_by_name(self, path: str, is_folder: bool) -> bool:
+        """Whether a line such as `!.env` names this path, and no later line leaves it out again."""
+        level: Ignore | None = self
+        path = _letters(path)
+        while level:
+            relative = path[level._start :]
+            for rule in level._rules:
+                if (rule.leaves_out or rule.is_by_name) and rule.names(relative, is_folder):
+                    return not rule.leaves_out
+            level = level._above
+        return False
+
 
 def _letters(path: str) -> str:
     """A letter a byte: that is what `?` stands for to git."""
@@ -87,4 +102,6 @@ def _rules(content: bytes) -> Iterator[Rule]:
         except ValueError:
             continue  # git passes over what is no pattern as well
         if pattern.include is not None and pattern.regex is not None:
-            yield Rule(pattern.include, pattern.regex, FOLDER in pattern.regex.groupindex)
+            last = text.rstrip("/ ").rpartition("/")[2]
+            is_by_name = re.search(r"[*?\[]", last) is None
+            yield Rule(pattern.include, pattern.regex, FOLDER in pattern.regex.groupindex, is_by_name)

@@ -45,6 +45,12 @@ class Tree:
     root: Path
     entries: tuple[Entry, ...]
     skipped: tuple[Skipped, ...] = ()
+    held_back: tuple[str, ...] = ()
+    """Files and folders that may hold credentials, and so are not sent."""
+    copied: tuple[str, ...] = ()
+    """Folders with copies of outputs, which are not sent."""
+    unignored: tuple[str, ...] = ()
+    """What is sent although `.gitignore` names it, because another ignore file counts."""
     pool: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
     """The content, by digest, of small files that have just been read."""
 

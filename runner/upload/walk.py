@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runner.progress import Progress, counted
+from runner.results.copied import copied_folders
 from runner.upload.content import read
+from runner.upload.credentials import may_hold_credentials
 from runner.upload.errors import UploadError, shown
-from runner.upload.ignore import NAMES, Ignore
+from runner.upload.ignore import GIT, NAMES, Ignore
 from runner.upload.index import Index
 from runner.upload.links import inside
 from runner.upload.tree import FILE, FOLDER, LINK, Entry, Skipped, Tree
@@ -39,7 +41,7 @@ def read_tree(project: Path, state: Path | None, progress: Progress) -> Tree:
     progress.begin(STEP, "reading the project")
     try:
         with _unswept():
-            tree = _Walk(project, Index(state), progress).tree()
+            tree = _Walk(project, Index(state), copied_folders(state), progress).tree()
     except UploadError as error:
         progress.fail(STEP, str(error))
         raise
@@ -61,23 +63,36 @@ def _unswept() -> Iterator[None]:
 
 
 class _Walk:
-    def __init__(self, project: Path, index: Index, progress: Progress) -> None:
-        self._project, self._index, self._progress = project, index, progress
+    def __init__(self, project: Path, index: Index, copied: frozenset[str], progress: Progress) -> None:
+        self._project, self._index, self._copied, self._progress = project, index, copied, progress
         self._root = os.path.realpath(os.fsencode(project))
         self._ignore_name = next((name for name in NAMES if (project / name).is_file()), NAMES[0])
         self._entries: list[Entry] = []
         self._skipped: list[Skipped] = []
+        self._held_back: list[str] = []
+        self._left_copies: list[str] = []
+        self._unignored: list[str] = []
         self._pool: dict[str, bytes] = {}
         self._kept = self._read = 0
 
     def tree(self) -> Tree:
-        waiting: list[tuple[str, Ignore]] = [("", Ignore())]
+        # What git would ignore is only followed where another file counts instead.
+        git = None if self._ignore_name == GIT else Ignore()
+        waiting: list[tuple[str, Ignore, Ignore | None]] = [("", Ignore(), git)]
         while waiting:
             waiting += reversed(self._folder(*waiting.pop()))
         self._index.save()
-        return Tree(self._project, tuple(self._entries), tuple(self._skipped), self._pool)
+        return Tree(
+            self._project,
+            tuple(self._entries),
+            tuple(self._skipped),
+            held_back=tuple(sorted(self._held_back)),
+            copied=tuple(sorted(self._left_copies)),
+            unignored=tuple(sorted(self._unignored)),
+            pool=self._pool,
+        )
 
-    def _folder(self, folder: str, ignore: Ignore) -> list[tuple[str, Ignore]]:
+    def _folder(self, folder: str, ignore: Ignore, git: Ignore | None) -> list[tuple[str, Ignore, Ignore | None]]:
         """Take in what is in a folder; gives the folders in it."""
         full = os.path.join(self._root, folder.encode("utf-8", "surrogateescape")) if folder else self._root
         try:
@@ -85,15 +100,18 @@ class _Walk:
                 children = sorted((child.name.decode("utf-8", "surrogateescape"), child) for child in found)
         except OSError as error:
             raise _unreadable("a folder cannot be read", folder or ".", error) from error
-        if any(name == self._ignore_name for name, _ in children):
-            ignore = self._with_rules(folder, full, ignore)
+        names = {name for name, _ in children}
+        if self._ignore_name in names:
+            ignore = self._with_rules(folder, full, ignore, self._ignore_name)
+        if git is not None and GIT in names:
+            git = self._with_rules(folder, full, git, GIT)
         folders = []
         for name, child in children:
             path = f"{folder}/{name}" if folder else name
             if name in ALWAYS_LEFT_OUT or (not folder and name in LEFT_OUT_AT_TOP):
                 continue
             is_folder = child.is_dir(follow_symlinks=False)
-            if ignore.leaves_out(path, is_folder):
+            if ignore.leaves_out(path, is_folder) or self._holds_back(path, name, is_folder, ignore):
                 continue
             try:
                 self._take(path, full, child)
@@ -101,19 +119,35 @@ class _Walk:
                 continue  # gone since the folder was listed: then it is not in the project
             except OSError as error:
                 raise _unreadable("a file cannot be read", path, error) from error
+            below = self._follow_git(path, is_folder, git)
             if is_folder:
-                folders.append((path, ignore))
+                folders.append((path, ignore, below))
         return folders
 
-    def _with_rules(self, folder: str, full: bytes, ignore: Ignore) -> Ignore:
-        file = os.path.join(full, self._ignore_name.encode())
+    def _follow_git(self, path: str, is_folder: bool, git: Ignore | None) -> Ignore | None:
+        """Note what git ignores. What is in an ignored folder is not noted again."""
+        if git is None or not git.leaves_out(path, is_folder):
+            return git
+        self._unignored.append(f"{path}/" if is_folder else path)
+        return None
+
+    def _holds_back(self, path: str, name: str, is_folder: bool, ignore: Ignore) -> bool:
+        """Whether it is not sent although no ignore file says so: credentials, and copies of outputs."""
+        is_copy = is_folder and path in self._copied
+        if not (is_copy or may_hold_credentials(name, is_folder)) or ignore.includes_by_name(path, is_folder):
+            return False
+        (self._left_copies if is_copy else self._held_back).append(f"{path}/" if is_folder else path)
+        return True
+
+    def _with_rules(self, folder: str, full: bytes, ignore: Ignore, name: str) -> Ignore:
+        file = os.path.join(full, name.encode())
         if not os.path.isfile(file):  # a folder of that name is none
             return ignore
         try:
             with open(file, "rb") as content:
                 return ignore.below(folder, content.read())
         except OSError as error:
-            path = f"{folder}/{self._ignore_name}" if folder else self._ignore_name
+            path = f"{folder}/{name}" if folder else name
             raise _unreadable("an ignore file cannot be read", path, error) from error
 
     def _take(self, path: str, folder: bytes, child: os.DirEntry[bytes]) -> None:

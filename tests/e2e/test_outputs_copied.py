@@ -1,0 +1,39 @@
+"""Copies of outputs that lie in the project are not sent with the next run."""
+
+from pathlib import Path
+
+from tests.e2e.user import Run
+
+SCRIPT = """
+import os
+print(sorted(name for name in os.listdir(".") if name != "outputs"))
+open("outputs/model.txt", "w").write("a model")
+"""
+
+
+def test_copied_outputs_are_not_sent_with_the_next_run(run: Run, tmp_path: Path) -> None:
+    home = str(tmp_path / "home")
+    project = tmp_path / "project"
+    (project / "src").mkdir(parents=True)
+    (project / "train.py").write_text(SCRIPT)
+    (project / "src" / "own.py").touch()
+    words = ("--workspace", "project")
+    assert run("submit", *words, "-c", "local", "train.py", HOME=home).stdout == "['src', 'train.py']\n"
+
+    copied = run("outputs", *words, "last", "project/results", HOME=home)
+    assert copied.returncode == 0, copied.stderr
+    assert "the next run does not send it" in copied.stderr
+    again = run("submit", *words, "-c", "local", "train.py", HOME=home)
+    assert again.stdout == "['src', 'train.py']\n"
+    assert "copies of outputs: results/" in again.stderr
+
+    # A folder with other files is part of the project.
+    mixed = run("outputs", *words, "last", "project/src", HOME=home)
+    assert "sends these copies as well" in mixed.stderr
+    outside = run("outputs", *words, "last", "elsewhere", HOME=home)
+    assert "next run" not in outside.stderr
+
+    (project / ".gpuinfraignore").write_text("!results/\n")
+    wanted = run("submit", *words, "-c", "local", "train.py", HOME=home)
+    assert "'results'" in wanted.stdout
+    assert "copies" not in wanted.stderr

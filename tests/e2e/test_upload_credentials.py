@@ -1,0 +1,92 @@
+"""Files that may hold credentials stay on this computer unless an ignore file re-includes them by name."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.user import Run
+
+LIST = """
+import os
+for folder, _, names in os.walk("."):
+    for name in names:
+        print(os.path.relpath(os.path.join(folder, name)))
+"""
+CREDENTIALS = [
+    ".env",
+    ".env.local",
+    "config/.ENV",
+    "server.pem",
+    "id_rsa",
+    "keys/id_ed25519",
+    "id_work",
+    ".netrc",
+    ".azure/msal_token_cache.json",
+    ".aws/credentials",
+    ".git-credentials",
+    "certificate.pfx",
+]
+ORDINARY = ["train.py", "id_map.json", "keys/id_rsa.pub", "environment.yml", "data/azure.csv"]
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"content of {name}\n")
+    (folder / "train.py").write_text(LIST)
+
+
+def sent(run: Run, tmp_path: Path) -> tuple[set[str], "subprocess.CompletedProcess[str]"]:
+    """The files that a job finds, and what was printed."""
+    done = run("submit", "-c", "local", "--workspace", "project", "train.py", HOME=str(tmp_path / "home"))
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()), done
+
+
+def test_credential_files_are_not_sent_and_named(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "project", *CREDENTIALS, *ORDINARY)
+    files, done = sent(run, tmp_path)
+    assert files == {*ORDINARY}
+    (line,) = [each for each in done.stderr.splitlines() if "may hold credentials" in each]
+    for name in (".env", "server.pem", ".azure", "keys/id_ed25519"):
+        assert name in line
+    assert ".gpuinfraignore" in line
+
+
+@pytest.mark.parametrize("ignore", ["*.tmp\n", "!*\n", "!*.pem\n!.*\n"])
+def test_other_lines_of_an_ignore_file_do_not_include_credentials(run: Run, tmp_path: Path, ignore: str) -> None:
+    write(tmp_path / "project", ".env", "server.pem")
+    (tmp_path / "project/.gpuinfraignore").write_text(ignore)
+    files, _ = sent(run, tmp_path)
+    assert files == {"train.py", ".gpuinfraignore"}
+
+
+def test_credential_file_is_sent_where_it_is_included_by_name(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "project", ".env", "config/.env", "server.pem", ".azure/config")
+    (tmp_path / "project/.gpuinfraignore").write_text("!/.env\n!.azure/\n")
+    files, done = sent(run, tmp_path)
+    assert files == {"train.py", ".gpuinfraignore", ".env", ".azure/config"}
+    (line,) = [each for each in done.stderr.splitlines() if "may hold credentials" in each]
+    assert "config/.env, server.pem" in line
+
+
+def test_credential_file_that_is_ignored_is_not_mentioned(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "project", ".env")
+    (tmp_path / "project/.gitignore").write_text(".env\n")
+    files, done = sent(run, tmp_path)
+    assert files == {"train.py", ".gitignore"}
+    assert "credentials" not in done.stderr
+
+
+def test_files_that_gpuinfraignore_sends_in_spite_of_gitignore_are_named(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "project", "notes.txt", "data/a.bin", "data/b.bin", "deep/local.cfg", "tmp/x")
+    (tmp_path / "project/.gitignore").write_text("notes.txt\ndata/\ntmp/\n")
+    (tmp_path / "project/deep/.gitignore").write_text("local.cfg\n")
+    (tmp_path / "project/.gpuinfraignore").write_text("tmp/\n")
+    files, done = sent(run, tmp_path)
+    assert {"notes.txt", "data/a.bin", "deep/local.cfg"} <= files
+    (line,) = [each for each in done.stderr.splitlines() if ".gitignore" in each]
+    assert "data/, deep/local.cfg, notes.txt" in line
+    assert "tmp" not in line
