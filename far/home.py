@@ -48,8 +48,12 @@ def hello(wire: Wire, request: dict[str, Any]) -> None:
 
 
 def folder(wire: Wire, request: dict[str, Any]) -> None:
-    """A folder of the user's own choice, made where it is missing: the one that all jobs share."""
+    """The folder that all jobs share, made where it is missing. With `below`, no link leads out of that folder."""
     path = os.path.abspath(os.path.expanduser(request["path"]))
+    if request.get("below"):
+        base = os.path.realpath(os.path.expanduser(request["below"]))
+        if os.path.commonpath([base, os.path.realpath(path)]) != base:
+            raise RefusedError("leads-out", f"{path} leads out of {base}")
     os.makedirs(path, exist_ok=True)
     wire.send_json({"path": path})
 

@@ -14,10 +14,8 @@ from gpuinfra.workbench.compute import CLUSTER, LOCAL, LOCALDOCKER, REMOTE, REMO
 from gpuinfra.workbench.conda import Conda
 from gpuinfra.workbench.project import Project, load_project
 from gpuinfra.workbench.runconfig import CONDA_FILE, PYSPARK, PYTHON, SCRIPT, RunConfig
-from gpuinfra.workbench.targets import target_of
+from gpuinfra.workbench.targets import BUILT_IN, redefinition, target_of
 
-# What needs no files: this computer, as Workbench's own templates had it.
-BUILT_IN = {"local": LOCAL, "docker": LOCALDOCKER}
 IN_CONTAINER = {LOCAL: LOCALDOCKER, REMOTE: REMOTEDOCKER}
 
 
@@ -44,6 +42,8 @@ class Assignment:
     conda: Conda | None = None
     share: str | None = SHARE
     """The folder of the machine that all its jobs share; None where they share none."""
+    share_problem: Diagnostic | None = None
+    """Why jobs may not share that folder unless the command line says so."""
     framework: str = PYTHON
     arguments: tuple[str, ...] = (SCRIPT,)
     environment: dict[str, str] = field(default_factory=dict)
@@ -82,6 +82,7 @@ def assign(workspace: Path, configuration: str, project: Project | None = None) 
     used = {_file(each) for each in (runconfig, compute, conda) if each}
     _check_files(project, configuration, used)
     name = (runconfig.target or runconfig.name) if runconfig else configuration
+    _check_built_in(configuration, name, runconfig, compute)
     if compute is None and name not in BUILT_IN:
         raise _unknown(project, configuration, runconfig, name)
     target = _target(workspace, project, compute, name)
@@ -94,6 +95,7 @@ def assign(workspace: Path, configuration: str, project: Project | None = None) 
         base_image=target.base_docker_image,
         conda=conda,
         share=compute.native_shared_directory if compute else SHARE,
+        share_problem=_share_problem(compute) if compute else None,
         python=compute.python_location if compute else None,
         spark_submit=compute.spark_submit_location if compute else None,
         warnings=tuple(each for each in project.diagnostics if each.span and each.span.file in used),
@@ -154,6 +156,31 @@ def _gpu(target: Target, compute: Compute | None) -> WantsGpu:
     if target.type in {LOCALDOCKER, REMOTEDOCKER} or (compute and "nvidiaDocker" in compute.document.root.items):
         return WantsGpu.REQUIRED if target.nvidia_docker else WantsGpu.NO
     return WantsGpu.IF_ANY
+
+
+def _check_built_in(name: str, target: str, runconfig: RunConfig | None, compute: Compute | None) -> None:
+    """Raise a Problem if files make something else of `local` or `docker`: those mean this computer."""
+    problem = redefinition(compute) if compute else None
+    if runconfig and name in BUILT_IN and target != name:
+        label = f"`{name}` is built in, for this computer, and this is another target"
+        span = runconfig.place("target" if runconfig.is_later else "Target")
+        problem = Diagnostic(Code.BAD_NAME, "built-in name of a target", span, label, help="rename the file")
+    if problem:
+        raise Problem(problem, exit_code=Exit.USAGE)
+
+
+def _share_problem(compute: Compute) -> Diagnostic | None:
+    """A project's file could give a job any folder of the machine, with root's rights."""
+    if compute.shares_usual_folder:
+        return None
+    path, document = compute.native_shared_directory, compute.document
+    return Diagnostic(
+        Code.BAD_PATH,
+        "shared folder outside of the usual one",
+        document.span(document.root.items["nativeSharedDirectory"]),
+        f"`{path}` is not below `{SHARE}`",
+        help=f"if jobs may see and change all that is in it: `--shared-directory {path}`",
+    )
 
 
 def _usual_conda(project: Project) -> Conda | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.gpu import GpuFacts
+from gpuinfra.workbench.cuda import is_for_gpu
 from runner.assignment import Assignment, WantsGpu
 from runner.environment.made import Environment
 from runner.jobs.order import Gpus
@@ -171,6 +172,14 @@ def gpus_of(assignment: Assignment, wanted: Gpus | None) -> Gpus | None:
     if wanted is not None:
         return wanted
     return None if assignment.gpu is WantsGpu.NO else Gpus()
+
+
+def unused_gpu_image(assignment: Assignment, wanted: Gpus | None) -> str | None:
+    """The warning for a job whose image is for GPUs and that gets none; None where that is not so."""
+    image = assignment.base_image
+    if not assignment.in_container or gpus_of(assignment, wanted) or not is_for_gpu(image):
+        return None
+    return f"the job runs on the CPU: its image {image} is for GPUs, and it gets none; `--gpus all` gives it all GPUs"
 
 
 def is_required(assignment: Assignment, wanted: Gpus | None) -> bool:

@@ -32,6 +32,7 @@ FAR: dict[str, tuple[Code, str, str]] = {
     "no-program": (Code.JOB_FAILED, "the job's program is not there", "look at `pythonLocation` in the target's file"),
     "foreign-files": (Code.UPLOAD_FAILED, "another user's files are in the way", "remove that folder there, as root"),
     "busy": (Code.UPLOAD_FAILED, "another upload is in the way", "run it again when that one has ended"),
+    "leads-out": (Code.BAD_PATH, "shared folder outside of the usual one", "name another one: `--shared-directory`"),
     "no-permission": (Code.UPLOAD_FAILED, "not allowed on the target", "look at the owner of `~/.gpuinfra` there"),
 }
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.run import JobRef, RunState
+from gpuinfra.workbench.compute import SHARE as USUAL_SHARE
 from runner.assignment import Assignment
 from runner.background import begin
 from runner.engine.body import PROJECT_LABEL
-from runner.ground import Ground, Groundwork, gpus_of, is_required
+from runner.ground import Ground, Groundwork, gpus_of, is_required, unused_gpu_image
 from runner.jobs.order import Order
 from runner.jobs.port import How, JobError
 from runner.machine.connection import ConnectError
@@ -63,6 +64,9 @@ class Submission:
 
     def start(self) -> None:
         """Send everything, and begin the job. From then on the target owns it."""
+        if warning := unused_gpu_image(self.assignment, self.wishes.gpus):
+            self.progress.note(f"warning: {warning}")
+            self.record.warn(warning)
         ground = begin(self._make_ground, "ground")
         try:
             uploaded = self._upload(ground.result)
@@ -191,8 +195,9 @@ class Submission:
             **wishes.environment,
         }
         mounts: tuple[tuple[str, str], ...] = ()
-        if assigned.share:
-            share = str(self.link.far.ask("folder", path=assigned.share)["path"])
+        if wanted := wishes.share or assigned.share:
+            below = None if wishes.share else USUAL_SHARE
+            share = str(self.link.far.ask("folder", path=wanted, below=below)["path"])
             environment[SHARE_VARIABLE] = f"{SHARE if assigned.in_container else share}/"
             mounts = ((share, SHARE),)
         if reason := too_large({**environment, **wishes.secrets}, command):

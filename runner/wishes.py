@@ -32,6 +32,8 @@ class Wishes:
     environment: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     build_secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    share: str | None = None
+    """The folder of the machine that its jobs share, instead of the one that the target's file names."""
     require_gpu_use: bool = False
     rebuild: bool = False
 

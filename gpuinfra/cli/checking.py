@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra.cli.job_options import JobOptions, build_secrets_of, size_of, usage, variables_of
-from gpuinfra.diagnostics import Code, Problem, Severity
+from gpuinfra.diagnostics import Code, Exit, Problem, Severity
 
 if TYPE_CHECKING:
     from runner.assignment import Assignment
@@ -34,6 +34,8 @@ def wishes_of(assigned: Assignment, options: JobOptions) -> Wishes:
     plain, hidden = variables_of(options)
     _check_container_options(assigned, options)
     _check_hidden_gpus(assigned, gpus, {**assigned.environment, **plain, **hidden})
+    if assigned.share and assigned.share_problem and not options.shared_directory:
+        raise Problem(assigned.share_problem, exit_code=Exit.USAGE)
     return Wishes(
         script=script_path(assigned.project, script, Path.cwd()),
         words=options.words,
@@ -44,6 +46,7 @@ def wishes_of(assigned: Assignment, options: JobOptions) -> Wishes:
         environment=plain,
         secrets=hidden,
         build_secrets=build_secrets_of(options.build_secrets),
+        share=options.shared_directory,
         require_gpu_use=options.require_gpu_use,
         rebuild=options.rebuild,
     )

@@ -54,6 +54,10 @@ BuildSecretOption = Annotated[
     list[str] | None,
     typer.Option("--build-secret", metavar="NAME", help="A variable of this shell for `${NAME}` in requirements."),
 ]
+SharedDirectoryOption = Annotated[
+    str | None,
+    typer.Option("--shared-directory", metavar="DIR", help="The machine's folder that jobs share, wherever it is."),
+]
 RequireUseOption = Annotated[
     bool, typer.Option("--require-gpu-use", help="Fail if the job never used the GPU, instead of a warning.")
 ]
@@ -77,6 +81,7 @@ class JobOptions:
     environment_files: tuple[Path, ...] = ()
     secrets: tuple[str, ...] = ()
     build_secrets: tuple[str, ...] = ()
+    shared_directory: str | None = None
     require_gpu_use: bool = False
     rebuild: bool = False
     variables: tuple[dict[str, str], dict[str, str]] | None = field(default=None, repr=False)
@@ -96,6 +101,7 @@ def given(  # noqa: PLR0913 each is an option
     env_file: list[Path] | None,
     secret: list[str] | None,
     build_secret: list[str] | None,
+    shared_directory: str | None,
     require_gpu_use: bool,
     rebuild: bool,
 ) -> JobOptions:
@@ -111,6 +117,7 @@ def given(  # noqa: PLR0913 each is an option
         environment_files=tuple(env_file or ()),
         secrets=tuple(secret or ()),
         build_secrets=tuple(build_secret or ()),
+        shared_directory=shared_directory,
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
     )

@@ -40,6 +40,7 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     env_file: job.EnvironmentFileOption = None,
     secret: job.SecretOption = None,
     build_secret: job.BuildSecretOption = None,
+    shared_directory: job.SharedDirectoryOption = None,
     on_interrupt: job.InterruptOption = OnInterrupt.ASK,
     require_gpu_use: job.RequireUseOption = False,
     rebuild: job.RebuildOption = False,
@@ -64,6 +65,7 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
         env_file=env_file,
         secret=secret,
         build_secret=build_secret,
+        shared_directory=shared_directory,
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
     )

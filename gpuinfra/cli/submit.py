@@ -27,6 +27,7 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
     env_file: job.EnvironmentFileOption = None,
     secret: job.SecretOption = None,
     build_secret: job.BuildSecretOption = None,
+    shared_directory: job.SharedDirectoryOption = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave as soon as the job runs.")] = False,
     on_interrupt: job.InterruptOption = OnInterrupt.ASK,
     require_gpu_use: job.RequireUseOption = False,
@@ -46,6 +47,7 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
         env_file=env_file,
         secret=secret,
         build_secret=build_secret,
+        shared_directory=shared_directory,
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
     )

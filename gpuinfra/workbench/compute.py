@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import dataclass
 
@@ -47,6 +48,12 @@ class Compute:
     host_key: str | None
     private_key_file: str | None
     simulated: bool
+
+    @property
+    def shares_usual_folder(self) -> bool:
+        """Whether the folder that jobs share is `~/.azureml/share`, or below it."""
+        path = posixpath.normpath(self.native_shared_directory.strip())
+        return f"{path}/".startswith(SHARE)
 
     @property
     def is_docker(self) -> bool:

@@ -16,13 +16,17 @@ from gpuinfra.models.target import ASK, KEYRING, Target
 from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
-from gpuinfra.workbench.compute import OLDER_TYPES, REMOTEDOCKER, SHARE, Compute, joined_address
+from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER, OLDER_TYPES, REMOTEDOCKER, SHARE, Compute, joined_address
 from gpuinfra.workbench.project import FOLDER, Project, load_project, read_content, read_file
 from gpuinfra.workbench.runconfig import PYTHON
 from gpuinfra.workspace import check_writable, write_bytes
 
 # Files are named by others as well; a spec's own targets have no `.` in them.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+# These need no files: this computer, as Workbench's own templates had it.
+BUILT_IN = {"local": LOCAL, "docker": LOCALDOCKER}
 
 
 @dataclass
@@ -263,6 +267,8 @@ def _unfit(compute: Compute) -> Iterator[Diagnostic]:
     if not _NAME.fullmatch(compute.name):
         label, span = "letters, digits, `_`, `-` and `.`, 64 at most", document.source.span(0, 0)
         yield Diagnostic(Code.BAD_NAME, "invalid name of a target", span, label, help="rename the file")
+    if problem := redefinition(compute):
+        yield problem
     if compute.address and not is_host(compute.address):
         span = document.span(document.root.items["address"])
         label = "neither a name nor an address of a machine"
@@ -273,6 +279,16 @@ def _unfit(compute: Compute) -> Iterator[Diagnostic]:
     if compute.private_key_file and not compute.private_key_file.isprintable():
         span = document.span(document.root.items["privateKeyFile"])
         yield Diagnostic(Code.BAD_PATH, "invalid path", span, "it has characters that cannot be seen")
+
+
+def redefinition(compute: Compute) -> Diagnostic | None:
+    """The problem of a file that makes something else of a built-in target; None where there is none."""
+    if compute.type in {BUILT_IN.get(compute.name), ""} or compute.name not in BUILT_IN:
+        return None
+    node = compute.document.root.items.get("type")
+    span = compute.document.span(node) if node else compute.document.source.span(0, 0)
+    label = f"`{compute.name}` is built in, for this computer: its type is `{BUILT_IN[compute.name]}`"
+    return Diagnostic(Code.BAD_NAME, "built-in name of a target", span, label, help="rename the file")
 
 
 def nearest_target(workspace: Path, name: str) -> str | None:
