@@ -179,14 +179,15 @@ def end_of(facts: Facts) -> tuple[float, str]:
     """When the machine goes off at the latest, and what ends it then.
 
     A tag that was over before this power-on is of an earlier one: whoever switches a machine on in the portal gets a
-    lease as well, and its cost counts from then.
+    lease as well, and its cost counts from then. The cap ends with a whole minute, as in the tag.
     """
     until, since = facts.power_on + facts.terms.lease, facts.power_on
     if facts.lease_until is not None and facts.lease_until > facts.power_on:
         until = facts.lease_until
         since = min(since, facts.power_on if facts.on_since is None else facts.on_since)
-    if facts.terms.cap is not None and since + facts.terms.cap < until:
-        return since + facts.terms.cap, COST_CAP
+    spent = None if facts.terms.cap is None else (since + facts.terms.cap) // 60 * 60
+    if spent is not None and spent <= until:
+        return spent, COST_CAP
     return until, LEASE_OVER
 
 

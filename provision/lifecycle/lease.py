@@ -38,6 +38,9 @@ def decide(spec: Spec, machine: Part | None, now: datetime, terms: Terms | None 
         return Lease(since, settled(now + terms.lease, since, terms, hours), now)
     if _says_another_end(spec, machine):
         until = settled(since + terms.lease, since, terms, hours)
+    elif cause(machine.tags, hours) == CAP:
+        # The cap may be another by now. Without it, the end would be at least that of a whole lease.
+        until = settled(max(until, since + terms.lease), since, terms, hours)
     if until <= now:
         until = settled(now + terms.lease, since, terms, hours)
     return Lease(since, _capped(until, since, terms), now)

@@ -56,7 +56,14 @@ def finished_run(**changes: Any) -> Run:
         ({"lease_until": ON}, ON + 4 * HOUR, LEASE_OVER),
         ({"lease_until": ON - 1, "on_since": ON - 50 * HOUR}, ON + 4 * HOUR, LEASE_OVER),
         ({"terms": Terms(4 * HOUR, HOUR, cap=2 * HOUR)}, ON + 2 * HOUR, COST_CAP),
-        ({"terms": Terms(4 * HOUR, HOUR, cap=4 * HOUR)}, ON + 4 * HOUR, LEASE_OVER),
+        ({"terms": Terms(4 * HOUR, HOUR, cap=4 * HOUR)}, ON + 4 * HOUR, COST_CAP),
+        ({"terms": Terms(4 * HOUR, HOUR, cap=4 * HOUR), "lease_until": ON + 3 * HOUR}, ON + 3 * HOUR, LEASE_OVER),
+        # The tag has whole minutes: a cap that ends within the tag's minute is what decided it.
+        (
+            {"terms": Terms(4 * HOUR, HOUR, 2 * HOUR + 59), "lease_until": ON + 2 * HOUR, "on_since": ON},
+            ON + 2 * HOUR,
+            COST_CAP,
+        ),
         # The cap counts from when the machine was paid for, also over a reboot, but not from an earlier power-on.
         (
             {"terms": Terms(4 * HOUR, HOUR, 2 * HOUR), "lease_until": ON + 3 * HOUR, "on_since": ON - HOUR},
