@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuinfra.models.cost import Source
+from provision.costing.facts import Facts, Sample
 from provision.costing.timeline import Change, Turn
 
 MACHINES = "microsoft.compute/virtualmachines"
@@ -37,6 +38,8 @@ class Event:
     """Azure's code for why it failed."""
     caller: str = ""
     """Who did it, as Azure names them: an address of mail, or the id of an identity."""
+    facts: Facts | None = None
+    """Of a write: what the machine is after it, where the log has Azure's answer."""
 
     @property
     def is_allocated(self) -> bool:
@@ -67,6 +70,7 @@ def _event(body: Mapping[str, Any]) -> Event | None:
         made=_value(body, "subStatus") == "Created",
         failure=_failure(body),
         caller=str(body.get("caller") or ""),
+        facts=_facts(body) if words[-1] == "write" else None,
     )
 
 
@@ -82,6 +86,17 @@ def _failure(body: Mapping[str, Any]) -> str:
         return str(found["error"]["code"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return ""
+
+
+def _facts(body: Mapping[str, Any]) -> Facts | None:
+    """Size, region and priority from the answer to a write, which the log keeps as JSON in a text."""
+    try:
+        found = json.loads((body.get("properties") or {})["responseBody"])
+        properties = found["properties"]
+        size, region = str(properties["hardwareProfile"]["vmSize"]), str(found["location"])
+        return Facts(size, region, str(properties.get("priority") or "").casefold() == "spot")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _moment(text: Any) -> datetime | None:
@@ -123,6 +138,21 @@ def changes(events: Iterable[Event]) -> list[Change]:
                     continue
                 reading.on = is_on
             found.append(Change(event.at, turn, Source.LOG, who=event.caller))
+    return found
+
+
+def samples(events: Iterable[Event]) -> list[Sample]:
+    """What one machine was, from when on, by its events: a write that succeeded may have made it another."""
+    found, answered = list[Sample](), dict[str, Facts]()
+    for event in (each for each in events if each.verb == "write"):
+        if event.facts:
+            answered[event.operation] = event.facts
+        if event.made:
+            found.append(Sample(event.at, event.facts, Source.LOG, is_new=True))
+        elif event.status == "Succeeded":
+            found.append(Sample(event.at, answered.get(event.operation), Source.LOG))
+        elif event.status == "Failed":
+            found.append(Sample(event.at, None, Source.LOG))
     return found
 
 

@@ -11,9 +11,10 @@ from gpuinfra.models.entry import Entry
 from gpuinfra.models.resource import Kind, Ref
 from provision import tags
 from provision.cloud import Part
-from provision.costing.activity import Event, changes
+from provision.costing.activity import Event, changes, samples
 from provision.costing.beginning import is_spot, own_tags
-from provision.costing.history import Facts, History, Present, Pricing, history
+from provision.costing.facts import Facts, Pricing
+from provision.costing.history import History, Present, history
 from provision.lifecycle.lease import ON
 from provision.market.residue import address_per_month, disk_per_month
 
@@ -36,9 +37,9 @@ class Evidence:
 
     def sizes(self) -> tuple[str, ...]:
         """The sizes that prices are needed of."""
-        found = [entry.size for entry in self.entries] + [
-            _facts(_part(Kind.MACHINE, each)).size for each in self.machines
-        ]
+        found = [entry.size for entry in self.entries]
+        found += [_facts(_part(Kind.MACHINE, each)).size for each in self.machines]
+        found += [event.facts.size for event in self.events if event.facts]
         return tuple(dict.fromkeys(size for size in found if size))
 
     def histories(self, pricing: Pricing) -> list[History]:
@@ -58,6 +59,7 @@ class Evidence:
                 present=present.get(key),
                 now=self.now,
                 pricing=pricing,
+                samples=samples(events.get(key, ())),
             )
             for key in sorted(ours)
         ]

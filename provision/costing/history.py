@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from gpuinfra.models.cost import Amounts, Source, Sure, least_sure
 from gpuinfra.models.entry import Entry, Happening
+from provision.costing.facts import Facts, FactsTimeline, Pricing, Sample
 from provision.costing.timeline import Change, Stretch, Turn, merged, on_stretches, there_stretches
 
 _BEGINNINGS = frozenset({Happening.ON, Happening.CHANGED})
+_BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 SECONDS_A_MONTH = 730 * 3600
 """As Azure counts a month."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a machine is, as far as its price goes."""
-
-    size: str | None = None
-    region: str | None = None
-    spot: bool = False
-    price: float | None = None
-    """US dollars an hour, where it was written down at the time."""
-
-
-Pricing = Callable[[Facts], float | None]
-"""What an hour costs: as it was written down, or by a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +95,7 @@ class History:
         return least_sure(each.sure for each in self.within(since, until))
 
 
-def history(
+def history(  # noqa: PLR0913 each source by name
     key: str,
     *,
     log: Sequence[Change],
@@ -117,20 +104,23 @@ def history(
     present: Present | None,
     now: datetime,
     pricing: Pricing,
+    samples: Sequence[Sample] = (),
 ) -> History:
     """A machine's history, from the log, the ledger, and what is there now. `log_since` is None where there is no log.
+
+    `samples` is what the log says of its size.
 
     `entries` are those of this machine alone, the oldest first.
     """
     known = merged(log, _changes(_in_turn(entries)), log_since)
     known = _until(now, [*known, *_ending(known, entries, present, now)])
-    facts = _facts(entries, present)
+    facts = FactsTimeline(samples, _samples(entries), _present_sample(present, entries, samples, now), log_since)
     on = on_stretches(known, now)
     name = entries[-1].machine if entries else key.rsplit("/", 1)[-1]
     return History(
         name=name,
         key=key,
-        facts=facts[-1][1] if facts else Facts(),
+        facts=facts.latest(),
         pieces=tuple(piece for stretch in on for piece in _pieces(stretch, facts, pricing)),
         holdings=tuple(_holdings(known, entries, present, facts, pricing, now)),
         is_on=present is not None and present.is_on,
@@ -150,10 +140,11 @@ def _in_turn(entries: Sequence[Entry]) -> list[Entry]:
     belongs to the time before, which was over when the next one began.
     """
     begun = {entry.at for entry in entries if entry.what is Happening.ON}
+    known = {entry.at for entry in entries if entry.what in _BEGINNINGS}
     found = list[tuple[datetime, bool, Entry]]()
     for entry in entries:
         after = {each for each in begun if entry.since and entry.since < each <= entry.at}
-        is_late = entry.what not in _BEGINNINGS and entry.since in begun and bool(after)
+        is_late = entry.what not in _BEGINNINGS and entry.since in known and bool(after)
         at = min(after) if is_late else entry.at
         found.append((at, not is_late, replace(entry, at=at)))
     return [entry for _, _, entry in sorted(found, key=lambda each: each[:2])]
@@ -162,9 +153,11 @@ def _in_turn(entries: Sequence[Entry]) -> list[Entry]:
 def _changes(entries: Iterable[Entry]) -> Iterator[Change]:
     """What the ledger says. An end tells of its beginning as well, and a beginning that it was off before."""
     begun: Entry | None = None
+    moments = set[datetime]()
     for entry in entries:
         since = entry.at if entry.what in _BEGINNINGS else entry.since
-        is_same = begun is not None and (entry.what is Happening.CHANGED or since == begun.at)
+        is_same = begun is not None and (entry.what is Happening.CHANGED or since in moments)
+        moments = {*moments, entry.at} if is_same else {entry.at}
         if begun and not is_same:
             # Somebody else has ended it, at a moment that nobody here knows.
             yield Change(_lease_end(begun, since or entry.at), Turn.OFF, Source.LEDGER, guessed=True)
@@ -211,52 +204,50 @@ def _latest_end(last: Change, entries: Sequence[Entry], present: Present | None,
     return min([*leases, now])
 
 
-def _facts(entries: Sequence[Entry], present: Present | None) -> list[tuple[datetime | None, Facts]]:
-    """What it was from when on; None is from the beginning."""
+def _samples(entries: Sequence[Entry]) -> list[Sample]:
+    """What the ledger says of its size and price, from when on."""
     begun = [entry for entry in entries if entry.what in _BEGINNINGS]
-    found: list[tuple[datetime | None, Facts]] = [(entry.at, _of_entry(entry)) for entry in begun]
+    found = [Sample(entry.at, _of_entry(entry), Source.LEDGER) for entry in begun]
     for entry in entries:
         since = entry.since
         # An end has a price too, but that of its beginning is the one that was agreed to.
         if since and entry.size and not any(since <= each.at <= entry.at for each in begun):
-            found.append((since, _of_entry(entry)))
-    found.sort(key=lambda each: each[0].timestamp() if each[0] else 0.0)
-    if present and present.facts:
-        last = found[-1] if found else None
-        if last is None:
-            found.append((None, present.facts))
-        elif present.on_since and last[0] and present.on_since > last[0] and _differ(present.facts, last[1]):
-            found.append((present.on_since, present.facts))
-    return [each for place, each in enumerate(found) if not place or each[1] != found[place - 1][1]]
+            found.append(Sample(since, _of_entry(entry), Source.LEDGER))
+    return sorted(found, key=lambda each: each.at)
 
 
 def _of_entry(entry: Entry) -> Facts:
     return Facts(entry.size, entry.region, entry.spot, entry.price_per_hour)
 
 
-def _differ(one: Facts, other: Facts) -> bool:
-    return replace(one, price=None) != replace(other, price=None)
+def _present_sample(
+    present: Present | None, entries: Sequence[Entry], logged: Sequence[Sample], now: datetime
+) -> Sample | None:
+    """What it is now. Where nothing else says since when: since it was switched on, or since Azure's last change."""
+    if present is None or present.facts is None:
+        return None
+    others = [*logged, *_samples(entries)]
+    if not others:
+        return Sample(_BEFORE_ALL, present.facts, Source.AZURE)
+    last = max(each.at for each in others)
+    moments = [each for each in (present.on_since, present.changed) if each and each > last]
+    return Sample(min([*moments, now]), present.facts, Source.AZURE)
 
 
-def _facts_at(facts: Sequence[tuple[datetime | None, Facts]], at: datetime) -> Facts:
-    """What it was at a moment; before the first that is known, that."""
-    before = [each for since, each in facts if since is None or since <= at]
-    return before[-1] if before else facts[0][1] if facts else Facts()
-
-
-def _pieces(stretch: Stretch, facts: Sequence[tuple[datetime | None, Facts]], pricing: Pricing) -> Iterator[Piece]:
+def _pieces(stretch: Stretch, facts: FactsTimeline, pricing: Pricing) -> Iterator[Piece]:
     """A stretch, cut where the machine became another."""
-    cuts = [since for since, _ in facts if since and stretch.start < since < stretch.end]
-    bounds = [stretch.start, *cuts, stretch.end]
-    for start, end in pairwise(bounds):
-        yield Piece(replace(stretch, start=start, end=end), pricing(_facts_at(facts, start)))
+    for start, end in pairwise([stretch.start, *facts.cuts(stretch.start, stretch.end), stretch.end]):
+        found, sure = facts.at(start)
+        price = pricing(found)
+        sure = Sure.ESTIMATED if price is None else least_sure([stretch.sure, sure])
+        yield Piece(replace(stretch, start=start, end=end, sure=sure), price)
 
 
 def _holdings(
     known: Sequence[Change],
     entries: Sequence[Entry],
     present: Present | None,
-    facts: Sequence[tuple[datetime | None, Facts]],
+    facts: FactsTimeline,
     pricing: Pricing,
     now: datetime,
 ) -> Iterator[Holding]:
@@ -274,5 +265,6 @@ def _holdings(
         disk, address = (entry.disk_per_month, entry.address_per_month) if entry else (None, None)
         if is_last and present:
             disk, address = present.disk_per_month, present.address_per_month
-        price = pricing(_facts_at(facts, stretch.end))
-        yield Holding(stretch, disk or 0.0, address or 0.0, price)
+        for start, end in pairwise([stretch.start, *facts.cuts(stretch.start, stretch.end), stretch.end]):
+            part = replace(stretch, start=start, end=end)
+            yield Holding(part, disk or 0.0, address or 0.0, pricing(facts.at(start)[0]))

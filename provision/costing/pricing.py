@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuinfra.models.sizes import SIZES
-from provision.costing.history import Facts
+from provision.costing.facts import Facts
 from provision.market.port import Prices
 from provision.market.price_list import DATE
 

@@ -66,12 +66,14 @@ def _is_told_later(change: Change, rest: Sequence[Change], log_since: datetime |
     """Whether the log, which covers this moment, tells of the same a little later."""
     if change.source is not Source.LEDGER or log_since is None or change.at < log_since:
         return False
-    begins = change.turn is Turn.ON
+    begins, is_created = change.turn is Turn.ON, False
     for each in rest:
         if each.turn is Turn.BORN:
+            is_created = True
             continue
         if (each.turn is Turn.ON) is not begins:
-            return False  # it was over before
+            # It was over before; or it was created and never came on, which the log knows.
+            return begins and is_created and each.source is Source.LOG
         if each.source is Source.LOG and (change.turn is not Turn.GONE or each.turn is Turn.GONE):
             return True
     return False

@@ -147,8 +147,10 @@ class Operations:
 
     def created(self, call: Call, operation: Operation, body: dict[str, Any], *, new: bool) -> Answer:
         """The answer to a PUT or PATCH that goes on: 201 for a new resource, else 200."""
-        if new and (begun := self.cloud.store.get_operation(operation.id)):
-            self.cloud.store.put_operation(operation.id, {**begun, "new": True})
+        begun = self.cloud.store.get_operation(operation.id) or {}
+        # The activity log shows the answer to a write. Other providers' bodies may hold a deployment's parameters.
+        response = {"response": body} if operation.provider == "Microsoft.Compute" else {}
+        self.cloud.store.put_operation(operation.id, {**begun, "new": new, **response})
         headers = {
             "Azure-AsyncOperation": self._status_url(call, operation),
             "Azure-AsyncNotification": "Enabled",

@@ -198,8 +198,13 @@ def _both(text: str) -> dict[str, str]:
 
 
 def _properties(event: Event) -> dict[str, str]:
-    error = event["body"].get("error") if event["status"] == "Failed" else None
-    return {"statusMessage": json.dumps({"error": error})} if error else {}
+    """Why it failed; or, of a write that was accepted, the resource as Azure answered with it, as JSON in a text."""
+    body = event["body"]
+    if event["status"] == "Failed" and "error" in body:
+        return {"statusMessage": json.dumps({"error": body["error"]})}
+    if event["status"] == "Accepted" and "response" in body:
+        return {"responseBody": json.dumps(body["response"])}
+    return {}
 
 
 def _caller(body: Mapping[str, Any]) -> str:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from gpuinfra.models.cost import Amounts, Source
 from gpuinfra.models.entry import Entry, Happening
 from gpuinfra.models.offer import Rate
-from provision.costing.history import Facts, History, Present, history
+from provision.costing.facts import Facts
+from provision.costing.history import History, Present, history
 from provision.costing.pricing import PriceBook
 from provision.costing.report import Job, by_run
 from provision.costing.timeline import Change, Turn

@@ -13,7 +13,8 @@ from gpuinfra.models.sizes import SIZES
 from provision import tags
 from provision.costing.activity import Event
 from provision.costing.evidence import Evidence
-from provision.costing.history import Facts, History, Present, history
+from provision.costing.facts import Facts, Sample
+from provision.costing.history import History, Present, history
 from provision.costing.pricing import RECORDED, SHIPPED, TODAY, UNKNOWN, PriceBook
 from provision.costing.report import Job, by_machine, by_run, by_tag
 from provision.costing.timeline import Change, Turn
@@ -53,6 +54,7 @@ def told(
     covered: bool | None = None,
     present: Present | None = None,
     now: float = 24,
+    samples: tuple[Sample, ...] = (),
 ) -> History:
     """A history; the log covers everything where there are events, unless it is said otherwise."""
     is_covered = events is not None if covered is None else covered
@@ -64,6 +66,7 @@ def told(
         present=present,
         now=at(now),
         pricing=BOOK,
+        samples=samples,
     )
 
 
@@ -84,9 +87,38 @@ OFF_NOW = Present(FACTS)
 
 
 def test_the_log_alone() -> None:
-    found = told(events=log("born 0", "on 1", "off 3", "on 5", "off 6", "gone 7"))
+    created = Sample(at(0), FACTS, Source.LOG, is_new=True)
+    found = told(events=log("born 0", "on 1", "off 3", "on 5", "off 6", "gone 7"), samples=(created,))
     assert stretches(found) == [(1, 3), (5, 6)]
     assert (found.sources(LONG_AGO, LATER), sure(found)) == ((Source.LOG,), Sure.EXACT)
+
+
+def test_a_log_without_sizes_is_not_exact() -> None:
+    found = told(events=log("born 0", "on 1", "off 3", "gone 7"))
+    assert (found.amounts(LONG_AGO, LATER).unpriced, sure(found)) == (2 * 3600, Sure.ESTIMATED)
+
+
+# The machine is on from hour 1 to 5. Samples of its size, what it cost, and how sure that is.
+S = Source
+SIZES_OVER_TIME: list[tuple[list[tuple[float, str | None, Source]], float, Sure]] = [
+    ([(0, SIZE, S.LOG), (3, LARGER, S.LOG)], 2 * 1.0 + 2 * 2.0, Sure.EXACT),
+    # Of one change nothing is known, and the machine is as before: it was most likely another tag.
+    ([(0, SIZE, S.LOG), (2, None, S.LOG), (4, SIZE, S.LOG)], 4 * 1.0, Sure.EXACT),
+    ([(0, SIZE, S.LOG), (2, None, S.LOG), (4, LARGER, S.LOG)], 3 * 1.0 + 1 * 2.0, Sure.ESTIMATED),
+    # Nothing says what it was before the first change.
+    ([(3, LARGER, S.LOG)], 4 * 2.0, Sure.ESTIMATED),
+    ([(0, SIZE, S.LOG)], 4 * 1.0, Sure.EXACT),
+]
+
+
+@pytest.mark.parametrize(("given", "cost", "expected"), SIZES_OVER_TIME)
+def test_each_interval_has_the_price_of_its_size(
+    given: list[tuple[float, str | None, Source]], cost: float, expected: Sure
+) -> None:
+    samples = tuple(Sample(at(hours), Facts(size, "eastus") if size else None, source) for hours, size, source in given)
+    found = told(events=log("on 1", "off 5"), samples=samples, present=None, now=6)
+    assert found.amounts(LONG_AGO, LATER).compute == pytest.approx(cost)
+    assert sure(found) is expected
 
 
 def test_the_ledger_alone() -> None:

@@ -1,0 +1,244 @@
+"""What `cost` counts is what the embedded Azure's meter bills, to the cent, whatever happened to a machine."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gpuinfra.models.cost import Sure
+from gpuinfra.models.entry import Entry, Happening
+from gpuinfra.models.offer import Rate
+from provision import tags
+from provision.costing.activity import read_events
+from provision.costing.evidence import Evidence
+from provision.costing.history import History
+from provision.costing.pricing import PriceBook
+from provision.market.port import Prices
+from sandbox.kernel.call import CLOUD_ITSELF, Call
+from sandbox.kernel.cloud import Cloud
+from sandbox.kernel.errors import ArmError
+from sandbox.services.catalog import EFFECTS, ROUTES
+
+REGION = "eastus"
+SIZES = ("Standard_NC4as_T4_v3", "Standard_NC8as_T4_v3", "Standard_NC16as_T4_v3")
+STANDSTILL = 1e-9
+HOUR = 3600.0
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@example"
+SPOT = {"priority": "Spot", "evictionPolicy": "Deallocate", "billingProfile": {"maxPrice": -1}}
+
+
+class Place:
+    """An embedded Azure in this process, whose clock moves in steps only."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud, self.numbers = cloud, itertools.count()
+        cloud.store.set_setting("subscription", "s")
+        cloud.store.set_setting("tenant", "t")
+        cloud.store.set_setting("profile", "realistic")
+        cloud.clock.set_speed(STANDSTILL)
+        rates = {
+            (size, REGION): Rate(cloud.catalogue.price(size, REGION, False), cloud.catalogue.price(size, REGION, True))
+            for size in SIZES
+        }
+        self.book = PriceBook(Prices(rates), Prices())
+
+    def ask(self, method: str, path: str, body: Any = None, **query: str) -> Any:
+        """The answer's body; None where Azure refuses, which leaves everything as it is."""
+        self.cloud.settle()
+        call = Call(self.cloud, method, path, {}, query, {}, body, CLOUD_ITSELF, "https://localhost", "")
+        try:
+            return self.cloud.dispatch(call).body
+        except ArmError:
+            return None
+
+    def pass_time(self, seconds: float) -> None:
+        self.cloud.clock.advance(seconds)
+        self.cloud.settle()
+        self.cloud.guest_orders.clear()
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.cloud.now, UTC)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    cloud = Cloud(tmp_path_factory.mktemp("azure"), ROUTES, EFFECTS)
+    yield Place(cloud)
+    cloud.store.close()
+
+
+@dataclass
+class Life:
+    """A machine, and everything that people do to it."""
+
+    place: Place
+    name: str
+    keeps_ledger: bool
+    spot: bool = False
+    entries: list[Entry] = field(default_factory=list)
+    has_failed_change: bool = False
+
+    def __post_init__(self) -> None:
+        place, self.group = self.place, f"/subscriptions/s/resourceGroups/gpuinfra-{self.name}"
+        place.ask("PUT", self.group, {"location": REGION})
+        network = f"{self.group}/providers/Microsoft.Network"
+        subnets = [{"name": "inner", "properties": {"addressPrefix": "10.0.0.0/20"}}]
+        space = {"addressSpace": {"addressPrefixes": ["10.0.0.0/16"]}}
+        place.ask(
+            "PUT", f"{network}/virtualNetworks/net", {"location": REGION, "properties": {**space, "subnets": subnets}}
+        )
+        place.pass_time(HOUR)
+        subnet = {"subnet": {"id": f"{network}/virtualNetworks/net/subnets/inner"}}
+        configuration = {"ipConfigurations": [{"name": "first", "properties": subnet}]}
+        self.interface = f"{network}/networkInterfaces/nic"
+        place.ask("PUT", self.interface, {"location": REGION, "properties": configuration})
+        place.pass_time(HOUR)
+        self.id = f"{self.group}/providers/Microsoft.Compute/virtualMachines/{self.name}"
+
+    def post(self, verb: str) -> None:
+        self.place.ask("POST", f"{self.id}/{verb}")
+
+    def create(self, number: int) -> None:
+        body = {
+            "location": REGION,
+            "tags": {tags.NAME: self.name},
+            "properties": {
+                "hardwareProfile": {"vmSize": SIZES[number]},
+                "storageProfile": {
+                    "imageReference": {
+                        "publisher": "microsoft-dsvm",
+                        "offer": "ubuntu-2204",
+                        "sku": "2204-gen2",
+                        "version": "latest",
+                    },
+                    "osDisk": {"createOption": "FromImage", "deleteOption": "Delete"},
+                },
+                "osProfile": {
+                    "computerName": "vm",
+                    "adminUsername": "ada",
+                    "linuxConfiguration": {
+                        "disablePasswordAuthentication": True,
+                        "ssh": {"publicKeys": [{"path": "/home/ada/.ssh/authorized_keys", "keyData": KEY}]},
+                    },
+                },
+                "networkProfile": {"networkInterfaces": [{"id": self.interface, "properties": {"primary": True}}]},
+                **(SPOT if self.spot else {}),
+            },
+        }
+        if self.place.ask("GET", self.id) is None:
+            self._note(Happening.ON, number)
+            assert self.place.ask("PUT", self.id, body) is not None
+
+    def resize_in_portal(self, number: int) -> None:
+        self.place.ask("PATCH", self.id, {"properties": {"hardwareProfile": {"vmSize": SIZES[number]}}})
+
+    def resize_by_up(self, number: int) -> None:
+        """As `up` does it: off, another size, on."""
+        body = {"properties": {"hardwareProfile": {"vmSize": SIZES[number]}}}
+        at = self.place.now()
+        for method, path, sent in (
+            ("POST", f"{self.id}/deallocate", None),
+            ("PATCH", self.id, body),
+            ("POST", f"{self.id}/start", None),
+        ):
+            if self.place.ask("GET", self.id) is not None:
+                self.place.ask(method, path, sent)
+                self.place.pass_time(HOUR / 3)
+        if self._size() == SIZES[number]:
+            self._note(Happening.ON, number, at)
+
+    def tag(self, number: int) -> None:
+        """Renew a lease, for example."""
+        self.place.ask("PATCH", self.id, {"tags": {tags.NAME: self.name, "number": str(number)}})
+
+    def delete(self) -> None:
+        self.place.ask("DELETE", self.id)
+
+    def _size(self) -> str:
+        body = self.place.ask("GET", self.id)
+        return str(body["properties"]["hardwareProfile"]["vmSize"]) if body else ""
+
+    def _note(self, what: Happening, number: int, at: datetime | None = None) -> None:
+        size = SIZES[number]
+        if self.keeps_ledger:
+            price = self.place.cloud.catalogue.price(size, REGION, self.spot)
+            entry = Entry(what, (at or self.place.now()).replace(microsecond=0), self.name, f"gpuinfra-{self.name}")
+            self.entries.append(
+                Entry(what, entry.at, self.name, entry.group, "s", REGION, size, self.spot, price_per_hour=price)
+            )
+
+    def history(self) -> History:
+        now = self.place.now()
+        text = f"eventTimestamp ge '{now - timedelta(days=80):%Y-%m-%dT%H:%M:%SZ}' and resourceUri eq '{self.id}'"
+        path = "/subscriptions/s/providers/Microsoft.Insights/eventtypes/management/values"
+        bodies = self.place.ask("GET", path, **{"$filter": text})["value"]
+        machine = self.place.ask("GET", self.id, **{"$expand": "instanceView"})
+        events = read_events(bodies)
+        self.has_failed_change = any((each.verb, each.status) == ("write", "Failed") for each in events)
+        evidence = Evidence(
+            now=now,
+            events=events,
+            log_since=now - timedelta(days=80),
+            entries=self.entries,
+            machines=[machine] if machine else [],
+        )
+        (found,) = evidence.histories(self.place.book)
+        return found
+
+    def bill(self) -> tuple[float, float]:
+        """Seconds and dollars of all machines there were under this name."""
+        lives = [
+            each for each in self.place.cloud.meter.machines(self.place.cloud.now) if each["id"] == self.id.lower()
+        ]
+        return sum(each["billedSeconds"] for each in lives), sum(each["costUsd"] for each in lives)
+
+
+numbers = st.integers(0, len(SIZES) - 1)
+steps = st.one_of(
+    st.tuples(st.sampled_from(["create", "resize_in_portal", "resize_by_up", "tag"]), numbers),
+    st.sampled_from([("restart",), ("powerOff",), ("start",), ("deallocate",), ("simulateEviction",), ("delete",)]),
+)
+# Short enough that operations meet, and long enough that they do not.
+pauses = st.sampled_from([1.0, 45.0, HOUR / 2, 7 * HOUR])
+
+
+def live(life: Life, history: list[tuple[tuple[Any, ...], float]]) -> None:
+    life.create(0)
+    life.place.pass_time(HOUR)
+    for (verb, *values), pause in history:
+        if hasattr(life, verb):
+            getattr(life, verb)(*values)
+        else:
+            life.post(verb)
+        life.place.pass_time(pause)
+    life.place.pass_time(HOUR)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(steps, pauses), max_size=8), st.booleans(), st.booleans())
+@example([(("resize_by_up", 1), HOUR)], True, False)
+@example([(("resize_in_portal", 1), HOUR), (("resize_in_portal", 0), HOUR)], True, False)
+@example([(("deallocate",), HOUR), (("resize_in_portal", 2), HOUR), (("start",), HOUR)], True, False)
+@example([(("simulateEviction",), HOUR), (("start",), HOUR)], False, True)
+@example([(("delete",), 45.0), (("create", 0), 1.0), (("delete",), 1.0)], True, False)
+@example([(("delete",), HOUR), (("create", 2), HOUR), (("delete",), HOUR)], False, False)
+def test_cost_is_the_bill(
+    place: Place, history: list[tuple[tuple[Any, ...], float]], keeps_ledger: bool, spot: bool
+) -> None:
+    life = Life(place, f"m{next(place.numbers)}", keeps_ledger, spot)
+    live(life, history)
+    found, now = life.history(), place.now()
+    life.delete()  # the quota is for the next one
+    amounts, (seconds, dollars) = found.amounts(now - timedelta(days=80), now), life.bill()
+    assert amounts.unpriced == 0
+    assert amounts.seconds == pytest.approx(seconds, abs=0.01)
+    is_exact = found.sure(now - timedelta(days=80), now) is Sure.EXACT
+    # Nothing in the log says what a change that failed has left behind.
+    assert is_exact or life.has_failed_change
+    if is_exact:
+        assert amounts.compute == pytest.approx(dollars, abs=0.001)
