@@ -110,9 +110,10 @@ class Bringing:
         price = self._price(candidate, checked)
         setting = self._setting(candidate, observed, checked, price.per_hour)
         plan = make_plan(setting, observed, price)
-        if _replaces_machine(plan):
-            # The new machine is switched on when it is made, and not when the old one was.
-            fresh = replace(setting, kept_terms=None, ready="")
+        if _replaces_machine(plan) or plan.restarts:
+            # The machine is switched on anew: its lease and its cost cap begin then.
+            ready = "" if _replaces_machine(plan) else setting.ready
+            fresh = replace(setting, kept_terms=None, ready=ready)
             fresh = replace(fresh, lease=lease.decide(self.spec, None, self.cloud.now(), fresh.terms))
             plan = make_plan(fresh, observed, price)
         return replace(plan, passed=checked.passed if checked else ())

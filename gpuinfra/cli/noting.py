@@ -89,6 +89,7 @@ def note_beginning(settings: Settings, outcome: Up, reached: Reach, progress: Pr
     """Remember that `up` has switched a machine on, or changed one that is on."""
     from gpuinfra.models.plan import Action, Power
     from gpuinfra.models.resource import Kind
+    from provision import tags
     from provision.costing.beginning import beginning
 
     plan, cloud = outcome.plan, reached.cloud
@@ -97,8 +98,9 @@ def note_beginning(settings: Settings, outcome: Up, reached: Reach, progress: Pr
     if machine is None or not changes or not plan.wants_running:
         return
     is_new = any(each.action in {Action.ADD, Action.REPLACE} or each.power is Power.START for each in changes)
-    # One that was on all the time costs from now on what it costs with its new size.
-    at = None if is_new else cloud.now()
+    # One that was on before costs from its restart, or from now on, what it costs with its new size.
+    since = tags.moment(machine.tags, tags.ON_SINCE) if plan.restarts else None
+    at = None if is_new else since or cloud.now()
     entry = beginning(machine, plan.price, at=at, subscription=cloud.subscription, simulated=cloud.simulated)
     if entry:
         note(settings, entry, progress)

@@ -42,6 +42,8 @@ class Amounts:
     address: float = 0.0
     always_on: float = 0.0
     """What the machine would have cost, had it been on for as long as it was there."""
+    there: float = 0.0
+    """Seconds for which the machine was there, on or off."""
     unpriced: float = 0.0
     """Seconds for which no price is known; they are not in the sums."""
 
@@ -54,14 +56,20 @@ class Amounts:
         return self.compute + self.disk + self.address
 
     @property
+    def off(self) -> float:
+        """Seconds for which the machine was there and off."""
+        return max(0.0, self.there - self.seconds)
+
+    @property
     def saved(self) -> float:
-        """Against leaving it on."""
+        """What the time off would have cost."""
         return max(0.0, self.always_on - self.compute)
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         return {
             "onSeconds": round(self.seconds, 3),
+            "offSeconds": round(self.off, 3),
             "computeUsd": round(self.compute, 4),
             "diskUsd": round(self.disk, 4),
             "addressUsd": round(self.address, 4),

@@ -130,6 +130,12 @@ class Plan:
             for change in self.changes
         )
 
+    @property
+    def restarts(self) -> bool:
+        """A change needs the machine off: it goes off and on again."""
+        changed = (change for change in self.changes if change.action is Action.CHANGE)
+        return any(each.needs_off for change in changed for each in change.differences)
+
     def count(self, action: Action) -> int:
         """How many resources meet this fate."""
         return sum(change.action is action for change in self.changes)

@@ -139,9 +139,9 @@ class Receipt:
 
 
 def next_morning(now: datetime) -> datetime:
-    """Eight o'clock tomorrow, by the clocks of the zone that `now` is in."""
-    tomorrow = (now + timedelta(days=1)).date()
-    return datetime(tomorrow.year, tomorrow.month, tomorrow.day, MORNING, tzinfo=now.tzinfo)
+    """The next eight o'clock, by the clocks of the zone that `now` is in."""
+    day = (now if now.hour < MORNING else now + timedelta(days=1)).date()
+    return datetime(day.year, day.month, day.day, MORNING, tzinfo=now.tzinfo)
 
 
 def left_on_cost(now: datetime, until: datetime, price_per_hour: float | None) -> float | None:

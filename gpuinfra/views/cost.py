@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from gpuinfra.models.cost import CostReport
 
+NO_PRICE = "unknown"
 NONE = "no machine of gpuinfra's has cost anything since {}"
 
 
@@ -59,9 +60,9 @@ def render(report: CostReport, tag: str | None = None) -> Text:
 
     money = "TOTAL (simulated)" if report.simulated else "TOTAL"
     first = {"machine": "MACHINE", "run": "RUN", "tag": (tag or "tag").upper()}[report.by]
-    header = (first, "SIZE", "REGION", "ON", "COMPUTE", "DISK", "ADDRESS", money, "SAVED", "KNOWN FROM")
+    header = (first, "SIZE", "REGION", "ON", "OFF", "COMPUTE", "DISK", "ADDRESS", money, "SAVED", "KNOWN FROM")
     total = ("total", "", "", *_amounts(report.total), "")
-    lines = columns([header, *(_row(row) for row in report.rows), total], right={3, 4, 5, 6, 7, 8})
+    lines = columns([header, *(_row(row) for row in report.rows), total], right={3, 4, 5, 6, 7, 8, 9})
     texts = [Text(lines[0], "bold"), *(Text(line) for line in lines[1:-1]), Text(lines[-1], "bold")]
     return Text("\n").join(texts)
 
@@ -74,24 +75,34 @@ def _row(row: CostRow) -> tuple[str, ...]:
 
 
 def _amounts(amounts: Amounts) -> tuple[str, ...]:
-    # What nobody knows the price of is more than what is shown.
-    more = "+" if amounts.unpriced else ""
     return (
         length(amounts.seconds) if amounts.seconds else UNKNOWN,
-        f"{cost(amounts.compute)}{more}",
+        length(amounts.off) if amounts.off >= 1 else UNKNOWN,
+        _sum(amounts.compute, amounts),
         cost(amounts.disk),
         cost(amounts.address),
-        f"{cost(amounts.total)}{more}",
+        _sum(amounts.total, amounts),
         cost(amounts.saved),
     )
+
+
+def _sum(dollars: float, amounts: Amounts) -> str:
+    """A sum; one that lacks time without a price is more than what is known, or not known at all."""
+    if not amounts.unpriced:
+        return cost(dollars)
+    return f"{cost(dollars)}+" if dollars else NO_PRICE
 
 
 def _basis(report: CostReport) -> Iterator[str]:
     """From when to when, against what, by which log and which prices."""
     yield f"from {moment(report.since)} to {moment(report.until)}, in US dollars at list prices"
     if report.rows:
-        always = report.total.always_on
-        yield f"left on for as long as they were there, the machines would have cost {cost(always)} for their time"
+        total = report.total
+        if total.off >= 1:
+            saved, off = cost(total.saved), length(total.off)
+            yield f"saved: left on, the machines would have cost {saved} for the {off} that they were off"
+        if total.unpriced:
+            yield f"no price is known for {length(total.unpriced)} of the time on: it is not in the sums"
     if report.log == "read":
         since = f", from {moment(report.log_since)} on" if report.log_since and report.log_since > report.since else ""
         yield f"Azure's activity log was read{since}; what came before, or is not in it, is by this workspace's ledger"

@@ -79,6 +79,7 @@ class History:
                 disk=seconds / SECONDS_A_MONTH * holding.disk_per_month,
                 address=seconds / SECONDS_A_MONTH * holding.address_per_month,
                 always_on=seconds / 3600 * (holding.price or 0.0),
+                there=seconds,
             )
         return found
 

@@ -98,8 +98,14 @@ def _share(
         unpriced = seconds if piece.price is None else 0.0
         paid = seconds / 3600 * (piece.price or 0.0)
         # What is saved is on the line of the rest, and once: of the always-on sum, a run has what falls into its time.
-        always_on = own.amounts(one, other).always_on / max(1, len(running))
-        part = Amounts(seconds=seconds, compute=paid, always_on=always_on, unpriced=unpriced)
+        whole, count = own.amounts(one, other), max(1, len(running))
+        part = Amounts(
+            seconds=seconds,
+            compute=paid,
+            always_on=whole.always_on / count,
+            there=whole.there / count,
+            unpriced=unpriced,
+        )
         for job in running:
             shares[job.id] = shares.get(job.id, Amounts()) + part
 
@@ -119,5 +125,6 @@ def _rest(whole: Amounts, shares: Iterable[Amounts]) -> Amounts:
         seconds=max(0.0, whole.seconds - used.seconds),
         compute=max(0.0, whole.compute - used.compute),
         always_on=max(0.0, whole.always_on - used.always_on),
+        there=max(0.0, whole.there - used.there),
         unpriced=max(0.0, whole.unpriced - used.unpriced),
     )

@@ -57,7 +57,8 @@ def test_what_to_run_where_nothing_is_proven() -> None:
     ("now", "morning"),
     [
         (datetime(2026, 11, 16, 18, tzinfo=UTC), "2026-11-17T08:00:00Z"),
-        (datetime(2026, 11, 16, 1, tzinfo=UTC), "2026-11-17T08:00:00Z"),
+        (datetime(2026, 11, 16, 1, tzinfo=UTC), "2026-11-16T08:00:00Z"),
+        (datetime(2026, 11, 16, 8, tzinfo=UTC), "2026-11-17T08:00:00Z"),
         (datetime(2026, 12, 31, 23, tzinfo=UTC), "2027-01-01T08:00:00Z"),
         (datetime(2026, 11, 16, 18, tzinfo=timezone(timedelta(hours=-6))), "2026-11-17T14:00:00Z"),
     ],

@@ -14,27 +14,27 @@ from gpuinfra.views.cost import render, show, show_csv
 SINCE, UNTIL = datetime(2026, 10, 17, 8, tzinfo=UTC), datetime(2026, 11, 16, 8, tzinfo=UTC)
 ROW = CostRow(
     label="my-dsvm",
-    amounts=Amounts(seconds=5400, compute=0.9465, disk=19.2, address=3.65, always_on=460.63),
+    amounts=Amounts(seconds=5400, compute=0.9465, disk=19.2, address=3.65, always_on=460.63, there=7200),
     machine="my-dsvm",
     size="Standard_NC4as_T4_v3",
-    region="southcentralus",
+    region="eastus",
     is_on=True,
     sources=(Source.LOG, Source.LEDGER),
     sure=Sure.RECORDED,
 )
-GONE = CostRow("old", Amounts(seconds=3600, unpriced=3600), sources=(Source.LOG,))
+GONE = CostRow("old", Amounts(seconds=3600, unpriced=3600, there=3600), sources=(Source.LOG,), sure=Sure.ESTIMATED)
 REPORT = CostReport(SINCE, UNTIL, "machine", (ROW, GONE), log_since=SINCE, prices=("a list",))
 
 
 def test_a_line_a_machine_and_the_sum() -> None:
     assert render(REPORT).plain.splitlines() == [
-        "MACHINE       SIZE                  REGION                  ON  COMPUTE    DISK  ADDRESS    TOTAL    SAVED"
+        "MACHINE       SIZE                  REGION          ON     OFF  COMPUTE    DISK  ADDRESS    TOTAL    SAVED"
         "  KNOWN FROM",
-        "my-dsvm (on)  Standard_NC4as_T4_v3  southcentralus  1 h 30 min    $0.95  $19.20    $3.65   $23.80  $459.68"
+        "my-dsvm (on)  Standard_NC4as_T4_v3  eastus  1 h 30 min  30 min    $0.95  $19.20    $3.65   $23.80  $459.68"
         "  activity log, ledger: recorded",
-        "old           -                     -                      1 h   $0.00+   $0.00    $0.00   $0.00+    $0.00"
-        "  activity log: exact",
-        "total                                               2 h 30 min   $0.95+  $19.20    $3.65  $23.80+  $459.68",
+        "old           -                     -              1 h       -  unknown   $0.00    $0.00  unknown    $0.00"
+        "  activity log: estimated",
+        "total                                       2 h 30 min  30 min   $0.95+  $19.20    $3.65  $23.80+  $459.68",
     ]
 
 
@@ -43,7 +43,8 @@ def test_what_it_rests_on_is_said_beside_it(capsys: pytest.CaptureFixture[str]) 
     out, err = capsys.readouterr()
     assert out == render(REPORT).plain + "\n"
     assert "from 2026-10-17 08:00:00Z to 2026-11-16 08:00:00Z" in err
-    assert "would have cost $460.63 for their time" in err
+    assert "saved: left on, the machines would have cost $459.68 for the 30 min that they were off" in err
+    assert "no price is known for 1 h of the time on" in err
     assert "activity log was read; " in err
     assert "prices: a list" in err
 

@@ -1,0 +1,118 @@
+"""Money by the installed program: what it says of costs, times and savings is what the embedded Azure bills."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.e2e.azure import Azure
+from tests.e2e.user import LARGER_SIZE, User
+
+MINUTES = 600.0
+MACHINES = "Microsoft.Compute/virtualMachines"
+
+
+def advance(azure: Azure, seconds: float) -> None:
+    azure.control("POST", "clock", {"advance": seconds})
+
+
+def act(azure: Azure, verb: str) -> None:
+    """As somebody does in the portal."""
+    status, body = azure.send("POST", f"{azure.id(MACHINES, 'my-dsvm')}/{verb}")
+    assert status == 202, body
+
+
+def cost_row(user: User, *words: str) -> dict[str, Any]:
+    (row,) = user.does("cost", *words)["cost"]["rows"]
+    return dict(row)
+
+
+def bill(azure: Azure) -> Any:
+    return pytest.approx(sum(each["costUsd"] for each in azure.bill()), abs=0.0005)
+
+
+def set_clock(azure: Azure, hour: int) -> datetime:
+    """Let it be this hour of tomorrow, in UTC."""
+    now = datetime.fromtimestamp(azure.control("GET", "clock")["now"], UTC)
+    wanted = datetime(now.year, now.month, now.day, hour, tzinfo=UTC) + timedelta(days=1)
+    advance(azure, (wanted - now).total_seconds())
+    return wanted
+
+
+def test_a_resized_machine_costs_what_azure_bills(user: User, azure: Azure) -> None:
+    user.up()
+    advance(azure, MINUTES)
+    user.spec(size=LARGER_SIZE)
+    user.up("--yes")
+    advance(azure, MINUTES / 2)
+    shown = user.does("status")["machines"][0]
+    assert shown["costUsd"] == pytest.approx(0.752 / 12, abs=0.003), "since it was switched on with its new size"
+    receipt = user.down("my-dsvm")
+    assert receipt["costUsd"] == pytest.approx(0.752 / 12, abs=0.003)
+    row = cost_row(user)
+    assert (row["computeUsd"], row["sure"]) == (bill(azure), "exact")
+    # Without the log, by what was written down.
+    azure.fault("AuthorizationFailed", type="values", count=0)
+    recorded = cost_row(user)
+    azure.clear_faults()
+    assert recorded["computeUsd"] == pytest.approx(row["computeUsd"], abs=0.003)
+    assert recorded["sure"] == "recorded"
+
+
+def test_a_machine_that_was_off_in_between_costs_what_azure_bills(user: User, azure: Azure) -> None:
+    user.up()
+    advance(azure, MINUTES)
+    act(azure, "deallocate")
+    advance(azure, 10 * 3600.0)
+    act(azure, "start")
+    advance(azure, MINUTES / 2)
+    (shown,) = user.does("status")["machines"]
+    assert shown["costUsd"] == pytest.approx(0.631 / 12, abs=0.003)
+    since = datetime.fromisoformat(shown["since"]).timestamp()
+    assert since == pytest.approx(azure.control("GET", "clock")["now"] - MINUTES / 2, abs=30)
+    receipt = user.down("my-dsvm")
+    assert receipt["costUsd"] == pytest.approx(0.631 / 12, abs=0.003)
+    row = cost_row(user)
+    assert (row["computeUsd"], row["sure"]) == (bill(azure), "exact")
+
+
+def test_a_machine_of_another_workspace_that_is_gone_has_its_price(user: User, azure: Azure, tmp_path: Any) -> None:
+    user.up()
+    advance(azure, MINUTES)
+    user.down("my-dsvm", "--delete")
+    other = User(azure, tmp_path / "other", tmp_path / "elsewhere")
+    row = cost_row(other)
+    assert (row["computeUsd"], row["sure"], row["unpricedSeconds"]) == (bill(azure), "exact", 0.0)
+
+
+def test_the_night_after_midnight_ends_on_the_same_day(user: User, azure: Azure) -> None:
+    night = set_clock(azure, 2)
+    user.up()
+    receipt = user.down("my-dsvm", TZ="UTC")
+    assert receipt["leftOn"]["until"] == f"{night:%Y-%m-%d}T08:00:00Z"
+    assert receipt["leftOn"]["costUsd"] == pytest.approx(6 * 0.631, rel=0.01)
+
+
+def test_since_is_when_the_machine_went_off_and_not_when_its_schedule_fired(user: User, azure: Azure) -> None:
+    user.spec(lifecycle={"lease": "1h"})
+    user.up()
+    user.down("my-dsvm")
+    off = azure.control("GET", "clock")["now"]
+    advance(azure, 2 * 3600.0)
+    (shown,) = user.does("status")["machines"]
+    assert datetime.fromisoformat(shown["since"]).timestamp() == pytest.approx(off, abs=30)
+
+
+def test_savings_name_the_time_off_that_they_are_for(user: User, azure: Azure) -> None:
+    user.up()
+    user.down("my-dsvm")
+    advance(azure, 14 * 3600.0)
+    row = cost_row(user)
+    assert row["offSeconds"] == pytest.approx(14 * 3600, abs=60)
+    assert row["savedUsd"] == pytest.approx(14 * 0.631, rel=0.01)
+    table = user("cost")
+    header, line = table.stdout.splitlines()[:2]
+    assert header.split()[3:5] == ["ON", "OFF"]
+    assert "14 h" in line
+    assert "saved" in table.stderr
+    assert "14 h" in table.stderr
