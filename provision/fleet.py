@@ -19,6 +19,7 @@ from provision.market.port import Prices
 if TYPE_CHECKING:
     from gpuinfra.load.spec import Located
     from gpuinfra.models.spec import Spec
+    from provision.costing.history import History
 
 OFF = "deallocated"
 """The one power state that is not billed."""
@@ -27,11 +28,20 @@ _SIZES = {name.casefold(): name for name in SIZES}
 
 
 def machines(
-    rows: Sequence[Mapping[str, Any]], specs: Sequence[Located], now: datetime, prices: Prices
+    rows: Sequence[Mapping[str, Any]],
+    specs: Sequence[Located],
+    now: datetime,
+    prices: Prices,
+    histories: Mapping[str, History] | None = None,
 ) -> list[Machine]:
-    """The machines by name. `rows` are bodies of machines, with their instance views, that carry our tag."""
+    """The machines by name. `rows` are bodies of machines, with their instance views, that carry our tag; `histories`
+    are theirs, by id in lower case."""
     by_name = {located.spec.name.casefold(): located for located in specs}
-    found = [machine_of(part, by_name.get(_name(part).casefold()), now, prices) for part in map(_part, rows)]
+    known = histories or {}
+    found = [
+        machine_of(part, by_name.get(_name(part).casefold()), now, prices, known.get(str(part.body["id"]).casefold()))
+        for part in map(_part, rows)
+    ]
     return sorted(found, key=lambda machine: (machine.name.casefold(), machine.group.casefold()))
 
 
@@ -47,8 +57,10 @@ def _part(row: Mapping[str, Any]) -> Part:
     return Part(Ref(Kind.MACHINE, group, str(row.get("name") or words[-1])), dict(row))
 
 
-def machine_of(part: Part, located: Located | None, now: datetime, prices: Prices) -> Machine:
-    """One machine, compared with its spec where there is one."""
+def machine_of(
+    part: Part, located: Located | None, now: datetime, prices: Prices, past: History | None = None
+) -> Machine:
+    """One machine, compared with its spec where there is one. `past` says since when it is on or off, and its cost."""
     spec = located.spec if located else None
     size, spot = _size(part), str(part.properties.get("priority") or "").casefold() == "spot"
     lease = tags.moment(part.tags, tags.LEASE_UNTIL)
@@ -60,7 +72,7 @@ def machine_of(part: Part, located: Located | None, now: datetime, prices: Price
         region=part.region,
         size=size,
         group=part.ref.group,
-        since=_since(part),
+        since=(past.since if past else None) or _since(part),
         zone=_zone(part),
         spot=spot,
         price_per_hour=prices.price(size, part.region, spot=spot),
@@ -68,6 +80,8 @@ def machine_of(part: Part, located: Located | None, now: datetime, prices: Price
         next_change=_next_change(part, hours, now),
         drift=(*_waste(part, hours, now), *(_drift(part, spec) if spec else ())),
         spec_file=located.span.file if located else None,
+        cost=past.last_cost if past and past.is_on else None,
+        counted=now if past else None,
     )
 
 

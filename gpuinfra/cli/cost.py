@@ -150,16 +150,13 @@ class Counting:
         return report.by_tag(histories, tag, since, until) if tag else report.by_machine(histories, since, until)
 
     def _jobs(self, now: datetime) -> list[Job]:
-        from gpuinfra.models.run import RunState
+        from gpuinfra.cli.accounts import jobs_of
         from gpuinfra.workspace import STATE, find_workspace
-        from provision.costing.report import Job
         from runner.results.history import History as Runs
 
         found = Runs(find_workspace(self.reached.settings.workspace) / STATE).list()
         # A machine of the embedded Azure may have the name of a real one.
-        runs = [run for run in found if run.simulated == self.reached.cloud.simulated]
-        ends = ((run, run.ended or (now if run.state is RunState.RUNNING else None)) for run in runs)
-        return [Job(run.id, run.machine, run.started, end) for run, end in ends if run.machine and run.started and end]
+        return jobs_of((run for run in found if run.simulated == self.reached.cloud.simulated), now)
 
 
 def _wanted(by: str | None, tag: str | None) -> str:

@@ -92,6 +92,9 @@ def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
 
     A machine of the embedded Azure may have the name of a real one, which is there, with all that is on its disk.
     """
+    from datetime import UTC, datetime
+
+    from gpuinfra.cli.accounts import with_costs
     from gpuinfra.models.run import RunState
     from gpuinfra.workspace import STATE, find_workspace
     from runner.results.history import History
@@ -99,15 +102,16 @@ def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
     history = History(find_workspace(settings.workspace) / STATE)
     with suppress(Problem):  # that it is gone is proven, whatever can be written here
         found = {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}
-        for run in (run for run in found.values() if run.simulated == simulated):
+        own = [run for run in found.values() if run.simulated == simulated]
+        for run in with_costs(settings, own, datetime.now(UTC)):
             gone = f"{name} was deleted with outputs that were not fetched"
             lost = {} if run.state.is_over else {"state": RunState.LOST, "reason": f"{name} was deleted"}
-            history.update(run.id, machine="", warnings=(*run.warnings, gone), **lost)
+            history.update(run.id, machine="", cost_usd=run.cost_usd, warnings=(*run.warnings, gone), **lost)
 
 
 def _ended(settings: Settings, named: Named, progress: ProgressView, *, delete: bool, cause: str) -> Receipt:
     from gpuinfra.cli.machines import explained, reach
-    from gpuinfra.cli.noting import note_end, with_last_time
+    from gpuinfra.cli.noting import accounted, note_end
     from provision.down import Ending
 
     reached = reach(settings, named.subscription, SECONDS, progress, writes=True)
@@ -124,7 +128,7 @@ def _ended(settings: Settings, named: Named, progress: ProgressView, *, delete: 
     try:
         with explained(f"{'deleting' if delete else 'deallocating'} {named.name}"):
             receipt = ending.delete() if delete else ending.deallocate()
-            receipt = with_last_time(receipt, reached)
+            receipt = accounted(receipt, reached)
             return note_end(settings, receipt, reached.cloud.subscription, progress)
     except KeyboardInterrupt:
         say_what_exists(reached, named.name, named.group, progress)

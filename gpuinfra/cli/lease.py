@@ -102,8 +102,10 @@ def _renew(reached: Reach, machine: Part, hours: Hours | None, length: timedelta
 
 
 def _state(reached: Reach, machine: Part, hours: Hours | None, renewed: Renewed | None) -> LeaseState:
+    from gpuinfra.cli.accounts import Accounts
     from provision import fleet
     from provision.lifecycle.standing import standing
 
-    prices = reached.market.prices(fleet.sizes([machine.body]))
-    return standing(machine, hours, reached.cloud.now(), prices, renewed, simulated=reached.cloud.simulated)
+    prices, now = reached.market.prices(fleet.sizes([machine.body])), reached.cloud.now()
+    past = Accounts(reached).histories([machine.body], now, prices)[str(machine.body["id"]).casefold()]
+    return standing(machine, hours, now, prices, renewed, past=past, simulated=reached.cloud.simulated)

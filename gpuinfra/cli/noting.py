@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from gpuinfra.cli.accounts import BEFORE
 from gpuinfra.cli.options import Settings
 from gpuinfra.diagnostics import Problem
 
-# The moment that is written down and that of Azure's log are not the same to the second.
-BEFORE = timedelta(minutes=5)
 LOG_SECONDS = 20.0
 """That it is off is known by then: what else there is to know is not worth a long wait."""
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from gpuinfra.cli.machines import Reach
     from gpuinfra.cli.submitting import Submitting
     from gpuinfra.models.entry import Entry
     from gpuinfra.models.receipt import Receipt
+    from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run
+    from provision.azure.cloud import AzureCloud
+    from provision.costing.activity import Event
     from provision.up import Up
     from provision.waiting.progress import Progress
 
@@ -37,32 +40,61 @@ def note(settings: Settings, entry: Entry, progress: Progress) -> None:
         progress.note(f"warning: ledger cannot be written: {error}")
 
 
-def with_last_time(receipt: Receipt, reached: Reach) -> Receipt:
-    """A receipt of a machine that somebody else has ended since it was switched on from here: by whom, when, and what
-    it cost until then. Azure's log knows, if it can be read, and as soon as it has it."""
+def accounted(receipt: Receipt, reached: Reach) -> Receipt:
+    """A receipt with what the machine's last time on cost, by the ledger and by Azure's log, as far as it can be read.
+
+    Where somebody else ended the machine since it was switched on from here, the receipt also says who, and when.
+    """
+    from gpuinfra.models.entry import entry_of
     from gpuinfra.models.resource import Kind, Ref
-    from provision.azure.activity import KEPT, read_log
-    from provision.costing.activity import last_time_on, read_events
-    from provision.errors import CloudError
+    from provision.azure.activity import KEPT
+    from provision.costing.activity import last_time_on
+    from provision.costing.ending import last_time
 
     begun = _last_beginning(reached.settings, receipt.name, simulated=receipt.simulated)
-    if begun is None or receipt.billed_from or receipt.verified is None or receipt.group is None:
+    since = receipt.billed_from or (begun.at if begun else None)
+    if since is None or receipt.verified is None or receipt.group is None:
         return receipt
     cloud, ref = reached.cloud, Ref(Kind.MACHINE, receipt.group, receipt.name)
     cloud.grant(LOG_SECONDS)
-    since = max(begun.at - BEFORE, receipt.at - KEPT)
+    window = max(since - BEFORE, receipt.at - KEPT)
+    events = _events(cloud, ref, window, receipt.at)
+    if receipt.billed_from is None:
+        found = last_time_on(events or ())
+        if found is None or begun is None or found[1].at < begun.at:
+            return receipt
+        began, ended = found[0] or begun.at, found[1]
+        receipt = replace(receipt, billed_from=began, billed_to=ended.at, cause=_who(cloud, ref, ended.who))
+    group, noted = ref.group.casefold(), _entries(reached.settings, receipt.name)
+    noted = [
+        each for each in noted if each.simulated == receipt.simulated and (each.group or group).casefold() == group
+    ]
+    entry = entry_of(receipt, cloud.subscription)
+    return last_time(receipt, events, window, [*noted, *([entry] if entry else [])])
+
+
+def _events(cloud: AzureCloud, ref: Ref, since: datetime, until: datetime) -> list[Event] | None:
+    """What Azure's log has of one machine; None where it cannot be read."""
+    from provision.azure.activity import read_log
+    from provision.costing.activity import read_events
+    from provision.errors import CloudError
+
     try:
-        bodies = read_log(cloud.clients, since, receipt.at, ref.id(cloud.subscription))
+        return read_events(read_log(cloud.clients, since, until, ref.id(cloud.subscription)))
+    except CloudError:
+        return None
+
+
+def _who(cloud: AzureCloud, ref: Ref, caller: str) -> str:
+    """Who ended a machine, in words."""
+    from provision.errors import CloudError
+
+    try:
         machine = cloud.look(ref)
     except CloudError:
-        return receipt
-    found = last_time_on(read_events(bodies))
-    if found is None or found[1].at < begun.at:
-        return receipt
+        machine = None
     identity = str(((machine.body.get("identity") or {}) if machine else {}).get("principalId") or "")
-    who = "its own agent" if identity and found[1].who == identity else found[1].who or "somebody"
-    since, until = (each.replace(microsecond=0) for each in (found[0] or begun.at, found[1].at))
-    return replace(receipt, billed_from=since, billed_to=until, cause=f"{who}, by Azure's log")
+    return f"{'its own agent' if identity and caller == identity else caller or 'somebody'}, by Azure's log"
 
 
 def _last_beginning(settings: Settings, name: str, *, simulated: bool) -> Entry | None:
@@ -108,27 +140,18 @@ def note_beginning(settings: Settings, outcome: Up, reached: Reach, progress: Pr
 
 def note_cost(work: Submitting) -> Run:
     """A run that is over, with what its machine cost while its job ran, where the ledger has the price."""
+    from gpuinfra.cli.accounts import with_costs
+
     run = work.run
-    if run.cost_usd is not None or not run.machine or run.started is None or run.ended is None:
+    if run.cost_usd is not None or run.ended is None:
         return run
-    price = _price_of(work.desk.settings, run)
-    if price is None:
-        return run
-    cost = round(max(0.0, (run.ended - run.started).total_seconds()) / 3600 * price, 4)
-    if not work.assigned.tracked:
-        return replace(run, cost_usd=cost)
+    (counted,) = with_costs(work.desk.settings, [run], run.ended)
+    if counted.cost_usd is None or not work.assigned.tracked:
+        return counted
     try:
-        return work.desk.history.update(run.id, cost_usd=cost)
+        return work.desk.history.update(run.id, cost_usd=counted.cost_usd)
     except Problem:
-        return replace(run, cost_usd=cost)
-
-
-def _price_of(settings: Settings, run: Run) -> float | None:
-    """US dollars an hour, as it was when the machine was last switched on from here."""
-    from gpuinfra.models.entry import Happening
-
-    mine = (each for each in reversed(_entries(settings, run.machine)) if each.simulated == run.simulated)
-    return next((each.price_per_hour for each in mine if each.what in {Happening.ON, Happening.CHANGED}), None)
+        return counted
 
 
 def _entries(settings: Settings, machine: str) -> list[Entry]:

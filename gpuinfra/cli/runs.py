@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuinfra.cli.accounts import with_costs
 from gpuinfra.cli.group import Group
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
@@ -65,8 +66,9 @@ def list_runs(
 
     settings = begin(context, reaches_cloud=False)
     remembered = Remembered(settings)
-    found = remembered.history.list(limit=limit, target=target)
-    view.show(found, datetime.now(UTC), json=settings.json, unfollowed=remembered.unfollowed(found))
+    now = datetime.now(UTC)
+    found = with_costs(settings, remembered.history.list(limit=limit, target=target), now)
+    view.show(found, now, json=settings.json, unfollowed=remembered.unfollowed(found))
     return Exit.DONE
 
 
@@ -77,7 +79,7 @@ def show(context: typer.Context, run: Annotated[str, typer.Argument(metavar="ID"
 
     settings = begin(context, reaches_cloud=False)
     remembered = Remembered(settings)
-    found = remembered.history.find(run)
+    (found,) = with_costs(settings, [remembered.history.find(run)], datetime.now(UTC))
     view.show_one(found, remembered.folder(found), json=settings.json, unfollowed=remembered.is_unfollowed(found))
     return Exit.DONE
 
@@ -94,7 +96,7 @@ def compare(
 
     settings = begin(context, reaches_cloud=False)
     remembered = Remembered(settings)
-    one, other = remembered.history.find(a), remembered.history.find(b)
+    one, other = with_costs(settings, [remembered.history.find(each) for each in (a, b)], datetime.now(UTC))
     try:
         files = compare_files(*(remembered.folder(run) / "outputs" for run in (one, other)))
     except OSError as error:

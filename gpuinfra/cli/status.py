@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuinfra.cli.accounts import Accounts
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from provision.waiting.progress import Silent
@@ -65,6 +66,7 @@ class Looking:
         self.reached, self._specs, self._names, self._agents = reached, specs, names, agents
         self._asked: tuple[str, ...] = ()
         self._prices: Prices | None = None
+        self._accounts = Accounts(reached)
 
     def look(self, *, strict: bool = True) -> tuple[list[Machine], datetime]:
         """The machines, and the time in Azure. Strict wants every name to be there."""
@@ -76,7 +78,8 @@ class Looking:
         clients.patience.deadline = Deadline.after(SECONDS)
         rows = list_machines(clients)
         now = self.reached.cloud.now()
-        found = fleet.machines(rows, self._specs, now, self._prices_of(fleet.sizes(rows)))
+        prices = self._prices_of(fleet.sizes(rows))
+        found = fleet.machines(rows, self._specs, now, prices, self._accounts.histories(rows, now, prices))
         if strict:
             _require(self._names, found, self._specs)
         wanted = {name.casefold() for name in self._names}

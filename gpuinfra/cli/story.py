@@ -128,14 +128,7 @@ class Story:
             deletes = False
         named = Named(self.spec.name, self.spec.group_name, self.spec.subscription)
         cause = f"gpuinfra run: the job {self.work.run.state.value}" if self.work else "gpuinfra run"
-        receipt = end_machine(self.settings, named, self.progress, delete=deletes, cause=cause)
-        if self.work and receipt.cost is not None:
-            cost = round(receipt.cost, 4)
-            self.work.run = replace(self.work.run, cost_usd=cost)
-            if self.work.assigned.tracked:
-                with suppress(Problem):  # the receipt has it too
-                    self.work.run = self.work.desk.history.update(self.work.run.id, cost_usd=cost)
-        return receipt
+        return end_machine(self.settings, named, self.progress, delete=deletes, cause=cause)
 
     def _unfetched(self) -> str:
         """The runs whose outputs would go with the disk; ours is not in the history where it is not to be."""

@@ -18,6 +18,8 @@ class Source(StrEnum):
     LEDGER = "ledger"
     AZURE = "present state"
     """Tags and states of what is there now."""
+    RUNS = "run records"
+    """When jobs began and ended, as this workspace knows it."""
 
 
 class Sure(StrEnum):

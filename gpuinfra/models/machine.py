@@ -43,11 +43,16 @@ class Machine:
     spec_file: str | None = None
     agent: AgentState | str | None = None
     """What its guest agent says, or why that is not known; None where it was not asked."""
+    cost: float | None = None
+    """US dollars since it was switched on, at `counted`, by all that is known; None where nobody counted."""
+    counted: datetime | None = None
 
     def cost_so_far(self, now: datetime) -> float | None:
         """What it cost since it was switched on, at list price; 0 while nothing is billed."""
         if self.power_state == "deallocated":
             return 0.0
+        if self.cost is not None and self.counted is not None:
+            return self.cost + max(0.0, (now - self.counted).total_seconds()) / 3600 * (self.price_per_hour or 0.0)
         if self.since is None or self.price_per_hour is None:
             return None
         return max(0.0, (now - self.since).total_seconds()) / 3600 * self.price_per_hour

@@ -44,6 +44,9 @@ class Receipt:
     billed_from: datetime | None = None
     billed_to: datetime | None = None
     price_per_hour: float | None = None
+    """The last one, where it was not the same all the time."""
+    cost_usd: float | None = None
+    """What the time on cost, by all that is known; None where only its times and its price are."""
     deleted: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     """What was left on purpose, and why."""
@@ -68,6 +71,8 @@ class Receipt:
     @property
     def cost(self) -> float | None:
         """US dollars, at list price."""
+        if self.cost_usd is not None:
+            return self.cost_usd
         if self.billed_seconds is None or self.price_per_hour is None:
             return None
         return self.billed_seconds / 3600 * self.price_per_hour

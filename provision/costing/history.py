@@ -42,6 +42,12 @@ class Piece:
     stretch: Stretch
     price: float | None
 
+    @property
+    def cost(self) -> float | None:
+        """US dollars; None where no price is known."""
+        seconds = (self.stretch.end - self.stretch.start).total_seconds()
+        return None if self.price is None else seconds / 3600 * self.price
+
 
 @dataclass(frozen=True, slots=True)
 class Holding:
@@ -83,6 +89,30 @@ class History:
             )
         return found
 
+    @property
+    def last_time_on(self) -> tuple[Piece, ...]:
+        """The pieces from the last power-on to its end, or until now."""
+        found = list(self.pieces[-1:])
+        for piece in reversed(self.pieces[:-1]):
+            if piece.stretch.end != found[0].stretch.start:
+                break
+            found.insert(0, piece)
+        return tuple(found)
+
+    @property
+    def since(self) -> datetime | None:
+        """Since when it is on, or off, as it is now; None where nothing says."""
+        last = self.last_time_on
+        if not last:
+            return None
+        return last[0].stretch.start if self.is_on else last[-1].stretch.end
+
+    @property
+    def last_cost(self) -> float | None:
+        """What the time since the last power-on, or the last time on, cost; None where a price is not known."""
+        costs = [piece.cost for piece in self.last_time_on]
+        return None if None in costs else sum(each or 0.0 for each in costs)
+
     def within(self, since: datetime, until: datetime) -> list[Stretch]:
         """The stretches of being on that touch a span."""
         return [piece.stretch for piece in self.pieces if piece.stretch.seconds(since, until) > 0]
@@ -115,7 +145,7 @@ def history(  # noqa: PLR0913 each source by name
     """
     known = merged(log, _changes(_in_turn(entries)), log_since)
     known = _until(now, [*known, *_ending(known, entries, present, now)])
-    facts = FactsTimeline(samples, _samples(entries), _present_sample(present, entries, samples, now), log_since)
+    facts = FactsTimeline(samples, ledger_samples(entries), _present_sample(present, entries, samples, now), log_since)
     on = on_stretches(known, now)
     name = entries[-1].machine if entries else key.rsplit("/", 1)[-1]
     return History(
@@ -205,7 +235,7 @@ def _latest_end(last: Change, entries: Sequence[Entry], present: Present | None,
     return min([*leases, now])
 
 
-def _samples(entries: Sequence[Entry]) -> list[Sample]:
+def ledger_samples(entries: Sequence[Entry]) -> list[Sample]:
     """What the ledger says of its size and price, from when on."""
     begun = [entry for entry in entries if entry.what in _BEGINNINGS]
     found = [Sample(entry.at, _of_entry(entry), Source.LEDGER) for entry in begun]
@@ -227,7 +257,7 @@ def _present_sample(
     """What it is now. Where nothing else says since when: since it was switched on, or since Azure's last change."""
     if present is None or present.facts is None:
         return None
-    others = [*logged, *_samples(entries)]
+    others = [*logged, *ledger_samples(entries)]
     if not others:
         return Sample(_BEFORE_ALL, present.facts, Source.AZURE)
     last = max(each.at for each in others)

@@ -7,8 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 
-from gpuinfra.models.cost import Amounts, CostRow, least_sure
-from provision.costing.history import History, Piece
+from gpuinfra.models.cost import Amounts, CostRow, Source, Sure, least_sure
+from gpuinfra.models.entry import Entry
+from provision.costing.facts import FactsTimeline
+from provision.costing.history import History, Piece, ledger_samples
+from provision.costing.pricing import PriceBook
+from provision.market.port import Prices
+from provision.market.price_list import shipped_prices
 
 IDLE = "idle"
 NO_TAG = "-"
@@ -22,6 +27,8 @@ class Job:
     machine: str
     started: datetime
     ended: datetime
+    is_over: bool = True
+    """Otherwise it runs, as far as is known, and `ended` is the moment of the report."""
 
 
 def by_machine(histories: Iterable[History], since: datetime, until: datetime) -> list[CostRow]:
@@ -82,9 +89,40 @@ def by_run(histories: Iterable[History], jobs: Sequence[Job], since: datetime, u
         shares = dict[str, Amounts]()
         for piece in each.pieces:
             _share(each, piece, own, (since, until), shares)
-        rows += [replace(whole, label=job.id, amounts=shares[job.id]) for job in own if job.id in shares]
+        sources = (*whole.sources, Source.RUNS)
+        for job in (job for job in own if job.id in shares):
+            # Azure knows of machines. When a job ran, the record of the run says.
+            sure = least_sure([whole.sure, Sure.RECORDED if job.is_over else Sure.ESTIMATED])
+            rows.append(replace(whole, label=job.id, amounts=shares[job.id], sources=sources, sure=sure))
+        if shares:
+            whole = replace(whole, sources=sources, sure=least_sure(row.sure for row in rows[-len(shares) :]))
         rows.append(replace(whole, label=f"{each.name} ({IDLE})", amounts=_rest(whole.amounts, shares.values())))
     return rows
+
+
+def cost_by_ledger(entries: Sequence[Entry], jobs: Sequence[Job]) -> dict[str, float]:
+    """What runs cost by the ledger alone, by their ids: as `by_run` counts, for machines that were on all the time.
+
+    A run without a known price is not among them.
+    """
+    book, found = PriceBook(Prices(), shipped_prices()), dict[str, float]()
+    for machine in {job.machine.casefold() for job in jobs}:
+        own = [job for job in jobs if job.machine.casefold() == machine]
+        noted = ledger_samples([entry for entry in entries if entry.machine.casefold() == machine])
+        facts, unknown = FactsTimeline((), noted, None, None), set[str]()
+        start, end = min(job.started for job in own), max(job.ended for job in own)
+        for one, other in _spans(start, end, own, facts.cuts(start, end)):
+            running, price = _running(own, one, other), book(facts.at(one)[0])
+            unknown |= {job.id for job in running if price is None}
+            for job in running:
+                hours = (other - one).total_seconds() / 3600 / len(running)
+                found[job.id] = found.get(job.id, 0.0) + hours * (price or 0.0)
+        found = {job: cost for job, cost in found.items() if job not in unknown}
+    return found
+
+
+def _running(jobs: Sequence[Job], start: datetime, end: datetime) -> list[Job]:
+    return [job for job in jobs if job.started <= start and end <= job.ended]
 
 
 def _share(
@@ -93,7 +131,7 @@ def _share(
     """Give each moment of a piece to the jobs that ran then, in equal parts."""
     start, end = max(piece.stretch.start, span[0]), min(piece.stretch.end, span[1])
     for one, other in _spans(start, end, jobs):
-        running = [job for job in jobs if job.started <= one and other <= job.ended]
+        running = _running(jobs, one, other)
         seconds = (other - one).total_seconds() / max(1, len(running))
         unpriced = seconds if piece.price is None else 0.0
         paid = seconds / 3600 * (piece.price or 0.0)
@@ -110,11 +148,13 @@ def _share(
             shares[job.id] = shares.get(job.id, Amounts()) + part
 
 
-def _spans(start: datetime, end: datetime, jobs: Sequence[Job]) -> Iterator[tuple[datetime, datetime]]:
-    """The span, cut wherever a job begins or ends."""
+def _spans(
+    start: datetime, end: datetime, jobs: Sequence[Job], more: Sequence[datetime] = ()
+) -> Iterator[tuple[datetime, datetime]]:
+    """The span, cut wherever a job begins or ends, and at `more` moments."""
     if start >= end:
         return
-    cuts = {moment for job in jobs for moment in (job.started, job.ended) if start < moment < end}
+    cuts = {*more} | {moment for job in jobs for moment in (job.started, job.ended) if start < moment < end}
     yield from pairwise(sorted({start, end, *cuts}))
 
 

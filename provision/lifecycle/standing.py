@@ -10,6 +10,7 @@ from gpuinfra.models.lease import LeaseState
 from gpuinfra.models.spec import Lifecycle
 from provision import fleet, tags
 from provision.cloud import Part
+from provision.costing.history import History
 from provision.lifecycle.hours import to_tag
 from provision.lifecycle.lease import cap_end, cause
 from provision.lifecycle.renew import Renewed
@@ -24,12 +25,13 @@ def standing(
     prices: Prices,
     renewed: Renewed | None = None,
     *,
+    past: History | None = None,
     simulated: bool = False,
 ) -> LeaseState:
-    """What there is to know of it. `renewed` is what was just done to it."""
+    """What there is to know of it. `renewed` is what was just done to it; `past` says what it has cost."""
     terms = from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(Lifecycle(), None)
     since = tags.moment(machine.tags, tags.ON_SINCE)
-    shown = fleet.machine_of(machine, None, now, prices)
+    shown = fleet.machine_of(machine, None, now, prices, past)
     is_on = shown.power_state != fleet.OFF
     return LeaseState(
         machine=shown,

@@ -59,9 +59,9 @@ def test_up_the_job_and_off_again(user: User, azure: Azure, code: int) -> None:
     assert (receipt["off"], receipt["verifiedBy"], receipt["left"]) == (True, "PowerState/deallocated", [])
     assert azure.everything() == PARTS
     assert is_off(azure)
-    shown = user("runs", "show", run["id"]).stdout
+    shown = user.does("runs", "show", run["id"])["run"]
     assert receipt["costUsd"] > 0
-    assert f"${receipt['costUsd']:.4f}" in shown
+    assert 0 <= shown["costUsd"] <= receipt["costUsd"], "its job's part of the time that the machine was on"
     (billed,) = azure.bill()
     assert abs(billed["costUsd"] - receipt["costUsd"]) < 0.005
 

@@ -1,0 +1,153 @@
+"""What this workspace and Azure's activity log know of the cost of machines, for commands that are not `cost`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from gpuinfra.cli.options import Settings
+from gpuinfra.diagnostics import Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.machines import Reach
+    from gpuinfra.models.entry import Entry
+    from gpuinfra.models.run import Run
+    from provision.costing.activity import Event
+    from provision.costing.history import History
+    from provision.costing.report import Job
+    from provision.market.port import Prices
+
+# The moment that is written down and that of Azure's log are not the same to the second.
+BEFORE = timedelta(minutes=5)
+AT_ONCE = 8
+_Key = tuple[str, str, str]
+
+
+class Accounts:
+    """Histories of machines since they were last switched on from here."""
+
+    def __init__(self, reached: Reach) -> None:
+        self._reached = reached
+        self._logs: dict[_Key, list[Event] | None] = {}
+        """What the log said of a machine in one state: while Azure does nothing to it, it says nothing new."""
+
+    def histories(self, rows: Sequence[Mapping[str, Any]], now: datetime, prices: Prices) -> dict[str, History]:
+        """By the machines' ids, in lower case. A log that cannot be read leaves the ledger, and what is there now."""
+        from provision.costing.evidence import Evidence
+        from provision.costing.pricing import PriceBook
+        from provision.market.price_list import shipped_prices
+
+        log_since, logs = self._read(rows, now)
+        entries, book = self._entries(), PriceBook(prices, shipped_prices())
+        found = {}
+        for row in rows:
+            key = str(row["id"]).casefold()
+            group, name = _place(row)
+            mine = [each for each in entries if each.machine.casefold() == name]
+            mine = [each for each in mine if each.group is None or each.group.casefold() == group]
+            events = logs.get(key)
+            since = None if events is None else log_since.get(key)
+            (found[key],) = Evidence(now, events or (), since, mine, [row]).histories(book)
+        return found
+
+    def _read(
+        self, rows: Sequence[Mapping[str, Any]], now: datetime
+    ) -> tuple[dict[str, datetime], dict[str, list[Event] | None]]:
+        """From when on the log was read for each machine, and its events. Of many machines it is read at once."""
+        windows = {str(row["id"]).casefold(): _window(row, now) for row in rows}
+        if len(rows) > AT_ONCE:
+            first = min(windows.values())
+            states = " ".join(" ".join(_state(row)) for row in rows)
+            events = self._log((states, "", ""), first, now)
+            own = {key: None if events is None else [e for e in events if e.machine == key] for key in windows}
+            return dict.fromkeys(windows, first), own
+        _ = self._reached.cloud.clients.resource  # not in the threads, which would wait for each other's imports
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="log") as pool:
+            logs = list(pool.map(lambda row: self._log(_state(row), _window(row, now), now, str(row["id"])), rows))
+        return windows, dict(zip(windows, logs, strict=True))
+
+    def _log(self, key: _Key, since: datetime, now: datetime, resource: str | None = None) -> list[Event] | None:
+        """What the log has of one machine, or of all; None where it cannot be read."""
+        from provision.azure.activity import read_log
+        from provision.costing.activity import read_events
+        from provision.errors import CloudError, Fault
+
+        if key not in self._logs:
+            try:
+                self._logs[key] = read_events(read_log(self._reached.cloud.clients, since, now, resource))
+            except CloudError as error:
+                if error.fault in {Fault.INTERRUPTED, Fault.LOGIN}:
+                    raise
+                self._logs[key] = None
+        return self._logs[key]
+
+    def _entries(self) -> list[Entry]:
+        cloud = self._reached.cloud
+        found = ledger_entries(self._reached.settings, simulated=cloud.simulated)
+        return [each for each in found if each.subscription.casefold() in {"", cloud.subscription.casefold()}]
+
+
+def ledger_entries(settings: Settings, *, simulated: bool) -> list[Entry]:
+    """What this workspace wrote down, of real or of simulated machines; nothing where it cannot be read."""
+    from gpuinfra.ledger.ledger import Ledger
+    from gpuinfra.workspace import STATE, find_workspace
+
+    try:
+        found = Ledger(find_workspace(settings.workspace) / STATE).entries()
+    except Problem:
+        return []
+    return [each for each in found if each.simulated == simulated]
+
+
+def with_costs(settings: Settings, runs: Sequence[Run], now: datetime) -> list[Run]:
+    """The runs, each with what its machine cost while its job was at work, where the ledger has the price."""
+    from dataclasses import replace
+
+    from gpuinfra.workspace import STATE, find_workspace
+    from provision.costing.report import cost_by_ledger
+    from runner.results.history import History as Runs
+
+    if not any(run.machine and run.started for run in runs):
+        return list(runs)
+    everything = {run.id: run for run in (*Runs(find_workspace(settings.workspace) / STATE).list(), *runs)}
+    costs: dict[str, float] = {}
+    for simulated in {run.simulated for run in runs}:
+        own = [run for run in everything.values() if run.simulated == simulated]
+        costs |= cost_by_ledger(ledger_entries(settings, simulated=simulated), jobs_of(own, now))
+    return [replace(run, cost_usd=round(costs[run.id], 4)) if run.id in costs else run for run in runs]
+
+
+def jobs_of(runs: Iterable[Run], now: datetime) -> list[Job]:
+    """The runs that were at work on a machine, from when to when; one that runs, as far as is known, until now."""
+    from gpuinfra.models.run import RunState
+    from provision.costing.report import Job
+
+    return [
+        Job(run.id, run.machine, run.started, end, is_over=run.ended is not None)
+        for run in runs
+        if run.machine and run.started and (end := run.ended or (now if run.state is RunState.RUNNING else None))
+    ]
+
+
+def _window(row: Mapping[str, Any], now: datetime) -> datetime:
+    """From when on the log is read: a little before this machine was last switched on by gpuinfra."""
+    from provision import tags
+    from provision.azure.activity import KEPT
+
+    since = tags.moment(row.get("tags"), tags.ON_SINCE)
+    return max(now - KEPT, min(since, now) - BEFORE) if since else now - KEPT
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, str]:
+    """A machine's group and name, in lower case."""
+    # /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/M
+    words = str(row["id"]).casefold().split("/")
+    return words[4], words[8]
+
+
+def _state(row: Mapping[str, Any]) -> _Key:
+    statuses = ((row.get("properties") or {}).get("instanceView") or {}).get("statuses") or []
+    codes = " ".join(str(each.get("code")) for each in statuses)
+    return str(row["id"]).casefold(), codes, " ".join(str(each.get("time")) for each in statuses)

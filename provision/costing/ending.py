@@ -1,0 +1,54 @@
+"""What a machine's last time on cost, for its receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from gpuinfra.models.entry import Entry
+from gpuinfra.models.offer import Rate
+from gpuinfra.models.receipt import Receipt
+from provision.costing.activity import Event, changes, samples
+from provision.costing.facts import Facts
+from provision.costing.history import Present, history
+from provision.costing.pricing import PriceBook, standard
+from provision.market.port import Prices
+from provision.market.price_list import shipped_prices
+
+
+def last_time(receipt: Receipt, events: Sequence[Event] | None, since: datetime, entries: Sequence[Entry]) -> Receipt:
+    """The receipt with the times and the cost of the last time on. `events` is None where the log was not read.
+
+    `entries` are those of this machine alone, this end among them.
+    """
+    facts = Facts(receipt.size, receipt.region, receipt.spot)
+    found = history(
+        receipt.name,
+        log=changes(events or ()),
+        log_since=None if events is None else since,
+        entries=entries,
+        present=Present(facts),
+        now=receipt.at,
+        pricing=PriceBook(_prices(receipt), shipped_prices()),
+        samples=samples(events or ()),
+    )
+    last = found.last_time_on
+    if not last:
+        return receipt
+    return replace(
+        receipt,
+        billed_from=last[0].stretch.start.replace(microsecond=0),
+        billed_to=last[-1].stretch.end.replace(microsecond=0),
+        price_per_hour=last[-1].price if last[-1].price is not None else receipt.price_per_hour,
+        cost_usd=found.last_cost,
+    )
+
+
+def _prices(receipt: Receipt) -> Prices:
+    """Azure's list of today, as far as the receipt has it."""
+    if receipt.price_per_hour is None or not receipt.size or not receipt.region:
+        return Prices()
+    price = receipt.price_per_hour
+    rate = Rate(None, price) if receipt.spot else Rate(price)
+    return Prices({(standard(receipt.size), receipt.region): rate})
