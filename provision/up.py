@@ -164,7 +164,7 @@ class Bringing:
     # Doing
 
     def up(self, consent: Callable[[Plan], None]) -> Up:
-        """Do it. `consent` is asked before anything is lost, and raises where it is not given."""
+        """Do it. `consent` gets the plan before anything is changed, and raises where it is not given."""
         try:
             observed = self._observe()
             places, checked = self._places(observed)
@@ -174,8 +174,9 @@ class Bringing:
         lost = ""
         for number, candidate in enumerate(places):
             plan = self._plan(candidate, observed, checked)
-            if plan.loses and number == 0:
+            if number == 0 and not plan.is_empty:
                 consent(plan)
+            if number == 0 and plan.loses:
                 lost = f"{plan.name}, which was to be replaced, is gone with what was on its disk; "
             if plan.is_empty:
                 self._allow(plan, observed)

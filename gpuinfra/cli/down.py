@@ -10,10 +10,10 @@ import typer
 from gpuinfra.cli.interrupted import say_what_exists
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.cli.turns import Turns
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import Named
+    from gpuinfra.cli.machines import Named, Reach
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.views.progress import ProgressView
 
@@ -40,48 +40,40 @@ def down(
     with progress_view(settings) as progress:
         for named in found:
             with turns.take():
-                if delete:
-                    _check_outputs(settings, named)
-                receipts.append(end_machine(settings, named, progress, delete=delete))
+                receipts.append(end_machine(settings, named, progress, delete=delete, asks=True))
     view.show(receipts, turns.diagnostics, json=settings.json)
     return turns.exit_code(left_behind=not all(receipt.is_proof for receipt in receipts))
 
 
-def _check_outputs(settings: Settings, named: Named) -> None:
-    """What a job wrote and nobody has fetched is on the disk, and would go with it."""
-    from gpuinfra.cli.neighbours import runs_on
-    from gpuinfra.workspace import STATE, find_workspace
-    from runner.results.history import History
+def _require_consent(reached: Reach, named: Named, progress: ProgressView, *, delete: bool) -> None:
+    from gpuinfra.cli.consent import Request, require_consent
+    from gpuinfra.models.consent import Effect
 
-    if settings.yes:
-        return
-    history = History(find_workspace(settings.workspace) / STATE)
-    if left := [run.id for run in history.unfetched(named.name)]:
-        raise _would_lose(named, left, f"`gpuinfra outputs {left[0]}` fetches it")
-    # Of its own runs a workspace knows more by itself.
-    own = {run.id for run in history.list()}
-    strange = [each for each in runs_on(settings, named.name) if each.run not in own]
-    if left := [each.run for each in strange if each.has_outputs or not each.is_over]:
-        raise _would_lose(named, left, "another workspace sent it, and `gpuinfra outputs` fetches it there")
-
-
-def _would_lose(named: Named, runs: list[str], remedy: str) -> Problem:
-    return Problem(
-        Diagnostic(
-            Code.NEEDS_CONSENT,
-            "this would lose outputs",
-            note=f"what {', '.join(runs[:5])} wrote on `{named.name}` was not fetched; nothing was changed",
-            help=f"{remedy}; `--yes` deletes it",
-        ),
-        exit_code=Exit.USAGE,
+    request = Request(
+        named.name,
+        named.group,
+        Effect.DELETE_DISK if delete else Effect.POWER_OFF,
+        command=f"gpuinfra down {named.name}",
+        delete=delete,
+        is_down=True,
     )
+    require_consent(request, reached, None, progress)
 
 
 def end_machine(
-    settings: Settings, named: Named, progress: ProgressView, *, delete: bool, cause: str = "gpuinfra down"
+    settings: Settings,
+    named: Named,
+    progress: ProgressView,
+    *,
+    delete: bool,
+    cause: str = "gpuinfra down",
+    asks: bool = False,
 ) -> Receipt:
-    """One machine off, or gone; and the proof. `cause` is who ends it, for the receipt."""
-    receipt = _ended(settings, named, progress, delete=delete, cause=cause)
+    """One machine off, or gone; and the proof. `cause` is who ends it, for the receipt.
+
+    With `asks`, runs that it would stop and outputs that it would lose need consent.
+    """
+    receipt = _ended(settings, named, progress, delete=delete, cause=cause, asks=asks)
     if delete and receipt.is_proof:
         forget_jobs(settings, named.name, simulated=receipt.simulated)
     return receipt
@@ -109,12 +101,16 @@ def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
             history.update(run.id, machine="", cost_usd=run.cost_usd, warnings=(*run.warnings, gone), **lost)
 
 
-def _ended(settings: Settings, named: Named, progress: ProgressView, *, delete: bool, cause: str) -> Receipt:
+def _ended(
+    settings: Settings, named: Named, progress: ProgressView, *, delete: bool, cause: str, asks: bool
+) -> Receipt:
     from gpuinfra.cli.machines import explained, reach
     from gpuinfra.cli.noting import accounted, note_end
     from provision.down import Ending
 
     reached = reach(settings, named.subscription, SECONDS, progress, writes=True)
+    if asks:
+        _require_consent(reached, named, progress, delete=delete)
     ending = Ending(
         name=named.name,
         group=named.group,

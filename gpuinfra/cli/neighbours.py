@@ -1,33 +1,74 @@
-"""What a machine itself knows of runs, whoever sent them: other workspaces have histories of their own."""
+"""What a machine itself knows about runs: other workspaces have their own histories."""
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
-from gpuinfra.cli.options import Settings
 from gpuinfra.diagnostics import Problem
+from gpuinfra.models.consent import Contact, MachineAnswer, MachineRun
 
 if TYPE_CHECKING:
-    from runner.watch import Neighbour
+    from gpuinfra.cli.machines import Reach
+    from gpuinfra.models.spec import Spec
+    from gpuinfra.models.target import Target
+    from provision.cloud import Observed
 
-# Whoever wants to be rid of a machine is not kept for long by one that does not answer.
+# A machine that does not answer must not delay its own end for long.
 CONNECT_SECONDS = 10.0
+_OFF = frozenset({"deallocated", "deallocating", "stopped"})
 
 
-def runs_on(settings: Settings, name: str) -> list[Neighbour]:
-    """All runs that the machine of this name knows; none where it is off, or cannot be asked."""
-    from gpuinfra.cli.machines import target_named
+def ask_machine(reached: Reach, name: str, group: str | None, spec: Spec | None) -> MachineAnswer:
+    """Ask the machine for all its runs, whichever workspace sent them."""
+    from provision.errors import CloudError
+
+    try:
+        observed = reached.cloud.observe(name, group, thorough=True)
+    except CloudError:
+        return MachineAnswer(Contact.SILENT)
+    contact = _contact(observed)
+    return MachineAnswer(contact) if contact else _ask(reached, observed, spec)
+
+
+def _contact(observed: Observed) -> Contact | None:
+    """What is known without asking the machine; None where it can be asked."""
+    from gpuinfra.models.resource import Kind
+    from provision.plan import never_lived
+
+    machines = observed.machines()
+    if never_lived(observed):
+        return Contact.NOTHING_THERE
+    if not machines:
+        return Contact.OFF if any(part.ref.kind is Kind.DISK for part in observed.ours()) else Contact.NOTHING_THERE
+    return Contact.OFF if all(machine.power in _OFF for machine in machines) else None
+
+
+def _ask(reached: Reach, observed: Observed, spec: Spec | None) -> MachineAnswer:
     from runner.jobs.port import JobError
     from runner.machine.connection import ConnectError
     from runner.machine.far import FarError
     from runner.machine.link import link_to
     from runner.watch import runs_there
 
-    with contextlib.suppress(Problem, ConnectError, FarError, JobError):
-        link = link_to(target_named(settings, name), seconds=CONNECT_SECONDS)
+    try:
+        link = link_to(_target(reached, observed, spec), seconds=CONNECT_SECONDS)
         try:
-            return runs_there(link.far)
+            found = runs_there(link.far)
         finally:
             link.drop()
-    return []
+    except (Problem, ConnectError, FarError, JobError):
+        return MachineAnswer(Contact.SILENT)
+    runs = (MachineRun(each.run, each.is_over, each.has_outputs) for each in found)
+    return MachineAnswer(Contact.ANSWERED, tuple(runs))
+
+
+def _target(reached: Reach, observed: Observed, spec: Spec | None) -> Target:
+    from gpuinfra.cli.machines import spec_named, with_known_key
+    from provision.find import target_of
+    from runner.machine.identity import identity_of
+
+    workspace = reached.settings.workspace
+    spec = spec or spec_named(workspace, observed.name)
+    identity = identity_of(spec.admin.ssh_public_key, workspace) if spec else None
+    port = reached.cloud.clients.access.ssh_port
+    return with_known_key(workspace, target_of(observed, ssh_port=port, identity=identity))

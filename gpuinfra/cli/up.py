@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,6 +37,12 @@ def up(
     timeout: Annotated[
         str, typer.Option("--timeout", metavar="TIME", help="Give up after this long for each machine.")
     ] = LONGEST,
+    delete: Annotated[
+        bool,
+        typer.Option(
+            "--delete", help="With --yes: let a replacement delete a disk with outputs that were not fetched."
+        ),
+    ] = False,
 ) -> int:
     """Make Azure match specs: create, change or start machines, wait until they answer, write their targets."""
     from gpuinfra.cli.durations import seconds_of
@@ -53,7 +58,7 @@ def up(
         with progress_view(settings) as progress:
             for located in found:
                 with turns.take():
-                    brought.append(bring(settings, located.spec, seconds, progress))
+                    brought.append(bring(settings, located.spec, seconds, progress, delete=delete))
     except KeyboardInterrupt:
         if brought:
             view.show(brought, turns.diagnostics, json=settings.json)
@@ -62,7 +67,7 @@ def up(
     return turns.exit_code()
 
 
-def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView) -> Brought:
+def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView, *, delete: bool = False) -> Brought:
     """Make Azure match one spec; where the machine is to be on, wait until it can be used, and write its target."""
     from gpuinfra.cli.machines import bringing, explained, reach, with_known_key
     from gpuinfra.cli.noting import note_beginning
@@ -79,7 +84,7 @@ def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView
     work = bringing(reached, spec, progress, writes=True)
     try:
         with explained(f"bringing up {spec.name}"):
-            outcome = work.up(lambda plan: _ask(plan, settings, progress))
+            outcome = work.up(lambda plan: _ask(plan, reached, spec, progress, delete=delete))
     except KeyboardInterrupt:
         say_what_exists(reached, spec.name, spec.group_name, progress)
         raise
@@ -188,26 +193,16 @@ def _not_ready(reached: Reach, spec: Spec, error: Exception, progress: ProgressV
     )
 
 
-def _ask(plan: Plan, settings: Settings, progress: ProgressView) -> None:
-    """Before anything is lost. Without a terminal there is nobody to ask."""
-    if settings.yes:
-        return
+def _ask(plan: Plan, reached: Reach, spec: Spec, progress: ProgressView, *, delete: bool) -> None:
+    """Show the plan, and get consent to what it stops or loses; raise a Problem where that is not given."""
+    from gpuinfra.cli.consent import Request, require_consent
+    from gpuinfra.models.consent import effect_of
     from gpuinfra.views import plan as view
 
     with progress.paused():
-        view.show_to_ask(plan)
-        question = f"What is on the disk of {plan.name} will be lost. Go on?"
-        if sys.stdin.isatty() and not settings.json and typer.confirm(question, err=True):
-            return
-    raise Problem(
-        Diagnostic(
-            Code.NEEDS_CONSENT,
-            "this would lose what is on the disk",
-            note=f"the plan replaces or destroys parts of `{plan.name}`; nothing was changed",
-            help="look at it with `gpuinfra plan`, then give `--yes`",
-        ),
-        exit_code=Exit.USAGE,
-    )
+        view.show_first(plan)
+    request = Request(plan.name, spec.group_name, effect_of(plan), command="gpuinfra up SPEC", delete=delete)
+    require_consent(request, reached, spec, progress)
 
 
 def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:

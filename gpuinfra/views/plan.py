@@ -43,8 +43,8 @@ def show(plans: Sequence[Plan], *, json: bool, applied: bool = False) -> None:
         _show_notes(plan.notes)
 
 
-def show_to_ask(plan: Plan) -> None:
-    """A plan on stderr, before a question about it."""
+def show_first(plan: Plan) -> None:
+    """A plan with its price on stderr, before it is carried out."""
     console = messages()
     for line in render(plan, MARKS if can_show(console, "±") else PLAIN_MARKS):
         console.print(line)

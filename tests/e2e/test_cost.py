@@ -54,7 +54,7 @@ def test_a_machine_from_its_first_start_to_its_end(user: User, azure: Azure) -> 
     assert (recorded["label"], recorded["sources"], recorded["sure"]) == ("my-dsvm (idle)", ["ledger"], "recorded")
     assert recorded["onSeconds"] == receipt["billedSeconds"]
 
-    gone = user.down("my-dsvm", "--delete")
+    gone = user.down("my-dsvm", "--delete", "--yes")
     assert (gone["off"], gone["cause"]) == (True, "it was off already")
     afterwards = row(user.does("cost"))
     assert afterwards["computeUsd"] == spent["computeUsd"], "it is gone, and remembered"

@@ -205,7 +205,8 @@ def test_another_computer_with_nothing_but_the_name(user: User, azure: Azure, tm
     assert not azure.is_billed()
 
     before = azure.last_request()
-    receipt = other.down("my-dsvm", "--delete")
+    # It is off, so nobody can ask it what is on its disk.
+    receipt = other.down("my-dsvm", "--delete", "--yes")
     assert azure.everything() == []
     assert (receipt["off"], receipt["verifiedBy"]) == (True, "404")
     kinds = {"group", "security", "network", "address", "interface", "machine", "disk", "schedule"}

@@ -67,7 +67,7 @@ def test_outputs_of_another_workspace_do_not_go_with_the_disk(user: User, azure:
     run = only(user)["id"]
     # The machine knows of it still.
     (user.workspace / ".gpuinfra" / "runs.db").unlink()
-    refused = user.fails("down", "--delete", "my-dsvm", code="needs-consent", exit_code=2)
+    refused = user.fails("down", "--delete", "my-dsvm", code="needs-consent", exit_code=4)
     assert run in refused["note"]
     assert azure.machine()["powerState"] == "PowerState/running"
     assert user.down("--delete", "--yes", "my-dsvm")["verifiedBy"] == "404"

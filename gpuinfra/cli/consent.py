@@ -1,0 +1,134 @@
+"""Consent to a change that stops runs or loses outputs: from options, or from a terminal."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.consent import Consent, Contact, Effect, MachineAnswer, decide
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.machines import Reach
+    from gpuinfra.cli.options import Settings
+    from gpuinfra.models.consent import Decision
+    from gpuinfra.models.run import Run
+    from gpuinfra.models.spec import Spec
+    from gpuinfra.views.progress import ProgressView
+
+QUESTIONS = {
+    Effect.RESTART: "{} will be restarted. Go on?",
+    Effect.POWER_OFF: "{} will be switched off. Go on?",
+    Effect.DELETE_DISK: "What is on the disk of {} will be lost. Go on?",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A change to one machine, and the options that were given for it."""
+
+    name: str
+    group: str | None
+    effect: Effect
+    command: str
+    """The command with which it can be consented to, such as `gpuinfra down my-dsvm`."""
+    delete: bool = False
+    """Whether `--delete` was given."""
+    is_down: bool = False
+    """Whether the user wants the machine off: refused while it is on, it stays billed."""
+
+
+def require_consent(request: Request, reached: Reach, spec: Spec | None, progress: ProgressView) -> None:
+    """Return if the change may be made; raise a Problem if it needs consent and does not have it."""
+    from gpuinfra.cli.neighbours import ask_machine
+    from gpuinfra.views import consent as view
+
+    settings, name = reached.settings, request.name
+    if request.effect is Effect.NONE or _is_given(request, settings):
+        return
+    answer = ask_machine(reached, name, request.group, spec)
+    known = _known_runs(request, settings)
+    decision = decide(request.effect, name, known, answer, simulated=reached.cloud.simulated)
+    if decision.consent is Consent.NONE or (settings.yes and decision.consent is Consent.YES):
+        if decision.unknown is Contact.SILENT:
+            progress.note(view.unknown_runs(name, decision.unknown))
+        return
+    if can_ask(settings):
+        with progress.paused():
+            view.show(name, decision)
+            if typer.confirm(QUESTIONS[request.effect].format(name), err=True):
+                return
+    elif request.delete and decision.consent is Consent.YES:
+        return  # nothing is known to be lost, and `--delete` says that the disk goes
+    raise _refused(request, decision, answer, simulated=reached.cloud.simulated)
+
+
+def can_ask(settings: Settings) -> bool:
+    """Whether somebody can answer a question."""
+    return sys.stdin.isatty() and not settings.json
+
+
+def _is_given(request: Request, settings: Settings) -> bool:
+    """Whether the options alone are consent, whatever the machine would answer."""
+    return settings.yes and (request.delete or request.effect is not Effect.DELETE_DISK)
+
+
+def _known_runs(request: Request, settings: Settings) -> list[Run]:
+    from gpuinfra.workspace import STATE, find_workspace
+    from runner.results.history import History
+
+    try:
+        return History(find_workspace(settings.workspace) / STATE).list()
+    except Problem:
+        if request.effect is Effect.POWER_OFF:
+            return []  # a broken file here must not keep a machine billed
+        raise
+
+
+def _refused(request: Request, decision: Decision, answer: MachineAnswer, *, simulated: bool) -> Problem:
+    is_billed = request.is_down and answer.may_be_on
+    left = "; it is billed until it is off, or until its lease ends" if is_billed else ""
+    diagnostic = Diagnostic(
+        Code.NEEDS_CONSENT,
+        _summary(decision),
+        note=f"{_note(request.name, decision)}; nothing was changed{left}",
+        help=_help(request, decision, simulated=simulated),
+    )
+    return Problem(diagnostic, exit_code=Exit.LEFT_BEHIND if is_billed else Exit.USAGE)
+
+
+def _summary(decision: Decision) -> str:
+    if decision.effect is not Effect.DELETE_DISK:
+        return "this would stop running jobs" if decision.runs else "this may stop running jobs"
+    if decision.runs:
+        return "this would lose outputs"
+    return "this may lose outputs" if decision.unknown else "this would lose what is on the disk"
+
+
+def _note(name: str, decision: Decision) -> str:
+    from gpuinfra.views.consent import unknown_runs
+
+    said = [f"on `{name}`: {', '.join(map(str, decision.runs))}"] if decision.runs else []
+    if decision.unknown:
+        said.append(unknown_runs(name, decision.unknown))
+    return "; ".join(said) or f"the change deletes the disk of `{name}`"
+
+
+def _help(request: Request, decision: Decision, *, simulated: bool) -> str:
+    from gpuinfra.views.cells import place_option
+
+    options = " --delete --yes" if decision.consent is Consent.DELETE else " --yes"
+    command = f"`{request.command}{options}{place_option(simulated=simulated)}`"
+    if request.effect is not Effect.DELETE_DISK:
+        return f"wait for the jobs, or stop them: {command}; outputs stay on the disk"
+    own = next((run for run in decision.runs if run.is_own and run.is_unfetched), None)
+    if own:
+        return f"`gpuinfra outputs {own.id}` fetches them; {command} deletes them"
+    if decision.runs:
+        return f"`gpuinfra outputs` fetches them in the workspace that sent them; {command} deletes them"
+    if decision.unknown is Contact.OFF:
+        return f"`gpuinfra up SPEC` starts it, and then it can be asked; {command} deletes the disk unseen"
+    return f"{command} deletes the disk"

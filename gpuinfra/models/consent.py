@@ -1,0 +1,156 @@
+"""Which runs a change to a machine stops, which outputs it loses, and which consent it needs. All pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from gpuinfra.models.plan import Action, Plan, Power
+from gpuinfra.models.resource import Kind
+from gpuinfra.models.run import Run, RunState
+
+
+class Effect(Enum):
+    """What a change does to a machine that exists."""
+
+    NONE = "none"
+    RESTART = "restart"
+    POWER_OFF = "power-off"
+    DELETE_DISK = "delete-disk"
+
+
+class Contact(Enum):
+    """Whether the machine could be asked for its runs."""
+
+    ANSWERED = "answered"
+    OFF = "off"
+    """It runs no job, but its disk may hold outputs."""
+    SILENT = "silent"
+    """It may be on, and it did not answer."""
+    NOTHING_THERE = "nothing there"
+    """There is no machine and no disk, or the machine was never created completely."""
+
+
+class Consent(IntEnum):
+    """What a change needs where no terminal can be asked; each includes the ones before."""
+
+    NONE = 0
+    YES = 1
+    """`--yes`."""
+    DELETE = 2
+    """`--delete` together with `--yes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRun:
+    """A run as the machine itself knows it."""
+
+    id: str
+    is_over: bool
+    has_outputs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MachineAnswer:
+    """What the machine said when it was asked for its runs."""
+
+    contact: Contact
+    runs: tuple[MachineRun, ...] = ()
+
+    @property
+    def may_be_on(self) -> bool:
+        """Whether the machine may be billed by the hour."""
+        return self.contact in {Contact.ANSWERED, Contact.SILENT}
+
+
+@dataclass(frozen=True, slots=True)
+class RunAtRisk:
+    """A run that a change stops, or whose outputs it loses."""
+
+    id: str
+    script: str
+    """Empty for a run of another workspace."""
+    state: str
+    is_running: bool
+    is_unfetched: bool
+    is_own: bool
+    """Whether this workspace sent it."""
+
+    def __str__(self) -> str:
+        script = f"{self.script}, " if self.script else ""
+        outputs = ", outputs not fetched" if self.is_unfetched else ""
+        elsewhere = "" if self.is_own else ", sent from another workspace"
+        return f"{self.id} ({script}{self.state}{outputs}{elsewhere})"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a change would do to runs, and the consent that it needs."""
+
+    effect: Effect
+    consent: Consent
+    runs: tuple[RunAtRisk, ...] = ()
+    unknown: Contact | None = None
+    """Why there may be more runs than these; None where the machine answered."""
+
+
+def effect_of(plan: Plan) -> Effect:
+    """What carrying out a plan does to the machine that exists."""
+    if plan.loses:
+        return Effect.DELETE_DISK
+    changed = [change for change in plan.changes if change.action is Action.CHANGE]
+    if any(change.power is Power.DEALLOCATE for change in changed):
+        return Effect.POWER_OFF
+    if any(change.power is Power.START for change in changed):
+        return Effect.NONE
+    return Effect.RESTART if any(each.needs_off for change in changed for each in change.differences) else Effect.NONE
+
+
+def creates_machine(plan: Plan) -> bool:
+    """Whether a plan makes a machine where there is none."""
+    return any(change.ref.kind is Kind.MACHINE and change.action is Action.ADD for change in plan.changes)
+
+
+def decide(effect: Effect, machine: str, known: Iterable[Run], answer: MachineAnswer, *, simulated: bool) -> Decision:
+    """Which runs are at risk, and which consent the change needs.
+
+    `known` are all runs of this workspace; the runs of others only the machine knows.
+    """
+    if effect is Effect.NONE or answer.contact is Contact.NOTHING_THERE:
+        return Decision(effect, Consent.NONE)
+    runs = tuple(_all_runs(machine, known, answer, simulated=simulated))
+    unknown = None if answer.contact is Contact.ANSWERED else answer.contact
+    if effect is Effect.DELETE_DISK:
+        lost = tuple(run for run in runs if run.is_running or run.is_unfetched)
+        return Decision(effect, Consent.DELETE if lost or unknown else Consent.YES, lost, unknown)
+    stopped = tuple(run for run in runs if run.is_running)
+    unknown = unknown if unknown is Contact.SILENT else None
+    # Powering off loses nothing, and a machine that does not answer must not stay billed for that.
+    asks = stopped or (unknown and effect is Effect.RESTART)
+    return Decision(effect, Consent.YES if asks else Consent.NONE, stopped, unknown)
+
+
+def _all_runs(machine: str, known: Iterable[Run], answer: MachineAnswer, *, simulated: bool) -> Iterator[RunAtRisk]:
+    seen, own = {run.id: run for run in answer.runs}, set[str]()
+    for run in known:
+        own.add(run.id)
+        # A simulated machine may have the name of a real one.
+        if run.machine.casefold() == machine.casefold() and run.simulated == simulated:
+            yield _own(run, answer.contact, seen.get(run.id))
+    for found in answer.runs:
+        if found.id not in own:
+            state = "ended" if found.is_over else "running"
+            yield RunAtRisk(found.id, "", state, not found.is_over, found.has_outputs, is_own=False)
+
+
+def _own(run: Run, contact: Contact, found: MachineRun | None) -> RunAtRisk:
+    has_begun = run.job is not None or run.started is not None
+    if contact is Contact.ANSWERED:
+        # For a while the machine expects a job to begin that was interrupted before; this workspace knows that.
+        is_running = found is not None and not found.is_over and run.state is not RunState.LOST
+    else:
+        is_running = contact is Contact.SILENT and has_begun and not run.state.is_over
+    state = run.state.value if is_running or run.state.is_over else "ended"
+    is_unfetched = has_begun and not run.outputs.complete
+    return RunAtRisk(run.id, run.script or " ".join(run.command[:1]), state, is_running, is_unfetched, is_own=True)

@@ -1,0 +1,176 @@
+"""Which consent a change to a machine needs, from what is known here and what the machine answers."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpuinfra.models.consent import (
+    Consent,
+    Contact,
+    Decision,
+    Effect,
+    MachineAnswer,
+    MachineRun,
+    creates_machine,
+    decide,
+    effect_of,
+)
+from gpuinfra.models.plan import Action, Change, Difference, Plan, Power
+from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.run import JobRef, Outputs, Run, RunState
+
+NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
+OWN = Run(
+    id="own",
+    target="my_dsvm",
+    type="remote",
+    configuration="my_dsvm",
+    command=("python", "train.py"),
+    state=RunState.RUNNING,
+    created=NOW,
+    machine="my-dsvm",
+    script="train.py",
+    job=JobRef("process", "own"),
+)
+FETCHED = replace(OWN, state=RunState.COMPLETED, outputs=Outputs(complete=True))
+UNFETCHED = replace(OWN, state=RunState.COMPLETED)
+STOPS = (Effect.RESTART, Effect.POWER_OFF)
+
+
+def answered(*runs: MachineRun) -> MachineAnswer:
+    return MachineAnswer(Contact.ANSWERED, runs)
+
+
+def there(run: str = "own", *, over: bool = False, outputs: bool = False) -> MachineRun:
+    return MachineRun(run, over, outputs)
+
+
+OFF, SILENT = MachineAnswer(Contact.OFF), MachineAnswer(Contact.SILENT)
+NOTHING = MachineAnswer(Contact.NOTHING_THERE)
+
+
+def decided(effect: Effect, answer: MachineAnswer, *known: Run) -> Decision:
+    return decide(effect, "My-DSVM", known, answer, simulated=False)
+
+
+def ids(decision: Decision) -> list[str]:
+    return [run.id for run in decision.runs]
+
+
+@pytest.mark.parametrize("effect", STOPS)
+def test_stopping_a_running_job_needs_yes(effect: Effect) -> None:
+    decision = decided(effect, answered(there()), OWN)
+    assert (decision.consent, ids(decision)) == (Consent.YES, ["own"])
+    assert (decision.runs[0].script, decision.runs[0].state) == ("train.py", "running")
+
+
+@pytest.mark.parametrize("effect", STOPS)
+def test_stopping_a_job_of_another_workspace_needs_yes(effect: Effect) -> None:
+    decision = decided(effect, answered(there("other")))
+    assert (decision.consent, ids(decision), decision.runs[0].is_own) == (Consent.YES, ["other"], False)
+
+
+@pytest.mark.parametrize("effect", STOPS)
+@pytest.mark.parametrize("answer", [answered(), answered(there(over=True, outputs=True)), OFF])
+def test_nothing_is_stopped_where_no_job_runs(effect: Effect, answer: MachineAnswer) -> None:
+    """The machine knows better than the history, and one that is off runs nothing."""
+    assert decided(effect, answer, OWN) == Decision(effect, Consent.NONE)
+
+
+def test_machine_that_does_not_answer_is_switched_off_but_not_restarted() -> None:
+    assert decided(Effect.POWER_OFF, SILENT) == Decision(Effect.POWER_OFF, Consent.NONE, (), Contact.SILENT)
+    assert decided(Effect.RESTART, SILENT) == Decision(Effect.RESTART, Consent.YES, (), Contact.SILENT)
+
+
+@pytest.mark.parametrize("effect", STOPS)
+def test_job_that_is_known_here_counts_when_the_machine_does_not_answer(effect: Effect) -> None:
+    assert decided(effect, SILENT, OWN).consent is Consent.YES
+    assert ids(decided(effect, SILENT, OWN)) == ["own"]
+    assert ids(decided(effect, SILENT, UNFETCHED)) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "known"),
+    [
+        (answered(there()), OWN),
+        (answered(there(over=True, outputs=True)), UNFETCHED),
+        (answered(there("other")), FETCHED),
+        (answered(there("other", over=True, outputs=True)), FETCHED),
+        (OFF, UNFETCHED),
+        (SILENT, OWN),
+    ],
+)
+def test_losing_outputs_needs_delete(answer: MachineAnswer, known: Run) -> None:
+    decision = decided(Effect.DELETE_DISK, answer, known)
+    assert decision.consent is Consent.DELETE
+    assert len(decision.runs) == 1
+
+
+@pytest.mark.parametrize("answer", [OFF, SILENT])
+def test_disk_of_a_machine_that_cannot_be_asked_needs_delete(answer: MachineAnswer) -> None:
+    assert decided(Effect.DELETE_DISK, answer) == Decision(Effect.DELETE_DISK, Consent.DELETE, (), answer.contact)
+
+
+def test_disk_without_outputs_needs_yes() -> None:
+    for answer in (answered(), answered(there(over=True)), answered(there("other", over=True))):
+        assert decided(Effect.DELETE_DISK, answer, FETCHED) == Decision(Effect.DELETE_DISK, Consent.YES)
+
+
+@pytest.mark.parametrize("effect", list(Effect))
+def test_nothing_is_lost_where_there_is_nothing(effect: Effect) -> None:
+    assert decided(effect, NOTHING, OWN).consent is Consent.NONE
+
+
+def test_runs_of_other_machines_do_not_count() -> None:
+    elsewhere, simulated = replace(UNFETCHED, machine="other"), replace(UNFETCHED, simulated=True)
+    assert decided(Effect.DELETE_DISK, answered(), elsewhere, simulated).consent is Consent.YES
+
+
+def test_run_that_never_began_has_no_outputs() -> None:
+    assert decided(Effect.DELETE_DISK, answered(), replace(OWN, job=None)).consent is Consent.YES
+
+
+@pytest.mark.parametrize("effect", STOPS)
+def test_run_that_was_lost_before_it_began_is_not_running(effect: Effect) -> None:
+    assert decided(effect, answered(there()), replace(OWN, state=RunState.LOST)).consent is Consent.NONE
+
+
+# Plans
+
+
+def plan(*changes: Change) -> Plan:
+    return Plan("my-dsvm", "s", "g", None, changes)
+
+
+def change(action: Action, kind: Kind = Kind.MACHINE, **more: Any) -> Change:
+    return Change(action, Ref(kind, "g", "my-dsvm"), **more)
+
+
+RESIZE = (Difference("size", "a", "b", needs_off=True),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "effect"),
+    [
+        ([], Effect.NONE),
+        ([change(Action.ADD)], Effect.NONE),
+        ([change(Action.CHANGE)], Effect.NONE),
+        ([change(Action.CHANGE, differences=RESIZE)], Effect.RESTART),
+        ([change(Action.CHANGE, Kind.DISK, differences=RESIZE)], Effect.RESTART),
+        ([change(Action.CHANGE, differences=RESIZE, power=Power.START)], Effect.NONE),
+        ([change(Action.CHANGE, power=Power.DEALLOCATE)], Effect.POWER_OFF),
+        ([change(Action.REPLACE, loses=True)], Effect.DELETE_DISK),
+        ([change(Action.REPLACE)], Effect.NONE),
+        ([change(Action.DESTROY, Kind.DISK, loses=True), change(Action.ADD)], Effect.DELETE_DISK),
+    ],
+)
+def test_effect_of_a_plan(changes: list[Change], effect: Effect) -> None:
+    assert effect_of(plan(*changes)) is effect
+
+
+def test_only_a_new_machine_is_created() -> None:
+    assert creates_machine(plan(change(Action.ADD)))
+    assert not creates_machine(plan(change(Action.ADD, Kind.DISK), change(Action.CHANGE, power=Power.START)))
+    assert not creates_machine(plan(change(Action.REPLACE, loses=True)))
