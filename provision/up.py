@@ -174,7 +174,9 @@ class Bringing:
         lost = ""
         for number, candidate in enumerate(places):
             plan = self._plan(candidate, observed, checked)
-            if number == 0 and not plan.is_empty:
+            if number > 0:
+                self.progress.note(f"next: {candidate}, {_price_of(plan)}")
+            elif not plan.is_empty:
                 consent(plan)
             if number == 0 and plan.loses:
                 lost = f"{plan.name}, which was to be replaced, is gone with what was on its disk; "
@@ -304,6 +306,11 @@ class Bringing:
             return
         marked = {**address.tags, tags.READY: ready}
         self.cloud.wait(self.cloud.patch(Resource(address.ref, {"tags": marked})), self.deadline)
+
+
+def _price_of(plan: Plan) -> str:
+    price = plan.price.per_hour
+    return "no price is known" if price is None else f"${price:.3f} an hour"
 
 
 def _replaces_machine(plan: Plan) -> bool:

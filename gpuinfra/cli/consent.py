@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.models.consent import Consent, Contact, Effect, MachineAnswer, decide
+from gpuinfra.models.consent import Consent, Contact, Effect, MachineAnswer, creates_machine, decide
 
 if TYPE_CHECKING:
     from gpuinfra.cli.machines import Reach
     from gpuinfra.cli.options import Settings
     from gpuinfra.models.consent import Decision
+    from gpuinfra.models.plan import Plan
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
     from gpuinfra.views.progress import ProgressView
@@ -64,6 +65,24 @@ def require_consent(request: Request, reached: Reach, spec: Spec | None, progres
     elif request.delete and decision.consent is Consent.YES:
         return  # nothing is known to be lost, and `--delete` says that the disk goes
     raise _refused(request, decision, answer, simulated=reached.cloud.simulated)
+
+
+def confirm_creation(plan: Plan, settings: Settings, progress: ProgressView, *, simulated: bool) -> None:
+    """Ask once before a new machine is billed. Without a terminal, with `--yes` and in the sandbox it goes on."""
+    if not creates_machine(plan) or simulated or settings.yes or not can_ask(settings):
+        return
+    from gpuinfra.views.cells import per_hour
+
+    price = plan.price.per_hour
+    cost = "; its price is not known" if price is None else f" for {per_hour(price)} an hour while it is on"
+    with progress.paused():
+        if typer.confirm(f"{plan.name} will be created{cost}. Go on?", err=True):
+            return
+    note = f"`{plan.name}` was not confirmed; nothing was created"
+    raise Problem(
+        Diagnostic(Code.NEEDS_CONSENT, "this would create a machine", note=note, help="run it again, or give `--yes`"),
+        exit_code=Exit.USAGE,
+    )
 
 
 def can_ask(settings: Settings) -> bool:

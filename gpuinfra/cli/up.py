@@ -58,7 +58,7 @@ def up(
         with progress_view(settings) as progress:
             for located in found:
                 with turns.take():
-                    brought.append(bring(settings, located.spec, seconds, progress, delete=delete))
+                    brought.append(bring(settings, located.spec, seconds, progress, delete=delete, asks=True))
     except KeyboardInterrupt:
         if brought:
             view.show(brought, turns.diagnostics, json=settings.json)
@@ -67,8 +67,19 @@ def up(
     return turns.exit_code()
 
 
-def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView, *, delete: bool = False) -> Brought:
-    """Make Azure match one spec; where the machine is to be on, wait until it can be used, and write its target."""
+def bring(
+    settings: Settings,
+    spec: Spec,
+    seconds: float,
+    progress: ProgressView,
+    *,
+    delete: bool = False,
+    asks: bool = False,
+) -> Brought:
+    """Make Azure match one spec; where the machine is to be on, wait until it can be used, and write its target.
+
+    With `asks`, a terminal is asked before a new machine is created.
+    """
     from gpuinfra.cli.machines import bringing, explained, reach, with_known_key
     from gpuinfra.cli.noting import note_beginning
     from gpuinfra.cli.simulation import consent_to_replace, is_simulated
@@ -84,7 +95,7 @@ def bring(settings: Settings, spec: Spec, seconds: float, progress: ProgressView
     work = bringing(reached, spec, progress, writes=True)
     try:
         with explained(f"bringing up {spec.name}"):
-            outcome = work.up(lambda plan: _ask(plan, reached, spec, progress, delete=delete))
+            outcome = work.up(lambda plan: _ask(plan, reached, spec, progress, delete=delete, creation=asks))
     except KeyboardInterrupt:
         say_what_exists(reached, spec.name, spec.group_name, progress)
         raise
@@ -193,16 +204,18 @@ def _not_ready(reached: Reach, spec: Spec, error: Exception, progress: ProgressV
     )
 
 
-def _ask(plan: Plan, reached: Reach, spec: Spec, progress: ProgressView, *, delete: bool) -> None:
+def _ask(plan: Plan, reached: Reach, spec: Spec, progress: ProgressView, *, delete: bool, creation: bool) -> None:
     """Show the plan, and get consent to what it stops or loses; raise a Problem where that is not given."""
-    from gpuinfra.cli.consent import Request, require_consent
-    from gpuinfra.models.consent import effect_of
+    from gpuinfra.cli.consent import Request, confirm_creation, require_consent
+    from gpuinfra.models.consent import Effect, effect_of
     from gpuinfra.views import plan as view
 
     with progress.paused():
         view.show_first(plan)
     request = Request(plan.name, spec.group_name, effect_of(plan), command="gpuinfra up SPEC", delete=delete)
     require_consent(request, reached, spec, progress)
+    if creation and request.effect is Effect.NONE:
+        confirm_creation(plan, reached.settings, progress, simulated=reached.cloud.simulated)
 
 
 def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ DONE = {Action.ADD: "added", Action.CHANGE: "changed", Action.REPLACE: "replaced
 
 
 def show(plans: Sequence[Plan], *, json: bool, applied: bool = False) -> None:
-    """What would be done, or what was, on stdout; candidates that were passed over and notes on stderr."""
+    """What would be done, or how much was, on stdout; candidates that were passed over and notes on stderr."""
     if json:
         payload: dict[str, Any] = {"plans": [plan.as_json() for plan in plans]}
         document.show({**payload, "applied": True} if applied else payload)
@@ -51,15 +51,18 @@ def show_first(plan: Plan) -> None:
 
 
 def render(plan: Plan, marks: dict[Action, str] = MARKS, *, applied: bool = False) -> Iterator[Text]:
-    """A plan, line by line."""
+    """A plan, line by line. One that was carried out has been shown before: its summary is enough."""
     from rich.text import Text
 
+    if applied and not plan.is_empty:
+        yield Text(_summary(plan, applied=True), "bold")
+        return
     yield from _changes(plan, marks)
     if plan.is_empty:
         yield Text("No changes: Azure matches the file.", "bold")
     else:
         yield Text()
-        yield Text(_summary(plan, applied=applied), "bold")
+        yield Text(_summary(plan, applied=False), "bold")
     if plan.candidate or plan.price.per_hour is not None:
         yield Text(_price(plan.price))
 

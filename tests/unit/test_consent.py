@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuinfra.cli import consent
+from gpuinfra.cli.options import Settings
+from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.models.consent import (
     Consent,
     Contact,
@@ -17,9 +21,10 @@ from gpuinfra.models.consent import (
     decide,
     effect_of,
 )
-from gpuinfra.models.plan import Action, Change, Difference, Plan, Power
+from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
+from gpuinfra.views.progress import ProgressView
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
 OWN = Run(
@@ -174,3 +179,52 @@ def test_only_a_new_machine_is_created() -> None:
     assert creates_machine(plan(change(Action.ADD)))
     assert not creates_machine(plan(change(Action.ADD, Kind.DISK), change(Action.CHANGE, power=Power.START)))
     assert not creates_machine(plan(change(Action.REPLACE, loses=True)))
+
+
+# Creating
+
+
+class Questions:
+    """A terminal that answers every question the same way."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, answer: bool) -> None:
+        self.asked: list[str] = []
+        patch.setattr(consent, "can_ask", lambda _: True)
+        patch.setattr("typer.confirm", self._confirm)
+        self._answer = answer
+
+    def _confirm(self, text: str, **_: Any) -> bool:
+        self.asked.append(text)
+        return self._answer
+
+
+def settings(*, yes: bool = False) -> Settings:
+    return Settings(json=False, yes=yes, verbose=False, cloud="azure", workspace=Path(), correlation_id="")
+
+
+NEW = replace(plan(change(Action.ADD)), price=Price(0.631))
+
+
+def test_terminal_is_asked_once_before_a_machine_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = Questions(monkeypatch, answer=True)
+    consent.confirm_creation(NEW, settings(), ProgressView(plain=True), simulated=False)
+    assert questions.asked == ["my-dsvm will be created for $0.631 an hour while it is on. Go on?"]
+
+
+def test_a_no_creates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    Questions(monkeypatch, answer=False)
+    with pytest.raises(Problem) as caught:
+        consent.confirm_creation(NEW, settings(), ProgressView(plain=True), simulated=False)
+    assert caught.value.exit_code is Exit.USAGE
+    assert "nothing was created" in (caught.value.diagnostics[0].note or "")
+
+
+@pytest.mark.parametrize(
+    ("made", "yes", "simulated"),
+    [(NEW, True, False), (NEW, False, True), (plan(change(Action.CHANGE, power=Power.START)), False, False)],
+    ids=["yes", "sandbox", "start"],
+)
+def test_creation_needs_no_question(monkeypatch: pytest.MonkeyPatch, made: Plan, yes: bool, simulated: bool) -> None:
+    questions = Questions(monkeypatch, answer=False)
+    consent.confirm_creation(made, settings(yes=yes), ProgressView(plain=True), simulated=simulated)
+    assert questions.asked == []
