@@ -83,6 +83,18 @@ def write_bytes(path: Path, content: bytes, *, replace: bool) -> None:
             Path(name).unlink()
 
 
+def check_folder(folder: Path) -> None:
+    """Raise OSError if no file can be made in a folder, or where it would be made. Only a try tells: root may do
+    everything by its rights, and a disk may be full or read-only."""
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error
+
+
 def check_writable(path: Path) -> os.stat_result | None:
     """What is known of a file that is there; one that is read-only raises PermissionError, for a rename asks nobody."""
     if not path.exists():

@@ -94,7 +94,6 @@ def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
     """All that can be known before a machine is billed."""
     from gpuinfra.cli.checking import check_packages, wishes_of
     from gpuinfra.cli.jobs import check_desk
-    from gpuinfra.workbench.targets import check_writable_files
     from gpuinfra.workspace import find_workspace
     from runner.assignment import assign
 
@@ -109,7 +108,6 @@ def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
     check_packages(assigned, wishes.gpus, wishes.build_secrets)
     if settings.cloud == "sandbox" and assigned.in_container:
         _check_own_engine(spec)
-    check_writable_files(workspace, spec.target_name)
     check_desk(settings)
 
 

@@ -84,13 +84,15 @@ def bring(
     from gpuinfra.cli.noting import note_beginning
     from gpuinfra.cli.simulation import consent_to_replace, is_simulated
     from gpuinfra.models.brought import Brought
-    from gpuinfra.workbench.targets import check_files
+    from gpuinfra.workbench.targets import check_files, check_writable_files
     from gpuinfra.workspace import find_workspace
     from provision.find import target_from_spec
 
     workspace = find_workspace(settings.workspace)
     check_files(workspace, spec.target_name)
     consent_to_replace(settings, workspace, spec.target_name, progress, simulated=is_simulated(settings))
+    if spec.power == "running":
+        check_writable_files(workspace, spec.target_name)
     reached = reach(settings, spec.subscription, seconds, progress, writes=True)
     work = bringing(reached, spec, progress, writes=True)
     try:

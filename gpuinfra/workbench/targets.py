@@ -19,7 +19,7 @@ from gpuinfra.workbench import runconfig as runconfig_file
 from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER, OLDER_TYPES, REMOTEDOCKER, SHARE, Compute, joined_address
 from gpuinfra.workbench.project import FOLDER, Project, load_project, read_content, read_file
 from gpuinfra.workbench.runconfig import PYTHON
-from gpuinfra.workspace import check_writable, write_bytes
+from gpuinfra.workspace import STATE, check_folder, check_writable, write_bytes
 
 # Files are named by others as well; a spec's own targets have no `.` in them.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -92,18 +92,17 @@ def check_files(workspace: Path, name: str) -> None:
 
 
 def check_writable_files(workspace: Path, name: str) -> None:
-    """Raise a Problem if this target's files cannot be written: for those who would have a machine by then."""
-    folder = workspace / FOLDER
+    """Raise a Problem if this target's files, or what is known of runs, cannot be written in the workspace."""
     try:
         for path in _paths(workspace, name):
             check_writable(path)
+        for folder in (FOLDER, STATE):
+            check_folder(workspace / folder)
     except OSError as error:
-        note = f"`{error.filename}`: {error.strerror}"
-        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from error
-    there = folder if folder.is_dir() else workspace
-    if not os.access(there, os.W_OK):
-        note = f"`{there}` takes no files, and the target's are to be in it"
-        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help="make it writable"))
+        note = f"`{error.filename}`: {error.strerror}; nothing was created"
+        help_line = "make it writable, or name another folder with `--workspace`"
+        diagnostic = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help=help_line)
+        raise Problem(diagnostic) from error
 
 
 def target_files(workspace: Path, name: str) -> list[Path]:
