@@ -109,8 +109,6 @@ def _ended(
     from provision.down import Ending
 
     reached = reach(settings, named.subscription, SECONDS, progress, writes=True)
-    if asks:
-        _require_consent(reached, named, progress, delete=delete)
     ending = Ending(
         name=named.name,
         group=named.group,
@@ -123,6 +121,8 @@ def _ended(
     )
     try:
         with explained(f"{'deleting' if delete else 'deallocating'} {named.name}"):
+            if asks:
+                _require_consent(reached, named, progress, delete=delete)
             receipt = ending.delete() if delete else ending.deallocate()
             receipt = accounted(receipt, reached)
             return note_end(settings, receipt, reached.cloud.subscription, progress)

@@ -20,11 +20,13 @@ _OFF = frozenset({"deallocated", "deallocating", "stopped"})
 
 def ask_machine(reached: Reach, name: str, group: str | None, spec: Spec | None) -> MachineAnswer:
     """Ask the machine for all its runs, whichever workspace sent them."""
-    from provision.errors import CloudError
+    from provision.errors import CloudError, Fault
 
     try:
         observed = reached.cloud.observe(name, group, thorough=True)
-    except CloudError:
+    except CloudError as error:
+        if error.fault is Fault.INTERRUPTED:
+            raise
         return MachineAnswer(Contact.SILENT)
     contact = _contact(observed)
     return MachineAnswer(contact) if contact else _ask(reached, observed, spec)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuinfra.load.spec import Located
     from gpuinfra.models.reap import Reaped
     from gpuinfra.models.resource import Ref
+    from gpuinfra.models.run import Run
     from gpuinfra.views.progress import ProgressView
     from provision.journal import Journal
     from provision.lifecycle.reap import Rules
@@ -133,23 +134,20 @@ def _rules(
         )
         return replace(rules, deletes=False), [*notes, note]
     try:
-        return replace(rules, unfetched=_unfetched(settings)), notes
+        if not settings.yes:
+            _known_runs(settings)
     except Problem as problem:
         # Nobody knows what a disk holds: then none goes, and what is billed is stopped all the same.
         note = f"nothing is deleted: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}"
         return replace(rules, deletes=False), [*notes, *([note] if wished.deletes else [])]
+    return rules, notes
 
 
-def _unfetched(settings: Settings) -> frozenset[str]:
-    """Machines with outputs on their disks that this workspace waits for: those disks stay, but with `--yes`."""
+def _known_runs(settings: Settings) -> list[Run]:
     from runner.results.history import History
 
     folder = _state(settings)
-    if settings.yes or folder is None:
-        return frozenset()
-    history = History(folder)
-    machines = {run.machine for run in history.list() if run.machine}
-    return frozenset(name.casefold() for name in machines if history.unfetched(name))
+    return History(folder).list() if folder else []
 
 
 def _reaper(reached: Reach, rules: Rules, progress: ProgressView, *, dry_run: bool) -> Reaper:
@@ -171,7 +169,20 @@ def _reaper(reached: Reach, rules: Rules, progress: ProgressView, *, dry_run: bo
         journal=journal,
         deadline=reached.cloud.clients.patience.deadline,
         dry_run=dry_run,
+        has_outputs=None if reached.settings.yes else lambda name, group: _has_outputs(reached, name, group),
     )
+
+
+def _has_outputs(reached: Reach, name: str, group: str) -> bool | None:
+    """Whether deleting a machine's disk needs the same consent as `down --delete`; None if only it could tell."""
+    from gpuinfra.cli.neighbours import ask_machine
+    from gpuinfra.models.consent import Consent, Effect, decide
+
+    answer, known = ask_machine(reached, name, group, None), _known_runs(reached.settings)
+    decision = decide(Effect.DELETE_DISK, name, known, answer, simulated=reached.cloud.simulated)
+    if decision.runs or decision.consent is not Consent.DELETE:
+        return bool(decision.runs)
+    return None
 
 
 def _state(settings: Settings) -> Path | None:

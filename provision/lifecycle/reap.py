@@ -36,6 +36,8 @@ class Rules:
     """Names, case folded, of specs that are gone from git, and since when."""
     unfetched: frozenset[str] = frozenset()
     """Names, case folded, of machines whose disks hold outputs that nobody has fetched."""
+    unknown: frozenset[str] = frozenset()
+    """Names, case folded, of machines that cannot be asked what is on their disks."""
     protected: frozenset[str] = frozenset()
     """Names, case folded, of machines of which some part is protected: what is deleted goes with all its parts."""
     grace: timedelta = GRACE
@@ -103,6 +105,8 @@ def _why_not_deleted(name: str, machine: Part, rules: Rules) -> str:
     if name in rules.unfetched:
         # Outputs are never lost by a teardown: off it goes, and the disk stays.
         return "outputs on its disk were not fetched"
+    if name in rules.unknown:
+        return "it cannot be asked for its runs, and its disk may hold outputs (`--yes` deletes it)"
     # One that is protected itself is not touched at all.
     return "a part of it is protected" if name in rules.protected and not is_protected(machine.tags) else ""
 

@@ -53,6 +53,8 @@ def _verdict(part: Listed, rules: Rules) -> tuple[ReapAction, str]:
         return ReapAction.KEEP, f"{CAUSE}, but data may be on it"
     if part.ref.kind is Kind.DISK and _name(part) in rules.unfetched:
         return ReapAction.KEEP, f"{CAUSE}, but outputs on it were not fetched"
+    if part.ref.kind is Kind.DISK and _name(part) in rules.unknown:
+        return ReapAction.KEEP, f"{CAUSE}, but it may hold outputs (`--yes` deletes it)"
     return ReapAction.DELETE, CAUSE
 
 

@@ -46,6 +46,9 @@ class Reaper:
     journal: Callable[[str], Journal]
     deadline: Deadline
     dry_run: bool = False
+    has_outputs: Callable[[str, str], bool | None] | None = None
+    """Whether the disk of a machine, by name and group, holds outputs that were not fetched; None if it is not known.
+    Without this function every disk may go."""
     trouble_seconds: float = TROUBLE_SECONDS
     found: Reaped = field(init=False)
     _stopping: Stopping | None = None
@@ -86,6 +89,9 @@ class Reaper:
             self.rules = replace(self.rules, protected=_protected(rows, parts.result()))
         now = self.cloud.now()
         judged = verdicts(rows, self.rules, now)
+        if self.rules.deletes and self.has_outputs:
+            self._keep_outputs(pool, judged, orphans(parts.result(), rows, self.rules, now), self.has_outputs)
+            judged = verdicts(rows, self.rules, now)
         self.found.machines = len(judged)
         self.found.protected = _those(judged, ReapAction.PROTECTED)
         self.found.kept = [verdict for verdict in _those(judged, ReapAction.KEEP) if verdict.cause]
@@ -106,6 +112,23 @@ class Reaper:
         for other in others:
             other.result()
         self._collect(self._stopping)
+
+    def _keep_outputs(
+        self,
+        pool: ThreadPoolExecutor,
+        judged: Sequence[Verdict],
+        lost: Sequence[Orphan],
+        has_outputs: Callable[[str, str], bool | None],
+    ) -> None:
+        """Find out which disks must stay, before any of them goes."""
+        going = [*_those(judged, ReapAction.DELETE), *(each for each in lost if each.action is ReapAction.DELETE)]
+        places = sorted({(each.name, each.ref.group) for each in going if each.ref.kind in {Kind.MACHINE, Kind.DISK}})
+        found = list(zip(places, pool.map(lambda place: has_outputs(*place), places), strict=True))
+        self.rules = replace(
+            self.rules,
+            unfetched=self.rules.unfetched | {name.casefold() for (name, _), is_there in found if is_there},
+            unknown=self.rules.unknown | {name.casefold() for (name, _), is_there in found if is_there is None},
+        )
 
     def _parts(self) -> list[Listed]:
         """What may be without a machine. That it cannot be listed must not keep a machine on; but nothing is deleted

@@ -97,7 +97,8 @@ def test_a_spec_that_is_deleted_in_git_ends_its_machine(user: User, azure: Azure
     assert powers(azure) == {"kept": "running", "gone": "deallocated"}
     assert "nothing to do" in user("reap").stdout
 
-    (deleted,) = reaped(user, "--specs", ".", "--delete")["deleted"]
+    assert reaped(user, "--specs", ".", "--delete")["deleted"] == [], "it is off, and its disk may hold outputs"
+    (deleted,) = reaped(user, "--specs", ".", "--delete", "--yes")["deleted"]
     assert (deleted["name"], deleted["verifiedBy"]) == ("gone", "404")
     assert not [each for each in azure.everything() if "gone" in each]
     assert powers(azure)["kept"] == "running"

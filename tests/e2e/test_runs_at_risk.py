@@ -1,6 +1,8 @@
 """`up` and `down` ask before they stop a run or lose outputs; without a terminal they need an option."""
 
 import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from tests.e2e.azure import Azure
 from tests.e2e.jobs import Terminal, on_terminal
 from tests.e2e.run_help import guest_home, is_off, project, runs_of, state_of_job
-from tests.e2e.user import LARGER_SIZE, OTHER_REGION, PARTS, User
+from tests.e2e.user import LARGER_SIZE, OTHER_REGION, PARTS, User, inherited
 from tests.lab import LabUser
 from tests.sshd import eventually
 
@@ -273,3 +275,43 @@ def test_run_ends_its_own_machine_without_a_question(user: User, azure: Azure) -
     done = user("run", "gpu.yaml", "quick.py")
     assert done.returncode == 0, done.stderr
     assert is_off(azure)
+
+
+# Reaping
+
+
+def spec_gone(user: User) -> None:
+    """The spec was deleted in git two days ago, longer than the grace."""
+    words = ["git", "-c", "user.name=u", "-c", "user.email=u@example.com"]
+    date = {"GIT_COMMITTER_DATE": f"@{int(time.time()) - 2 * 86400} +0000"}
+    for line in ("init -q", "add gpu.yaml", "commit -qm one", "rm -q gpu.yaml", "commit -qm none"):
+        environment = {**inherited(), **date}
+        subprocess.run([*words, *line.split()], cwd=user.workspace, env=environment, check=True, timeout=30)
+
+
+REAP = ("reap", "--specs", ".", "--delete")
+
+
+def test_reap_does_not_delete_outputs_of_another_workspace(user: User, azure: Azure) -> None:
+    ended(user, azure)
+    spec_gone(user)
+    (user.workspace / ".gpuinfra" / "runs.db").unlink()
+    found = user.does(*REAP)
+    assert found["deleted"] == []
+    assert [each["name"] for each in found["stopped"]] == ["my-dsvm"]
+    assert "outputs on its disk were not fetched" in found["stopped"][0]["cause"]
+    assert is_off(azure)
+    assert azure.everything() == PARTS
+
+    # It is off now, and nobody can ask it.
+    again = user.does(*REAP)
+    assert again["deleted"] == []
+    assert "may hold outputs" in again["kept"][0]["cause"]
+    assert [each["name"] for each in user.does(*REAP, "--yes")["deleted"]] == ["my-dsvm"]
+
+
+def test_reap_deletes_a_machine_that_answers_that_it_has_no_outputs(user: User, azure: Azure) -> None:
+    user.up()
+    spec_gone(user)
+    assert [each["name"] for each in user.does(*REAP)["deleted"]] == ["my-dsvm"]
+    assert azure.everything() == []
