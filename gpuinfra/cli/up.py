@@ -29,6 +29,12 @@ SSH_SECONDS, GPU_SECONDS, DOCKER_SECONDS = 600.0, 300.0, 300.0
 REMOTEDOCKER = "remotedocker"
 WITHOUT_DOCKER = "set `type: remote` under `target` in the spec, and jobs run in the machine's own Python"
 OFF_SECONDS = 1200.0
+ENDING_SECONDS = 60.0
+ENDED = {
+    "gone": "nothing is billed",
+    "deallocated": "only its disk and address are billed",
+    "deallocating": "it is billed until Azure has switched it off",
+}
 
 
 def up(
@@ -148,6 +154,8 @@ def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: Prog
         if target.type == REMOTEDOCKER:
             _wait_for_docker(reached, target, progress, opener)
     except NotReady as error:
+        if ended := _ended_meanwhile(reached, spec):
+            raise ended from error
         if was_on:
             raise _left_running(spec, error) from error
         raise _not_ready(reached, spec, error, progress) from error
@@ -165,6 +173,30 @@ def _wait_for_docker(reached: Reach, target: Target, progress: ProgressView, ope
     check = wait_for_docker(target, seconds=seconds, progress=progress, opener=opener, simulated=simulated)
     if not check.passed:
         progress.note(f"jobs in containers cannot run on {target.machine}: start Docker here, or {WITHOUT_DOCKER}")
+
+
+def _ended_meanwhile(reached: Reach, spec: Spec) -> Problem | None:
+    """The problem to report if another command ended the machine while this one waited for it."""
+    from gpuinfra.models.resource import Kind
+    from provision.errors import CloudError
+    from provision.names import ref_of
+    from provision.waiting.patience import until
+
+    cloud, ref = reached.cloud, ref_of(Kind.MACHINE, spec.group_name, spec.name)
+
+    def power() -> str:
+        machine = cloud.look(ref)
+        return machine.power if machine else "gone"
+
+    try:
+        until(lambda: power() != "deallocating", cloud.grant(ENDING_SECONDS), cloud.interrupt.sleep)
+        state = power()
+    except CloudError:
+        return None
+    if state not in ENDED:
+        return None
+    note = f"`{spec.name}` is {state}: it was ended while `up` waited for it; {ENDED[state]}"
+    return Problem(Diagnostic(Code.NOT_READY, "machine was ended", note=note, help="`gpuinfra up` again starts it"))
 
 
 def _left_running(spec: Spec, error: Exception) -> Problem:

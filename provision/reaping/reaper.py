@@ -121,7 +121,8 @@ class Reaper:
         has_outputs: Callable[[str, str], bool | None],
     ) -> None:
         """Find out which disks must stay, before any of them goes."""
-        going = [*_those(judged, ReapAction.DELETE), *(each for each in lost if each.action is ReapAction.DELETE)]
+        all_found: list[Verdict | Orphan] = [*judged, *lost]
+        going = [each for each in all_found if each.action is ReapAction.DELETE]
         places = sorted({(each.name, each.ref.group) for each in going if each.ref.kind in {Kind.MACHINE, Kind.DISK}})
         found = list(zip(places, pool.map(lambda place: has_outputs(*place), places), strict=True))
         self.rules = replace(

@@ -1,0 +1,40 @@
+"""Two `up` at once, and a `down` in between: each command says what became of the machine, and nothing else."""
+
+import pytest
+
+from tests.e2e.azure import Azure
+from tests.e2e.impatient import impatient
+from tests.e2e.jobs import ended
+from tests.e2e.user import User
+
+PATCH = {"gpuinfra.cli.watching.LOOK_SECONDS": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "billed"),
+    [
+        (["down", "my-dsvm"], "deallocated", "only its disk and address are billed"),
+        (["down", "my-dsvm", "--delete", "--yes"], "gone", "nothing is billed"),
+    ],
+    ids=["off", "deleted"],
+)
+def test_each_up_says_what_became_of_the_machine(
+    user: User, azure: Azure, words: list[str], state: str, billed: str
+) -> None:
+    azure.fault("ssh-refuses", resource="my-dsvm")
+    with impatient(user, "up", "gpu.yaml", patch=PATCH) as first:
+        assert first.stderr
+        while "waiting for SSH" not in first.stderr.readline():
+            assert first.poll() is None
+        with impatient(user, "up", "gpu.yaml", patch=PATCH) as second:
+            assert second.stderr
+            while "waiting for SSH" not in second.stderr.readline():
+                assert second.poll() is None
+            assert user(*words).returncode == 0
+            said = [ended(each) for each in (first, second)]
+    assert not azure.is_billed()
+    for code, _, errors in said:
+        assert code == 1, errors
+        assert f"`my-dsvm` is {state}: it was ended while `up` waited for it; {billed}" in errors
+        assert "left on" not in errors
+        assert "billed until" not in errors
