@@ -108,7 +108,7 @@ def _known_runs(request: Request, settings: Settings) -> list[Run]:
 
 
 def _refused(request: Request, decision: Decision, answer: MachineAnswer, *, simulated: bool) -> Problem:
-    is_billed = request.is_down and answer.may_be_on
+    is_billed = request.is_down and answer.is_billed
     left = "; it is billed until it is off, or until its lease ends" if is_billed else ""
     diagnostic = Diagnostic(
         Code.NEEDS_CONSENT,

@@ -29,7 +29,9 @@ def ask_machine(reached: Reach, name: str, group: str | None, spec: Spec | None)
             raise
         return MachineAnswer(Contact.SILENT)
     contact = _contact(observed)
-    return MachineAnswer(contact) if contact else _ask(reached, observed, spec)
+    if contact is None:
+        return _ask(reached, observed, spec)
+    return MachineAnswer(contact, is_billed=any(machine.power != "deallocated" for machine in observed.machines()))
 
 
 def _contact(observed: Observed) -> Contact | None:

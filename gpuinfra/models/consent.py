@@ -57,11 +57,8 @@ class MachineAnswer:
 
     contact: Contact
     runs: tuple[MachineRun, ...] = ()
-
-    @property
-    def may_be_on(self) -> bool:
-        """Whether the machine may be billed by the hour."""
-        return self.contact in {Contact.ANSWERED, Contact.SILENT}
+    is_billed: bool = True
+    """Whether the machine may be billed by the hour: one that is only stopped is."""
 
 
 @dataclass(frozen=True, slots=True)
