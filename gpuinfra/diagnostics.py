@@ -97,6 +97,8 @@ class Code(StrEnum):
     NEEDS_CONSENT = "needs-consent"
     NO_SUCH_MACHINE = "no-such-machine"
     MACHINE_IS_OFF = "machine-is-off"
+    UNTAGGED_MACHINE = "untagged-machine"
+    AMBIGUOUS_NAME = "ambiguous-name"
     NO_PUBLIC_KEY = "no-public-key"
     NO_OWN_ADDRESS = "no-own-address"
     NO_SUBSCRIPTION = "no-subscription"

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from provision.lifecycle.rights import Right
 
 
+OFF = "deallocated"
+"""The one power state that is not billed."""
+
+
 class Act(StrEnum):
     """What can be done to a machine."""
 
@@ -80,6 +84,8 @@ class Observed:
     parts: tuple[Part, ...] = ()
     unknown: tuple[str, ...] = ()
     """Ids of resources that carry our tag and are of a kind that is never made here."""
+    adopts: bool = False
+    """Whether what has our names and no machine's tag counts as ours: the user has agreed."""
 
     def part(self, kind: Kind) -> Part | None:
         """The one of this kind in the machine's own group, ours or not."""
@@ -89,16 +95,33 @@ class Observed:
         return next((part for part in self.parts if same(part.ref, wanted)), None)
 
     def is_ours(self, part: Part) -> bool:
-        """Whether it carries our tag."""
-        return tags.belongs_to(part.tags, self.name)
+        """Whether it carries the machine's tag, has the name of one of its parts, and is in its group."""
+        from provision.names import ref_of
 
-    def machines(self) -> tuple[Part, ...]:
-        """Every machine that carries our tag: there should be one at most, but who knows what was killed when."""
-        return tuple(part for part in self.ours() if part.ref.kind is Kind.MACHINE)
+        if not same(part.ref, ref_of(part.ref.kind, self.group, self.name)):
+            return False
+        adopted = self.adopts and part.ref.kind is not Kind.GROUP and not tags.get(part.tags, tags.NAME)
+        return adopted or tags.belongs_to(part.tags, self.name)
+
+    @property
+    def machine(self) -> Part | None:
+        """The machine, where it is ours."""
+        found = self.part(Kind.MACHINE)
+        return found if found and self.is_ours(found) else None
+
+    @property
+    def untagged(self) -> Part | None:
+        """A machine that has our name and group, and not our tag."""
+        found = self.part(Kind.MACHINE)
+        return found if found and not self.is_ours(found) else None
 
     def ours(self) -> Iterator[Part]:
-        """All that carries our tag, wherever it is."""
+        """All that is part of the machine."""
         return (part for part in self.parts if self.is_ours(part))
+
+    def lookalikes(self) -> tuple[Part, ...]:
+        """What carries the machine's tag and is not part of it: never changed, only reported."""
+        return tuple(part for part in self.parts if tags.belongs_to(part.tags, self.name) and not self.is_ours(part))
 
 
 def same(one: Ref, other: Ref) -> bool:
@@ -140,11 +163,8 @@ class Cloud(Protocol):
     def look(self, ref: Ref) -> Part | None:
         """One resource, or None where there is none."""
 
-    def others(self, group: str, name: str) -> tuple[str, ...]:
-        """Ids of all in a group that does not carry this machine's tag, or is of no kind that is made here.
-
-        A group that is gone has none.
-        """
+    def contents(self, group: str) -> tuple[str, ...]:
+        """Ids of all that is in a group. A group that is gone has none."""
 
     def put(self, resource: Resource, *, new: bool = False) -> Operation:
         """Make it so, and return at once. With `new` it must not exist yet: Fault.EXISTS where it does."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpuinfra.models.receipt import Off, Receipt, Residue
 from gpuinfra.models.resource import Kind, Ref
 from provision import tags
-from provision.cloud import Act, Cloud, Observed, Part
+from provision.cloud import OFF, Act, Cloud, Observed, Part
 from provision.errors import CloudError, Fault
 from provision.journal import Journal
 from provision.lifecycle.lease import ON
 from provision.market.port import Market
 from provision.market.residue import address_per_month, disk_per_month
+from provision.names import default_group
+from provision.ownership import LEFT_ALONE, left_alone, untagged_problem
 from provision.plan import is_disk_of_ours
 from provision.remove import remove, strangers
 from provision.waiting.deadline import Deadline
@@ -31,7 +32,7 @@ ALREADY = "it was off already"
 
 @dataclass
 class Ending:
-    """One machine on its way down. It needs no spec: the tags say what is ours."""
+    """One machine on its way down. It needs no spec: tag, name and group say what is ours."""
 
     name: str
     group: str | None
@@ -46,24 +47,28 @@ class Ending:
     # Off
 
     def deallocate(self) -> Receipt:
-        """Off, as Azure itself says. Absent is off."""
+        """Off, as Azure itself says. Absent is off; a machine without our tags is a Problem unless it is off."""
         observed = self.cloud.observe(self.name, self.group, thorough=True)
-        machines = observed.machines()
-        if not machines:
+        if (stranger := observed.untagged) and stranger.power != OFF:
+            raise untagged_problem(stranger)
+        machine = observed.machine or observed.untagged
+        if machine is None:
             return self._absent(observed)
         left = []
-        for machine in machines:
-            if machine.power != "deallocated":
-                try:
-                    self._switch_off(machine.ref)
-                except CloudError as error:
-                    if error.fault is Fault.INTERRUPTED:
-                        raise
-                    left.append(f"{machine.ref} is on: {error.code}: {error.message}")
-        off = _all_off([part for machine in machines if (part := self.cloud.look(machine.ref))])
-        was_on = machines[0].power in ON
-        receipt = self._receipt(machines[0], off, was_on=was_on)
-        return replace(receipt, left=tuple(left) if off is None else (), residue=tuple(_residue(observed)))
+        if machine.power != OFF:
+            try:
+                self._switch_off(machine.ref)
+            except CloudError as error:
+                if error.fault is Fault.INTERRUPTED:
+                    raise
+                left.append(f"{machine.ref} is on: {error.code}: {error.message}")
+        off = _verified(self.cloud.look(machine.ref))
+        return replace(
+            self._receipt(machine, off, was_on=machine.power in ON),
+            left=tuple(left) if off is None else (),
+            residue=tuple(_residue(observed)),
+            kept=_left_alone(observed),
+        )
 
     def _switch_off(self, ref: Ref) -> None:
         self.progress.begin(str(ref), "deallocating")
@@ -103,9 +108,12 @@ class Ending:
     # Gone
 
     def delete(self) -> Receipt:
-        """Everything that carries our tag, and nothing else. What is still there afterwards is in `left`."""
+        """Everything that is part of the machine, and nothing else. What is still there afterwards is in `left`."""
         observed = self.cloud.observe(self.name, self.group, thorough=True)
-        machine = next(iter(observed.machines()), None)
+        if stranger := observed.untagged:
+            # Its schedule, its address and its disk belong to it: nothing goes while it stays.
+            raise untagged_problem(stranger)
+        machine = observed.machine
         was_on = machine is not None and machine.power in ON
         refs, kept = self._to_delete(observed)
         failure: CloudError | None = None
@@ -121,16 +129,16 @@ class Ending:
             failure = None  # somebody else has finished it
         reasons = (f"{failure.subject}: {failure.code}: {failure.message}",) if failure else ()
         deleted = tuple(str(ref) for ref in refs if not left or str(ref) not in left)
-        words = tuple(kept.values())
-        receipt = self._receipt(machine, off, was_on=was_on)
+        words = (*kept.values(), *_left_alone(observed))
+        receipt = replace(self._receipt(machine, off, was_on=was_on), existed=_existed(observed))
         return replace(receipt, deleted=deleted, kept=words, left=(*left, *reasons), deletes=True)
 
     def _at_least_off(self, observed: Observed) -> None:
         """What cannot be deleted need not be billed."""
-        for machine in observed.machines():
+        if machine := observed.machine:
             with contextlib.suppress(CloudError):
                 found = self.cloud.look(machine.ref)
-                if found and found.power != "deallocated":
+                if found and found.power != OFF:
                     self._switch_off(machine.ref)
 
     def _to_delete(self, observed: Observed) -> tuple[list[Ref], dict[str, str]]:
@@ -139,7 +147,10 @@ class Ending:
         refs = [part.ref for part in ours if part.ref.kind is not Kind.GROUP]
         kept: dict[str, str] = {}
         for group in (part for part in ours if part.ref.kind is Kind.GROUP):
-            others = strangers(self.cloud.others(group.ref.group, self.name), refs, self.cloud.subscription)
+            if not refs and self.group is None and group.ref.group.casefold() != default_group(self.name).casefold():
+                kept[str(group.ref)] = left_alone(group.ref, self.name)
+                continue
+            others = strangers(self.cloud.contents(group.ref.group), refs, self.cloud.subscription)
             if others:
                 names = ", ".join(sorted(each.rsplit("/", 1)[-1] for each in others))
                 kept[str(group.ref)] = f"{group.ref}: it holds what was not made for this machine: {names}"
@@ -149,16 +160,23 @@ class Ending:
         return refs, kept
 
     def _left(self, group: str, kept: dict[str, str]) -> tuple[tuple[str, ...], Off | None]:
-        """What still carries our tag, seen anew; and how it is seen that no machine is on."""
+        """What is still there of it; and how Azure says that the machine is not on."""
         observed = self.cloud.observe(self.name, group, thorough=True)
         parts = [part for part in observed.ours() if str(part.ref) not in kept]
-        return (*(str(part.ref) for part in parts), *observed.unknown), _all_off(observed.machines())
+        return tuple(str(part.ref) for part in parts), _verified(observed.part(Kind.MACHINE))
 
     # Receipts
 
     def _absent(self, observed: Observed) -> Receipt:
-        residue = tuple(_residue(observed))
-        return Receipt(self.name, Off.ABSENT, self.cloud.now(), residue=residue, simulated=self.cloud.simulated)
+        return Receipt(
+            self.name,
+            Off.ABSENT,
+            self.cloud.now(),
+            residue=tuple(_residue(observed)),
+            kept=_left_alone(observed),
+            simulated=self.cloud.simulated,
+            existed=_existed(observed),
+        )
 
     def _receipt(self, machine: Part | None, off: Off | None, *, was_on: bool) -> Receipt:
         now = self.cloud.now()
@@ -193,15 +211,22 @@ def _verified(machine: Part | None) -> Off | None:
     """Off only where Azure says so."""
     if machine is None:
         return Off.ABSENT
-    return Off.DEALLOCATED if machine.power == "deallocated" else None
+    return Off.DEALLOCATED if machine.power == OFF else None
 
 
-def _all_off(machines: Sequence[Part]) -> Off | None:
-    """How it is seen that none of these is on; None where one may be."""
-    seen = [_verified(machine) for machine in machines]
-    if None in seen:
-        return None
-    return Off.DEALLOCATED if machines else Off.ABSENT
+def _existed(observed: Observed) -> bool:
+    """Whether anything of the machine is there: then it was there too."""
+    return any(observed.ours())
+
+
+def _left_alone(observed: Observed) -> tuple[str, ...]:
+    """A line for each resource that carries the machine's tag and is not part of it."""
+    unknown = (f"{each}: it has the tag of {observed.name}; {LEFT_ALONE}" for each in observed.unknown)
+    found = (
+        left_alone(part.ref, observed.name, part.power if part.ref.kind is Kind.MACHINE else "")
+        for part in observed.lookalikes()
+    )
+    return (*found, *unknown)
 
 
 def _residue(observed: Observed) -> list[Residue]:

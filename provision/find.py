@@ -2,26 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
-from gpuinfra.models.resource import Kind
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.models.target import Target
 from provision import tags
 from provision.cloud import Cloud, Observed
 from provision.errors import CloudError
+from provision.ownership import Owner, machine_of_row, owner_of, untagged_problem
 from provision.problems import explain
 
 
-def find_target(cloud: Cloud, name: str, *, ssh_port: int = 22, identity: str | None = None) -> Target:
-    """The machine of this name as a target, by what Azure says of it."""
+def locate(rows: Iterable[Mapping[str, Any]], word: str) -> Ref | None:
+    """The machine that a word names in a listing: by its name, else by its target's; None where none does.
+
+    Two machines of one name are a Problem that lists both. A machine without our tags counts where no other does.
+    """
+    found = matching(rows, word)
+    if len(found) > 1:
+        raise ambiguous_name(word, [f"`{ref.name}` in group `{ref.group}`" for ref in found])
+    return found[0] if found else None
+
+
+def matching(rows: Iterable[Mapping[str, Any]], word: str) -> list[Ref]:
+    """All machines of a listing that a word may name."""
+    parts = [machine_of_row(row) for row in rows]
+    ours = [part for part in parts if owner_of(part) is Owner.OURS]
+    choices = (
+        [part.ref for part in ours if _is_called(part.ref.name, word)],
+        [part.ref for part in ours if _is_called(tags.get(part.tags, tags.TARGET), word)],
+        [part.ref for part in parts if _is_called(part.ref.name, word) and owner_of(part) is Owner.UNTAGGED],
+    )
+    return next((each for each in choices if each), [])
+
+
+def _is_called(name: str, word: str) -> bool:
+    return name.casefold() == word.casefold()
+
+
+def ambiguous_name(word: str, candidates: Sequence[str]) -> Problem:
+    """The error about a word that means more than one machine."""
+    return Problem(
+        Diagnostic(
+            Code.AMBIGUOUS_NAME,
+            "more than one machine of this name",
+            note=f"`{word}` is {', or '.join(sorted(candidates))}; nothing was changed",
+            help="give the file of the spec: its `resourceGroup` says which machine is meant",
+        ),
+        exit_code=Exit.USAGE,
+    )
+
+
+def find_target(
+    cloud: Cloud, name: str, group: str | None = None, *, ssh_port: int = 22, identity: str | None = None
+) -> Target:
+    """The machine of this name in this group as a target, by what Azure says of it."""
     try:
-        observed = cloud.observe(name)
+        observed = cloud.observe(name, group)
     except CloudError as error:
         raise explain(error, f"looking for {name}") from error
-    return target_of(observed, ssh_port=ssh_port, identity=identity)
+    return replace(target_of(observed, ssh_port=ssh_port, identity=identity), simulated=cloud.simulated)
 
 
 def target_from_spec(observed: Observed, spec: Spec, *, ssh_port: int, identity: str | None) -> Target:
@@ -41,8 +86,10 @@ def target_from_spec(observed: Observed, spec: Spec, *, ssh_port: int, identity:
 
 def target_of(observed: Observed, *, ssh_port: int = 22, identity: str | None = None) -> Target:
     """A machine that is on, as a target."""
-    machine, address = observed.part(Kind.MACHINE), observed.part(Kind.ADDRESS)
-    if machine is None or not observed.is_ours(machine):
+    machine, address = observed.machine, observed.part(Kind.ADDRESS)
+    if observed.untagged:
+        raise untagged_problem(observed.untagged)
+    if machine is None:
         raise Problem(
             Diagnostic(
                 Code.NO_SUCH_MACHINE,

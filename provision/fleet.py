@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.machine import Machine, ScheduledChange
-from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.sizes import SIZES
 from provision import tags
-from provision.cloud import Part
+from provision.cloud import OFF, Part
 from provision.lifecycle.hours import from_tag, next_change
 from provision.lifecycle.lease import cause, is_over, why_over
+from provision.lifecycle.reap import STOPPED
 from provision.market.port import Prices
+from provision.ownership import UNTAGGED, Owner, left_alone, machine_of_row, owner_of
 
 if TYPE_CHECKING:
     from gpuinfra.load.spec import Located
     from gpuinfra.models.spec import Spec
     from provision.costing.history import History
 
-OFF = "deallocated"
-"""The one power state that is not billed."""
 _GOING_OFF = {OFF, "deallocating"}
+_SHOWN = {Owner.OURS, Owner.UNTAGGED}
 _SIZES = {name.casefold(): name for name in SIZES}
 
 
@@ -34,39 +34,52 @@ def machines(
     prices: Prices,
     histories: Mapping[str, History] | None = None,
 ) -> list[Machine]:
-    """The machines by name. `rows` are bodies of machines, with their instance views, that carry our tag; `histories`
-    are theirs, by id in lower case."""
-    by_name = {located.spec.name.casefold(): located for located in specs}
+    """Our machines by name, those that have lost their tags as well.
+
+    `rows` are bodies with instance views; `histories` are theirs, by id in lower case.
+    """
+    by_name = {_key(located.spec.group_name, located.spec.name): located for located in specs}
     known = histories or {}
+    parts = [part for part in map(machine_of_row, rows) if owner_of(part) in _SHOWN]
     found = [
-        machine_of(part, by_name.get(_name(part).casefold()), now, prices, known.get(str(part.body["id"]).casefold()))
-        for part in map(_part, rows)
+        machine_of(
+            part,
+            by_name.get(_key(part.ref.group, part.ref.name)),
+            now,
+            prices,
+            known.get(str(part.body["id"]).casefold()),
+        )
+        for part in parts
     ]
     return sorted(found, key=lambda machine: (machine.name.casefold(), machine.group.casefold()))
 
 
+def lookalikes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """A line for each machine that carries our tag and is not ours."""
+    parts = [part for part in map(machine_of_row, rows) if owner_of(part) is Owner.LOOKALIKE]
+    return tuple(sorted(left_alone(part.ref, tags.get(part.tags, tags.NAME), part.power) for part in parts))
+
+
+def _key(group: str, name: str) -> str:
+    return f"{group}/{name}".casefold()
+
+
 def sizes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The sizes that prices are needed of."""
-    return tuple(dict.fromkeys(_size(_part(row)) for row in rows))
-
-
-def _part(row: Mapping[str, Any]) -> Part:
-    # /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/M
-    words = str(row.get("id") or "").split("/")
-    group = words[4] if len(words) > 4 else ""
-    return Part(Ref(Kind.MACHINE, group, str(row.get("name") or words[-1])), dict(row))
+    parts = (part for part in map(machine_of_row, rows) if owner_of(part) in _SHOWN)
+    return tuple(dict.fromkeys(map(_size, parts)))
 
 
 def machine_of(
     part: Part, located: Located | None, now: datetime, prices: Prices, past: History | None = None
 ) -> Machine:
     """One machine, compared with its spec where there is one. `past` says since when it is on or off, and its cost."""
-    spec = located.spec if located else None
+    spec, is_tagged = located.spec if located else None, owner_of(part) is Owner.OURS
     size, spot = _size(part), str(part.properties.get("priority") or "").casefold() == "spot"
     lease = tags.moment(part.tags, tags.LEASE_UNTIL)
     hours = _hours(part, spec)
     return Machine(
-        name=_name(part),
+        name=part.ref.name,
         power_state=part.power,
         provisioning_state=part.state,
         region=part.region,
@@ -78,15 +91,14 @@ def machine_of(
         price_per_hour=prices.price(size, part.region, spot=spot),
         lease_until=lease,
         next_change=_next_change(part, hours, now),
-        drift=(*_waste(part, hours, now), *(_drift(part, spec) if spec else ())),
+        drift=(*_waste(part, hours, now), *(_drift(part, spec) if spec else ()))
+        if is_tagged
+        else (f"{UNTAGGED}; `gpuinfra up --adopt` takes it back",),
         spec_file=located.span.file if located else None,
         cost=past.last_cost if past and past.is_on else None,
         counted=now if past else None,
+        tagged=is_tagged,
     )
-
-
-def _name(part: Part) -> str:
-    return tags.get(part.tags, tags.NAME) or part.ref.name
 
 
 def _size(part: Part) -> str:
@@ -136,7 +148,7 @@ def _waste(part: Part, hours: Hours | None, now: datetime) -> Iterator[str]:
     if part.power in _GOING_OFF:
         return
     if part.power == "stopped":
-        yield "stopped, but billed"
+        yield STOPPED
     if is_over(part.tags, now):
         yield why_over(part.tags, now, hours)
 

@@ -17,6 +17,16 @@ _SUFFIXES = {
 }
 
 
+def default_group(machine: str) -> str:
+    """The group that a machine gets where its spec names none."""
+    return f"gpuinfra-{machine}"
+
+
+def machine_key(group: str, machine: str) -> str:
+    """What tells machines apart: the name, and the group where it is not the default one. Azure does not see case."""
+    return (machine if group.casefold() == default_group(machine).casefold() else f"{group}/{machine}").casefold()
+
+
 def name_of(kind: Kind, machine: str) -> str:
     """The name of a machine's part."""
     if kind is Kind.SCHEDULE:

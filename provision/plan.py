@@ -8,8 +8,11 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from provision import tags
-from provision.cloud import Observed, Part
+from provision.cloud import Observed, Part, same
 from provision.lifecycle.lease import ON
+from provision.lifecycle.reap import STOPPED
+from provision.names import ref_of
+from provision.ownership import Owner, is_made_by_us, left_alone, owner_of, untagged_problem
 from provision.resources import MODULES
 from provision.setting import Setting
 
@@ -20,6 +23,8 @@ _NETWORK = (Kind.SECURITY, Kind.NETWORK, Kind.ADDRESS, Kind.INTERFACE)
 
 def make_plan(setting: Setting, observed: Observed, price: Price | None = None) -> Plan:
     """Everything that has to be done for this machine at this place."""
+    if (stranger := observed.untagged) and is_made_by_us(stranger):
+        raise untagged_problem(stranger)
     check_names(observed)
     check_elsewhere(observed)
     spec = setting.spec
@@ -50,34 +55,35 @@ def check_names(observed: Observed) -> None:
                 Code.NAME_TAKEN,
                 "name is taken",
                 note=f"in group `{observed.group}` there is {names}, which gpuinfra did not make; it was left alone",
-                help="give the machine another name, or another `resourceGroup`",
+                help="`gpuinfra up --adopt SPEC` puts the tags back on parts of this machine that have lost them"
+                if observed.machine and is_made_by_us(observed.machine)
+                else "give the machine another name, or another `resourceGroup`",
             )
         )
 
 
 def check_elsewhere(observed: Observed) -> None:
     """A second machine of one name would be billed beside the first."""
-    here = observed.part(Kind.MACHINE)
-    others = [part for part in observed.machines() if here is None or part.ref != here.ref]
-    if others:
-        groups = ", ".join(f"`{part.ref.group}`" for part in others)
+    machines = (part for part in observed.lookalikes() if part.ref.kind is Kind.MACHINE)
+    groups = ", ".join(f"`{part.ref.group}`" for part in machines if owner_of(part) is Owner.OURS)
+    if groups:
         raise Problem(
             Diagnostic(
                 Code.NAME_TAKEN,
                 "name is taken",
                 note=f"a machine `{observed.name}` of gpuinfra's is in group {groups}, not in `{observed.group}`",
-                help=f"`gpuinfra down {observed.name} --delete` ends that one; or name its group in `resourceGroup`",
+                help="if that machine is yours, name its group in `resourceGroup`; otherwise choose another `name`",
             )
         )
 
 
 def is_disk_of_ours(observed: Observed, part: Part) -> bool:
     """A disk that Azure made along with our machine is ours with or without a tag."""
-    found = observed.part(Kind.MACHINE)
-    if part.ref.kind is not Kind.DISK or found is None or not observed.is_ours(found):
+    found = observed.machine
+    if found is None or not same(part.ref, ref_of(Kind.DISK, observed.group, observed.name)):
         return False
     disk = ((found.properties.get("storageProfile") or {}).get("osDisk") or {}).get("managedDisk") or {}
-    return str(disk.get("id", "")).casefold().endswith(f"/disks/{part.ref.name}".casefold())
+    return str(disk.get("id", "")).casefold().endswith(part.ref.id("").casefold().removeprefix("/subscriptions/"))
 
 
 def never_lived(observed: Observed) -> bool:
@@ -188,14 +194,10 @@ def _notes(setting: Setting, observed: Observed) -> Iterator[str]:
     group = observed.part(Kind.GROUP)
     if group and not observed.is_ours(group):
         yield f"group {observed.group} was not made for this machine: it is used, and not deleted with it"
-    known = {part.ref for part in map(observed.part, MODULES) if part}
-    for part in observed.ours():
-        if part.ref.kind is not Kind.GROUP and part.ref not in known:
-            yield (
-                f"{part.ref} in group {part.ref.group} carries this machine's tag and is no part of it; "
-                f"`gpuinfra down {setting.spec.name} --delete` removes it"
-            )
+    yield from (left_alone(part.ref, observed.name) for part in observed.lookalikes())
     found = observed.part(Kind.MACHINE)
+    if found and found.power in {"stopped", "stopping"}:
+        yield f"the machine is {STOPPED}: only a deallocated one costs nothing"
     if found and setting.public_key.split()[:2] not in _keys(found):
         yield "the machine has another SSH key than the spec names; a key cannot be changed in place"
     if setting.spec.lifecycle.max_cost and setting.terms.cap is None:

@@ -15,6 +15,7 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from provision import tags
+from provision.adopt import adopted
 from provision.allowing import Allowing
 from provision.apply import Applying
 from provision.cloud import Cloud, Observed
@@ -70,6 +71,10 @@ class Bringing:
     journal: Journal
     deadline: Deadline
     host_key: HostKey = field(default_factory=new_host_key)
+    adopt: Callable[[Sequence[Ref]], None] | None = None
+    """Asked before a machine that has lost its tags is taken back, and raises where that is refused. None: never."""
+    known_host_key: str = ""
+    """The public host key that a machine without tags is known by."""
     _made: list[Ref] = field(default_factory=list)
     """What this run has made, over all candidates that it has tried."""
 
@@ -167,6 +172,8 @@ class Bringing:
         """Do it. `consent` gets the plan before anything is changed, and raises where it is not given."""
         try:
             observed = self._observe()
+            if self.adopt:
+                observed = adopted(observed, self.adopt, self.known_host_key, self.cloud, self.journal, self.deadline)
             places, checked = self._places(observed)
         except CloudError as error:
             raise explain(error, f"looking at {self.spec.name}") from error
@@ -280,7 +287,7 @@ class Bringing:
         if not any(ref.kind is Kind.GROUP for ref in gone):
             return False
         ours = [*gone, *(part.ref for part in observed.ours())]
-        return bool(strangers(self.cloud.others(self.spec.group_name, self.spec.name), ours, self.cloud.subscription))
+        return bool(strangers(self.cloud.contents(self.spec.group_name), ours, self.cloud.subscription))
 
     def _outcome(self, plan: Plan, passed: Sequence[Passed]) -> Up:
         plan = replace(plan, passed=tuple(passed))

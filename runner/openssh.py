@@ -31,6 +31,12 @@ def known_hosts_line(target: Target) -> str:
     return f"{host_alias(target)} {HostKey.parse(target.host_key)}"
 
 
+def known_key(text: str, target: Target) -> str:
+    """The key that a known-hosts file has for the machine; empty where it has none."""
+    lines = (line.split(" ", 1) for line in text.splitlines())
+    return next((words[1] for words in lines if len(words) == 2 and words[0] == host_alias(target)), "")
+
+
 def config_block(target: Target, known_hosts: Path) -> str:
     """What makes `ssh MACHINE` work, and everything that is built on it: scp, rsync, git, editors."""
     settings = {

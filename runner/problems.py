@@ -56,5 +56,6 @@ def problem_of(error: ConnectError | FarError | JobError, target: str) -> Proble
         return Problem(Diagnostic(code, summary, note=f"`{target}`: {error}", help=help_line.replace("NAME", target)))
     code, summary = next((code, words) for kind, code, words in CONNECTIONS if isinstance(error, kind))
     help_line = error.help or f"`gpuinfra targets` shows whether `{target}` answers"
-    exit_code = Exit.LOST if code in {Code.CONNECTION_LOST, Code.MACHINE_IS_OFF} else Exit.FAILED
+    is_lost = error.was_connected or code in {Code.CONNECTION_LOST, Code.MACHINE_IS_OFF}
+    exit_code = Exit.LOST if is_lost else Exit.FAILED
     return Problem(Diagnostic(code, summary, note=f"`{target}`: {error}", help=help_line), exit_code=exit_code)

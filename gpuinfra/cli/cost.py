@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.resource import Kind
 
 if TYPE_CHECKING:
     from gpuinfra.cli.machines import Reach
@@ -27,6 +28,7 @@ CHOICES = ("machine", "run", "tag")
 LOOK_BACK = timedelta(days=31)
 # No machine is older than Azure itself.
 FIRST = datetime(2010, 1, 1, tzinfo=UTC)
+_KINDS = (Kind.MACHINE, Kind.DISK, Kind.ADDRESS)
 _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 
@@ -96,7 +98,7 @@ class Counting:
         from provision.costing.evidence import Evidence
 
         cloud = self.reached.cloud
-        machines, disks, addresses = list_holdings(cloud.clients)
+        machines, disks, addresses = map(self._ours, _KINDS, list_holdings(cloud.clients))
         now = cloud.now()
         start = _moment(since, now)
         log_since = max(now - KEPT, start - LOOK_BACK)
@@ -111,6 +113,15 @@ class Counting:
             addresses=addresses,
         )
         return found, start
+
+    def _ours(self, kind: Kind, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those that are ours. What only carries our tag is said, and costs somebody else."""
+        from provision.ownership import partition
+
+        ours, strange = partition(kind, bodies)
+        for line in strange:
+            self.progress.note(line)
+        return ours
 
     def _events(self, since: datetime, until: datetime) -> list[Event] | None:
         """What Azure's log has; None where it cannot be read, for then there is the ledger."""

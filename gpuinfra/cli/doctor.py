@@ -21,7 +21,8 @@ SECONDS = 120.0
 def doctor(
     context: typer.Context,
     machines: Annotated[
-        list[str] | None, typer.Argument(metavar="MACHINE", help="Names of machines; all of them if left out.")
+        list[str] | None,
+        typer.Argument(metavar="MACHINE", help="Machines, by name, target or spec; all if left out."),
     ] = None,
 ) -> int:
     """Look for what is wrong: login, rights, keys, clock, and whether each machine will be switched off by itself."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpuinfra.diagnostics import Problem
+from gpuinfra.diagnostics import Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.cli.machines import Reach
     from gpuinfra.load.spec import Located
     from gpuinfra.models.checks import MachineChecks
     from gpuinfra.models.spec import Spec
-    from provision.cloud import Observed
+    from provision.cloud import Observed, Part
     from provision.health.machine import Facts
 
 AT_ONCE = 4
@@ -23,26 +23,37 @@ AT_ONCE = 4
 def machines(reached: Reach, names: Sequence[str], specs: Sequence[Located]) -> tuple[MachineChecks, ...]:
     """What is found of the machines with these names, or of all."""
     from gpuinfra.cli.machines import explained
-    from provision import tags
-    from provision.azure.fleet import list_machines
+    from gpuinfra.cli.words import chosen
+    from provision.azure.fleet import list_all_machines
+    from provision.ownership import Owner, machine_of_row, owner_of
 
     with explained("listing machines"):
-        rows = list_machines(reached.cloud.clients)
-    by_name = {located.spec.name.casefold(): located.spec for located in specs}
-    wanted = {name.casefold(): name for name in names}
+        rows = list_all_machines(reached.cloud.clients)
+    by_key = {(each.spec.name.casefold(), each.spec.group_name.casefold()): each.spec for each in specs}
     # By name, and then by group: a name that is there twice is shown twice.
-    listed = sorted((tags.get(row.get("tags"), tags.NAME), _group(row)) for row in rows)
-    chosen = [(name, group) for name, group in listed if not wanted or name.casefold() in wanted]
-    missing = [name for key, name in wanted.items() if key not in {found.casefold() for found, _ in chosen}]
+    parts = sorted(map(machine_of_row, rows), key=lambda part: (part.ref.name, part.ref.group))
+    wanted, absent, problems = chosen(reached.settings, names, rows)
+    if problems:
+        raise Problem(*problems, exit_code=Exit.USAGE)
+    shown = [part for part in parts if not names or (part.ref.name, part.ref.group) in wanted]
+    untagged = [_untagged(part) for part in shown if owner_of(part) is Owner.UNTAGGED]
+    ours = [part.ref for part in shown if owner_of(part) is Owner.OURS]
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="doctor") as pool:
-        asked = [pool.submit(_look, reached, name, group, by_name.get(name.casefold())) for name, group in chosen]
-        return (*(each.result() for each in asked), *(_absent(name) for name in missing))
+        asked = [
+            pool.submit(_look, reached, ref.name, ref.group, by_key.get((ref.name.casefold(), ref.group.casefold())))
+            for ref in ours
+        ]
+        return (*(each.result() for each in asked), *untagged, *(_absent(name) for name in absent))
 
 
-def _group(row: dict[str, Any]) -> str:
-    # /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/M
-    words = str(row.get("id") or "").split("/")
-    return words[4] if len(words) > 4 else ""
+def _untagged(machine: Part) -> MachineChecks:
+    from gpuinfra.models.checks import MachineChecks, problem
+    from provision.ownership import untagged_problem
+
+    (found,) = untagged_problem(machine).diagnostics
+    return MachineChecks(
+        machine.ref.name, machine.ref.group, (problem("tags", f"{found.summary}: {found.note}", found.help),)
+    )
 
 
 def _absent(name: str) -> MachineChecks:

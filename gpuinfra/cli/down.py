@@ -23,22 +23,22 @@ SECONDS = 2700.0
 def down(
     context: typer.Context,
     machines: Annotated[
-        list[str], typer.Argument(metavar="MACHINE", help="Specs, or names of machines: no spec is needed.")
+        list[str], typer.Argument(metavar="MACHINE", help="Specs, folders of specs, or names of machines or targets.")
     ],
     delete: Annotated[
         bool, typer.Option("--delete", help="Remove all that was made for it, the disk and what is on it included.")
     ] = False,
 ) -> int:
     """Deallocate machines, so that they are billed no more, and prove it. Absent is off."""
-    from gpuinfra.cli.machines import named_machines, progress_view
+    from gpuinfra.cli.machines import progress_view
+    from gpuinfra.cli.words import named_machines
     from gpuinfra.views import receipt as view
 
     settings = begin(context)
-    found = named_machines(machines)
     receipts: list[Receipt] = []
     turns = Turns()
     with progress_view(settings) as progress:
-        for named in found:
+        for named in named_machines(settings, machines, progress, turns):
             with turns.take():
                 receipts.append(end_machine(settings, named, progress, delete=delete, asks=True))
     view.show(receipts, turns.diagnostics, json=settings.json)
@@ -106,6 +106,7 @@ def _ended(
 ) -> Receipt:
     from gpuinfra.cli.machines import explained, reach
     from gpuinfra.cli.noting import accounted, note_end
+    from gpuinfra.cli.words import proven
     from provision.down import Ending
 
     reached = reach(settings, named.subscription, SECONDS, progress, writes=True)
@@ -124,7 +125,7 @@ def _ended(
             if asks:
                 _require_consent(reached, named, progress, delete=delete)
             receipt = ending.delete() if delete else ending.deallocate()
-            receipt = accounted(receipt, reached)
+            receipt = accounted(proven(reached, named, receipt), reached)
             return note_end(settings, receipt, reached.cloud.subscription, progress)
     except KeyboardInterrupt:
         say_what_exists(reached, named.name, named.group, progress)

@@ -23,7 +23,7 @@ SECONDS = 300.0
 
 def lease(
     context: typer.Context,
-    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="A machine's name, or the file of its spec.")],
+    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="A machine, by its name, its target or its spec.")],
     extend: Annotated[
         str | None,
         typer.Option("--extend", metavar="TIME", help="Let it end so much later, as 2h.", show_default=False),
@@ -33,18 +33,19 @@ def lease(
     ] = False,
 ) -> int:
     """Show until when a machine may be on, why then, and what it costs until then; or change it."""
-    from gpuinfra.cli.machines import explained, progress_view, reach
+    from gpuinfra.cli.machines import Named, explained, progress_view, reach
+    from gpuinfra.cli.words import located
     from gpuinfra.views import lease as view
     from provision.lifecycle.renew import find_machine
 
     settings = begin(context)
     length = _length(extend, release=release)
-    spec, name = _meant(settings, machine)
-    group, subscription = (spec.group_name, spec.subscription) if spec else (None, None)
+    spec = _meant(settings, machine)
     writes = release or length is not None
-    with progress_view(settings) as progress, explained(f"looking at {name}"):
-        reached = reach(settings, subscription, SECONDS, progress, writes=writes)
-        found = find_machine(reached.cloud, name, group)
+    with progress_view(settings) as progress, explained(f"looking at {spec.name if spec else machine}"):
+        reached = reach(settings, spec.subscription if spec else None, SECONDS, progress, writes=writes)
+        named = Named(spec.name, spec.group_name) if spec else located(settings, reached.cloud, machine)
+        found = find_machine(reached.cloud, named.name, named.group)
         hours = _hours(found, spec)
         renewed = _renew(reached, found, hours, length, release=release) if writes else None
         if renewed:
@@ -73,12 +74,11 @@ def _length(extend: str | None, *, release: bool) -> timedelta | None:
     return timedelta(seconds=seconds_of("--extend", extend))
 
 
-def _meant(settings: Settings, word: str) -> tuple[Spec | None, str]:
-    """The spec, where there is one, and the machine's name."""
+def _meant(settings: Settings, word: str) -> Spec | None:
+    """The spec of the machine, where there is one."""
     from gpuinfra.cli.machines import is_path, one_spec, spec_named
 
-    spec = one_spec(settings, word) if is_path(word) else spec_named(settings.workspace, word)
-    return spec, spec.name if spec else word
+    return one_spec(settings, word) if is_path(word) else spec_named(settings.workspace, word)
 
 
 def _hours(machine: Part, spec: Spec | None) -> Hours | None:

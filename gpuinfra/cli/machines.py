@@ -49,18 +49,21 @@ def spec_named(workspace: Path, name: str) -> Spec | None:
     from gpuinfra.load.files import load_paths
 
     # Problems of other specs in the workspace are none of this machine's.
-    specs = [located.spec for located in load_paths([str(workspace)]).specs]
-    by_name = (spec for spec in specs if spec.name.casefold() == name.casefold())
-    return next(by_name, None) or next((spec for spec in specs if spec.target_name == name), None)
+    found = load_paths([str(workspace)]).specs
+    by_name = [located for located in found if located.spec.name.casefold() == name.casefold()]
+    chosen = by_name or [located for located in found if located.spec.target_name == name]
+    if len({(located.spec.subscription, located.spec.group_name.casefold()) for located in chosen}) > 1:
+        from provision.find import ambiguous_name
+
+        raise ambiguous_name(name, [f"`{each.spec.name}` of {each.span.file}" for each in chosen])
+    return chosen[0].spec if chosen else None
 
 
 def one_spec(settings: Settings, word: str) -> Spec:
     """The one spec that a word means: a file that holds it, or the name of a machine."""
-    if not is_path(word):
-        if found := spec_named(settings.workspace, word):
-            return found
+    specs = specs_meant(settings, word)
+    if not specs:
         raise _no_spec(settings.workspace, word)
-    specs = [located.spec for located in load_specs([word])]
     if len(specs) == 1:
         return specs[0]
     names = ", ".join(f"`{spec.name}`" for spec in specs)
@@ -75,13 +78,31 @@ def one_spec(settings: Settings, word: str) -> Spec:
     )
 
 
+def specs_meant(settings: Settings, word: str) -> list[Spec]:
+    """The specs that a word means: those of a file or folder, or that of a machine or target; none for another name."""
+    from gpuinfra.load.folder import has_spec
+
+    if is_path(word):
+        return [located.spec for located in load_specs([word])]
+    if found := spec_named(settings.workspace, word):
+        return [found]
+    if Path(word).is_dir() and has_spec(Path(word)):
+        return [located.spec for located in load_specs([word])]
+    return []
+
+
 def _no_spec(workspace: Path, name: str) -> Problem:
+    from gpuinfra.load.files import load_paths
+    from gpuinfra.suggest import did_you_mean
+
+    names = [located.spec.name for located in load_paths([str(workspace)]).specs]
     return Problem(
         Diagnostic(
             Code.NO_SPEC_FOUND,
             "no spec found",
             note=f"no spec below `{workspace}` describes a machine `{name}`",
-            help=f"`gpuinfra validate {workspace}` shows those that there are; or give the spec's file",
+            help=did_you_mean(name, names)
+            or f"`gpuinfra validate {workspace}` shows those that there are; or give the spec's file",
         ),
         exit_code=Exit.USAGE,
     )
@@ -94,21 +115,23 @@ def target_named(settings: Settings, name: str) -> Target:
     what its file says.
     """
     from gpuinfra.cli.access import open_cloud
+    from gpuinfra.cli.host_keys import check_host_key
+    from gpuinfra.cli.words import located
     from gpuinfra.workbench import targets
     from gpuinfra.workspace import find_workspace
     from provision.find import find_target
     from provision.waiting.deadline import Deadline
     from runner.machine.identity import identity_of, with_own_key
 
-    spec = spec_named(settings.workspace, name)
+    spec = one_spec(settings, name) if is_path(name) else spec_named(settings.workspace, name)
     if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):
         check_target(settings, attached)
         return with_own_key(_with_address(attached))
     identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
     cloud = open_cloud(settings, spec.subscription if spec else None, deadline=Deadline.after(FIND_SECONDS))
-    machine = spec.name if spec else name
-    found = find_target(cloud, machine, ssh_port=cloud.clients.access.ssh_port, identity=identity)
-    return with_own_key(with_known_key(settings.workspace, found))
+    named = Named(spec.name, spec.group_name) if spec else located(settings, cloud, name)
+    found = find_target(cloud, named.name, named.group, ssh_port=cloud.clients.access.ssh_port, identity=identity)
+    return with_own_key(check_host_key(settings, with_known_key(settings.workspace, found)))
 
 
 def with_known_key(workspace: Path, target: Target) -> Target:
@@ -230,25 +253,14 @@ def progress_view(settings: Settings) -> ProgressView:
 
 @dataclass(frozen=True)
 class Named:
-    """A machine that a word on the command line means: by its spec, or by its name alone."""
+    """A machine that a word on the command line means."""
 
     name: str
     group: str | None = None
+    """None where neither a spec nor Azure says it: then nothing is known of such a machine."""
     subscription: str | None = None
 
 
 def is_path(word: str) -> bool:
-    """Whether a word means a spec's file, or a folder of them, and not a machine's name."""
+    """Whether a word can only mean a spec's file, or a folder of them, and not a machine's name."""
     return word in {"-", "."} or Path(word).is_file() or word.endswith((".yaml", ".yml")) or "/" in word
-
-
-def named_machines(words: Sequence[str]) -> list[Named]:
-    """A word that is a file, or looks like a path, is a spec; any other is a machine's name."""
-    found: list[Named] = []
-    for word in words:
-        if is_path(word):
-            specs = (located.spec for located in load_specs([word]))
-            found += [Named(spec.name, spec.group_name, spec.subscription) for spec in specs]
-        else:
-            found.append(Named(word))
-    return found

@@ -31,7 +31,8 @@ def ask_machine(reached: Reach, name: str, group: str | None, spec: Spec | None)
     contact = _contact(observed)
     if contact is None:
         return _ask(reached, observed, spec)
-    return MachineAnswer(contact, is_billed=any(machine.power != "deallocated" for machine in observed.machines()))
+    machine = observed.machine
+    return MachineAnswer(contact, is_billed=machine is not None and machine.power != "deallocated")
 
 
 def _contact(observed: Observed) -> Contact | None:
@@ -39,12 +40,11 @@ def _contact(observed: Observed) -> Contact | None:
     from gpuinfra.models.resource import Kind
     from provision.plan import never_lived
 
-    machines = observed.machines()
     if never_lived(observed):
         return Contact.NOTHING_THERE
-    if not machines:
+    if observed.machine is None:
         return Contact.OFF if any(part.ref.kind is Kind.DISK for part in observed.ours()) else Contact.NOTHING_THERE
-    return Contact.OFF if all(machine.power in _OFF for machine in machines) else None
+    return Contact.OFF if observed.machine.power in _OFF else None
 
 
 def _ask(reached: Reach, observed: Observed, spec: Spec | None) -> MachineAnswer:
@@ -69,10 +69,10 @@ def _ask(reached: Reach, observed: Observed, spec: Spec | None) -> MachineAnswer
 def _target(reached: Reach, observed: Observed, spec: Spec | None) -> Target:
     from gpuinfra.cli.machines import spec_named, with_known_key
     from provision.find import target_of
-    from runner.machine.identity import identity_of
+    from runner.machine.identity import identity_of, with_own_key
 
     workspace = reached.settings.workspace
     spec = spec or spec_named(workspace, observed.name)
-    identity = identity_of(spec.admin.ssh_public_key, workspace) if spec else None
+    identity = identity_of(spec.admin.key(), workspace) if spec else None
     port = reached.cloud.clients.access.ssh_port
-    return with_known_key(workspace, target_of(observed, ssh_port=port, identity=identity))
+    return with_own_key(with_known_key(workspace, target_of(observed, ssh_port=port, identity=identity)))

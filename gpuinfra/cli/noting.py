@@ -111,7 +111,7 @@ def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: 
     from gpuinfra.models.receipt import next_morning
 
     # What was off before, and is there, is no news.
-    if (receipt.billed_from or receipt.deletes) and (entry := entry_of(receipt, subscription)):
+    if (receipt.billed_from or (receipt.deletes and receipt.existed)) and (entry := entry_of(receipt, subscription)):
         note(settings, entry, progress)
     # By the clocks of whoever reads it: it is their night.
     return replace(receipt, left_on_until=next_morning(receipt.at.astimezone()))

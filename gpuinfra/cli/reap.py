@@ -70,7 +70,7 @@ def reap(
         _remember(settings, reached, reaped, progress)
     reaped.notes += [*notes, *([missing] if missing else [])]
     view.show(reaped, json=settings.json)
-    if reaped.failed:
+    if reaped.failed or any(each.is_billed for each in reaped.untagged):
         return Exit.LEFT_BEHIND
     return Exit.USAGE if missing else Exit.DONE
 
@@ -121,11 +121,12 @@ def _rules(
     settings: Settings, folder: Path | None, located: list[Located], wished: Rules, now: datetime
 ) -> tuple[Rules, list[str]]:
     """All that is to be known before anything is looked at; and what could not be known."""
+    from provision.names import machine_key
     from provision.reaping.spec_history import SpecHistory, spec_history
 
     history = spec_history(folder, now) if folder else SpecHistory()
     notes = [history.note] if history.note else []
-    specs = {each.spec.name.casefold(): each.spec for each in located}
+    specs = {machine_key(each.spec.group_name, each.spec.name): each.spec for each in located}
     rules = replace(wished, specs=specs, deleted=history.deleted)
     if wished.deletes and _state(settings) is None and not settings.yes:
         note = (

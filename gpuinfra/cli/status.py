@@ -28,7 +28,8 @@ SECONDS = 120.0
 def status(
     context: typer.Context,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Names of machines; all of them if left out.")
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Machines, by name, target or spec; all if left out."),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
     interval: Annotated[
@@ -49,7 +50,7 @@ def status(
         machines, now = looking.look()
     simulated = looking.reached.cloud.simulated
     if not watch:
-        view.show(machines, now, json=settings.json, simulated=simulated)
+        view.show(machines, now, json=settings.json, simulated=simulated, left_alone=looking.left_alone)
         return Exit.DONE
     try:
         with view.Watch(json=settings.json, simulated=simulated) as shown, explained("listing machines"):
@@ -64,26 +65,30 @@ class Looking:
 
     def __init__(self, reached: Reach, specs: Sequence[Located], names: Sequence[str], *, agents: bool = False) -> None:
         self.reached, self._specs, self._names, self._agents = reached, specs, names, agents
+        self.left_alone: tuple[str, ...] = ()
+        """What carries our tag and is not ours."""
         self._asked: tuple[str, ...] = ()
         self._prices: Prices | None = None
         self._accounts = Accounts(reached)
 
     def look(self, *, strict: bool = True) -> tuple[list[Machine], datetime]:
-        """The machines, and the time in Azure. Strict wants every name to be there."""
+        """The machines, and the time in Azure. Strict raises a Problem about a name that no machine has."""
+        from gpuinfra.cli.words import chosen
         from provision import fleet
-        from provision.azure.fleet import list_machines
+        from provision.azure.fleet import list_all_machines
         from provision.waiting.deadline import Deadline
 
         clients = self.reached.cloud.clients
         clients.patience.deadline = Deadline.after(SECONDS)
-        rows = list_machines(clients)
+        rows = list_all_machines(clients)
         now = self.reached.cloud.now()
         prices = self._prices_of(fleet.sizes(rows))
         found = fleet.machines(rows, self._specs, now, prices, self._accounts.histories(rows, now, prices))
-        if strict:
-            _require(self._names, found, self._specs)
-        wanted = {name.casefold() for name in self._names}
-        shown = [machine for machine in found if not wanted or machine.name.casefold() in wanted]
+        self.left_alone = fleet.lookalikes(rows)
+        wanted, absent, problems = chosen(self.reached.settings, self._names, rows)
+        if strict and (problems or absent):
+            raise Problem(*problems, *map(_not_made, absent), exit_code=Exit.USAGE if problems else Exit.FAILED)
+        shown = [machine for machine in found if not self._names or (machine.name, machine.group) in wanted]
         return (self._with_agents(shown) if self._agents else shown), now
 
     def _with_agents(self, machines: list[Machine]) -> list[Machine]:
@@ -109,25 +114,9 @@ class _Waits(Silent):
         self._shown.trouble(f"waiting {seconds:.0f} s: {reason}")
 
 
-def _require(names: Sequence[str], machines: Sequence[Machine], specs: Sequence[Located]) -> None:
-    from gpuinfra.suggest import did_you_mean
-
-    known = {machine.name.casefold(): machine.name for machine in machines}
-    files = {located.spec.name.casefold(): located.span.file for located in specs}
-    missing = [
-        Diagnostic(
-            Code.NO_SUCH_MACHINE,
-            "no such machine",
-            note=f"Azure has no machine `{name}` of gpuinfra's in this subscription",
-            help=f"`gpuinfra up {files[name.casefold()]}` makes it"
-            if name.casefold() in files
-            else did_you_mean(name, known.values()),
-        )
-        for name in names
-        if name.casefold() not in known
-    ]
-    if missing:
-        raise Problem(*missing)
+def _not_made(name: str) -> Diagnostic:
+    note, help_line = f"Azure has no machine `{name}` in the group of its spec", "`gpuinfra up SPEC` creates it"
+    return Diagnostic(Code.NO_SUCH_MACHINE, "no such machine", note=note, help=help_line)
 
 
 def _watch(looking: Looking, shown: Watch, interval: float, machines: list[Machine], now: datetime) -> None:

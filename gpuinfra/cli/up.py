@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuinfra.cli.adopting import consent_to_adopt, known_host_key
 from gpuinfra.cli.interrupted import say_what_exists
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.cli.turns import Turns
@@ -43,6 +44,9 @@ def up(
     timeout: Annotated[
         str, typer.Option("--timeout", metavar="TIME", help="Give up after this long for each machine.")
     ] = LONGEST,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Put the tags back on a machine that has lost them; asks first.")
+    ] = False,
     delete: Annotated[
         bool,
         typer.Option(
@@ -64,7 +68,9 @@ def up(
         with progress_view(settings) as progress:
             for located in found:
                 with turns.take():
-                    brought.append(bring(settings, located.spec, seconds, progress, delete=delete, asks=True))
+                    brought.append(
+                        bring(settings, located.spec, seconds, progress, adopt=adopt, delete=delete, asks=True)
+                    )
     except KeyboardInterrupt:
         if brought:
             view.show(brought, turns.diagnostics, json=settings.json)
@@ -79,6 +85,7 @@ def bring(
     seconds: float,
     progress: ProgressView,
     *,
+    adopt: bool = False,
     delete: bool = False,
     asks: bool = False,
 ) -> Brought:
@@ -101,6 +108,9 @@ def bring(
         check_writable_files(workspace, spec.target_name)
     reached = reach(settings, spec.subscription, seconds, progress, writes=True)
     work = bringing(reached, spec, progress, writes=True)
+    if adopt:
+        work.adopt = consent_to_adopt(settings, spec, progress)
+        work.known_host_key = known_host_key(settings, spec)
     try:
         with explained(f"bringing up {spec.name}"):
             outcome = work.up(lambda plan: _ask(plan, reached, spec, progress, delete=delete, creation=asks))

@@ -41,6 +41,8 @@ class Machine:
     drift: tuple[str, ...] = ()
     """How it differs from its spec in the workspace; empty also where there is no spec."""
     spec_file: str | None = None
+    tagged: bool = True
+    """Whether it carries our tags; without them nothing but Azure's own schedule stops it."""
     agent: AgentState | str | None = None
     """What its guest agent says, or why that is not known; None where it was not asked."""
     cost: float | None = None
@@ -82,6 +84,7 @@ class Machine:
                 "cause": self.next_change.cause,
             },
             "drift": list(self.drift),
+            "tagged": self.tagged,
             "spec": self.spec_file,
             "agent": {"problem": self.agent} if isinstance(self.agent, str) else self.agent and self.agent.as_json(),
         }

@@ -78,6 +78,23 @@ class Orphan:
 
 
 @dataclass(frozen=True, slots=True)
+class Untagged:
+    """A machine of ours by its name that has lost its tags: nothing is done to it."""
+
+    ref: Ref
+    power: str
+
+    @property
+    def is_billed(self) -> bool:
+        """Whether it may cost something."""
+        return self.power != "deallocated"
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {"name": self.ref.name, "resourceGroup": self.ref.group, "powerState": self.power}
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """A machine that was stopped or deleted; without a receipt, one that would be."""
 
@@ -127,6 +144,9 @@ class Reaped:
     """Off, and there is still something to say of it."""
     orphans: list[Orphan] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
+    untagged: list[Untagged] = field(default_factory=list)
+    left_alone: list[str] = field(default_factory=list)
+    """A line for each resource that carries our tag and is not ours."""
     notes: list[str] = field(default_factory=list)
     simulated: bool = False
 
@@ -134,11 +154,12 @@ class Reaped:
     def did_nothing(self) -> bool:
         """Nothing was done, or would be, and nothing failed."""
         removed = [orphan for orphan in self.orphans if orphan.action is ReapAction.DELETE]
-        return not (self.stopped or self.started or self.deleted or self.failed or removed)
+        billed = any(each.is_billed for each in self.untagged)
+        return not (self.stopped or self.started or self.deleted or self.failed or removed or billed)
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        lists: dict[str, Sequence[Ended | Verdict | Orphan | Failure]] = {
+        lists: dict[str, Sequence[Ended | Verdict | Orphan | Failure | Untagged]] = {
             "stopped": self.stopped,
             "started": self.started,
             "deleted": self.deleted,
@@ -146,11 +167,13 @@ class Reaped:
             "kept": self.kept,
             "orphans": self.orphans,
             "failed": self.failed,
+            "untagged": self.untagged,
         }
         return {
             "dryRun": self.dry_run,
             "machines": self.machines,
             **{name: [each.as_json() for each in found] for name, found in lists.items()},
+            "leftAlone": list(self.left_alone),
             "notes": list(self.notes),
             "simulated": self.simulated,
         }

@@ -58,6 +58,8 @@ class Receipt:
     simulated: bool = False
     cause: str = ""
     """Who or what ended it: `gpuinfra down`, `reap: the lease is over`, …"""
+    existed: bool = True
+    """Whether anything shows that the machine was ever there; without it, absent is not "gone"."""
     left_on_until: datetime | None = None
     """Until when it might have been left on, had nobody ended it: see `next_morning`. None where nothing ended now."""
 
@@ -117,6 +119,7 @@ class Receipt:
         return {
             "name": self.name,
             "off": self.verified is not None,
+            "existed": self.existed,
             "verifiedBy": self.verified.value if self.verified else None,
             "verifiedAt": stamp(self.at),
             "region": self.region,

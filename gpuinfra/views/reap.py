@@ -79,6 +79,11 @@ def _lines(reaped: Reaped) -> Iterator[tuple[str, str]]:
         yield "off", f"{_named(verdict)}; to remove it: gpuinfra down {verdict.name} --delete{where}"
     for orphan in reaped.orphans:
         yield _orphan(orphan, where, dry_run=reaped.dry_run)
+    for each in reaped.untagged:
+        state = f"{each.power}, and billed" if each.is_billed else each.power
+        yield "UNTAGGED", f"{each.ref.name} in group {each.ref.group} is {state}; gpuinfra up --adopt SPEC{where}"
+    for line in reaped.left_alone:
+        yield "left alone", line
 
 
 def _named(verdict: Verdict) -> str:
@@ -104,7 +109,7 @@ def _orphan(orphan: Orphan, where: str, *, dry_run: bool) -> tuple[str, str]:
 def _line(label: str, words: str) -> Text:
     from rich.text import Text
 
-    style = {"protected": "yellow", "orphan": "yellow", "left": "bold red"}.get(label, "bold")
+    style = {"protected": "yellow", "orphan": "yellow", "left": "bold red", "UNTAGGED": "bold red"}.get(label, "bold")
     return Text.assemble((label.ljust(LABEL_WIDTH), style), harmless(words))
 
 
@@ -137,4 +142,6 @@ def _summary(reaped: Reaped) -> str:
         counts.append(f"{removed} {'leftover' if removed == 1 else 'leftovers'} {to_be}removed")
     if reaped.failed:
         counts.append(f"{len(reaped.failed)} failed")
+    if billed := sum(each.is_billed for each in reaped.untagged):
+        counts.append(f"{billed} untagged and billed")
     return ", ".join(counts) or "nothing done"

@@ -54,6 +54,8 @@ def _heading(receipt: Receipt) -> Text:
         return Text(f"NOT VERIFIED: {name} may still be on, and billed{simulated}", "bold red")
     if receipt.left:
         return Text(f"NOT ALL GONE: {name} is off, but something is left, and may be billed{simulated}", "bold red")
+    if not receipt.existed:
+        return Text(f"{name} does not exist{simulated}", "bold green")
     return Text(f"{name} is {'gone' if receipt.verified is Off.ABSENT else 'off'}{simulated}", "bold green")
 
 

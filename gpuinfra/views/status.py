@@ -24,14 +24,21 @@ STALE_SECONDS = 60
 STYLES = {"running": "green", "deallocated": "dim", "stopped": "bold red"}
 
 
-def show(machines: Sequence[Machine], now: datetime, *, json: bool, simulated: bool) -> None:
-    """All machines once."""
+def show(
+    machines: Sequence[Machine], now: datetime, *, json: bool, simulated: bool, left_alone: Sequence[str] = ()
+) -> None:
+    """All machines once, then a line for each that only looks like one of ours."""
     if json:
-        document.show(_data(machines, now, simulated=simulated))
-    elif machines:
+        document.show(
+            {**_data(machines, now, simulated=simulated), **({"leftAlone": list(left_alone)} if left_alone else {})}
+        )
+        return
+    if machines:
         results().print(render(machines, now, simulated=simulated))
     else:
         messages().print(NONE)
+    for line in left_alone:
+        messages().print(harmless(line))
 
 
 def show_bad_specs(problems: int, workspace: str) -> None:

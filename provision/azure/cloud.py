@@ -18,7 +18,8 @@ from provision.azure.rights import Rights
 from provision.cloud import Act, Observed, Operation, Part, same
 from provision.errors import CloudError, Fault
 from provision.lifecycle import rights
-from provision.names import ref_of
+from provision.names import default_group, ref_of
+from provision.ownership import Owner, machine_of_row, owner_of
 from provision.waiting.deadline import Deadline
 
 WORKERS = 10
@@ -69,22 +70,26 @@ class AzureCloud:
         named = [ref_of(kind, group, name) for kind in Kind]
         looks = [pool.submit(self.look, ref) for ref in named]
         unknown, others = tagged.result(deadline.left)
-        looks += [pool.submit(self.look, ref) for ref in _beyond(named, [*listed, *others])]
+        looks += [pool.submit(self.look, ref) for ref in _beyond(named, [*(part.ref for part in listed), *others])]
         found = [look.result(deadline.left) for look in looks]
         return Observed(name, group, tuple(part for part in found if part), unknown)
 
-    def _machines(self, name: str) -> list[Ref]:
+    def _machines(self, name: str) -> list[Part]:
+        """Machines with the tag of this one, wherever they are."""
         with translated("machines"):
-            found = self.clients.compute.virtual_machines.list_all()
-            ids = [str(each.id) for each in found if tags.belongs_to(each.tags, name)]
-        return [ref for ref in map(ref_from_id, ids) if ref]
+            found = [_plain(each) for each in self.clients.compute.virtual_machines.list_all()]
+        return [machine_of_row(body) for body in found if tags.belongs_to(body.get("tags"), name)]
 
-    def _group_of(self, name: str, machines: list[Ref]) -> str:
-        if machines:
-            return machines[0].group
+    def _group_of(self, name: str, machines: list[Part]) -> str:
+        """The group of the one machine that is ours. Whoever wants to know of others of its name asks `locate`."""
+        own = [part.ref.group for part in machines if owner_of(part) is Owner.OURS]
+        if len(own) == 1:
+            return own[0]
         with translated("resource groups"):
             groups = list(self.clients.resource.resource_groups.list(filter=_tag_filter(name)))
-        return str(groups[0].name) if groups else f"gpuinfra-{name}"
+        names = [str(group.name) for group in groups]
+        # Anybody can tag a group: of several, none is taken for the machine's own.
+        return names[0] if len(names) == 1 else default_group(name)
 
     def _tagged(self, name: str) -> tuple[tuple[str, ...], list[Ref]]:
         with translated("resources"):
@@ -102,18 +107,15 @@ class AzureCloud:
                 return None
             raise
 
-    def others(self, group: str, name: str) -> tuple[str, ...]:
-        """Ids of everything in a group that does not carry this machine's tag."""
+    def contents(self, group: str) -> tuple[str, ...]:
+        """Ids of everything in a group."""
         try:
             with translated(f"group {group}"):
-                found = list(self.clients.resource.resources.list_by_resource_group(group))
+                return tuple(str(each.id) for each in self.clients.resource.resources.list_by_resource_group(group))
         except CloudError as error:
             if error.fault is Fault.ABSENT:
                 return ()
             raise
-        ids = [(str(each.id), tags.belongs_to(each.tags, name)) for each in found]
-        # A policy can put a group's tags on all that is in it: what is of no kind of ours is never taken for ours.
-        return tuple(each for each, tagged in ids if not tagged or ref_from_id(each) is None)
 
     # Writing
 

@@ -17,7 +17,7 @@ Bodies = list[dict[str, Any]]
 
 
 def list_holdings(clients: Clients) -> tuple[Bodies, Bodies, Bodies]:
-    """Machines, disks and addresses that carry our tag, as Azure has them now."""
+    """Machines, disks and addresses that carry our tag, ours or not, as Azure has them now."""
     # One import at a time: the SDK's modules wait for each other when threads import them together.
     _ = clients.resource, clients.compute
     with ThreadPoolExecutor(3, thread_name_prefix="holdings") as pool:

@@ -11,17 +11,19 @@ from gpuinfra.models.durations import format_duration
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.reap import ReapAction, Verdict
 from gpuinfra.models.receipt import stamp
-from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from provision import tags
 from provision.cloud import Part
 from provision.lifecycle.hours import HORIZON, from_tag, is_on, next_change
 from provision.lifecycle.lease import ON, cap_end, is_over, why_over
 from provision.lifecycle.terms import from_tag as terms_from_tag
+from provision.names import machine_key
+from provision.ownership import Owner, machine_of_row, owner_of
 
 OFF = frozenset({"deallocated", "deallocating"})
 # A machine that was only shut down is billed for nothing. Somebody may be about to switch it on again.
 STOPPED_FOR = timedelta(minutes=15)
+STOPPED = "stopped, but billed"
 GRACE = timedelta(hours=24)
 _NOT_PROTECTED = frozenset({"", "false"})
 
@@ -31,9 +33,9 @@ class Rules:
     """All that the decision depends on besides the machine itself and the time."""
 
     specs: Mapping[str, Spec] = field(default_factory=dict)
-    """By the machine's name, case folded."""
+    """By the machine's key: see `names.machine_key`."""
     deleted: Mapping[str, datetime] = field(default_factory=dict)
-    """Names, case folded, of specs that are gone from git, and since when."""
+    """Keys of machines whose specs are gone from git, and since when."""
     unfetched: frozenset[str] = frozenset()
     """Names, case folded, of machines whose disks hold outputs that nobody has fetched."""
     unknown: frozenset[str] = frozenset()
@@ -46,24 +48,16 @@ class Rules:
 
 
 def verdicts(rows: Sequence[Mapping[str, Any]], rules: Rules, now: datetime) -> list[Verdict]:
-    """One for every machine that carries our tag, by name. Of all others nothing is said, and nothing done."""
-    found = [verdict for row in rows if (verdict := judge(part_of(row), rules, now))]
+    """One for every machine that is ours, by name."""
+    found = [verdict for row in rows if (verdict := judge(machine_of_row(row), rules, now))]
     return sorted(found, key=lambda verdict: (verdict.name.casefold(), verdict.ref.group.casefold()))
-
-
-def part_of(row: Mapping[str, Any]) -> Part:
-    """A machine from a listing."""
-    # /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/M
-    words = str(row.get("id") or "").split("/")
-    group = words[4] if len(words) > 4 else ""
-    return Part(Ref(Kind.MACHINE, group, str(row.get("name") or words[-1])), dict(row))
 
 
 def judge(machine: Part, rules: Rules, now: datetime) -> Verdict | None:
     """The verdict on one machine; None where it is not ours."""
-    name = tags.get(machine.tags, tags.NAME)
-    if not name:
+    if owner_of(machine) is not Owner.OURS:
         return None
+    name = machine.ref.name
     found = _judge(machine, name, rules, now)
     if is_protected(machine.tags) and found.action is not ReapAction.KEEP:
         return Verdict(name, machine.ref, ReapAction.PROTECTED, found.cause, found.action)
@@ -79,7 +73,8 @@ def _judge(machine: Part, name: str, rules: Rules, now: datetime) -> Verdict:
     keep = Verdict(name, machine.ref, ReapAction.KEEP)
     if machine.state == "Deleting":
         return keep
-    spec, gone = rules.specs.get(name.casefold()), _gone(name, rules, now)
+    key = machine_key(machine.ref.group, name)
+    spec, gone = rules.specs.get(key), _gone(key, rules, now)
     if gone and rules.deletes and not _is_being_made(machine, now):
         return _deletion(keep, gone, machine, rules)
     if machine.power not in OFF:
@@ -111,10 +106,10 @@ def _why_not_deleted(name: str, machine: Part, rules: Rules) -> str:
     return "a part of it is protected" if name in rules.protected and not is_protected(machine.tags) else ""
 
 
-def _gone(name: str, rules: Rules, now: datetime) -> str:
+def _gone(key: str, rules: Rules, now: datetime) -> str:
     """Why it should be gone; empty where it should not, or not yet."""
-    since = rules.deleted.get(name.casefold())
-    if since is None or name.casefold() in rules.specs or since + rules.grace > now:
+    since = rules.deleted.get(key)
+    if since is None or key in rules.specs or since + rules.grace > now:
         return ""
     return f"its spec was deleted at {stamp(since)}, more than {format_duration(rules.grace) or '0m'} ago"
 
@@ -133,8 +128,8 @@ def _causes(machine: Part, spec: Spec | None, gone: str, now: datetime) -> Itera
         return  # Azure does not say that it is on
     if spec and spec.power == "deallocated":
         yield "its spec says `power: deallocated`"
-    if machine.power == "stopped" and _is_before(changed_at(machine), now - STOPPED_FOR):
-        yield "stopped, but billed"
+    if machine.power == "stopped" and (changed_at(machine) or now - STOPPED_FOR) <= now - STOPPED_FOR:
+        yield STOPPED
     if machine.state == "Failed":
         yield "provisioning failed, but billed"
     if gone:

@@ -19,6 +19,7 @@ from provision.lifecycle.lease import ON, settled
 from provision.lifecycle.terms import from_tag as terms_from_tag
 from provision.lifecycle.terms import terms_of
 from provision.names import ref_of
+from provision.ownership import untagged_problem
 from provision.problems import explain
 from provision.resources.common import with_others
 from provision.resources.schedule import moved
@@ -93,8 +94,10 @@ def renewal(
 
 def find_machine(cloud: Cloud, name: str, group: str | None) -> Part:
     """The machine of this name, which must be ours. Without a group, wherever it is."""
-    found = cloud.look(ref_of(Kind.MACHINE, group, name)) if group else next(iter(cloud.observe(name).machines()), None)
-    if found is None or not tags.belongs_to(found.tags, name):
+    found = cloud.look(ref_of(Kind.MACHINE, group, name)) if group else cloud.observe(name).part(Kind.MACHINE)
+    if found and not tags.belongs_to(found.tags, name):
+        raise untagged_problem(found)
+    if found is None:
         raise Problem(
             Diagnostic(
                 Code.NO_SUCH_MACHINE,

@@ -9,7 +9,7 @@ from gpuinfra.models.hours import Hours
 from gpuinfra.models.lease import LeaseState
 from gpuinfra.models.spec import Lifecycle
 from provision import fleet, tags
-from provision.cloud import Part
+from provision.cloud import OFF, Part
 from provision.costing.history import History
 from provision.lifecycle.hours import to_tag
 from provision.lifecycle.lease import cap_end, cause
@@ -32,7 +32,7 @@ def standing(
     terms = from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(Lifecycle(), None)
     since = tags.moment(machine.tags, tags.ON_SINCE)
     shown = fleet.machine_of(machine, None, now, prices, past)
-    is_on = shown.power_state != fleet.OFF
+    is_on = shown.power_state != OFF
     return LeaseState(
         machine=shown,
         now=now,

@@ -10,7 +10,8 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from gpuinfra.models.reap import Ended, Failure, Orphan, ReapAction, Reaped, Verdict
+from gpuinfra.models.durations import format_duration
+from gpuinfra.models.reap import Ended, Failure, Orphan, ReapAction, Reaped, Untagged, Verdict
 from gpuinfra.models.resource import Kind
 from provision import fleet as listing
 from provision import tags
@@ -18,10 +19,11 @@ from provision.cloud import Cloud, Part
 from provision.down import Ending
 from provision.errors import CloudError, Fault
 from provision.journal import Journal
-from provision.lifecycle.reap import Rules, is_protected, judge, verdicts
+from provision.lifecycle.reap import STOPPED, STOPPED_FOR, Rules, is_protected, judge, verdicts
 from provision.market.port import Market, Prices
-from provision.names import ref_of
-from provision.reaping.orphans import orphans, seen
+from provision.names import machine_key, ref_of
+from provision.ownership import Owner, left_alone, machine_of_row, owner_of
+from provision.reaping.orphans import lookalikes, orphans, seen
 from provision.reaping.port import Fleet, Listed
 from provision.reaping.starting import start
 from provision.reaping.stopping import TROUBLE_SECONDS, Stopping
@@ -93,8 +95,17 @@ class Reaper:
             self._keep_outputs(pool, judged, orphans(parts.result(), rows, self.rules, now), self.has_outputs)
             judged = verdicts(rows, self.rules, now)
         self.found.machines = len(judged)
+        machines = [machine_of_row(row) for row in rows]
+        self.found.untagged = [Untagged(part.ref, part.power) for part in machines if owner_of(part) is Owner.UNTAGGED]
+        self.found.left_alone = [*listing.lookalikes(rows)]
         self.found.protected = _those(judged, ReapAction.PROTECTED)
         self.found.kept = [verdict for verdict in _those(judged, ReapAction.KEEP) if verdict.cause]
+        kept = {verdict.ref for verdict in _those(judged, ReapAction.KEEP)}
+        self.found.notes += [
+            f"{part.ref.name} is {STOPPED}; it is deallocated if it stays so for {format_duration(STOPPED_FOR)}"
+            for part in machines
+            if part.power == "stopped" and part.ref in kept
+        ]
         if self.dry_run:
             self.found.stopped = [Ended(verdict) for verdict in _those(judged, ReapAction.STOP)]
             self.found.deleted = [Ended(verdict) for verdict in _those(judged, ReapAction.DELETE)]
@@ -145,7 +156,10 @@ class Reaper:
 
     def _sweep(self, parts: Future[list[Listed]], rows: Sequence[dict[str, Any]], now: datetime) -> None:
         """What has no machine: looked at once more, and removed machine by machine."""
-        lost = orphans(parts.result(), rows, self.rules, now)
+        # Machines are judged by themselves.
+        listed = [part for part in parts.result() if part.ref.kind is not Kind.MACHINE]
+        lost = orphans(listed, rows, self.rules, now)
+        self.found.left_alone += lookalikes(listed)
         pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="sweep")
         try:
             ids = {orphan.ref.id(self.cloud.subscription).casefold() for orphan in lost if _is_interface(orphan)}
@@ -159,12 +173,25 @@ class Reaper:
 
     def _second_look(self, orphan: Orphan, interfaces: Collection[str]) -> Orphan | None:
         try:
-            return seen(orphan, self.cloud.look(orphan.ref), interfaces)
+            found = seen(orphan, self.cloud.look(orphan.ref), interfaces)
+            is_own = found is None or self._is_in_own_group(found)
         except CloudError as error:
             if error.fault is Fault.INTERRUPTED:
                 raise
             self._fail(orphan.name, "look", error, orphan.cause, orphan.ref.group)
             return replace(orphan, action=ReapAction.KEEP)
+        if not is_own:
+            self.found.left_alone.append(left_alone(orphan.ref, orphan.name))
+        return found if is_own else None
+
+    def _is_in_own_group(self, orphan: Orphan) -> bool:
+        """Whether the group is its machine's: by its name, by a spec, or made for it."""
+        group, name = orphan.ref.group, orphan.name
+        key = machine_key(group, name)
+        if "/" not in key or key in self.rules.specs or key in self.rules.deleted:
+            return True
+        found = self.cloud.look(ref_of(Kind.GROUP, group, name))
+        return found is not None and tags.belongs_to(found.tags, name)
 
     # Doing
 
@@ -196,7 +223,7 @@ class Reaper:
         if not stops:
             return Prices()
         wanted = {(stop.ref.group.casefold(), stop.ref.name.casefold()) for stop in stops}
-        own = [row for row in rows if tags.get(row.get("tags"), tags.NAME) and _key(row) in wanted]
+        own = [row for row in rows if _key(row) in wanted]
         return self.market.prices(listing.sizes(own))
 
     def _still(self, verdict: Verdict) -> Part | None:

@@ -15,6 +15,7 @@ from gpuinfra.load.folder import is_ours, yaml_files
 from gpuinfra.load.source import LARGEST, decode
 from gpuinfra.load.tree import Mapping as Document
 from gpuinfra.load.tree import Scalar, read
+from provision.names import default_group, machine_key
 
 LONGEST = timedelta(days=90)
 MOST_COMMITS = 500
@@ -30,7 +31,7 @@ class SpecHistory:
     """What git says of a folder of specs."""
 
     deleted: Mapping[str, datetime] = field(default_factory=dict)
-    """Names, case folded, and the time of the commit that took the spec away."""
+    """Keys of machines, and the time of the commit that took the spec away."""
     note: str = ""
     """Why git says nothing, or less than it could."""
 
@@ -57,7 +58,8 @@ def spec_history(folder: Path, now: datetime) -> SpecHistory:
     except (GitError, ValueError, OSError) as error:
         return SpecHistory(note=f"deleted specs are not looked for: {error}")
     note = "the clone is shallow: a spec that was deleted before it begins is not noticed" if shallow else ""
-    return SpecHistory({name: at for name, at in gone.items() if name not in here}, note)
+    # A spec that has moved to another group is not gone.
+    return SpecHistory({key: at for key, at in gone.items() if key.rpartition("/")[2] not in here}, note)
 
 
 def deletions(at_head: Iterable[str], commits: Iterable[Commit]) -> dict[str, datetime]:
@@ -76,23 +78,24 @@ def deletions(at_head: Iterable[str], commits: Iterable[Commit]) -> dict[str, da
 
 
 def names_in(content: bytes) -> tuple[str, ...]:
-    """Names of the machines that a YAML file describes, case folded, also where a spec in it is no longer valid."""
+    """Keys of the machines that a YAML file describes, also where a spec in it is no longer valid."""
     if not is_ours(content):
         return ()
     try:
         documents = read(decode("", content[: LARGEST + 1])).documents
     except Problem:
         return ()
-    return tuple(name.casefold() for document in documents if (name := _name_of(document)))
+    return tuple(key for document in documents if (key := _key_of(document)))
 
 
-def _name_of(document: object) -> str:
+def _key_of(document: object) -> str:
     if not isinstance(document, Document):
         return ""
     version, name = document.items.get("apiVersion"), document.items.get("name")
     if not isinstance(version, Scalar) or not isinstance(name, Scalar) or not version.text.startswith("gpuinfra/"):
         return ""
-    return name.text
+    group = document.items.get("resourceGroup")
+    return machine_key(group.text if isinstance(group, Scalar) and group.text else default_group(name.text), name.text)
 
 
 def _names_here(folder: Path) -> set[str]:
@@ -105,7 +108,8 @@ def _names_here(folder: Path) -> set[str]:
             raise GitError(f"`{file}` cannot be read: {error.strerror}") from error
         if is_ours(content):
             text = content.decode("utf-8", "replace")
-            found |= {*names_in(content), *(name.casefold() for name in _NAME.findall(text))}
+            named = (key.rpartition("/")[2] for key in names_in(content))
+            found |= {*named, *(name.casefold() for name in _NAME.findall(text))}
     return found
 
 

@@ -24,6 +24,9 @@ CHUNK = 1 << 16
 class ConnectError(Exception):
     """A machine that cannot be used; `help` is what to do about it."""
 
+    was_connected = False
+    """Whether a connection worked before: then it is lost, whatever the reason."""
+
     def __init__(self, reason: str, help: str | None = None) -> None:  # noqa: A002 the diagnostic's own word
         super().__init__(reason)
         self.help = help

@@ -46,7 +46,7 @@ class Link:
         self._far: Far | None = None
         self._engine: Engine | None = None
         self._had_engine = False
-        self._was_open = False
+        self._was_connected = False
         self.power: Callable[[], str | None] | None = None
         """Asks whether the machine is off, where somebody knows; then it says so, in words."""
         self._off: str | None = None
@@ -60,8 +60,12 @@ class Link:
             if self._connection is not None and not self._connection.is_open:
                 self.drop()
             if self._connection is None:
-                self._connection = self._opener()
-                self._was_open = True
+                try:
+                    self._connection = self._opener()
+                except ConnectError as error:
+                    error.was_connected = self._was_connected
+                    raise
+                self._was_connected = True
             return self._connection
 
     @property
@@ -147,7 +151,7 @@ class Link:
 
     def _may_boot(self) -> bool:
         """Whether a closed port may open soon: the machine has answered before, or its cloud says whether it is on."""
-        return self._was_open or self.power is not None
+        return self._was_connected or self.power is not None
 
     def steadily(self, attempt: Callable[[], T], patience: Patience) -> T:
         """What an attempt gives that is made again, on a new connection, until the patience is over."""

@@ -66,9 +66,9 @@ def test_who_may_not_give_roles_sees_what_an_administrator_runs(user: User, azur
 
 
 def test_a_machine_that_is_not_there_is_a_problem(user: User) -> None:
-    found = examined(user, "no-such", exit_code=1)
+    found = examined(user, "my-dsvm", exit_code=1)
     assert [(each["name"], verdicts(each["checks"])) for each in found["machines"]] == [
-        ("no-such", {"state": "problem"})
+        ("my-dsvm", {"state": "problem"})
     ]
 
 

@@ -92,22 +92,18 @@ def test_receipt_of_a_machine_that_its_agent_has_just_switched_off_has_its_time_
     assert azure.writes(before) == [], "it was off, and nothing is asked of it"
 
 
-def test_a_machine_that_never_was_is_off(user: User, azure: Azure) -> None:
-    done = user("down", "never-was")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("never-was is gone (simulated)\n")
-    assert "Azure says 404" in done.stdout
-    assert azure.writes() == []
-
-
 def test_a_folder_of_the_same_name_does_not_keep_it_on(user: User, azure: Azure) -> None:
-    (user.workspace / "never-was").mkdir()
-    assert user.down("never-was")["off"] is True
+    user.up()
+    (user.workspace / "my-dsvm").mkdir()
+    assert user.down("my-dsvm")["off"] is True
+    assert not azure.is_billed()
 
 
 def test_a_folder_that_cannot_be_written_does_not_keep_it_on(user: User, azure: Azure) -> None:
-    user.workspace = Path("/sys")  # not for root either
-    assert user.down("never-was")["off"] is True
+    user.up()
+    user.workspace = Path("/sys/kernel/mm")  # not for root either
+    assert user.down("my-dsvm")["off"] is True
+    assert not azure.is_billed()
 
 
 def test_one_that_cannot_be_switched_off_does_not_keep_others_on(user: User, azure: Azure) -> None:
@@ -187,7 +183,7 @@ def test_a_name_that_somebody_else_has_taken_is_left_alone(user: User, azure: Az
     assert "another name" in problem["help"]
     assert azure.writes(before) == []
     receipt = user.down("my-dsvm", "--delete")
-    assert receipt["deleted"] == []
+    assert (receipt["deleted"], receipt["existed"]) == ([], False)
     assert azure.writes(before) == []
     assert azure.part(*SECURITY) == body
 

@@ -147,7 +147,7 @@ def test_what_cannot_be_exported_is_said(user: User) -> None:
     )
     user.fails("export", "x", "--format", "zip", code="usage", exit_code=2)
     user.fails("export", "other", "--format", "arm", code="no-spec-found", exit_code=2)
-    user.fails("export", "other", "--format", "ssh-config", code="no-such-machine")
+    user.fails("export", "other", "--format", "ssh-config", code="no-such-machine", exit_code=2)
     first = (user.workspace / "gpu.yaml").read_text()
     (user.workspace / "gpu.yaml").write_text(f"{first}\n---\n{first.replace('my-dsvm', 'second')}")
     assert "`second`" in user.fails("export", "gpu.yaml", "--format", "arm", code="usage", exit_code=2)["note"]

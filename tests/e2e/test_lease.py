@@ -95,7 +95,7 @@ def test_hours_keep_a_machine_on_to_their_end_which_may_be_a_holiday(user: User,
 
 
 def test_wrong_words(user: User, azure: Azure) -> None:
-    user.fails("lease", "never-was", code="no-such-machine")
+    user.fails("lease", "never-was", code="no-such-machine", exit_code=2)
     user.fails("lease", "my-dsvm", "--extend", "1h", "--release", code="usage", exit_code=2)
     user.fails("lease", "my-dsvm", "--extend", "soon", code="usage", exit_code=2)
     assert azure.writes() == []

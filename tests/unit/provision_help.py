@@ -203,7 +203,7 @@ class FakeCloud:
 
     @property
     def writes(self) -> list[str]:
-        return [call for call in self.calls if call.split()[0] not in {"observe", "look", "others", "wait"}]
+        return [call for call in self.calls if call.split()[0] not in {"observe", "look", "contents", "wait"}]
 
     # The port
 
@@ -229,11 +229,10 @@ class FakeCloud:
             found = self.parts.get(_key(ref))
             return _copied(found) if found else None
 
-    def others(self, group: str, name: str) -> tuple[str, ...]:
-        with self._call(f"others {group}"):
-            parts = [part for part in self.parts.values() if part.ref.kind is not Kind.GROUP]
-            foreign = [part.ref for part in parts if not tags.belongs_to(part.tags, name)]
-            found = [each.id(self.subscription) for each in foreign if each.group.casefold() == group.casefold()]
+    def contents(self, group: str) -> tuple[str, ...]:
+        with self._call(f"contents {group}"):
+            parts = [part.ref for part in self.parts.values() if part.ref.kind is not Kind.GROUP]
+            found = [each.id(self.subscription) for each in parts if each.group.casefold() == group.casefold()]
             return (*found, *self.unknown)
 
     def put(self, resource: Resource, *, new: bool = False) -> Operation:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.diagnostics import Code, Exit, Problem
 from gpuinfra.models.receipt import Off, Receipt, Residue
 from gpuinfra.models.resource import Kind
 from provision import tags
@@ -156,11 +157,14 @@ def test_a_refusal_is_told_and_proves_nothing() -> None:
     assert lines(work) == ["machine my-dsvm: deallocating", "machine my-dsvm: failed: AuthorizationFailed"]
 
 
-def test_a_machine_of_somebody_else_is_not_touched() -> None:
+def test_machine_without_our_tags_is_reported_and_not_touched() -> None:
     cloud = FakeCloud()
     cloud.add(Kind.MACHINE, FOREIGN)
-    assert ending(cloud).deallocate().verified is Off.ABSENT
-    assert ending(cloud).delete().is_proof
+    for end in (ending(cloud).deallocate, ending(cloud).delete):
+        with pytest.raises(Problem) as caught:
+            end()
+        assert caught.value.diagnostics[0].code is Code.UNTAGGED_MACHINE
+        assert caught.value.exit_code is Exit.LEFT_BEHIND
     assert cloud.writes == []
     assert cloud.kinds == [Kind.MACHINE]
 
@@ -173,20 +177,17 @@ def test_the_group_is_found_by_nothing_but_the_name() -> None:
     assert cloud.writes == ["deallocate machine my-dsvm"]
 
 
-def test_a_machine_of_this_name_in_another_group_is_switched_off_as_well() -> None:
+def test_machine_of_this_name_in_another_group_is_left_alone() -> None:
     cloud = made()
-    other = cloud.add(Kind.MACHINE, cloud.body(Kind.MACHINE), group="elsewhere")
-    receipt = ending(cloud, GROUP).deallocate()
-    assert receipt.is_proof
-    assert other.power == "deallocated"
-
-
-def test_of_two_machines_both_have_to_be_off() -> None:
-    cloud = made()
-    cloud.set_power("deallocated")
-    cloud.add(Kind.MACHINE, made().body(Kind.MACHINE), group="elsewhere")
-    cloud.keeps_power = True
-    assert ending(cloud, GROUP).deallocate().verified is None
+    body = made().body(Kind.MACHINE)
+    body["properties"] |= {"networkProfile": {}, "storageProfile": {}}
+    other = cloud.add(Kind.MACHINE, body, group="elsewhere")
+    for receipt in (ending(cloud, GROUP).deallocate(), ending(cloud, GROUP).delete()):
+        assert receipt.is_proof
+        (kept,) = receipt.kept
+        assert kept.startswith("machine my-dsvm in group elsewhere, running: ")
+        assert kept.endswith("looks like ours, left alone")
+    assert other.power == "running"
 
 
 # What still costs
@@ -285,11 +286,24 @@ def test_a_group_of_another_machine_of_ours_is_not_deleted() -> None:
     assert "another-address" in receipt.kept[0]
 
 
-def test_what_carries_our_tag_goes_wherever_it_is() -> None:
+@pytest.mark.parametrize(
+    ("group", "name"), [("elsewhere", "old-disk"), ("elsewhere", "my-dsvm-disk"), (GROUP, "old-disk")]
+)
+def test_tag_alone_does_not_make_a_disk_ours(group: str, name: str) -> None:
     cloud = made()
-    cloud.add(Kind.DISK, {"tags": {"GPUINFRA:NAME": NAME.upper()}}, group="elsewhere", name="old-disk")
-    assert "disk old-disk" in ending(cloud).delete().deleted
-    assert cloud.parts == {}
+    cloud.add(Kind.DISK, {"tags": {"GPUINFRA:NAME": NAME.upper()}}, group=group, name=name)
+    receipt = ending(cloud).delete()
+    assert receipt.is_proof
+    assert [part.ref.name for part in cloud.parts.values() if part.ref.kind is Kind.DISK] == [name]
+    assert any(name in line and line.endswith("looks like ours, left alone") for line in receipt.kept)
+
+
+def test_empty_group_that_only_carries_the_tag_is_left_alone() -> None:
+    cloud = FakeCloud()
+    cloud.add(Kind.GROUP, {"tags": {tags.NAME: NAME}}, group="payroll", name="payroll")
+    (kept,) = ending(cloud).delete().kept
+    assert kept.startswith("group payroll")
+    assert cloud.writes == []
 
 
 def test_a_disk_without_a_tag_goes_with_its_machine() -> None:
@@ -304,10 +318,10 @@ def test_a_kind_that_is_never_made_here_is_left_and_told() -> None:
     unknown = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Storage/storageAccounts/x"
     cloud.unknown[unknown] = NAME
     receipt = ending(cloud).delete()
-    assert receipt.left == (unknown,)
-    assert not receipt.is_proof
+    assert receipt.is_proof
+    assert receipt.kept[-1].startswith(unknown)
+    assert receipt.kept[-1].endswith("looks like ours, left alone")
     assert cloud.kinds == [Kind.GROUP]
-    assert (receipt.verified, receipt.as_json()["left"]) == (Off.ABSENT, [unknown])
 
 
 def test_what_is_inside_of_what_goes_does_not_keep_the_group() -> None:

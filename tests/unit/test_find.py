@@ -28,6 +28,7 @@ def test_a_machine_is_found_by_its_name() -> None:
         username="azureuser",
         host_key="ssh-ed25519 AAAAhost",
         identity="/home/me/.ssh/id_ed25519",
+        simulated=True,
     )
 
 
@@ -57,10 +58,10 @@ def test_no_machine_is_no_target() -> None:
     assert problem(FakeCloud()) is Code.NO_SUCH_MACHINE
 
 
-def test_a_machine_of_somebody_else_is_no_target() -> None:
+def test_machine_without_our_tags_is_no_target() -> None:
     cloud = made()
     cloud.body(Kind.MACHINE)["tags"] = {"owner": "somebody"}
-    assert problem(cloud) is Code.NO_SUCH_MACHINE
+    assert problem(cloud) is Code.UNTAGGED_MACHINE
 
 
 @pytest.mark.parametrize("power", ["deallocated", "starting", "stopped", "unknown"])

@@ -206,12 +206,21 @@ def test_a_group_that_is_not_ours_is_used_and_not_changed() -> None:
 
 def test_a_second_machine_of_one_name_is_not_made() -> None:
     cloud = FakeCloud()
-    cloud.add(Kind.MACHINE, {"tags": {tags.NAME: NAME}, "properties": {}}, group="elsewhere", name=NAME)
+    cloud.add(Kind.MACHINE, made().body(Kind.MACHINE), group="elsewhere", name=NAME)
     with pytest.raises(Problem) as caught:
         planned(cloud)
     (found,) = caught.value.diagnostics
     assert found.code is Code.NAME_TAKEN
     assert found.note == f"a machine `{NAME}` of gpuinfra's is in group `elsewhere`, not in `{GROUP}`"
+    assert "down" not in str(found.help), "it would delete the user's own machine"
+
+
+def test_foreign_machine_with_our_tag_keeps_nothing_from_being_made() -> None:
+    cloud = FakeCloud()
+    cloud.add(Kind.MACHINE, {"tags": {tags.NAME: NAME}, "properties": {}}, group="elsewhere", name="payroll")
+    plan = planned(cloud)
+    assert plan.changes
+    assert any(note.startswith("machine payroll in group elsewhere") for note in plan.notes)
 
 
 def test_what_carries_our_tag_and_is_no_part_is_told() -> None:
@@ -220,7 +229,7 @@ def test_what_carries_our_tag_and_is_no_part_is_told() -> None:
     cloud.add(Kind.ADDRESS, {"tags": {tags.NAME: NAME}}, group="elsewhere")
     plan = planned(cloud)
     assert plan.is_empty
-    assert [note.split(" carries")[0] for note in plan.notes] == [
+    assert [note.split(":")[0] for note in plan.notes] == [
         f"disk old-disk in group {GROUP}",
         "address my-dsvm-address in group elsewhere",
     ]

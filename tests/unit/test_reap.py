@@ -13,9 +13,10 @@ from gpuinfra.views import reap as view
 from provision import fleet, tags
 from provision.cloud import Part
 from provision.errors import CloudError, Fault
-from provision.lifecycle.reap import Rules, judge, part_of, stretch_of, verdicts
+from provision.lifecycle.reap import Rules, judge, stretch_of, verdicts
 from provision.market.port import Prices
 from provision.names import name_of
+from provision.ownership import machine_of_row
 from provision.reaping.orphans import orphans, seen
 from provision.reaping.port import Listed
 from provision.reaping.reaper import Reaper
@@ -61,7 +62,7 @@ def rules(wanted: Spec | None = None, **fields: Any) -> Rules:
 
 
 def verdict(body: dict[str, Any], given: Rules | None = None, now: datetime = NOW) -> Verdict:
-    found = judge(part_of(body), given or rules(), now)
+    found = judge(machine_of_row(body), given or rules(), now)
     assert found is not None
     return found
 
@@ -110,7 +111,7 @@ def test_a_tag_that_is_no_moment_to_reckon_with_keeps_no_other_machine_on(moment
     late = row(on_since=moment, terms="lease=4h idle=20m cap=2h")
     found = verdicts([odd, late, row(lease_until=ago(minutes=1))], rules(), NOW)
     assert [each.cause for each in found if each.action is ReapAction.STOP] == ["it has no lease", "lease is over"]
-    assert fleet.machine_of(part_of(odd), None, NOW, Prices()).lease_until is None
+    assert fleet.machine_of(machine_of_row(odd), None, NOW, Prices()).lease_until is None
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_a_tag_that_is_no_moment_to_reckon_with_keeps_no_other_machine_on(moment
     ],
 )
 def test_what_is_left_alone(body: dict[str, Any]) -> None:
-    assert verdict(body) == Verdict("my-dsvm", part_of(body).ref, ReapAction.KEEP)
+    assert verdict(body) == Verdict("my-dsvm", machine_of_row(body).ref, ReapAction.KEEP)
 
 
 def test_a_spec_that_wants_it_off() -> None:
@@ -158,7 +159,7 @@ def test_what_is_not_protected(value: str) -> None:
 def test_a_machine_without_our_tag_is_nobodys_business() -> None:
     foreign = row(lease_until="", name="")
     assert "gpuinfra:name" not in foreign["tags"]
-    assert judge(part_of(foreign), rules(deleted=DELETED, deletes=True), NOW) is None
+    assert judge(machine_of_row(foreign), rules(deleted=DELETED, deletes=True), NOW) is None
     assert verdicts([foreign, row(lease_until="")], rules(), NOW) == [verdict(row(lease_until=""))]
 
 
@@ -194,7 +195,7 @@ def test_a_deleted_spec(power: str, fields: dict[str, Any], action: ReapAction) 
     ],
 )
 def test_a_spec_that_is_there_or_was_never_there(body: dict[str, Any], given: Rules) -> None:
-    assert verdict(body, given) == Verdict("my-dsvm", part_of(body).ref, ReapAction.KEEP)
+    assert verdict(body, given) == Verdict("my-dsvm", machine_of_row(body).ref, ReapAction.KEEP)
 
 
 def test_a_protected_machine_survives_its_spec() -> None:
@@ -440,7 +441,7 @@ def test_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_all_that_can_happen(capsys: pytest.CaptureFixture[str]) -> None:
-    ref = part_of(row()).ref
+    ref = machine_of_row(row()).ref
     stop = Verdict("my-dsvm", ref, ReapAction.STOP, "lease is over")
     receipt = Receipt("my-dsvm", Off.DEALLOCATED, NOW, cause="reap: lease is over")
     reaped = Reaped(
@@ -472,7 +473,7 @@ def test_all_that_can_happen(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_dry_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    ref = part_of(row()).ref
+    ref = machine_of_row(row()).ref
     reaped = Reaped(True, machines=2, stopped=[Ended(Verdict("a", ref, ReapAction.STOP, "lease is over"))])
     reaped.orphans = [orphan(Kind.ADDRESS)]
     view.show(reaped, json=False)

@@ -227,10 +227,10 @@ def test_a_machine_that_is_not_on_has_no_lease(power: str) -> None:
 def test_no_such_machine(group: str | None) -> None:
     foreign = machine()
     foreign.body(Kind.MACHINE)["tags"] = {"owner": "somebody"}
-    for cloud in (FakeCloud(), foreign):
+    for cloud, code in ((FakeCloud(), Code.NO_SUCH_MACHINE), (foreign, Code.UNTAGGED_MACHINE)):
         with pytest.raises(Problem) as caught:
             renewed(cloud, group)
-        assert caught.value.diagnostics[0].code is Code.NO_SUCH_MACHINE
+        assert caught.value.diagnostics[0].code is code
         assert cloud.writes == []
 
 

@@ -37,6 +37,7 @@ def place(server: Sandbox) -> Place:
         body = made.body(name)
         if name != "theirs":
             body["tags"] = {tags.NAME: name, tags.ON_SINCE: "2026-01-01T00:00:00Z"}
+            body["properties"]["storageProfile"]["osDisk"]["name"] = f"{name}-disk"
         made.put(name, body)
     made.machines.begin_deallocate("demo", "second").result()
     return made

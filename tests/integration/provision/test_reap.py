@@ -51,6 +51,7 @@ class World:
     def machine(self, name: str, lease: float | None = 2, **marks: str) -> None:
         """One of ours that runs, with a lease for so many hours."""
         body = self.place.body(name)
+        body["properties"]["storageProfile"]["osDisk"]["name"] = name_of(Kind.DISK, name)
         body["tags"] = {tags.NAME: name, tags.ON_SINCE: self.at(hours=-1), "owner": "me"}
         body["tags"] |= {f"gpuinfra:{key.replace('_', '-')}": value for key, value in marks.items()}
         body["tags"] |= {tags.LEASE_UNTIL: self.at(hours=lease)} if lease is not None else {}
@@ -112,6 +113,7 @@ def names(found: list[Any]) -> list[str]:
 
 def spec(name: str, **fields: Any) -> Spec:
     plain = {"apiVersion": "gpuinfra/v1", "name": name, "regions": ("eastus",), "sizes": (T4,), **fields}
+    plain["resourceGroup"] = GROUP
     return Spec.model_validate(plain)
 
 
@@ -129,7 +131,7 @@ def test_every_cause_and_nothing_of_others(world: World) -> None:
     world.machine("stopped")
     world.place.machines.begin_power_off(GROUP, "stopped").result()
     world.place.advance(16 * 60)
-    rules = Rules(specs={"unwanted": spec("unwanted", power="deallocated")})
+    rules = Rules(specs={f"{GROUP}/unwanted": spec("unwanted", power="deallocated")})
 
     before = world.last_request()
     dry = world.reap(rules, dry_run=True)
@@ -243,7 +245,7 @@ def test_that_parts_cannot_be_listed_keeps_no_machine_on(world: World, monkeypat
 def test_a_machine_whose_spec_is_gone(world: World) -> None:
     world.machine("gone")
     world.machine("kept")
-    rules = Rules(deleted={"gone": world.now - timedelta(hours=25)})
+    rules = Rules(deleted={f"{GROUP}/gone": world.now - timedelta(hours=25)})
     early = world.reap(replace(rules, grace=timedelta(hours=26)))
     assert early.did_nothing
     assert names(world.reap(rules).stopped) == ["gone"]
@@ -305,6 +307,11 @@ def test_what_has_lost_its_machine(world: World) -> None:
     leave(world, "theirs", mark="owner")
     assert world.reap().orphans == []  # an `up` may be under way
     world.place.advance(3700)
+    strange = world.reap()
+    assert strange.orphans == []
+    assert len(strange.left_alone) == len(ALL), "nothing says that the group is its machine's"
+    made_for = {"location": "eastus", "tags": {tags.NAME: "lost"}}
+    world.server.resource.resource_groups.create_or_update(GROUP, made_for)
 
     dry = world.reap(dry_run=True)
     assert {each.ref.kind: each.action for each in dry.orphans} == {
@@ -337,7 +344,7 @@ def test_what_cannot_be_removed_is_told(world: World) -> None:
     leave(world, "other")
     world.place.advance(3700)
     world.place.fault("ScopeLocked", method="DELETE", resource="lost-interface", count=0)
-    found = world.reap()
+    found = world.reap(Rules(specs={f"{GROUP}/{name}": spec(name) for name in ("lost", "other")}))
     assert [(failure.name, failure.code) for failure in found.failed] == [("lost", "ScopeLocked")]
     assert parts_of(world, "other") == {"disks"}
     assert "networkInterfaces" in parts_of(world, "lost")
@@ -352,7 +359,7 @@ def test_a_machine_is_started_for_its_hours_once(world: World) -> None:
     world.place.advance(7200)
     opens, ends = world.now - timedelta(hours=1), world.now + timedelta(hours=3)
     hours = {"timezone": "UTC", "on": f"daily {opens:%H:%M}-{ends:%H:%M}"}
-    rules = Rules(specs={"early": spec("early", lifecycle={"hours": hours})}, starts=True)
+    rules = Rules(specs={f"{GROUP}/early": spec("early", lifecycle={"hours": hours})}, starts=True)
     end = ends.replace(second=0, microsecond=0)
 
     assert world.reap(replace(rules, starts=False)).did_nothing
@@ -381,7 +388,7 @@ def test_a_machine_that_cannot_be_armed_is_not_started(world: World) -> None:
     world.place.advance(7200)
     opens, ends = world.now - timedelta(hours=1), world.now + timedelta(hours=3)
     hours = {"timezone": "UTC", "on": f"daily {opens:%H:%M}-{ends:%H:%M}"}
-    rules = Rules(specs={"early": spec("early", lifecycle={"hours": hours})}, starts=True)
+    rules = Rules(specs={f"{GROUP}/early": spec("early", lifecycle={"hours": hours})}, starts=True)
     world.place.fault("ScopeLocked", method="PUT", type="schedules", count=0)
     found = world.reap(rules)
     assert [(failure.name, failure.action) for failure in found.failed] == [("early", "start")]

@@ -1,0 +1,154 @@
+"""Which machine a word on the command line means: spec file, folder, machine name or target name, in every command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpuinfra.cli.machines import FIND_SECONDS, Named, Reach, explained, reach, specs_meant
+from gpuinfra.cli.options import Settings
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.cli.turns import Turns
+    from gpuinfra.models.receipt import Receipt
+    from provision.azure.cloud import AzureCloud
+    from provision.waiting.progress import Progress
+
+LOG_SECONDS = 20.0
+
+
+def named_machines(settings: Settings, words: Sequence[str], progress: Progress, turns: Turns) -> list[Named]:
+    """All machines that the words mean, each once. A word that is wrong keeps no other machine on."""
+    found: dict[tuple[str, str | None], Named] = {}
+    for word in words:
+        with turns.take():
+            for named in _meant(settings, word, progress):
+                found.setdefault((named.name.casefold(), named.group), named)
+    return list(found.values())
+
+
+def _meant(settings: Settings, word: str, progress: Progress) -> list[Named]:
+    if specs := specs_meant(settings, word):
+        return [Named(spec.name, spec.group_name, spec.subscription) for spec in specs]
+    reached = reach(settings, None, FIND_SECONDS, progress)
+    with explained(f"looking for {word}"):
+        return [_located(reached.cloud, word) or _unseen(settings, reached.cloud, word)]
+
+
+def located(settings: Settings, cloud: AzureCloud, word: str) -> Named:
+    """The machine that Azure has under this name or target name; a Problem where it has none."""
+    with explained(f"looking for {word}"):
+        found = _located(cloud, word)
+        if found is None:
+            raise unknown_machine(settings, word, _rows(cloud))
+    return found
+
+
+def _located(cloud: AzureCloud, word: str) -> Named | None:
+    from provision.find import locate
+
+    ref = locate(_rows(cloud), word)
+    return Named(ref.name, ref.group) if ref else None
+
+
+def _unseen(settings: Settings, cloud: AzureCloud, word: str) -> Named:
+    """A name under which no machine stands; parts of one may."""
+    from gpuinfra.models.names import check_machine_name
+
+    try:
+        check_machine_name(word)
+    except ValueError:
+        raise unknown_machine(settings, word, _rows(cloud)) from None
+    return Named(word)
+
+
+def _rows(cloud: AzureCloud) -> list[dict[str, Any]]:
+    from provision.azure.fleet import list_all_machines
+
+    return list_all_machines(cloud.clients)
+
+
+def unknown_machine(settings: Settings, word: str, rows: Sequence[dict[str, Any]] = ()) -> Problem:
+    """The error about a word that means no machine, with the nearest one that does."""
+    from gpuinfra.suggest import did_you_mean
+    from gpuinfra.workbench.targets import target_files
+
+    if target_files(settings.workspace, word):
+        note = f"`{word}` is a target, and no machine of gpuinfra's in this subscription belongs to it"
+        help_line = f"`gpuinfra detach {word}` forgets the target; gpuinfra did not create its machine"
+    else:
+        note = f"`{word}` is not a spec, a folder of specs, a machine or a target"
+        help_line = did_you_mean(word, _known(settings, rows)) or "`gpuinfra status` lists the machines"
+    return Problem(Diagnostic(Code.NO_SUCH_MACHINE, "no such machine", note=note, help=help_line), exit_code=Exit.USAGE)
+
+
+def _known(settings: Settings, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    from gpuinfra.load.files import load_paths
+    from provision.ownership import Owner, machine_of_row, owner_of
+
+    specs = [located.spec for located in load_paths([str(settings.workspace)]).specs]
+    # Of two words that are spelt alike but for punctuation, `nearest` takes the last: a machine's own name.
+    yield from (spec.target_name for spec in specs)
+    yield from (spec.name for spec in specs)
+    parts = [machine_of_row(row) for row in rows]
+    yield from (part.ref.name for part in parts if owner_of(part) in {Owner.OURS, Owner.UNTAGGED})
+
+
+def chosen(
+    settings: Settings, words: Sequence[str], rows: Sequence[dict[str, Any]]
+) -> tuple[set[tuple[str, str]], list[str], list[Diagnostic]]:
+    """Name and group of every machine of a listing that the words mean; specs without one; what is wrong with words."""
+    from provision.find import matching
+
+    found: set[tuple[str, str]] = set()
+    absent, problems = list[str](), list[Diagnostic]()
+    for word in words:
+        if specs := specs_meant(settings, word):
+            for spec in specs:
+                here = [ref for ref in matching(rows, spec.name) if ref.group.casefold() == spec.group_name.casefold()]
+                found |= {(ref.name, ref.group) for ref in here}
+                absent += [] if here else [spec.name]
+        elif refs := matching(rows, word):
+            found |= {(ref.name, ref.group) for ref in refs}
+        else:
+            problems += unknown_machine(settings, word, rows).diagnostics
+    return found, absent, problems
+
+
+def proven(reached: Reach, named: Named, receipt: Receipt) -> Receipt:
+    """A receipt that says "gone" only of what existed. A bare name that nothing knows is a Problem."""
+    from gpuinfra.models.receipt import Off
+
+    if receipt.existed or receipt.verified is not Off.ABSENT:
+        return receipt
+    if _is_remembered(reached, named):
+        return replace(receipt, existed=True)
+    if named.group is None:
+        raise unknown_machine(reached.settings, named.name, _rows(reached.cloud))
+    return receipt
+
+
+def _is_remembered(reached: Reach, named: Named) -> bool:
+    """Whether the workspace's ledger or Azure's activity log knows the machine."""
+    from gpuinfra.ledger.ledger import Ledger
+    from gpuinfra.models.resource import Kind, Ref
+    from gpuinfra.workspace import STATE
+    from provision.azure.activity import KEPT, read_log
+    from provision.errors import CloudError
+    from provision.names import default_group
+
+    cloud = reached.cloud
+    with suppress(Problem):
+        entries = Ledger(reached.settings.workspace / STATE).entries()
+        mine = (each for each in entries if each.simulated == cloud.simulated)
+        if any(each.machine.casefold() == named.name.casefold() for each in mine):
+            return True
+    ref = Ref(Kind.MACHINE, named.group or default_group(named.name), named.name)
+    now = cloud.now()
+    cloud.grant(LOG_SECONDS)
+    with suppress(CloudError):
+        return bool(read_log(cloud.clients, now - KEPT, now, ref.id(cloud.subscription)))
+    return False

@@ -1,0 +1,53 @@
+"""Machines, disks and addresses of other people in the same subscription."""
+
+from typing import Any
+
+from tests.e2e.azure import Azure
+from tests.e2e.user import REGION, SIZE
+
+MACHINE, DISKS = "Microsoft.Compute/virtualMachines", "Microsoft.Compute/disks"
+ADDRESSES, INTERFACES = "Microsoft.Network/publicIPAddresses", "Microsoft.Network/networkInterfaces"
+OVER = "2026-01-01T00:00:00Z"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@example"
+OTHER_HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIB8eHRwbGhkYFxYVFBMSERAPDg0MCwoJCAcGBQQDAgEA"
+
+
+def make_group(azure: Azure, group: str, **tags: str) -> None:
+    azure.put(f"{azure.subscription}/resourcegroups/{group}", {"location": REGION, "tags": tags})
+
+
+def make_disk(azure: Azure, group: str, name: str, tags: dict[str, str]) -> None:
+    body = {"properties": {"creationData": {"createOption": "Empty"}, "diskSizeGB": 32}}
+    azure.put(azure.id(DISKS, name, group), {"location": REGION, "tags": tags, **body})
+
+
+def make_address(azure: Azure, group: str, name: str, tags: dict[str, str]) -> None:
+    body = {"sku": {"name": "Standard"}, "properties": {"publicIPAllocationMethod": "Static"}}
+    azure.put(azure.id(ADDRESSES, name, group), {"location": REGION, "tags": tags, **body})
+
+
+def make_machine(azure: Azure, group: str, name: str, tags: dict[str, str], *, like_ours: bool = False) -> None:
+    """A machine in which no guest boots; `like_ours` has parts with the names that `up` would give them."""
+    azure.fault("no-boot", resource=name, count=0)
+    subnet = {"name": "inner", "properties": {"addressPrefix": "10.0.0.0/20"}}
+    network = azure.id("Microsoft.Network/virtualNetworks", "net", group)
+    spaces = {"addressSpace": {"addressPrefixes": ["10.0.0.0/16"]}, "subnets": [subnet]}
+    azure.put(network, {"location": REGION, "properties": spaces})
+    inner: dict[str, Any] = {"subnet": {"id": f"{network}/subnets/inner"}}
+    if like_ours:
+        make_address(azure, group, f"{name}-address", tags)
+        inner["publicIPAddress"] = {"id": azure.id(ADDRESSES, f"{name}-address", group)}
+    interface = azure.id(INTERFACES, f"{name}-interface" if like_ours else f"{name}-nic", group)
+    configuration = {"ipConfigurations": [{"name": "first", "properties": inner}]}
+    azure.put(interface, {"location": REGION, "properties": configuration})
+    image = {"publisher": "microsoft-dsvm", "offer": "ubuntu-2204", "sku": "2204-gen2", "version": "latest"}
+    keys = [{"path": "/home/ada/.ssh/authorized_keys", "keyData": KEY}]
+    login = {"disablePasswordAuthentication": True, "ssh": {"publicKeys": keys}}
+    disk = {"createOption": "FromImage", "name": f"{name}-disk" if like_ours else f"{name}-os"}
+    properties = {
+        "hardwareProfile": {"vmSize": SIZE},
+        "storageProfile": {"imageReference": image, "osDisk": disk},
+        "osProfile": {"computerName": "guest", "adminUsername": "ada", "linuxConfiguration": login},
+        "networkProfile": {"networkInterfaces": [{"id": interface}]},
+    }
+    azure.put(azure.id(MACHINE, name, group), {"location": REGION, "tags": tags, "properties": properties})
