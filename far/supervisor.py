@@ -106,7 +106,8 @@ class Supervisor:
             os.set_blocking(number, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._ask_to_end(states.CANCELLED, 10.0, "its keeper got SIGTERM"))
+        # Nobody who cancels a job sends this: the system is shutting down.
+        signal.signal(signal.SIGTERM, lambda *_: self._ask_to_end(states.LOST, 10.0, "the machine was shut down"))
 
     def _serve(self) -> None:
         """Wait for what comes next, and see to it."""
@@ -214,7 +215,7 @@ class Supervisor:
         self._state.update(ended=time.time(), exitCode=code if code >= 0 else 128 - code, how=how)
         if self._detail:
             self._state["detail"] = self._detail
-        if how == states.CANCELLED:
+        if how in (states.CANCELLED, states.LOST):
             # It may be the machine itself that wants it to end.
             self._state.update(endings.of_end(self.run, self._state["ended"]))
         if left and not self._ending:

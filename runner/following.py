@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpuinfra.models.run import GpuUsage, Outputs, Run, RunState
+from gpuinfra.models.run import GpuUsage, Outputs, Run
 from runner.attending import Attending, ended_by_machine
 from runner.gpu.contract import usage_warning
 from runner.jobs.container import ContainerJob
@@ -23,6 +23,7 @@ from runner.machine.link import Link, is_passing
 from runner.progress import Progress
 from runner.results.outputs import Fetched, fetch
 from runner.results.record import Record
+from runner.results.settle import CANCELLED, end_fields, off_help
 from runner.watch import forget_run, read_state, read_usage, runs_there, start_watch
 
 # A machine that restarts, or a laptop that wakes up elsewhere, is back within this.
@@ -32,16 +33,6 @@ FIRST_FETCH, LONGEST_BETWEEN = 5.0, 30.0
 # A connection that held for this long was one.
 STEADY_SECONDS = 60.0
 
-STATES = {
-    How.TIMED_OUT: RunState.TIMED_OUT,
-    How.CANCELLED: RunState.CANCELLED,
-    How.EVICTED: RunState.EVICTED,
-    How.LEASE_OVER: RunState.CANCELLED,
-    How.IDLE: RunState.CANCELLED,
-    How.COST_CAP: RunState.CANCELLED,
-    How.LOST: RunState.LOST,
-}
-CANCELLED = How.CANCELLED.value
 # Why the far side gives something not: what it may not read, and what has nothing in it.
 NOT_ALLOWED = "permission"
 CARRY_NOTHING = ("neither a file nor a folder", "a symbolic link that leads out of `outputs`")
@@ -229,14 +220,10 @@ class Following:
         return self._with_outputs()
 
     def _note_end(self, how: How, detail: str, exit_code: int | None, at: datetime) -> None:
-        state = STATES.get(how, RunState.COMPLETED if exit_code == 0 else RunState.FAILED)
-        reason = "" if how is How.EXITED else detail or how.value
-        if how.is_by_machine and detail:
-            reason = f"{how.value}: {detail}"  # the state alone does not say it
-        started = self.record.run.started
-        if started:
-            self.record.note_time("job", max(0.0, (at - started).total_seconds()))
-        self.record.note(state=state, exit_code=exit_code, ended=at, reason=reason)
+        fields = end_fields(self.record.run, how, detail, exit_code, at)
+        if timings := fields.pop("timings", None):
+            self.record.note_time("job", timings["job"])
+        self.record.note(**fields)
 
     def _gone_off(self, error: SwitchedOff) -> Run:
         """The machine is off. What the job wrote is on its disk; how it ended, the machine may have said before."""
@@ -246,9 +233,8 @@ class Following:
             self._note_end(ended.how, ended.detail, exit_code, ended.at or datetime.now(UTC))
         if self.record.run.state.is_over:
             return self.record.change()
-        help_line = f"`gpuinfra up SPEC` and `gpuinfra outputs {self.record.run.id}` fetch what it wrote"
-        self.record.change(reason=f"the machine is off; {help_line}")
-        raise SwitchedOff(str(error), help_line) from error
+        self.record.change()
+        raise SwitchedOff(str(error), off_help(self.record.run, "SPEC")) from error
 
     def _with_outputs(self) -> Run:
         try:

@@ -98,15 +98,28 @@ class Run:
         return not self.detached or not (self.alive or self.ended_age is not None)
 
     @property
-    def finished(self) -> bool:
-        """Whether nothing more comes of it, and the machine was to go off then."""
-        if self.alive or not self.of_this_boot or self.after_run not in {"deallocate", "delete"}:
-            return False
-        # Of one that was left alone no client is expected; but whoever fetches what it wrote is heard as well.
-        is_heard = self.heartbeat_age is None or abs(self.heartbeat_age) < HEARTBEAT_SECONDS
-        if self.detached and self.ended_age is not None:
-            return abs(self.ended_age) >= HEARTBEAT_SECONDS and not is_heard
-        return not is_heard
+    def needs_machine(self) -> bool:
+        """Whether its job runs, or a client is connected for it."""
+        return self.alive or self.attended
+
+    @property
+    def ends_machine(self) -> bool:
+        """Whether the machine goes off after this run."""
+        return self.of_this_boot and self.after_run in {"deallocate", "delete"}
+
+    @property
+    def seconds_to_finish(self) -> float | None:
+        """Until the machine may go off if no client comes back; None while the job runs or other rules decide."""
+        if self.alive or not self.ends_machine or self.heartbeat_age is None:
+            return None
+        wait = _rest_of_window(self.heartbeat_age)
+        # After a detach no client is expected: the window starts when the job ends.
+        return max(wait, _rest_of_window(self.ended_age)) if self.detached and self.ended_age is not None else wait
+
+
+def _rest_of_window(age: float) -> float:
+    """Seconds for which a sign of this age still counts. After the clock was set, it may lie in the future."""
+    return 0.0 if abs(age) >= HEARTBEAT_SECONDS else HEARTBEAT_SECONDS - age
 
 
 @dataclass(frozen=True)
@@ -124,12 +137,18 @@ class Facts:
     """Percent, of the busiest; None where there is none to ask."""
     notice: str | None = None
     """The event by which Azure says that it takes this spot machine away."""
+    rate: float = 1.0
+    """Azure's seconds in one of the guest's."""
+
+    @property
+    def needed(self) -> bool:
+        """Whether a job runs, or a client is connected for one."""
+        return any(run.needs_machine for run in self.runs)
 
     @property
     def shows_life(self) -> bool:
         """Whether something needs the machine at this moment."""
-        is_needed = any(run.alive or run.attended for run in self.runs)
-        return bool(self.sessions) or (self.gpu or 0) >= BUSY_PERCENT or is_needed
+        return bool(self.sessions) or (self.gpu or 0) >= BUSY_PERCENT or self.needed
 
 
 @dataclass(frozen=True)
@@ -156,6 +175,10 @@ class Decision:
     is_warning: bool
     memory: Memory
     idle_until: float | None
+    ends_with: tuple[str, ...] = ()
+    """Runs that need the machine now, where it goes off after the last of them."""
+    finished_until: float | None = None
+    """When the machine goes off because these runs have ended; None while something needs it."""
 
 
 # The decision: no clock, no files, no network
@@ -172,7 +195,11 @@ def decide(facts: Facts, memory: Memory) -> Decision:
     begun = until if cause in {LEASE_OVER, COST_CAP} else None
     # What is not near any more, since it was moved, is warned of again.
     left = Memory(idle_since, tuple(near) if cause is None else memory.warned, begun)
-    return Decision(until, limit, cause, detail, warnings, bool(near), left, idle_until)
+    needing = tuple(run.id for run in facts.runs if run.needs_machine)
+    ends_with = needing if any(run.ends_machine for run in facts.runs) else ()
+    finish = _finish(facts)
+    finished_until = finish[0] if finish else None
+    return Decision(until, limit, cause, detail, warnings, bool(near), left, idle_until, ends_with, finished_until)
 
 
 def end_of(facts: Facts) -> tuple[float, str]:
@@ -210,12 +237,21 @@ def _cause(
     if facts.now >= until - ahead or begun == until:
         what = "the lease ends" if limit == LEASE_OVER else "the cost cap is reached"
         return limit, f"{what} at {stamp(until)}"
-    finished = [run.id for run in facts.runs if run.finished]
-    if finished and not any(run.alive or run.attended for run in facts.runs):
-        return FINISHED, f"run {finished[0]} is over and its client is gone"
+    finish = _finish(facts)
+    if finish and facts.now >= finish[0]:
+        return FINISHED, f"run {finish[1]} is over and its client is gone"
     if idle_until is not None and facts.now >= idle_until:
         return IDLE, f"no job, no login and an idle GPU for {facts.terms.idle / 60:.0f} minutes"
     return None, ""
+
+
+def _finish(facts: Facts) -> tuple[float, str] | None:
+    """When the machine goes off because a run has ended, and which; None while something needs it."""
+    if facts.needed:
+        return None
+    waits = [(run.seconds_to_finish, run.id) for run in facts.runs]
+    known = [(facts.now + seconds * facts.rate, run) for seconds, run in waits if seconds is not None]
+    return min(known) if known else None
 
 
 def _near(facts: Facts, until: float, limit: str, idle_until: float | None) -> Iterator[tuple[str, float]]:
@@ -737,6 +773,7 @@ class Agent:
             sessions=sessions,
             gpu=gpu,
             notice=str(self._notice["EventId"]) if self._notice else None,
+            rate=self.clock.rate(),
         )
 
     def _power_on_at(self, now: float) -> float:
@@ -871,6 +908,8 @@ class Agent:
             "cause": (self._ending.cause if self._ending else decision.cause) or decision.limit,
             "idleSince": None if idle_since is None else stamp(idle_since),
             "idleUntil": None if decision.idle_until is None else stamp(decision.idle_until),
+            "endsWith": list(decision.ends_with),
+            "finishedUntil": None if decision.finished_until is None else stamp(decision.finished_until),
             "jobs": [run.id for run in facts.runs if run.alive],
             "sessions": facts.sessions,
             "gpuUtilization": facts.gpu,

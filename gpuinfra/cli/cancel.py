@@ -29,7 +29,9 @@ def cancel(
     is_over = found.state.is_over
     if not is_over:
         from gpuinfra.cli.following import cancel_run
+        from gpuinfra.models.run import RunState
 
         found = cancel_run(settings, found, seconds)
+        is_over = found.state is RunState.LOST  # nothing was left to cancel
     view.show_cancelled(found, remembered.folder(found), was_over=is_over, json=settings.json)
     return Exit.DONE

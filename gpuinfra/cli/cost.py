@@ -162,12 +162,14 @@ class Counting:
 
     def _jobs(self, now: datetime) -> list[Job]:
         from gpuinfra.cli.accounts import jobs_of
+        from gpuinfra.cli.settling import settle_runs
         from gpuinfra.workspace import STATE, find_workspace
         from runner.results.history import History as Runs
 
         found = Runs(find_workspace(self.reached.settings.workspace) / STATE).list()
         # A machine of the embedded Azure may have the name of a real one.
-        return jobs_of((run for run in found if run.simulated == self.reached.cloud.simulated), now)
+        runs = [run for run in found if run.simulated == self.reached.cloud.simulated]
+        return jobs_of(settle_runs(self.reached.settings, runs).runs, now)
 
 
 def _wanted(by: str | None, tag: str | None) -> str:

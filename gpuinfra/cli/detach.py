@@ -12,6 +12,7 @@ from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.models.run import Run
     from gpuinfra.models.target import Target
 
 
@@ -31,7 +32,8 @@ def detach(
     files = _files(workspace, name)
     project = load_project(workspace)
     compute = project.computes.get(name)
-    _ask(settings, name, files)
+    runs = _runs_on(settings, name)
+    _ask(settings, name, files, runs)
     is_forgotten = not compute or _forget(target_of(workspace, project, compute))
     _remove(files)
     view.show_detached(
@@ -39,6 +41,7 @@ def detach(
         [str(file) for file in files],
         has_machine=not compute or compute.type not in {LOCAL, LOCALDOCKER},
         keeps_password=not is_forgotten,
+        runs=runs,
         json=settings.json,
     )
 
@@ -61,18 +64,35 @@ def _files(workspace: Path, name: str) -> list[Path]:
     )
 
 
-def _ask(settings: Settings, name: str, files: list[Path]) -> None:
+def _runs_on(settings: Settings, name: str) -> list[Run]:
+    """The target's runs that go on, or have outputs that are not here: without the target they cannot be reached."""
+    from gpuinfra.cli.runs import Remembered
+    from gpuinfra.cli.settling import settle_runs
+
+    try:
+        found = settle_runs(settings, Remembered(settings).history.list(target=name)).runs
+    except Problem:
+        return []  # a broken history does not keep a target
+    return [run for run in found if not run.state.is_over or run.is_unfetched]
+
+
+def _ask(settings: Settings, name: str, files: list[Path], runs: list[Run]) -> None:
+    from gpuinfra.views.targets import unreachable_runs
+
     listed = " and ".join(f"`{file}`" for file in files)
     if settings.yes:
         return
-    if sys.stdin.isatty() and not settings.json and typer.confirm(f"Remove {listed}?", err=True):
+    lost = f"; {unreachable_runs(runs)}" if runs else ""
+    question = f"Remove {listed}{lost}?"
+    if sys.stdin.isatty() and not settings.json and typer.confirm(question, err=True):
         return
+    fetch = next((f"`gpuinfra outputs {run.id}` fetches outputs first; " for run in reversed(runs)), "")
     raise Problem(
         Diagnostic(
             Code.NEEDS_CONSENT,
             "this would remove files",
-            note=f"`{name}` is {listed}; nothing was removed",
-            help="give `--yes` to remove them",
+            note=f"`{name}` is {listed}; nothing was removed{lost}",
+            help=f"{fetch}give `--yes` to remove them",
         ),
         exit_code=Exit.USAGE,
     )

@@ -87,7 +87,7 @@ def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
     from datetime import UTC, datetime
 
     from gpuinfra.cli.accounts import with_costs
-    from gpuinfra.models.run import RunState
+    from gpuinfra.models.run import DELETED_WITH_OUTPUTS, RunState
     from gpuinfra.workspace import STATE, find_workspace
     from runner.results.history import History
 
@@ -96,7 +96,7 @@ def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
         found = {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}
         own = [run for run in found.values() if run.simulated == simulated]
         for run in with_costs(settings, own, datetime.now(UTC)):
-            gone = f"{name} was deleted with outputs that were not fetched"
+            gone = f"{name} {DELETED_WITH_OUTPUTS}"
             lost = {} if run.state.is_over else {"state": RunState.LOST, "reason": f"{name} was deleted"}
             history.update(run.id, machine="", cost_usd=run.cost_usd, warnings=(*run.warnings, gone), **lost)
 

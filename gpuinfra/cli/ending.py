@@ -33,7 +33,9 @@ def problems_of(run: Run, *, require_gpu_use: bool) -> list[Diagnostic]:
 
 
 def exit_code_of(run: Run, problems: Sequence[Diagnostic]) -> int:
-    """The job's own, where there is one that says that something is wrong."""
+    """The job's own, where there is one that says that something is wrong. An evicted job did not choose its code."""
+    if run.state is RunState.EVICTED:
+        return Exit.FAILED
     if run.exit_code and 0 < run.exit_code <= LARGEST_CODE:
         return run.exit_code
     ends = {RunState.TIMED_OUT: TIMED_OUT, RunState.CANCELLED: Exit.INTERRUPTED, RunState.LOST: Exit.LOST}
@@ -51,6 +53,6 @@ def show_end(work: Submitting, receipt: Receipt | None = None, problem: Problem 
         *problems_of(run, require_gpu_use=work.wishes.require_gpu_use),
     ]
     view.show_result(run, work.folder, receipt, problems, json=work.desk.settings.json)
-    if problem:
-        return problem.exit_code if problem.exit_code is Exit.LEFT_BEHIND else run.exit_code or problem.exit_code
+    if problem and (problem.exit_code is Exit.LEFT_BEHIND or not run.exit_code):
+        return problem.exit_code
     return exit_code_of(run, problems) if run.state.is_over else Exit.DONE

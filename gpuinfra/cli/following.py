@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuinfra.cli.jobs import Desk, linked, open_desk, target_of_run
@@ -82,29 +83,52 @@ def _brought(following: Following) -> Run:
 
 
 def cancel_run(settings: Settings, run: Run, grace: float) -> Run:
-    """End a run's job, and bring what it wrote."""
-    from runner.following import CANCELLED, open_job
+    """End a run's job, and fetch what it wrote. A job that cannot be reached raises, and stays as it is."""
+    from runner.following import open_job
+    from runner.results.settle import CANCELLED
 
     desk = open_desk(settings)
     if run.state.is_over:
         return run
-    # Written down first: whoever follows it learns from this why it ended.
+    is_delivered = False
+
+    def end(following: Following) -> Run:
+        nonlocal is_delivered
+        open_job(following.link, run).cancel(grace)
+        is_delivered = True
+        return following.to_the_end() if is_ours else run
+
+    # The process that follows it learns from this why it ended, so it is written before the job is told.
     desk.history.update(run.id, reason=CANCELLED)
-    with log_of(desk, run.id) as log:
-        is_ours = log.try_lock()
-        if run.job is None:
-            return never_began(desk, run) if is_ours else _settled(desk, run)
+    try:
+        with log_of(desk, run.id) as log:
+            is_ours = log.try_lock()
+            if run.job is None:
+                is_delivered = True
+                return never_began(desk, run) if is_ours else _settled(desk, run)
+            run = _asked(desk, run, log, lambda _: None, end)
+        return _settled(desk, run)
+    except Problem as problem:
+        if is_delivered:
+            raise
+        found = desk.history.find(run.id)
+        if found.state.is_over:
+            return found  # its machine is off
+        raise _undelivered(run, problem) from problem
+    finally:
+        if not is_delivered and not desk.history.find(run.id).state.is_over:
+            desk.history.update(run.id, reason="")
 
-        def end(following: Following) -> Run:
-            try:
-                open_job(following.link, run).cancel(grace)
-            except Exception:
-                desk.history.update(run.id, reason="")  # it goes on, and may end well
-                raise
-            return following.to_the_end() if is_ours else run
 
-        run = _asked(desk, run, log, lambda _: None, end)
-    return _settled(desk, run)
+def _undelivered(run: Run, problem: Problem) -> Problem:
+    cause = problem.diagnostics[0]
+    stop = f"; `gpuinfra down {run.machine}` stops the machine" if run.machine else ""
+    found = replace(
+        cause,
+        note=f"{cause.note or cause.summary}; the job was not cancelled, and may go on",
+        help=f"`gpuinfra cancel {run.id}` again when `{run.target}` answers{stop}",
+    )
+    return Problem(found, exit_code=problem.exit_code)
 
 
 def _settled(desk: Desk, run: Run) -> Run:
@@ -112,21 +136,19 @@ def _settled(desk: Desk, run: Run) -> Run:
     while not run.state.is_over and time.monotonic() < ends:
         time.sleep(LOOK_SECONDS)
         run = desk.history.find(run.id)
-    return run
+    if run.state.is_over:
+        return run
+    note = f"run {run.id} was asked to end, and the process that follows it has not recorded its end"
+    help_line = f"`gpuinfra runs show {run.id}` shows its state; `gpuinfra cancel {run.id}` asks again"
+    raise Problem(Diagnostic(Code.JOB_FAILED, "the job has not ended", note=note, help=help_line))
 
 
 def never_began(desk: Desk, run: Run) -> Run:
     """Whoever was to begin it is gone, and nothing of it is anywhere."""
-    from gpuinfra.models.run import RunState
-    from runner.following import CANCELLED
+    from runner.results.settle import never_began as fields_of
 
     known = desk.history.find(run.id)
-    if known.state.is_over:
-        return known  # it was told how it failed
-    is_cancelled = known.reason == CANCELLED
-    state = RunState.CANCELLED if is_cancelled else RunState.LOST
-    reason = CANCELLED if is_cancelled else "it was interrupted before the job began"
-    return desk.history.update(run.id, state=state, reason=reason, job=None)
+    return known if known.state.is_over else desk.history.update(run.id, **fields_of(known))
 
 
 def _asked(
@@ -138,19 +160,32 @@ def _asked(
     progress: ProgressView | None = None,
 ) -> Run:
     """What comes of it where the target knows the job. Of one that it does not know there is nothing to wait for."""
-    from gpuinfra.models.run import RunState
+    from gpuinfra.models.run import KNOWS_NOTHING, RunState
 
     try:
         with _following(desk, run, log, show, progress) as following:
             return work(following)
     except Problem as problem:
-        if problem.diagnostics[0].code is not Code.NO_SUCH_RUN:
+        code = problem.diagnostics[0].code
+        if code is Code.MACHINE_IS_OFF:
+            raise _off(desk, run, log, problem) from problem
+        if code is not Code.NO_SUCH_RUN:
             raise
         if run.started is None:
             return never_began(desk, run)
         if not desk.history.find(run.id).state.is_over:
-            desk.history.update(run.id, state=RunState.LOST, reason="the target knows nothing of it")
+            desk.history.update(run.id, state=RunState.LOST, reason=f"the target {KNOWS_NOTHING}")
         raise
+
+
+def _off(desk: Desk, run: Run, log: LogFile, problem: Problem) -> Problem:
+    """The same problem with the commands that fetch what the run wrote. The run is settled."""
+    from gpuinfra.cli.settling import off_hint, settle_runs
+
+    log.close()
+    settle_runs(desk.settings, [desk.history.find(run.id)])
+    found = replace(problem.diagnostics[0], help=off_hint(desk.settings, run))
+    return Problem(found, exit_code=problem.exit_code)
 
 
 @contextmanager

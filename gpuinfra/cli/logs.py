@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import Settings, begin
 from gpuinfra.cli.runs import ID, Remembered
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.cli.settling import Settled
     from gpuinfra.models.run import Run
     from gpuinfra.views.job import TerminalSink
 
@@ -28,6 +30,7 @@ def logs(
     ] = "both",
 ) -> int:
     """Print what a job printed, byte for byte: its standard output to ours, its errors to ours."""
+    from gpuinfra.views import diagnostics as diagnostics_view
     from gpuinfra.views import job as view
 
     settings = begin(context, reaches_cloud=follow)
@@ -35,18 +38,55 @@ def logs(
     found = remembered.history.find(run)
     only = {"stdout": (view.STDOUT,), "stderr": (view.STDERR,), "both": view.BOTH}[stream]
     sink = view.TerminalSink(json=settings.json, timestamps=timestamps, only=only)
-    if follow and not found.state.is_over:
-        from gpuinfra.cli.following import follow_run
-
-        found = follow_run(settings, found, sink)
+    problems: Sequence[Diagnostic] = ()
+    settled: Settled | None = None
+    if follow and (not found.state.is_over or found.is_unfetched):
+        found, problems = _followed(settings, found, sink)
     else:
+        if not follow:
+            from gpuinfra.cli.settling import settle_runs
+
+            settled = settle_runs(settings, [found])
+            (found,) = settled.runs
         _show(remembered.folder(found) / "log", sink)
     sink.finish()
     if settings.json:
-        view.show_result(found, remembered.folder(found), json=True)
-    elif not follow and remembered.is_unfollowed(found):
-        view.show_unfollowed(found)
+        view.show_result(found, remembered.folder(found), diagnostics=problems, json=True)
+    elif problems:
+        diagnostics_view.show(problems)
+    else:
+        view.show_hint(_hint(settings, found, settled))
     return _exit_code(found) if follow else Exit.DONE
+
+
+def _followed(settings: Settings, run: Run, sink: TerminalSink) -> tuple[Run, Sequence[Diagnostic]]:
+    from gpuinfra.cli.following import follow_run
+
+    try:
+        return follow_run(settings, run, sink), ()
+    except Problem as problem:
+        if not run.state.is_over:
+            raise
+        return run, problem.diagnostics  # how it ended is known, and what is here of its log was printed
+
+
+def _hint(settings: Settings, run: Run, settled: Settled | None) -> str:
+    """What to do where the log is not complete, or why there is none."""
+    from gpuinfra.cli.settling import fetch_hint
+    from gpuinfra.views.runs import unheard_hint
+    from runner.results.settle import went_off
+
+    if settled and run.id in settled.unheard:
+        return unheard_hint(run)
+    if settled and run.id in settled.running:
+        return f"{run.id} is {run.state.value}: `gpuinfra logs {run.id} -f` follows it"
+    if run.state.is_over and not run.job and not run.started:
+        return f"{run.id} never began: {run.reason or run.state.value}"
+    if run.is_unfetched and went_off(run):
+        return f"{run.reason}; {fetch_hint(settings, run)}"
+    if run.is_unfetched and settled:
+        return f"not everything that it printed may be here: `gpuinfra logs {run.id} -f` fetches the rest"
+    return ""
 
 
 def _exit_code(run: Run) -> int:

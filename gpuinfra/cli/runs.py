@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,10 +45,6 @@ class Remembered:
 
         return not run.state.is_over and not LogFile(self.folder(run) / "log").is_followed
 
-    def unfollowed(self, found: Iterable[Run]) -> set[str]:
-        """The ids of such runs."""
-        return {run.id for run in found if self.is_unfollowed(run)}
-
 
 @runs.callback()
 def list_runs(
@@ -62,25 +57,40 @@ def list_runs(
     """List runs, the newest first; with a command, look at some of them."""
     if context.invoked_subcommand is not None:
         return Exit.DONE
+    from gpuinfra.cli.settling import fetch_hint, settle_runs
     from gpuinfra.views import runs as view
 
     settings = begin(context, reaches_cloud=False)
     remembered = Remembered(settings)
     now = datetime.now(UTC)
-    found = with_costs(settings, remembered.history.list(limit=limit, target=target), now)
-    view.show(found, now, json=settings.json, unfollowed=remembered.unfollowed(found))
+    found = settle_runs(settings, remembered.history.list(limit=limit, target=target))
+    view.show(
+        with_costs(settings, found.runs, now),
+        now,
+        json=settings.json,
+        unheard=found.unheard,
+        unfetched={run.id: hint for run in found.runs if (hint := fetch_hint(settings, run))},
+    )
     return Exit.DONE
 
 
 @runs.command()
 def show(context: typer.Context, run: Annotated[str, typer.Argument(metavar="ID", help=ID)]) -> int:
     """Show all that is remembered of a run."""
+    from gpuinfra.cli.settling import fetch_hint, settle_runs
     from gpuinfra.views import runs as view
 
     settings = begin(context, reaches_cloud=False)
     remembered = Remembered(settings)
-    (found,) = with_costs(settings, [remembered.history.find(run)], datetime.now(UTC))
-    view.show_one(found, remembered.folder(found), json=settings.json, unfollowed=remembered.is_unfollowed(found))
+    settled = settle_runs(settings, [remembered.history.find(run)])
+    (found,) = with_costs(settings, settled.runs, datetime.now(UTC))
+    view.show_one(
+        found,
+        remembered.folder(found),
+        json=settings.json,
+        unheard=found.id in settled.unheard,
+        unfetched=fetch_hint(settings, found),
+    )
     return Exit.DONE
 
 

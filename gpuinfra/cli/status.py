@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,6 +50,7 @@ def status(
         looking = Looking(reach(settings, _subscription(specs), SECONDS, progress), specs, names or [], agents=agent)
         machines, now = looking.look()
     simulated = looking.reached.cloud.simulated
+    _settle(settings, machines)
     if not watch:
         view.show(machines, now, json=settings.json, simulated=simulated, left_alone=looking.left_alone)
         return Exit.DONE
@@ -58,6 +60,18 @@ def status(
     except KeyboardInterrupt:
         pass  # it is how a watch ends
     return Exit.DONE
+
+
+def _settle(settings: Settings, machines: Sequence[Machine]) -> None:
+    """Record the end of runs whose machine is off."""
+    from gpuinfra.cli.settling import OFF, settle_runs
+    from gpuinfra.workspace import STATE, find_workspace
+    from runner.results.history import History
+
+    off = {machine.name.casefold() for machine in machines if machine.power_state in OFF}
+    with suppress(Problem):  # what is wrong with the history does not hide a machine that is billed
+        runs = History(find_workspace(settings.workspace) / STATE).unfinished() if off else []
+        settle_runs(settings, [run for run in runs if run.machine.casefold() in off])
 
 
 class Looking:

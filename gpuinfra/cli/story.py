@@ -164,7 +164,7 @@ class Story:
         # One that was told to begin may run, though nobody heard that it does.
         has_begun = run and (run.started or (run.job and not self.interrupted))
         if run and has_begun and not run.state.is_over and run.reason != CANCELLED:
-            return f"the job goes on, and so does {self.spec.name}: {self._stops}"
+            return f"the job continues: {self._stops_after_job}"
         others = self._others(run.id if run else "")
         others += [each.run for each in self._strangers() if not each.is_over]
         if others:
@@ -182,7 +182,17 @@ class Story:
 
     @property
     def _stops(self) -> str:
-        return f"it is billed until `gpuinfra down {self.spec.name}` or the end of its lease"
+        from gpuinfra.models.durations import format_duration
+
+        idle = format_duration(self.spec.lifecycle.idle)
+        return f"it is billed until `gpuinfra down {self.spec.name}`, until it is idle for {idle} or its lease ends"
+
+    @property
+    def _stops_after_job(self) -> str:
+        """What the guest agent does with `afterRun`; it never deletes."""
+        name = self.spec.name
+        delete = f"; `gpuinfra down --delete {name}` deletes it" if self.afterwards == DELETE else ""
+        return f"the agent of {name} deallocates it when the job has finished, or when its lease ends{delete}"
 
     def _others(self, own: str) -> list[str]:
         """Other runs that need it: their jobs go on there, or somebody fetches what they wrote."""

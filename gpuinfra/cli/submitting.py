@@ -75,6 +75,7 @@ class Submitting:
 
     def go(self) -> Run:
         """Begin it, follow it, bring its outputs. Left running, it is still of that state."""
+        from gpuinfra.cli.settling import settle_runs
         from runner.problems import explained
 
         target = self.assigned.target
@@ -92,6 +93,8 @@ class Submitting:
             finally:
                 self.run = record.run
                 self.is_off = link.is_off
+                if link.is_off and self.assigned.tracked:
+                    (self.run,) = settle_runs(self.desk.settings, [record.run]).runs
                 if self.after_run is not None:
                     self._look_around(link)
                 if not self.assigned.tracked:
@@ -190,7 +193,7 @@ class Submitting:
             except KeyboardInterrupt as interrupt:
                 if self.was_interrupted:
                     raise
-                match self._decide(following.record.run, interrupt):
+                match self._decide(following, interrupt):
                     case OnInterrupt.DETACH:
                         following.attending.let_go()
                         self._give_time(following.record.run)
@@ -206,9 +209,10 @@ class Submitting:
 
     def _cancel(self, following: Following) -> None:
         from runner.background import begin
-        from runner.following import CANCELLED, open_job
+        from runner.following import open_job
         from runner.jobs.port import JobError
         from runner.machine.connection import ConnectError
+        from runner.results.settle import CANCELLED
 
         if following.record.run.state.is_over:
             return  # it ended by itself, and only its outputs are waited for
@@ -224,10 +228,13 @@ class Submitting:
             with contextlib.suppress(ConnectError, JobError, TimeoutError):
                 ending.result(KILL_SECONDS)
             raise
+        except (ConnectError, JobError):
+            following.record.change(reason="")  # it was not delivered: the job goes on, and may end well
+            raise
 
-    def _decide(self, run: Run, interrupt: KeyboardInterrupt) -> OnInterrupt:
+    def _decide(self, following: Following, interrupt: KeyboardInterrupt) -> OnInterrupt:
         """What becomes of the job. Asked is only who can answer; `ask` is then the answer to go on."""
-        if run.state.is_over:
+        if following.record.run.state.is_over:
             # There is nothing to cancel. Outputs can be fetched later, but for those on a machine that is about to end.
             return OnInterrupt.DETACH if self.after_run is None else OnInterrupt.CANCEL
         if not self.assigned.tracked:
@@ -237,13 +244,15 @@ class Submitting:
         if not sys.stdin.isatty() or self.desk.settings.json:
             # A terminal that closes cancels no job. The machine still goes off: its agent waits for the job to finish.
             return OnInterrupt.DETACH if isinstance(interrupt, TerminalClosedError) else self.without_terminal
+        from gpuinfra.cli.question import ask_until
+
         question = "The job goes on. Detach from it, cancel it, or go on watching? [d/c/g]"
         try:
             with self.progress.paused():
-                answer = str(typer.prompt(question, default="d", err=True)).strip().lower()[:1]
-        except typer.Abort:  # Ctrl-C once more, or nobody there any more
+                answer = ask_until(question, "d", lambda: following.attending.ended is not None)
+        except (typer.Abort, KeyboardInterrupt):  # Ctrl-C once more, or the terminal is gone
             return OnInterrupt.DETACH
-        return {"d": OnInterrupt.DETACH, "c": OnInterrupt.CANCEL}.get(answer, OnInterrupt.ASK)
+        return {"d": OnInterrupt.DETACH, "c": OnInterrupt.CANCEL}.get(answer or "", OnInterrupt.ASK)
 
 
 def _without_work(record: Record, attending: Attending) -> Callable[[], float]:

@@ -39,11 +39,25 @@ class AgentState:
     """One of ACTIONS."""
     last_error: str | None
     eviction_notice: bool
+    ends_with: tuple[str, ...] = ()
+    """Runs that need the machine now, where it is deallocated after the last of them."""
+    finished_until: datetime | None = None
+    """When it is deallocated because such runs have ended; None while a run needs it."""
 
     @property
     def is_ending(self) -> bool:
         """Whether it is about to switch the machine off."""
         return self.action in {"stopping-jobs", "deallocating"}
+
+    @property
+    def forecast(self) -> tuple[datetime, str]:
+        """When the machine goes off if nothing else happens, and why."""
+        ends = [(self.until, self.cause)]
+        if self.idle_until:
+            ends.append((self.idle_until, "idle"))
+        if self.finished_until:
+            ends.append((self.finished_until, "job finished"))
+        return min(ends)
 
     def age_seconds(self, now: datetime) -> float:
         """How old this is: an agent that lives writes every five seconds."""
@@ -59,6 +73,8 @@ class AgentState:
             "cause": self.cause,
             "idleSince": _stamp(self.idle_since),
             "idleUntil": _stamp(self.idle_until),
+            "endsWith": list(self.ends_with),
+            "finishedUntil": _stamp(self.finished_until),
             "jobs": list(self.jobs),
             "sessions": self.sessions,
             "gpuUtilization": self.gpu_utilization,
@@ -95,6 +111,9 @@ def _state(found: Mapping[str, Any]) -> AgentState:
         action=found["action"],
         last_error=None if found["lastError"] is None else _text(found["lastError"]),
         eviction_notice=found["evictionNotice"] is True,
+        # An older agent does not write these.
+        ends_with=tuple(_text(run) for run in _list(found.get("endsWith", []))),
+        finished_until=_moment_or_none(found.get("finishedUntil")),
     )
 
 

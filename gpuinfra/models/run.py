@@ -7,6 +7,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+DELETED_WITH_OUTPUTS = "was deleted with outputs that were not fetched"
+"""The end of the warning of a run whose machine took its outputs with it."""
+KNOWS_NOTHING = "knows nothing of it"
+"""In the reason of a run that its target does not know any more."""
+
 
 class RunState(StrEnum):
     """Where a run is, or how it ended."""
@@ -113,6 +118,18 @@ class Run:
     after_run: str | None = None
     """What is done with the machine afterwards, where `run` started it."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def is_unfetched(self) -> bool:
+        """Whether its job has ended and what it wrote is still on its target."""
+        return self.state.is_over and self.may_have_outputs
+
+    @property
+    def may_have_outputs(self) -> bool:
+        """Whether its target may have outputs that are not here."""
+        is_deleted = not self.machine and any(each.endswith(DELETED_WITH_OUTPUTS) for each in self.warnings)
+        is_unknown = self.state is RunState.LOST and KNOWS_NOTHING in self.reason
+        return bool(self.job or self.started) and not (self.outputs.complete or is_deleted or is_unknown)
 
     def as_json(self) -> dict[str, Any]:
         """For programs, and for the history. `run_from_json` reads it again."""

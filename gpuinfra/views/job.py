@@ -12,7 +12,7 @@ from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import document
 from gpuinfra.views import receipt as receipt_view
 from gpuinfra.views.cells import cost, length
-from gpuinfra.views.runs import STYLES, append_facts, as_json, gpu_facts, outputs_words, taken, unfollowed_hint
+from gpuinfra.views.runs import STYLES, append_facts, as_json, gpu_facts, outputs_words, taken
 from gpuinfra.views.terminal import harmless, messages
 
 if TYPE_CHECKING:
@@ -140,9 +140,10 @@ def show_cancelled(run: Run, path: Path, *, was_over: bool, json: bool) -> None:
     show_result(run, path, json=json)
 
 
-def show_unfollowed(run: Run) -> None:
-    """What was printed may not be all."""
-    messages().print(unfollowed_hint(run))
+def show_hint(hint: str) -> None:
+    """What to do next, if there is something."""
+    if hint:
+        messages().print(hint)
 
 
 def _receipt_payload(receipt: Receipt | None) -> dict[str, Any]:

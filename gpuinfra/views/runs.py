@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +37,16 @@ LOUD = {"warning", "GPU unused"}
 NEVER_USED = "the GPU was never used"
 
 
-def show(runs: Sequence[Run], now: datetime, *, json: bool, unfollowed: Collection[str] = ()) -> None:
-    """A line a run. `unfollowed` are those that are not over, as far as is known, and that nobody here listens to."""
+def show(
+    runs: Sequence[Run],
+    now: datetime,
+    *,
+    json: bool,
+    unheard: Collection[str] = (),
+    unfetched: Mapping[str, str] | None = None,
+) -> None:
+    """A line a run. `unheard` are those whose client is gone and whose machine did not answer;
+    `unfetched` has the commands that fetch what a run wrote."""
     if json:
         document.show({"runs": [run.as_json() for run in runs]})
         return
@@ -47,11 +55,13 @@ def show(runs: Sequence[Run], now: datetime, *, json: bool, unfollowed: Collecti
         return
     results().print(render(runs, now))
     for run in runs:
-        if run.id in unfollowed:
-            messages().print(unfollowed_hint(run))
+        if run.id in unheard:
+            messages().print(unheard_hint(run))
+        elif hint := (unfetched or {}).get(run.id):
+            messages().print(f"{run.id} {run.state.value}: {hint}")
 
 
-def unfollowed_hint(run: Run) -> str:
+def unheard_hint(run: Run) -> str:
     """What to do about a run whose client has gone."""
     return f"{run.id} was {run.state.value} when it was last heard of; `gpuinfra logs {run.id} -f` asks again"
 
@@ -91,14 +101,16 @@ def taken(run: Run, now: datetime | None = None) -> float | None:
     return max(0.0, (until - run.started).total_seconds()) if run.started and until else None
 
 
-def show_one(run: Run, folder: Path, *, json: bool, unfollowed: bool = False) -> None:
+def show_one(run: Run, folder: Path, *, json: bool, unheard: bool = False, unfetched: str = "") -> None:
     """All that is known; `folder` has its log and its outputs."""
     if json:
         document.show({"run": as_json(run, folder)})
         return
     results().print(render_one(run, folder))
-    if unfollowed:
-        messages().print(unfollowed_hint(run))
+    if unheard:
+        messages().print(unheard_hint(run))
+    elif unfetched:
+        messages().print(unfetched)
 
 
 def as_json(run: Run, folder: Path) -> dict[str, Any]:

@@ -73,10 +73,13 @@ def agent_lines(machine: Machine, now: datetime) -> list[str]:
         return []
     if isinstance(agent, str):
         return [harmless(f"{name}: not known: {agent}")]
-    facts = [f"{agent.action}", f"off {_near(agent.until, now)} ({agent.cause})"]
+    at, cause = agent.forecast
+    off = f"off {_near(at, now)} ({cause})"
+    if agent.ends_with:
+        off = f"off when run {' and '.join(agent.ends_with)} has ended, {_near(at, now)} at the latest ({cause})"
+    facts = [agent.action, off]
     if agent.idle_since:
-        end = f", off {_near(agent.idle_until, now)} if it stays so" if agent.idle_until else ""
-        facts.append(f"idle since {_near(agent.idle_since, now)}{end}")
+        facts.append(f"idle since {_near(agent.idle_since, now)}")
     facts.append(f"jobs: {', '.join(agent.jobs) or 'none'}")
     facts.append(f"{agent.sessions} login{'' if agent.sessions == 1 else 's'}")
     if agent.gpu_utilization is not None:

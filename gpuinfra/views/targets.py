@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gpuinfra.diagnostics import Diagnostic
     from gpuinfra.models.reach import Reach
+    from gpuinfra.models.run import Run
     from gpuinfra.models.target import Target
 
 HEADER = ("NAME", "TYPE", "ADDRESS", "GPU", "IMAGE", "REACHABLE")
@@ -103,16 +104,31 @@ def _data(target: Target, reach: Reach | None) -> dict[str, Any]:
     }
 
 
+def unreachable_runs(runs: Sequence[Run]) -> str:
+    """The runs that cannot be reached without their target."""
+    words = (f"{run.id} ({run.state.value}{', outputs not fetched' if run.is_unfetched else ''})" for run in runs)
+    return f"cannot be reached without the target: {', '.join(words)}"
+
+
 def show_detached(
-    name: str, files: Sequence[str], *, has_machine: bool, json: bool, keeps_password: bool = False
+    name: str,
+    files: Sequence[str],
+    *,
+    has_machine: bool,
+    json: bool,
+    keeps_password: bool = False,
+    runs: Sequence[Run] = (),
 ) -> None:
     """What was removed, and what was not."""
     if json:
         kept = {"keepsPassword": True} if keeps_password else {}
-        document.show({"name": name, "removed": list(files), **kept})
+        left = {"runs": [run.id for run in runs]} if runs else {}
+        document.show({"name": name, "removed": list(files), **kept, **left})
         return
     for file in files:
         results().print(f"removed {harmless(file)}")
+    if runs:
+        messages().print(harmless(unreachable_runs(runs)))
     if keeps_password:
         messages().print("Its password may still be in the keyring of this computer, which did not forget it.")
     if has_machine:

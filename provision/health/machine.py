@@ -117,8 +117,8 @@ def _agent(facts: Facts) -> Check:
     if state.last_error:
         log = f"`gpuinfra ssh {facts.name} -- journalctl -u gpuinfra-agent` has more"
         return warning("agent", f"it is alive ({state.action}), and has trouble: {state.last_error}", log)
-    idle = f", or at {state.idle_until:%H:%M}Z if it stays idle" if state.idle_until else ""
-    return ok("agent", f"it is alive ({state.action}); it ends the machine at {state.until:%Y-%m-%d %H:%M}Z{idle}")
+    at, cause = state.forecast
+    return ok("agent", f"it is alive ({state.action}); it ends the machine at {at:%Y-%m-%d %H:%M}Z ({cause})")
 
 
 def _role(facts: Facts) -> Check:

@@ -100,7 +100,7 @@ class History:
     def unfetched(self, machine: str) -> Runs:
         """Those whose job began there, and whose outputs are not all here; the newest first."""
         runs = self._select({"machine = ? COLLATE NOCASE": machine}, None)
-        return [run for run in runs if (run.job or run.started) and not run.outputs.complete]
+        return [run for run in runs if run.may_have_outputs]
 
     def _select(self, wanted: dict[str, str | tuple[str, ...] | None], limit: int | None) -> Runs:
         asked = {condition: value for condition, value in wanted.items() if value is not None}

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -164,14 +164,18 @@ def contents(folder: Path) -> dict[str, bytes | str]:
 class Terminal:
     """The program on a terminal, with somebody who types."""
 
-    def __init__(self, user: LabUser | User, *words: str, **variables: str) -> None:
+    def __init__(
+        self, user: LabUser | User, *words: str, patch: Mapping[str, float] | None = None, **variables: str
+    ) -> None:
         self.seen = b""
+        cloud = {"GPUINFRA_CLOUD": "sandbox"} if isinstance(user, User) else {}
         self._terminal, theirs = pty.openpty()
         try:
             self._program = program.Program(
                 *words,
                 cwd=user.workspace,
-                env={**inherited(), **user.variables, "TERM": "xterm", **variables},
+                env={**inherited(), **user.variables, **cloud, "TERM": "xterm", **variables},
+                patch=patch,
                 terminal=True,
                 stdin=theirs,
                 stdout=theirs,
@@ -228,9 +232,9 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def on_terminal(user: LabUser, *words: str) -> Iterator[Terminal]:
-    """The program on a terminal for a while."""
-    made = Terminal(user, *words)
+def on_terminal(user: LabUser | User, *words: str, patch: Mapping[str, float] | None = None) -> Iterator[Terminal]:
+    """The program on a terminal for a while; `patch` sets constants in it."""
+    made = Terminal(user, *words, patch=patch)
     try:
         yield made
     finally:

@@ -19,6 +19,8 @@ PAUSE = 0.01
 LEASE = 2 * 3600
 SPEC: dict[str, Any] = {"target": {"type": "remote"}, "lifecycle": {"lease": "2h"}}
 MODEL = 16 << 20
+# An address at which nothing answers.
+NOWHERE = "127.77.0.250"
 
 # Writes, says so, and waits for a file in its home. Then it writes more, and ends.
 WAITS = """
@@ -196,3 +198,16 @@ def runs_of(user: User) -> list[dict[str, Any]]:
 def is_off(azure: Azure) -> bool:
     """By Azure's own word, and by its meter."""
     return azure.machine()["powerState"] == "PowerState/deallocated" and not azure.is_billed()
+
+
+def hide_machine(user: User, azure: Azure) -> None:
+    """The target's file leads to an address where nothing answers, as if the network were down."""
+    file = user.workspace / "aml_config" / "my_dsvm.compute"
+    assert azure.address() in file.read_text()
+    file.write_text(file.read_text().replace(azure.address(), NOWHERE))
+
+
+def show_machine(user: User, azure: Azure) -> None:
+    """The target's file leads to the machine again."""
+    file = user.workspace / "aml_config" / "my_dsvm.compute"
+    file.write_text(file.read_text().replace(NOWHERE, azure.address()))

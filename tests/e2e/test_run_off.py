@@ -80,9 +80,9 @@ def test_a_machine_that_somebody_switches_off_leaves_a_run_that_can_be_found_aga
         deallocate(azure)
         code, _, errors = ended(client)
     run = only(user)
-    assert (code, run["state"]) == (255, "running"), errors
+    assert (code, run["state"]) == (255, "lost"), errors
     assert "my-dsvm is deallocat" in errors
-    assert f"`gpuinfra up SPEC` and `gpuinfra outputs {run['id']}` fetch what it wrote" in errors
-    assert run["reason"].startswith("the machine is off")
+    assert f"`gpuinfra up SPEC`, then `gpuinfra outputs {run['id']}` fetches what it wrote" in errors
+    assert run["reason"].startswith("my-dsvm was deallocated")
     # Whoever asks for it now is told at once why there is no answer.
     assert user.fails("logs", "-f", run["id"], code="machine-is-off", exit_code=255)

@@ -48,6 +48,9 @@ DONE = replace(
 GOING = replace(
     DONE,
     id="20261116-121600-cccc",
+    target="lab",
+    type="remote",
+    configuration="lab",
     state=RunState.RUNNING,
     created=NOW + timedelta(seconds=30),
     exit_code=None,

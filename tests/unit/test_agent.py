@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,38 +148,59 @@ def test_a_client_that_prepares_a_job_is_a_sign_of_life_also_where_logins_are_no
     assert decide(facts(HOUR, sessions=0, runs=(Run("r1", heartbeat_age=46.0),)), idle).cause == IDLE
 
 
-@pytest.mark.parametrize(
-    ("runs", "goes_off"),
-    [
-        ((finished_run(),), True),
-        ((finished_run(after_run="delete"),), True),
-        ((finished_run(after_run="keep"),), False),
-        ((finished_run(after_run=None),), False),
-        ((finished_run(heartbeat_age=44.0),), False),
-        # Its client was lost before the job began.
-        ((finished_run(ended_age=None),), True),
-        ((finished_run(ended_age=None, heartbeat_age=10.0),), False),
-        ((finished_run(alive=True, ended_age=None),), False),
-        ((finished_run(of_this_boot=False),), False),
-        # Nobody is waited for who said that he goes; then the job's end counts.
-        ((finished_run(detached=True, heartbeat_age=9000.0, ended_age=44.0),), False),
-        ((finished_run(detached=True, heartbeat_age=46.0, ended_age=45.0),), True),
-        # Somebody has come back, and fetches its outputs.
-        ((finished_run(detached=True, heartbeat_age=1.0, ended_age=900.0),), False),
-        ((finished_run(detached=True, heartbeat_age=9000.0, ended_age=None, alive=True),), False),
-        # Others are there.
-        ((finished_run(), Run("r2", alive=True)), False),
-        ((finished_run(), Run("r2", heartbeat_age=3.0)), False),
-        ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True, ended_age=3.0)), True),
-        # Who leaves a job to itself is there while it is prepared: files are sent, an environment is built.
-        ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True)), False),
-        ((finished_run(), Run("r2", heartbeat_age=300.0, detached=True)), True),
-        ((finished_run(), Run("r2", heartbeat_age=300.0)), True),
-        # A clock that was set back leaves a heartbeat in the future: its client would have said more since.
-        ((finished_run(heartbeat_age=-3600.0),), True),
-        ((finished_run(heartbeat_age=-3.0),), False),
-    ],
-)
+FINISHED_RUNS: list[tuple[tuple[Run, ...], bool]] = [
+    ((finished_run(),), True),
+    ((finished_run(after_run="delete"),), True),
+    ((finished_run(after_run="keep"),), False),
+    ((finished_run(after_run=None),), False),
+    ((finished_run(heartbeat_age=44.0),), False),
+    # Its client was lost before the job began.
+    ((finished_run(ended_age=None),), True),
+    ((finished_run(ended_age=None, heartbeat_age=10.0),), False),
+    ((finished_run(alive=True, ended_age=None),), False),
+    ((finished_run(of_this_boot=False),), False),
+    # Nobody is waited for who said that he goes; then the job's end counts.
+    ((finished_run(detached=True, heartbeat_age=9000.0, ended_age=44.0),), False),
+    ((finished_run(detached=True, heartbeat_age=46.0, ended_age=45.0),), True),
+    # Somebody has come back, and fetches its outputs.
+    ((finished_run(detached=True, heartbeat_age=1.0, ended_age=900.0),), False),
+    ((finished_run(detached=True, heartbeat_age=9000.0, ended_age=None, alive=True),), False),
+    # Others are there.
+    ((finished_run(), Run("r2", alive=True)), False),
+    ((finished_run(), Run("r2", heartbeat_age=3.0)), False),
+    ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True, ended_age=3.0)), True),
+    # Who leaves a job to itself is there while it is prepared: files are sent, an environment is built.
+    ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True)), False),
+    ((finished_run(), Run("r2", heartbeat_age=300.0, detached=True)), True),
+    ((finished_run(), Run("r2", heartbeat_age=300.0)), True),
+    # A clock that was set back leaves a heartbeat in the future: its client would have said more since.
+    ((finished_run(heartbeat_age=-3600.0),), True),
+    ((finished_run(heartbeat_age=-3.0),), False),
+]
+
+
+@pytest.mark.parametrize(("runs", "goes_off"), FINISHED_RUNS)
+def test_forecast_after_a_finished_run_holds(runs: tuple[Run, ...], goes_off: bool) -> None:
+    decision = decide(facts(HOUR, runs=runs), Memory())
+    if any(run.alive or run.attended for run in runs):
+        assert decision.finished_until is None
+        assert set(decision.ends_with) <= {run.id for run in runs if run.alive or run.attended}
+        return
+    assert goes_off == (decision.finished_until is not None and decision.finished_until <= ON + HOUR)
+    if decision.finished_until is not None and not goes_off:
+        later = decision.finished_until - (ON + HOUR)
+        aged = tuple(
+            replace(
+                run,
+                heartbeat_age=None if run.heartbeat_age is None else run.heartbeat_age + later,
+                ended_age=None if run.ended_age is None else run.ended_age + later,
+            )
+            for run in runs
+        )
+        assert decide(facts(HOUR + later, runs=aged), Memory()).cause == FINISHED
+
+
+@pytest.mark.parametrize(("runs", "goes_off"), FINISHED_RUNS)
 def test_a_machine_whose_run_is_over_goes_off(runs: tuple[Run, ...], goes_off: bool) -> None:
     assert decide(facts(HOUR, runs=runs), Memory()).cause == (FINISHED if goes_off else None)
 
@@ -378,7 +400,7 @@ def test_rubbish_among_the_runs_is_no_run_that_counts(home: Path) -> None:
     (make_run(home, "folders") / "state.json").mkdir()
     found = Runs(str(home), booted=0.0).look()
     assert {"a-file", "a-link", ".gone-r9"}.isdisjoint(run.id for run in found)
-    assert not [run for run in found if run.alive or run.finished]
+    assert not [run for run in found if run.alive or run.seconds_to_finish is not None]
     assert len(found) == 10
 
 

@@ -146,8 +146,8 @@ def test_where_nobody_knows_how_it_ended_it_is_told_how_to_find_out(tmp_path: Pa
     with pytest.raises(SwitchedOff) as caught:
         following.to_the_end()
     run = following.record.run
-    commands = "`gpuinfra up SPEC` and `gpuinfra outputs r1` fetch what it wrote"
-    assert (run.state, run.reason) == (RunState.RUNNING, f"the machine is off; {commands}")
+    commands = "`gpuinfra up SPEC`, then `gpuinfra outputs r1` fetches what it wrote"
+    assert (run.state, run.reason) == (RunState.RUNNING, "")  # Azure's log says when it ended: `runner.results.settle`
     problem = problem_of(caught.value, "lab")
     assert (problem.diagnostics[0].code, problem.exit_code) == (Code.MACHINE_IS_OFF, Exit.LOST)
     assert problem.diagnostics[0].help == commands
@@ -159,10 +159,10 @@ def test_what_is_found_out_later_is_the_truth(tmp_path: Path) -> None:
     assert (run.state, run.reason, run.exit_code) == (RunState.EVICTED, "evicted", 143)
 
 
-@pytest.mark.parametrize(("code", "expected"), [(143, 143), (0, 1), (None, 1)])
-def test_an_evicted_run_has_failed_whatever_it_says(code: int | None, expected: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", [143, 0, None])
+def test_evicted_run_exits_1_as_documented(code: int | None, tmp_path: Path) -> None:
     run = Followed(tmp_path, Ended(0, How.EVICTED, STARTED)).to_the_end()
-    assert exit_code_of(replace(run, exit_code=code), []) == expected
+    assert exit_code_of(replace(run, exit_code=code), []) == 1
     assert "r1 was evicted" in render_result(run, tmp_path).plain
 
 

@@ -131,7 +131,7 @@ def test_a_lease_that_holds_says_until_when() -> None:
         (
             {"agent": replace(ALIVE, idle_until=NOW + timedelta(minutes=20))},
             Verdict.OK,
-            "12:00Z, or at 08:20Z if it stays idle",
+            "it ends the machine at 2026-11-16 08:20Z (idle)",
         ),
         ({"now": NOW + timedelta(seconds=121)}, Verdict.PROBLEM, "nothing for 121 s: it is not alive"),
         ({"agent": replace(ALIVE, last_error="token refused")}, Verdict.WARNING, "has trouble: token refused"),

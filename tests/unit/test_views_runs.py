@@ -201,7 +201,7 @@ def test_the_end_with_a_receipt(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_lists_as_data(capsys: pytest.CaptureFixture[str]) -> None:
-    runs.show([RUNNING, FAILED], NOW, json=True, unfollowed={RUNNING.id})
+    runs.show([RUNNING, FAILED], NOW, json=True, unheard={RUNNING.id})
     document = json.loads(capsys.readouterr().out)
     assert [run["id"] for run in document["runs"]] == [RUNNING.id, FAILED.id]
     runs.show([], NOW, json=True)
@@ -209,11 +209,11 @@ def test_lists_as_data(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_run_that_nobody_follows_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    runs.show([RUNNING, FAILED], NOW, json=False, unfollowed={RUNNING.id})
+    runs.show([RUNNING, FAILED], NOW, json=False, unheard={RUNNING.id})
     assert f"`gpuinfra logs {RUNNING.id} -f`" in capsys.readouterr().err
     runs.show([RUNNING], NOW, json=False)
     assert capsys.readouterr().err == ""
-    runs.show_one(RUNNING, FOLDER, json=False, unfollowed=True)
+    runs.show_one(RUNNING, FOLDER, json=False, unheard=True)
     assert f"`gpuinfra logs {RUNNING.id} -f`" in capsys.readouterr().err
     runs.show([], NOW, json=False)
     assert "no runs" in capsys.readouterr().err

@@ -159,13 +159,23 @@ IDLE = replace(
 )
 
 
+def test_agent_forecast_names_the_rule_that_fires_first() -> None:
+    running = replace(AGENT, ends_with=("r1", "r2"))
+    assert (
+        "off when run r1 and r2 has ended, 14:00Z at the latest (lease over)"
+        in render([replace(ON, agent=running)], NOW).plain
+    )
+    ended = replace(IDLE, finished_until=NOW + timedelta(seconds=45))
+    assert "off 12:00Z (job finished); idle since 11:55Z" in render([replace(ON, agent=ended)], NOW).plain
+
+
 def test_what_agents_say_is_below() -> None:
     assert render([replace(ON, agent=AGENT), OFF], NOW).plain.splitlines()[3:] == [
         "agent of my-dsvm: watching; off 14:00Z (lease over); jobs: r1, r2; 1 login; GPU 87 %"
     ]
     said, error = render([replace(ON, agent=IDLE)], NOW).plain.splitlines()[2:]
     assert said == (
-        "agent of my-dsvm: warning; off 14:00Z (lease over); idle since 11:55Z, off 12:15Z if it stays so; jobs: none; "
+        "agent of my-dsvm: warning; off 12:15Z (idle); idle since 11:55Z; jobs: none; "
         "0 logins; Azure is about to evict it; last heard of 3 min ago"
     )
     assert error.startswith("  last error: 403 ")

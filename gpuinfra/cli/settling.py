@@ -1,0 +1,294 @@
+"""Find out how runs without a client are: ask their machines and Azure, briefly and in parallel."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from gpuinfra.cli.options import Settings
+from gpuinfra.diagnostics import Code, Problem
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from gpuinfra.cli.runs import Remembered
+    from gpuinfra.models.entry import Entry
+    from gpuinfra.models.resource import Ref
+    from gpuinfra.models.run import Run
+    from provision.azure.cloud import AzureCloud
+    from runner.machine.link import Link
+    from runner.results.settle import Answer, MachinePower
+
+# Below the program's own logger, so that `--verbose` shows it.
+logger = logging.getLogger(f"gpuinfra.{__name__}")
+
+# For all machines together.
+SECONDS = 8.0
+# Most machines answer in less: then Azure is not asked.
+FIRST_SECONDS = 1.5
+# Azure's clock and this computer's are not the same to the second.
+BEFORE = timedelta(minutes=5)
+STOPPED = frozenset({"stopping", "stopped"})
+OFF = STOPPED | {"deallocating", "deallocated"}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Runs as far as their machines and Azure answered in time."""
+
+    runs: list[Run]
+    """In the order in which they were given."""
+    unheard: frozenset[str] = frozenset()
+    """Runs without a client whose machine did not answer: they may have ended."""
+    running: frozenset[str] = frozenset()
+    """Runs without a client whose machine answered that the job runs."""
+
+
+def settle_runs(settings: Settings, runs: Sequence[Run], seconds: float = SECONDS) -> Settled:
+    """Record the end of every run without a client that has ended."""
+    from gpuinfra.cli.runs import Remembered
+
+    remembered = Remembered(settings)
+    waiting = [run for run in runs if remembered.is_unfollowed(run)]
+    if not waiting:
+        return Settled(list(runs))
+    ends = time.monotonic() + seconds
+    groups: defaultdict[tuple[str, ...], list[Run]] = defaultdict(list)
+    for run in waiting:
+        groups[run.configuration, run.target, run.machine, str(run.simulated)].append(run)
+    asked = [_Group(settings, group) for group in groups.values()]
+    for group in asked:
+        group.ask_machine()
+    first = min(time.monotonic() + FIRST_SECONDS, ends)
+    slow = [group for group in asked if not group.wait(first)]
+    for group in slow:
+        group.ask_azure()
+    for group in slow:
+        group.wait(ends)
+    settled = {run.id: run for group in asked for run in group.settle(remembered)}
+    rest = {run.id for run in waiting} - settled.keys()
+    running = {run for group in asked for run in group.answered} & rest
+    found = [settled.get(run.id, run) for run in runs]
+    return Settled(found, frozenset(rest - running), frozenset(running))
+
+
+def fetch_hint(settings: Settings, run: Run) -> str:
+    """Return the commands that fetch what a run wrote, or nothing if everything is here or nothing is left."""
+    from runner.results.settle import fetch_help
+
+    if not run.is_unfetched:
+        return ""
+    return fetch_help(run, spec_file(settings, run.machine) or "SPEC")
+
+
+def off_hint(settings: Settings, run: Run) -> str:
+    """Return the commands that fetch what a run wrote on a machine that is off."""
+    from runner.results.settle import off_help
+
+    return off_help(run, spec_file(settings, run.machine) or "SPEC")
+
+
+def spec_file(settings: Settings, machine: str) -> str | None:
+    """Return the file of a machine's spec as one would type it here; None if the workspace has none."""
+    from gpuinfra.load.files import load_paths
+    from gpuinfra.load.folder import has_spec
+    from gpuinfra.workspace import find_workspace
+
+    workspace = find_workspace(settings.workspace)
+    if not machine or not has_spec(workspace):
+        return None
+    specs = load_paths([str(workspace)]).specs
+    file = next((each.span.file for each in specs if each.spec.name.casefold() == machine.casefold()), None)
+    if file is None:
+        return None
+    try:
+        return str(Path(file).resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return file
+
+
+class _Group:
+    """Runs of one target: what it answers about them, and what Azure answers about its machine."""
+
+    def __init__(self, settings: Settings, runs: list[Run]) -> None:
+        self._settings, self._runs = settings, runs
+        self._answers: Future[dict[str, Answer]] | None = None
+        self._power: Future[MachinePower | None] | None = None
+
+    def ask_machine(self) -> None:
+        from runner.background import begin
+
+        begun = [run for run in self._runs if run.job]
+        if begun:
+            self._answers = begin(lambda: _ask_machine(self._settings, begun), "asking a machine")
+
+    def ask_azure(self) -> None:
+        from runner.background import begin
+
+        if self._runs[0].machine:
+            since = min(run.started or run.created for run in self._runs)
+            self._power = begin(lambda: _ask_azure(self._settings, self._runs[0], since), "asking Azure")
+
+    def wait(self, ends: float) -> bool:
+        """Wait until everything that was asked has answered; whether Azure need not be asked."""
+        answers = _result(self._answers, ends) if self._answers else {}
+        if self._power and (answers is None or _is_lost(answers)):
+            _result(self._power, ends)
+        return answers is not None and not _is_lost(answers)
+
+    @property
+    def answered(self) -> set[str]:
+        """The runs that the machine answered about."""
+        answers = _result(self._answers, 0.0) if self._answers else None
+        return set(answers or {})
+
+    def settle(self, remembered: Remembered) -> Iterable[Run]:
+        from runner.jobs.log import LogFile
+        from runner.jobs.port import JobError
+        from runner.results.settle import settle
+
+        answers = _result(self._answers, 0.0) if self._answers else {}
+        power = _result(self._power, 0.0) if self._power else None
+        for run in self._runs:
+            fields = settle(run, (answers or {}).get(run.id), power)
+            if not fields:
+                continue
+            try:
+                with LogFile(remembered.folder(run) / "log") as log:
+                    # Another process may follow it by now; then that one records its end.
+                    if log.try_lock() and not remembered.history.find(run.id).state.is_over:
+                        yield remembered.history.update(run.id, **fields)
+            except (Problem, JobError, OSError):
+                yield replace(run, **fields)  # nothing can be written here
+
+
+def _result(asked: Future[T], ends: float) -> T | None:
+    """The answer; None if it failed or did not come in time."""
+    try:
+        return asked.result(max(0.0, ends - time.monotonic()))
+    except Exception:  # whatever is wrong on the way there, what is known is shown
+        logger.debug("no answer about runs", exc_info=True)
+        return None
+
+
+def _is_lost(answers: dict[str, Answer]) -> bool:
+    """Whether a job ended without anyone who watched: then Azure may know when its machine went off."""
+    return any(answer.ended and answer.ended.how.value == "lost" for answer in answers.values())
+
+
+def _ask_machine(settings: Settings, runs: list[Run]) -> dict[str, Answer]:
+    from gpuinfra.cli.jobs import open_desk, target_of_run
+    from runner.jobs.port import JobError
+    from runner.machine.link import link_to
+    from runner.machine.passwords import place, recall
+
+    target, _ = target_of_run(open_desk(settings), runs[0])
+    kept = place(target) if target.address else None
+    password = recall(*kept) if kept else None
+    link = link_to(target, (lambda: password) if password else None, SECONDS)
+    answers: dict[str, Answer] = {}
+    try:
+        for run in runs:
+            with suppress(JobError):
+                answers[run.id] = _answer(link, run)
+    finally:
+        link.drop()
+    return answers
+
+
+def _answer(link: Link, run: Run) -> Answer:
+    from runner.following import open_job
+    from runner.jobs.port import JobError
+    from runner.jobs.process import ended_of
+    from runner.results.settle import Answer
+    from runner.watch import read_state
+
+    try:
+        state = read_state(link.far, run.id)
+        ended = ended_of(state)
+        if ended or state.get("alive"):
+            return Answer(known=True, ended=ended)
+        # Nothing watches this container any more: its engine knows.
+        return Answer(known=True, ended=open_job(link, run).ended())
+    except JobError as error:
+        if error.code != Code.NO_SUCH_RUN:
+            raise
+    if run.job and run.job.kind == "container":
+        with suppress(JobError):
+            return Answer(known=True, ended=open_job(link, run).ended())
+    return Answer(known=False)
+
+
+def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | None:
+    """What Azure answers about a run's machine; None if it does not know the machine, and nothing says that it did."""
+    from gpuinfra.cli.access import open_cloud
+    from gpuinfra.models.resource import Kind
+    from provision.names import ref_of
+    from provision.waiting.deadline import Deadline
+    from runner.results.settle import MachinePower, Power
+
+    place = _place(settings, run)
+    if place is None:
+        return None
+    # A machine of the embedded Azure may have the name of a real one.
+    where = replace(settings, cloud="sandbox" if run.simulated else "azure")
+    cloud = open_cloud(where, place.subscription, deadline=Deadline.after(SECONDS))
+    ref = ref_of(Kind.MACHINE, place.group, run.machine)
+    found = cloud.look(ref)
+    if found is None:
+        if not place.existed or place.subscription != cloud.subscription:
+            return None
+        power = Power.DELETED if cloud.look(ref_of(Kind.DISK, place.group, run.machine)) else Power.GONE
+    elif found.power in OFF:
+        power = Power.STOPPED if found.power in STOPPED else Power.OFF
+    else:
+        power = Power.ON
+    return MachinePower(power, *_times_off(cloud, ref, since))
+
+
+def _times_off(cloud: AzureCloud, ref: Ref, since: datetime) -> tuple[tuple[datetime, ...], datetime | None]:
+    """When Azure's log says that a machine went off, and when the log was read; neither if it cannot be read."""
+    from provision.azure.activity import KEPT, read_log
+    from provision.costing.activity import changes, read_events
+    from provision.costing.timeline import Turn
+    from provision.errors import CloudError
+
+    now = cloud.now()
+    try:
+        bodies = read_log(cloud.clients, max(min(since, now) - BEFORE, now - KEPT), now, ref.id(cloud.subscription))
+    except CloudError:
+        return (), None
+    return tuple(each.at for each in changes(read_events(bodies)) if each.turn in {Turn.OFF, Turn.GONE}), now
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in Azure a machine is, or was."""
+
+    group: str
+    subscription: str | None
+    existed: bool
+    """Whether this workspace saw it there."""
+
+
+def _place(settings: Settings, run: Run) -> _Place | None:
+    from gpuinfra.cli.machines import spec_named
+    from gpuinfra.ledger.ledger import Ledger
+    from gpuinfra.workspace import STATE, find_workspace
+
+    entries: list[Entry] = []
+    with suppress(Problem):
+        entries = Ledger(find_workspace(settings.workspace) / STATE).entries()
+    for entry in reversed(entries):
+        if entry.machine.casefold() == run.machine.casefold() and entry.simulated == run.simulated and entry.group:
+            return _Place(entry.group, entry.subscription, existed=True)
+    spec = spec_named(settings.workspace, run.machine)
+    return _Place(spec.group_name, spec.subscription, existed=False) if spec else None

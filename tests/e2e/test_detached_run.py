@@ -1,0 +1,86 @@
+"""After Ctrl-C and detach in `run`, the job finishes, and the guest agent deallocates the machine as announced."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.azure import Azure
+from tests.e2e.jobs import on_terminal
+from tests.e2e.run_help import guest_home, guest_root, is_off, project, runs_of
+from tests.e2e.user import User
+from tests.sshd import eventually
+
+SECONDS = 120.0
+# Longer than the agent waits for a client.
+LONG_AGO = 3600.0
+
+
+@pytest.fixture
+def user(user: User) -> User:
+    project(user)
+    return user
+
+
+def agent_state(azure: Azure) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((guest_root(azure) / "run" / "gpuinfra" / "agent.json").read_text())
+    return found
+
+
+def run_folder(azure: Azure, run: str) -> Path:
+    return guest_home(azure) / ".gpuinfra" / "runs" / run
+
+
+def forget_the_client(azure: Azure, run: str) -> None:
+    past = time.time() - LONG_AGO
+    os.utime(run_folder(azure, run) / "attended.json", (past, past))
+
+
+def detach_on_a_terminal(user: User) -> tuple[str, str]:
+    """Start `run`, press Ctrl-C and detach; the run's id and what the terminal showed."""
+    with on_terminal(user, "run", "gpu.yaml", "waits.py") as terminal:
+        terminal.waits_for(b"begun")
+        terminal.types(b"\x03")
+        terminal.waits_for(b"[d/c/g]")
+        terminal.types(b"d\r")
+        assert terminal.ends() == 130
+    (run,) = runs_of(user)
+    return str(run["id"]), terminal.seen.decode()
+
+
+def test_detached_job_of_run_finishes_before_the_machine_goes_off(user: User, azure: Azure) -> None:
+    azure.control("POST", "clock", {"speed": 5})  # the agent looks every five seconds of Azure's clock
+    run, shown = detach_on_a_terminal(user)
+    assert "the agent of my-dsvm deallocates it when the job has finished" in " ".join(shown.split())
+    assert "is billed until" not in shown
+
+    # The agent does not wait for the client any more, and still not for less than the job.
+    forget_the_client(azure, run)
+    assert eventually(lambda: agent_state(azure)["jobs"] == [run], SECONDS)
+    looked = agent_state(azure)["at"]
+    assert eventually(lambda: agent_state(azure)["at"] > looked, SECONDS)
+    state = agent_state(azure)
+    assert (state["action"], state["endsWith"], state["finishedUntil"]) == ("watching", [run], None)
+    assert f"off when run {run} has ended" in user("status", "--agent").stdout
+
+    (guest_home(azure) / "go").touch()
+    assert eventually(lambda: agent_state(azure)["finishedUntil"] is not None, SECONDS)
+    state = agent_state(azure)
+    assert state["finishedUntil"] < state["until"]
+    assert state["idleUntil"] is None or state["finishedUntil"] < state["idleUntil"]
+    assert azure.machine()["powerState"] == "PowerState/running"
+    shown = user("status", "--agent").stdout
+    assert "(job finished)" in shown
+    assert "if it stays so" not in shown
+
+    file = run_folder(azure, run) / "state.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "ended": time.time() - LONG_AGO}))
+    forget_the_client(azure, run)
+    assert eventually(lambda: is_off(azure), SECONDS)
+
+    user.up()
+    user.does("outputs", run)
+    assert [each["state"] for each in runs_of(user)] == ["completed"]
