@@ -2,7 +2,7 @@
 
 ConnectError
 ├── Unreachable         nobody answers, or not yet: it may pass
-│   └── PortClosed      the machine answers, and nothing listens on the port: it passes while SSH starts
+│   └── PortClosed      the machine answers, and nothing listens on the port: it passes while the machine boots
 ├── HostKeyInvalid      the key that is expected is no key
 ├── HostKeyMismatch     another machine answers, or this one with another key: nothing was sent to it
 ├── LoginRefused        the machine takes none of the keys, or not the password: it may pass while it boots

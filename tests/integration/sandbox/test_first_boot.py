@@ -31,7 +31,7 @@ def test_the_azure_agent_waits_for_a_host_key_of_its_kind(sandbox: Sandbox, sett
     view: Any = sandbox.compute.virtual_machines.instance_view(machine.place.group, "m")
     assert view.vm_agent.statuses[0].display_status == status
     order: Any = {"commandId": "RunShellScript", "script": ["echo out"]}
-    running = sandbox.compute.virtual_machines.begin_run_command(machine.place.group, "m", order)
+    running: Any = sandbox.compute.virtual_machines.begin_run_command(machine.place.group, "m", order)
     if status == "Ready":
         assert "[stdout]\nout\n" in running.result().value[0].message
     else:
@@ -41,7 +41,7 @@ def test_the_azure_agent_waits_for_a_host_key_of_its_kind(sandbox: Sandbox, sett
 
 @pytest.mark.parametrize("given", [None, "Standard"])
 def test_trusted_launch_by_default_keeps_the_driver_from_loading(sandbox: Sandbox, given: str | None) -> None:
-    security = {"securityProfile": {"securityType": given}} if given else {}
+    security: dict[str, Any] = {"securityProfile": {"securityType": given}} if given else {}
     machine = Machine(sandbox, faults=("trusted-launch",), **security)
     code, said = machine.run("nvidia-smi")
     if given:
