@@ -86,7 +86,7 @@ class MainThreadWaker:
 
 
 class TerminalClosedError(KeyboardInterrupt):
-    """The interrupt that a closed terminal or a lost SSH session makes: the user did not ask to cancel a job."""
+    """The interrupt that a closed terminal, pipe or SSH session makes: the user did not ask to cancel a job."""
 
 
 class Interrupts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 import time
 from collections.abc import Callable
@@ -187,20 +188,35 @@ class Submitting:
             try:
                 return following.to_the_end()
             except BrokenPipeError:
-                if self.after_run is None:
-                    raise
-                _print_no_more()  # that nobody reads is no reason to leave a machine on
+                self._reader_left(following)
             except KeyboardInterrupt as interrupt:
                 if self.was_interrupted:
                     raise
-                match self._decide(following, interrupt):
-                    case OnInterrupt.DETACH:
-                        following.attending.let_go()
-                        self._give_time(following.record.run)
-                        raise
-                    case OnInterrupt.CANCEL:
-                        self.was_interrupted = True
-                        self._cancel(following)
+                self._follow_decision(following, self._decide(following, interrupt), interrupt)
+
+    def _follow_decision(self, following: Following, decision: OnInterrupt, interrupt: KeyboardInterrupt) -> None:
+        """Detach, which raises the interrupt; or cancel the job; or do nothing, to follow it on."""
+        match decision:
+            case OnInterrupt.DETACH:
+                following.attending.let_go()
+                self._give_time(following.record.run)
+                raise interrupt
+            case OnInterrupt.CANCEL:
+                self.was_interrupted = True
+                self._cancel(following)
+
+    def _reader_left(self, following: Following) -> None:
+        """Say what becomes of the job, and do it: `run` follows it to its end, `submit` detaches or cancels."""
+        _leave_closed_streams()
+        if self.after_run is not None:  # a machine that is to go off afterwards must not stay on
+            self.progress.note("standard output was closed: the job is followed to its end")
+            return
+        # A run that is not tracked could not be found again.
+        is_cancelled = self.on_interrupt is OnInterrupt.CANCEL or not self.assigned.tracked
+        what = "is cancelled" if is_cancelled else "keeps running, and the client detaches from it"
+        self.progress.note(f"standard output was closed: the job {what}")
+        decision = OnInterrupt.CANCEL if is_cancelled else OnInterrupt.DETACH
+        self._follow_decision(following, decision, TerminalClosedError())
 
     def _give_time(self, run: Run) -> None:
         """Nobody renews the lease of a job that is left: it gets the time that it may take, as with `--detach`."""
@@ -273,17 +289,19 @@ def _reason(error: BaseException) -> str:
     return "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)[:300]
 
 
-def _print_no_more() -> None:
-    """The reader has gone, as in `gpuinfra run … | head`; what the job prints is in its log."""
-    gone = [sys.stdout]
-    try:
-        sys.stderr.buffer.flush()
-    except OSError:
-        gone.append(sys.stderr)  # as with `2>&1`: what could not be written is tried again, for ever
+def _leave_closed_streams() -> None:
+    """Give up the standard streams that are no longer read, as in `gpuinfra run … | head`; the log has the output."""
+    # What is still buffered is tried again at every flush.
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in gone:
+    for stream in [each for each in (sys.stdout, sys.stderr) if _is_closed(each.fileno())] or [sys.stdout]:
         os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+def _is_closed(number: int) -> bool:
+    poll = select.poll()
+    poll.register(number, select.POLLOUT)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def _leave_no_trace(record: Record) -> None:

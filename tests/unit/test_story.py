@@ -11,7 +11,7 @@ import pytest
 from gpuinfra.cli.job_options import OnInterrupt
 from gpuinfra.cli.options import Settings
 from gpuinfra.cli.story import Story
-from gpuinfra.cli.submitting import _print_no_more
+from gpuinfra.cli.submitting import _leave_closed_streams
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.receipt import Off, Receipt
 from gpuinfra.models.resource import Kind
@@ -181,7 +181,7 @@ def test_where_nobody_reads_any_more_nothing_is_printed(
         file = unread() if name in broken else (tmp_path / name).open("w")
         monkeypatch.setattr(sys, name, file)
         file.buffer.write(b"said\n")
-    _print_no_more()
+    _leave_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.buffer.write(b"more\n")
         stream.close()
