@@ -24,7 +24,7 @@ OWN_KEY = "~/.gpuinfra/ssh/id_ed25519.pub"
 
 
 def chosen_key(text: str, *, is_default: bool) -> str:
-    """Return `admin.sshPublicKey`, or gpuinfra's own key in its place.
+    """Return `admin.sshPublicKey`, or gpuinfra's own key instead.
 
     Where the spec leaves the key out, a key that gpuinfra has created stays in use: machines were made with it. It also
     stands in for the default file where that is missing.

@@ -91,7 +91,7 @@ def needed_driver(size: str) -> int | None:
 
 
 def retired_gpu(text: str) -> tuple[str, str] | None:
-    """Return why a GPU cannot be had and what to write instead, or None if Azure has not retired it."""
+    """Return why a GPU is not available and what to write instead, or None if Azure has not retired it."""
     found = re.fullmatch(rf"(?:nvidia[ -])?(?:tesla[ -])?({'|'.join(RETIRED_GPUS)})", text, re.IGNORECASE)
     if found is None:
         return None
