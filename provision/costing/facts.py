@@ -129,7 +129,7 @@ def _kind(facts: Facts) -> tuple[str, str, bool]:
 
 
 def _is_logged(sample: Sample, log: Sequence[Sample]) -> bool:
-    """Whether the log says the same: a ledger has the moment of the wish, the log that of the change."""
+    """Whether the log says the same: a ledger has the moment of the request, the log that of the change."""
     if sample.facts is None:
         return True
     before = [each.facts for each in log if each.at <= sample.at]

@@ -18,7 +18,7 @@ def advance(azure: Azure, seconds: float) -> None:
 
 
 def act(azure: Azure, verb: str) -> None:
-    """As somebody does in the portal."""
+    """As a person does in the portal."""
     status, body = azure.send("POST", f"{azure.id(MACHINES, 'my-dsvm')}/{verb}")
     assert status == 202, body
 
