@@ -32,7 +32,7 @@ def adopted(
     journal: Journal,
     deadline: Deadline,
 ) -> Observed:
-    """What there is, with all that has lost its tags counted as ours. `consent` raises where it is not given.
+    """The current state, with all that has lost its tags counted as ours. `consent` raises where it is not given.
 
     The machine itself gets its name back at once, so that it is found whatever happens next; the plan does the rest.
     """

@@ -60,7 +60,9 @@ def _fitting_parts(machine: Part) -> int:
 def has_our_name(ref: Ref, marks: Mapping[str, str] | None) -> bool:
     """Whether a part that carries a machine's tag has the name that such a part of this machine gets."""
     machine = tags.get(marks, tags.NAME)
-    return bool(machine) and ref.name.casefold() == name_of(ref.kind, machine).casefold()
+    if not machine or ref.kind is Kind.GROUP:
+        return False
+    return ref.name.casefold() == name_of(ref.kind, machine).casefold()
 
 
 def machine_of_row(row: Mapping[str, Any]) -> Part:

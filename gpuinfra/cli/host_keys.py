@@ -33,7 +33,7 @@ def check_host_key(settings: Settings, target: Target) -> Target:
     try:
         before, now = HostKey.parse(known) if known else None, HostKey.parse(target.host_key)
     except HostKeyInvalid:
-        return target  # whoever uses the key says so
+        return target  # the caller reports an invalid key
     if before is None or before == now:
         return target
     raise Problem(
@@ -42,7 +42,7 @@ def check_host_key(settings: Settings, target: Target) -> Target:
             "the machine's host key has changed",
             note=f"`{target.machine}` was known by {before.fingerprint}; Azure now says {now.fingerprint}; "
             "nothing was sent to it",
-            help=f"somebody may have put another machine in its place; if you know that it was made again: {forget}",
+            help=f"another machine may answer under this name; if you know that it was made again: {forget}",
         )
     )
 

@@ -77,7 +77,7 @@ def unknown_machine(settings: Settings, word: str, rows: Sequence[dict[str, Any]
     from gpuinfra.workbench.targets import target_files
 
     if target_files(settings.workspace, word):
-        note = f"`{word}` is a target, and no machine of gpuinfra's in this subscription belongs to it"
+        note = f"`{word}` is a target, and no machine that gpuinfra manages in this subscription belongs to it"
         help_line = f"`gpuinfra detach {word}` forgets the target; gpuinfra did not create its machine"
     else:
         note = f"`{word}` is not a spec, a folder of specs, a machine or a target"

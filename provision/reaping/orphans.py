@@ -29,10 +29,11 @@ def orphans(
     """All of them by name. A name counts as taken by any machine that is called so, ours or not."""
     taken = {str(row.get("name") or "").casefold() for row in machines}
     taken |= {tags.get(row.get("tags"), tags.NAME).casefold() for row in machines}
-    lost = [part for part in parts if has_our_name(part.ref, part.tags) and _name(part) not in taken]
+    lost = [part for part in parts if _name(part) and _name(part) not in taken]
     # Where anything of a machine's has just been made, somebody is about to make the rest.
     fresh = {_name(part) for part in lost if part.since is None or part.since + AGE > now}
-    found = [_orphan(part, rules) for part in lost if part.ref.kind in KINDS and _name(part) not in fresh]
+    ours = [part for part in lost if part.ref.kind in KINDS and has_our_name(part.ref, part.tags)]
+    found = [_orphan(part, rules) for part in ours if _name(part) not in fresh]
     return sorted(found, key=lambda orphan: (orphan.name.casefold(), list(Kind).index(orphan.ref.kind)))
 
 

@@ -12,7 +12,7 @@ ON, OFF = "PowerState/running", "PowerState/deallocated"
 
 
 def elsewhere(azure: Azure, tmp_path: Path) -> User:
-    """Somebody with an empty project, who knows machines only by what Azure says."""
+    """A user with an empty project, who knows machines only by what Azure says."""
     return User(azure, tmp_path / "other" / "home", tmp_path / "other" / "project", key=False)
 
 
@@ -86,8 +86,8 @@ def test_gone_needs_evidence_that_the_machine_existed(user: User, azure: Azure, 
     other.down("my-dsvm", "--delete", "--yes")
     # The ledger of this workspace knows it, and so does Azure's activity log.
     (user.workspace / "gpu.yaml").unlink()
-    for somebody in (user, other, User(azure, tmp_path / "third" / "home", tmp_path / "third" / "project", key=False)):
-        done = somebody("down", "my-dsvm")
+    for person in (user, other, User(azure, tmp_path / "third" / "home", tmp_path / "third" / "project", key=False)):
+        done = person("down", "my-dsvm")
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("my-dsvm is gone (simulated)\n")
 

@@ -48,7 +48,7 @@ def _copy(cloud: Cloud, machine: Resource, disk: Resource, address: Resource, nu
     for model, own in ((machine, name), (disk, f"{name}-disk"), (address, f"{name}-address")):
         place = f"{model.id.rpartition('/')[0]}/{own}"
         hidden = {**model.hidden, "power": power} if model is machine else dict(model.hidden)
-        text = json.dumps(model.body).replace(disk.id, f"{disk.id.rpartition('/')[0]}/{name}-disk")
+        text = json.dumps(model.body).replace(disk.id.rpartition("/")[2], f"{name}-disk")
         body = {**json.loads(text.replace(model.id, place)), "name": own, "tags": marks}
         cloud.store.put(Resource(place, model.location, body, hidden), cloud.now)
     key = f"{machine.id.rpartition('/')[0]}/{name}".lower()

@@ -56,8 +56,8 @@ def test_changed_host_key_stops_with_both_fingerprints(user: User, azure: Azure,
     before = known.read_text()
     tags = {**azure.machine()["tags"], "gpuinfra:host-key": OTHER_HOST_KEY}
     azure.send("PATCH", azure.id(MACHINE, "my-dsvm"), {"tags": tags})
-    for somebody in (user, other):
-        problem = somebody.fails("ssh", "my-dsvm", code="other-host-key")
+    for person in (user, other):
+        problem = person.fails("ssh", "my-dsvm", code="other-host-key")
         assert problem["note"].count("SHA256:") == 2
     assert "ssh-keygen -R gpuinfra-my-dsvm" in problem["help"]
     assert known.read_text() == before

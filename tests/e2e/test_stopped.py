@@ -13,7 +13,7 @@ OFF = "PowerState/deallocated"
 
 @pytest.fixture
 def stopped(user: User, azure: Azure) -> User:
-    """Somebody has stopped the machine in the portal."""
+    """The user of a machine that was stopped in the portal."""
     user.up()
     status, answer = azure.send("POST", f"{azure.id(MACHINE, 'my-dsvm')}/powerOff")
     assert status in {200, 202}, answer

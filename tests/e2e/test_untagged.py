@@ -13,7 +13,7 @@ ON, OFF = "PowerState/running", "PowerState/deallocated"
 
 @pytest.fixture
 def untagged(user: User, azure: Azure) -> User:
-    """A machine is on, and somebody has removed its tags."""
+    """The user of a machine that is on and has lost its tags."""
     user.up()
     untag(azure)
     return user

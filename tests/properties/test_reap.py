@@ -13,6 +13,7 @@ from gpuinfra.models.spec import Spec
 from provision import tags
 from provision.lifecycle.lease import ON
 from provision.lifecycle.reap import Rules, verdicts
+from provision.names import default_group, ref_of
 from provision.reaping.orphans import orphans
 from provision.reaping.port import Listed
 
@@ -38,9 +39,11 @@ def rows(draw: Any) -> dict[str, Any]:
     power, state = draw(st.sampled_from(POWERS)), draw(st.sampled_from(STATES))
     statuses = [{"code": f"ProvisioningState/{state.lower()}", "time": draw(texts)}]
     statuses += [{"code": f"PowerState/{power}"}] if power else []
-    number = draw(st.integers(0, 10**6))
-    path = f"/subscriptions/s/resourceGroups/g{number}/providers/Microsoft.Compute/virtualMachines/{name or 'theirs'}"
+    group = draw(st.one_of(st.just(default_group(name or "")), st.integers(0, 10**6).map(lambda number: f"g{number}")))
+    path = f"/subscriptions/s/resourceGroups/{group}/providers/Microsoft.Compute/virtualMachines/{name or 'theirs'}"
+    disk = draw(st.sampled_from([f"{name}-disk", "another"]))
     properties = {"provisioningState": state, "instanceView": {"statuses": statuses}}
+    properties["storageProfile"] = {"osDisk": {"name": disk}}
     return {"id": path, "name": name or "theirs", "tags": marks, "properties": properties}
 
 
@@ -66,6 +69,13 @@ given_rules = st.builds(
 )
 
 
+def is_ours(row: dict[str, Any]) -> bool:
+    """Whether a machine has its tag, and its default group or a disk with our name."""
+    name, group = row["name"], row["id"].split("/")[4]
+    fits = group == default_group(name) or row["properties"]["storageProfile"]["osDisk"]["name"] == f"{name}-disk"
+    return tags.get(row["tags"], tags.NAME) == name and fits
+
+
 def power(row: dict[str, Any]) -> str:
     codes = [status["code"] for status in row["properties"]["instanceView"]["statuses"]]
     return next((code.split("/")[1] for code in codes if code.startswith("PowerState")), "")
@@ -73,7 +83,7 @@ def power(row: dict[str, Any]) -> str:
 
 def with_power(row: dict[str, Any], state: str) -> dict[str, Any]:
     view = {"statuses": [{"code": "ProvisioningState/succeeded", "time": stamp(NOW)}, {"code": f"PowerState/{state}"}]}
-    return {**row, "properties": {"provisioningState": "Succeeded", "instanceView": view}}
+    return {**row, "properties": {**row["properties"], "provisioningState": "Succeeded", "instanceView": view}}
 
 
 @settings(max_examples=100, deadline=None)
@@ -81,7 +91,7 @@ def with_power(row: dict[str, Any], state: str) -> dict[str, Any]:
 def test_machines(found: list[dict[str, Any]], rules: Rules) -> None:
     judged = verdicts(found, rules, NOW)
     by_place = {(row["id"].split("/")[4], row["name"]): row for row in found}
-    assert len(judged) == sum(bool(tags.get(row["tags"], tags.NAME)) for row in found), "all of ours, and no other"
+    assert len(judged) == sum(map(is_ours, found)), "all of ours, and no other"
     for verdict in judged:
         row = by_place[verdict.ref.group, verdict.ref.name]
         marks, state = row["tags"], row["properties"]["provisioningState"]
@@ -121,7 +131,10 @@ def test_a_second_run_does_nothing(found: list[dict[str, Any]], rules: Rules) ->
 
 parts = st.builds(
     Listed,
-    st.builds(Ref, st.sampled_from(Kind), st.just("g"), st.sampled_from(["a", "b", "c"])),
+    st.one_of(
+        st.builds(Ref, st.sampled_from(Kind), st.just("g"), st.sampled_from(["a", "b", "c"])),
+        st.builds(ref_of, st.sampled_from(Kind), st.just("g"), st.sampled_from([*MACHINES, "lost"])),
+    ),
     st.dictionaries(st.sampled_from([tags.NAME, tags.PROTECT, "owner"]), st.sampled_from([*MACHINES, "lost", ""])),
     st.one_of(st.none(), st.integers(-300, 0).map(lambda minutes: NOW + timedelta(minutes=minutes))),
 )
@@ -134,6 +147,7 @@ def test_parts(found: list[Listed], machines: list[dict[str, Any]], rules: Rules
     for orphan in orphans(found, machines, rules, NOW):
         assert orphan.name
         assert orphan.name.casefold() not in present
+        assert orphan.ref.name == ref_of(orphan.ref.kind, "g", orphan.name).name, "a tag alone makes nothing ours"
         assert orphan.ref.kind in {Kind.DISK, Kind.ADDRESS, Kind.INTERFACE, Kind.SCHEDULE}
         own = [part for part in found if tags.get(part.tags, tags.NAME).casefold() == orphan.name.casefold()]
         assert all(part.since and NOW - part.since >= timedelta(hours=1) for part in own), "somebody may be at it"
