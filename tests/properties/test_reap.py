@@ -73,7 +73,7 @@ def is_ours(row: dict[str, Any]) -> bool:
     """Whether a machine has its tag, and its default group or a disk with our name."""
     name, group = row["name"], row["id"].split("/")[4]
     fits = group == default_group(name) or row["properties"]["storageProfile"]["osDisk"]["name"] == f"{name}-disk"
-    return tags.get(row["tags"], tags.NAME) == name and fits
+    return bool(fits) and tags.get(row["tags"], tags.NAME) == str(name)
 
 
 def power(row: dict[str, Any]) -> str:
