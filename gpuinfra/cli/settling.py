@@ -216,7 +216,7 @@ def _answer(link: Link, run: Run) -> Answer:
         ended = ended_of(state)
         if ended or state.get("alive"):
             return Answer(known=True, ended=ended)
-        # Nothing watches this container any more: its engine knows.
+        # Nothing watches this container: its engine knows.
         return Answer(known=True, ended=open_job(link, run).ended())
     except JobError as error:
         if error.code != Code.NO_SUCH_RUN:

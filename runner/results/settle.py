@@ -12,7 +12,7 @@ from runner.jobs.port import Ended, How
 from runner.jobs.process import UNKNOWN_EXIT_CODE
 
 CANCELLED = How.CANCELLED.value
-"""The reason of a run that somebody has asked to end."""
+"""The reason of a run that the user has asked to end."""
 NEVER_BEGAN = "it was interrupted before the job began"
 
 STATES = {

@@ -57,7 +57,7 @@ def test_detached_job_of_run_finishes_before_the_machine_goes_off(user: User, az
     assert "the agent of my-dsvm deallocates it when the job has finished" in " ".join(shown.split())
     assert "is billed until" not in shown
 
-    # The agent does not wait for the client any more, and still not for less than the job.
+    # The agent no longer waits for the client, only for the job.
     forget_the_client(azure, run)
     assert eventually(lambda: agent_state(azure)["jobs"] == [run], SECONDS)
     looked = agent_state(azure)["at"]

@@ -31,7 +31,7 @@ def submit_detached(user: User, script: str) -> str:
 
 
 def change_power(azure: Azure, verb: str) -> None:
-    """What somebody does in the portal."""
+    """What a user does in the portal."""
     status, answer = azure.send("POST", f"{azure.id(MACHINE, 'my-dsvm')}/{verb}")
     assert status in {200, 202}, answer
 
@@ -80,7 +80,7 @@ def test_cost_by_run_counts_a_detached_job_until_its_end(user: User, azure: Azur
     assert row["onSeconds"] <= (ended - started).total_seconds() + 0.01
 
 
-def test_run_ends_when_somebody_deallocates_its_machine(user: User, azure: Azure) -> None:
+def test_run_ends_when_a_user_deallocates_its_machine(user: User, azure: Azure) -> None:
     run = submit_detached(user, "waits.py")
     assert eventually(lambda: bool(list(guest_home(azure).rglob("early.txt"))), SECONDS)
     change_power(azure, "deallocate")
