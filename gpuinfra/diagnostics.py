@@ -136,6 +136,7 @@ class Code(StrEnum):
     NO_SPARK = "no-spark"
     GPU_NOT_PASSED_ON = "gpu-not-passed-on"
     NO_CUDA = "no-cuda"
+    WRONG_CUDA = "wrong-cuda"
     CPU_ONLY_PACKAGE = "cpu-only-package"
     BAD_REQUIREMENT = "bad-requirement"
     WRONG_PLATFORM = "wrong-platform"

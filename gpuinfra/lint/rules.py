@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from gpuinfra.lint.cuda import wrong_cuda
 from gpuinfra.lint.finding import Finding
 from gpuinfra.lint.framework import pyspark
 from gpuinfra.lint.images import gpu_not_passed_on, malformed, mixed_versions, no_cuda
@@ -23,6 +24,7 @@ RULES: tuple[Callable[[Project], Iterator[Finding]], ...] = (
     gpu_not_passed_on,
     no_cuda,
     cpu_only,
+    wrong_cuda,
     wheels,
     not_shared,
     secrets,

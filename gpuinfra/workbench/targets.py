@@ -151,7 +151,7 @@ def _compute_values(target: Target, found: Document) -> dict[str, Value]:
     if target.simulated or found.value("simulated"):
         values["simulated"] = target.simulated
     # A new way to log in replaces the old one. A login of a real machine is not for a simulated one, nor the reverse.
-    is_other = bool(found.value("simulated")) != target.simulated
+    is_other = found.value("hostKey") is not None and bool(found.value("simulated")) != target.simulated
     for name, key in (("identity", "privateKeyFile"), ("password", "password")):
         if (is_other or name in target.said) and key not in values and found.value(key) is not None:
             values[key] = None

@@ -33,6 +33,7 @@ REASONS = {
         "The record has no .compute file of this name. Where the run configuration has the target's name,\n"
         "# the two were written together, and many keep the one with the address out of git."
     ),
+    Code.WRONG_CUDA: "tensorflow-gpu without a version: for Python 3.5 it looks for CUDA 10.1; the image has 8.0.",
 }
 
 

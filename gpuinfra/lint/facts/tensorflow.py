@@ -33,6 +33,12 @@ CONDA_VERSION = re.compile(r"[= ]*(?P<major>[0-9*]+)(?:\.[0-9.]+)?\.?\*?(?:[= ]+
 """`=1.12`, `==1.8.0`, `=1.12.*`, `1.12`, each perhaps with a build, as in `=1.12=mkl_py36`."""
 # What `tensorflow-gpu` of PyPI was made with: https://www.tensorflow.org/install/source#gpu. Anaconda's brings its own.
 _CUDA = ((Version("1.5"), (8, 0)), (Version("1.13"), (9, 0)), (Version("2.1"), (10, 0)))
+_GPU_PACKAGE_CUDA = (
+    *_CUDA,
+    (Version("2.4"), (10, 1)),
+    (Version("2.5"), (11, 0)),
+    (Version("2.12"), (11, 2)),
+)
 # Anaconda built no TensorFlow 2 for these.
 _ANACONDA_1 = {(2, 7), (3, 4), (3, 5)}
 
@@ -70,6 +76,19 @@ def is_for_cpu(version: Version) -> bool:
 def cuda_for(version: Version) -> tuple[int, int] | None:
     """The CUDA that `tensorflow-gpu` of PyPI in this version has to find; None where it has another name by then."""
     return next((cuda for before, cuda in _CUDA if version < before), None)
+
+
+def gpu_package_version(version: str, python: tuple[int, int] | None) -> Version | None:
+    """The `tensorflow-gpu` that pip installs for a line; None where nothing limits it to one that is known."""
+    specifiers = _specifiers(version)
+    if specifiers is None or (not version and python not in _LAST):
+        return None
+    return _newest(specifiers, python)
+
+
+def gpu_package_cuda(version: Version) -> tuple[int, int] | None:
+    """The CUDA that `tensorflow-gpu` of PyPI looks for; None for versions that do not exist."""
+    return next((cuda for before, cuda in _GPU_PACKAGE_CUDA if version < before), None)
 
 
 def exact(version: str) -> Version | None:
