@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,42 +11,41 @@ import pytest
 
 from sandbox.running import process
 from tests.e2e.azure import Azure
-from tests.e2e.user import User
+from tests.e2e.run_help import SECONDS
+from tests.e2e.user import PROGRAM, User, inherited
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def user(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[User]:
-    """A user in an empty folder, on a computer where no Docker Engine runs."""
+    """A user without an SSH key, on a computer where no Docker Engine runs."""
     nowhere = f"unix://{tmp_path}/none"
     with mock.patch.dict(os.environ, {"DOCKER_HOST": nowhere}):
         azure = Azure(tmp_path_factory.mktemp("azure") / "sandbox")
-    yield User(azure, tmp_path / "user", tmp_path / "project")
+    yield User(azure, tmp_path / "user", tmp_path / "project", key=False)
     process.stop(azure.folder)
 
 
-def commands(section: str) -> list[str]:
+def commands(section: str) -> str:
     """The commands of a section's first block."""
     text = (ROOT / "README.md").read_text("utf-8")
     found = re.search(rf"^## {section}\n.*?^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert found, f"no commands in {section}"
-    return found[1].splitlines()
+    return found[1]
 
 
 def test_the_first_run_ends_with_a_finished_job_and_its_outputs(user: User, tmp_path: Path) -> None:
-    variables: dict[str, str] = {"DOCKER_HOST": f"unix://{tmp_path}/none"}
-    for line in commands("First run"):
-        match shlex.split(line, comments=True):
-            case ["export", setting]:
-                name, _, value = setting.partition("=")
-                variables[name] = value
-            case ["gpuinfra", *words]:
-                done = user(*words, sandbox=False, **variables)
-                assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-            case _:
-                subprocess.run(["sh", "-c", line], cwd=user.workspace, check=True, timeout=60)
-    assert (user.workspace / "results" / "model.txt").read_text() == "trained"
+    clone, first = tmp_path / "clone", tmp_path / "first"
+    clone.mkdir()
+    (clone / ".venv").symlink_to(PROGRAM.parents[1])
+    environment = {**inherited(), **user.variables, "DOCKER_HOST": f"unix://{tmp_path}/none"}
+    words = ["sh", "-e", "-c", commands("First run")]
+    done = subprocess.run(
+        words, cwd=clone, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (first / "results" / "model.txt").read_text() == "trained"
     assert user.azure.machine()["powerState"] == "PowerState/deallocated"
-    (run,) = user.does("runs")["runs"]
-    assert (run["state"], run["exitCode"], run["simulated"]) == ("completed", 0, True)
+    assert (user.home / ".gpuinfra" / "ssh" / "id_ed25519").exists(), "it had no SSH key before"
+    assert "simulated" in done.stderr
