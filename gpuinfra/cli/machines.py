@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -86,7 +87,7 @@ def specs_meant(settings: Settings, word: str) -> list[Spec]:
         return [located.spec for located in load_specs([word])]
     if found := spec_named(settings.workspace, word):
         return [found]
-    if Path(word).is_dir() and has_spec(Path(word)):
+    if stat.S_ISDIR(_mode(word)) and has_spec(Path(word)):
         return [located.spec for located in load_specs([word])]
     return []
 
@@ -261,6 +262,14 @@ class Named:
     subscription: str | None = None
 
 
+def _mode(word: str) -> int:
+    """What kind of file a word names; 0 for none, or for a word that cannot be a path."""
+    try:
+        return Path(word).stat().st_mode
+    except (OSError, ValueError):
+        return 0
+
+
 def is_path(word: str) -> bool:
     """Whether a word can only mean a spec's file, or a folder of them, and not a machine's name."""
-    return word in {"-", "."} or Path(word).is_file() or word.endswith((".yaml", ".yml")) or "/" in word
+    return word in {"-", "."} or stat.S_ISREG(_mode(word)) or word.endswith((".yaml", ".yml")) or "/" in word

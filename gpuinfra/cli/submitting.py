@@ -44,6 +44,8 @@ PREPARING_SECONDS = 2 * 3600.0
 # A connection that is down just when somebody wants to cancel is tried anew for so long.
 CANCEL_SECONDS = 60.0
 KILL_SECONDS = 3.0
+# Older starts than these have left nothing on the target: it removes copies that no run used for a day.
+MOST_ABANDONED = 20
 
 
 @dataclass
@@ -172,7 +174,10 @@ class Submitting:
     def _abandoned(self) -> list[Run]:
         """Runs on the same target that never began, and whose clients are gone: killed, or cut off."""
         found = []
-        for run in self.desk.history.list(target=self.run.target, state=RunState.PREPARING):
+        history, target = self.desk.history, self.run.target
+        # A run that never began is recorded as lost by the next `gpuinfra runs`.
+        lost = history.list(target=target, state=RunState.LOST, limit=MOST_ABANDONED)
+        for run in (*history.list(target=target, state=RunState.PREPARING), *lost):
             with log_of(self.desk, run.id) as log:
                 if run.job is None and run.id != self.run.id and not log.is_followed:
                     found.append(run)

@@ -37,14 +37,19 @@ def test_interrupted_starts_share_one_copy_of_the_project(lab: Lab) -> None:
     user = lab.user()
     assert lab.engine.pid is not None
     for _ in range(2):
-        os.kill(lab.engine.pid, signal.SIGSTOP)  # the project arrives, and the job cannot begin
-        try:
-            with started(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
-                soon(lambda: runs_there(lab) != [], "a run")
-                client.send_signal(signal.SIGINT)
-                code, _, errors = ended(client)
-        finally:
-            os.kill(lab.engine.pid, signal.SIGCONT)
+        (user.workspace / "large").write_bytes(os.urandom(SIZE))
+        with holding(lab.server.port, SIZE // 2) as proxy:
+            user.compute(REMOTEDOCKER, address=f"127.0.0.1:{proxy.port}")
+            try:
+                with started(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
+                    soon(lambda: proxy.is_holding.is_set() or client.poll() is not None, "an upload that is held back")
+                    os.kill(lab.engine.pid, signal.SIGSTOP)  # the project arrives, and the job cannot begin
+                    proxy.open()
+                    soon(lambda: runs_there(lab) != [], "a run")
+                    client.send_signal(signal.SIGINT)
+                    code, _, errors = ended(client)
+            finally:
+                os.kill(lab.engine.pid, signal.SIGCONT)
         assert code == 130, errors
         assert last_run(user)["state"] == "cancelled"
         assert runs_there(lab) == []
@@ -62,8 +67,7 @@ def test_the_next_start_uses_the_copy_of_a_killed_one(lab: Lab, name: str) -> No
             with started(user, "submit", "-c", name, script) as client:
                 soon(lambda: proxy.is_holding.is_set() or client.poll() is not None, "an upload that is held back")
                 killed(client)
-            # The target has not noticed yet that the client of the first round is gone.
-            assert last_run(user)["state"] == "preparing"
+            assert last_run(user)["state"] == "lost"
             (user.workspace / "large").write_bytes(os.urandom(SIZE))
     user.compute(name, address=f"127.0.0.1:{lab.server.port}")
     submitted(user, "-c", name, script)

@@ -149,7 +149,7 @@ def test_a_job_that_the_machine_ends_while_somebody_follows(lab: Lab, name: str)
         ends_it(lab, run, "evicted", "Azure wants it back")
         code, out, errors = ended(client)
     found = result(out)
-    assert (found["state"], found["exitCode"], code) == ("evicted", 7, 7), errors
+    assert (found["state"], found["exitCode"], code) == ("evicted", 7, 1), errors
     assert found["reason"] == "evicted: Azure wants it back"
     assert found["outputs"]["complete"]
     assert contents(outputs_of(user, run)) == {"checkpoint": b"half of it"}

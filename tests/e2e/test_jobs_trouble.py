@@ -174,7 +174,7 @@ def test_an_upload_that_breaks_off_goes_on_where_it_was(lab: Lab, how: str) -> N
             killed(client)
             proxy.open()
             run = last_run(user)
-            assert run["state"] == "preparing"
+            assert run["state"] == "lost"
             done = user(*words)
             assert spoken(user, "logs", run["id"], "-f")[0] == 255
             assert shown(user, run["id"])["state"] == "lost"

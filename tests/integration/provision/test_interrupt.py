@@ -146,7 +146,7 @@ def test_interrupted_down_names_what_exists(harness: Harness, words: str, number
     """The VM may still be billed."""
     harness.succeed("up", SPEC)
     slow_operation("virtualMachines")(harness)
-    with started(harness, *words.split(), SPEC, terminal=output == "terminal") as program:
+    with started(harness, *words.split(), SPEC, "--yes", terminal=output == "terminal") as program:
         program.wait_for_text("deleting" if "--delete" in words else "deallocating")
         program.wait_for(harness.is_operation_in_progress, "an operation goes on")
         program.interrupt(signal.Signals[number])

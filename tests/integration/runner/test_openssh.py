@@ -20,7 +20,8 @@ from tests.real import program
 # The program, with a cloud in which just one machine is found; the hand-over to ssh is the real one.
 STAND_IN = """
 import json, sys, types
-from gpuinfra.cli import access
+from gpuinfra.cli import access, words
+from gpuinfra.cli.machines import Named
 from gpuinfra.cli.main import main
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.target import Target
@@ -28,7 +29,7 @@ from provision import find
 
 target = json.loads(sys.argv[1])
 
-def find_target(cloud, name, *, ssh_port, identity):
+def find_target(cloud, name, group, *, ssh_port, identity):
     if name != target["machine"]:
         raise Problem(Diagnostic(Code.USAGE, "no such machine"))
     return Target(**{**target, "port": ssh_port, "identity": identity or target["identity"]})
@@ -36,6 +37,7 @@ def find_target(cloud, name, *, ssh_port, identity):
 found = types.SimpleNamespace(clients=types.SimpleNamespace(access=types.SimpleNamespace(ssh_port=target["port"])))
 access.open_cloud = lambda *arguments, **options: found
 find.find_target = find_target
+words.located = lambda settings, cloud, name: Named(name)
 sys.exit(main(sys.argv[2:]))
 """
 SPEC = """
