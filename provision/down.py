@@ -15,7 +15,7 @@ from provision.journal import Journal
 from provision.lifecycle.lease import ON
 from provision.market.port import Market
 from provision.market.residue import address_per_month, disk_per_month
-from provision.names import default_group
+from provision.names import default_group, ref_of
 from provision.ownership import LEFT_ALONE, left_alone, untagged_problem
 from provision.plan import is_disk_of_ours
 from provision.remove import remove, strangers
@@ -150,12 +150,14 @@ class Ending:
             if not refs and self.group is None and group.ref.group.casefold() != default_group(self.name).casefold():
                 kept[str(group.ref)] = left_alone(group.ref, self.name)
                 continue
-            others = strangers(self.cloud.contents(group.ref.group), refs, self.cloud.subscription)
-            if others:
+            found = self.cloud.contents(group.ref.group)
+            # Another `up` may have created parts of this machine since it was observed: those keep the group, too.
+            own = [ref_of(kind, group.ref.group, self.name) for kind in Kind if kind is not Kind.GROUP]
+            if others := strangers(found, [*refs, *own], self.cloud.subscription):
                 names = ", ".join(sorted(each.rsplit("/", 1)[-1] for each in others))
                 kept[str(group.ref)] = f"{group.ref}: it holds what was not made for this machine: {names}"
                 self.cloud.disown(group.ref.group)
-            else:
+            elif not strangers(found, refs, self.cloud.subscription):
                 refs.append(group.ref)
         return refs, kept
 
