@@ -105,6 +105,10 @@ def _environment() -> dict[str, str]:
     return {**kept, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", "GIT_PAGER": "cat"}
 
 
+# A folder of plain files in the work tree must not count as a repository.
+_PLAIN = ("-c", "safe.bareRepository=explicit")
+
+
 def _run(
     folder: Path, words: tuple[str, ...], environment: dict[str, str], stdin: bytes = b"", seconds: float = SECONDS
 ) -> bytes:
@@ -115,7 +119,13 @@ def _run(
         raise GitError("there is no git on this computer")
     try:
         done = subprocess.run(  # noqa: S603 git itself, with words of ours
-            [git, *words], cwd=folder, env=environment, input=stdin, capture_output=True, timeout=seconds, check=False
+            [git, *_PLAIN, *words],
+            cwd=folder,
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise GitError(f"git does not answer: {type(error).__name__}") from error

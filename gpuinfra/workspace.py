@@ -29,6 +29,17 @@ def find_workspace(path: Path) -> Path:
     return path
 
 
+def check_links(workspace: Path) -> None:
+    """Raise a Problem if a symbolic link is in `.gpuinfra`: in a project from others it could lead to any file."""
+    state = workspace / STATE
+    for pattern in ("", "*", "runs/*", "runs/*/*"):
+        for path in state.glob(pattern) if pattern else [state]:
+            if path.is_symlink():
+                note = f"`{path.relative_to(workspace)}` is a symbolic link; gpuinfra writes there"
+                help_line = "remove it; if the project came with a `.gpuinfra` folder, remove that folder"
+                raise Problem(Diagnostic(Code.FILE_UNREADABLE, "link in gpuinfra's folder", note=note, help=help_line))
+
+
 def state_folder(workspace: Path) -> Path:
     """Create `.gpuinfra` in the workspace, before something is written to it. Readers use `workspace / STATE`."""
     return make_state_folder(workspace / STATE)

@@ -100,8 +100,16 @@ class Observed:
 
         if not same(part.ref, ref_of(part.ref.kind, self.group, self.name)):
             return False
+        if part.ref.kind is Kind.MACHINE and not self._is_made_by_us(part):
+            return False
         adopted = self.adopts and part.ref.kind is not Kind.GROUP and not tags.get(part.tags, tags.NAME)
         return adopted or tags.belongs_to(part.tags, self.name)
+
+    def _is_made_by_us(self, machine: Part) -> bool:
+        """Whether a tagged machine is in its default group, or has a part that `up` names: others can write tags."""
+        from provision.ownership import Owner, owner_of
+
+        return self.adopts or owner_of(machine) is not Owner.LOOKALIKE
 
     @property
     def machine(self) -> Part | None:

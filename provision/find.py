@@ -35,7 +35,8 @@ def matching(rows: Iterable[Mapping[str, Any]], word: str) -> list[Ref]:
     ours = [part for part in parts if owner_of(part) is Owner.OURS]
     choices = (
         [part.ref for part in ours if _is_called(part.ref.name, word)],
-        [part.ref for part in ours if _is_called(tags.get(part.tags, tags.TARGET), word)],
+        # Not by the tag with the target's name, which others can write: a name of your own needs the spec.
+        [part.ref for part in ours if _is_called(part.ref.name.replace("-", "_"), word)],
         [part.ref for part in parts if _is_called(part.ref.name, word) and owner_of(part) is Owner.UNTAGGED],
     )
     return next((each for each in choices if each), [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from gpuinfra.models.resource import Kind, Ref
 from provision.cloud import Cloud
@@ -42,7 +42,8 @@ def strangers(others: Iterable[str], going: Iterable[Ref], subscription: str) ->
 
 def remove(cloud: Cloud, refs: Iterable[Ref], progress: Progress, journal: Journal, deadline: Deadline) -> None:
     """Delete all of these, and see them gone. Absent is gone."""
-    _remove_all(cloud, refs, lambda ref: _remove(cloud, ref, progress, journal, deadline.within(REMOVE_SECONDS)))
+    going = list(dict.fromkeys(refs))
+    _remove_all(cloud, going, lambda ref: _check_and_remove(cloud, ref, going, progress, journal, deadline))
 
 
 def remove_unused(
@@ -50,30 +51,45 @@ def remove_unused(
 ) -> list[Ref]:
     """Delete those that no other resource uses, and return the others. A group stays if something in it does."""
     used: list[Ref] = []
+    going = list(dict.fromkeys(refs))
 
     def step(ref: Ref) -> None:
         if used and ref.kind is Kind.GROUP:
             used.append(ref)
             return
         try:
-            _remove(cloud, ref, progress, journal, deadline.within(REMOVE_SECONDS))
+            _check_and_remove(cloud, ref, going, progress, journal, deadline)
         except CloudError as error:
             if error.fault is not Fault.IN_USE:
                 raise
             used.append(ref)
 
-    _remove_all(cloud, refs, step)
+    _remove_all(cloud, going, step)
     return used
 
 
-def _remove_all(cloud: Cloud, refs: Iterable[Ref], remove_one: Callable[[Ref], None]) -> None:
-    refs = list(dict.fromkeys(refs))
-
+def _remove_all(cloud: Cloud, refs: Sequence[Ref], remove_one: Callable[[Ref], None]) -> None:
     def step(ref: Ref) -> Callable[[], None]:
         return lambda: remove_one(ref)
 
     needs = {ref: [other for other in refs if other.kind in _AFTER[ref.kind]] for ref in refs}
     run_steps({ref: step(ref) for ref in refs}, needs, cloud.interrupt)
+
+
+def _check_and_remove(
+    cloud: Cloud, ref: Ref, going: Sequence[Ref], progress: Progress, journal: Journal, deadline: Deadline
+) -> None:
+    if ref.kind is Kind.GROUP:
+        _check_only_ours(cloud, ref, going)
+    _remove(cloud, ref, progress, journal, deadline.within(REMOVE_SECONDS))
+
+
+def _check_only_ours(cloud: Cloud, group: Ref, going: Iterable[Ref]) -> None:
+    """Raise if something was put into a group meanwhile: a group goes with everything in it."""
+    if others := strangers(cloud.contents(group.group), going, cloud.subscription):
+        names = ", ".join(sorted(each.rsplit("/", 1)[-1] for each in others))
+        message = f"it holds what was not made for this machine: {names}"
+        raise CloudError(Fault.IN_USE, "GroupNotEmpty", message, subject=str(group))
 
 
 def _remove(cloud: Cloud, ref: Ref, progress: Progress, journal: Journal, deadline: Deadline) -> None:

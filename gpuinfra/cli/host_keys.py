@@ -24,7 +24,9 @@ def check_host_key(settings: Settings, target: Target) -> Target:
     from runner.machine.host_key import HostKey
     from runner.openssh import host_alias, known_key
 
-    attached = find_target(settings.workspace, target.name)
+    # The name may come from a tag, which others can write: the usual one is looked for as well.
+    names = (target.name, target.machine.replace("-", "_"))
+    attached = next((found for name in names if (found := find_target(settings.workspace, name))), None)
     if attached and attached.host_key:
         known, forget = attached.host_key, "`gpuinfra up SPEC` writes the target again"
     else:

@@ -132,6 +132,7 @@ def target_named(settings: Settings, name: str) -> Target:
     cloud = open_cloud(settings, spec.subscription if spec else None, deadline=Deadline.after(FIND_SECONDS))
     named = Named(spec.name, spec.group_name) if spec else located(settings, cloud, name)
     found = find_target(cloud, named.name, named.group, ssh_port=cloud.clients.access.ssh_port, identity=identity)
+    found = replace(found, name=spec.target_name) if spec else found
     return with_own_key(check_host_key(settings, with_known_key(settings.workspace, found)))
 
 

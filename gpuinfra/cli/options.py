@@ -34,6 +34,7 @@ class Settings:
 def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
     """The settings of this command. Its log starts here, and the embedded Azure where `--sandbox` asks for it."""
     from gpuinfra import log
+    from gpuinfra.workspace import check_links
 
     given: dict[str, Any] = context.meta.get(_KEY, {})
     verbose = bool(given.get("verbose"))
@@ -45,6 +46,7 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
         workspace=given.get("workspace") or Path(os.environ.get("GPUINFRA_WORKSPACE") or "."),
         correlation_id=log.start(verbose=verbose),
     )
+    check_links(settings.workspace)
     if settings.cloud == "sandbox" and reaches_cloud:
         from gpuinfra.cli.sandbox_access import start_if_need_be
 

