@@ -74,7 +74,7 @@ def _judge(machine: Part, name: str, rules: Rules, now: datetime) -> Verdict:
     if machine.state == "Deleting":
         return keep
     key = machine_key(machine.ref.group, name)
-    spec, gone = rules.specs.get(key), _gone(key, machine, rules, now)
+    spec, gone = rules.specs.get(key), _gone(key, rules, now)
     if gone and rules.deletes and not _is_being_made(machine, now):
         return _deletion(keep, gone, machine, rules)
     if machine.power not in OFF:
@@ -106,14 +106,11 @@ def _why_not_deleted(name: str, machine: Part, rules: Rules) -> str:
     return "a part of it is protected" if name in rules.protected and not is_protected(machine.tags) else ""
 
 
-def _gone(key: str, machine: Part, rules: Rules, now: datetime) -> str:
+def _gone(key: str, rules: Rules, now: datetime) -> str:
     """Why it should be gone; empty where it should not, or not yet."""
     since = rules.deleted.get(key)
     if since is None or key in rules.specs or since + rules.grace > now:
         return ""
-    created = tags.moment({"time": str(machine.properties.get("timeCreated") or "")}, "time")
-    if created and created > since:
-        return ""  # the deleted spec did not describe this machine
     return f"its spec was deleted at {stamp(since)}, more than {format_duration(rules.grace) or '0m'} ago"
 
 

@@ -198,12 +198,6 @@ def test_a_spec_that_is_there_or_was_never_there(body: dict[str, Any], given: Ru
     assert verdict(body, given) == Verdict("my-dsvm", machine_of_row(body).ref, ReapAction.KEEP)
 
 
-def test_machine_made_after_the_deletion_of_a_spec_is_not_meant_by_it() -> None:
-    body = row()
-    body["properties"]["timeCreated"] = NOW.isoformat()
-    assert verdict(body, rules(deleted=DELETED, deletes=True)).action is ReapAction.KEEP
-
-
 def test_a_protected_machine_survives_its_spec() -> None:
     found = verdict(row(protect="yes"), rules(deleted=DELETED, deletes=True))
     assert (found.action, found.would) == (ReapAction.PROTECTED, ReapAction.DELETE)
