@@ -58,7 +58,8 @@ def test_a_resized_machine_costs_what_azure_bills(user: User, azure: Azure) -> N
     recorded = cost_row(user)
     azure.clear_faults()
     assert recorded["computeUsd"] == pytest.approx(row["computeUsd"], abs=0.02)
-    assert recorded["sure"] == "recorded"
+    # `estimated` where the ledger's times leave a gap, as on a loaded machine; never `exact`.
+    assert recorded["sure"] in {"recorded", "estimated"}
 
 
 def test_a_machine_that_was_off_in_between_costs_what_azure_bills(user: User, azure: Azure) -> None:
