@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from gpuinfra.models.cost import Amounts, Source, Sure, least_sure
@@ -13,6 +13,8 @@ from provision.costing.facts import Facts, FactsTimeline, Pricing, Sample
 from provision.costing.timeline import Change, Stretch, Turn, merged, on_stretches, there_stretches
 
 _BEGINNINGS = frozenset({Happening.ON, Happening.CHANGED})
+_START_LIMIT = timedelta(minutes=10)
+"""A machine that `up` asks for comes on within this time; the log has that moment, the ledger that of the request."""
 _BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 SECONDS_A_MONTH = 730 * 3600
 """As Azure counts a month."""
@@ -175,10 +177,22 @@ def _in_turn(entries: Sequence[Entry]) -> list[Entry]:
     found = list[tuple[datetime, bool, Entry]]()
     for entry in entries:
         after = {each for each in begun if entry.since and entry.since < each <= entry.at}
-        is_late = entry.what not in _BEGINNINGS and entry.since in known and bool(after)
+        is_late = entry.what not in _BEGINNINGS and bool(after) and _is_start_of(entry.since, known)
         at = min(after) if is_late else entry.at
         found.append((at, not is_late, replace(entry, at=at)))
     return [entry for _, _, entry in sorted(found, key=lambda each: each[:2])]
+
+
+def _is_start_of(start: datetime | None, asked: Iterable[datetime]) -> bool:
+    """Whether a machine came on at `start` because of one of these requests."""
+    return start is not None and any(each <= start <= each + _START_LIMIT for each in asked)
+
+
+def _goes_on(entry: Entry, moments: set[datetime]) -> bool:
+    """Whether an entry is of the time on that has the entries of these moments."""
+    if entry.what in _BEGINNINGS:
+        return entry.what is Happening.CHANGED or entry.at in moments
+    return _is_start_of(entry.since, moments)
 
 
 def _changes(entries: Iterable[Entry]) -> Iterator[Change]:
@@ -187,7 +201,7 @@ def _changes(entries: Iterable[Entry]) -> Iterator[Change]:
     moments = set[datetime]()
     for entry in entries:
         since = entry.at if entry.what in _BEGINNINGS else entry.since
-        is_same = begun is not None and (entry.what is Happening.CHANGED or since in moments)
+        is_same = begun is not None and _goes_on(entry, moments)
         moments = {*moments, entry.at} if is_same else {entry.at}
         if begun and not is_same:
             # Somebody else has ended it, at a moment that nobody here knows.

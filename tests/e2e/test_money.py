@@ -58,8 +58,7 @@ def test_a_resized_machine_costs_what_azure_bills(user: User, azure: Azure) -> N
     recorded = cost_row(user)
     azure.clear_faults()
     assert recorded["computeUsd"] == pytest.approx(row["computeUsd"], abs=0.02)
-    # Seen once as `estimated`, on a loaded machine; the cause is not known. Without the log it is never `exact`.
-    assert recorded["sure"] in {"recorded", "estimated"}
+    assert recorded["sure"] == "recorded"
 
 
 def test_a_machine_that_was_off_in_between_costs_what_azure_bills(user: User, azure: Azure) -> None:

@@ -241,6 +241,25 @@ def test_end_written_after_the_next_start_changes_nothing_that_the_log_has() -> 
     assert (stretches(found), sure(found)) == ([(1.1, 4), (5.2, 24)], Sure.EXACT)
 
 
+@pytest.mark.parametrize("delay", [1 / 3600, 0.1])
+def test_end_with_the_start_time_of_the_log_belongs_to_the_start_that_was_asked_for(delay: float) -> None:
+    """`down` writes the start as the log has it: seconds to minutes after `up` asked for it."""
+    found = told(on(1, lease_until=at(2)), off(1 + delay, 4), present=OFF_NOW)
+    assert (stretches(found), sure(found)) == ([(1, 4)], Sure.RECORDED)
+    found = told(on(1, lease_until=at(2)), on(5), off(1 + delay, 5.1), present=ON_NOW)
+    assert (stretches(found), sure(found)) == ([(1, 5), (5, 24)], Sure.RECORDED)
+
+
+def test_end_of_a_start_hours_later_means_that_the_machine_was_off_in_between() -> None:
+    found = told(on(1, lease_until=at(2)), off(3, 4), present=OFF_NOW)
+    assert (stretches(found), sure(found)) == ([(1, 2), (3, 4)], Sure.ESTIMATED)
+
+
+def test_second_start_within_minutes_means_that_the_machine_was_off_in_between() -> None:
+    found = told(on(1), on(1.1), off(1.1, 4), present=OFF_NOW)
+    assert (stretches(found), sure(found)) == ([(1, 1.1), (1.1, 4)], Sure.ESTIMATED)
+
+
 def test_deletion_written_after_the_next_start_belongs_to_the_machine_before() -> None:
     entries = [*LATE_END[:2], replace(LATE_END[2], what=Happening.GONE)]
     found = told(*entries, present=ON_NOW)
