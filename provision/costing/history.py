@@ -145,7 +145,7 @@ def history(  # noqa: PLR0913 each source by name
 
     `entries` are those of this machine alone, the oldest first.
     """
-    known = merged(log, _changes(_in_turn(entries)), log_since)
+    known = merged(log, _changes(_in_turn(_as_started(entries))), log_since)
     known = _until(now, [*known, *_ending(known, entries, present, now)])
     facts = FactsTimeline(samples, ledger_samples(entries), _present_sample(present, entries, samples, now), log_since)
     on = on_stretches(known, now)
@@ -166,6 +166,20 @@ def _until(now: datetime, changes: Iterable[Change]) -> list[Change]:
     return sorted((replace(each, at=min(each.at, now)) for each in changes), key=lambda change: change.at)
 
 
+def _as_started(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries with each beginning at the moment at which the machine came on, where its end has that.
+
+    `up` writes the moment of its request. `down` writes the start as Azure's log has it, seconds to minutes later.
+    """
+    asked = sorted(entry.at for entry in entries if entry.what in _BEGINNINGS)
+    started = dict[datetime, datetime]()
+    for start in (entry.since for entry in entries if entry.what not in _BEGINNINGS and entry.since):
+        before = [each for each in asked if each <= start <= each + _START_LIMIT]
+        if before:
+            started[before[-1]] = start
+    return [replace(e, at=started.get(e.at, e.at)) if e.what in _BEGINNINGS else e for e in entries]
+
+
 def _in_turn(entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries with every end before the next beginning.
 
@@ -177,22 +191,10 @@ def _in_turn(entries: Sequence[Entry]) -> list[Entry]:
     found = list[tuple[datetime, bool, Entry]]()
     for entry in entries:
         after = {each for each in begun if entry.since and entry.since < each <= entry.at}
-        is_late = entry.what not in _BEGINNINGS and bool(after) and _is_start_of(entry.since, known)
+        is_late = entry.what not in _BEGINNINGS and entry.since in known and bool(after)
         at = min(after) if is_late else entry.at
         found.append((at, not is_late, replace(entry, at=at)))
     return [entry for _, _, entry in sorted(found, key=lambda each: each[:2])]
-
-
-def _is_start_of(start: datetime | None, asked: Iterable[datetime]) -> bool:
-    """Whether a machine came on at `start` because of one of these requests."""
-    return start is not None and any(each <= start <= each + _START_LIMIT for each in asked)
-
-
-def _goes_on(entry: Entry, moments: set[datetime]) -> bool:
-    """Whether an entry is of the time on that has the entries of these moments."""
-    if entry.what in _BEGINNINGS:
-        return entry.what is Happening.CHANGED or entry.at in moments
-    return _is_start_of(entry.since, moments)
 
 
 def _changes(entries: Iterable[Entry]) -> Iterator[Change]:
@@ -201,7 +203,7 @@ def _changes(entries: Iterable[Entry]) -> Iterator[Change]:
     moments = set[datetime]()
     for entry in entries:
         since = entry.at if entry.what in _BEGINNINGS else entry.since
-        is_same = begun is not None and _goes_on(entry, moments)
+        is_same = begun is not None and (entry.what is Happening.CHANGED or since in moments)
         moments = {*moments, entry.at} if is_same else {entry.at}
         if begun and not is_same:
             # Somebody else has ended it, at a moment that nobody here knows.

@@ -244,10 +244,11 @@ def test_end_written_after_the_next_start_changes_nothing_that_the_log_has() -> 
 @pytest.mark.parametrize("delay", [1 / 3600, 0.1])
 def test_end_with_the_start_time_of_the_log_belongs_to_the_start_that_was_asked_for(delay: float) -> None:
     """`down` writes the start as the log has it: seconds to minutes after `up` asked for it."""
-    found = told(on(1, lease_until=at(2)), off(1 + delay, 4), present=OFF_NOW)
-    assert (stretches(found), sure(found)) == ([(1, 4)], Sure.RECORDED)
-    found = told(on(1, lease_until=at(2)), on(5), off(1 + delay, 5.1), present=ON_NOW)
-    assert (stretches(found), sure(found)) == ([(1, 5), (5, 24)], Sure.RECORDED)
+    start = (at(1 + delay) - NOON).total_seconds() / 3600
+    found = told(on(1, lease_until=at(2)), off(start, 4), present=OFF_NOW)
+    assert (stretches(found), sure(found)) == ([(start, 4)], Sure.RECORDED)
+    found = told(on(1, lease_until=at(2)), on(5), off(start, 5.1), present=ON_NOW)
+    assert (stretches(found), sure(found)) == ([(start, 5), (5, 24)], Sure.RECORDED)
 
 
 def test_end_of_a_start_hours_later_means_that_the_machine_was_off_in_between() -> None:
