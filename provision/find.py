@@ -67,14 +67,16 @@ def find_target(
         observed = cloud.observe(name, group)
     except CloudError as error:
         raise explain(error, f"looking for {name}") from error
-    return replace(target_of(observed, ssh_port=ssh_port, identity=identity), simulated=cloud.simulated)
+    return target_of(observed, ssh_port=ssh_port, identity=identity, simulated=cloud.simulated)
 
 
-def target_from_spec(observed: Observed, spec: Spec, *, ssh_port: int, identity: str | None) -> Target:
+def target_from_spec(
+    observed: Observed, spec: Spec, *, ssh_port: int, identity: str | None, simulated: bool = False
+) -> Target:
     """A machine that was just brought up: what Azure says of it, and what its spec says of jobs."""
     options = spec.target
     return replace(
-        target_of(observed, ssh_port=ssh_port, identity=identity),
+        target_of(observed, ssh_port=ssh_port, identity=identity, simulated=simulated),
         name=spec.target_name,
         type=options.type,
         base_docker_image=options.base_docker_image,
@@ -85,7 +87,9 @@ def target_from_spec(observed: Observed, spec: Spec, *, ssh_port: int, identity:
     )
 
 
-def target_of(observed: Observed, *, ssh_port: int = 22, identity: str | None = None) -> Target:
+def target_of(
+    observed: Observed, *, ssh_port: int = 22, identity: str | None = None, simulated: bool = False
+) -> Target:
     """A machine that is on, as a target."""
     machine, address = observed.machine, observed.part(Kind.ADDRESS)
     if observed.untagged:
@@ -127,6 +131,7 @@ def target_of(observed: Observed, *, ssh_port: int = 22, identity: str | None = 
         username=str((machine.properties.get("osProfile") or {}).get("adminUsername") or ""),
         host_key=tags.get(machine.tags, tags.HOST_KEY),
         identity=identity,
+        simulated=simulated,
     )
 
 

@@ -73,6 +73,8 @@ class Bringing:
     host_key: HostKey = field(default_factory=new_host_key)
     adopt: Callable[[Sequence[Ref]], None] | None = None
     """Asked before a machine that has lost its tags is taken back, and raises where that is refused. None: never."""
+    check_kept: Callable[[str], None] | None = None
+    """Gets the host key of a machine that is there and stays, before anything is changed; raises if it is not ours."""
     known_host_key: str = ""
     """The public host key that a machine without tags is known by."""
     _made: list[Ref] = field(default_factory=list)
@@ -181,6 +183,8 @@ class Bringing:
         lost = ""
         for number, candidate in enumerate(places):
             plan = self._plan(candidate, observed, checked)
+            if number == 0:
+                self._check_kept(plan, observed)
             if number > 0:
                 self.progress.note(f"next: {candidate}, {_price_of(plan)}")
             elif not plan.is_empty:
@@ -200,6 +204,11 @@ class Bringing:
                     continue
             return self._outcome(plan, passed)
         raise no_candidate(self.spec, passed, f"{lost}what this run had created was deleted again")
+
+    def _check_kept(self, plan: Plan, observed: Observed) -> None:
+        machine = observed.part(Kind.MACHINE)
+        if machine and self.check_kept and not _replaces_machine(plan):
+            self.check_kept(tags.get(machine.tags, tags.HOST_KEY))
 
     def _observe(self) -> Observed:
         """What there is. A disk without a machine is looked at twice: parts are seen one by one, and another run may

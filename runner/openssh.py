@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuinfra.models.target import Target
+from runner.machine.connection import HostKeyInvalid
 from runner.machine.host_key import HostKey
 
 PROGRAM = "ssh"
+OWN = ("up:", "attach:")
 _SECTION = re.compile(r"(?:host|match)[\s=]", re.IGNORECASE)
 
 
@@ -21,20 +25,53 @@ def command(target: Target, known_hosts: Path, words: Sequence[str]) -> list[str
     return [PROGRAM, *options, "-p", str(target.port), "--", f"{user}{target.address}", *words]
 
 
+def host_name(target: Target) -> str:
+    """Return the name for `ssh NAME`. A simulated machine and a real one of the same name have different ones."""
+    return f"{target.machine}.sandbox" if target.simulated else target.machine
+
+
 def host_alias(target: Target) -> str:
     """The name by which the machine is a known host, whatever its address is today. OpenSSH makes it lower case."""
-    return f"gpuinfra-{target.machine}".lower()
+    return f"gpuinfra-{host_name(target)}".lower()
 
 
-def known_hosts_line(target: Target) -> str:
-    """The machine as a known host."""
-    return f"{host_alias(target)} {HostKey.parse(target.host_key)}"
+def known_hosts_line(target: Target, source: str = "") -> str:
+    """The machine as a known host; with the command that recorded it, if any, as the line's comment."""
+    return f"{host_alias(target)} {HostKey.parse(target.host_key)} {source}".rstrip()
 
 
-def known_key(text: str, target: Target) -> str:
-    """The key that a known-hosts file has for the machine; empty where it has none."""
-    lines = (line.split(" ", 1) for line in text.splitlines())
-    return next((words[1] for words in lines if len(words) == 2 and words[0] == host_alias(target)), "")
+@dataclass(frozen=True, slots=True)
+class KnownHost:
+    """A line of a known-hosts file."""
+
+    alias: str
+    key: HostKey
+    source: str
+    """The command of the user that recorded the key, as `up:SUBSCRIPTION/GROUP`; empty if only `ssh` met it."""
+
+
+def known_hosts(text: str) -> Iterator[KnownHost]:
+    """Yield the lines of a known-hosts file that gpuinfra wrote."""
+    for line in text.splitlines():
+        words = line.split(" ")
+        if len(words) in {3, 4}:
+            with contextlib.suppress(HostKeyInvalid):
+                yield KnownHost(words[0], HostKey.parse(" ".join(words[1:3])), "".join(words[3:]))
+
+
+def known_keys(text: str, target: Target) -> list[HostKey]:
+    """Return the keys that a known-hosts file has for a machine. `-` and `_` are the same: targets use the latter."""
+    alias = host_alias(target).replace("_", "-")
+    return [known.key for known in known_hosts(text) if known.alias.replace("_", "-") == alias]
+
+
+def is_own_machine(text: str, target: Target) -> bool:
+    """Whether `up` or `attach` recorded this host key, under any name: the key is what identifies a machine."""
+    try:
+        key = HostKey.parse(target.host_key)
+    except HostKeyInvalid:
+        return False
+    return any(known.key == key and known.source.startswith(OWN) for known in known_hosts(text))
 
 
 def config_block(target: Target, known_hosts: Path) -> str:
@@ -48,7 +85,7 @@ def config_block(target: Target, known_hosts: Path) -> str:
     lines = [*settings.items(), *_options(target, known_hosts)]
     if not "".join([target.machine, *(value for _, value in lines)]).isprintable():
         raise ValueError("a line break in a value would be a line of its own, whatever it says")
-    return "\n".join([f"Host {target.machine}", *(f"    {name} {value}" for name, value in lines)]) + "\n"
+    return "\n".join([f"Host {host_name(target)}", *(f"    {name} {value}" for name, value in lines)]) + "\n"
 
 
 def standalone_block(target: Target) -> str:
@@ -63,16 +100,34 @@ def standalone_block(target: Target) -> str:
     )
 
 
-def with_known_host(text: str, target: Target) -> str:
-    """A known-hosts file in which the machine has one line, and everybody else what they had."""
-    alias = host_alias(target)
-    kept = [line for line in text.splitlines() if line.split(" ", 1)[0] != alias]
-    return "\n".join([*kept, known_hosts_line(target)]) + "\n"
+def with_known_host(text: str, target: Target, source: str = "") -> str:
+    """Return a known-hosts file with this machine in it.
+
+    Two machines of one name may come from two sources: a line is replaced only by the source that recorded it, and a
+    line without a source by any.
+    """
+    line, alias = known_hosts_line(target, source), host_alias(target)
+    lines = text.splitlines()
+    if not source and any(each.startswith(f"{line} ") for each in lines):
+        return text
+    kept = [each for each in lines if not _is_of(each, alias, {"", source})]
+    return "\n".join([*kept, line]) + "\n"
+
+
+def without_known_host(text: str, target: Target, source: str) -> str:
+    """Return a known-hosts file without the line of this machine that this source recorded."""
+    kept = [line for line in text.splitlines() if not _is_of(line, host_alias(target), {source})]
+    return "".join(f"{line}\n" for line in kept)
+
+
+def _is_of(line: str, alias: str, sources: Collection[str]) -> bool:
+    words = line.split(" ", 3)
+    return words[0] == alias and "".join(words[3:]) in sources
 
 
 def with_config_block(text: str, target: Target, known_hosts: Path) -> str:
     """A configuration in which the machine has one block, and everybody else what they had."""
-    ours = f"host {target.machine}".casefold()
+    ours = f"host {host_name(target)}".casefold()
     blocks = [block.strip("\n") for block in _blocks(text)]
     kept = [block for block in blocks if block and block.partition("\n")[0].strip().casefold() != ours]
     return "\n\n".join([*kept, config_block(target, known_hosts)])

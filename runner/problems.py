@@ -9,6 +9,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from runner.jobs.port import JobError
 from runner.machine.connection import (
     ConnectError,
+    HostKeyChanged,
     HostKeyInvalid,
     HostKeyMismatch,
     LoginRefused,
@@ -20,6 +21,7 @@ from runner.machine.far import FarError
 # The first kind that fits counts.
 CONNECTIONS: tuple[tuple[type[ConnectError], Code, str], ...] = (
     (HostKeyInvalid, Code.BAD_HOST_KEY, "no valid host key"),
+    (HostKeyChanged, Code.OTHER_HOST_KEY, "the machine's host key has changed"),
     (HostKeyMismatch, Code.OTHER_HOST_KEY, "another host key"),
     (LoginRefused, Code.LOGIN_REFUSED, "login refused"),
     (Unreachable, Code.NO_ANSWER, "no answer"),

@@ -20,10 +20,16 @@ class SshFiles:
         self.folder = folder
         self.known_hosts, self.config = folder / "known_hosts", folder / "config"
 
-    def remember(self, target: Target) -> list[Path]:
-        """Make the machine a known host; which files that has changed."""
+    def remember(self, target: Target, source: str = "") -> list[Path]:
+        """Make the machine a known host, recorded by this source; which files that has changed."""
         with self._alone():
-            return self._rewrite(self.known_hosts, lambda text: openssh.with_known_host(text, target))
+            return self._rewrite(self.known_hosts, lambda text: openssh.with_known_host(text, target, source))
+
+    def forget(self, target: Target, source: str) -> None:
+        """Remove the line that this source recorded for the machine, if there is one."""
+        if self.known_hosts.exists():
+            with self._alone():
+                self._rewrite(self.known_hosts, lambda text: openssh.without_known_host(text, target, source))
 
     def configure(self, target: Target) -> list[Path]:
         """Give the machine a name for `ssh`; which files that has changed."""

@@ -58,7 +58,10 @@ def _ask(reached: Reach, machine: Machine, public_key: str | None) -> AgentState
     try:
         identity = identity_of(public_key, workspace) if public_key else None
         target = target_of(
-            _observed(reached, machine), ssh_port=reached.cloud.clients.access.ssh_port, identity=identity
+            _observed(reached, machine),
+            ssh_port=reached.cloud.clients.access.ssh_port,
+            identity=identity,
+            simulated=reached.cloud.simulated,
         )
         return read_agent_state(with_known_key(find_workspace(workspace), target))
     except (NoAgentError, CloudError) as error:

@@ -81,12 +81,14 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
 
 
 def _attach(settings: Settings, wish: Wish, seconds: float) -> None:
+    from gpuinfra.cli.host_keys import check_host_key, record_host_key
     from gpuinfra.cli.introduction import trusted_key
     from gpuinfra.cli.machines import progress_view
     from gpuinfra.cli.secrets import Secret, read_password
     from gpuinfra.cli.simulation import consent_to_replace
     from gpuinfra.models.attached import Attached
     from gpuinfra.views import attached as view
+    from gpuinfra.workbench.compute import joined_address
     from gpuinfra.workbench.targets import find_target
     from gpuinfra.workspace import find_workspace
     from runner.machine.host_key import HostKey
@@ -95,6 +97,8 @@ def _attach(settings: Settings, wish: Wish, seconds: float) -> None:
     before = find_target(workspace, wish.name)
     if before and not before.address:
         raise _taken(before)
+    if before and not wish.host_key:
+        check_host_key(settings, before, says="its target file")
     # Before anybody is called: whoever gave it should not have to wait with it.
     given = Secret(read_password) if wish.by_password else None
     if given:
@@ -108,7 +112,8 @@ def _attach(settings: Settings, wish: Wish, seconds: float) -> None:
             raise Problem(*(_failure(check) for check in checkup.checks if not check.passed))
         target = replace(target, simulated=_is_simulated(target, before, checkup))
         consent_to_replace(settings, workspace, target.name, progress, simulated=target.simulated)
-    target, files = _write(workspace, target, before, secret)
+        target, files = _write(workspace, target, before, secret)
+        record_host_key(target, f"attach:{joined_address(target.address, target.port)}", progress)
     fingerprint = HostKey.parse(target.host_key).fingerprint
     view.show(Attached(target, fingerprint, checkup, tuple(str(file) for file in files)), json=settings.json)
 
@@ -147,7 +152,7 @@ def _look(target: Target, wish: Wish, seconds: float, secret: Secret | None, pro
     progress.begin(step, f"logging in at {place(wish.address, wish.port)}")
     with (
         explained(wish, step, progress),
-        contextlib.closing(SshConnection.open(target, seconds, secret)) as connection,
+        contextlib.closing(SshConnection.open(target, seconds, secret, is_new=True)) as connection,
     ):
         progress.begin(step, "looking at the machine")
         checkup = examine(connection, docker=wish.docker, gpu=wish.gpu, timeout=seconds)

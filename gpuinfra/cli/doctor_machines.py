@@ -108,7 +108,8 @@ def _with_agent(reached: Reach, facts: Facts, observed: Observed, spec: Spec | N
     settings = reached.settings
     identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
     try:
-        target = target_of(observed, ssh_port=reached.cloud.clients.access.ssh_port, identity=identity)
+        port, simulated = reached.cloud.clients.access.ssh_port, reached.cloud.simulated
+        target = target_of(observed, ssh_port=port, identity=identity, simulated=simulated)
         state = read_agent_state(with_known_key(find_workspace(settings.workspace), target))
     except NoAgentError as error:
         return replace(facts, no_agent=str(error), is_reached=error.is_reached)

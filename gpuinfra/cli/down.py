@@ -104,9 +104,11 @@ def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
 def _ended(
     settings: Settings, named: Named, progress: ProgressView, *, delete: bool, cause: str, asks: bool
 ) -> Receipt:
+    from gpuinfra.cli.host_keys import forget_host_key, source_of_up
     from gpuinfra.cli.machines import explained, reach
     from gpuinfra.cli.noting import accounted, note_end
     from gpuinfra.cli.words import proven
+    from gpuinfra.models.target import unreached_target
     from provision.down import Ending
 
     reached = reach(settings, named.subscription, SECONDS, progress, writes=True)
@@ -126,7 +128,11 @@ def _ended(
                 _require_consent(reached, named, progress, delete=delete)
             receipt = ending.delete() if delete else ending.deallocate()
             receipt = accounted(proven(reached, named, receipt), reached)
-            return note_end(settings, receipt, reached.cloud.subscription, progress)
+            receipt = note_end(settings, receipt, reached.cloud.subscription, progress)
     except KeyboardInterrupt:
         say_what_exists(reached, named.name, named.group, progress)
         raise
+    if delete and receipt.is_proof and named.group:
+        gone = unreached_target(named.name, named.name, "", simulated=receipt.simulated)
+        forget_host_key(gone, source_of_up(reached.cloud.subscription, named.group))
+    return receipt

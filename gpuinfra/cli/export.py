@@ -109,11 +109,12 @@ def _ssh_config(settings: Settings, name: str) -> _Export:
         block = openssh.standalone_block(target)
     except HostKeyInvalid as error:
         raise bad_host_key(error) from error
+    host = openssh.host_name(target)
     return _Export(
         target.machine,
         block,
         (),
-        lambda file: f"put at the top of ~/.ssh/config: Include {_quoted(file.absolute())}, then: ssh {target.machine}",
+        lambda file: f"put at the top of ~/.ssh/config: Include {_quoted(file.absolute())}, then: ssh {host}",
     )
 
 

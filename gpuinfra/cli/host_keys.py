@@ -1,8 +1,8 @@
-"""Stops where a machine's host key in Azure is not the one that this computer knows."""
+"""Host keys of machines: compares them with those that this computer knows, and records those of own machines."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
@@ -10,47 +10,78 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem
 if TYPE_CHECKING:
     from gpuinfra.cli.options import Settings
     from gpuinfra.models.target import Target
+    from gpuinfra.views.progress import ProgressView
+    from runner.machine.host_key import HostKey
+    from runner.ssh_files import SshFiles
 
-KNOWN_HOSTS = "~/.gpuinfra/ssh/known_hosts"
 
+def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", accepted: str | None = None) -> Target:
+    """Return the target if its host key is the known one or none is known; raise a Problem with both fingerprints.
 
-def check_host_key(settings: Settings, target: Target) -> Target:
-    """The target, if its host key is the known one or none is known; a Problem with both fingerprints otherwise.
-
-    `up` writes the key of a machine that it has reached to the target's file, so that file is asked first.
+    A key that the user accepted, or its fingerprint, decides alone. Else what this computer recorded decides, and
+    where it recorded nothing, the target's file.
     """
+    from runner.machine.connection import HostKeyChanged, HostKeyInvalid
+    from runner.machine.known_keys import check_known_key
+
+    try:
+        check_known_key(target, says, _keys_in_files(settings, target), accepted)
+    except HostKeyInvalid:
+        return target  # the caller reports an invalid key
+    except HostKeyChanged as error:
+        summary = "the machine's host key has changed"
+        raise Problem(Diagnostic(Code.OTHER_HOST_KEY, summary, note=str(error), help=error.help)) from error
+    return target
+
+
+def _keys_in_files(settings: Settings, target: Target) -> list[HostKey]:
+    """Return the host key in the target's file, if there is one."""
     from gpuinfra.workbench.targets import find_target
     from runner.machine.connection import HostKeyInvalid
     from runner.machine.host_key import HostKey
-    from runner.openssh import host_alias, known_key
 
     # The name may come from a tag, which others can write: the usual one is looked for as well.
     names = (target.name, target.machine.replace("-", "_"))
     attached = next((found for name in names if (found := find_target(settings.workspace, name))), None)
-    if attached and attached.host_key:
-        known, forget = attached.host_key, "`gpuinfra up SPEC` writes the target again"
-    else:
-        known = known_key(_known_hosts(), target)
-        forget = f"`ssh-keygen -R {host_alias(target)} -f {KNOWN_HOSTS}` forgets the old key"
+    if attached and attached.simulated == target.simulated:
+        with suppress(HostKeyInvalid):
+            return [HostKey.parse(attached.host_key)]
+    return []
+
+
+def record_host_key(target: Target, source: str, progress: ProgressView) -> None:
+    """Record the host key of a machine that the user created or attached, so that no other machine takes its name."""
+    from runner.machine.connection import HostKeyInvalid
+
     try:
-        before, now = HostKey.parse(known) if known else None, HostKey.parse(target.host_key)
+        own_ssh_files().remember(target, source)
     except HostKeyInvalid:
-        return target  # the caller reports an invalid key
-    if before is None or before == now:
-        return target
-    raise Problem(
-        Diagnostic(
-            Code.OTHER_HOST_KEY,
-            "the machine's host key has changed",
-            note=f"`{target.machine}` was known by {before.fingerprint}; Azure now says {now.fingerprint}; "
-            "nothing was sent to it",
-            help=f"another machine may answer under this name; if you know that it was made again: {forget}",
-        )
-    )
+        return  # a machine that was deployed from an exported template, before `attach`
+    except (OSError, Problem) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.diagnostics[0].summary
+        progress.note(f"the host key of {target.machine} cannot be recorded on this computer: {reason}")
 
 
-def _known_hosts() -> str:
+def forget_host_key(target: Target, source: str) -> None:
+    """Forget the host key of a machine that was deleted."""
+    with suppress(OSError, Problem):
+        own_ssh_files().forget(target, source)
+
+
+def source_of_up(subscription: str, group: str) -> str:
+    """Return how a key is marked that `up` recorded for a machine in this group."""
+    return f"up:{subscription}/{group}".casefold()
+
+
+def own_ssh_files() -> SshFiles:
+    """Return the files in which this user's host keys are."""
+    from pathlib import Path
+
+    from runner.machine.known_keys import FOLDER
+    from runner.ssh_files import SshFiles
+
     try:
-        return Path(KNOWN_HOSTS).expanduser().read_text("utf-8", "replace")
-    except (OSError, RuntimeError):
-        return ""
+        return SshFiles(Path(FOLDER).expanduser())
+    except RuntimeError as error:
+        note = f"host keys are kept in `{FOLDER}`, and HOME is not set"
+        raise Problem(Diagnostic(Code.FILE_NOT_FOUND, "no home folder", note=note, help="set HOME")) from error

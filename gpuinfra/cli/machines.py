@@ -127,7 +127,7 @@ def target_named(settings: Settings, name: str) -> Target:
     spec = one_spec(settings, name) if is_path(name) else spec_named(settings.workspace, name)
     if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):
         check_target(settings, attached)
-        return with_own_key(_with_address(attached))
+        return with_own_key(check_host_key(settings, _with_address(attached), says="its target file"))
     identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
     cloud = open_cloud(settings, spec.subscription if spec else None, deadline=Deadline.after(FIND_SECONDS))
     named = Named(spec.name, spec.group_name) if spec else located(settings, cloud, name)

@@ -75,4 +75,5 @@ def _target(reached: Reach, observed: Observed, spec: Spec | None) -> Target:
     spec = spec or spec_named(workspace, observed.name)
     identity = identity_of(spec.admin.key(), workspace) if spec else None
     port = reached.cloud.clients.access.ssh_port
-    return with_own_key(with_known_key(workspace, target_of(observed, ssh_port=port, identity=identity)))
+    found = target_of(observed, ssh_port=port, identity=identity, simulated=reached.cloud.simulated)
+    return with_own_key(with_known_key(workspace, found))

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.target import Target
     from runner.ssh_files import SshFiles
 
-FOLDER = "~/.gpuinfra/ssh"
-INCLUDE = f"Include {FOLDER}/config"
+INCLUDE = "Include ~/.gpuinfra/ssh/config"
 
 
 def ssh(
@@ -34,16 +33,16 @@ def ssh(
     ] = False,
 ) -> None:
     """Log in to a machine by OpenSSH, with the right key, port and host key; the exit code is OpenSSH's."""
+    from gpuinfra.cli.host_keys import own_ssh_files
     from gpuinfra.cli.machines import bad_host_key, target_named
     from gpuinfra.views import document
     from runner import openssh
     from runner.machine.connection import HostKeyInvalid
-    from runner.ssh_files import SshFiles
 
     settings = begin(context)
     if config and words:
         raise _usage("`--config` writes files and runs no command")
-    target, files = target_named(settings, name), SshFiles(_folder())
+    target, files = target_named(settings, name), own_ssh_files()
     try:
         changed = files.configure(target) if config else files.remember(target)
     except HostKeyInvalid as error:
@@ -61,24 +60,17 @@ def ssh(
         _hand_over(command)
 
 
-def _folder() -> Path:
-    try:
-        return Path(FOLDER).expanduser()
-    except RuntimeError as error:
-        note = f"`{FOLDER}` is where host keys are kept, and nobody knows where that is: HOME is not set"
-        raise Problem(Diagnostic(Code.FILE_NOT_FOUND, "no home folder", note=note, help="set HOME")) from error
-
-
 def _show_config(settings: Settings, target: Target, files: SshFiles, changed: list[Path]) -> None:
     from gpuinfra.views import document
     from gpuinfra.views import files as view
+    from runner.openssh import host_name
 
     included = _is_included(files.config)
     if settings.json:
         paths = [str(files.known_hosts), str(files.config)]
         document.show({"files": paths, "include": INCLUDE, "included": included})
         return
-    hint = f"ssh {target.machine}" if included else f"put at the top of ~/.ssh/config: {INCLUDE}"
+    hint = f"ssh {host_name(target)}" if included else f"put at the top of ~/.ssh/config: {INCLUDE}"
     view.show_written(changed, hint=hint)
 
 

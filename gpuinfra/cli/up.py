@@ -53,6 +53,10 @@ def up(
             "--delete", help="With --yes: let a replacement delete a disk with outputs that were not fetched."
         ),
     ] = False,
+    host_key: Annotated[
+        str | None,
+        typer.Option("--host-key", metavar="KEY", help="Accept a machine with this host key, or this fingerprint."),
+    ] = None,
 ) -> int:
     """Make Azure match specs: create, change or start machines, wait until they answer, write their targets."""
     from gpuinfra.cli.durations import seconds_of
@@ -69,7 +73,16 @@ def up(
             for located in found:
                 with turns.take():
                     brought.append(
-                        bring(settings, located.spec, seconds, progress, adopt=adopt, delete=delete, asks=True)
+                        bring(
+                            settings,
+                            located.spec,
+                            seconds,
+                            progress,
+                            adopt=adopt,
+                            delete=delete,
+                            host_key=host_key,
+                            asks=True,
+                        )
                     )
     except KeyboardInterrupt:
         if brought:
@@ -79,7 +92,7 @@ def up(
     return turns.exit_code()
 
 
-def bring(
+def bring(  # noqa: PLR0913 each is an option
     settings: Settings,
     spec: Spec,
     seconds: float,
@@ -87,16 +100,21 @@ def bring(
     *,
     adopt: bool = False,
     delete: bool = False,
+    host_key: str | None = None,
     asks: bool = False,
 ) -> Brought:
     """Make Azure match one spec; where the machine is to be on, wait until it can be used, and write its target.
 
+    A machine whose host key is not the one that this computer knows is left alone, unless `host_key` accepts it.
+
     With `asks`, a terminal is asked before a new machine is created.
     """
+    from gpuinfra.cli.host_keys import check_host_key, record_host_key, source_of_up
     from gpuinfra.cli.machines import bringing, explained, reach, with_known_key
     from gpuinfra.cli.noting import note_beginning
     from gpuinfra.cli.simulation import consent_to_replace, is_simulated
     from gpuinfra.models.brought import Brought
+    from gpuinfra.models.target import unreached_target
     from gpuinfra.workbench.targets import check_files, check_writable_files
     from gpuinfra.workspace import find_workspace
     from provision.find import target_from_spec
@@ -108,6 +126,13 @@ def bring(
         check_writable_files(workspace, spec.target_name)
     reached = reach(settings, spec.subscription, seconds, progress, writes=True)
     work = bringing(reached, spec, progress, writes=True)
+    simulated = reached.cloud.simulated
+
+    def check_kept(key: str) -> None:
+        kept = unreached_target(spec.target_name, spec.name, key, simulated=simulated)
+        check_host_key(settings, kept, accepted=host_key)
+
+    work.check_kept = check_kept
     if adopt:
         work.adopt = consent_to_adopt(settings, spec, progress)
         work.known_host_key = known_host_key(settings, spec)
@@ -119,18 +144,21 @@ def bring(
         raise
     note_beginning(settings, outcome, reached, progress)
     if outcome.observed is None or spec.power != "running":
-        return Brought(outcome.plan, None, None, (), outcome.lease_until, simulated=reached.cloud.simulated)
+        return Brought(outcome.plan, None, None, (), outcome.lease_until, simulated=simulated)
     from runner.machine.identity import identity_of
 
     port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.key(), settings.workspace)
     with _on_meanwhile(spec):
-        target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity)
+        target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity, simulated=simulated)
         target = with_known_key(settings.workspace, target)
+        if target.host_key != work.host_key.public:  # else this command made the machine, and its key
+            check_host_key(settings, target, accepted=host_key)
+    record_host_key(target, source_of_up(reached.cloud.subscription, spec.group_name), progress)
     gpu = _wait_until_ready(reached, target, spec, progress, was_on=not outcome.plan.switches_on)
     with _on_meanwhile(spec):
-        files = _write_target(settings, replace(target, simulated=reached.cloud.simulated))
+        files = _write_target(settings, target)
     agent = outcome.agent.word if outcome.agent else None
-    return Brought(outcome.plan, target, gpu, files, outcome.lease_until, agent, simulated=reached.cloud.simulated)
+    return Brought(outcome.plan, target, gpu, files, outcome.lease_until, agent, simulated=simulated)
 
 
 class LeftOn(Problem):

@@ -57,3 +57,8 @@ class Target:
             "simulated": self.simulated or None,
         }
         return {key: value for key, value in found.items() if value is not None}
+
+
+def unreached_target(name: str, machine: str, host_key: str, *, simulated: bool) -> Target:
+    """Return a machine of which only the name and the host key are known yet."""
+    return Target(name, machine, type="", address="", port=22, username="", host_key=host_key, simulated=simulated)

@@ -4,6 +4,7 @@ ConnectError
 ├── Unreachable         nobody answers, or not yet: it may pass
 │   └── PortClosed      the machine answers, and nothing listens on the port: it passes while the machine boots
 ├── HostKeyInvalid      the key that is expected is no key
+├── HostKeyChanged      the target's key is not the one that this computer knows for its name: nobody was called
 ├── HostKeyMismatch     another machine answers, or this one with another key: nothing was sent to it
 ├── LoginRefused        the machine takes none of the keys, or not the password: it may pass while it boots
 │   └── KeyUnusable     the right key is locked, or there is none to try: it does not pass by itself
@@ -42,6 +43,10 @@ class PortClosed(Unreachable):
 
 class HostKeyInvalid(ConnectError):  # noqa: N818
     """What the target says about the machine's host key is no public key."""
+
+
+class HostKeyChanged(ConnectError):  # noqa: N818
+    """This computer knows another host key for the machine's name."""
 
 
 class HostKeyMismatch(ConnectError):  # noqa: N818

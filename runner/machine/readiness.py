@@ -14,6 +14,7 @@ from gpuinfra.models.target import Target
 from runner.gpu.nvidia_smi import NoGpuError, ask
 from runner.machine.connection import (
     ConnectError,
+    HostKeyChanged,
     HostKeyInvalid,
     HostKeyMismatch,
     KeyUnusable,
@@ -40,6 +41,7 @@ FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.2, 2.0, 1.5
 # What may be wrong for how long, counted from when it was first seen; all else, until the wait is over.
 GRACE: tuple[tuple[type[ConnectError], float], ...] = (
     (HostKeyInvalid, 0),
+    (HostKeyChanged, 0),
     (KeyUnusable, 0),
     # cloud-init has not replaced the image's own host keys yet.
     (HostKeyMismatch, 60),

@@ -23,6 +23,7 @@ from runner.machine.connection import (
 )
 from runner.machine.host_key import HostKey
 from runner.machine.keys import Keys, UnusableError
+from runner.machine.known_keys import check_known_key
 from runner.machine.meeting import close, greet, left, place, translated
 from runner.machine.ssh_process import SshProcess
 
@@ -57,13 +58,20 @@ class SshConnection:
         return self._transport.is_active()
 
     @classmethod
-    def open(cls, target: Target, timeout: float, password: Password | None = None) -> SshConnection:
+    def open(
+        cls, target: Target, timeout: float, password: Password | None = None, *, is_new: bool = False
+    ) -> SshConnection:
         """Connect and log in within so many seconds, to the machine with the target's host key and to no other.
+
+        Raise HostKeyChanged if this computer knows the machine's name by another key, unless the user said that the
+        key is new.
 
         The password is asked for when the keys were refused. A target that has one and no key of its own has no keys
         tried: machines hang up after a few. The time that the asking takes does not count.
         """
         ends = time.monotonic() + timeout
+        if not is_new:
+            check_known_key(target)
         transport = greet(target.address, target.port, HostKey.parse(target.host_key), ends)
         with contextlib.ExitStack() as hang_up:
             hang_up.callback(close, transport)
