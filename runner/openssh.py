@@ -49,6 +49,11 @@ class KnownHost:
     source: str
     """The command of the user that recorded the key, as `up:SUBSCRIPTION/GROUP`; empty if only `ssh` met it."""
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the user created or attached the machine."""
+        return self.source.startswith(OWN)
+
 
 def known_hosts(text: str) -> Iterator[KnownHost]:
     """Yield the lines of a known-hosts file that gpuinfra wrote."""
@@ -60,9 +65,13 @@ def known_hosts(text: str) -> Iterator[KnownHost]:
 
 
 def known_keys(text: str, target: Target) -> list[HostKey]:
-    """Return the keys that a known-hosts file has for a machine. `-` and `_` are the same: targets use the latter."""
+    """Return the keys that a known-hosts file has for a machine: those that `up` or `attach` recorded, or else all.
+
+    `-` and `_` are the same in names: targets use the latter.
+    """
     alias = host_alias(target).replace("_", "-")
-    return [known.key for known in known_hosts(text) if known.alias.replace("_", "-") == alias]
+    found = [known for known in known_hosts(text) if known.alias.replace("_", "-") == alias]
+    return [known.key for known in found if known.is_own] or [known.key for known in found]
 
 
 def is_own_machine(text: str, target: Target) -> bool:
@@ -71,7 +80,7 @@ def is_own_machine(text: str, target: Target) -> bool:
         key = HostKey.parse(target.host_key)
     except HostKeyInvalid:
         return False
-    return any(known.key == key and known.source.startswith(OWN) for known in known_hosts(text))
+    return any(known.key == key and known.is_own for known in known_hosts(text))
 
 
 def config_block(target: Target, known_hosts: Path) -> str:

@@ -36,6 +36,8 @@ class Wishes:
     """The folder of the machine that its jobs share, instead of the one that the target's file names."""
     require_gpu_use: bool = False
     rebuild: bool = False
+    send_credentials: bool = False
+    """Whether the target gets the user's Docker credentials, whoever made it a target."""
 
 
 def parse_size(text: str) -> int | None:

@@ -49,6 +49,7 @@ def wishes_of(assigned: Assignment, options: JobOptions) -> Wishes:
         share=options.shared_directory,
         require_gpu_use=options.require_gpu_use,
         rebuild=options.rebuild,
+        send_credentials=options.send_credentials,
     )
 
 

@@ -62,6 +62,10 @@ RequireUseOption = Annotated[
     bool, typer.Option("--require-gpu-use", help="Fail if the job never used the GPU, instead of a warning.")
 ]
 RebuildOption = Annotated[bool, typer.Option("--rebuild", help="Make the environment anew.")]
+SendCredentialsOption = Annotated[
+    bool,
+    typer.Option("--send-credentials", help="Send your Docker credentials to a machine that you did not attach."),
+]
 InterruptOption = Annotated[
     OnInterrupt, typer.Option("--on-interrupt", help="What Ctrl-C does: ask, detach (the job goes on) or cancel.")
 ]
@@ -84,6 +88,7 @@ class JobOptions:
     shared_directory: str | None = None
     require_gpu_use: bool = False
     rebuild: bool = False
+    send_credentials: bool = False
     variables: tuple[dict[str, str], dict[str, str]] | None = field(default=None, repr=False)
     """What the three options for variables say, once they were read: a file may be a pipe."""
 
@@ -104,6 +109,7 @@ def given(  # noqa: PLR0913 each is an option
     shared_directory: str | None,
     require_gpu_use: bool,
     rebuild: bool,
+    send_credentials: bool = False,
 ) -> JobOptions:
     """What a command was given, as one."""
     return JobOptions(
@@ -120,6 +126,7 @@ def given(  # noqa: PLR0913 each is an option
         shared_directory=shared_directory,
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
+        send_credentials=send_credentials,
     )
 
 

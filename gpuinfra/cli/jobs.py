@@ -121,14 +121,16 @@ def with_spec(desk: Desk, assigned: Assignment, spec: Spec | None = None) -> tup
 
 
 @contextmanager
-def linked(settings: Settings, target: Target, progress: ProgressView) -> Iterator[Link]:
+def linked(
+    settings: Settings, target: Target, progress: ProgressView, *, send_credentials: bool = False
+) -> Iterator[Link]:
     """The way to a target, for as long as it is needed."""
     from gpuinfra.cli.secrets import secret_of
     from runner.machine.link import link_to
 
     can_ask = sys.stdin.isatty() and not settings.json
     secret = secret_of(target, progress, can_ask=can_ask) if target.address else None
-    link = link_to(target, secret)
+    link = link_to(target, secret, send_credentials=send_credentials)
     try:
         yield link
     finally:

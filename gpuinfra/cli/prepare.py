@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.job_options import BuildSecretOption, RebuildOption, build_secrets_of
+from gpuinfra.cli.job_options import BuildSecretOption, RebuildOption, SendCredentialsOption, build_secrets_of
 from gpuinfra.cli.options import begin
 
 
@@ -18,6 +18,7 @@ def prepare(
     ],
     rebuild: RebuildOption = False,
     build_secret: BuildSecretOption = None,
+    send_credentials: SendCredentialsOption = False,
 ) -> None:
     """Make the environment of a run configuration on its target: image, packages, and a look at the GPU."""
     from gpuinfra.cli.checking import check_packages
@@ -36,7 +37,7 @@ def prepare(
     check_packages(assigned, None, build_secrets)
     with (
         progress_view(settings) as progress,
-        linked(settings, assigned.target, progress) as link,
+        linked(settings, assigned.target, progress, send_credentials=send_credentials) as link,
         explained(assigned.target.name),
     ):
         assigned = replace(assigned, prepares=True)

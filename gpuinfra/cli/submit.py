@@ -32,6 +32,7 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
     on_interrupt: job.InterruptOption = OnInterrupt.ASK,
     require_gpu_use: job.RequireUseOption = False,
     rebuild: job.RebuildOption = False,
+    send_credentials: job.SendCredentialsOption = False,
 ) -> int:
     """Run a script on a target: send the project, make its environment, check the GPU, bring back the outputs."""
     settings = begin(context, reaches_cloud=False)
@@ -50,6 +51,7 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
         shared_directory=shared_directory,
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
+        send_credentials=send_credentials,
     )
     return _submit(settings, configuration, options, on_interrupt, detach=detach)
 

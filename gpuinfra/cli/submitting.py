@@ -81,8 +81,11 @@ class Submitting:
         from gpuinfra.cli.settling import settle_runs
         from runner.problems import explained
 
-        target = self.assigned.target
-        with linked(self.desk.settings, target, self.progress) as link, explained(target.name):
+        target, sends = self.assigned.target, self.wishes.send_credentials
+        with (
+            linked(self.desk.settings, target, self.progress, send_credentials=sends) as link,
+            explained(target.name),
+        ):
             link.power = power_of(self._cloud, self.spec, is_there=self.after_run is not None)
             link.warm(engine=self.assigned.in_container)
             record = self.desk.record(self._with_commit(), tracked=self.assigned.tracked)

@@ -23,13 +23,16 @@ AHEAD = 2
 SOCKET = "unix://"
 
 
-def open_engine(connection: Connection, timeout: float = 60.0, *, expected: bool = False) -> Engine:
+def open_engine(
+    connection: Connection, timeout: float = 60.0, *, expected: bool = False, shares_credentials: bool = False
+) -> Engine:
     """An engine, which is not asked for anything yet: `prepare` does that, or the first use.
 
     `timeout` is for each answer. `expected` says that it has answered before, to whomever: where it does not, it is
-    Unreachable, and may be back soon, and not a JobError.
+    Unreachable, and may be back soon, and not a JobError. With `shares_credentials`, an engine on another machine gets
+    the passwords for registries and proxies in this computer's Docker settings; the engine here gets them always.
     """
-    return Engine(connection, timeout, expected=expected)
+    return Engine(connection, timeout, expected=expected, shares_credentials=shares_credentials)
 
 
 class Engine:
@@ -38,10 +41,14 @@ class Engine:
     Whatever is done with `api` has to be done within `translated`.
     """
 
-    def __init__(self, connection: Connection, timeout: float, *, expected: bool) -> None:
+    def __init__(
+        self, connection: Connection, timeout: float, *, expected: bool, shares_credentials: bool = False
+    ) -> None:
         self.connection, self.timeout = connection, timeout
         self.is_expected = expected
         """Whether it has answered before: then one that does not answer is on its way back."""
+        self.shares_credentials = shares_credentials or isinstance(connection, LocalConnection)
+        """Whether it may have the user's passwords for registries and proxies."""
         self._lock = threading.Lock()
         self._client: Any = None
         self._is_versioned = False
@@ -88,6 +95,13 @@ class Engine:
             if meaning is None:
                 raise
             raise meaning from error
+
+    def withheld(self, what: str) -> str:
+        """Return the line that says which credentials the engine does not get, and how it would."""
+        return (
+            f"{what} not sent to {self.where}: you neither created this machine with `gpuinfra up` nor attached it "
+            "with `gpuinfra attach` on this computer; do so, or add `--send-credentials`"
+        )
 
     def close(self) -> None:
         """Hang up; the connection stays. To do so twice is no error."""

@@ -83,7 +83,7 @@ def ensure_image(engine: Engine, name: str, progress: Progress) -> ImageFacts:
 
 
 def pull(engine: Engine, name: str, progress: Progress) -> ImageFacts:
-    """Have the target pull it, with the Docker credentials that this computer has for its registry."""
+    """Have the target pull it; with this computer's Docker credentials for the registry, if it may have them."""
     progress.begin(STEP, f"pulling {name}")
     try:
         layers = Layers()
@@ -135,7 +135,7 @@ def _events(engine: Engine, name: str, progress: Progress) -> Iterator[dict[str,
             answer = api._post(
                 api._url("/images/create"),
                 params={"fromImage": repository, "tag": tag or "latest"},
-                headers=_credentials(api, repository, progress),
+                headers=_credentials(engine, repository, progress),
                 stream=True,
                 timeout=SILENCE_SECONDS,
             )
@@ -152,7 +152,7 @@ def _events(engine: Engine, name: str, progress: Progress) -> Iterator[dict[str,
             yield event
 
 
-def _credentials(api: Any, repository: str, progress: Progress) -> dict[str, str]:
+def _credentials(engine: Engine, repository: str, progress: Progress) -> dict[str, str]:
     """As a header: they are in no list of processes, and the target keeps nothing of them."""
     from docker import auth  # type: ignore[import-untyped]
     from docker.errors import DockerException  # type: ignore[import-untyped]
@@ -161,11 +161,14 @@ def _credentials(api: Any, repository: str, progress: Progress) -> dict[str, str
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a helper that is missing, which is told below
-            header = auth.get_config_header(api, registry)
+            header = auth.get_config_header(engine.api, registry)
     except DockerException as error:
         # As `docker pull` has it: an image that everybody may have needs none.
         progress.note(f"Docker's credentials for {registry} cannot be read, so none are sent: {error}")
         header = None
+    if header and not engine.shares_credentials:
+        progress.note(engine.withheld(f"your Docker credentials for {registry} are"))
+        return {}
     return {"X-Registry-Auth": header.decode() if isinstance(header, bytes) else header} if header else {}
 
 

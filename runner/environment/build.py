@@ -38,6 +38,13 @@ class Engine(Protocol):
     def api(self) -> Any:
         """A `docker.APIClient`."""
 
+    @property
+    def shares_credentials(self) -> bool:
+        """Whether it may have the user's passwords for registries and proxies."""
+
+    def withheld(self, what: str) -> str:
+        """The line that says which credentials it does not get."""
+
     def translated(self, doing: str) -> contextlib.AbstractContextManager[None]:
         """Foreign exceptions become ours."""
 
@@ -121,7 +128,7 @@ def _build(engine: Engine, wanted: Recipe, progress: Progress, output: Callable[
             note = f"{error.filename or 'the files on the way'}: {error.strerror or error}"
             raise JobError("the environment's files cannot be read", note, code=Code.FILE_UNREADABLE) from error
         with _cleaned_up(engine, building), engine.translated("building the environment"):
-            _post(engine.api, wanted.tag, _Sent(context, progress), heard)
+            _post(engine.api, wanted.tag, _Sent(context, progress), proxies_for(engine, progress), heard)
     if heard.error is not None or heard.image is None:
         raise _failed(heard)
     return heard.image
@@ -164,12 +171,23 @@ class _Sent:
         return data
 
 
-def _post(api: Any, tag: str, context: _Sent, heard: BuildOutput) -> None:
+def proxies_for(engine: Engine, progress: Progress) -> dict[str, str]:
+    """Return the proxies that the user's Docker settings name, without those that have a password if it is withheld."""
+    proxies = dict(engine.api._proxy_configs.get_environment() or {})
+    if engine.shares_credentials:
+        return proxies
+    open_ones = {name: value for name, value in proxies.items() if "@" not in value}
+    if open_ones != proxies:
+        progress.note(engine.withheld("proxies with a password in your Docker settings are"))
+    return open_ones
+
+
+def _post(api: Any, tag: str, context: _Sent, proxies: dict[str, str], heard: BuildOutput) -> None:
     """Have it built. Not by the SDK's own `build`, whose answer cannot be closed: that is what stops an engine."""
     options = {"t": tag, "rm": "1", "forcerm": "1"}
     # As `docker build` has it: the user's Docker settings say which proxies containers use. Engines keep them out of
     # images and their history.
-    if proxies := api._proxy_configs.get_environment():
+    if proxies:
         options["buildargs"] = json.dumps(proxies)
     headers = {"Content-Type": "application/x-tar"}
     address = f"{api.base_url}/v{api.api_version}/build"

@@ -38,8 +38,9 @@ T = TypeVar("T")
 class Link:
     """A target's connection, what is spoken on it, and both anew after `drop`. For several threads at once."""
 
-    def __init__(self, target: Target, opener: Callable[[], Connection]) -> None:
+    def __init__(self, target: Target, opener: Callable[[], Connection], *, shares_credentials: bool = False) -> None:
         self.target = target
+        self._shares_credentials = shares_credentials
         self._opener = opener
         self._lock = threading.RLock()
         self._connection: Connection | None = None
@@ -102,7 +103,9 @@ class Link:
             connection = self.connection
             if self._engine is None:
                 # One that answered before, and does not now, may be restarting.
-                self._engine = open_engine(connection, expected=self._had_engine)
+                self._engine = open_engine(
+                    connection, expected=self._had_engine, shares_credentials=self._shares_credentials
+                )
             return self._engine
 
     def warm(self, *, engine: bool) -> None:
@@ -218,13 +221,24 @@ def is_passing(error: Exception, *, engine_too: bool) -> bool:
     return isinstance(error, PASSING)
 
 
-def link_to(target: Target, password: Callable[[], str] | None = None, seconds: float = CONNECT_SECONDS) -> Link:
-    """The way to a target: by SSH, or none at all where jobs run on this computer."""
+def link_to(
+    target: Target,
+    password: Callable[[], str] | None = None,
+    seconds: float = CONNECT_SECONDS,
+    *,
+    send_credentials: bool = False,
+) -> Link:
+    """The way to a target: by SSH, or none at all where jobs run on this computer.
+
+    Its Docker Engine gets the user's credentials if the user created or attached the machine, or allows it.
+    """
     if not target.address:
         from runner.machine.local import LocalConnection
 
         return Link(target, LocalConnection)
     import_paramiko()
+    from runner.machine.known_keys import is_own_machine
     from runner.machine.ssh import SshConnection
 
-    return Link(target, lambda: SshConnection.open(target, seconds, password))
+    shares = send_credentials or is_own_machine(target)
+    return Link(target, lambda: SshConnection.open(target, seconds, password), shares_credentials=shares)

@@ -162,7 +162,8 @@ def test_a_block_for_ssh_needs_nothing_of_ours(user: User, azure: Azure, tmp_pat
     config = tmp_path / "config"
     config.write_text(block.stdout)
     ssh = program("ssh", "openssh-client")
-    asked = subprocess.run([ssh, "-G", "-F", config, "my-dsvm"], capture_output=True, text=True, check=True, timeout=20)
+    words = [ssh, "-G", "-F", str(config), "my-dsvm.sandbox"]
+    asked = subprocess.run(words, capture_output=True, text=True, check=True, timeout=20)
     understood = dict(line.split(" ", 1) for line in asked.stdout.splitlines())
     assert (understood["hostname"], understood["port"]) == (target["address"], str(target["port"]))
     assert (understood["user"], understood["stricthostkeychecking"]) == ("azureuser", "true")
@@ -181,7 +182,7 @@ def test_a_block_for_ssh_needs_nothing_of_ours(user: User, azure: Azure, tmp_pat
 
 
 def log_in(config: Path) -> "subprocess.CompletedProcess[str]":
-    words = ["ssh", "-F", str(config), "-o", "BatchMode=yes", "my-dsvm", "echo", "in"]
+    words = ["ssh", "-F", str(config), "-o", "BatchMode=yes", "my-dsvm.sandbox", "echo", "in"]
     return subprocess.run(
         words, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False, stdin=subprocess.DEVNULL
     )

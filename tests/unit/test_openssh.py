@@ -13,14 +13,18 @@ from runner.openssh import (
     command,
     config_block,
     includes,
+    is_own_machine,
     known_hosts_line,
+    known_keys,
     standalone_block,
     with_config_block,
     with_known_host,
+    without_known_host,
 )
 
 # From `ssh-keygen -lf`.
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
+OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIB8eHRwbGhkYFxYVFBMSERAPDg0MCwoJCAcGBQQDAgEA"
 FINGERPRINT = "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU"
 TARGET = Target("my_dsvm", "my-dsvm", "remotedocker", "203.0.113.7", 22, "azureuser", KEY, "/home/me/.ssh/id_ed25519")
 KNOWN = Path("/home/me/.gpuinfra/ssh/known_hosts")
@@ -111,6 +115,34 @@ def test_a_known_host_has_one_line_and_others_keep_theirs() -> None:
     text = with_known_host(f"gpuinfra-my-dsvm ssh-rsa old\n{other}", TARGET)
     assert text == f"{other}gpuinfra-my-dsvm {KEY}\n"
     assert with_known_host(text, TARGET) == text
+
+
+def test_recorded_key_is_replaced_only_by_the_source_that_recorded_it() -> None:
+    met = with_known_host("", replace(TARGET, host_key=OTHER_KEY))
+    own = with_known_host(met, TARGET, "up:s/one")
+    assert own == f"gpuinfra-my-dsvm {KEY} up:s/one\n"
+    assert with_known_host(own, TARGET) == own
+    both = with_known_host(own, replace(TARGET, host_key=OTHER_KEY), "up:s/two")
+    assert known_keys(both, TARGET) == [HostKey.parse(KEY), HostKey.parse(OTHER_KEY)]
+    assert without_known_host(both, TARGET, "up:s/two") == own
+    again = with_known_host(own, replace(TARGET, host_key=OTHER_KEY), "up:s/one")
+    assert known_keys(again, TARGET) == [HostKey.parse(OTHER_KEY)]
+
+
+def test_recorded_keys_count_more_than_keys_that_ssh_met() -> None:
+    own = with_known_host("", TARGET, "up:s/one")
+    target_name = replace(TARGET, machine="my_dsvm", host_key=OTHER_KEY)
+    text = with_known_host(own, target_name)
+    assert known_keys(text, target_name) == [HostKey.parse(KEY)]
+    assert known_keys(text, replace(TARGET, simulated=True)) == []
+
+
+def test_machine_is_own_by_its_key_under_any_name() -> None:
+    own = with_known_host("", TARGET, "attach:203.0.113.7")
+    assert is_own_machine(own, replace(TARGET, machine="other"))
+    assert not is_own_machine(own, replace(TARGET, host_key=OTHER_KEY))
+    assert not is_own_machine(own, replace(TARGET, host_key=""))
+    assert not is_own_machine(with_known_host("", TARGET), TARGET)
 
 
 def test_a_block_replaces_the_machines_own_and_no_other() -> None:

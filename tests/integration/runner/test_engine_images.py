@@ -4,8 +4,6 @@ import base64
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +16,10 @@ from runner.engine.images import ensure_image, find_image, pull
 from runner.jobs.order import Gpus
 from runner.jobs.port import JobError
 from runner.machine.connection import TimedOut
-from tests.engine import TIED
 from tests.integration.runner import registry
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, PYTHON, Lab
+from tests.registries import serving
 
 
 class Heard:
@@ -48,25 +46,6 @@ class Heard:
         self.notes.append(text)
 
 
-@contextlib.contextmanager
-def serving(lab: Lab, *options: str) -> Iterator[str]:
-    """The address of a registry that the lab's engine can reach."""
-    inside = [
-        *TIED,
-        "nsenter",
-        f"--net=/proc/{lab.engine.pid}/ns/net",
-        sys.executable,
-        str(registry.__file__),
-        *options,
-    ]
-    with subprocess.Popen(inside, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"localhost:{process.stdout.readline().strip()}"
-        finally:
-            process.kill()
-
-
 @pytest.fixture(scope="session")
 def everybodys(running_lab: Lab) -> Iterator[str]:
     """The address of a registry that gives to everybody."""
@@ -84,7 +63,10 @@ def private(running_lab: Lab) -> Iterator[str]:
 @pytest.fixture
 def engine(lab: Lab) -> Iterator[Engine]:
     """Over SSH. It has none of the registries' images."""
-    with lab.connected() as connection, contextlib.closing(open_engine(connection, 20)) as engine:
+    with (
+        lab.connected() as connection,
+        contextlib.closing(open_engine(connection, 20, shares_credentials=True)) as engine,
+    ):
         yield engine
 
 
