@@ -13,7 +13,7 @@ from tests.e2e.user import OTHER_REGION, User
 
 
 def make_colleague(user: User, azure: Azure, folder: Path) -> User:
-    """Somebody with write access to the subscription and the same SSH key, but none of the user's files."""
+    """A colleague with write access to the subscription and the same SSH key, but none of the user's files."""
     other = User(azure, folder / "other" / "home", folder / "other" / "project", key=False)
     for file in user.private_key.parent.iterdir():
         shutil.copy(file, other.private_key.parent)
@@ -37,7 +37,7 @@ def write_target_file(user: User, name: str, **values: Any) -> None:
     (user.workspace / "train.py").write_text("print(1)\n")
 
 
-def test_up_stops_at_a_machine_that_was_replaced_by_somebody_else(user: User, azure: Azure, tmp_path: Path) -> None:
+def test_up_stops_at_a_machine_that_was_replaced_by_a_colleague(user: User, azure: Azure, tmp_path: Path) -> None:
     user.up()
     known = files_of(user)
     other = make_colleague(user, azure, tmp_path)

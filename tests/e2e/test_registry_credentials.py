@@ -13,20 +13,20 @@ from tests.registries import serving
 
 @pytest.fixture(scope="module")
 def private(running_lab: Lab) -> Iterator[str]:
-    """The address of a registry that gives images only to those who log in."""
+    """The address of a registry that gives images only after a login."""
     with serving(running_lab, "private") as address:
         yield address
 
 
 @pytest.fixture
 def user(lab: Lab, private: str) -> LabUser:
-    """Somebody who is logged in to the registry, in a project whose target uses an image from there."""
-    somebody = lab.user()
-    somebody.compute(REMOTEDOCKER, baseDockerImage=f"{private}/{registry.TOOL}", nvidiaDocker=False)
+    """A user who is logged in to the registry, in a project whose target uses an image from there."""
+    made = lab.user()
+    made.compute(REMOTEDOCKER, baseDockerImage=f"{private}/{registry.TOOL}", nvidiaDocker=False)
     login = base64.b64encode(f"{registry.USER}:{registry.PASSWORD}".encode()).decode()
-    (somebody.home / ".docker").mkdir()
-    (somebody.home / ".docker" / "config.json").write_text(json.dumps({"auths": {private: {"auth": login}}}))
-    return somebody
+    (made.home / ".docker").mkdir()
+    (made.home / ".docker" / "config.json").write_text(json.dumps({"auths": {private: {"auth": login}}}))
+    return made
 
 
 def test_target_of_a_project_gets_no_credentials_without_the_option(user: LabUser, private: str) -> None:
