@@ -70,9 +70,11 @@ def write_text(path: Path, text: str, *, replace: bool) -> None:
 
 
 def write_bytes(path: Path, content: bytes, *, replace: bool) -> None:
-    """The same for what is not text. What is replaced keeps its mode, and a link to it stays one."""
+    """The same for what is not text. What is replaced keeps its mode. A symbolic link raises an OSError."""
+    if path.is_symlink():
+        # It could lead to any file of the user, in a project that comes from others.
+        raise OSError(errno.ELOOP, f"it is a symbolic link to `{path.readlink()}`", str(path))
     before = check_writable(path) if replace else None
-    path = path.resolve() if before else path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -92,6 +94,15 @@ def write_bytes(path: Path, content: bytes, *, replace: bool) -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):
             Path(name).unlink()
+
+
+def check_inside(path: Path, project: Path) -> None:
+    """Raise a Problem if a path in the project leads out of it by a link: the project may come from others."""
+    written, real = Path(os.path.abspath(path)), Path(os.path.realpath(path))  # noqa: PTH100 `..` is not a link
+    if written.is_relative_to(os.path.abspath(project)) and not real.is_relative_to(project.resolve()):  # noqa: PTH100
+        note = f"`{path}` leads out of the project, to `{real}`, by a symbolic link"
+        help_line = "give that path itself, or another one"
+        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "link out of the project", note=note, help=help_line))
 
 
 def check_folder(folder: Path) -> None:

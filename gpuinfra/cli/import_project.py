@@ -62,7 +62,7 @@ def import_project(
     spec = _loaded(imported.spec_text)
     file = None if output == STDOUT else Path(output) if output else root / DEFAULT
     if file is not None:
-        write_file(file, imported.spec_text, settings)
+        write_file(file, imported.spec_text, settings, project=root)
     hint = f"gpuinfra validate {shlex.quote(str(file))}, then: gpuinfra lint {shlex.quote(str(root))}"
     view.show(imported, spec, file, hint, json=settings.json)
 

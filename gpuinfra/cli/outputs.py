@@ -25,11 +25,12 @@ def outputs(
 ) -> int:
     """Fetch what is not here yet of a job's outputs; say where they are, list them, or copy them."""
     from gpuinfra.views import outputs as view
+    from gpuinfra.workspace import check_inside
     from runner.results.kept import copy_outputs, kept_files
 
     settings = begin(context)
     if folder:
-        _check_destination(settings, folder)
+        check_inside(folder, settings.workspace)
     remembered = Remembered(settings)
     found, problem = _fetched(settings, remembered.history.find(run))
     path = remembered.folder(found) / "outputs"
@@ -42,15 +43,6 @@ def outputs(
     if problem:
         return problem.exit_code
     return Exit.FAILED if diagnostics else Exit.DONE
-
-
-def _check_destination(settings: Settings, folder: Path) -> None:
-    """Raise a Problem for a folder in the project that a link leads out of it: the project may come from others."""
-    project, place = settings.workspace.absolute(), folder.absolute()
-    if place.is_relative_to(project) and not place.resolve().is_relative_to(project.resolve()):
-        note = f"`{folder}` leads out of the project, to `{place.resolve()}`"
-        help_line = "give that folder itself, or another one"
-        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "link out of the project", note=note, help=help_line))
 
 
 def _leave_out(settings: Settings, remembered: Remembered, folder: Path) -> bool | None:

@@ -11,10 +11,16 @@ from gpuinfra.cli.options import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 
-def write_file(path: Path, content: str | bytes, settings: Settings, *, ours: bool = False) -> None:
-    """Write a whole file. One that is there is replaced where it is `ours`, by `--yes`, or when a terminal says so."""
-    from gpuinfra.workspace import write_bytes
+def write_file(
+    path: Path, content: str | bytes, settings: Settings, *, ours: bool = False, project: Path | None = None
+) -> None:
+    """Write a whole file. One that is there is replaced where it is `ours`, by `--yes`, or when a terminal says so.
 
+    No link leads out of the project, which is the workspace unless it is given.
+    """
+    from gpuinfra.workspace import check_inside, write_bytes
+
+    check_inside(path, project or settings.workspace)
     if path.exists() and not path.is_file():
         # A device would become a plain file for everybody.
         raise _unwritable(path, "there is something else than a file")

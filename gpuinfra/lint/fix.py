@@ -157,7 +157,7 @@ class _ChangedError(Exception):
 def _write(path: Path, old: Document, new: Document) -> None:
     if path.read_bytes() != old.encode():
         raise _ChangedError
-    write_bytes(path, new.encode(), replace=True)
+    write_bytes(_real(str(path)), new.encode(), replace=True)  # a link in the project, or it was not read
 
 
 def _fix_of(finding: Finding) -> Fix:

@@ -27,7 +27,7 @@ def with_holidays(source: Source, document: Mapping) -> tuple[Mapping, list[Diag
         return document, []
     days: list[date] = []
     try:
-        found = _read(source.span(node.start, node.end), Path(source.name).parent / node.value)
+        found = _read(source.span(node.start, node.end), Path(source.name).parent, node.value)
     except Problem as problem:
         return _replaced(document, PLACE, None), list(problem.diagnostics)
     diagnostics = list(_collect(found, days))
@@ -48,16 +48,21 @@ def _collect(file: Source, days: list[date]) -> Iterator[Diagnostic]:
             return  # the model says that these are too many
 
 
-def _read(place: Span, file: Path) -> Source:
+def _read(place: Span, folder: Path, name: str) -> Source:
+    file = folder / name
     try:
         if file.exists() and not file.is_file():
             raise _unreadable(place, file, "it is no file")
-        with file.open("rb") as stream:
+        # A project may come from others: a link could lead to a file whose lines an error would print.
+        real = file.resolve()
+        if not real.is_relative_to(folder.resolve()):
+            raise _unreadable(place, file, "it is behind a link that leads out of the spec's folder")
+        with real.open("rb") as stream:
             content = stream.read(LARGEST + 1)
     except FileNotFoundError:
         note = f"`{file}` does not exist; the path is relative to the spec's folder"
         raise Problem(Diagnostic(Code.FILE_NOT_FOUND, "no such file", place, note=note)) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise _unreadable(place, file, reason or "") from None
     return decode(str(file), content.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))

@@ -60,7 +60,7 @@ def write_target(workspace: Path, target: Target) -> list[Path]:
     for change in changed:
         change.check()
     for change in changed:
-        write_bytes(change.path, change.after, replace=True)
+        write_bytes(change.path.resolve(), change.after, replace=True)  # a link in the project, or it was not read
     return [change.path for change in changed]
 
 
