@@ -16,6 +16,8 @@ from far.job_log import STDERR, STDOUT, Log
 from far.samples import SAMPLES, Sampler
 
 LOG, CONTROL = "log", "control"
+# On the user's own computer: the PATH for jobs. That of this process leads to no program of a project.
+JOB_PATH = "GPUINFRA_JOB_PATH"
 CHUNK = 1 << 16
 # How long the rest of its output is waited for, where children of the job's own keep the streams open.
 REST_SECONDS = 2.0
@@ -238,7 +240,10 @@ class Supervisor:
 
 def environment(order: dict[str, Any], secrets: dict[str, str]) -> dict[str, str]:
     """The job's: that of this session, what was asked for, and which GPUs it may see."""
-    found = {**os.environ, **order.get("environment", {}), **secrets}
+    found = dict(os.environ)
+    if JOB_PATH in found:
+        found["PATH"] = found.pop(JOB_PATH)
+    found = {**found, **order.get("environment", {}), **secrets}
     gpus = order.get("gpus")
     if gpus is None:
         found["CUDA_VISIBLE_DEVICES"] = ""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from gpuinfra.programs import find_program
 
 SECONDS = 60.0
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -112,9 +113,7 @@ _PLAIN = ("-c", "safe.bareRepository=explicit")
 def _run(
     folder: Path, words: tuple[str, ...], environment: dict[str, str], stdin: bytes = b"", seconds: float = SECONDS
 ) -> bytes:
-    # A relative entry of PATH would find a program of the project.
-    absolute = os.pathsep.join(each for each in os.get_exec_path() if Path(each).is_absolute())
-    git = shutil.which("git", path=absolute)
+    git = find_program("git")
     if git is None:
         raise GitError("there is no git on this computer")
     try:

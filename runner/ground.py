@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.gpu import GpuFacts
+from gpuinfra.programs import find_job_program
 from gpuinfra.workbench.cuda import is_for_gpu
 from runner.assignment import Assignment, WantsGpu
 from runner.environment.made import Environment
@@ -145,10 +146,9 @@ class Groundwork:
         """The interpreter of a target without containers."""
         if self.link.target.address:
             return "python3"
-        import shutil
         import sys
 
-        return shutil.which("python") or shutil.which("python3") or sys.executable
+        return find_job_program("python") or find_job_program("python3") or sys.executable
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

@@ -34,6 +34,7 @@ class Settings:
 def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
     """The settings of this command. Its log starts here, and the embedded Azure where `--sandbox` asks for it."""
     from gpuinfra import log
+    from gpuinfra.programs import secure_path
     from gpuinfra.workspace import check_links
 
     given: dict[str, Any] = context.meta.get(_KEY, {})
@@ -47,6 +48,7 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
         correlation_id=log.start(verbose=verbose),
     )
     check_links(settings.workspace)
+    secure_path(settings.workspace)
     if settings.cloud == "sandbox" and reaches_cloud:
         from gpuinfra.cli.sandbox_access import start_if_need_be
 

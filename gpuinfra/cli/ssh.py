@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ import typer
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.cli.signals import restore_signals
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.programs import find_program
 
 if TYPE_CHECKING:
     from gpuinfra.models.target import Target
@@ -87,7 +87,7 @@ def _is_included(file: Path) -> bool:
 
 def _hand_over(command: list[str]) -> None:
     """Become `ssh`: the terminal, the signals and the exit code are its own from here on."""
-    program = shutil.which(command[0])
+    program = find_program(command[0])
     if program is None:
         raise Problem(
             Diagnostic(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.programs import find_program
 
 BEGIN, END = "# gpuinfra schedule: begin", "# gpuinfra schedule: end"
 # Debian's cron reads this much of a command, and runs it without the rest.
@@ -85,7 +85,7 @@ def is_read() -> bool:
 
 
 def _crontab(word: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    program = shutil.which("crontab")
+    program = find_program("crontab")
     if program is None:
         raise Problem(
             Diagnostic(

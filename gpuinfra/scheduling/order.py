@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuinfra.programs import find_program
 from gpuinfra.scheduling.interval import Interval
 
 # Where Debian's cron and systemd would not look by themselves, all of them.
@@ -58,7 +58,7 @@ def own_program() -> tuple[str, ...]:
 
 def search_path(program: tuple[str, ...]) -> str:
     """A PATH that has what the program calls."""
-    found = [str(Path(program[0]).parent), *(str(Path(each).parent) for each in map(shutil.which, NEEDED) if each)]
+    found = [str(Path(program[0]).parent), *(str(Path(each).parent) for each in map(find_program, NEEDED) if each)]
     return ":".join(dict.fromkeys([*found, *USUAL_PATH]))
 
 

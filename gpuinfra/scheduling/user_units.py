@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import getpass
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuinfra.programs import find_program
 from gpuinfra.scheduling.order import config_folder
 from gpuinfra.scheduling.rendering import TIMER
 
@@ -68,7 +68,7 @@ def is_lingering() -> bool:
 
 def _refused(command: tuple[str, ...]) -> str | None:
     """Why it did not work, or None."""
-    program = shutil.which(command[0])
+    program = find_program(command[0])
     if program is None:
         return f"there is no `{command[0]}` on this computer"
     try:

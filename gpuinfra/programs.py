@@ -1,0 +1,53 @@
+"""Which programs of this computer are started: none of the project, which may come from others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+# The job's own PATH, which may name the project's virtual environment. `far/supervisor.py` gives it to the job.
+JOB_PATH = "GPUINFRA_JOB_PATH"
+USUAL = "/usr/local/bin:/usr/bin:/bin"
+
+
+def secure_path(project: Path) -> None:
+    """Remove what leads into the project from the PATH of this process and of all that it starts, libraries included.
+
+    Jobs keep the absolute entries: the user may have activated a virtual environment of the project.
+    """
+    found = os.get_exec_path()
+    os.environ[JOB_PATH] = os.pathsep.join(absolute_entries(found)) or USUAL
+    os.environ["PATH"] = os.pathsep.join(entries_outside(found, project)) or USUAL
+
+
+def entries_outside(entries: list[str], project: Path) -> list[str]:
+    """The absolute entries that lead to folders outside of the project.
+
+    The folder of this very program stays. A project that holds the user's home is the user's own.
+    """
+    root, own = project.resolve(), Path(sys.executable).parent
+    if Path(os.path.expanduser("~")).resolve().is_relative_to(root):  # noqa: PTH111 never fails
+        return absolute_entries(entries)
+    return [
+        each
+        for each in absolute_entries(entries)
+        if Path(each) == own
+        or not (Path(os.path.realpath(each)).is_relative_to(root) or Path(each).is_relative_to(root))
+    ]
+
+
+def absolute_entries(entries: list[str]) -> list[str]:
+    """The entries that mean the same folder wherever a program runs. An empty one means the current folder."""
+    return [each for each in entries if Path(each).is_absolute()]
+
+
+def find_program(name: str) -> str | None:
+    """The full path of a program, by the absolute entries of PATH; None if there is none."""
+    return shutil.which(name, path=os.pathsep.join(absolute_entries(os.get_exec_path())) or USUAL)
+
+
+def find_job_program(name: str) -> str | None:
+    """The full path of a program as a job on this computer finds it; None if there is none."""
+    return shutil.which(name, path=os.environ.get(JOB_PATH)) if JOB_PATH in os.environ else find_program(name)
