@@ -55,6 +55,8 @@ class Groundwork:
     rebuild: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     """The job's own variables: those for NVIDIA's runtime decide what it sees."""
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    """More of the job's own variables, whose values nothing prints."""
     build_secrets: dict[str, str] = field(default_factory=dict, repr=False)
     """Values for `${NAME}` in the requirements."""
     timings: dict[str, float] = field(default_factory=dict)
@@ -114,8 +116,30 @@ class Groundwork:
                 raise diagnose(
                     error, shell=link.connection, in_container=True, wanted=gpus, image=name, where=where
                 ) from error
+            if problem := self._hidden(facts):
+                raise problem
             self.progress.end("gpu", facts.summary)
         return facts
+
+    def _hidden(self, facts: GpuFacts) -> JobError | None:
+        """The error for a variable of the job that hides every GPU; None if the job sees one."""
+        from runner.gpu.contract import hidden, hides_all
+        from runner.gpu.facts import VISIBLE
+
+        assigned, where = self.assignment, self.link.target.name
+        if not assigned.in_container and self.gpus and (self.gpus.ids or self.gpus.count is not None):
+            return None  # the target sets the variable itself
+        own = {**self.environment, **self.secrets}
+        value = own.get(VISIBLE, facts.cuda_visible_devices)
+        if value is None or not hides_all(value, facts):
+            return None
+        if VISIBLE in own:
+            place = variable_place(assigned, VISIBLE, value)
+        elif assigned.in_container:
+            place = f"in the image `{assigned.base_image}`"
+        else:
+            place = f"for logins on `{where}`" if self.link.target.address else "in the shell of this computer"
+        return hidden(VISIBLE if VISIBLE in self.secrets else f"{VISIBLE}={value}", place)
 
     def _on_machine(self) -> Ground:
         from runner.gpu.contract import diagnose, shortage
@@ -139,6 +163,11 @@ class Groundwork:
                 return Ground(python, timings=self.timings)
             if problem := shortage(facts, self.gpus, self.link.target.name):
                 raise problem
+            if problem := self._hidden(facts):
+                if self.required:
+                    raise problem
+                self.progress.end("gpu", f"none: {problem}")
+                return Ground(python, timings=self.timings)
             self.progress.end("gpu", facts.summary)
             return Ground(python, gpu=facts, timings=self.timings)
 
@@ -165,6 +194,13 @@ class Groundwork:
         except JobError as error:
             self.progress.fail("gpu", error.summary)
             raise
+
+
+def variable_place(assignment: Assignment, name: str, value: str) -> str:
+    """Where a job's own variable gets this value, for a message."""
+    if assignment.environment.get(name) == value:
+        return f"in the environment variables of `{assignment.configuration}.runconfig`"
+    return "by `--env`, `--env-file` or `--secret`"
 
 
 def gpus_of(assignment: Assignment, wanted: Gpus | None) -> Gpus | None:

@@ -88,6 +88,7 @@ class Submission:
             self.output,
             rebuild=self.wishes.rebuild,
             environment={**assigned.environment, **self.wishes.environment},
+            secrets=self.wishes.secrets,
             build_secrets=self.wishes.build_secrets,
         )
         try:

@@ -82,11 +82,13 @@ def _check_container_options(assigned: Assignment, options: JobOptions) -> None:
 
 def _check_hidden_gpus(assigned: Assignment, gpus: Gpus | None, variables: dict[str, str]) -> None:
     """A variable that hides the GPUs from CUDA would make a job run without them, and say nothing."""
-    from runner.ground import is_required
+    from runner.ground import is_required, variable_place
 
-    if is_required(assigned, gpus) and variables.get(VISIBLE, "all").strip() in HIDING:
-        note = f"`{VISIBLE}={variables[VISIBLE]}` hides every GPU from the job, and it is to have one"
-        raise usage("no GPU for the job", note, "leave the variable out; `--gpus` says which ones", Code.NO_GPU)
+    value = variables.get(VISIBLE, "all")
+    if is_required(assigned, gpus) and value.strip() in HIDING:
+        place = variable_place(assigned, VISIBLE, value)
+        note = f"`{VISIBLE}={value}` hides every GPU from the job, and it is to have one; it is set {place}"
+        raise usage("no GPU for the job", note, "remove the variable; `--gpus` says which GPUs", Code.NO_GPU)
 
 
 def check_packages(assigned: Assignment, gpus: Gpus | None, build_secrets: Collection[str]) -> None:

@@ -33,6 +33,8 @@ class GpuFacts:
     clocks_mhz: tuple[int | None, ...] = ()
     """Of the processors, at the moment of the question."""
     max_clocks_mhz: tuple[int | None, ...] = ()
+    cuda_visible_devices: str | None = None
+    """What CUDA_VISIBLE_DEVICES is where the question was asked; None where it is not set."""
 
     @property
     def summary(self) -> str:

@@ -129,6 +129,19 @@ def shortage(facts: GpuFacts, wanted: Gpus, where: str = "the machine") -> JobEr
     return JobError(SUMMARY, note, f"ask for what there is: `--gpus {there}`", CODE)
 
 
+def hides_all(value: str, facts: GpuFacts) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES shows a program no GPU: CUDA stops reading the list at the first unknown entry."""
+    first = value.split(",")[0].strip()
+    known = first.isdecimal() or first.startswith(("GPU-", "MIG-"))
+    return not known or not _is_there(facts, first)
+
+
+def hidden(variable: str, place: str) -> JobError:
+    """The error for a variable that hides every GPU from a job that asks for one; `place` says where it is set."""
+    note = f"`{variable}` hides every GPU from the job; it is set {place}"
+    return JobError(SUMMARY, note, "remove the variable there; `--gpus` says which GPUs the job gets", CODE)
+
+
 def _error(evidence: Evidence, note: str, help: str, said: str) -> JobError:  # noqa: A002 the diagnostic's own word
     note, help = (text.replace("IMAGE", evidence.image).replace("WHERE", evidence.where) for text in (note, help))  # noqa: A001
     return JobError(SUMMARY, f"{note}; it said: {_brief(said)}" if said != UNREGISTERED.signs[0] else note, help, CODE)

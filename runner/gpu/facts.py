@@ -17,10 +17,13 @@ ASK_CAPABILITY = tuple(query(FIELDS))
 
 # What the start-up files of a user's shell print stands before the first mark, on either stream.
 MARK = "@@gpuinfra gpu"
+# CUDA shows a program only the GPUs that this variable lists; `nvidia-smi` shows all.
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE_LINE = re.compile(rf"^@@gpuinfra {VISIBLE}=(.*)$", re.MULTILINE)
 # On one line and without `!`: csh, which may be the user's shell, takes neither in quotes. A driver that is too old to
 # know the capability is no failure.
 SCRIPT = (
-    f'exec 2>&1; echo "{MARK}"; {" ".join(DESCRIBE)}; code=$?; echo; echo "{MARK} $code"; '
+    f'exec 2>&1; test -z "${{{VISIBLE}+set}}" || echo "@@gpuinfra {VISIBLE}=${VISIBLE}"; echo "{MARK}"; {" ".join(DESCRIBE)}; code=$?; echo; echo "{MARK} $code"; '
     f'test $code -eq 0 || exit $code; {" ".join(ASK_CAPABILITY)}; code=$?; echo; echo "{MARK} $code"'
 )
 PROBE: tuple[str, ...] = ("sh", "-c", SCRIPT)
@@ -156,12 +159,14 @@ def _amount(word: str | None) -> int | None:
 
 def read(done: Completed) -> GpuFacts:
     """What `PROBE` printed. NoGpuError where that names no GPU."""
-    _, *parts = re.split(rf"^{MARK}(?: ([0-9]{{1,3}}))?\n", done.stdout, flags=re.MULTILINE)
+    before, *parts = re.split(rf"^{MARK}(?: ([0-9]{{1,3}}))?\n", done.stdout, flags=re.MULTILINE)
     # The first mark has no code; each of the others stands behind what it is about.
     answers = [Completed(int(code), said, "") for said, code in zip(parts[1::2], parts[2::2], strict=False) if code]
     if not answers:
         raise NoGpuError(done)
-    return combine(answers[0], answers[1] if len(answers) > 1 else None)
+    found = combine(answers[0], answers[1] if len(answers) > 1 else None)
+    visible = VISIBLE_LINE.search(before)
+    return replace(found, cuda_visible_devices=visible[1].strip()) if visible else found
 
 
 def combine(described: Completed, table: Completed | None) -> GpuFacts:
