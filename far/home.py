@@ -48,13 +48,16 @@ def hello(wire: Wire, request: dict[str, Any]) -> None:
 
 
 def folder(wire: Wire, request: dict[str, Any]) -> None:
-    """The folder that all jobs share, made where it is missing. With `below`, no link leads out of that folder."""
-    path = os.path.abspath(os.path.expanduser(request["path"]))
+    """The folder that all jobs share, made where it is missing, by its path without links. With `below`, no link leads
+    out of that folder."""
+    path = os.path.realpath(os.path.expanduser(request["path"]))
     if request.get("below"):
         base = os.path.realpath(os.path.expanduser(request["below"]))
-        if os.path.commonpath([base, os.path.realpath(path)]) != base:
-            raise RefusedError("leads-out", f"{path} leads out of {base}")
+        if os.path.commonpath([base, path]) != base:
+            raise RefusedError("leads-out", f"{request['path']} leads out of {base}")
     os.makedirs(path, exist_ok=True)
+    if os.path.realpath(path) != path:  # a job that runs now can put a link there
+        raise RefusedError("leads-out", f"{path} leads out of its folder by a link that was made just now")
     wire.send_json({"path": path})
 
 

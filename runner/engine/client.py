@@ -103,6 +103,16 @@ class Engine:
             "with `gpuinfra attach` on this computer; do so, or add `--send-credentials`"
         )
 
+    @contextlib.contextmanager
+    def understood(self) -> Iterator[None]:
+        """An answer that lacks what every engine says, or says it in another form, leaves as a JobError."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            note = f"the Docker engine of {self.where} gave an answer that cannot be understood: {error!r:.80}"
+            help_line = "look for yourself there: `docker version`, `docker info`"
+            raise JobError("Docker Engine failed on the target", note, help_line, Code.ENGINE_FAILED) from error
+
     def close(self) -> None:
         """Hang up; the connection stays. To do so twice is no error."""
         # Without the lock: a thread that asks an engine for its version has it until the engine answers.

@@ -62,7 +62,8 @@ def _run(engine: Engine, order: Order, timeout: float, user: str | None = None) 
         except TimedOut as error:
             raise TimedOut(f"`{order.command[0]}` in the image did not end within {timeout:g} s") from error
         stdout, stderr = _output(job)
-        return Completed(int(ended["StatusCode"]), stdout, stderr)
+        with engine.understood():
+            return Completed(int(ended["StatusCode"]), stdout, stderr)
     finally:
         # What went wrong before counts more than what goes wrong now.
         with contextlib.suppress(ConnectError, JobError):

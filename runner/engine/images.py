@@ -74,7 +74,8 @@ def find_image(engine: Engine, name: str) -> ImageFacts | None:
             if getattr(error, "status_code", None) != 404:
                 raise
             return None
-    return facts_of(name, found)
+    with engine.understood():
+        return facts_of(name, found)
 
 
 def ensure_image(engine: Engine, name: str, progress: Progress) -> ImageFacts:
@@ -112,13 +113,19 @@ def facts_of(name: str, found: dict[str, Any]) -> ImageFacts:
     pairs = (line.partition("=") for line in config.get("Env") or ())
     return ImageFacts(
         name=name,
-        id=str(found["Id"]),
+        id=_text(found["Id"]),
         digests=tuple(found.get("RepoDigests") or ()),
         size=int(found.get("Size") or 0),
         platform=f"{found.get('Os')}/{found.get('Architecture')}",
         entrypoint=tuple(config.get("Entrypoint") or ()),
         environment={key: value for key, _, value in pairs},
     )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"not a text: {value!r}")
+    return value
 
 
 def _events(engine: Engine, name: str, progress: Progress) -> Iterator[dict[str, Any]]:

@@ -47,8 +47,10 @@ def _begin(engine: Engine, order: Order, body: dict[str, Any]) -> ContainerJob:
     job = _create(engine, order, body)
     if job is None:
         found = _earlier(engine, order)
-        job = ContainerJob(engine, str(found["Id"]))
-        if found["State"]["Status"] != CREATED:
+        job = ContainerJob(engine, _id_of(engine, found))
+        with engine.understood():
+            is_new = found["State"]["Status"] == CREATED
+        if not is_new:
             return job  # it has begun, and may have ended: to start it would be to run it again
     _start(engine, job)
     return job
@@ -64,7 +66,16 @@ def _create(engine: Engine, order: Order, body: dict[str, Any]) -> ContainerJob 
             if _status(error) != CONFLICT:
                 raise
             return None
-    return ContainerJob(engine, str(made["Id"]))
+    return ContainerJob(engine, _id_of(engine, made))
+
+
+def _id_of(engine: Engine, answer: dict[str, Any]) -> str:
+    """The id in an engine's answer, which has to be a text with something in it."""
+    with engine.understood():
+        found = answer["Id"]
+        if not isinstance(found, str) or not found:
+            raise ValueError(f"Id: {found!r}")
+    return found
 
 
 def _earlier(engine: Engine, order: Order) -> dict[str, Any]:
@@ -72,7 +83,9 @@ def _earlier(engine: Engine, order: Order) -> dict[str, Any]:
     name = name_of(order.run)
     with engine.translated(f"looking at the container {name}"):
         found: dict[str, Any] = engine.api.inspect_container(name)
-    if (found["Config"].get("Labels") or {}).get(RUN_LABEL) != order.run:
+    with engine.understood():
+        owner = (found["Config"].get("Labels") or {}).get(RUN_LABEL)
+    if owner != order.run:
         raise JobError(
             "the container's name is taken",
             f"{name} on {engine.where} is not of this run",
@@ -129,14 +142,15 @@ class ContainerJob:
         found = self._inspect()
         if found is None:
             return Ended(-1, How.LOST, None, f"the engine of {self._engine.where} does not know the container any more")
-        state = found["State"]
-        if state["Running"]:
-            return None
-        if state["Status"] == CREATED:
-            return Ended(-1, How.LOST, None, "the container was made, and never started")
-        at, code = _moment(state["FinishedAt"]), int(state["ExitCode"])
-        detail = str(state.get("Error") or "")
-        return Ended(code, self._how(found, at, code), at, detail)
+        with self._engine.understood():
+            state = found["State"]
+            if state["Running"]:
+                return None
+            if state["Status"] == CREATED:
+                return Ended(-1, How.LOST, None, "the container was made, and never started")
+            at, code = _moment(state["FinishedAt"]), int(state["ExitCode"])
+            detail = str(state.get("Error") or "")
+            return Ended(code, self._how(found, at, code), at, detail)
 
     def cancel(self, grace: float) -> None:
         """Ask it to end, and after so many seconds make it."""
@@ -159,7 +173,8 @@ class ContainerJob:
     def label(self, name: str) -> str | None:
         """The value of one of its labels."""
         found = self._inspect()
-        return found["Config"]["Labels"].get(name) if found else None
+        with self._engine.understood():
+            return found["Config"]["Labels"].get(name) if found else None
 
     def _inspect(self) -> dict[str, Any] | None:
         """None where the engine does not know it."""
@@ -170,11 +185,13 @@ class ContainerJob:
                 if _status(error) != GONE:
                     raise
                 return None
-        return found
+        with self._engine.understood():
+            return {**found}
 
     def _is_running(self) -> bool:
         found = self._inspect()
-        return found is not None and bool(found["State"]["Running"])
+        with self._engine.understood():
+            return found is not None and bool(found["State"]["Running"])
 
     def _new_frames(self, after: Position, *, follow: bool) -> Generator[Frame, None, None]:
         try:

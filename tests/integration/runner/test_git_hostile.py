@@ -1,13 +1,15 @@
 """Hostile repositories: reading their commit and their history runs no program that they name."""
 
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from gpuinfra.git import GitError, open_repository
 from provision.reaping.spec_history import spec_history
 from runner.results.git import commit_of
-from tests.git_help import WAYS, Hostile, make_repository
+from tests.git_help import WAYS, Hostile, git, make_repository
 
 
 @pytest.fixture
@@ -31,3 +33,16 @@ def test_reading_the_history_runs_no_program_of_the_repository(hostile: Hostile,
     hostile.marker.unlink(missing_ok=True)
     spec_history(hostile.folder, datetime.now(UTC))
     assert not hostile.marker.exists()
+
+
+def test_a_folder_of_plain_files_does_not_count_as_a_repository(hostile: Hostile) -> None:
+    folder = hostile.folder / "data"
+    git(hostile.folder, "init", "-q", "--bare", str(folder))
+    for name in ("objects", "refs"):
+        shutil.copytree(hostile.folder / ".git" / name, folder / name, dirs_exist_ok=True)
+    (folder / "HEAD").write_text((hostile.folder / ".git" / "HEAD").read_text())
+    (folder / "config").write_text(
+        f"[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = {hostile.folder.parent}\n"
+    )
+    with pytest.raises(GitError), open_repository(folder):
+        pass
