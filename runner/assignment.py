@@ -12,7 +12,7 @@ from gpuinfra.models.target import DEFAULT_IMAGE, Target
 from gpuinfra.suggest import did_you_mean, listed
 from gpuinfra.workbench.compute import CLUSTER, LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, SHARE, Compute
 from gpuinfra.workbench.conda import Conda
-from gpuinfra.workbench.project import Project, load_project
+from gpuinfra.workbench.project import Project, load_project, plain_path
 from gpuinfra.workbench.runconfig import CONDA_FILE, PYSPARK, PYTHON, SCRIPT, RunConfig
 from gpuinfra.workbench.targets import BUILT_IN, redefinition, target_of
 
@@ -102,9 +102,12 @@ def assign(workspace: Path, configuration: str, project: Project | None = None) 
     )
     if compute and not compute.shared_volumes and made.in_container:
         made = replace(made, share=None)
+    made = _with_runconfig(made, runconfig) if runconfig else made
     if compute and compute.user_managed_environment:
-        made = replace(made, conda=None)
-    return _with_runconfig(made, runconfig) if runconfig else made
+        return replace(made, conda=None)
+    if made.in_container and not (runconfig and runconfig.user_managed):
+        _check_conda(project, plain_path(runconfig.conda_file if runconfig else CONDA_FILE))
+    return made
 
 
 def _with_runconfig(made: Assignment, runconfig: RunConfig) -> Assignment:
@@ -202,6 +205,19 @@ def _check_files(project: Project, configuration: str, used: set[str]) -> None:
     ]
     if problems:
         raise Problem(*problems, exit_code=Exit.USAGE)
+
+
+def _check_conda(project: Project, path: str) -> None:
+    """Raise a Problem if the environment's file is there and cannot be read: the job would run without its packages."""
+    if path in project.unreadable:
+        file = str(project.root / path)
+        problems = [
+            each
+            for each in project.diagnostics
+            if (each.span.file == file if each.span else (each.note or "").startswith(f"`{file}`"))
+        ]
+        help_line = "put the file itself into the project, or name another one in the run configuration"
+        raise Problem(*(replace(each, help=each.help or help_line) for each in problems), exit_code=Exit.USAGE)
 
 
 def _names(diagnostic: Diagnostic, files: set[str]) -> bool:

@@ -131,7 +131,7 @@ def shortage(facts: GpuFacts, wanted: Gpus, where: str = "the machine") -> JobEr
 
 def hides_all(value: str, facts: GpuFacts) -> bool:
     """Whether CUDA_VISIBLE_DEVICES shows a program no GPU: CUDA stops reading the list at the first unknown entry."""
-    first = value.split(",")[0].strip()
+    first = value.split(",", maxsplit=1)[0].strip()
     known = first.isdecimal() or first.startswith(("GPU-", "MIG-"))
     return not known or not _is_there(facts, first)
 

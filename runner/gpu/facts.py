@@ -23,7 +23,8 @@ VISIBLE_LINE = re.compile(rf"^@@gpuinfra {VISIBLE}=(.*)$", re.MULTILINE)
 # On one line and without `!`: csh, which may be the user's shell, takes neither in quotes. A driver that is too old to
 # know the capability is no failure.
 SCRIPT = (
-    f'exec 2>&1; test -z "${{{VISIBLE}+set}}" || echo "@@gpuinfra {VISIBLE}=${VISIBLE}"; echo "{MARK}"; {" ".join(DESCRIBE)}; code=$?; echo; echo "{MARK} $code"; '
+    f'exec 2>&1; test -z "${{{VISIBLE}+set}}" || echo "@@gpuinfra {VISIBLE}=${VISIBLE}"; echo "{MARK}"; '
+    f'{" ".join(DESCRIBE)}; code=$?; echo; echo "{MARK} $code"; '
     f'test $code -eq 0 || exit $code; {" ".join(ASK_CAPABILITY)}; code=$?; echo; echo "{MARK} $code"'
 )
 PROBE: tuple[str, ...] = ("sh", "-c", SCRIPT)

@@ -74,3 +74,27 @@ def test_a_file_next_to_the_project_can_be_written(user: User) -> None:
     done = user("import", ".", "--output", "../spec.yaml")
     assert done.returncode == 0, done.stderr
     assert (user.workspace.parent / "spec.yaml").is_file()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_job_whose_environment_is_behind_a_link_out_of_the_project_is_refused(user: User, named: bool) -> None:
+    folder = user.workspace / "aml_config"
+    folder.mkdir()
+    mine = foreign(user)
+    mine.write_text("dependencies: [python=3.11]\n")
+    conda = user.workspace / "conda.yml" if named else folder / "conda_dependencies.yml"
+    conda.symlink_to(mine)
+    line = "CondaDependenciesFile: conda.yml\n" if named else ""
+    (folder / "docker.runconfig").write_text(f"Framework: Python\nTarget: docker\n{line}")
+    (user.workspace / "train.py").write_text("print('ran')\n")
+    found = user.fails("submit", "--json", "-c", "docker", "train.py", code="file-unreadable", exit_code=2)
+    assert conda.name in found["note"]
+    assert "leads out of the project" in found["note"]
+
+
+def test_a_job_without_a_container_needs_no_environment(user: User) -> None:
+    folder = user.workspace / "aml_config"
+    folder.mkdir()
+    (folder / "conda_dependencies.yml").symlink_to(foreign(user))
+    (user.workspace / "train.py").write_text("print('ran')\n")
+    assert user("submit", "-c", "local", "train.py").stdout == "ran\n"
