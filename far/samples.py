@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from far import states
 from far.wire import Wire
 
 SAMPLES = "samples"
+# What `nvidia-smi` prints for a value that a GPU does not tell.
+_UNKNOWN = re.compile(rb"N/A|\[[^\]]*\]")
 QUERY = ("--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
 PERIOD_SECONDS = 2
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
@@ -94,12 +97,19 @@ class Sampler:
 
 
 def _sample(line: bytes) -> bytes | None:
-    """Of `0, 35, 1234`, as it is kept; None where the GPU does not say."""
+    """Of `0, 35, 1234`, as it is kept; None where the GPU does not say how busy it is. Unknown memory is kept as `-`."""
     try:
-        index, used, memory = (int(part) for part in line.split(b","))
+        index, used, memory = (part.strip() for part in line.split(b","))
+        filled = b"-" if _UNKNOWN.fullmatch(memory) else b"%d" % int(memory)
+        return b"%d %d %d %b\n" % (time.time(), int(index), int(used), filled)
     except ValueError:
         return None
-    return b"%d %d %d %d\n" % (time.time(), index, used, memory)
+
+
+def _read(line: bytes) -> tuple[int, int, int | None]:
+    """When, how busy in percent, and how much memory; a line that is torn raises ValueError."""
+    moment, _index, used, filled = line.split()
+    return int(moment), int(used), None if filled == b"-" else int(filled)
 
 
 def _append(file: str, lines: list[bytes]) -> None:
@@ -118,17 +128,18 @@ def usage(wire: Wire, request: dict[str, Any]) -> None:
 
 def summary(file: str) -> dict[str, Any]:
     """Of a file of samples. Lines that are torn count for nothing."""
-    count = total = peak = memory = 0
-    first = last = None
+    count = total = peak = 0
+    first = last = memory = None
     with contextlib.suppress(FileNotFoundError), open(file, "rb") as lines:
         for line in lines:
             try:
-                moment, _index, used, filled = (int(part) for part in line.split())
+                moment, used, filled = _read(line)
             except ValueError:
                 continue
             if not line.endswith(b"\n") or not 0 <= used <= 100:
                 continue
-            count, total, peak, memory = count + 1, total + used, max(peak, used), max(memory, filled)
+            count, total, peak = count + 1, total + used, max(peak, used)
+            memory = memory if filled is None else max(memory or 0, filled)
             first, last = moment if first is None else min(first, moment), max(last or moment, moment)
     return {
         "samples": count,
@@ -147,7 +158,7 @@ def busy_ago(file: str) -> float | None:
         # What begins in the middle of the file begins with a line that is torn.
         for line in reversed(lines.read().splitlines()[1 if start else 0 :]):
             try:
-                moment, _index, used, _memory = (int(part) for part in line.split())
+                moment, used, _ = _read(line)
             except ValueError:
                 continue
             if BUSY_PERCENT <= used <= 100:

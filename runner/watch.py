@@ -38,7 +38,7 @@ def read_usage(far: Far, run: str) -> GpuUsage | None:
             seconds=float(found["seconds"]),
             peak_utilization=int(found["peakUtilization"]),
             mean_utilization=float(found["meanUtilization"]),
-            peak_memory_mib=int(found["peakMemoryMib"]),
+            peak_memory_mib=None if found["peakMemoryMib"] is None else int(found["peakMemoryMib"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise JobError("the target's answer makes no sense", f"samples of the GPU: {error}") from error

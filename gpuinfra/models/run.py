@@ -66,8 +66,8 @@ class GpuUsage:
     """Percent, of the busiest GPU."""
     mean_utilization: float
     """Percent, over all GPUs and samples."""
-    peak_memory_mib: int
-    """Of the GPU that had the most in use."""
+    peak_memory_mib: int | None
+    """Of the GPU that had the most in use; None where no GPU tells it."""
 
     @property
     def was_used(self) -> bool:

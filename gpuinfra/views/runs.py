@@ -215,10 +215,11 @@ def _gpu(found: dict[str, Any]) -> GpuFacts:
 def usage_words(usage: GpuUsage) -> str:
     """`peak 97 %, mean 61 %, at most 10240 MiB`."""
     samples = "1 sample" if usage.samples == 1 else f"{usage.samples} samples"
+    memory = UNKNOWN if usage.peak_memory_mib is None else usage.peak_memory_mib
     if not usage.was_used:
-        return f"{NEVER_USED}: 0 % in {samples}, at most {usage.peak_memory_mib} MiB"
+        return f"{NEVER_USED}: 0 % in {samples}, at most {memory} MiB"
     peak, mean = usage.peak_utilization, usage.mean_utilization
-    return f"peak {peak} %, mean {mean:.0f} %, at most {usage.peak_memory_mib} MiB, {samples}"
+    return f"peak {peak} %, mean {mean:.0f} %, at most {memory} MiB, {samples}"
 
 
 def outputs_words(outputs: Outputs, folder: Path) -> str:

@@ -180,5 +180,8 @@ def usage_warning(usage: GpuUsage | None, seconds: float) -> str | None:
     if usage.was_used:
         return None
     count = "1 sample" if usage.samples == 1 else f"{usage.samples} samples"
+    idle = f"the GPU was never used: {count} over {seconds:.0f} s saw it idle"
+    if usage.peak_memory_mib is None:
+        return idle
     memory = f"at most {usage.peak_memory_mib} MiB of its memory" if usage.peak_memory_mib else "none of its memory"
-    return f"the GPU was never used: {count} over {seconds:.0f} s saw it idle, with {memory} in use"
+    return f"{idle}, with {memory} in use"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from xml.parsers import expat
 
 from gpuinfra.models.gpu import GpuFacts
-from runner.gpu.nvidia_smi import FIELDS, NO_DEVICES, SIMULATED, NoGpuError, parse, query
+from runner.gpu.nvidia_smi import FIELDS, NO_DEVICES, SIMULATED, UNKNOWN, NoGpuError, parse, query
 from runner.machine.connection import Completed
 
 DESCRIBE = ("nvidia-smi", "-q", "-x")
@@ -142,7 +142,7 @@ def _facts(reader: _Reader) -> GpuFacts | None:
 def _word(values: dict[Path, str], path: str) -> str | None:
     """None where the driver cannot tell, or says what would do something to a terminal."""
     found = values.get(tuple(path.split("/")), "").strip()
-    return found if found and found.isprintable() and found not in {"N/A", "[N/A]"} else None
+    return found if found and found.isprintable() and not UNKNOWN.fullmatch(found) else None
 
 
 def _amounts(reader: _Reader, *paths: str) -> tuple[int | None, ...]:

@@ -17,7 +17,8 @@ SIMULATED = "simulated"
 MARK = "@@gpuinfra nvidia-smi"
 SCRIPT = f'exec 2>&1; echo "{MARK}"; exec "$@"'
 # `[N/A]` and its like where the driver cannot tell. No GPU has as much memory as more digits would say.
-MEMORY = re.compile(r"([0-9]{1,9}) MiB|\[[^\]]*\]")
+UNKNOWN = re.compile(r"N/A|\[[^\]]*\]")
+MEMORY = re.compile(rf"([0-9]{{1,9}}) MiB|{UNKNOWN.pattern}")
 
 NO_DEVICES = "No devices were found"
 FINDS_NONE = "the NVIDIA driver finds no GPU"
@@ -77,7 +78,7 @@ def parse(output: str) -> GpuFacts | None:
         models=tuple(row[0] for row in rows),
         driver=rows[0][1],
         memory_mib=tuple(_mebibytes(row[2]) for row in rows),
-        compute_capabilities=tuple(row[3] if len(row) > 3 else None for row in rows),
+        compute_capabilities=tuple(row[3] if len(row) > 3 and not UNKNOWN.fullmatch(row[3]) else None for row in rows),
         simulated=any(SIMULATED in row[0] for row in rows),
     )
 
