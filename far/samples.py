@@ -97,7 +97,7 @@ class Sampler:
 
 
 def _sample(line: bytes) -> bytes | None:
-    """Of `0, 35, 1234`, as it is kept; None where the GPU does not say how busy it is. Unknown memory is kept as `-`."""
+    """Of `0, 35, 1234`, as it is kept; None where the GPU does not say how busy it is. Unknown memory is `-`."""
     try:
         index, used, memory = (part.strip() for part in line.split(b","))
         filled = b"-" if _UNKNOWN.fullmatch(memory) else b"%d" % int(memory)

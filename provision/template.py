@@ -11,6 +11,7 @@ from gpuinfra.models.images import ALIASES
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.models.spec import Spec
 from provision import tags
+from provision.login.cloud_init import public_data
 from provision.names import name_of
 from provision.resources import MODULES, NEEDS
 from provision.setting import HostKey, Lease, Setting
@@ -173,7 +174,9 @@ def _deferred(kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
             tags.ON_SINCE: Expression("[variables('onSince')]"),
             tags.LEASE_UNTIL: Expression("[variables('leaseUntil')]"),
         }
-        return {**body, "tags": {**own, **moments}}
+        system = body["properties"]["osProfile"]
+        system = {**system, "customData": public_data(system["adminUsername"])}
+        return {**body, "tags": {**own, **moments}, "properties": {**body["properties"], "osProfile": system}}
     if kind is Kind.SCHEDULE:
         time = {"time": Expression("[variables('stopsAt')]")}
         return {**body, "properties": {**body["properties"], "dailyRecurrence": time}}

@@ -35,14 +35,28 @@ def custom_data(host_key: HostKey, terms: Terms, username: str) -> str:
         "bootcmd": [_AGENT_KEY_KIND],
         "write_files": _files(terms, f"/home/{username}"),
         "runcmd": [
-            # The Data Science VM's image does not let its administrator use Docker.
-            f"usermod -aG docker {username} || true",
+            _docker_group(username),
             # sshd may have read its settings before ours were written.
             "systemctl try-reload-or-restart ssh || true",
             ["systemctl", "daemon-reload"],
             ["systemctl", "enable", "--now", AGENT_UNIT],
         ],
     }
+    return _encoded(config)
+
+
+def public_data(username: str) -> str:
+    """The instructions that hold no secret, for a template: without the host key, and without the agent, which would
+    have no right to switch the machine off."""
+    return _encoded({"runcmd": [_docker_group(username)]})
+
+
+def _docker_group(username: str) -> str:
+    # The Data Science VM's image does not let its administrator use Docker.
+    return f"usermod -aG docker {username} || true"
+
+
+def _encoded(config: dict[str, Any]) -> str:
     # JSON is YAML, and needs no quoting rules of its own.
     return base64.b64encode(f"#cloud-config\n{json.dumps(config, indent=1)}\n".encode()).decode("ascii")
 

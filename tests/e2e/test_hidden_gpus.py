@@ -4,7 +4,8 @@ import pytest
 
 from tests.e2e.jobs import refused, share_of, shown
 from tests.e2e.test_jobs_gpu import MARKING, has_run
-from tests.lab import IMAGE_PATH, LOCAL, REMOTE, REMOTEDOCKER, Lab, python_archive
+from tests.images import python_archive
+from tests.lab import IMAGE_PATH, LOCAL, REMOTE, REMOTEDOCKER, Lab
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 HIDDEN = "hidden:latest"
@@ -39,7 +40,7 @@ def test_an_option_that_hides_the_gpus_is_refused(lab: Lab) -> None:
 @pytest.mark.parametrize("value", ["99", "", "-1"])
 def test_a_shell_that_hides_the_gpus_is_refused(lab: Lab, value: str) -> None:
     user = lab.user()
-    found = refused(user, "-c", LOCAL, "--gpus", "all", user.script(MARKING), code="no-gpu", **{VARIABLE: value})
+    found = refused(user, "-c", LOCAL, "--gpus", "all", user.script(MARKING), code="no-gpu", CUDA_VISIBLE_DEVICES=value)
     assert f"`{VARIABLE}={value}`" in found["note"]
     assert "this computer" in found["note"]
     assert not has_run(user, LOCAL)

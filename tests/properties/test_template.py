@@ -1,5 +1,6 @@
 """A machine as an ARM template, worked out by the engine of the embedded Azure: it is what `up` would have sent."""
 
+import base64
 import copy
 import json
 import re
@@ -15,6 +16,7 @@ from gpuinfra.models.resource import ARM_TYPES, Kind
 from gpuinfra.models.spec import Spec
 from provision import tags
 from provision.lifecycle import lease
+from provision.login.cloud_init import public_data
 from provision.market.candidates import candidates
 from provision.resources import MODULES, NEEDS
 from provision.template import API_VERSIONS, NO_AGENT, make_template, notes
@@ -47,11 +49,12 @@ def deployed(wanted: Spec, moment: datetime = NOW, **parameters: str) -> dict[Ki
 
 
 def by_up(wanted: Spec, now: datetime, candidate: Candidate) -> dict[Kind, dict[str, Any]]:
-    """What `up` sends at this moment for a machine that it sees to be there; secrets left out."""
+    """What `up` sends at this moment for a machine that it sees to be there; of the first boot, what is not secret."""
     ready = f"{now:%Y-%m-%dT%H:%M:%SZ}"
     given = setting(wanted, candidate=candidate, sources=SOURCES, lease=lease.decide(wanted, None, now), ready=ready)
     bodies = {kind: copy.deepcopy(module.desired(given).body) for kind, module in MODULES.items()}
     del bodies[Kind.MACHINE]["tags"][tags.HOST_KEY]
+    bodies[Kind.MACHINE]["properties"]["osProfile"]["customData"] = public_data(wanted.admin.username)
     return {kind: body for kind, body in bodies.items() if kind not in {Kind.GROUP, Kind.DISK}}
 
 
@@ -132,8 +135,8 @@ def test_no_id_is_left_of_anybodys_subscription() -> None:
 def test_there_is_no_secret_and_no_host_key() -> None:
     template = exported()
     machine = resource(template, Kind.MACHINE)
-    assert "customData" not in json.dumps(template)
-    assert "PRIVATE KEY" not in json.dumps(template)
+    first_boot = base64.b64decode(machine["properties"]["osProfile"]["customData"]).decode()
+    assert not [word for word in ("PRIVATE KEY", "ssh_keys") if word in json.dumps(template) + first_boot]
     assert tags.HOST_KEY not in machine["tags"]
     assert machine["properties"]["osProfile"]["linuxConfiguration"]["ssh"]["publicKeys"][0]["keyData"] == KEY
 

@@ -1,0 +1,18 @@
+"""What a machine from an exported template is told at its first boot."""
+
+import base64
+import json
+
+from tests.e2e.user import User
+
+
+def test_the_administrator_of_an_exported_machine_may_use_docker(user: User) -> None:
+    user.spec(admin={"username": "ada"})
+    template = json.loads(user("export", "gpu.yaml", "--format", "arm").stdout)
+    (machine,) = [each for each in template["resources"] if each["type"].endswith("/virtualMachines")]
+    text = base64.b64decode(machine["properties"]["osProfile"]["customData"]).decode()
+    head, _, config = text.partition("\n")
+    assert head == "#cloud-config"
+    assert any("usermod -aG docker ada" in str(each) for each in json.loads(config)["runcmd"])
+    assert "PRIVATE KEY" not in text
+    assert "ssh_keys" not in text
