@@ -95,14 +95,20 @@ class Observed:
         return next((part for part in self.parts if same(part.ref, wanted)), None)
 
     def is_ours(self, part: Part) -> bool:
-        """Whether it carries the machine's tag, has the name of one of its parts, and is in its group."""
+        """Whether it carries the machine's tag, has the name of one of its parts, and is in its group.
+
+        A group also needs evidence that `up` created it.
+        """
         from provision.names import ref_of
+        from provision.ownership import is_own_group
 
         if not same(part.ref, ref_of(part.ref.kind, self.group, self.name)):
             return False
+        if part.ref.kind is Kind.GROUP:
+            return is_own_group(part, self.name, self.machine)
         if part.ref.kind is Kind.MACHINE and not self._is_made_by_us(part):
             return False
-        adopted = self.adopts and part.ref.kind is not Kind.GROUP and not tags.get(part.tags, tags.NAME)
+        adopted = self.adopts and not tags.get(part.tags, tags.NAME)
         return adopted or tags.belongs_to(part.tags, self.name)
 
     def _is_made_by_us(self, machine: Part) -> bool:

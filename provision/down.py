@@ -15,7 +15,7 @@ from provision.journal import Journal
 from provision.lifecycle.lease import ON
 from provision.market.port import Market
 from provision.market.residue import address_per_month, disk_per_month
-from provision.names import default_group, ref_of
+from provision.names import ref_of
 from provision.ownership import LEFT_ALONE, left_alone, untagged_problem
 from provision.plan import is_disk_of_ours
 from provision.remove import remove, strangers
@@ -124,7 +124,7 @@ class Ending:
                 raise
             failure = error
             self._at_least_off(observed)
-        left, off = self._left(observed.group, kept)
+        left, off = self._left(observed.group, refs, kept)
         if failure and not left:
             failure = None  # somebody else has finished it
         reasons = (f"{failure.subject}: {failure.code}: {failure.message}",) if failure else ()
@@ -147,9 +147,6 @@ class Ending:
         refs = [part.ref for part in ours if part.ref.kind is not Kind.GROUP]
         kept: dict[str, str] = {}
         for group in (part for part in ours if part.ref.kind is Kind.GROUP):
-            if not refs and self.group is None and group.ref.group.casefold() != default_group(self.name).casefold():
-                kept[str(group.ref)] = left_alone(group.ref, self.name)
-                continue
             found = self.cloud.contents(group.ref.group)
             # Another `up` may have created parts of this machine since it was observed: those keep the group, too.
             own = [ref_of(kind, group.ref.group, self.name) for kind in Kind if kind is not Kind.GROUP]
@@ -161,10 +158,12 @@ class Ending:
                 refs.append(group.ref)
         return refs, kept
 
-    def _left(self, group: str, kept: dict[str, str]) -> tuple[tuple[str, ...], Off | None]:
+    def _left(self, group: str, refs: list[Ref], kept: dict[str, str]) -> tuple[tuple[str, ...], Off | None]:
         """What is still there of it; and how Azure says that the machine is not on."""
         observed = self.cloud.observe(self.name, group, thorough=True)
-        parts = [part for part in observed.ours() if str(part.ref) not in kept]
+        # That the group was created for the machine is known only while the machine is there.
+        found = [part for part in observed.parts if observed.is_ours(part) or part.ref in refs]
+        parts = [part for part in found if str(part.ref) not in kept]
         return tuple(str(part.ref) for part in parts), _verified(observed.part(Kind.MACHINE))
 
     # Receipts

@@ -33,7 +33,7 @@ class Owner(StrEnum):
 def owner_of(machine: Part) -> Owner:
     """Whose this machine is."""
     name, tagged = machine.ref.name, tags.get(machine.tags, tags.NAME)
-    in_own_group = machine.ref.group.casefold() == default_group(name).casefold()
+    in_own_group = _is_default(machine.ref.group, name)
     fitting = _fitting_parts(machine)
     if tags.belongs_to(machine.tags, name) and (in_own_group or fitting):
         return Owner.OURS
@@ -63,6 +63,28 @@ def has_our_name(ref: Ref, marks: Mapping[str, str] | None) -> bool:
     if not machine or ref.kind is Kind.GROUP:
         return False
     return ref.name.casefold() == name_of(ref.kind, machine).casefold()
+
+
+def is_own_group(group: Part, name: str, machine: Part | None, *, created: bool = False) -> bool:
+    """Whether a group was created for this machine, and may be deleted with it.
+
+    It carries the machine's tag, which `up` gives only to a group that it creates, and has the default name. Of a group
+    that a spec names, the machine itself must also say that `up` created it, or this run must have: `created`.
+    """
+    if not tags.belongs_to(group.tags, name):
+        return False
+    if _is_default(group.ref.group, name) or created:
+        return True
+    return machine is not None and tags.get(machine.tags, tags.GROUP) == tags.CREATED
+
+
+def is_leftover(ref: Ref, marks: Mapping[str, str] | None) -> bool:
+    """Whether a tagged part without a machine is certainly ours: it has our name and is in the default group."""
+    return has_our_name(ref, marks) and _is_default(ref.group, tags.get(marks, tags.NAME))
+
+
+def _is_default(group: str, machine: str) -> bool:
+    return group.casefold() == default_group(machine).casefold()
 
 
 def machine_of_row(row: Mapping[str, Any]) -> Part:

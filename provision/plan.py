@@ -115,6 +115,8 @@ def _changes(setting: Setting, observed: Observed) -> Iterator[Change]:
     for kind, resource in wanted.items():
         if kind is Kind.DISK and parts[Kind.MACHINE] is None:
             continue
+        if kind is Kind.GROUP and (group := parts[kind]) and not observed.is_ours(group):
+            continue
         change = _change(setting, resource, parts[kind], found.get(kind, ()), replaced)
         if change:
             yield change

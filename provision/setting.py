@@ -54,6 +54,8 @@ class Setting:
     """Since when there is a machine with something to lose; empty where there is none."""
     price_per_hour: float | None = None
     """In US dollars, while it is on; None where no price is known."""
+    creates_group: bool = False
+    """Whether `up` creates the group for this machine, or did so before."""
     kept_terms: Terms | None = None
     """What a machine that is on was promised, and is still."""
 

@@ -17,6 +17,9 @@ TARGET = "gpuinfra:target"
 READY = "gpuinfra:ready"
 """On the address, which comes and goes with its machine: since when there is something on the disk to lose."""
 PROTECT = "gpuinfra:protect"
+GROUP = "gpuinfra:group"
+"""On a machine in a group that its spec names: CREATED where `up` created that group, too."""
+CREATED = "created"
 
 # Anybody can write a tag. At the ends of the calendar a minute more or another time zone is no date any more, and one
 # such machine must not keep the reaper from all others.

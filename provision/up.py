@@ -30,6 +30,7 @@ from provision.market.port import Market, Prices
 from provision.market.preflight import Preflight, no_candidate, preflight
 from provision.market.residue import address_per_month, disk_per_month
 from provision.observe import observe_settled
+from provision.ownership import is_own_group
 from provision.place import actual_place, present_place
 from provision.plan import make_plan, never_lived
 from provision.problems import explain
@@ -142,8 +143,15 @@ class Bringing:
             image_plan=image.plan if image else None,
             ready=self._ready(observed),
             price_per_hour=price_per_hour,
+            creates_group=self._creates_group(observed),
             kept_terms=kept,
         )
+
+    def _creates_group(self, observed: Observed) -> bool:
+        group = observed.part(Kind.GROUP)
+        if group is None:
+            return True
+        return is_own_group(group, self.spec.name, observed.machine, created=group.ref in self._made)
 
     def _ready(self, observed: Observed) -> str:
         """Since when there is something to lose. A failed start looks like a machine that never was, so the mark is
@@ -287,7 +295,9 @@ class Bringing:
         if same_region:
             # The next try can have the network; what hangs on a machine goes with it.
             gone = [ref for ref in gone if machine and ref.kind in _PLACED]
-        if moves_on or self._holds_others(gone, observed):
+        group = observed.part(Kind.GROUP)
+        is_own = group is None or is_own_group(group, self.spec.name, observed.machine, created=group.ref in gone)
+        if moves_on or not is_own or self._holds_others(gone, observed):
             gone = [ref for ref in gone if ref.kind is not Kind.GROUP]
         return gone
 

@@ -66,7 +66,7 @@ class AzureCloud:
         # Azure's index of tags lags by minutes; the list of machines does not, and a machine must not be missed.
         machines = pool.submit(self._machines, name) if thorough or group is None else None
         listed = machines.result(deadline.left) if machines else []
-        group = group or pool.submit(self._group_of, name, listed).result(deadline.left)
+        group = group or _group_of(name, listed)
         named = [ref_of(kind, group, name) for kind in Kind]
         looks = [pool.submit(self.look, ref) for ref in named]
         unknown, others = tagged.result(deadline.left)
@@ -79,17 +79,6 @@ class AzureCloud:
         with translated("machines"):
             found = [_plain(each) for each in self.clients.compute.virtual_machines.list_all()]
         return [machine_of_row(body) for body in found if tags.belongs_to(body.get("tags"), name)]
-
-    def _group_of(self, name: str, machines: list[Part]) -> str:
-        """The group of the one machine that is ours. Whoever wants to know of others of its name asks `locate`."""
-        own = [part.ref.group for part in machines if owner_of(part) is Owner.OURS]
-        if len(own) == 1:
-            return own[0]
-        with translated("resource groups"):
-            groups = list(self.clients.resource.resource_groups.list(filter=_tag_filter(name)))
-        names = [str(group.name) for group in groups]
-        # Anybody can tag a group: of several, none is taken for the machine's own.
-        return names[0] if len(names) == 1 else default_group(name)
 
     def _tagged(self, name: str) -> tuple[tuple[str, ...], list[Ref]]:
         with translated("resources"):
@@ -177,6 +166,13 @@ def _beyond(known: list[Ref], refs: list[Ref]) -> list[Ref]:
         if not any(same(ref, other) for other in (*known, *beyond)):
             beyond.append(ref)
     return beyond
+
+
+def _group_of(name: str, machines: list[Part]) -> str:
+    """The group of the one machine of this name that is ours; the default group where there is none or are several."""
+    own = [part.ref.group for part in machines if owner_of(part) is Owner.OURS]
+    # Anybody can tag a group: without a machine in it, it is not taken for the machine's own.
+    return own[0] if len(own) == 1 else default_group(name)
 
 
 def _tag_filter(name: str) -> str:

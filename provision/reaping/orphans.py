@@ -13,7 +13,7 @@ from provision import tags
 from provision.cloud import Part
 from provision.lifecycle.reap import Rules, is_protected
 from provision.market.residue import address_per_month, disk_per_month
-from provision.ownership import has_our_name, left_alone
+from provision.ownership import has_our_name, is_leftover, left_alone
 from provision.reaping.port import Listed
 
 # An `up` makes parts before the machine that they are for.
@@ -27,20 +27,26 @@ def orphans(
     parts: Iterable[Listed], machines: Sequence[Mapping[str, Any]], rules: Rules, now: datetime
 ) -> list[Orphan]:
     """All of them by name. A name counts as taken by any machine that is called so, ours or not."""
+    found = [_orphan(part, rules) for part in _lost(parts, machines, now) if is_leftover(part.ref, part.tags)]
+    return sorted(found, key=lambda orphan: (orphan.name.casefold(), list(Kind).index(orphan.ref.kind)))
+
+
+def lookalikes(parts: Sequence[Listed], machines: Sequence[Mapping[str, Any]], now: datetime) -> list[str]:
+    """A line for each tagged resource that is not named as a part of its machine, or has lost it in another group."""
+    strange = [part for part in parts if _name(part) and not has_our_name(part.ref, part.tags)]
+    lost = [part for part in _lost(parts, machines, now) if not is_leftover(part.ref, part.tags)]
+    return [left_alone(part.ref, tags.get(part.tags, tags.NAME)) for part in (*strange, *lost)]
+
+
+def _lost(parts: Iterable[Listed], machines: Sequence[Mapping[str, Any]], now: datetime) -> list[Listed]:
+    """Parts that have our names, and no machine."""
     taken = {str(row.get("name") or "").casefold() for row in machines}
     taken |= {tags.get(row.get("tags"), tags.NAME).casefold() for row in machines}
     lost = [part for part in parts if _name(part) and _name(part) not in taken]
     # Where anything of a machine's has just been made, somebody is about to make the rest.
     fresh = {_name(part) for part in lost if part.since is None or part.since + AGE > now}
-    ours = [part for part in lost if part.ref.kind in KINDS and has_our_name(part.ref, part.tags)]
-    found = [_orphan(part, rules) for part in ours if _name(part) not in fresh]
-    return sorted(found, key=lambda orphan: (orphan.name.casefold(), list(Kind).index(orphan.ref.kind)))
-
-
-def lookalikes(parts: Iterable[Listed]) -> list[str]:
-    """A line for each listed resource that carries a machine's tag and has not the name of a part of it."""
-    strange = [part for part in parts if tags.get(part.tags, tags.NAME) and not has_our_name(part.ref, part.tags)]
-    return [left_alone(part.ref, tags.get(part.tags, tags.NAME)) for part in strange]
+    named = [part for part in lost if part.ref.kind in KINDS and has_our_name(part.ref, part.tags)]
+    return [part for part in named if _name(part) not in fresh]
 
 
 def _name(part: Listed) -> str:

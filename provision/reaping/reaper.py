@@ -21,8 +21,8 @@ from provision.errors import CloudError, Fault
 from provision.journal import Journal
 from provision.lifecycle.reap import STOPPED, STOPPED_FOR, Rules, is_protected, judge, verdicts
 from provision.market.port import Market, Prices
-from provision.names import machine_key, ref_of
-from provision.ownership import Owner, left_alone, machine_of_row, owner_of
+from provision.names import ref_of
+from provision.ownership import Owner, machine_of_row, owner_of
 from provision.reaping.orphans import lookalikes, orphans, seen
 from provision.reaping.port import Fleet, Listed
 from provision.reaping.starting import start
@@ -159,7 +159,7 @@ class Reaper:
         # Machines are judged by themselves.
         listed = [part for part in parts.result() if part.ref.kind is not Kind.MACHINE]
         lost = orphans(listed, rows, self.rules, now)
-        self.found.left_alone += lookalikes(listed)
+        self.found.left_alone += lookalikes(listed, rows, now)
         pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="sweep")
         try:
             ids = {orphan.ref.id(self.cloud.subscription).casefold() for orphan in lost if _is_interface(orphan)}
@@ -173,25 +173,12 @@ class Reaper:
 
     def _second_look(self, orphan: Orphan, interfaces: Collection[str]) -> Orphan | None:
         try:
-            found = seen(orphan, self.cloud.look(orphan.ref), interfaces)
-            is_own = found is None or self._is_in_own_group(found)
+            return seen(orphan, self.cloud.look(orphan.ref), interfaces)
         except CloudError as error:
             if error.fault is Fault.INTERRUPTED:
                 raise
             self._fail(orphan.name, "look", error, orphan.cause, orphan.ref.group)
             return replace(orphan, action=ReapAction.KEEP)
-        if not is_own:
-            self.found.left_alone.append(left_alone(orphan.ref, orphan.name))
-        return found if is_own else None
-
-    def _is_in_own_group(self, orphan: Orphan) -> bool:
-        """Whether the group is its machine's: by its name, by a spec, or made for it."""
-        group, name = orphan.ref.group, orphan.name
-        key = machine_key(group, name)
-        if "/" not in key or key in self.rules.specs or key in self.rules.deleted:
-            return True
-        found = self.cloud.look(ref_of(Kind.GROUP, group, name))
-        return found is not None and tags.belongs_to(found.tags, name)
 
     # Doing
 

@@ -15,6 +15,7 @@ from provision.cloud import Part
 from provision.lifecycle.hours import to_tag as hours_to_tag
 from provision.lifecycle.terms import to_tag
 from provision.login.cloud_init import custom_data
+from provision.names import default_group
 from provision.resources.common import place, with_others
 from provision.setting import Setting
 
@@ -93,7 +94,12 @@ def _tags(setting: Setting) -> dict[str, str]:
         tags.TARGET: spec.target_name,
     }
     hours = hours_to_tag(spec.lifecycle.hours) if spec.lifecycle.hours else None
-    return {**found, tags.HOURS: hours} if hours else found
+    is_named = spec.group_name.casefold() != default_group(spec.name).casefold()
+    return {
+        **found,
+        **({tags.HOURS: hours} if hours else {}),
+        **({tags.GROUP: tags.CREATED} if is_named and setting.creates_group else {}),
+    }
 
 
 def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
@@ -146,8 +152,8 @@ def _identity(part: Part) -> dict[str, Any]:
 
 
 def _ours(wanted: Resource) -> dict[str, str]:
-    """The tags that say what the spec says. The host key is the machine's own: it was given once, at its making."""
-    return {name: value for name, value in wanted.body["tags"].items() if name != tags.HOST_KEY}
+    """The tags that say what the spec says, without those that a machine gets once, when it is created."""
+    return {name: value for name, value in wanted.body["tags"].items() if name not in {tags.HOST_KEY, tags.GROUP}}
 
 
 def _outlived(wanted: Resource, part: Part) -> list[str]:

@@ -216,7 +216,7 @@ class FakeCloud:
     def observe(self, name: str, group: str | None = None, *, thorough: bool = False) -> Observed:
         with self._call(f"observe {name}"):
             tagged = [part for part in self.parts.values() if tags.belongs_to(part.tags, name)]
-            found = [part.ref.group for part in tagged if part.ref.kind in {Kind.GROUP, Kind.MACHINE}]
+            found = [part.ref.group for part in tagged if part.ref.kind is Kind.MACHINE]
             group = group or (found[0] if found else f"gpuinfra-{name}")
             wanted = [ref_of(kind, group, name) for kind in Kind]
             named = [part for part in self.parts.values() if any(same(part.ref, each) for each in wanted)]

@@ -315,7 +315,7 @@ def test_tag_alone_does_not_make_a_disk_ours(group: str, name: str) -> None:
 def test_empty_group_that_only_carries_the_tag_is_left_alone() -> None:
     cloud = FakeCloud()
     cloud.add(Kind.GROUP, {"tags": {tags.NAME: NAME}}, group="payroll", name="payroll")
-    (kept,) = ending(cloud).delete().kept
+    (kept,) = ending(cloud, "payroll").delete().kept
     assert kept.startswith("group payroll")
     assert cloud.writes == []
 

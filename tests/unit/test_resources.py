@@ -16,7 +16,7 @@ from provision.cloud import Part
 from provision.lifecycle.terms import Terms
 from provision.login.host_key import new_host_key
 from provision.market.port import ImagePlan
-from provision.resources import MODULES, NEEDS, address, disk, group, interface, machine, network, schedule, security
+from provision.resources import MODULES, NEEDS, address, disk, interface, machine, network, schedule, security
 from provision.resources.common import with_others
 from tests.unit.provision_help import (
     HOURS,
@@ -92,11 +92,6 @@ def test_a_group_may_be_anywhere() -> None:
     part = found(Kind.GROUP)
     part.body["location"] = "westus2"
     assert differences(Kind.GROUP, part) == []
-
-
-def test_a_group_of_somebody_else_is_as_it_should_be() -> None:
-    part = Part(found(Kind.GROUP).ref, {"location": "westus2", "tags": {"owner": "somebody"}})
-    assert list(group.differences(group.desired(setting(spec(tags={"project": "mnist"}))), part)) == []
 
 
 # Security

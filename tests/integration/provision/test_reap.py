@@ -21,7 +21,7 @@ from provision.azure.transport import Patience
 from provision.errors import CloudError, Fault
 from provision.journal import Journal
 from provision.lifecycle.reap import Rules
-from provision.names import name_of
+from provision.names import default_group, name_of
 from provision.reaping.reaper import Reaper
 from provision.waiting.deadline import Deadline
 from provision.waiting.interrupt import Interrupt
@@ -57,10 +57,10 @@ class World:
         body["tags"] |= {tags.LEASE_UNTIL: self.at(hours=lease)} if lease is not None else {}
         self.place.put(name, body)
 
-    def put(self, path: str, body: dict[str, Any]) -> None:
-        """Something in the group, such as `Microsoft.Network/publicIPAddresses/a`."""
+    def put(self, path: str, body: dict[str, Any], group: str = GROUP) -> None:
+        """Something in a group, such as `Microsoft.Network/publicIPAddresses/a`."""
         version = {"Microsoft.DevTestLab": "2018-09-15", "Microsoft.Compute": "2024-03-02"}
-        base = f"/subscriptions/{self.server.subscription}/resourceGroups/{GROUP}/providers/{path}"
+        base = f"/subscriptions/{self.server.subscription}/resourceGroups/{group}/providers/{path}"
         query = version.get(path.split("/", maxsplit=1)[0], "2024-05-01")
         status, _, answer = self.server.http("PUT", f"{base}?api-version={query}", {"location": "eastus", **body})
         assert status in {200, 201, 202}, answer
@@ -262,15 +262,18 @@ def test_a_machine_whose_spec_is_gone(world: World) -> None:
 # Orphans
 
 
-def leave(world: World, name: str, mark: str | None = None) -> None:
-    """All that a machine leaves where it went without its parts."""
+def leave(world: World, name: str, mark: str | None = None, group: str | None = None) -> None:
+    """All that a machine leaves where it went without its parts; in its default group, if no other is named."""
+    group = group or default_group(name)
+    world.server.resource.resource_groups.create_or_update(group, {"location": "eastus"})
     marks = {"tags": {tags.NAME if mark is None else mark: name}}
     address, disk = name_of(Kind.ADDRESS, name), name_of(Kind.DISK, name)
     world.put(
         f"Microsoft.Network/publicIPAddresses/{address}",
         {**marks, "sku": {"name": "Standard"}, "properties": {"publicIPAllocationMethod": "Static"}},
+        group,
     )
-    base = f"/subscriptions/{world.server.subscription}/resourceGroups/{GROUP}/providers"
+    base = f"/subscriptions/{world.server.subscription}/resourceGroups/{group}/providers"
     configuration = {
         "subnet": {"id": world.place.subnet},
         "publicIPAddress": {"id": f"{base}/Microsoft.Network/publicIPAddresses/{address}"},
@@ -278,9 +281,11 @@ def leave(world: World, name: str, mark: str | None = None) -> None:
     world.put(
         f"Microsoft.Network/networkInterfaces/{name_of(Kind.INTERFACE, name)}",
         {**marks, "properties": {"ipConfigurations": [{"name": "first", "properties": configuration}]}},
+        group,
     )
     data = {"creationData": {"createOption": "Empty"}, "diskSizeGB": 128}
-    world.put(f"Microsoft.Compute/disks/{disk}", {**marks, "sku": {"name": "StandardSSD_LRS"}, "properties": data})
+    sku = {"sku": {"name": "StandardSSD_LRS"}}
+    world.put(f"Microsoft.Compute/disks/{disk}", {**marks, **sku, "properties": data}, group)
     schedule = {
         "status": "Enabled",
         "taskType": "ComputeVmShutdownTask",
@@ -289,13 +294,14 @@ def leave(world: World, name: str, mark: str | None = None) -> None:
         "timeZoneId": "UTC",
         "targetResourceId": f"{base}/Microsoft.Compute/virtualMachines/{name}",
     }
-    world.put(f"Microsoft.DevTestLab/schedules/{name_of(Kind.SCHEDULE, name)}", {**marks, "properties": schedule})
+    stop = f"Microsoft.DevTestLab/schedules/{name_of(Kind.SCHEDULE, name)}"
+    world.put(stop, {**marks, "properties": schedule}, group)
 
 
 def parts_of(world: World, name: str) -> set[str]:
-    return {each.split("/")[0] for each in world.place.left() if each.split("/")[1].startswith(f"{name}-")} | {
-        each.split("/")[0] for each in world.place.left() if each.endswith(f"-computevm-{name}")
-    }
+    """The types of everything in the subscription that is named after a machine."""
+    found = [(str(each.type).split("/")[-1], str(each.name)) for each in world.server.resource.resources.list()]
+    return {kind for kind, each in found if each.startswith(f"{name}-") or each.endswith(f"-computevm-{name}")}
 
 
 ALL = {"disks", "networkInterfaces", "publicIPAddresses", "schedules"}
@@ -307,12 +313,6 @@ def test_what_has_lost_its_machine(world: World) -> None:
     leave(world, "theirs", mark="owner")
     assert world.reap().orphans == []  # an `up` may be under way
     world.place.advance(3700)
-    strange = world.reap()
-    assert strange.orphans == []
-    assert len(strange.left_alone) == len(ALL), "nothing says that the group is its machine's"
-    made_for = {"location": "eastus", "tags": {tags.NAME: "lost"}}
-    world.server.resource.resource_groups.create_or_update(GROUP, made_for)
-
     dry = world.reap(dry_run=True)
     assert {each.ref.kind: each.action for each in dry.orphans} == {
         Kind.DISK: ReapAction.KEEP,
@@ -339,12 +339,23 @@ def test_what_has_lost_its_machine(world: World) -> None:
     assert world.power()["busy"] == "running"
 
 
+def test_leftovers_outside_the_default_group_are_reported_and_kept(world: World) -> None:
+    leave(world, "lost", group=GROUP)
+    made_for = {"location": "eastus", "tags": {tags.NAME: "lost"}}
+    world.server.resource.resource_groups.create_or_update(GROUP, made_for)
+    world.place.advance(3700)
+    found = world.reap(Rules(specs={f"{GROUP}/lost": spec("lost")}, deletes=True))
+    assert found.orphans == []
+    assert len(found.left_alone) == len(ALL)
+    assert parts_of(world, "lost") == ALL
+
+
 def test_what_cannot_be_removed_is_told(world: World) -> None:
     leave(world, "lost")
     leave(world, "other")
     world.place.advance(3700)
     world.place.fault("ScopeLocked", method="DELETE", resource="lost-interface", count=0)
-    found = world.reap(Rules(specs={f"{GROUP}/{name}": spec(name) for name in ("lost", "other")}))
+    found = world.reap()
     assert [(failure.name, failure.code) for failure in found.failed] == [("lost", "ScopeLocked")]
     assert parts_of(world, "other") == {"disks"}
     assert "networkInterfaces" in parts_of(world, "lost")

@@ -1,0 +1,88 @@
+"""A resource group that gpuinfra did not create is never deleted, and nothing in it is swept, whatever its tags say."""
+
+import json
+
+import pytest
+
+from tests.e2e.azure import Azure
+from tests.e2e.foreign import ADDRESSES, make_address, make_disk, make_group
+from tests.e2e.user import User
+
+LEFT_ALONE = "looks like ours, left alone"
+OURS = {"gpuinfra:name": "my-dsvm"}
+
+
+def test_down_keeps_a_tagged_group_that_existed_before_its_machine(user: User, azure: Azure) -> None:
+    make_group(azure, "team", **OURS)
+    user.spec(resourceGroup="team", tags={"cost-center": "42"})
+    notes = user.up()["plan"]["notes"]
+    assert any("not deleted with it" in note for note in notes), notes
+    receipt = user.down("gpu.yaml", "--delete", "--yes")
+    assert azure.everything() == ["resourceGroups/team"]
+    assert azure.group("team")["tags"] == OURS, "it is not changed either"
+    assert (receipt["off"], receipt["left"]) == (True, [])
+    (kept,) = receipt["kept"]
+    assert kept.startswith("group team ")
+    assert kept.endswith(LEFT_ALONE)
+
+
+@pytest.mark.parametrize("word", ["gpu.yaml", "my-dsvm"])
+def test_down_keeps_an_empty_tagged_group_without_a_machine(user: User, azure: Azure, word: str) -> None:
+    make_group(azure, "team", **OURS)
+    user.spec(resourceGroup="team")
+    before = azure.last_request()
+    receipt = user.down(word, "--delete", "--yes")
+    assert azure.writes(before) == []
+    assert LEFT_ALONE in " ".join(receipt["kept"])
+
+
+def test_down_without_a_spec_deletes_nothing_in_a_tagged_group_of_others(user: User, azure: Azure) -> None:
+    user.up()
+    user.down("my-dsvm", "--delete")
+    (user.workspace / "gpu.yaml").unlink()
+    make_group(azure, "web", **OURS)
+    make_address(azure, "web", "my-dsvm-address", OURS)
+    before = azure.last_request()
+    user("down", "my-dsvm", "--delete", "--yes")
+    assert azure.writes(before) == []
+
+
+def test_up_that_fails_keeps_a_tagged_group_that_existed_before(user: User, azure: Azure) -> None:
+    make_group(azure, "team", **OURS)
+    user.spec(resourceGroup="team")
+    azure.fault("AllocationFailed", method="PUT", type="virtualMachines", count=0)
+    assert user("up", "gpu.yaml").returncode == 1
+    assert azure.everything() == ["resourceGroups/team"]
+
+
+def test_up_that_fails_deletes_the_group_that_it_created(user: User, azure: Azure) -> None:
+    user.spec(resourceGroup="team")
+    azure.fault("AllocationFailed", method="PUT", type="virtualMachines", count=0)
+    assert user("up", "gpu.yaml").returncode == 1
+    assert azure.everything() == []
+
+
+def test_group_that_up_created_goes_with_a_machine_that_was_replaced(user: User, azure: Azure) -> None:
+    user.spec(resourceGroup="team")
+    user.up()
+    user.spec(resourceGroup="team", admin={"username": "grace"})
+    user.up("--yes", "--delete")
+    assert user.down("my-dsvm", "--delete", "--yes")["kept"] == []
+    assert azure.everything() == []
+
+
+def test_reap_sweeps_nothing_in_a_tagged_group_of_others(user: User, azure: Azure) -> None:
+    mine = {"gpuinfra:name": "gone"}
+    make_group(azure, "web", **mine)
+    make_address(azure, "web", "gone-address", mine)
+    make_disk(azure, "web", "gone-disk", mine)
+    make_group(azure, "gpuinfra-gone", **mine)
+    make_address(azure, "gpuinfra-gone", "gone-address", mine)
+    azure.control("POST", "clock", {"advance": 2 * 3600})
+    done = user("reap", "--delete", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(each["resourceGroup"], each["removed"]) for each in found["orphans"]] == [("gpuinfra-gone", True)]
+    assert azure.part(ADDRESSES, "gone-address", "web")
+    assert sorted(line.split()[1] for line in found["leftAlone"]) == ["gone-address", "gone-disk"]
+    assert all(line.endswith(LEFT_ALONE) for line in found["leftAlone"])
