@@ -7,6 +7,7 @@ the objects and the index of the real one, with harmless settings only.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -30,6 +31,13 @@ class GitError(Exception):
     """Git does not answer, and why."""
 
 
+class ShallowCloneError(GitError):
+    """The repository cannot be told from others, because its first commits are missing."""
+
+    def __init__(self) -> None:
+        super().__init__("the clone is shallow; fetch its whole history (`fetch-depth: 0` in CI)")
+
+
 @dataclass(frozen=True)
 class Repository:
     """A repository that can be asked, and the commit that is checked out."""
@@ -40,6 +48,16 @@ class Repository:
     _folder: Path
     _settings: tuple[str, ...]
     _environment: dict[str, str]
+
+    def identify(self) -> str:
+        """Return the repository's id, the same in every clone: a hash of its first commits. Raises GitError.
+
+        All first commits count, so merging the history of another repository does not give that repository's id.
+        """
+        if self.ask("rev-parse", "--is-shallow-repository").strip() == b"true":
+            raise ShallowCloneError
+        roots = sorted(self.ask("rev-list", "--max-parents=0", self.head).split())
+        return hashlib.sha256(b"\n".join(roots)).hexdigest()[:32]
 
     def ask(self, *words: str, stdin: bytes = b"", seconds: float = SECONDS) -> bytes:
         """Return what a git command that only reads prints; raises GitError."""

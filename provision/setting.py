@@ -56,6 +56,8 @@ class Setting:
     """In US dollars, while it is on; None where no price is known."""
     creates_group: bool = False
     """Whether `up` creates the group for this machine, or did so before."""
+    repository: str = ""
+    """Which git repository the spec comes from; empty where that is not known."""
     kept_terms: Terms | None = None
     """What a machine that is on was promised, and is still."""
 

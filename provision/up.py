@@ -71,6 +71,8 @@ class Bringing:
     progress: Progress
     journal: Journal
     deadline: Deadline
+    repository: str = ""
+    """Which git repository the spec comes from; empty where that is not known."""
     host_key: HostKey = field(default_factory=new_host_key)
     adopt: Callable[[Sequence[Ref]], None] | None = None
     """Asked before a machine that has lost its tags is taken back, and raises where that is refused. None: never."""
@@ -144,8 +146,13 @@ class Bringing:
             ready=self._ready(observed),
             price_per_hour=price_per_hour,
             creates_group=self._creates_group(observed),
+            repository=self.repository or self._known_repository(observed),
             kept_terms=kept,
         )
+
+    def _known_repository(self, observed: Observed) -> str:
+        """What the machine says already, so that a replacement says it, too."""
+        return tags.get(observed.machine.tags, tags.REPOSITORY) if observed.machine else ""
 
     def _creates_group(self, observed: Observed) -> bool:
         group = observed.part(Kind.GROUP)

@@ -41,6 +41,11 @@ def load_specs(paths: Sequence[str]) -> list[Located]:
 
 def spec_named(workspace: Path, name: str) -> Spec | None:
     """The spec of a machine, by its name or its target's, if the workspace has one."""
+    found = _located_named(workspace, name)
+    return found.spec if found else None
+
+
+def _located_named(workspace: Path, name: str) -> Located | None:
     from gpuinfra.load.folder import has_spec
     from gpuinfra.workspace import find_workspace
 
@@ -57,17 +62,22 @@ def spec_named(workspace: Path, name: str) -> Spec | None:
         from provision.find import ambiguous_name
 
         raise ambiguous_name(name, [f"`{each.spec.name}` of {each.span.file}" for each in chosen])
-    return chosen[0].spec if chosen else None
+    return chosen[0] if chosen else None
 
 
 def one_spec(settings: Settings, word: str) -> Spec:
     """The one spec that a word means: a file that holds it, or the name of a machine."""
-    specs = specs_meant(settings, word)
-    if not specs:
+    return one_located(settings, word).spec
+
+
+def one_located(settings: Settings, word: str) -> Located:
+    """The one spec that a word means, and where it stands."""
+    found = _located_meant(settings, word)
+    if not found:
         raise _no_spec(settings.workspace, word)
-    if len(specs) == 1:
-        return specs[0]
-    names = ", ".join(f"`{spec.name}`" for spec in specs)
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(f"`{each.spec.name}`" for each in found)
     raise Problem(
         Diagnostic(
             Code.USAGE,
@@ -81,14 +91,18 @@ def one_spec(settings: Settings, word: str) -> Spec:
 
 def specs_meant(settings: Settings, word: str) -> list[Spec]:
     """The specs that a word means: those of a file or folder, or that of a machine or target; none for another name."""
+    return [located.spec for located in _located_meant(settings, word)]
+
+
+def _located_meant(settings: Settings, word: str) -> list[Located]:
     from gpuinfra.load.folder import has_spec
 
     if is_path(word):
-        return [located.spec for located in load_specs([word])]
-    if found := spec_named(settings.workspace, word):
+        return load_specs([word])
+    if found := _located_named(settings.workspace, word):
         return [found]
     if stat.S_ISDIR(_mode(word)) and has_spec(Path(word)):
-        return [located.spec for located in load_specs([word])]
+        return load_specs([word])
     return []
 
 
@@ -213,12 +227,17 @@ def reach(
     return Reach(settings, cloud, AzureMarket(cloud.clients))
 
 
-def bringing(reached: Reach, spec: Spec, progress: ProgressView, *, writes: bool) -> Bringing:
+def bringing(reached: Reach, located: Located, progress: ProgressView, *, writes: bool) -> Bringing:
     """All that planning and making a machine need."""
+    spec = located.spec
     from gpuinfra.cli.ssh_key import public_key_for
     from provision.journal import Journal
+    from provision.origin import repository_of
     from provision.up import Bringing
 
+    repository, note = repository_of(Path(located.span.file))
+    if note and writes:
+        progress.note(note)
     return Bringing(
         spec=spec,
         cloud=reached.cloud,
@@ -228,6 +247,7 @@ def bringing(reached: Reach, spec: Spec, progress: ProgressView, *, writes: bool
         progress=progress,
         journal=reached.journal(spec.name) if writes else Journal(None, spec.name, ""),
         deadline=reached.cloud.clients.patience.deadline,
+        repository=repository,
     )
 
 

@@ -30,7 +30,7 @@ def plan(
             spec = located.spec
             reached = reach(settings, spec.subscription, SECONDS, progress)
             with explained(f"planning {spec.name}"):
-                plans.append(bringing(reached, spec, progress, writes=False).plan())
+                plans.append(bringing(reached, located, progress, writes=False).plan())
     view.show(plans, json=settings.json)
     pending = detailed_exitcode and any(not each.is_empty for each in plans)
     return Exit.PENDING if pending else Exit.DONE

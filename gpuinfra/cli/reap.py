@@ -72,7 +72,7 @@ def reap(
     view.show(reaped, json=settings.json)
     if reaped.failed or any(each.is_billed for each in reaped.untagged):
         return Exit.LEFT_BEHIND
-    return Exit.USAGE if missing else Exit.DONE
+    return Exit.USAGE if missing or (folder and not rules.repository) else Exit.DONE
 
 
 def _check_start(specs: str | None, *, starts: bool) -> None:
@@ -127,7 +127,7 @@ def _rules(
     history = spec_history(folder, now) if folder else SpecHistory()
     notes = [history.note] if history.note else []
     specs = {machine_key(each.spec.group_name, each.spec.name): each.spec for each in located}
-    rules = replace(wished, specs=specs, deleted=history.deleted)
+    rules = replace(wished, specs=specs, repository=history.repository, deleted=history.deleted)
     if wished.deletes and _state(settings) is None and not settings.yes:
         note = (
             f"nothing is deleted: `{settings.workspace}` knows of no runs, so their outputs may not be fetched; "

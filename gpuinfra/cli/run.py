@@ -46,7 +46,7 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     rebuild: job.RebuildOption = False,
 ) -> int:
     """Bring a machine up, run a script on it, bring back the outputs, and end the machine: up, submit and down."""
-    from gpuinfra.cli.machines import one_spec, progress_view
+    from gpuinfra.cli.machines import one_located, progress_view
     from gpuinfra.cli.story import Story
 
     settings = begin(context)
@@ -69,12 +69,13 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
     )
-    found = one_spec(settings, spec)
+    located = one_located(settings, spec)
+    found = located.spec
     afterwards = _afterwards(found, after_run)
     options = replace(options, variables=variables_of(options))
     _check(settings, found, options)
     with progress_view(settings) as progress:
-        story = Story(settings, found, options, afterwards, on_interrupt, progress)
+        story = Story(settings, located, options, afterwards, on_interrupt, progress)
         story.tell()
     return story.show()
 

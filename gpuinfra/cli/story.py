@@ -14,6 +14,7 @@ from gpuinfra.diagnostics import Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.cli.submitting import Submitting
+    from gpuinfra.load.spec import Located
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
@@ -33,7 +34,7 @@ class Story:
     """What happens, and what has to happen whatever happens: the machine's end."""
 
     settings: Settings
-    spec: Spec
+    located: Located
     options: JobOptions
     afterwards: str
     on_interrupt: OnInterrupt
@@ -43,11 +44,16 @@ class Story:
     interrupted: bool = False
     receipt: Receipt | None = None
 
+    @property
+    def spec(self) -> Spec:
+        """The machine's spec."""
+        return self.located.spec
+
     def tell(self) -> None:
         """From beginning to end."""
         is_up = False
         try:
-            bring(self.settings, self.spec, UP_SECONDS, self.progress)
+            bring(self.settings, self.located, UP_SECONDS, self.progress)
             is_up = True
             self._submit()
         except KeyboardInterrupt:

@@ -17,6 +17,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.cli.machines import Reach
+    from gpuinfra.load.spec import Located
     from gpuinfra.models.brought import Brought
     from gpuinfra.models.gpu import GpuFacts
     from gpuinfra.models.plan import Plan
@@ -75,7 +76,7 @@ def up(
                     brought.append(
                         bring(
                             settings,
-                            located.spec,
+                            located,
                             seconds,
                             progress,
                             adopt=adopt,
@@ -94,7 +95,7 @@ def up(
 
 def bring(  # noqa: PLR0913 each is an option
     settings: Settings,
-    spec: Spec,
+    located: Located,
     seconds: float,
     progress: ProgressView,
     *,
@@ -119,13 +120,13 @@ def bring(  # noqa: PLR0913 each is an option
     from gpuinfra.workspace import find_workspace
     from provision.find import target_from_spec
 
-    workspace = find_workspace(settings.workspace)
+    spec, workspace = located.spec, find_workspace(settings.workspace)
     check_files(workspace, spec.target_name)
     consent_to_replace(settings, workspace, spec.target_name, progress, simulated=is_simulated(settings))
     if spec.power == "running":
         check_writable_files(workspace, spec.target_name)
     reached = reach(settings, spec.subscription, seconds, progress, writes=True)
-    work = bringing(reached, spec, progress, writes=True)
+    work = bringing(reached, located, progress, writes=True)
     simulated = reached.cloud.simulated
 
     def check_kept(key: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,6 +25,7 @@ OFF = frozenset({"deallocated", "deallocating"})
 STOPPED_FOR = timedelta(minutes=15)
 STOPPED = "stopped, but billed"
 GRACE = timedelta(hours=24)
+NOT_FROM_HERE = "left alone: its spec is not from this repository"
 _NOT_PROTECTED = frozenset({"", "false"})
 
 
@@ -34,6 +35,8 @@ class Rules:
 
     specs: Mapping[str, Spec] = field(default_factory=dict)
     """By the machine's key: see `names.machine_key`."""
+    repository: str = ""
+    """The id of the git repository that the specs are from: they speak only for machines that carry it."""
     deleted: Mapping[str, datetime] = field(default_factory=dict)
     """Keys of machines whose specs are gone from git, and since when."""
     unfetched: frozenset[str] = frozenset()
@@ -58,10 +61,39 @@ def judge(machine: Part, rules: Rules, now: datetime) -> Verdict | None:
     if owner_of(machine) is not Owner.OURS:
         return None
     name = machine.ref.name
-    found = _judge(machine, name, rules, now)
+    found = _judge(machine, name, rules if _is_from(machine, rules) else _without_specs(rules), now)
     if is_protected(machine.tags) and found.action is not ReapAction.KEEP:
         return Verdict(name, machine.ref, ReapAction.PROTECTED, found.cause, found.action)
     return found
+
+
+def disputed(rows: Sequence[Mapping[str, Any]], rules: Rules, now: datetime, option: str) -> list[str]:
+    """A line for each machine that a spec of another repository would end or start. `option` goes with commands."""
+    if not rules.repository:
+        return []  # the note about the folder says it once
+    machines = [machine for row in rows if owner_of(machine := machine_of_row(row)) is Owner.OURS]
+    found = []
+    for machine in machines:
+        name = machine.ref.name
+        by_spec = _judge(machine, name, rules, now)
+        if not _is_from(machine, rules) and by_spec != _judge(machine, name, _without_specs(rules), now):
+            on_purpose = "to start it: gpuinfra up SPEC" if by_spec.action is ReapAction.START else _end(machine)
+            where = f"{machine.ref} in group {machine.ref.group}"
+            found.append(f"{where}: {by_spec.cause}; {NOT_FROM_HERE}; {on_purpose}{option}")
+    return sorted(found)
+
+
+def _end(machine: Part) -> str:
+    return f"to end it: gpuinfra down {machine.ref.name}"
+
+
+def _is_from(machine: Part, rules: Rules) -> bool:
+    """Whether the machine's spec is from the repository of these specs: otherwise any team could end any machine."""
+    return bool(rules.repository) and tags.get(machine.tags, tags.REPOSITORY) == rules.repository
+
+
+def _without_specs(rules: Rules) -> Rules:
+    return replace(rules, specs={}, deleted={})
 
 
 def is_protected(marks: Mapping[str, str]) -> bool:

@@ -19,7 +19,7 @@ from provision.cloud import Cloud, Part
 from provision.down import Ending
 from provision.errors import CloudError, Fault
 from provision.journal import Journal
-from provision.lifecycle.reap import STOPPED, STOPPED_FOR, Rules, is_protected, judge, verdicts
+from provision.lifecycle.reap import STOPPED, STOPPED_FOR, Rules, disputed, is_protected, judge, verdicts
 from provision.market.port import Market, Prices
 from provision.names import ref_of
 from provision.ownership import Owner, machine_of_row, owner_of
@@ -97,7 +97,8 @@ class Reaper:
         self.found.machines = len(judged)
         machines = [machine_of_row(row) for row in rows]
         self.found.untagged = [Untagged(part.ref, part.power) for part in machines if owner_of(part) is Owner.UNTAGGED]
-        self.found.left_alone = [*listing.lookalikes(rows)]
+        option = " --sandbox" if self.cloud.simulated else ""
+        self.found.left_alone = [*listing.lookalikes(rows), *disputed(rows, self.rules, now, option)]
         self.found.protected = _those(judged, ReapAction.PROTECTED)
         self.found.kept = [verdict for verdict in _those(judged, ReapAction.KEEP) if verdict.cause]
         kept = {verdict.ref for verdict in _those(judged, ReapAction.KEEP)}

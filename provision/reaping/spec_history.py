@@ -32,8 +32,10 @@ class SpecHistory:
 
     deleted: Mapping[str, datetime] = field(default_factory=dict)
     """Keys of machines, and the time of the commit that took the spec away."""
+    repository: str = ""
+    """The id of the repository; empty where there is none, or only a part of it."""
     note: str = ""
-    """Why git says nothing, or less than it could."""
+    """Why git says nothing."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,16 @@ def spec_history(folder: Path, now: datetime) -> SpecHistory:
     """The specs that are gone from this folder, by the last 90 days and 500 commits."""
     try:
         with open_repository(folder) as repository:
-            shallow = repository.ask("rev-parse", "--is-shallow-repository").strip() == b"true"
+            found = repository.identify()
             below = Path(folder).resolve().relative_to(repository.root).as_posix()
             here = _names_here(folder)
             blobs = _Blobs(repository)
             at_head = [name for blob in _files_at_head(repository, below) for name in blobs.names(blob)]
             gone = deletions(at_head, _commits(repository, below, now, blobs))
     except (GitError, ValueError, OSError) as error:
-        return SpecHistory(note=f"deleted specs are not looked for: {error}")
-    note = "the clone is shallow: a spec that was deleted before it begins is not noticed" if shallow else ""
+        return SpecHistory(note=f"no machine was compared with its spec: {error}")
     # A spec that has moved to another group is not gone.
-    return SpecHistory({key: at for key, at in gone.items() if key.rpartition("/")[2] not in here}, note)
+    return SpecHistory({key: at for key, at in gone.items() if key.rpartition("/")[2] not in here}, found)
 
 
 def deletions(at_head: Iterable[str], commits: Iterable[Commit]) -> dict[str, datetime]:

@@ -99,6 +99,7 @@ def _tags(setting: Setting) -> dict[str, str]:
         **found,
         **({tags.HOURS: hours} if hours else {}),
         **({tags.GROUP: tags.CREATED} if is_named and setting.creates_group else {}),
+        **({tags.REPOSITORY: setting.repository} if setting.repository else {}),
     }
 
 

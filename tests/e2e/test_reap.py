@@ -2,31 +2,20 @@
 
 import json
 import signal
-import subprocess
 import time
 from typing import Any
 
 import pytest
 
 from tests.e2e.azure import Azure
-from tests.e2e.user import REGION, SIZE, User, inherited
+from tests.e2e.repository import git
+from tests.e2e.user import REGION, SIZE, User
 
 # Neither its guest nor Azure's schedule ends it within two days.
 LONG = {"lease": "3d", "idle": "2d"}
 MACHINE = "Microsoft.Compute/virtualMachines"
 OVER, LATER = "2026-01-01T00:00:00Z", "2190-01-01T00:00:00Z"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@example"
-
-
-def git(user: User, *words: str) -> None:
-    """Run git in the user's workspace, by the sandbox's clock, which other tests have moved ahead."""
-    name = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com", "-c", "commit.gpgsign=false")
-    now = f"{user.azure.control('GET', 'clock')['now']:.0f} +0000"
-    dates = {"GIT_AUTHOR_DATE": now, "GIT_COMMITTER_DATE": now}
-    environment = {**inherited(), "HOME": str(user.home), **dates}
-    subprocess.run(
-        ["git", *name, *words], cwd=user.workspace, env=environment, check=True, timeout=20, capture_output=True
-    )
 
 
 def bare(azure: Azure, *names: str, until: str = OVER) -> None:
@@ -73,11 +62,11 @@ def reaped(user: User, *words: str, code: int = 0) -> dict[str, Any]:
 def test_a_spec_that_is_deleted_in_git_ends_its_machine(user: User, azure: Azure) -> None:
     (user.workspace / "gpu.yaml").unlink()
     files = [user.spec(file=f"{name}.yaml", name=name, lifecycle=LONG) for name in ("kept", "gone")]
-    user.does("up", "gone.yaml")
-    bare(azure, "kept", until=LATER)
     git(user, "init", "-q")
     git(user, "add", *files)
     git(user, "commit", "-q", "-m", "two machines")
+    user.does("up", "gone.yaml")
+    bare(azure, "kept", until=LATER)
     git(user, "rm", "-q", "--cached", "gone.yaml")
     (user.workspace / "gone.yaml").unlink()
     assert reaped(user, "--specs", ".", "--grace", "1m")["stopped"] == [], "it is not committed yet"
@@ -105,8 +94,8 @@ def test_a_spec_that_is_deleted_in_git_ends_its_machine(user: User, azure: Azure
 
     elsewhere = user.workspace.parent / "elsewhere"
     elsewhere.mkdir()
-    (note,) = reaped(user, "--specs", str(elsewhere))["notes"]
-    assert "deleted specs are not looked for: not a git repository" in note
+    (note,) = reaped(user, "--specs", str(elsewhere), code=2)["notes"]
+    assert "no machine was compared with its spec: not a git repository" in note
 
 
 def test_from_an_empty_folder_and_one_that_cannot_be_stopped(user: User, azure: Azure) -> None:

@@ -13,7 +13,7 @@ from gpuinfra.views import reap as view
 from provision import fleet, tags
 from provision.cloud import Part
 from provision.errors import CloudError, Fault
-from provision.lifecycle.reap import Rules, judge, stretch_of, verdicts
+from provision.lifecycle.reap import Rules, disputed, judge, stretch_of, verdicts
 from provision.market.port import Prices
 from provision.names import name_of
 from provision.ownership import machine_of_row
@@ -27,6 +27,7 @@ NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)  # a Monday
 SIZE = "Standard_NC4as_T4_v3"
 HOURS = {"timezone": "UTC", "on": "mon-fri 08:00-19:00"}
 DELETED = {"my-dsvm": NOW - timedelta(hours=25)}
+REPOSITORY = "0123abcd"
 
 
 def ago(**length: float) -> str:
@@ -44,7 +45,7 @@ def spec(**fields: Any) -> Spec:
 
 def row(power: str = "running", state: str = "Succeeded", changed: str = "", **marks: str) -> dict[str, Any]:
     """A machine of ours whose lease holds for two hours more."""
-    usual = {"name": "my-dsvm", "on_since": ago(hours=2), "lease_until": ahead(hours=2)}
+    usual = {"name": "my-dsvm", "on_since": ago(hours=2), "lease_until": ahead(hours=2), "repository": REPOSITORY}
     own = {f"gpuinfra:{key.replace('_', '-')}": value for key, value in {**usual, **marks}.items() if value}
     statuses = [{"code": f"ProvisioningState/{state.lower()}", "time": changed or ago(hours=2)}]
     statuses += [{"code": f"PowerState/{power}"}] if power else []
@@ -58,7 +59,7 @@ def row(power: str = "running", state: str = "Succeeded", changed: str = "", **m
 
 
 def rules(wanted: Spec | None = None, **fields: Any) -> Rules:
-    return Rules(specs={"my-dsvm": wanted} if wanted else {}, **fields)
+    return Rules(specs={"my-dsvm": wanted} if wanted else {}, **{"repository": REPOSITORY, **fields})
 
 
 def verdict(body: dict[str, Any], given: Rules | None = None, now: datetime = NOW) -> Verdict:
@@ -141,6 +142,39 @@ def test_a_spec_that_wants_it_off() -> None:
     assert verdict(row(), off).cause == "its spec says `power: deallocated`"
     assert verdict(row("running", "Updating"), off).action is ReapAction.KEEP
     assert verdict(row(), rules(spec())).action is ReapAction.KEEP
+
+
+@pytest.mark.parametrize("tag", ["another", ""])
+@pytest.mark.parametrize(
+    ("body", "fields", "command"),
+    [
+        ({}, {"wanted": spec(power="deallocated")}, "gpuinfra down my-dsvm"),
+        ({}, {"deleted": DELETED}, "gpuinfra down my-dsvm"),
+        ({}, {"deleted": DELETED, "deletes": True}, "gpuinfra down my-dsvm"),
+        (
+            {"power": "deallocated", "lease_until": ago(hours=5), "changed": ago(hours=5)},
+            {"wanted": spec(lifecycle={"hours": HOURS}), "starts": True},
+            "gpuinfra up SPEC",
+        ),
+    ],
+)
+def test_specs_of_another_repository_decide_nothing(
+    tag: str, body: dict[str, Any], fields: dict[str, Any], command: str
+) -> None:
+    given, found = rules(**fields), row(**body, repository=tag)
+    assert verdict(found, given).action is ReapAction.KEEP
+    (line,) = disputed([found], given, NOW, "")
+    assert f"left alone: its spec is not from this repository; to {'start' if 'up' in command else 'end'} it: " in line
+    assert line.endswith(command)
+    assert disputed([row(**body)], rules(**fields), NOW, "") == []
+    assert disputed([found], rules(), NOW, "") == []
+
+
+@pytest.mark.parametrize("tag", [REPOSITORY, ""])
+def test_specs_of_an_unknown_repository_decide_nothing(tag: str) -> None:
+    given, found = rules(spec(power="deallocated"), repository=""), row(repository=tag)
+    assert verdict(found, given).action is ReapAction.KEEP
+    assert disputed([found], given, NOW, "") == [], "a note about the folder says it once"
 
 
 @pytest.mark.parametrize("value", ["true", "yes", "until friday", "0"])

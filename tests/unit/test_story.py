@@ -12,7 +12,8 @@ from gpuinfra.cli.job_options import OnInterrupt
 from gpuinfra.cli.options import Settings
 from gpuinfra.cli.story import Story
 from gpuinfra.cli.submitting import _leave_closed_streams
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
+from gpuinfra.load.spec import Located
 from gpuinfra.models.receipt import Off, Receipt
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.run import Outputs, Run, RunState, run_from_json
@@ -68,7 +69,8 @@ def story(workspace: Path, afterwards: str, neighbours: list[Neighbour] | None, 
     )
     progress: Any = Heard()
     options: Any = None
-    return Story(settings, spec(), options, afterwards, OnInterrupt.ASK, progress, work=work)
+    located = Located(spec(), Span("gpu.yaml", 1, 1, 1, 1, ""))
+    return Story(settings, located, options, afterwards, OnInterrupt.ASK, progress, work=work)
 
 
 def test_a_machine_that_nobody_else_needs_is_deleted(tmp_path: Path, ends: list[bool]) -> None:

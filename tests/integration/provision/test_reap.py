@@ -30,7 +30,7 @@ from tests.integration.provision.conftest import access_to, close
 from tests.integration.sandbox.machine_help import T4, Place
 from tests.integration.sandbox.servers import Sandbox
 
-GROUP = "demo"
+GROUP, REPOSITORY = "demo", "0123abcd"
 
 
 class World:
@@ -53,6 +53,7 @@ class World:
         body = self.place.body(name)
         body["properties"]["storageProfile"]["osDisk"]["name"] = name_of(Kind.DISK, name)
         body["tags"] = {tags.NAME: name, tags.ON_SINCE: self.at(hours=-1), "owner": "me"}
+        body["tags"][tags.REPOSITORY] = REPOSITORY
         body["tags"] |= {f"gpuinfra:{key.replace('_', '-')}": value for key, value in marks.items()}
         body["tags"] |= {tags.LEASE_UNTIL: self.at(hours=lease)} if lease is not None else {}
         self.place.put(name, body)
@@ -131,7 +132,7 @@ def test_every_cause_and_nothing_of_others(world: World) -> None:
     world.machine("stopped")
     world.place.machines.begin_power_off(GROUP, "stopped").result()
     world.place.advance(16 * 60)
-    rules = Rules(specs={f"{GROUP}/unwanted": spec("unwanted", power="deallocated")})
+    rules = Rules(repository=REPOSITORY, specs={f"{GROUP}/unwanted": spec("unwanted", power="deallocated")})
 
     before = world.last_request()
     dry = world.reap(rules, dry_run=True)
@@ -245,7 +246,7 @@ def test_that_parts_cannot_be_listed_keeps_no_machine_on(world: World, monkeypat
 def test_a_machine_whose_spec_is_gone(world: World) -> None:
     world.machine("gone")
     world.machine("kept")
-    rules = Rules(deleted={f"{GROUP}/gone": world.now - timedelta(hours=25)})
+    rules = Rules(repository=REPOSITORY, deleted={f"{GROUP}/gone": world.now - timedelta(hours=25)})
     early = world.reap(replace(rules, grace=timedelta(hours=26)))
     assert early.did_nothing
     assert names(world.reap(rules).stopped) == ["gone"]
@@ -344,7 +345,7 @@ def test_leftovers_outside_the_default_group_are_reported_and_kept(world: World)
     made_for = {"location": "eastus", "tags": {tags.NAME: "lost"}}
     world.server.resource.resource_groups.create_or_update(GROUP, made_for)
     world.place.advance(3700)
-    found = world.reap(Rules(specs={f"{GROUP}/lost": spec("lost")}, deletes=True))
+    found = world.reap(Rules(repository=REPOSITORY, specs={f"{GROUP}/lost": spec("lost")}, deletes=True))
     assert found.orphans == []
     assert len(found.left_alone) == len(ALL)
     assert parts_of(world, "lost") == ALL
@@ -370,7 +371,9 @@ def test_a_machine_is_started_for_its_hours_once(world: World) -> None:
     world.place.advance(7200)
     opens, ends = world.now - timedelta(hours=1), world.now + timedelta(hours=3)
     hours = {"timezone": "UTC", "on": f"daily {opens:%H:%M}-{ends:%H:%M}"}
-    rules = Rules(specs={f"{GROUP}/early": spec("early", lifecycle={"hours": hours})}, starts=True)
+    rules = Rules(
+        repository=REPOSITORY, specs={f"{GROUP}/early": spec("early", lifecycle={"hours": hours})}, starts=True
+    )
     end = ends.replace(second=0, microsecond=0)
 
     assert world.reap(replace(rules, starts=False)).did_nothing
@@ -399,7 +402,9 @@ def test_a_machine_that_cannot_be_armed_is_not_started(world: World) -> None:
     world.place.advance(7200)
     opens, ends = world.now - timedelta(hours=1), world.now + timedelta(hours=3)
     hours = {"timezone": "UTC", "on": f"daily {opens:%H:%M}-{ends:%H:%M}"}
-    rules = Rules(specs={f"{GROUP}/early": spec("early", lifecycle={"hours": hours})}, starts=True)
+    rules = Rules(
+        repository=REPOSITORY, specs={f"{GROUP}/early": spec("early", lifecycle={"hours": hours})}, starts=True
+    )
     world.place.fault("ScopeLocked", method="PUT", type="schedules", count=0)
     found = world.reap(rules)
     assert [(failure.name, failure.action) for failure in found.failed] == [("early", "start")]

@@ -144,7 +144,7 @@ def nowhere(folder: Path) -> Path:
 def test_where_git_has_nothing_to_say(make: Callable[[Path], Path], tmp_path: Path) -> None:
     found = spec_history(make(tmp_path), NOW)
     assert found.deleted == {}
-    assert found.note.startswith("deleted specs are not looked for: ")
+    assert found.note.startswith("no machine was compared with its spec: ")
 
 
 def test_a_shallow_clone_says_so(repository: Repository, tmp_path: Path) -> None:
@@ -158,5 +158,5 @@ def test_a_shallow_clone_says_so(repository: Repository, tmp_path: Path) -> None
 def test_no_git_at_all(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     assert spec_history(repository.folder, NOW) == SpecHistory(
-        note="deleted specs are not looked for: there is no git on this computer"
+        note="no machine was compared with its spec: there is no git on this computer"
     )
