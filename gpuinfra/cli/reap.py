@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from provision.journal import Journal
     from provision.lifecycle.reap import Rules
     from provision.reaping.reaper import Reaper
+    from provision.reaping.spec_history import SpecHistory
 
 SECONDS = 1800.0
 """For all of it. Whoever runs it every quarter of an hour has the next one begin where this one ended."""
@@ -50,6 +51,7 @@ def reap(
     from gpuinfra.cli.machines import explained, progress_view, reach
     from gpuinfra.views import reap as view
     from provision.lifecycle.reap import Rules
+    from provision.reaping.spec_history import SpecHistory, spec_history
 
     settings = begin(context)
     length = timedelta(seconds=grace_of(grace))
@@ -59,7 +61,8 @@ def reap(
     with progress_view(settings) as progress, explained("listing machines"):
         reached = reach(settings, _subscription(located), SECONDS, progress, writes=not dry_run)
         wished = Rules(grace=length, starts=start and not missing, deletes=delete and not missing)
-        rules, notes = _rules(settings, folder, located, wished, reached.cloud.now())
+        history = spec_history(folder, reached.cloud.now()) if folder else SpecHistory()
+        rules, notes = _rules(settings, history, located, wished)
         reaper = _reaper(reached, rules, progress, dry_run=dry_run)
         try:
             reaped = reaper.reap()
@@ -72,7 +75,7 @@ def reap(
     view.show(reaped, json=settings.json)
     if reaped.failed or any(each.is_billed for each in reaped.untagged):
         return Exit.LEFT_BEHIND
-    return Exit.USAGE if missing or (folder and not rules.repository) else Exit.DONE
+    return Exit.USAGE if missing or history.is_shallow else Exit.DONE
 
 
 def _check_start(specs: str | None, *, starts: bool) -> None:
@@ -117,14 +120,10 @@ def _subscription(specs: list[Located]) -> str | None:
     return named.pop() if len(named) == 1 else None
 
 
-def _rules(
-    settings: Settings, folder: Path | None, located: list[Located], wished: Rules, now: datetime
-) -> tuple[Rules, list[str]]:
+def _rules(settings: Settings, history: SpecHistory, located: list[Located], wished: Rules) -> tuple[Rules, list[str]]:
     """All that is to be known before anything is looked at; and what could not be known."""
     from provision.names import machine_key
-    from provision.reaping.spec_history import SpecHistory, spec_history
 
-    history = spec_history(folder, now) if folder else SpecHistory()
     notes = [history.note] if history.note else []
     specs = {machine_key(each.spec.group_name, each.spec.name): each.spec for each in located}
     rules = replace(wished, specs=specs, repository=history.repository, deleted=history.deleted)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 
 from gpuinfra.diagnostics import Problem
-from gpuinfra.git import GitError, Repository, open_repository
+from gpuinfra.git import GitError, Repository, ShallowCloneError, open_repository
 from gpuinfra.load.folder import is_ours, yaml_files
 from gpuinfra.load.source import LARGEST, decode
 from gpuinfra.load.tree import Mapping as Document
@@ -34,6 +34,7 @@ class SpecHistory:
     """Keys of machines, and the time of the commit that took the spec away."""
     repository: str = ""
     """The id of the repository; empty where there is none, or only a part of it."""
+    is_shallow: bool = False
     note: str = ""
     """Why git says nothing."""
 
@@ -58,7 +59,8 @@ def spec_history(folder: Path, now: datetime) -> SpecHistory:
             at_head = [name for blob in _files_at_head(repository, below) for name in blobs.names(blob)]
             gone = deletions(at_head, _commits(repository, below, now, blobs))
     except (GitError, ValueError, OSError) as error:
-        return SpecHistory(note=f"no machine was compared with its spec: {error}")
+        is_shallow = isinstance(error, ShallowCloneError)
+        return SpecHistory(is_shallow=is_shallow, note=f"no machine was compared with its spec: {error}")
     # A spec that has moved to another group is not gone.
     return SpecHistory({key: at for key, at in gone.items() if key.rpartition("/")[2] not in here}, found)
 

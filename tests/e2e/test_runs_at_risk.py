@@ -280,11 +280,20 @@ def test_run_ends_its_own_machine_without_a_question(user: User, azure: Azure) -
 # Reaping
 
 
+def commit_spec(user: User) -> None:
+    """The spec is in git."""
+    commit(user, "init -q", "add gpu.yaml", "commit -qm one")
+
+
 def spec_gone(user: User) -> None:
     """The spec was deleted in git two days ago, longer than the grace."""
+    commit(user, "rm -q gpu.yaml", "commit -qm none")
+
+
+def commit(user: User, *lines: str) -> None:
     words = ["git", "-c", "user.name=u", "-c", "user.email=u@example.com"]
     date = {"GIT_COMMITTER_DATE": f"@{int(time.time()) - 2 * 86400} +0000"}
-    for line in ("init -q", "add gpu.yaml", "commit -qm one", "rm -q gpu.yaml", "commit -qm none"):
+    for line in lines:
         environment = {**inherited(), **date}
         subprocess.run([*words, *line.split()], cwd=user.workspace, env=environment, check=True, timeout=30)
 
@@ -293,6 +302,7 @@ REAP = ("reap", "--specs", ".", "--delete")
 
 
 def test_reap_does_not_delete_outputs_of_another_workspace(user: User, azure: Azure) -> None:
+    commit_spec(user)
     ended(user, azure)
     spec_gone(user)
     (user.workspace / ".gpuinfra" / "runs.db").unlink()
@@ -311,6 +321,7 @@ def test_reap_does_not_delete_outputs_of_another_workspace(user: User, azure: Az
 
 
 def test_reap_deletes_a_machine_that_answers_that_it_has_no_outputs(user: User, azure: Azure) -> None:
+    commit_spec(user)
     user.up()
     spec_gone(user)
     assert [each["name"] for each in user.does(*REAP)["deleted"]] == ["my-dsvm"]

@@ -1,15 +1,13 @@
 """What `reap` has to know before it looks at anything, and what it does where that cannot be known."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuinfra.cli.options import Settings
 from gpuinfra.cli.reap import _rules
 from gpuinfra.workspace import STATE
 from provision.lifecycle.reap import Rules
+from provision.reaping.spec_history import SpecHistory
 from runner.results.history import FILE
-
-NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 
 
 def settings(workspace: Path, *, yes: bool = False) -> Settings:
@@ -18,19 +16,19 @@ def settings(workspace: Path, *, yes: bool = False) -> Settings:
 
 def test_who_knows_of_no_runs_deletes_nothing_unless_told_to(tmp_path: Path) -> None:
     wished = Rules(starts=True, deletes=True)
-    found, (note,) = _rules(settings(tmp_path / "nowhere"), None, [], wished, NOW)
+    found, (note,) = _rules(settings(tmp_path / "nowhere"), SpecHistory(), [], wished)
     assert (found.deletes, found.starts) == (False, True)
     assert note.startswith("nothing is deleted: ")
-    assert _rules(settings(tmp_path / "nowhere", yes=True), None, [], wished, NOW) == (wished, [])
-    assert _rules(settings(tmp_path / "nowhere"), None, [], Rules(), NOW) == (Rules(), [])
+    assert _rules(settings(tmp_path / "nowhere", yes=True), SpecHistory(), [], wished) == (wished, [])
+    assert _rules(settings(tmp_path / "nowhere"), SpecHistory(), [], Rules()) == (Rules(), [])
 
 
 def test_a_history_that_cannot_be_read_saves_every_disk_and_no_machine(tmp_path: Path) -> None:
     (tmp_path / STATE).mkdir()
     (tmp_path / STATE / FILE).write_text("no database")
     wished = Rules(starts=True, deletes=True)
-    found, (note,) = _rules(settings(tmp_path), None, [], wished, NOW)
+    found, (note,) = _rules(settings(tmp_path), SpecHistory(), [], wished)
     assert (found.deletes, found.starts) == (False, True)
     assert note.startswith("nothing is deleted: ")
-    assert _rules(settings(tmp_path, yes=True), None, [], wished, NOW) == (wished, [])
-    assert _rules(settings(tmp_path), None, [], Rules(), NOW) == (Rules(), [])
+    assert _rules(settings(tmp_path, yes=True), SpecHistory(), [], wished) == (wished, [])
+    assert _rules(settings(tmp_path), SpecHistory(), [], Rules()) == (Rules(), [])
