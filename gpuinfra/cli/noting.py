@@ -12,7 +12,10 @@ from gpuinfra.diagnostics import Problem
 LOG_SECONDS = 20.0
 """That it is off is known by then: what else there is to know is not worth a long wait."""
 
+LOG_WORKERS = 8
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from gpuinfra.cli.machines import Reach
@@ -45,6 +48,24 @@ def accounted(receipt: Receipt, reached: Reach) -> Receipt:
 
     Where somebody else ended the machine since it was switched on from here, the receipt also says who, and when.
     """
+    reached.cloud.grant(LOG_SECONDS)
+    return _accounted(receipt, reached)
+
+
+def all_accounted(receipts: Sequence[Receipt], reached: Reach) -> list[Receipt]:
+    """Many receipts with their costs, as `accounted` gives them, within the time for one."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    reached.cloud.grant(LOG_SECONDS)
+    pool = ThreadPoolExecutor(LOG_WORKERS, thread_name_prefix="account")
+    try:
+        return list(pool.map(lambda receipt: _accounted(receipt, reached), receipts))
+    finally:
+        # Not waited for: after Ctrl-C an answer that does not come must not delay the end.
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _accounted(receipt: Receipt, reached: Reach) -> Receipt:
     from gpuinfra.models.entry import entry_of
     from gpuinfra.models.resource import Kind, Ref
     from provision.azure.activity import KEPT
@@ -56,7 +77,6 @@ def accounted(receipt: Receipt, reached: Reach) -> Receipt:
     if since is None or receipt.verified is None or receipt.group is None:
         return receipt
     cloud, ref = reached.cloud, Ref(Kind.MACHINE, receipt.group, receipt.name)
-    cloud.grant(LOG_SECONDS)
     window = max(since - BEFORE, receipt.at - KEPT)
     events = _events(cloud, ref, window, receipt.at)
     if receipt.billed_from is None:

@@ -196,17 +196,18 @@ def _state(settings: Settings) -> Path | None:
 def _remember(settings: Settings, reached: Reach, reaped: Reaped, progress: ProgressView) -> None:
     """In the workspace's ledger, for `gpuinfra cost`; and in its history, which waits for no job on what is gone."""
     from gpuinfra.cli.down import forget_jobs
-    from gpuinfra.cli.noting import note_end
+    from gpuinfra.cli.noting import all_accounted, note_end
 
-    if reaped.dry_run or _state(settings) is None:
+    if reaped.dry_run:
         return
     for found in (reaped.stopped, reaped.deleted):
-        found[:] = [
-            replace(ended, receipt=note_end(settings, ended.receipt, reached.cloud.subscription, progress))
-            if ended.receipt
-            else ended
-            for ended in found
-        ]
+        receipts = all_accounted([ended.receipt for ended in found if ended.receipt], reached)
+        if _state(settings):
+            receipts = [note_end(settings, each, reached.cloud.subscription, progress) for each in receipts]
+        left = iter(receipts)
+        found[:] = [replace(ended, receipt=next(left)) if ended.receipt else ended for ended in found]
+    if _state(settings) is None:
+        return
     for ended in reaped.deleted:
         forget_jobs(settings, ended.verdict.name, simulated=reached.cloud.simulated)
     for verdict in reaped.started:

@@ -246,7 +246,7 @@ def _left_running(spec: Spec, error: Exception) -> Problem:
 
 
 def _not_ready(reached: Reach, spec: Spec, error: Exception, progress: ProgressView) -> Problem:
-    from gpuinfra.cli.noting import note_end
+    from gpuinfra.cli.noting import accounted, note_end
     from provision.down import Ending
     from provision.errors import CloudError
 
@@ -261,7 +261,8 @@ def _not_ready(reached: Reach, spec: Spec, error: Exception, progress: ProgressV
         cause="gpuinfra up: it was not ready",
     )
     try:
-        is_off = note_end(reached.settings, ending.deallocate(), reached.cloud.subscription, progress).is_proof
+        receipt = accounted(ending.deallocate(), reached)
+        is_off = note_end(reached.settings, receipt, reached.cloud.subscription, progress).is_proof
     except CloudError:
         is_off = False
     state = "it was deallocated, so nothing is billed but its disk and address"

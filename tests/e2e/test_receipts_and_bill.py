@@ -1,14 +1,16 @@
 """Receipts of `reap` and of an `up` that was not ready: the cost is what the embedded Azure bills, to the cent."""
 
 import json
-import sqlite3
-from typing import Any
 
 import pytest
 
+from gpuinfra.ledger.ledger import Ledger
+from gpuinfra.models.entry import Happening
 from tests.e2e.azure import Azure
-from tests.e2e.user import SIZE, User
+from tests.e2e.repository import commit_all
+from tests.e2e.user import User
 
+LONG = {"lease": "3d", "idle": "2d"}
 MACHINES = "Microsoft.Compute/virtualMachines"
 
 
@@ -28,21 +30,37 @@ def bill(azure: Azure) -> float:
 
 @pytest.mark.parametrize("folder", ["its own workspace", "an empty folder"])
 def test_receipt_of_reap_is_what_azure_bills_for_the_last_time_on(user: User, azure: Azure, folder: str) -> None:
-    user.spec(lifecycle={"lease": "20h", "idle": "19h"})
+    user.spec(lifecycle=LONG)
+    commit_all(user, "on")
     user.up()
     act(azure, "deallocate")
-    before = bill(azure)
     advance(azure, 10 * 3600)
+    before = bill(azure)
     act(azure, "start")
-    # Neither Azure's schedule nor the guest ends it first.
-    azure.fault("InternalServerError", method="POST", type="virtualMachines", count=0)
-    advance(azure, 11 * 3600)
-    azure.clear_faults()
+    advance(azure, 3600)
+    user.spec(lifecycle=LONG, power="deallocated")
+    commit_all(user, "off")
+    specs = str(user.workspace)
     if folder != "its own workspace":
         user.workspace = user.workspace.parent / "cron"
         user.workspace.mkdir()
-    done = user("reap", "--json")
+    done = user("reap", "--specs", specs, "--json")
     assert done.returncode == 0, done.stderr
     (stopped,) = json.loads(done.stdout)["stopped"]
     assert stopped["costUsd"] == pytest.approx(bill(azure) - before, abs=0.005)
-    assert stopped["billedSeconds"] == pytest.approx(11 * 3600, abs=60)
+    assert stopped["billedSeconds"] == pytest.approx(3600, abs=60)
+
+
+def test_end_of_a_machine_that_was_not_ready_is_recorded_as_azure_bills_it(user: User, azure: Azure) -> None:
+    user.up()
+    user.down("my-dsvm")
+    before = bill(azure)
+    user.private_key.unlink()
+    user.private_key.with_suffix(".pub").unlink()
+    user.make_key("a passphrase")
+    user.fails("up", "gpu.yaml", code="not-ready")
+    end = Ledger(user.workspace / ".gpuinfra").entries()[-1]
+    assert (end.what, end.price_per_hour) == (Happening.OFF, pytest.approx(0.631))
+    assert end.since is not None
+    seconds = (end.at - end.since).total_seconds()
+    assert seconds / 3600 * 0.631 == pytest.approx(bill(azure) - before, abs=0.005)
