@@ -8,7 +8,7 @@ from tests.e2e.user import User, inherited
 
 def git(user: User, *words: str, folder: Path | None = None) -> None:
     """Run git in the user's workspace, or in another folder, by the sandbox's clock, which other tests have moved."""
-    name = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com", "-c", "commit.gpgsign=false")
+    name = ("-c", "user.name=Test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false")
     now = f"{user.azure.control('GET', 'clock')['now']:.0f} +0000"
     dates = {"GIT_AUTHOR_DATE": now, "GIT_COMMITTER_DATE": now}
     environment = {**inherited(), "HOME": str(user.home), **dates}

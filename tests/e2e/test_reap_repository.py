@@ -38,7 +38,7 @@ def set_tags(azure: Azure, **tags: str | None) -> None:
 
 @pytest.fixture
 def committed(user: User) -> User:
-    """Somebody whose machine is on, and whose spec is committed."""
+    """A user whose machine is on, and whose spec is committed."""
     user.spec(lifecycle=LONG)
     commit_all(user, "my machine")
     user.up()
