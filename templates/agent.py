@@ -110,11 +110,14 @@ class Run:
     @property
     def seconds_to_finish(self) -> float | None:
         """Until the machine may go off if no client comes back; None while the job runs or other rules decide."""
-        if self.alive or not self.ends_machine or self.heartbeat_age is None:
-            return None
-        wait = _rest_of_window(self.heartbeat_age)
-        # After a detach no client is expected: the window starts when the job ends.
-        return max(wait, _rest_of_window(self.ended_age)) if self.detached and self.ended_age is not None else wait
+        return None if self.alive or not self.ends_machine or self.heartbeat_age is None else self.seconds_to_wait
+
+    @property
+    def seconds_to_wait(self) -> float:
+        """For how long a client may still come back; 0 for a run that no client is expected for."""
+        # After a detach the window starts when the job ends.
+        ages = (self.heartbeat_age, self.ended_age if self.detached else None)
+        return max(0.0 if age is None else _rest_of_window(age) for age in ages)
 
 
 def _rest_of_window(age: float) -> float:
@@ -249,9 +252,12 @@ def _finish(facts: Facts) -> tuple[float, str] | None:
     """When the machine goes off because a run has ended, and which; None while something needs it."""
     if facts.needed:
         return None
-    waits = [(run.seconds_to_finish, run.id) for run in facts.runs]
-    known = [(facts.now + seconds * facts.rate, run) for seconds, run in waits if seconds is not None]
-    return min(known) if known else None
+    over = [run for run in facts.runs if run.seconds_to_finish is not None]
+    if not over:
+        return None
+    # The last run to end has its whole window, also where an older one has used up its own.
+    wait = max(run.seconds_to_wait for run in facts.runs)
+    return facts.now + wait * facts.rate, max(over, key=lambda run: run.seconds_to_wait).id
 
 
 def _near(facts: Facts, until: float, limit: str, idle_until: float | None) -> Iterator[tuple[str, float]]:

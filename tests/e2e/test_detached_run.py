@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.azure import Azure
 from tests.e2e.jobs import on_terminal
-from tests.e2e.run_help import guest_home, guest_root, is_off, project, runs_of
+from tests.e2e.run_help import WAITS, guest_home, guest_root, is_off, project, runs_of
 from tests.e2e.user import User
 from tests.sshd import eventually
 
@@ -37,6 +37,13 @@ def run_folder(azure: Azure, run: str) -> Path:
 def forget_the_client(azure: Azure, run: str) -> None:
     past = time.time() - LONG_AGO
     os.utime(run_folder(azure, run) / "attended.json", (past, past))
+
+
+def end_long_ago(azure: Azure, run: str) -> None:
+    """Make it look as if the job ended, and its client left, an hour ago."""
+    file = run_folder(azure, run) / "state.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "ended": time.time() - LONG_AGO}))
+    forget_the_client(azure, run)
 
 
 def detach_on_a_terminal(user: User) -> tuple[str, str]:
@@ -76,11 +83,29 @@ def test_detached_job_of_run_finishes_before_the_machine_goes_off(user: User, az
     assert "(job finished)" in shown
     assert "if it stays so" not in shown
 
-    file = run_folder(azure, run) / "state.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "ended": time.time() - LONG_AGO}))
-    forget_the_client(azure, run)
+    end_long_ago(azure, run)
     assert eventually(lambda: is_off(azure), SECONDS)
 
     user.up()
     user.does("outputs", run)
     assert [each["state"] for each in runs_of(user)] == ["completed"]
+
+
+def test_second_detached_job_has_its_whole_window_after_an_older_run(user: User, azure: Azure) -> None:
+    azure.control("POST", "clock", {"speed": 5})
+    (user.workspace / "second.py").write_text(WAITS.replace('"go"', '"go-second"'))
+    first, _ = detach_on_a_terminal(user)
+    assert user("submit", "-c", "my_dsvm", "--detach", "second.py").returncode == 0
+    second = str(runs_of(user)[0]["id"])
+    (guest_home(azure) / "go").touch()
+    assert eventually(lambda: agent_state(azure)["jobs"] == [second], SECONDS)
+    end_long_ago(azure, first)
+    forget_the_client(azure, second)
+
+    (guest_home(azure) / "go-second").touch()
+    assert eventually(lambda: agent_state(azure)["finishedUntil"] is not None, SECONDS)
+    state = agent_state(azure)
+    assert (state["action"], state["finishedUntil"] > state["at"]) == ("watching", True)
+    assert azure.machine()["powerState"] == "PowerState/running"
+    end_long_ago(azure, second)
+    assert eventually(lambda: is_off(azure), SECONDS)

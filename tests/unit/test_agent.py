@@ -168,7 +168,12 @@ FINISHED_RUNS: list[tuple[tuple[Run, ...], bool]] = [
     # Others are there.
     ((finished_run(), Run("r2", alive=True)), False),
     ((finished_run(), Run("r2", heartbeat_age=3.0)), False),
-    ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True, ended_age=3.0)), True),
+    # A job that was left has just ended. An older run that is over does not shorten the wait for its client.
+    ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True, ended_age=3.0)), False),
+    ((finished_run(), Run("r2", heartbeat_age=9000.0, detached=True, ended_age=3.0)), False),
+    ((finished_run(), finished_run(id="r2", heartbeat_age=9000.0, detached=True, ended_age=3.0)), False),
+    ((finished_run(), finished_run(id="r2", heartbeat_age=9000.0, detached=True, ended_age=45.0)), True),
+    ((finished_run(), Run("r2", heartbeat_age=9000.0, ended_age=3.0)), True),
     # Who leaves a job to itself is there while it is prepared: files are sent, an environment is built.
     ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True)), False),
     ((finished_run(), Run("r2", heartbeat_age=300.0, detached=True)), True),
