@@ -114,9 +114,8 @@ class Run:
 
     @property
     def seconds_to_wait(self) -> float:
-        """For how long a client may still come back; 0 for a run that no client is expected for."""
-        # After a detach the window starts when the job ends.
-        ages = (self.heartbeat_age, self.ended_age if self.detached else None)
+        """For how long a client may come back: from its last sign on, and from the end of the job on."""
+        ages = (self.heartbeat_age, self.ended_age)
         return max(0.0 if age is None else _rest_of_window(age) for age in ages)
 
 

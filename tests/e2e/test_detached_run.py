@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tests.e2e.azure import Azure
 from tests.e2e.jobs import on_terminal
-from tests.e2e.run_help import WAITS, guest_home, guest_root, is_off, project, runs_of
+from tests.e2e.run_help import WAITS, Start, guest_home, guest_root, is_off, project, runs_of
 from tests.e2e.user import User
 from tests.sshd import eventually
 
@@ -32,6 +33,11 @@ def agent_state(azure: Azure) -> dict[str, Any]:
 
 def run_folder(azure: Azure, run: str) -> Path:
     return guest_home(azure) / ".gpuinfra" / "runs" / run
+
+
+def said_by_the_client(azure: Azure, run: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run_folder(azure, run) / "attended.json").read_text())
+    return found
 
 
 def forget_the_client(azure: Azure, run: str) -> None:
@@ -109,3 +115,19 @@ def test_second_detached_job_has_its_whole_window_after_an_older_run(user: User,
     assert azure.machine()["powerState"] == "PowerState/running"
     end_long_ago(azure, second)
     assert eventually(lambda: is_off(azure), SECONDS)
+
+
+def test_detached_job_has_its_whole_window_after_somebody_has_looked_at_its_log(
+    user: User, azure: Azure, start: Start
+) -> None:
+    azure.control("POST", "clock", {"speed": 5})
+    run, _ = detach_on_a_terminal(user)
+    client = start("logs", "-f", run)
+    client.until(lambda: not said_by_the_client(azure, run).get("detached"))
+    client.send(signal.SIGINT)
+    assert client.end() == 130
+    forget_the_client(azure, run)
+    (guest_home(azure) / "go").touch()
+    assert eventually(lambda: agent_state(azure)["finishedUntil"] is not None, SECONDS)
+    state = agent_state(azure)
+    assert (state["action"], state["finishedUntil"] > state["at"]) == ("watching", True)

@@ -162,6 +162,9 @@ FINISHED_RUNS: list[tuple[tuple[Run, ...], bool]] = [
     # Nobody is waited for who said that he goes; then the job's end counts.
     ((finished_run(detached=True, heartbeat_age=9000.0, ended_age=44.0),), False),
     ((finished_run(detached=True, heartbeat_age=46.0, ended_age=45.0),), True),
+    # Somebody followed it after the detach and left, so it does not count as detached any more.
+    ((finished_run(heartbeat_age=9000.0, ended_age=44.0),), False),
+    ((finished_run(heartbeat_age=9000.0, ended_age=45.0),), True),
     # Somebody has come back, and fetches its outputs.
     ((finished_run(detached=True, heartbeat_age=1.0, ended_age=900.0),), False),
     ((finished_run(detached=True, heartbeat_age=9000.0, ended_age=None, alive=True),), False),
@@ -173,7 +176,7 @@ FINISHED_RUNS: list[tuple[tuple[Run, ...], bool]] = [
     ((finished_run(), Run("r2", heartbeat_age=9000.0, detached=True, ended_age=3.0)), False),
     ((finished_run(), finished_run(id="r2", heartbeat_age=9000.0, detached=True, ended_age=3.0)), False),
     ((finished_run(), finished_run(id="r2", heartbeat_age=9000.0, detached=True, ended_age=45.0)), True),
-    ((finished_run(), Run("r2", heartbeat_age=9000.0, ended_age=3.0)), True),
+    ((finished_run(), Run("r2", heartbeat_age=9000.0, ended_age=3.0)), False),
     # Who leaves a job to itself is there while it is prepared: files are sent, an environment is built.
     ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True)), False),
     ((finished_run(), Run("r2", heartbeat_age=300.0, detached=True)), True),

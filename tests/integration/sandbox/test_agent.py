@@ -209,9 +209,13 @@ def test_a_run_whose_client_is_gone_takes_the_machine_along(server: Sandbox) -> 
     (folder / "attended.json").write_text('{"afterRun": "delete"}')
     machine.step(LOOK)
     assert not machine.is_off()
-    # The client's last word was long ago.
-    os.utime(folder / "attended.json", (time.time() - 46, time.time() - 46))
+    # The client's last word was long ago, and so was the end of the job.
+    past = time.time() - 46
+    os.utime(folder / "attended.json", (past, past))
     machine.step(2 * LOOK)
+    assert not machine.is_off(), "its job has just ended"
+    (folder / "state.json").write_text(json.dumps({"kind": "process", "started": time.time(), "ended": past}))
+    machine.step(3 * LOOK)
     machine.billed()
     assert machine.asks() == [202]
 
