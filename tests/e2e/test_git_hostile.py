@@ -8,7 +8,8 @@ from tests.e2e.user import Run, User
 from tests.git_help import Hostile, make_repository
 
 
-@pytest.mark.parametrize("way", ["clean_filter", "signature"])
+# Each of these leaves its marker if the command asks git with the repository's own settings.
+@pytest.mark.parametrize("way", ["clean_filter", "fsmonitor"])
 def test_submit_runs_no_program_of_the_repository(run: Run, tmp_path: Path, way: str) -> None:
     make_repository(tmp_path / "project")
     hostile = Hostile(tmp_path / "project", tmp_path)
@@ -19,7 +20,7 @@ def test_submit_runs_no_program_of_the_repository(run: Run, tmp_path: Path, way:
     assert not hostile.marker.exists()
 
 
-@pytest.mark.parametrize("way", ["clean_filter", "signature"])
+@pytest.mark.parametrize("way", ["signature", "lazy_fetch"])
 def test_reap_runs_no_program_of_the_repository(user: User, tmp_path: Path, way: str) -> None:
     make_repository(user.workspace)
     hostile = Hostile(user.workspace, tmp_path)

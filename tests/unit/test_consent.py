@@ -228,3 +228,10 @@ def test_creation_needs_no_question(monkeypatch: pytest.MonkeyPatch, made: Plan,
     questions = Questions(monkeypatch, answer=False)
     consent.confirm_creation(made, settings(yes=yes), ProgressView(plain=True), simulated=simulated)
     assert questions.asked == []
+
+
+def test_creation_goes_on_without_a_question_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = Questions(monkeypatch, answer=False)
+    monkeypatch.setattr(consent, "can_ask", lambda _: False)
+    consent.confirm_creation(NEW, settings(), ProgressView(plain=True), simulated=False)
+    assert questions.asked == []
