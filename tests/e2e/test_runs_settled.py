@@ -138,6 +138,15 @@ def test_run_is_lost_when_its_machine_was_deleted(user: User, azure: Azure) -> N
     assert (found["reason"], found["machine"]) == ("my-dsvm was deleted", "")
 
 
+def test_run_is_lost_when_another_machine_has_the_name_of_its_machine(user: User, azure: Azure) -> None:
+    submit_detached(user, "waits.py")
+    assert azure.send("DELETE", azure.id(MACHINE, "my-dsvm"))[0] in {200, 202, 204}
+    azure.send("DELETE", azure.id(DISK, "my-dsvm-disk"))
+    user.up()
+    found = listed(user)
+    assert (found["state"], "it was replaced" in found["reason"]) == ("lost", True), found["reason"]
+
+
 def test_runs_shows_what_is_known_when_the_machine_does_not_answer(user: User, azure: Azure) -> None:
     run = submit_detached(user, "waits.py")
     hide_machine(user, azure)
