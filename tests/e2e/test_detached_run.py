@@ -117,9 +117,7 @@ def test_second_detached_job_has_its_whole_window_after_an_older_run(user: User,
     assert eventually(lambda: is_off(azure), SECONDS)
 
 
-def test_detached_job_has_its_whole_window_after_somebody_has_looked_at_its_log(
-    user: User, azure: Azure, start: Start
-) -> None:
+def test_detached_job_has_its_whole_window_after_its_log_was_followed(user: User, azure: Azure, start: Start) -> None:
     azure.control("POST", "clock", {"speed": 5})
     run, _ = detach_on_a_terminal(user)
     client = start("logs", "-f", run)

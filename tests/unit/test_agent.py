@@ -162,7 +162,7 @@ FINISHED_RUNS: list[tuple[tuple[Run, ...], bool]] = [
     # Nobody is waited for who said that he goes; then the job's end counts.
     ((finished_run(detached=True, heartbeat_age=9000.0, ended_age=44.0),), False),
     ((finished_run(detached=True, heartbeat_age=46.0, ended_age=45.0),), True),
-    # Somebody followed it after the detach and left, so it does not count as detached any more.
+    # A client followed it after the detach and left, so it no longer counts as detached.
     ((finished_run(heartbeat_age=9000.0, ended_age=44.0),), False),
     ((finished_run(heartbeat_age=9000.0, ended_age=45.0),), True),
     # Somebody has come back, and fetches its outputs.
