@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.ratio import Ratio
-from sandbox.running import process
+from gpuinfra.sandbox.running import process
 from tests.e2e.azure import Azure
 from tests.e2e.test_reap_many import ALL, OVER, fill
 from tests.e2e.user import User, inherited

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.ratio import Ratio
-from sandbox.running import process
+from gpuinfra.sandbox.running import process
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import Client, guest_home, project
 from tests.e2e.user import User

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.ratio import Ratio
-from sandbox.running import process
+from gpuinfra.sandbox.running import process
 from tests.e2e.azure import Azure
 from tests.e2e.user import User, inherited
 from tests.program import PROGRAM

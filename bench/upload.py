@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import median
 
 from bench.ratio import Ratio
-from runner.machine.far import Far
-from runner.machine.ssh import SshConnection
-from runner.upload import read_tree, upload
+from gpuinfra.runner.machine.far import Far
+from gpuinfra.runner.machine.ssh import SshConnection
+from gpuinfra.runner.upload import read_tree, upload
 from tests.real import program
 from tests.sshd import SshServer
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpuinfra.models.resource import Kind, Ref, Resource
-from provision import tags
-from provision.cloud import Cloud, Observed, Part
-from provision.journal import Journal
-from provision.ownership import is_made_by_us
-from provision.resources.common import with_others
-from provision.waiting.deadline import Deadline
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Cloud, Observed, Part
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.ownership import is_made_by_us
+from gpuinfra.provision.resources.common import with_others
+from gpuinfra.provision.waiting.deadline import Deadline
 
 DOING = "adopting"
 

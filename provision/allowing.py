@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from provision.cloud import Cloud, Part
-from provision.lifecycle.rights import Holding, Right
-from provision.waiting.deadline import Deadline
-from provision.waiting.progress import Progress
+from gpuinfra.provision.cloud import Cloud, Part
+from gpuinfra.provision.lifecycle.rights import Holding, Right
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.progress import Progress
 
 # Once the machine is there nobody waits longer for a right: other layers hold without it.
 PATIENCE_SECONDS = 30.0

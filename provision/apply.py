@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 
 from gpuinfra.models.plan import Action, Change, Plan, Power
 from gpuinfra.models.resource import Kind, Ref, Resource
-from provision import tags
-from provision.allowing import Allowing
-from provision.cloud import Act, Cloud, Operation, Part
-from provision.errors import CloudError, Fault, fault_of
-from provision.journal import Journal
-from provision.names import ref_of
-from provision.remove import remove
-from provision.resources import NEEDS
-from provision.waiting.deadline import Deadline
-from provision.waiting.patience import patiently, until
-from provision.waiting.progress import Progress
-from provision.waiting.steps import run_steps
+from gpuinfra.provision import tags
+from gpuinfra.provision.allowing import Allowing
+from gpuinfra.provision.cloud import Act, Cloud, Operation, Part
+from gpuinfra.provision.errors import CloudError, Fault, fault_of
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.remove import remove
+from gpuinfra.provision.resources import NEEDS
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.patience import patiently, until
+from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.waiting.steps import run_steps
 
 # Longest waits in seconds; Azure's own slowest recorded ones are half of these.
 MACHINE_SECONDS = 2400.0

@@ -9,12 +9,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuinfra.models.resource import Kind, Ref, Resource
-from provision import tags
-from provision.waiting.deadline import Deadline
-from provision.waiting.interrupt import Interrupt
+from gpuinfra.provision import tags
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.interrupt import Interrupt
 
 if TYPE_CHECKING:
-    from provision.lifecycle.rights import Right
+    from gpuinfra.provision.lifecycle.rights import Right
 
 
 OFF = "deallocated"
@@ -89,7 +89,7 @@ class Observed:
 
     def part(self, kind: Kind) -> Part | None:
         """The one of this kind in the machine's own group, ours or not."""
-        from provision.names import ref_of
+        from gpuinfra.provision.names import ref_of
 
         wanted = ref_of(kind, self.group, self.name)
         return next((part for part in self.parts if same(part.ref, wanted)), None)
@@ -99,8 +99,8 @@ class Observed:
 
         A group also needs evidence that `up` created it.
         """
-        from provision.names import ref_of
-        from provision.ownership import is_own_group
+        from gpuinfra.provision.names import ref_of
+        from gpuinfra.provision.ownership import is_own_group
 
         if not same(part.ref, ref_of(part.ref.kind, self.group, self.name)):
             return False
@@ -113,7 +113,7 @@ class Observed:
 
     def _is_made_by_us(self, machine: Part) -> bool:
         """Whether a tagged machine is in its default group, or has a part that `up` names: others can write tags."""
-        from provision.ownership import Owner, owner_of
+        from gpuinfra.provision.ownership import Owner, owner_of
 
         return self.adopts or owner_of(machine) is not Owner.LOOKALIKE
 

@@ -8,20 +8,20 @@ from datetime import datetime
 
 from gpuinfra.models.receipt import Off, Receipt, Residue
 from gpuinfra.models.resource import Kind, Ref
-from provision import tags
-from provision.cloud import OFF, Act, Cloud, Observed, Part
-from provision.errors import CloudError, Fault
-from provision.journal import Journal
-from provision.lifecycle.lease import ON
-from provision.market.port import Market
-from provision.market.residue import address_per_month, disk_per_month
-from provision.names import ref_of
-from provision.ownership import LEFT_ALONE, left_alone, untagged_problem
-from provision.plan import is_disk_of_ours
-from provision.remove import remove, strangers
-from provision.waiting.deadline import Deadline
-from provision.waiting.patience import patiently, until
-from provision.waiting.progress import Progress
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import OFF, Act, Cloud, Observed, Part
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.lifecycle.lease import ON
+from gpuinfra.provision.market.port import Market
+from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.ownership import LEFT_ALONE, left_alone, untagged_problem
+from gpuinfra.provision.plan import is_disk_of_ours
+from gpuinfra.provision.remove import remove, strangers
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.patience import patiently, until
+from gpuinfra.provision.waiting.progress import Progress
 
 # A teardown does not give up easily: as long as it tries, the machine is billed.
 UNREACHABLE_SECONDS = 300.0

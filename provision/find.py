@@ -11,11 +11,11 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.models.target import Target
-from provision import tags
-from provision.cloud import Cloud, Observed
-from provision.errors import CloudError
-from provision.ownership import Owner, machine_of_row, owner_of, untagged_problem
-from provision.problems import explain
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Cloud, Observed
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of, untagged_problem
+from gpuinfra.provision.problems import explain
 
 
 def locate(rows: Iterable[Mapping[str, Any]], word: str) -> Ref | None:

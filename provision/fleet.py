@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.machine import Machine, ScheduledChange
 from gpuinfra.models.sizes import SIZES
-from provision import tags
-from provision.cloud import OFF, Part
-from provision.lifecycle.hours import from_tag, next_change
-from provision.lifecycle.lease import cause, is_over, why_over
-from provision.lifecycle.reap import STOPPED
-from provision.market.port import Prices
-from provision.ownership import UNTAGGED, Owner, left_alone, machine_of_row, owner_of
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import OFF, Part
+from gpuinfra.provision.lifecycle.hours import from_tag, next_change
+from gpuinfra.provision.lifecycle.lease import cause, is_over, why_over
+from gpuinfra.provision.lifecycle.reap import STOPPED
+from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.ownership import UNTAGGED, Owner, left_alone, machine_of_row, owner_of
 
 if TYPE_CHECKING:
     from gpuinfra.load.spec import Located
     from gpuinfra.models.spec import Spec
-    from provision.costing.history import History
+    from gpuinfra.provision.costing.history import History
 
 _GOING_OFF = {OFF, "deallocating"}
 _SHOWN = {Owner.OURS, Owner.UNTAGGED}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gpuinfra.models.resource import Ref
-from provision.cloud import Cloud, Observed
-from provision.errors import CloudError, Fault
-from provision.waiting.deadline import Deadline
-from provision.waiting.patience import until
-from provision.waiting.progress import Progress
+from gpuinfra.provision.cloud import Cloud, Observed
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.patience import until
+from gpuinfra.provision.waiting.progress import Progress
 
 SETTLE_SECONDS = 2400.0
 

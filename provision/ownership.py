@@ -8,9 +8,9 @@ from typing import Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind, Ref
-from provision import tags
-from provision.cloud import OFF, Part
-from provision.names import default_group, name_of
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import OFF, Part
+from gpuinfra.provision.names import default_group, name_of
 
 LEFT_ALONE = "looks like ours, left alone"
 UNTAGGED = "exists, untagged"

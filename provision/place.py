@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
-from provision.cloud import Observed, Part
-from provision.plan import never_lived
+from gpuinfra.provision.cloud import Observed, Part
+from gpuinfra.provision.plan import never_lived
 
 
 def actual_place(machine: Part) -> Candidate:

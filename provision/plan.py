@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
-from provision import tags
-from provision.cloud import Observed, Part, same
-from provision.lifecycle.lease import ON
-from provision.lifecycle.reap import STOPPED
-from provision.names import ref_of
-from provision.ownership import Owner, is_made_by_us, left_alone, owner_of, untagged_problem
-from provision.resources import MODULES
-from provision.setting import Setting
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Observed, Part, same
+from gpuinfra.provision.lifecycle.lease import ON
+from gpuinfra.provision.lifecycle.reap import STOPPED
+from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.ownership import Owner, is_made_by_us, left_alone, owner_of, untagged_problem
+from gpuinfra.provision.resources import MODULES
+from gpuinfra.provision.setting import Setting
 
 # These go when the machine goes: it is made with delete options.
 _WITH_MACHINE = (Kind.DISK, Kind.INTERFACE, Kind.ADDRESS)

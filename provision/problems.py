@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from provision.errors import CloudError, Fault
+from gpuinfra.provision.errors import CloudError, Fault
 
 QUOTA_PAGE = "https://aka.ms/ProdportalCRP"
 LOGIN_HELP = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from gpuinfra.models.resource import Kind, Ref
-from provision.cloud import Cloud
-from provision.errors import CloudError, Fault
-from provision.journal import Journal
-from provision.waiting.deadline import Deadline
-from provision.waiting.patience import patiently, until
-from provision.waiting.progress import Progress
-from provision.waiting.steps import run_steps
+from gpuinfra.provision.cloud import Cloud
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.patience import patiently, until
+from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.waiting.steps import run_steps
 
 UNREACHABLE_SECONDS = 300.0
 REMOVE_SECONDS = 1200.0

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
-from provision.lifecycle.terms import Terms, terms_of
-from provision.market.port import ImagePlan
-from provision.names import ref_of
+from gpuinfra.provision.lifecycle.terms import Terms, terms_of
+from gpuinfra.provision.market.port import ImagePlan
+from gpuinfra.provision.names import ref_of
 
 
 @dataclass(frozen=True)

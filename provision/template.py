@@ -10,11 +10,11 @@ from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.images import ALIASES
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.models.spec import Spec
-from provision import tags
-from provision.login.cloud_init import public_data
-from provision.names import name_of
-from provision.resources import MODULES, NEEDS
-from provision.setting import HostKey, Lease, Setting
+from gpuinfra.provision import tags
+from gpuinfra.provision.login.cloud_init import public_data
+from gpuinfra.provision.names import name_of
+from gpuinfra.provision.resources import MODULES, NEEDS
+from gpuinfra.provision.setting import HostKey, Lease, Setting
 
 SCHEMA = "https://schema.management.azure.com/schemas/2019-04-01/deploymentTemplate.json#"
 API_VERSIONS = {

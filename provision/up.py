@@ -14,31 +14,31 @@ from gpuinfra.models.plan import Action, Plan, Price
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
-from provision import tags
-from provision.adopt import adopted
-from provision.allowing import Allowing
-from provision.apply import Applying
-from provision.cloud import Cloud, Observed
-from provision.errors import CloudError
-from provision.journal import Journal
-from provision.lifecycle import lease
-from provision.lifecycle.rights import Right
-from provision.lifecycle.terms import terms_of
-from provision.login.host_key import new_host_key
-from provision.market import price_list
-from provision.market.port import Market, Prices
-from provision.market.preflight import Preflight, no_candidate, preflight
-from provision.market.residue import address_per_month, disk_per_month
-from provision.observe import observe_settled
-from provision.ownership import is_own_group
-from provision.place import actual_place, present_place
-from provision.plan import make_plan, never_lived
-from provision.problems import explain
-from provision.remove import UNREACHABLE_SECONDS, remove_unused, strangers
-from provision.setting import HostKey, Setting
-from provision.waiting.deadline import Deadline
-from provision.waiting.patience import patiently
-from provision.waiting.progress import Progress
+from gpuinfra.provision import tags
+from gpuinfra.provision.adopt import adopted
+from gpuinfra.provision.allowing import Allowing
+from gpuinfra.provision.apply import Applying
+from gpuinfra.provision.cloud import Cloud, Observed
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.lifecycle import lease
+from gpuinfra.provision.lifecycle.rights import Right
+from gpuinfra.provision.lifecycle.terms import terms_of
+from gpuinfra.provision.login.host_key import new_host_key
+from gpuinfra.provision.market import price_list
+from gpuinfra.provision.market.port import Market, Prices
+from gpuinfra.provision.market.preflight import Preflight, no_candidate, preflight
+from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.observe import observe_settled
+from gpuinfra.provision.ownership import is_own_group
+from gpuinfra.provision.place import actual_place, present_place
+from gpuinfra.provision.plan import make_plan, never_lived
+from gpuinfra.provision.problems import explain
+from gpuinfra.provision.remove import UNREACHABLE_SECONDS, remove_unused, strangers
+from gpuinfra.provision.setting import HostKey, Setting
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.patience import patiently
+from gpuinfra.provision.waiting.progress import Progress
 
 # What goes with a machine.
 _PLACED = (Kind.MACHINE, Kind.DISK, Kind.INTERFACE, Kind.ADDRESS)

@@ -1,6 +1,6 @@
 """Being there for a run: the target is told so every few seconds, and says each time how the job is.
 
-A machine that was wanted for one run alone goes off by itself when nobody is there any more: `far.attendance`.
+A machine that was wanted for one run alone goes off by itself when nobody is there any more: `remote.attendance`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from runner.background import begin
-from runner.jobs.port import Ended, Frame, How, JobError
-from runner.jobs.process import UNKNOWN_EXIT_CODE, ended_of
-from runner.machine.connection import ConnectError, Connection
-from runner.machine.far import FarError
-from runner.machine.link import Link
+from gpuinfra.runner.background import begin
+from gpuinfra.runner.jobs.port import Ended, Frame, How, JobError
+from gpuinfra.runner.jobs.process import UNKNOWN_EXIT_CODE, ended_of
+from gpuinfra.runner.machine.connection import ConnectError, Connection
+from gpuinfra.runner.machine.far import FarError
+from gpuinfra.runner.machine.link import Link
 
 # Below the program's own logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")

@@ -11,20 +11,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuinfra.models.run import GpuUsage, Outputs, Run
-from runner.attending import Attending, ended_by_machine
-from runner.gpu.contract import usage_warning
-from runner.jobs.container import ContainerJob
-from runner.jobs.log import LogFile
-from runner.jobs.port import Ended, Frame, How, Job, JobError
-from runner.jobs.process import UNKNOWN_EXIT_CODE, ProcessJob, ended_of
-from runner.machine.connection import Broken, ConnectError, SwitchedOff, Unreachable
-from runner.machine.far import FarError
-from runner.machine.link import Link, is_passing
-from runner.progress import Progress
-from runner.results.outputs import Fetched, fetch
-from runner.results.record import Record
-from runner.results.settle import CANCELLED, end_fields, off_help
-from runner.watch import forget_run, read_state, read_usage, runs_there, start_watch
+from gpuinfra.runner.attending import Attending, ended_by_machine
+from gpuinfra.runner.gpu.contract import usage_warning
+from gpuinfra.runner.jobs.container import ContainerJob
+from gpuinfra.runner.jobs.log import LogFile
+from gpuinfra.runner.jobs.port import Ended, Frame, How, Job, JobError
+from gpuinfra.runner.jobs.process import UNKNOWN_EXIT_CODE, ProcessJob, ended_of
+from gpuinfra.runner.machine.connection import Broken, ConnectError, SwitchedOff, Unreachable
+from gpuinfra.runner.machine.far import FarError
+from gpuinfra.runner.machine.link import Link, is_passing
+from gpuinfra.runner.progress import Progress
+from gpuinfra.runner.results.outputs import Fetched, fetch
+from gpuinfra.runner.results.record import Record
+from gpuinfra.runner.results.settle import CANCELLED, end_fields, off_help
+from gpuinfra.runner.watch import forget_run, read_state, read_usage, runs_there, start_watch
 
 # A machine that restarts, or a laptop that wakes up elsewhere, is back within this.
 LOST_SECONDS = 600.0
@@ -183,8 +183,8 @@ class Following:
     def _clear_up(self) -> None:
         """What killed clients left on the target, while a job runs and nobody waits for it."""
         if self._is_container:
-            from runner.engine.body import PROJECT_LABEL
-            from runner.engine.helper import remove_forgotten, remove_old
+            from gpuinfra.runner.engine.body import PROJECT_LABEL
+            from gpuinfra.runner.engine.helper import remove_forgotten, remove_old
 
             with contextlib.suppress(ConnectError, JobError):
                 remove_old(self.link.engine)
@@ -294,7 +294,7 @@ class Following:
         self._own(f"{self.link.far.ask('hello')['root']}/runs/{self.record.run.id}/outputs")
 
     def _own(self, folder: str) -> None:
-        from runner.engine.helper import scrub
+        from gpuinfra.runner.engine.helper import scrub
 
         who = self.link.far.ask("hello")
         image = str(self.record.run.image_digest)

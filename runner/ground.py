@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.programs import find_job_program
+from gpuinfra.runner.assignment import Assignment, WantsGpu
+from gpuinfra.runner.environment.made import Environment
+from gpuinfra.runner.jobs.order import Gpus
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.link import Link
+from gpuinfra.runner.progress import Progress
 from gpuinfra.workbench.cuda import is_for_gpu
-from runner.assignment import Assignment, WantsGpu
-from runner.environment.made import Environment
-from runner.jobs.order import Gpus
-from runner.jobs.port import JobError
-from runner.machine.link import Link
-from runner.progress import Progress
 
 if TYPE_CHECKING:
-    from runner.engine.images import ImageFacts
+    from gpuinfra.runner.engine.images import ImageFacts
 
 PROBE_SECONDS = 120.0
 
@@ -66,8 +66,8 @@ class Groundwork:
         return self._in_container() if self.assignment.in_container else self._on_machine()
 
     def _in_container(self) -> Ground:
-        from runner.engine.images import ensure_image
-        from runner.environment.made import python_of
+        from gpuinfra.runner.engine.images import ensure_image
+        from gpuinfra.runner.environment.made import python_of
 
         with self._timed("environment"):
             base = ensure_image(self.link.engine, str(self.assignment.base_image), self.progress)
@@ -79,7 +79,7 @@ class Groundwork:
         assigned = self.assignment
         if assigned.conda is None:
             return Environment(base.id, base.name, built=False, python=None, seconds=0.0)
-        from runner.environment.build import ensure_environment
+        from gpuinfra.runner.environment.build import ensure_environment
 
         return ensure_environment(
             self.link.engine,
@@ -94,9 +94,9 @@ class Groundwork:
         )
 
     def _probe_container(self, image: str) -> GpuFacts:
-        from runner.engine.helper import run_once
-        from runner.gpu.contract import diagnose
-        from runner.gpu.probe import NoGpuError, probe_container
+        from gpuinfra.runner.engine.helper import run_once
+        from gpuinfra.runner.gpu.contract import diagnose
+        from gpuinfra.runner.gpu.probe import NoGpuError, probe_container
 
         link, engine, gpus = self.link, self.link.engine, self.gpus
         variables = {name: value for name, value in self.environment.items() if name.startswith("NVIDIA_")}
@@ -123,8 +123,8 @@ class Groundwork:
 
     def _hidden(self, facts: GpuFacts) -> JobError | None:
         """The error for a variable of the job that hides every GPU; None if the job sees one."""
-        from runner.gpu.contract import hidden, hides_all
-        from runner.gpu.facts import VISIBLE
+        from gpuinfra.runner.gpu.contract import hidden, hides_all
+        from gpuinfra.runner.gpu.facts import VISIBLE
 
         assigned, where = self.assignment, self.link.target.name
         if not assigned.in_container and self.gpus and (self.gpus.ids or self.gpus.count is not None):
@@ -142,8 +142,8 @@ class Groundwork:
         return hidden(VISIBLE if VISIBLE in self.secrets else f"{VISIBLE}={value}", place)
 
     def _on_machine(self) -> Ground:
-        from runner.gpu.contract import diagnose, shortage
-        from runner.gpu.probe import NoGpuError, probe_host
+        from gpuinfra.runner.gpu.contract import diagnose, shortage
+        from gpuinfra.runner.gpu.probe import NoGpuError, probe_host
 
         python = (self._own_python(),)
         if self.gpus is None:

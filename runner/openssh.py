@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuinfra.models.target import Target
-from runner.machine.connection import HostKeyInvalid
-from runner.machine.host_key import HostKey
+from gpuinfra.runner.machine.connection import HostKeyInvalid
+from gpuinfra.runner.machine.host_key import HostKey
 
 PROGRAM = "ssh"
 OWN = ("up:", "attach:")

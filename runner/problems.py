@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from runner.jobs.port import JobError
-from runner.machine.connection import (
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.connection import (
     ConnectError,
     HostKeyChanged,
     HostKeyInvalid,
@@ -16,7 +16,7 @@ from runner.machine.connection import (
     SwitchedOff,
     Unreachable,
 )
-from runner.machine.far import FarError
+from gpuinfra.runner.machine.far import FarError
 
 # The first kind that fits counts.
 CONNECTIONS: tuple[tuple[type[ConnectError], Code, str], ...] = (

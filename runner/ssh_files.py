@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpuinfra.models.target import Target
-from runner import openssh
+from gpuinfra.runner import openssh
 
 
 class SshFiles:

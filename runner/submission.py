@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.run import JobRef, RunState
+from gpuinfra.runner.assignment import Assignment
+from gpuinfra.runner.background import begin
+from gpuinfra.runner.engine.body import PROJECT_LABEL
+from gpuinfra.runner.ground import Ground, Groundwork, gpus_of, is_required, unused_gpu_image
+from gpuinfra.runner.jobs.order import Order
+from gpuinfra.runner.jobs.port import How, JobError
+from gpuinfra.runner.machine.connection import ConnectError
+from gpuinfra.runner.machine.far import FarError
+from gpuinfra.runner.machine.link import Link
+from gpuinfra.runner.progress import Progress
+from gpuinfra.runner.results.record import Record
+from gpuinfra.runner.script import outside
+from gpuinfra.runner.wishes import Wishes, parse_size, too_large
 from gpuinfra.workbench.compute import SHARE as USUAL_SHARE
-from runner.assignment import Assignment
-from runner.background import begin
-from runner.engine.body import PROJECT_LABEL
-from runner.ground import Ground, Groundwork, gpus_of, is_required, unused_gpu_image
-from runner.jobs.order import Order
-from runner.jobs.port import How, JobError
-from runner.machine.connection import ConnectError
-from runner.machine.far import FarError
-from runner.machine.link import Link
-from runner.progress import Progress
-from runner.results.record import Record
-from runner.script import outside
-from runner.wishes import Wishes, parse_size, too_large
 
 if TYPE_CHECKING:
-    from runner.upload import Tree, Uploaded
+    from gpuinfra.runner.upload import Tree, Uploaded
 
 PROJECT, SHARE = "/project", "/share"
 SHARE_VARIABLE = "AZUREML_NATIVE_SHARE_DIRECTORY"
@@ -115,7 +115,7 @@ class Submission:
     # The project
 
     def _upload(self, ground: Callable[[], Ground]) -> Uploaded:
-        from runner.upload import read_tree, upload
+        from gpuinfra.runner.upload import read_tree, upload
 
         with self.record.phase("upload"):
             tree = read_tree(self.assignment.project, self.record.folder.parent.parent, self.progress)
@@ -176,7 +176,7 @@ class Submission:
 
     def _scrub(self, image: str, folder: str) -> None:
         """Files of an earlier job that its container's root owns become the user's own, who can then remove them."""
-        from runner.engine.helper import scrub
+        from gpuinfra.runner.engine.helper import scrub
 
         who = self.link.far.ask("hello")
         scrub(self.link.engine, image, folder, int(who["user"]), int(who["group"]))
@@ -241,13 +241,13 @@ class Submission:
             self.link.steadily(lambda: self._start_once(order), patience)
         run = self.record.change(state=RunState.RUNNING, started=datetime.now(UTC))
         if run.reason == CANCELLED:  # by somebody who found no job yet
-            from runner.following import open_job
+            from gpuinfra.runner.following import open_job
 
             open_job(self.link, run).cancel(GRACE_SECONDS)
 
     def undo(self) -> bool:
         """Take back a job that may have begun before anybody knew; whether it is certain that none runs."""
-        from runner.following import open_job
+        from gpuinfra.runner.following import open_job
 
         if self.record.run.job is None:
             self._release()
@@ -273,18 +273,18 @@ class Submission:
     def _start_once(self, order: Order) -> None:
         """Twice is once: a job that was begun before the connection broke is found by its name."""
         if self.assignment.in_container:
-            from runner.jobs.container import start_container
+            from gpuinfra.runner.jobs.container import start_container
 
             # While the engine works there is time for what comes next.
-            begin(lambda: import_module("runner.following"), "imports")
+            begin(lambda: import_module("gpuinfra.runner.following"), "imports")
             self._watch(order, start_container(self.link.engine, order).id)
         else:
-            from runner.jobs.process import start_process
+            from gpuinfra.runner.jobs.process import start_process
 
             start_process(self.link.far, order)
 
     def _watch(self, order: Order, container: str) -> None:
-        from runner.watch import start_watch
+        from gpuinfra.runner.watch import start_watch
 
         gpu = order.gpus is not None
         try:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuinfra.models.run import GpuUsage
-from runner.jobs.port import JobError
-from runner.jobs.refusals import translated
-from runner.machine.far import Far
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.jobs.refusals import translated
+from gpuinfra.runner.machine.far import Far
 
 ANSWER_SECONDS = 90.0
 

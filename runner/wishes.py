@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from runner.jobs.order import Gpus
+from gpuinfra.runner.jobs.order import Gpus
 
 # Of one variable and of all of them: what Linux takes at most (MAX_ARG_STRLEN, and a quarter of the usual stack).
 LONGEST_VARIABLE = 128 * 1024 - 1

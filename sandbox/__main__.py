@@ -1,4 +1,4 @@
-"""`python -m sandbox serve --folder DIR`: the server in the foreground."""
+"""`python -m gpuinfra.sandbox serve --folder DIR`: the server in the foreground."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox.running.description import from_json, remove_description, write_description
-from sandbox.running.lock import SERVER, LockedError, take
+from gpuinfra.sandbox.running.description import from_json, remove_description, write_description
+from gpuinfra.sandbox.running.lock import SERVER, LockedError, take
 
 if TYPE_CHECKING:
-    from sandbox.server import Server
+    from gpuinfra.sandbox.server import Server
 
 PORT = "port"
 """The file with the port of the last time: clients that were pointed at it find it again."""
@@ -28,7 +28,7 @@ PORT = "port"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal comes."""
-    parser = argparse.ArgumentParser(prog="python -m sandbox", description="The embedded Azure.")
+    parser = argparse.ArgumentParser(prog="python -m gpuinfra.sandbox", description="The embedded Azure.")
     commands = parser.add_subparsers(required=True, metavar="serve")
     serve = commands.add_parser("serve", help="serve a folder in the foreground")
     serve.add_argument("--folder", required=True, type=Path, metavar="DIR", help="where all state is kept")
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(folder: Path, port: int) -> int:
-    from sandbox.server import Server
+    from gpuinfra.sandbox.server import Server
 
     remove_description(folder)
     _log_to(folder / "server.log")

@@ -11,12 +11,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from sandbox.guest.guests import Guests
-from sandbox.guest.spec import Gpu, GuestNotRunningError, GuestSpec
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.ids import key
-from sandbox.services.compute.machines import machine_guest
-from sandbox.services.compute.run_command import command_result
+from gpuinfra.sandbox.guest.guests import Guests
+from gpuinfra.sandbox.guest.spec import Gpu, GuestNotRunningError, GuestSpec
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.ids import key
+from gpuinfra.sandbox.services.compute.machines import machine_guest
+from gpuinfra.sandbox.services.compute.run_command import command_result
 
 logger = logging.getLogger(__name__)
 

@@ -17,14 +17,14 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sandbox.hosting import Host
-from sandbox.kernel.cloud import Cloud
-from sandbox.services.catalog import EFFECTS, ROUTES
-from sandbox.web.app import abort, make_app
-from sandbox.web.authority import make_identities
-from sandbox.web.certificates import make_certificates
-from sandbox.web.control import Control
-from sandbox.web.instance_metadata import metadata_app
+from gpuinfra.sandbox.hosting import Host
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.services.catalog import EFFECTS, ROUTES
+from gpuinfra.sandbox.web.app import abort, make_app
+from gpuinfra.sandbox.web.authority import make_identities
+from gpuinfra.sandbox.web.certificates import make_certificates
+from gpuinfra.sandbox.web.control import Control
+from gpuinfra.sandbox.web.instance_metadata import metadata_app
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuinfra.models.target import Target
+from gpuinfra.runner.machine.ssh import SshConnection
 from gpuinfra.workbench.targets import write_target
-from runner.machine.ssh import SshConnection
 from tests import program
 from tests.e2e.user import inherited
 from tests.engine import Engine, remove_control_groups

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from gpuinfra.cli.options import Settings
 
 if TYPE_CHECKING:
-    from provision.azure.access import Access
-    from provision.azure.cloud import AzureCloud
-    from provision.waiting.deadline import Deadline
-    from provision.waiting.progress import Progress
+    from gpuinfra.provision.azure.access import Access
+    from gpuinfra.provision.azure.cloud import AzureCloud
+    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.waiting.progress import Progress
 
 
 def open_access(settings: Settings, subscription: str | None = None) -> Access:
     """Where the cloud is and who asks. `subscription` is what the spec says."""
     if settings.cloud == "sandbox":
         return _sandbox_access()
-    from provision.azure.access import current
+    from gpuinfra.provision.azure.access import current
 
     return current(subscription)
 
@@ -31,9 +31,9 @@ def open_cloud(
     writes: bool = False,
 ) -> AzureCloud:
     """The cloud itself. No call is made yet; without `writes` none will change anything."""
-    from provision.azure.clients import Clients
-    from provision.azure.cloud import AzureCloud
-    from provision.azure.transport import Patience
+    from gpuinfra.provision.azure.clients import Clients
+    from gpuinfra.provision.azure.cloud import AzureCloud
+    from gpuinfra.provision.azure.transport import Patience
 
     patience = Patience(deadline, progress, writes=writes)
     return AzureCloud(Clients(open_access(settings, subscription), patience, settings.correlation_id))
@@ -41,8 +41,8 @@ def open_cloud(
 
 def _sandbox_access() -> Access:
     from gpuinfra.cli.sandbox_access import client_of, problems
-    from provision.azure.access import Access, ClientSecret
-    from sandbox.running import process
+    from gpuinfra.provision.azure.access import Access, ClientSecret
+    from gpuinfra.sandbox.running import process
 
     folder = process.default_folder()
     client, description = client_of(folder), process.status(folder)

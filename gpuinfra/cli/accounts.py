@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from gpuinfra.cli.machines import Reach
     from gpuinfra.models.entry import Entry
     from gpuinfra.models.run import Run
-    from provision.costing.activity import Event
-    from provision.costing.history import History
-    from provision.costing.report import Job
-    from provision.market.port import Prices
+    from gpuinfra.provision.costing.activity import Event
+    from gpuinfra.provision.costing.history import History
+    from gpuinfra.provision.costing.report import Job
+    from gpuinfra.provision.market.port import Prices
 
 # The moment that is written down and that of Azure's log are not the same to the second.
 BEFORE = timedelta(minutes=5)
@@ -35,9 +35,9 @@ class Accounts:
 
     def histories(self, rows: Sequence[Mapping[str, Any]], now: datetime, prices: Prices) -> dict[str, History]:
         """By the machines' ids, in lower case. A log that cannot be read leaves the ledger, and what is there now."""
-        from provision.costing.evidence import Evidence
-        from provision.costing.pricing import PriceBook
-        from provision.market.price_list import shipped_prices
+        from gpuinfra.provision.costing.evidence import Evidence
+        from gpuinfra.provision.costing.pricing import PriceBook
+        from gpuinfra.provision.market.price_list import shipped_prices
 
         log_since, logs = self._read(rows, now)
         entries, book = self._entries(), PriceBook(prices, shipped_prices())
@@ -70,9 +70,9 @@ class Accounts:
 
     def _log(self, key: _Key, since: datetime, now: datetime, resource: str | None = None) -> list[Event] | None:
         """What the log has of one machine, or of all; None where it cannot be read."""
-        from provision.azure.activity import read_log
-        from provision.costing.activity import read_events
-        from provision.errors import CloudError, Fault
+        from gpuinfra.provision.azure.activity import read_log
+        from gpuinfra.provision.costing.activity import read_events
+        from gpuinfra.provision.errors import CloudError, Fault
 
         if key not in self._logs:
             try:
@@ -105,9 +105,9 @@ def with_costs(settings: Settings, runs: Sequence[Run], now: datetime) -> list[R
     """The runs, each with what its machine cost while its job was at work, where the ledger has the price."""
     from dataclasses import replace
 
+    from gpuinfra.provision.costing.report import cost_by_ledger
+    from gpuinfra.runner.results.history import History as Runs
     from gpuinfra.workspace import STATE, find_workspace
-    from provision.costing.report import cost_by_ledger
-    from runner.results.history import History as Runs
 
     if not any(run.machine and run.started for run in runs):
         return list(runs)
@@ -122,7 +122,7 @@ def with_costs(settings: Settings, runs: Sequence[Run], now: datetime) -> list[R
 def jobs_of(runs: Iterable[Run], now: datetime) -> list[Job]:
     """The runs that were at work on a machine, from when to when; one that runs, as far as is known, until now."""
     from gpuinfra.models.run import RunState
-    from provision.costing.report import Job
+    from gpuinfra.provision.costing.report import Job
 
     return [
         Job(run.id, run.machine, run.started, end, is_over=run.ended is not None)
@@ -133,8 +133,8 @@ def jobs_of(runs: Iterable[Run], now: datetime) -> list[Job]:
 
 def _window(row: Mapping[str, Any], now: datetime) -> datetime:
     """From when on the log is read: a little before this machine was last switched on by gpuinfra."""
-    from provision import tags
-    from provision.azure.activity import KEPT
+    from gpuinfra.provision import tags
+    from gpuinfra.provision.azure.activity import KEPT
 
     since = tags.moment(row.get("tags"), tags.ON_SINCE)
     return max(now - KEPT, min(since, now) - BEFORE) if since else now - KEPT

@@ -22,7 +22,7 @@ class NoAgentError(Exception):
 
 def read_agent_state(target: Target, seconds: float = SECONDS) -> AgentState:
     """The agent's own file, within so many seconds; NoAgentError where there is none."""
-    from runner.machine.within import within
+    from gpuinfra.runner.machine.within import within
 
     try:
         return within(seconds, lambda: _read(target, time.monotonic() + seconds))
@@ -34,8 +34,8 @@ def _read(target: Target, ends: float) -> AgentState:
     import contextlib
 
     from gpuinfra.models.agent import STATE_FILE, parse_agent_state
-    from runner.machine.connection import ConnectError
-    from runner.machine.ssh import SshConnection
+    from gpuinfra.runner.machine.connection import ConnectError
+    from gpuinfra.runner.machine.ssh import SshConnection
 
     try:
         with contextlib.closing(SshConnection.open(target, ends - time.monotonic())) as connection:

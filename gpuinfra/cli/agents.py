@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuinfra.load.spec import Located
     from gpuinfra.models.agent import AgentState
     from gpuinfra.models.machine import Machine
-    from provision.cloud import Observed
+    from gpuinfra.provision.cloud import Observed
 
 AT_ONCE = 16
 
@@ -38,8 +38,8 @@ def with_agents(reached: Reach, machines: Sequence[Machine], specs: Sequence[Loc
 def _observed(reached: Reach, machine: Machine) -> Observed:
     """As much of it as is needed to reach it."""
     from gpuinfra.models.resource import Kind
-    from provision.cloud import Observed
-    from provision.names import ref_of
+    from gpuinfra.provision.cloud import Observed
+    from gpuinfra.provision.names import ref_of
 
     refs = [ref_of(kind, machine.group, machine.name) for kind in (Kind.MACHINE, Kind.ADDRESS)]
     parts = [part for ref in refs if (part := reached.cloud.look(ref))]
@@ -49,10 +49,10 @@ def _observed(reached: Reach, machine: Machine) -> Observed:
 def _ask(reached: Reach, machine: Machine, public_key: str | None) -> AgentState | str:
     from gpuinfra.cli.agent_state import NoAgentError, read_agent_state
     from gpuinfra.cli.machines import with_known_key
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.find import target_of
+    from gpuinfra.runner.machine.identity import identity_of
     from gpuinfra.workspace import find_workspace
-    from provision.errors import CloudError
-    from provision.find import target_of
-    from runner.machine.identity import identity_of
 
     workspace = reached.settings.workspace
     try:

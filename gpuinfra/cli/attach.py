@@ -87,11 +87,11 @@ def _attach(settings: Settings, wish: Wish, seconds: float) -> None:
     from gpuinfra.cli.secrets import Secret, read_password
     from gpuinfra.cli.simulation import consent_to_replace
     from gpuinfra.models.attached import Attached
+    from gpuinfra.runner.machine.host_key import HostKey
     from gpuinfra.views import attached as view
     from gpuinfra.workbench.compute import joined_address
     from gpuinfra.workbench.targets import find_target
     from gpuinfra.workspace import find_workspace
-    from runner.machine.host_key import HostKey
 
     workspace = find_workspace(settings.workspace)
     before = find_target(workspace, wish.name)
@@ -144,9 +144,9 @@ def _secret(wish: Wish, target: Target, settings: Settings, progress: ProgressVi
 def _look(target: Target, wish: Wish, seconds: float, secret: Secret | None, progress: ProgressView) -> Checkup:
     """Log in and ask; each finding is a line."""
     from gpuinfra.cli.introduction import explained
-    from runner.machine.checkup import examine
-    from runner.machine.meeting import place
-    from runner.machine.ssh import SshConnection
+    from gpuinfra.runner.machine.checkup import examine
+    from gpuinfra.runner.machine.meeting import place
+    from gpuinfra.runner.machine.ssh import SshConnection
 
     step = f"ssh {wish.name}"
     progress.begin(step, f"logging in at {place(wish.address, wish.port)}")
@@ -170,8 +170,8 @@ def _failure(check: Check) -> Diagnostic:
 
 def _write(workspace: Path, target: Target, before: Target | None, secret: Secret | None) -> tuple[Target, list[Path]]:
     """The files, and before them the password, whose place they name."""
+    from gpuinfra.runner.machine.passwords import reference_to
     from gpuinfra.workbench.targets import write_target
-    from runner.machine.passwords import reference_to
 
     # What may be in the keyring once it was asked to keep it, though it is interrupted.
     reference = reference_to(target.name) if secret else None
@@ -198,7 +198,7 @@ def _unwritable(error: Exception) -> Problem:
 
 def _forget(target: Target, *, unless: Target | None) -> None:
     """A password that no file refers to must not stay, unless it is this other target's as well."""
-    from runner.machine.passwords import forget, place
+    from gpuinfra.runner.machine.passwords import forget, place
 
     kept = place(target)
     if kept and (unless is None or kept != place(unless)):

@@ -11,9 +11,9 @@ from gpuinfra.cli.job_options import JobOptions, build_secrets_of, size_of, usag
 from gpuinfra.diagnostics import Code, Exit, Problem, Severity
 
 if TYPE_CHECKING:
-    from runner.assignment import Assignment
-    from runner.jobs.order import Gpus
-    from runner.wishes import Wishes
+    from gpuinfra.runner.assignment import Assignment
+    from gpuinfra.runner.jobs.order import Gpus
+    from gpuinfra.runner.wishes import Wishes
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HIDING = {"", "-1", "none", "void", "NoDevFiles"}
@@ -21,8 +21,8 @@ HIDING = {"", "-1", "none", "void", "NoDevFiles"}
 
 def wishes_of(assigned: Assignment, options: JobOptions) -> Wishes:
     """What the options mean, for this project; what cannot be raises a Problem."""
-    from runner.script import script_path
-    from runner.wishes import Wishes, parse_gpus
+    from gpuinfra.runner.script import script_path
+    from gpuinfra.runner.wishes import Wishes, parse_gpus
 
     script = options.script or assigned.script
     if script is None:
@@ -82,7 +82,7 @@ def _check_container_options(assigned: Assignment, options: JobOptions) -> None:
 
 def _check_hidden_gpus(assigned: Assignment, gpus: Gpus | None, variables: dict[str, str]) -> None:
     """A variable that hides the GPUs from CUDA would make a job run without them, and say nothing."""
-    from runner.ground import is_required, variable_place
+    from gpuinfra.runner.ground import is_required, variable_place
 
     value = variables.get(VISIBLE, "all")
     if is_required(assigned, gpus) and value.strip() in HIDING:
@@ -93,8 +93,8 @@ def _check_hidden_gpus(assigned: Assignment, gpus: Gpus | None, variables: dict[
 
 def check_packages(assigned: Assignment, gpus: Gpus | None, build_secrets: Collection[str]) -> None:
     """Raise a Problem for requirements that cannot be installed, and for CPU packages in a job that has a GPU."""
-    from runner.environment.recipe import check_requirements
-    from runner.ground import is_required
+    from gpuinfra.runner.environment.recipe import check_requirements
+    from gpuinfra.runner.ground import is_required
 
     if assigned.conda is None or not assigned.in_container:
         return

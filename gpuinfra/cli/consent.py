@@ -96,8 +96,8 @@ def _is_given(request: Request, settings: Settings) -> bool:
 
 
 def _known_runs(request: Request, settings: Settings) -> list[Run]:
+    from gpuinfra.runner.results.history import History
     from gpuinfra.workspace import STATE, find_workspace
-    from runner.results.history import History
 
     try:
         return History(find_workspace(settings.workspace) / STATE).list()

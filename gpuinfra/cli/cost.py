@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from gpuinfra.cli.machines import Reach
     from gpuinfra.models.cost import CostReport, CostRow
     from gpuinfra.models.entry import Entry
+    from gpuinfra.provision.costing.activity import Event
+    from gpuinfra.provision.costing.evidence import Evidence
+    from gpuinfra.provision.costing.history import History
+    from gpuinfra.provision.costing.report import Job
     from gpuinfra.views.progress import ProgressView
-    from provision.costing.activity import Event
-    from provision.costing.evidence import Evidence
-    from provision.costing.history import History
-    from provision.costing.report import Job
 
 SECONDS = 300.0
 CHOICES = ("machine", "run", "tag")
@@ -75,8 +75,8 @@ class Counting:
     def report(self, since: str, by: str, tag: str | None) -> CostReport:
         """The lines that were asked for."""
         from gpuinfra.models.cost import CostReport
-        from provision.costing.pricing import PriceBook
-        from provision.market.price_list import shipped_prices
+        from gpuinfra.provision.costing.pricing import PriceBook
+        from gpuinfra.provision.market.price_list import shipped_prices
 
         evidence, start = self._evidence(since)
         book = PriceBook(self.reached.market.prices(evidence.sizes()), shipped_prices())
@@ -93,9 +93,9 @@ class Counting:
         )
 
     def _evidence(self, since: str) -> tuple[Evidence, datetime]:
-        from provision.azure.activity import KEPT
-        from provision.azure.holdings import list_holdings
-        from provision.costing.evidence import Evidence
+        from gpuinfra.provision.azure.activity import KEPT
+        from gpuinfra.provision.azure.holdings import list_holdings
+        from gpuinfra.provision.costing.evidence import Evidence
 
         cloud = self.reached.cloud
         machines, disks, addresses = map(self._ours, _KINDS, list_holdings(cloud.clients))
@@ -116,7 +116,7 @@ class Counting:
 
     def _ours(self, kind: Kind, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Those that are ours. What only carries our tag is said, and costs somebody else."""
-        from provision.ownership import partition
+        from gpuinfra.provision.ownership import partition
 
         ours, strange = partition(kind, bodies)
         for line in strange:
@@ -125,9 +125,9 @@ class Counting:
 
     def _events(self, since: datetime, until: datetime) -> list[Event] | None:
         """What Azure's log has; None where it cannot be read, for then there is the ledger."""
-        from provision.azure.activity import read_log
-        from provision.costing.activity import read_events
-        from provision.errors import CloudError, Fault
+        from gpuinfra.provision.azure.activity import read_log
+        from gpuinfra.provision.costing.activity import read_events
+        from gpuinfra.provision.errors import CloudError, Fault
 
         try:
             return read_events(read_log(self.reached.cloud.clients, since, until))
@@ -154,7 +154,7 @@ class Counting:
     def _rows(
         self, histories: list[History], by: str, tag: str | None, since: datetime, until: datetime
     ) -> list[CostRow]:
-        from provision.costing import report
+        from gpuinfra.provision.costing import report
 
         if by == "run":
             return report.by_run(histories, self._jobs(until), since, until)
@@ -163,8 +163,8 @@ class Counting:
     def _jobs(self, now: datetime) -> list[Job]:
         from gpuinfra.cli.accounts import jobs_of
         from gpuinfra.cli.settling import settle_runs
+        from gpuinfra.runner.results.history import History as Runs
         from gpuinfra.workspace import STATE, find_workspace
-        from runner.results.history import History as Runs
 
         found = Runs(find_workspace(self.reached.settings.workspace) / STATE).list()
         # A machine of the embedded Azure may have the name of a real one.

@@ -100,7 +100,7 @@ def _ask(settings: Settings, name: str, files: list[Path], runs: list[Run]) -> N
 
 def _forget(target: Target) -> bool:
     """Whether its password is gone. A file that has a mistake elsewhere still says where it is."""
-    from runner.machine.passwords import forget, place
+    from gpuinfra.runner.machine.passwords import forget, place
 
     kept = place(target)
     return not kept or forget(*kept)

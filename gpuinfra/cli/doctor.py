@@ -89,8 +89,8 @@ def _keys(settings: Settings, specs: Sequence[Located]) -> list[Check]:
     from gpuinfra.models.checks import ok, problem, warning
     from gpuinfra.models.keys import lacks_key
     from gpuinfra.models.spec import Admin
+    from gpuinfra.provision.login.public_key import read_public_key
     from gpuinfra.workspace import find_workspace
-    from provision.login.public_key import read_public_key
 
     wanted = list(dict.fromkeys(located.spec.admin.key() for located in specs))
     checks = []

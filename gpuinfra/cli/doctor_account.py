@@ -16,8 +16,8 @@ REAPER = "`gpuinfra schedule install --with cron` has it run here; also systemd,
 
 def account(reached: Reach) -> list[Check]:
     """The login first: without it, nothing else of Azure is asked."""
-    from provision.errors import CloudError
-    from provision.health import account as health
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.health import account as health
 
     market, cloud = reached.market, reached.cloud
     try:
@@ -52,15 +52,15 @@ def _reaper() -> Check:
 
 
 def _providers(reached: Reach) -> list[Check]:
-    from provision.health import account as health
-    from provision.market.preflight import PROVIDERS
+    from gpuinfra.provision.health import account as health
+    from gpuinfra.provision.market.preflight import PROVIDERS
 
     return _known("providers", lambda: [health.providers(reached.market.unregistered(PROVIDERS))])
 
 
 def _rights(reached: Reach) -> list[Check]:
-    from provision.azure.rights import Rights
-    from provision.health import account as health
+    from gpuinfra.provision.azure.rights import Rights
+    from gpuinfra.provision.health import account as health
 
     def ask() -> list[Check]:
         market = reached.market
@@ -75,14 +75,14 @@ def _rights(reached: Reach) -> list[Check]:
 
 def _prices(reached: Reach) -> list[Check]:
     from gpuinfra.models.sizes import SIZES
-    from provision.health import account as health
+    from gpuinfra.provision.health import account as health
 
     return [health.prices(is_live=bool(reached.market.prices([next(iter(SIZES))]).rates))]
 
 
 def _known(name: str, ask: Callable[[], list[Check]]) -> list[Check]:
-    from provision.errors import CloudError
-    from provision.health import account as health
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.health import account as health
 
     try:
         return ask()

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gpuinfra.load.spec import Located
     from gpuinfra.models.checks import MachineChecks
     from gpuinfra.models.spec import Spec
-    from provision.cloud import Observed, Part
-    from provision.health.machine import Facts
+    from gpuinfra.provision.cloud import Observed, Part
+    from gpuinfra.provision.health.machine import Facts
 
 AT_ONCE = 4
 
@@ -24,8 +24,8 @@ def machines(reached: Reach, names: Sequence[str], specs: Sequence[Located]) -> 
     """What is found of the machines with these names, or of all."""
     from gpuinfra.cli.machines import explained
     from gpuinfra.cli.words import chosen
-    from provision.azure.fleet import list_all_machines
-    from provision.ownership import Owner, machine_of_row, owner_of
+    from gpuinfra.provision.azure.fleet import list_all_machines
+    from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 
     with explained("listing machines"):
         rows = list_all_machines(reached.cloud.clients)
@@ -48,7 +48,7 @@ def machines(reached: Reach, names: Sequence[str], specs: Sequence[Located]) -> 
 
 def _untagged(machine: Part) -> MachineChecks:
     from gpuinfra.models.checks import MachineChecks, problem
-    from provision.ownership import untagged_problem
+    from gpuinfra.provision.ownership import untagged_problem
 
     (found,) = untagged_problem(machine).diagnostics
     return MachineChecks(
@@ -65,8 +65,8 @@ def _absent(name: str) -> MachineChecks:
 
 def _look(reached: Reach, name: str, group: str, spec: Spec | None) -> MachineChecks:
     from gpuinfra.models.checks import MachineChecks, warning
-    from provision.errors import CloudError
-    from provision.health.machine import examine
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.health.machine import examine
 
     try:
         facts = _facts(reached, name, group, spec)
@@ -77,8 +77,8 @@ def _look(reached: Reach, name: str, group: str, spec: Spec | None) -> MachineCh
 
 def _facts(reached: Reach, name: str, group: str, spec: Spec | None) -> Facts | None:
     from gpuinfra.models.resource import Kind
-    from provision.azure.rights import Rights
-    from provision.health.machine import Facts
+    from gpuinfra.provision.azure.rights import Rights
+    from gpuinfra.provision.health.machine import Facts
 
     cloud = reached.cloud
     observed = cloud.observe(name, group)
@@ -101,9 +101,9 @@ def _facts(reached: Reach, name: str, group: str, spec: Spec | None) -> Facts | 
 def _with_agent(reached: Reach, facts: Facts, observed: Observed, spec: Spec | None) -> Facts:
     from gpuinfra.cli.agent_state import NoAgentError, read_agent_state
     from gpuinfra.cli.machines import with_known_key
+    from gpuinfra.provision.find import target_of
+    from gpuinfra.runner.machine.identity import identity_of
     from gpuinfra.workspace import find_workspace
-    from provision.find import target_of
-    from runner.machine.identity import identity_of
 
     settings = reached.settings
     identity = identity_of(spec.admin.key(), settings.workspace) if spec else None

@@ -88,8 +88,8 @@ def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
 
     from gpuinfra.cli.accounts import with_costs
     from gpuinfra.models.run import DELETED_WITH_OUTPUTS, RunState
+    from gpuinfra.runner.results.history import History
     from gpuinfra.workspace import STATE, find_workspace
-    from runner.results.history import History
 
     history = History(find_workspace(settings.workspace) / STATE)
     with suppress(Problem):  # that it is gone is proven, whatever can be written here
@@ -109,7 +109,7 @@ def _ended(
     from gpuinfra.cli.noting import accounted, note_end
     from gpuinfra.cli.words import proven
     from gpuinfra.models.target import unreached_target
-    from provision.down import Ending
+    from gpuinfra.provision.down import Ending
 
     reached = reach(settings, named.subscription, SECONDS, progress, writes=True)
     ending = Ending(

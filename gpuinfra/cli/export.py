@@ -80,8 +80,8 @@ def _quoted(path: Path | str) -> str:
 def _arm(settings: Settings, name: str) -> _Export:
     from gpuinfra.cli.machines import one_spec, progress_view, ssh_sources
     from gpuinfra.cli.ssh_key import public_key_for
+    from gpuinfra.provision.template import make_template, notes
     from gpuinfra.views.document import to_text
-    from provision.template import make_template, notes
 
     spec = one_spec(settings, name)
     with progress_view(settings) as progress:
@@ -101,8 +101,8 @@ def _arm(settings: Settings, name: str) -> _Export:
 
 def _ssh_config(settings: Settings, name: str) -> _Export:
     from gpuinfra.cli.machines import bad_host_key, target_named
-    from runner import openssh
-    from runner.machine.connection import HostKeyInvalid
+    from gpuinfra.runner import openssh
+    from gpuinfra.runner.machine.connection import HostKeyInvalid
 
     target = target_named(settings, name)
     try:
@@ -120,9 +120,9 @@ def _ssh_config(settings: Settings, name: str) -> _Export:
 
 def _docker_context(settings: Settings, name: str) -> _Export:
     from gpuinfra.cli.machines import bad_host_key, target_named
-    from runner import docker_context
-    from runner.machine.connection import HostKeyInvalid
-    from runner.machine.host_key import HostKey
+    from gpuinfra.runner import docker_context
+    from gpuinfra.runner.machine.connection import HostKeyInvalid
+    from gpuinfra.runner.machine.host_key import HostKey
 
     target = target_named(settings, name)
     try:

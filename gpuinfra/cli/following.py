@@ -16,11 +16,11 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.models.run import Run
+    from gpuinfra.runner.following import Following
+    from gpuinfra.runner.jobs.log import LogFile
+    from gpuinfra.runner.jobs.port import Frame
+    from gpuinfra.runner.machine.link import Link
     from gpuinfra.views.progress import ProgressView
-    from runner.following import Following
-    from runner.jobs.log import LogFile
-    from runner.jobs.port import Frame
-    from runner.machine.link import Link
 
 LOOK_SECONDS = 0.2
 # Whoever cancels a run that another process follows waits this long for that one to write down the end.
@@ -29,7 +29,7 @@ SETTLE_SECONDS = 60.0
 
 def log_of(desk: Desk, run_id: str) -> LogFile:
     """The log of a run, as it is here."""
-    from runner.jobs.log import LogFile
+    from gpuinfra.runner.jobs.log import LogFile
 
     return LogFile(desk.folder(run_id) / "log")
 
@@ -84,8 +84,8 @@ def _brought(following: Following) -> Run:
 
 def cancel_run(settings: Settings, run: Run, grace: float) -> Run:
     """End a run's job, and fetch what it wrote. A job that cannot be reached raises, and stays as it is."""
-    from runner.following import open_job
-    from runner.results.settle import CANCELLED
+    from gpuinfra.runner.following import open_job
+    from gpuinfra.runner.results.settle import CANCELLED
 
     desk = open_desk(settings)
     if run.state.is_over:
@@ -145,7 +145,7 @@ def _settled(desk: Desk, run: Run) -> Run:
 
 def never_began(desk: Desk, run: Run) -> Run:
     """Whoever was to begin it is gone, and nothing of it is anywhere."""
-    from runner.results.settle import never_began as fields_of
+    from gpuinfra.runner.results.settle import never_began as fields_of
 
     known = desk.history.find(run.id)
     return known if known.state.is_over else desk.history.update(run.id, **fields_of(known))
@@ -193,10 +193,10 @@ def _following(
     desk: Desk, run: Run, log: LogFile, show: Callable[[Frame], None], shown: ProgressView | None
 ) -> Iterator[Following]:
     from gpuinfra.cli.machines import progress_view
+    from gpuinfra.runner.attending import Attending
+    from gpuinfra.runner.following import Following
+    from gpuinfra.runner.problems import explained
     from gpuinfra.views.job import TerminalSink
-    from runner.attending import Attending
-    from runner.following import Following
-    from runner.problems import explained
 
     target, spec = target_of_run(desk, run)
     sink = show if isinstance(show, TerminalSink) else None
@@ -224,7 +224,7 @@ def _following(
 
 def _call(link: Link) -> None:
     """A connection that was lost is tried anew for long; one that never was is told at once."""
-    from runner.machine.connection import Unreachable
+    from gpuinfra.runner.machine.connection import Unreachable
 
     try:
         _ = link.connection

@@ -10,9 +10,9 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem
 if TYPE_CHECKING:
     from gpuinfra.cli.options import Settings
     from gpuinfra.models.target import Target
+    from gpuinfra.runner.machine.host_key import HostKey
+    from gpuinfra.runner.ssh_files import SshFiles
     from gpuinfra.views.progress import ProgressView
-    from runner.machine.host_key import HostKey
-    from runner.ssh_files import SshFiles
 
 
 def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", accepted: str | None = None) -> Target:
@@ -21,8 +21,8 @@ def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", a
     A key that the user accepted, or its fingerprint, decides alone. Else what this computer recorded decides, and
     where it recorded nothing, the target's file.
     """
-    from runner.machine.connection import HostKeyChanged, HostKeyInvalid
-    from runner.machine.known_keys import check_known_key
+    from gpuinfra.runner.machine.connection import HostKeyChanged, HostKeyInvalid
+    from gpuinfra.runner.machine.known_keys import check_known_key
 
     try:
         check_known_key(target, says, _keys_in_files(settings, target), accepted)
@@ -36,9 +36,9 @@ def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", a
 
 def _keys_in_files(settings: Settings, target: Target) -> list[HostKey]:
     """Return the host key in the target's file, if there is one."""
+    from gpuinfra.runner.machine.connection import HostKeyInvalid
+    from gpuinfra.runner.machine.host_key import HostKey
     from gpuinfra.workbench.targets import find_target
-    from runner.machine.connection import HostKeyInvalid
-    from runner.machine.host_key import HostKey
 
     # The name may come from a tag, which others can write: the usual one is looked for as well.
     names = (target.name, target.machine.replace("-", "_"))
@@ -51,7 +51,7 @@ def _keys_in_files(settings: Settings, target: Target) -> list[HostKey]:
 
 def record_host_key(target: Target, source: str, progress: ProgressView) -> None:
     """Record the host key of a machine that the user created or attached, so that no other machine takes its name."""
-    from runner.machine.connection import HostKeyInvalid
+    from gpuinfra.runner.machine.connection import HostKeyInvalid
 
     try:
         own_ssh_files().remember(target, source)
@@ -77,8 +77,8 @@ def own_ssh_files() -> SshFiles:
     """Return the files in which this user's host keys are."""
     from pathlib import Path
 
-    from runner.machine.known_keys import FOLDER
-    from runner.ssh_files import SshFiles
+    from gpuinfra.runner.machine.known_keys import FOLDER
+    from gpuinfra.runner.ssh_files import SshFiles
 
     try:
         return SshFiles(Path(FOLDER).expanduser())

@@ -28,8 +28,8 @@ def init(
 ) -> None:
     """Write a commented starter spec, and beside it the schema that editors check it with."""
     from gpuinfra.load.schema import SCHEMA_FILE, is_ours, schema_text
+    from gpuinfra.templates import read_template
     from gpuinfra.views import document, files
-    from templates import read_template
 
     settings = begin(context, reaches_cloud=False)
     spec = _destination(settings, path)

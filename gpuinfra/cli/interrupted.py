@@ -13,9 +13,9 @@ LOOK_SECONDS = 3.0
 
 def say_what_exists(reached: Reach, name: str, group: str | None, progress: ProgressView) -> None:
     """Look once more, and not for long: whoever pressed Ctrl-C wants to leave."""
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.find import stops_at
     from gpuinfra.views import up as view
-    from provision.errors import CloudError
-    from provision.find import stops_at
 
     reached.cloud.interrupt.clear()
     reached.cloud.grant(LOOK_SECONDS)

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from gpuinfra.cli.options import Settings
     from gpuinfra.cli.wish import Wish
     from gpuinfra.models.target import Target
+    from gpuinfra.runner.machine.connection import ConnectError, LoginRefused
+    from gpuinfra.runner.machine.host_key import HostKey
     from gpuinfra.views.progress import ProgressView
-    from runner.machine.connection import ConnectError, LoginRefused
-    from runner.machine.host_key import HostKey
 
 
 def trusted_key(
     wish: Wish, before: Target | None, settings: Settings, seconds: float, progress: ProgressView
 ) -> HostKey:
     """The host key that the machine has to show: the one that is said, or known, or that somebody consents to."""
-    from runner.machine.host_key import HostKey
-    from runner.machine.meeting import first_meeting, place
+    from gpuinfra.runner.machine.host_key import HostKey
+    from gpuinfra.runner.machine.meeting import first_meeting, place
 
     step = f"ssh {wish.name}"
     with explained(wish, step, progress):
@@ -44,7 +44,7 @@ def trusted_key(
 @contextmanager
 def explained(wish: Wish, step: str, progress: ProgressView) -> Iterator[None]:
     """What keeps us from a machine, in the words of this program."""
-    from runner.machine.connection import ConnectError
+    from gpuinfra.runner.machine.connection import ConnectError
 
     try:
         yield
@@ -55,9 +55,9 @@ def explained(wish: Wish, step: str, progress: ProgressView) -> Iterator[None]:
 
 def _key_with(fingerprint: str, wish: Wish, seconds: float) -> HostKey:
     """The machine's key that has this fingerprint. It may have a key of each kind, and shows one at a time."""
-    from runner.machine.connection import HostKeyMismatch, Unreachable
-    from runner.machine.host_key import ALGORITHMS
-    from runner.machine.meeting import first_meeting, place
+    from gpuinfra.runner.machine.connection import HostKeyMismatch, Unreachable
+    from gpuinfra.runner.machine.host_key import ALGORITHMS
+    from gpuinfra.runner.machine.meeting import first_meeting, place
 
     best = first_meeting(wish.address, wish.port, seconds)
     if best.fingerprint == fingerprint:
@@ -75,8 +75,8 @@ def _key_with(fingerprint: str, wish: Wish, seconds: float) -> HostKey:
 
 
 def _consent(shown: HostKey, wish: Wish, settings: Settings, progress: ProgressView) -> None:
+    from gpuinfra.runner.machine.meeting import place
     from gpuinfra.views import attached as view
-    from runner.machine.meeting import place
 
     where = place(wish.address, wish.port)
     if settings.yes:
@@ -103,7 +103,7 @@ def _consent(shown: HostKey, wish: Wish, settings: Settings, progress: ProgressV
 
 
 def _diagnostic(error: ConnectError, wish: Wish) -> Diagnostic:
-    from runner.machine.connection import HostKeyInvalid, HostKeyMismatch, LoginRefused
+    from gpuinfra.runner.machine.connection import HostKeyInvalid, HostKeyMismatch, LoginRefused
 
     note = f"{error}; nothing was written"
     if isinstance(error, HostKeyMismatch):
@@ -121,7 +121,7 @@ def _diagnostic(error: ConnectError, wish: Wish) -> Diagnostic:
 
 
 def _help_with_login(error: LoginRefused, wish: Wish) -> str:
-    from runner.machine.connection import KeyUnusable
+    from gpuinfra.runner.machine.connection import KeyUnusable
 
     if error.help and (wish.by_password or (wish.identity and isinstance(error, KeyUnusable))):
         return error.help

@@ -149,7 +149,7 @@ def usage(summary: str, note: str, help_line: str | None = None, code: Code = Co
 
 def size_of(option: str, text: str | None) -> int | None:
     """`16g` in bytes."""
-    from runner.wishes import parse_size
+    from gpuinfra.runner.wishes import parse_size
 
     if text is None:
         return None
@@ -180,7 +180,7 @@ def variables_of(options: JobOptions) -> tuple[dict[str, str], dict[str, str]]:
 
 def build_secrets_of(names: Iterable[str]) -> dict[str, str]:
     """Return the values of the variables that `--build-secret` names."""
-    from runner.environment.secrets import SHORTEST
+    from gpuinfra.runner.environment.secrets import SHORTEST
 
     found = {name: _own(name, f"`--build-secret {name[:80]}`") for name in names}
     for name, value in found.items():

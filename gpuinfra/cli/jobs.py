@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
+    from gpuinfra.runner.assignment import Assignment
+    from gpuinfra.runner.machine.link import Link
+    from gpuinfra.runner.results.history import History
+    from gpuinfra.runner.results.record import Record
     from gpuinfra.views.progress import ProgressView
-    from runner.assignment import Assignment
-    from runner.machine.link import Link
-    from runner.results.history import History
-    from runner.results.record import Record
 
 PROJECT_FILE = "project"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
@@ -40,14 +40,14 @@ class Desk:
 
     def folder(self, run_id: str) -> Path:
         """What is kept here of one run."""
-        from runner.results.history import run_folder
+        from gpuinfra.runner.results.history import run_folder
 
         return run_folder(self.state, run_id)
 
     def record(self, run: Run, *, tracked: bool = True) -> Record:
         """A run that goes on."""
+        from gpuinfra.runner.results.record import Record
         from gpuinfra.workspace import state_folder
-        from runner.results.record import Record
 
         with _writing(self.workspace):
             state_folder(self.workspace)
@@ -72,8 +72,8 @@ class Desk:
 
 def open_desk(settings: Settings) -> Desk:
     """The workspace's own. Its folder `.gpuinfra` is created with the first run."""
+    from gpuinfra.runner.results.history import History
     from gpuinfra.workspace import STATE, find_workspace
-    from runner.results.history import History
 
     workspace = find_workspace(settings.workspace)
     state = workspace / STATE
@@ -110,8 +110,8 @@ def with_spec(desk: Desk, assigned: Assignment, spec: Spec | None = None) -> tup
         spec = spec_named(desk.workspace, target.name)
     if spec is None or spec.target_name != target.name:
         return assigned, None
-    from runner.assignment import WantsGpu
-    from runner.machine.identity import identity_of
+    from gpuinfra.runner.assignment import WantsGpu
+    from gpuinfra.runner.machine.identity import identity_of
 
     identity = target.identity or identity_of(spec.admin.key(), desk.workspace)
     target = replace(target, machine=spec.name, identity=identity)
@@ -126,7 +126,7 @@ def linked(
 ) -> Iterator[Link]:
     """The way to a target, for as long as it is needed."""
     from gpuinfra.cli.secrets import secret_of
-    from runner.machine.link import link_to
+    from gpuinfra.runner.machine.link import link_to
 
     can_ask = sys.stdin.isatty() and not settings.json
     secret = secret_of(target, progress, can_ask=can_ask) if target.address else None
@@ -139,7 +139,7 @@ def linked(
 
 def target_of_run(desk: Desk, run: Run) -> tuple[Target, Spec | None]:
     """Where a run of the past was, by its configuration's files as they are now; with the spec of a machine of ours."""
-    from runner.assignment import assign
+    from gpuinfra.runner.assignment import assign
 
     assigned, spec = with_spec(desk, assign(desk.workspace, run.configuration))
     if assigned.target.type != run.type or assigned.target.name != run.target:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from gpuinfra.models.hours import Hours
     from gpuinfra.models.lease import LeaseState
     from gpuinfra.models.spec import Spec
-    from provision.cloud import Part
-    from provision.lifecycle.renew import Renewed
+    from gpuinfra.provision.cloud import Part
+    from gpuinfra.provision.lifecycle.renew import Renewed
 
 SECONDS = 300.0
 
@@ -35,8 +35,8 @@ def lease(
     """Show until when a machine may be on, why then, and what it costs until then; or change it."""
     from gpuinfra.cli.machines import Named, explained, progress_view, reach
     from gpuinfra.cli.words import located
+    from gpuinfra.provision.lifecycle.renew import find_machine
     from gpuinfra.views import lease as view
-    from provision.lifecycle.renew import find_machine
 
     settings = begin(context)
     length = _length(extend, release=release)
@@ -83,8 +83,8 @@ def _meant(settings: Settings, word: str) -> Spec | None:
 
 def _hours(machine: Part, spec: Spec | None) -> Hours | None:
     """The spec knows of holidays, but one that was changed since does not count yet."""
-    from provision import tags
-    from provision.lifecycle.hours import from_tag
+    from gpuinfra.provision import tags
+    from gpuinfra.provision.lifecycle.hours import from_tag
 
     if spec and tags.get(machine.tags, tags.DIGEST) == spec.digest():
         return spec.lifecycle.hours
@@ -92,8 +92,8 @@ def _hours(machine: Part, spec: Spec | None) -> Hours | None:
 
 
 def _renew(reached: Reach, machine: Part, hours: Hours | None, length: timedelta | None, *, release: bool) -> Renewed:
-    from provision import tags
-    from provision.lifecycle.renew import renew
+    from gpuinfra.provision import tags
+    from gpuinfra.provision.lifecycle.renew import renew
 
     name = tags.get(machine.tags, tags.NAME)
     deadline = reached.cloud.clients.patience.deadline
@@ -103,8 +103,8 @@ def _renew(reached: Reach, machine: Part, hours: Hours | None, length: timedelta
 
 def _state(reached: Reach, machine: Part, hours: Hours | None, renewed: Renewed | None) -> LeaseState:
     from gpuinfra.cli.accounts import Accounts
-    from provision import fleet
-    from provision.lifecycle.standing import standing
+    from gpuinfra.provision import fleet
+    from gpuinfra.provision.lifecycle.standing import standing
 
     prices, now = reached.market.prices(fleet.sizes([machine.body])), reached.cloud.now()
     past = Accounts(reached).histories([machine.body], now, prices)[str(machine.body["id"]).casefold()]

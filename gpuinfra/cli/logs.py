@@ -73,8 +73,8 @@ def _followed(settings: Settings, run: Run, sink: TerminalSink) -> tuple[Run, Se
 def _hint(settings: Settings, run: Run, settled: Settled | None) -> str:
     """What to do where the log is not complete, or why there is none."""
     from gpuinfra.cli.settling import fetch_hint
+    from gpuinfra.runner.results.settle import went_off
     from gpuinfra.views.runs import unheard_hint
-    from runner.results.settle import went_off
 
     if settled and run.id in settled.unheard:
         return unheard_hint(run)
@@ -96,7 +96,7 @@ def _exit_code(run: Run) -> int:
 
 
 def _show(path: Path, sink: TerminalSink) -> None:
-    from runner.jobs.log import LogFile
+    from gpuinfra.runner.jobs.log import LogFile
 
     try:
         with LogFile(path) as log:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from gpuinfra.load.spec import Located
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
+    from gpuinfra.provision.azure.cloud import AzureCloud
+    from gpuinfra.provision.azure.market import AzureMarket
+    from gpuinfra.provision.journal import Journal
+    from gpuinfra.provision.up import Bringing
+    from gpuinfra.provision.waiting.progress import Progress
     from gpuinfra.views.progress import ProgressView
-    from provision.azure.cloud import AzureCloud
-    from provision.azure.market import AzureMarket
-    from provision.journal import Journal
-    from provision.up import Bringing
-    from provision.waiting.progress import Progress
 
 # To find a machine; nothing is made or changed.
 FIND_SECONDS = 120.0
@@ -59,7 +59,7 @@ def _located_named(workspace: Path, name: str) -> Located | None:
     by_name = [located for located in found if located.spec.name.casefold() == name.casefold()]
     chosen = by_name or [located for located in found if located.spec.target_name == name]
     if len({(located.spec.subscription, located.spec.group_name.casefold()) for located in chosen}) > 1:
-        from provision.find import ambiguous_name
+        from gpuinfra.provision.find import ambiguous_name
 
         raise ambiguous_name(name, [f"`{each.spec.name}` of {each.span.file}" for each in chosen])
     return chosen[0] if chosen else None
@@ -132,11 +132,11 @@ def target_named(settings: Settings, name: str) -> Target:
     from gpuinfra.cli.access import open_cloud
     from gpuinfra.cli.host_keys import check_host_key
     from gpuinfra.cli.words import located
+    from gpuinfra.provision.find import find_target
+    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.runner.machine.identity import identity_of, with_own_key
     from gpuinfra.workbench import targets
     from gpuinfra.workspace import find_workspace
-    from provision.find import find_target
-    from provision.waiting.deadline import Deadline
-    from runner.machine.identity import identity_of, with_own_key
 
     spec = one_spec(settings, name) if is_path(name) else spec_named(settings.workspace, name)
     if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):
@@ -189,8 +189,8 @@ def bad_host_key(error: Exception) -> Problem:
 @contextmanager
 def explained(doing: str) -> Iterator[None]:
     """What Azure refuses, in the words of this program."""
-    from provision.errors import CloudError
-    from provision.problems import explain
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.problems import explain
 
     try:
         yield
@@ -208,8 +208,8 @@ class Reach:
 
     def journal(self, name: str) -> Journal:
         """Where intents are written down."""
+        from gpuinfra.provision.journal import Journal
         from gpuinfra.workspace import STATE, find_workspace
-        from provision.journal import Journal
 
         folder = find_workspace(self.settings.workspace) / STATE
         return Journal(folder, name, self.settings.correlation_id, self.cloud.now)
@@ -220,8 +220,8 @@ def reach(
 ) -> Reach:
     """The cloud, with so much time for all that is asked of it."""
     from gpuinfra.cli.access import open_cloud
-    from provision.azure.market import AzureMarket
-    from provision.waiting.deadline import Deadline
+    from gpuinfra.provision.azure.market import AzureMarket
+    from gpuinfra.provision.waiting.deadline import Deadline
 
     cloud = open_cloud(settings, subscription, deadline=Deadline.after(seconds), progress=progress, writes=writes)
     return Reach(settings, cloud, AzureMarket(cloud.clients))
@@ -231,9 +231,9 @@ def bringing(reached: Reach, located: Located, progress: ProgressView, *, writes
     """All that planning and making a machine need."""
     spec = located.spec
     from gpuinfra.cli.ssh_key import public_key_for
-    from provision.journal import Journal
-    from provision.origin import repository_of
-    from provision.up import Bringing
+    from gpuinfra.provision.journal import Journal
+    from gpuinfra.provision.origin import repository_of
+    from gpuinfra.provision.up import Bringing
 
     repository, note = repository_of(Path(located.span.file))
     if note and writes:
@@ -258,7 +258,7 @@ def ssh_sources(spec: Spec, *, simulated: bool) -> tuple[str, ...]:
     found = []
     for source in spec.network.allow_ssh_from:
         if source == AUTO:
-            from provision.login.own_address import own_address
+            from gpuinfra.provision.login.own_address import own_address
 
             found.append(LOOPBACK_SOURCE if simulated else f"{own_address()}/32")
         else:

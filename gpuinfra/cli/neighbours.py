@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gpuinfra.cli.machines import Reach
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
-    from provision.cloud import Observed
+    from gpuinfra.provision.cloud import Observed
 
 # A machine that does not answer must not delay its own end for long.
 CONNECT_SECONDS = 10.0
@@ -20,7 +20,7 @@ _OFF = frozenset({"deallocated", "deallocating", "stopped"})
 
 def ask_machine(reached: Reach, name: str, group: str | None, spec: Spec | None) -> MachineAnswer:
     """Ask the machine for all its runs, whichever workspace sent them."""
-    from provision.errors import CloudError, Fault
+    from gpuinfra.provision.errors import CloudError, Fault
 
     try:
         observed = reached.cloud.observe(name, group, thorough=True)
@@ -38,7 +38,7 @@ def ask_machine(reached: Reach, name: str, group: str | None, spec: Spec | None)
 def _contact(observed: Observed) -> Contact | None:
     """What is known without asking the machine; None where it can be asked."""
     from gpuinfra.models.resource import Kind
-    from provision.plan import never_lived
+    from gpuinfra.provision.plan import never_lived
 
     if never_lived(observed):
         return Contact.NOTHING_THERE
@@ -48,11 +48,11 @@ def _contact(observed: Observed) -> Contact | None:
 
 
 def _ask(reached: Reach, observed: Observed, spec: Spec | None) -> MachineAnswer:
-    from runner.jobs.port import JobError
-    from runner.machine.connection import ConnectError
-    from runner.machine.far import FarError
-    from runner.machine.link import link_to
-    from runner.watch import runs_there
+    from gpuinfra.runner.jobs.port import JobError
+    from gpuinfra.runner.machine.connection import ConnectError
+    from gpuinfra.runner.machine.far import FarError
+    from gpuinfra.runner.machine.link import link_to
+    from gpuinfra.runner.watch import runs_there
 
     try:
         link = link_to(_target(reached, observed, spec), seconds=CONNECT_SECONDS)
@@ -68,8 +68,8 @@ def _ask(reached: Reach, observed: Observed, spec: Spec | None) -> MachineAnswer
 
 def _target(reached: Reach, observed: Observed, spec: Spec | None) -> Target:
     from gpuinfra.cli.machines import spec_named, with_known_key
-    from provision.find import target_of
-    from runner.machine.identity import identity_of, with_own_key
+    from gpuinfra.provision.find import target_of
+    from gpuinfra.runner.machine.identity import identity_of, with_own_key
 
     workspace = reached.settings.workspace
     spec = spec or spec_named(workspace, observed.name)

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run
-    from provision.azure.cloud import AzureCloud
-    from provision.costing.activity import Event
-    from provision.up import Up
-    from provision.waiting.progress import Progress
+    from gpuinfra.provision.azure.cloud import AzureCloud
+    from gpuinfra.provision.costing.activity import Event
+    from gpuinfra.provision.up import Up
+    from gpuinfra.provision.waiting.progress import Progress
 
 
 def note(settings: Settings, entry: Entry, progress: Progress) -> None:
@@ -68,9 +68,9 @@ def all_accounted(receipts: Sequence[Receipt], reached: Reach) -> list[Receipt]:
 def _accounted(receipt: Receipt, reached: Reach) -> Receipt:
     from gpuinfra.models.entry import entry_of
     from gpuinfra.models.resource import Kind, Ref
-    from provision.azure.activity import KEPT
-    from provision.costing.activity import last_time_on
-    from provision.costing.ending import last_time
+    from gpuinfra.provision.azure.activity import KEPT
+    from gpuinfra.provision.costing.activity import last_time_on
+    from gpuinfra.provision.costing.ending import last_time
 
     begun = _last_beginning(reached.settings, receipt.name, simulated=receipt.simulated)
     since = receipt.billed_from or (begun.at if begun else None)
@@ -95,9 +95,9 @@ def _accounted(receipt: Receipt, reached: Reach) -> Receipt:
 
 def _events(cloud: AzureCloud, ref: Ref, since: datetime, until: datetime) -> list[Event] | None:
     """What Azure's log has of one machine; None where it cannot be read."""
-    from provision.azure.activity import read_log
-    from provision.costing.activity import read_events
-    from provision.errors import CloudError
+    from gpuinfra.provision.azure.activity import read_log
+    from gpuinfra.provision.costing.activity import read_events
+    from gpuinfra.provision.errors import CloudError
 
     try:
         return read_events(read_log(cloud.clients, since, until, ref.id(cloud.subscription)))
@@ -107,7 +107,7 @@ def _events(cloud: AzureCloud, ref: Ref, since: datetime, until: datetime) -> li
 
 def _who(cloud: AzureCloud, ref: Ref, caller: str) -> str:
     """Who ended a machine, in words."""
-    from provision.errors import CloudError
+    from gpuinfra.provision.errors import CloudError
 
     try:
         machine = cloud.look(ref)
@@ -141,8 +141,8 @@ def note_beginning(settings: Settings, outcome: Up, reached: Reach, progress: Pr
     """Remember that `up` has switched a machine on, or changed one that is on."""
     from gpuinfra.models.plan import Action, Power
     from gpuinfra.models.resource import Kind
-    from provision import tags
-    from provision.costing.beginning import beginning
+    from gpuinfra.provision import tags
+    from gpuinfra.provision.costing.beginning import beginning
 
     plan, cloud = outcome.plan, reached.cloud
     machine = outcome.observed.part(Kind.MACHINE) if outcome.observed else None

@@ -24,9 +24,9 @@ def outputs(
     list_files: Annotated[bool, typer.Option("--list", help="Names and sizes of the files.")] = False,
 ) -> int:
     """Fetch what is not here yet of a job's outputs; say where they are, list them, or copy them."""
+    from gpuinfra.runner.results.kept import copy_outputs, kept_files
     from gpuinfra.views import outputs as view
     from gpuinfra.workspace import check_inside
-    from runner.results.kept import copy_outputs, kept_files
 
     settings = begin(context)
     if folder:
@@ -47,7 +47,7 @@ def outputs(
 
 def _leave_out(settings: Settings, remembered: Remembered, folder: Path) -> bool | None:
     """Whether uploads leave out the folder; None where it is not in the project."""
-    from runner.results.copied import leave_out_of_uploads
+    from gpuinfra.runner.results.copied import leave_out_of_uploads
 
     try:
         return leave_out_of_uploads(remembered.state, settings.workspace, folder)

@@ -38,9 +38,9 @@ def power_of(settings: Settings, spec: Spec | None, *, is_there: bool = False) -
     def ask() -> str | None:
         from gpuinfra.cli.access import open_cloud
         from gpuinfra.models.resource import Kind
-        from provision.errors import CloudError
-        from provision.names import ref_of
-        from provision.waiting.deadline import Deadline
+        from gpuinfra.provision.errors import CloudError
+        from gpuinfra.provision.names import ref_of
+        from gpuinfra.provision.waiting.deadline import Deadline
 
         try:
             cloud = open_cloud(settings, machine.subscription, deadline=Deadline.after(LOOK_SECONDS))

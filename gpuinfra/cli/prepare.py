@@ -24,11 +24,11 @@ def prepare(
     from gpuinfra.cli.checking import check_packages
     from gpuinfra.cli.jobs import linked, open_desk, with_spec
     from gpuinfra.cli.machines import progress_view
+    from gpuinfra.runner.assignment import assign
+    from gpuinfra.runner.environment.unused import note_for
+    from gpuinfra.runner.ground import Groundwork, gpus_of, is_required
+    from gpuinfra.runner.problems import explained
     from gpuinfra.views import environment as view
-    from runner.assignment import assign
-    from runner.environment.unused import note_for
-    from runner.ground import Groundwork, gpus_of, is_required
-    from runner.problems import explained
 
     settings = begin(context, reaches_cloud=False)
     desk = open_desk(settings)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from gpuinfra.models.reap import Reaped
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run
+    from gpuinfra.provision.journal import Journal
+    from gpuinfra.provision.lifecycle.reap import Rules
+    from gpuinfra.provision.reaping.reaper import Reaper
+    from gpuinfra.provision.reaping.spec_history import SpecHistory
     from gpuinfra.views.progress import ProgressView
-    from provision.journal import Journal
-    from provision.lifecycle.reap import Rules
-    from provision.reaping.reaper import Reaper
-    from provision.reaping.spec_history import SpecHistory
 
 SECONDS = 1800.0
 """For all of it. Whoever runs it every quarter of an hour has the next one begin where this one ended."""
@@ -49,9 +49,9 @@ def reap(
     """Stop every machine of gpuinfra's that should be off, remove what has lost its machine, and prove it."""
     from gpuinfra.cli.durations import grace_of
     from gpuinfra.cli.machines import explained, progress_view, reach
+    from gpuinfra.provision.lifecycle.reap import Rules
+    from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
     from gpuinfra.views import reap as view
-    from provision.lifecycle.reap import Rules
-    from provision.reaping.spec_history import SpecHistory, spec_history
 
     settings = begin(context)
     length = timedelta(seconds=grace_of(grace))
@@ -122,7 +122,7 @@ def _subscription(specs: list[Located]) -> str | None:
 
 def _rules(settings: Settings, history: SpecHistory, located: list[Located], wished: Rules) -> tuple[Rules, list[str]]:
     """All that is to be known before anything is looked at; and what could not be known."""
-    from provision.names import machine_key
+    from gpuinfra.provision.names import machine_key
 
     notes = [history.note] if history.note else []
     specs = {machine_key(each.spec.group_name, each.spec.name): each.spec for each in located}
@@ -144,16 +144,16 @@ def _rules(settings: Settings, history: SpecHistory, located: list[Located], wis
 
 
 def _known_runs(settings: Settings) -> list[Run]:
-    from runner.results.history import History
+    from gpuinfra.runner.results.history import History
 
     folder = _state(settings)
     return History(folder).list() if folder else []
 
 
 def _reaper(reached: Reach, rules: Rules, progress: ProgressView, *, dry_run: bool) -> Reaper:
-    from provision.azure.fleet import AzureFleet
-    from provision.journal import Journal
-    from provision.reaping.reaper import Reaper
+    from gpuinfra.provision.azure.fleet import AzureFleet
+    from gpuinfra.provision.journal import Journal
+    from gpuinfra.provision.reaping.reaper import Reaper
 
     folder = _state(reached.settings)
 
@@ -217,8 +217,8 @@ def _remember(settings: Settings, reached: Reach, reaped: Reaped, progress: Prog
 def _remember_start(settings: Settings, reached: Reach, ref: Ref, progress: ProgressView) -> None:
     from gpuinfra.cli.noting import note
     from gpuinfra.models.plan import Price
-    from provision.costing.beginning import beginning, is_spot
-    from provision.errors import CloudError
+    from gpuinfra.provision.costing.beginning import beginning, is_spot
+    from gpuinfra.provision.errors import CloudError
 
     cloud = reached.cloud
     try:

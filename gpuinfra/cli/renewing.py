@@ -16,10 +16,10 @@ from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
+    from gpuinfra.provision.cloud import Cloud, Part
+    from gpuinfra.provision.lifecycle.renew import Renewed
+    from gpuinfra.provision.lifecycle.terms import Terms
     from gpuinfra.views.progress import ProgressView
-    from provision.cloud import Cloud, Part
-    from provision.lifecycle.renew import Renewed
-    from provision.lifecycle.terms import Terms
 
 # Below the program's own logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
@@ -145,7 +145,7 @@ class Renewing:
             self._is_released = until < before and until - now <= RELEASED
 
     def _keep(self, cloud: Cloud, machine: Part, terms: Terms, now: datetime) -> None:
-        from provision import tags
+        from gpuinfra.provision import tags
 
         until = tags.moment(machine.tags, tags.LEASE_UNTIL)
         self._note_release(until, now)
@@ -178,7 +178,7 @@ class Renewing:
 
 def _open(settings: Settings, spec: Spec) -> Cloud:
     from gpuinfra.cli.access import open_cloud
-    from provision.waiting.deadline import Deadline
+    from gpuinfra.provision.waiting.deadline import Deadline
 
     return open_cloud(settings, spec.subscription, deadline=Deadline.after(CLOUD_SECONDS), writes=True)
 
@@ -186,22 +186,22 @@ def _open(settings: Settings, spec: Spec) -> Cloud:
 def _look(cloud: Cloud, spec: Spec) -> Part | None:
     from gpuinfra.cli.machines import explained
     from gpuinfra.models.resource import Kind
-    from provision.names import ref_of
+    from gpuinfra.provision.names import ref_of
 
     with explained(f"looking at the lease of {spec.name}"):
         return cloud.look(ref_of(Kind.MACHINE, spec.group_name, spec.name))
 
 
 def _terms(machine: Part, spec: Spec) -> Terms:
-    from provision import tags
-    from provision.lifecycle.terms import from_tag, terms_of
+    from gpuinfra.provision import tags
+    from gpuinfra.provision.lifecycle.terms import from_tag, terms_of
 
     return from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(spec.lifecycle, None)
 
 
 def _renew(cloud: Cloud, spec: Spec, to: datetime | None = None) -> Renewed:
-    from provision.lifecycle.renew import renew
-    from provision.waiting.deadline import Deadline
+    from gpuinfra.provision.lifecycle.renew import renew
+    from gpuinfra.provision.waiting.deadline import Deadline
 
     deadline = Deadline.after(CLOUD_SECONDS)
     return renew(cloud, spec.name, spec.group_name, to=to, hours=spec.lifecycle.hours, deadline=deadline)

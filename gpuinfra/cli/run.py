@@ -95,8 +95,8 @@ def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
     """All that can be known before a machine is billed."""
     from gpuinfra.cli.checking import check_packages, wishes_of
     from gpuinfra.cli.jobs import check_desk
+    from gpuinfra.runner.assignment import assign
     from gpuinfra.workspace import find_workspace
-    from runner.assignment import assign
 
     if spec.power != "running":
         note = f"the spec of `{spec.name}` says `power: {spec.power}`"
@@ -115,8 +115,8 @@ def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
 def _check_own_engine(spec: Spec) -> None:
     """A simulated machine runs containers by the Docker Engine of this computer."""
     from gpuinfra.cli.up import WITHOUT_DOCKER
-    from runner.machine.checkup import LIMIT_SECONDS, look_at_docker
-    from runner.machine.local import LocalConnection
+    from gpuinfra.runner.machine.checkup import LIMIT_SECONDS, look_at_docker
+    from gpuinfra.runner.machine.local import LocalConnection
 
     check, _ = look_at_docker(LocalConnection(), getuser(), LIMIT_SECONDS * 2)
     if not check.passed:

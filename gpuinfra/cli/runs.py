@@ -15,7 +15,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.models.run import Run
-    from runner.results.history import History
+    from gpuinfra.runner.results.history import History
 
 LIMIT = 20
 ID = "A run's id, the beginning of one, or `last`."
@@ -27,21 +27,21 @@ class Remembered:
     """A workspace's history, for reading: nothing is made where there is none."""
 
     def __init__(self, settings: Settings) -> None:
+        from gpuinfra.runner.results.history import History
         from gpuinfra.workspace import STATE, find_workspace
-        from runner.results.history import History
 
         self.state = find_workspace(settings.workspace) / STATE
         self.history: History = History(self.state)
 
     def folder(self, run: Run) -> Path:
         """What is kept here of a run: its log, its outputs."""
-        from runner.results.history import run_folder
+        from gpuinfra.runner.results.history import run_folder
 
         return run_folder(self.state, run.id)
 
     def is_unfollowed(self, run: Run) -> bool:
         """Whether it may go on though nobody here listens: whoever did was killed, or detached."""
-        from runner.jobs.log import LogFile
+        from gpuinfra.runner.jobs.log import LogFile
 
         return not run.state.is_over and not LogFile(self.folder(run) / "log").is_followed
 
@@ -101,8 +101,8 @@ def compare(
     b: Annotated[str, typer.Argument(metavar="B", help="The other run.")],
 ) -> int:
     """Show in what two runs differ: what they ran and where, how it went, and what they wrote."""
+    from gpuinfra.runner.results.kept import compare as compare_files
     from gpuinfra.views import comparison as view
-    from runner.results.kept import compare as compare_files
 
     settings = begin(context, reaches_cloud=False)
     remembered = Remembered(settings)

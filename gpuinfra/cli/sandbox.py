@@ -13,7 +13,7 @@ from gpuinfra.cli.sandbox_access import client_of, not_running, problems
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from sandbox.running.description import Description
+    from gpuinfra.sandbox.running.description import Description
 
 sandbox = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
 
@@ -38,8 +38,8 @@ def start(
     ] = None,
 ) -> None:
     """Start the server, unless it runs; it goes on after this command."""
+    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
-    from sandbox.running import process
 
     settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
@@ -55,8 +55,8 @@ def start(
 @sandbox.command()
 def stop(context: typer.Context) -> None:
     """Stop the server. Everything in it is there again at the next start; its clock stands still until then."""
+    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
-    from sandbox.running import process
 
     settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
@@ -67,8 +67,8 @@ def stop(context: typer.Context) -> None:
 @sandbox.command()
 def status(context: typer.Context) -> None:
     """Show whether the server runs, where, and what is in it."""
+    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
-    from sandbox.running import process
 
     settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
@@ -81,8 +81,8 @@ def status(context: typer.Context) -> None:
 @sandbox.command()
 def reset(context: typer.Context) -> None:
     """Forget all machines, groups, bills, faults and logs. Ids, secrets, certificates and clock stay."""
+    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
-    from sandbox.running import process
 
     settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
@@ -93,8 +93,8 @@ def reset(context: typer.Context) -> None:
 @sandbox.command()
 def env(context: typer.Context) -> None:
     """Print what points other clients at the sandbox: eval "$(gpuinfra sandbox env)". There is a secret in it."""
+    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
-    from sandbox.running import process
 
     settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
@@ -106,7 +106,7 @@ def env(context: typer.Context) -> None:
 
 
 def _complete_fault(incomplete: str) -> list[str]:
-    from sandbox.kernel.faults import NAMES
+    from gpuinfra.sandbox.kernel.faults import NAMES
 
     return [name for name in NAMES if name.lower().startswith(incomplete.lower())]
 
@@ -144,8 +144,8 @@ def fault(  # noqa: PLR0913, PLR0917 each is an option
     clear: Annotated[bool, typer.Option("--clear", help="Disarm them all.")] = False,
 ) -> None:
     """Arm a fault: what goes wrong, for which requests, how often. Without a name, show what is armed."""
+    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
-    from sandbox.running import process
 
     settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     given = {
@@ -185,8 +185,8 @@ def clock(
     ] = None,
 ) -> None:
     """Show the sandbox's time, set its pace, or step it forward. Operations, leases, tokens and bills follow it."""
+    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
-    from sandbox.running import process
 
     settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     payload: dict[str, float] = {} if speed is None else {"speed": speed}
@@ -209,8 +209,8 @@ def quota(
     limit: Annotated[int | None, typer.Option(help="How many vCPUs it allows.", show_default=False)] = None,
 ) -> None:
     """Show the quota limits that were set, or set one: what a subscription without GPU quota meets."""
+    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
-    from sandbox.running import process
 
     settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     given = {"region": region, "family": family, "limit": limit}
@@ -227,8 +227,8 @@ def quota(
 @sandbox.command()
 def bill(context: typer.Context) -> None:
     """Show what every machine has cost, by its power states."""
+    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
-    from sandbox.running import process
 
     settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
@@ -247,8 +247,8 @@ def log(
     ] = False,
 ) -> None:
     """Show every request that Azure's API was sent, with its status, start and end; or every operation."""
+    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
-    from sandbox.running import process
 
     settings, folder = begin(context, reaches_cloud=False), process.default_folder()
     with problems(folder):
@@ -280,8 +280,8 @@ def _environment(description: Description, credentials: dict[str, Any]) -> dict[
 
 
 def _check_fault(name: str | None, fields: dict[str, Any], *, alone: bool) -> None:
+    from gpuinfra.sandbox.kernel.faults import NAMES
     from gpuinfra.suggest import did_you_mean
-    from sandbox.kernel.faults import NAMES
 
     if (alone and name) or (fields and not name):
         raise Problem(

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from sandbox.running.client import Client
+    from gpuinfra.sandbox.running.client import Client
 
 START = "`gpuinfra sandbox start` starts it"
 
 
 def client_of(folder: Path) -> Client:
     """A client for the server of this folder, or a problem that says how to start one."""
-    from sandbox.running import process
+    from gpuinfra.sandbox.running import process
 
     client = process.client(folder)
     if client is None:
@@ -27,7 +27,7 @@ def client_of(folder: Path) -> Client:
 
 def start_if_need_be() -> None:
     """What `--sandbox` does on every command: the server runs, from now on at the latest."""
-    from sandbox.running import process
+    from gpuinfra.sandbox.running import process
 
     folder = process.default_folder()
     with problems(folder):
@@ -46,8 +46,8 @@ def not_running(folder: Path) -> Problem:
 @contextmanager
 def problems(folder: Path) -> Iterator[None]:
     """What goes wrong with the server, in the words of this program."""
-    from sandbox.running.client import ClientError, RefusedError
-    from sandbox.running.process import MissingPartsError, ProcessError
+    from gpuinfra.sandbox.running.client import ClientError, RefusedError
+    from gpuinfra.sandbox.running.process import MissingPartsError, ProcessError
 
     try:
         yield

@@ -33,7 +33,7 @@ class Secret:
 
     def keep(self, target: Target) -> str | None:
         """Put it into the keyring, if the machine asked for it; the reference for the target's file."""
-        from runner.machine.passwords import account, keep
+        from gpuinfra.runner.machine.passwords import account, keep
 
         return None if self._found is None else keep(target.name, account(target), self._found)
 
@@ -56,7 +56,7 @@ def read_password() -> str:
 
 def secret_of(target: Target, progress: ProgressView, *, can_ask: bool) -> Secret | None:
     """The password of a target: from the keyring, or of whoever sits there. None where neither can be."""
-    from runner.machine.passwords import place, recall
+    from gpuinfra.runner.machine.passwords import place, recall
 
     def ask() -> str:
         with progress.paused():

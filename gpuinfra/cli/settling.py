@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from gpuinfra.models.entry import Entry
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run
-    from provision.azure.cloud import AzureCloud
-    from runner.machine.link import Link
-    from runner.results.settle import Answer, MachinePower
+    from gpuinfra.provision.azure.cloud import AzureCloud
+    from gpuinfra.runner.machine.link import Link
+    from gpuinfra.runner.results.settle import Answer, MachinePower
 
 # Below the program's own logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
@@ -82,7 +82,7 @@ def settle_runs(settings: Settings, runs: Sequence[Run], seconds: float = SECOND
 
 def fetch_hint(settings: Settings, run: Run) -> str:
     """Return the commands that fetch what a run wrote, or nothing if everything is here or nothing is left."""
-    from runner.results.settle import fetch_help
+    from gpuinfra.runner.results.settle import fetch_help
 
     if not run.is_unfetched:
         return ""
@@ -91,7 +91,7 @@ def fetch_hint(settings: Settings, run: Run) -> str:
 
 def off_hint(settings: Settings, run: Run) -> str:
     """Return the commands that fetch what a run wrote on a machine that is off."""
-    from runner.results.settle import off_help
+    from gpuinfra.runner.results.settle import off_help
 
     return off_help(run, spec_file(settings, run.machine) or "SPEC")
 
@@ -124,14 +124,14 @@ class _Group:
         self._power: Future[MachinePower | None] | None = None
 
     def ask_machine(self) -> None:
-        from runner.background import begin
+        from gpuinfra.runner.background import begin
 
         begun = [run for run in self._runs if run.job]
         if begun:
             self._answers = begin(lambda: _ask_machine(self._settings, begun), "asking a machine")
 
     def ask_azure(self) -> None:
-        from runner.background import begin
+        from gpuinfra.runner.background import begin
 
         if self._runs[0].machine:
             since = min(run.started or run.created for run in self._runs)
@@ -151,9 +151,9 @@ class _Group:
         return set(answers or {})
 
     def settle(self, remembered: Remembered) -> Iterable[Run]:
-        from runner.jobs.log import LogFile
-        from runner.jobs.port import JobError
-        from runner.results.settle import settle
+        from gpuinfra.runner.jobs.log import LogFile
+        from gpuinfra.runner.jobs.port import JobError
+        from gpuinfra.runner.results.settle import settle
 
         answers = _result(self._answers, 0.0) if self._answers else {}
         power = _result(self._power, 0.0) if self._power else None
@@ -186,9 +186,9 @@ def _is_lost(answers: dict[str, Answer]) -> bool:
 
 def _ask_machine(settings: Settings, runs: list[Run]) -> dict[str, Answer]:
     from gpuinfra.cli.jobs import open_desk, target_of_run
-    from runner.jobs.port import JobError
-    from runner.machine.link import link_to
-    from runner.machine.passwords import place, recall
+    from gpuinfra.runner.jobs.port import JobError
+    from gpuinfra.runner.machine.link import link_to
+    from gpuinfra.runner.machine.passwords import place, recall
 
     target, _ = target_of_run(open_desk(settings), runs[0])
     kept = place(target) if target.address else None
@@ -205,11 +205,11 @@ def _ask_machine(settings: Settings, runs: list[Run]) -> dict[str, Answer]:
 
 
 def _answer(link: Link, run: Run) -> Answer:
-    from runner.following import open_job
-    from runner.jobs.port import JobError
-    from runner.jobs.process import ended_of
-    from runner.results.settle import Answer
-    from runner.watch import read_state
+    from gpuinfra.runner.following import open_job
+    from gpuinfra.runner.jobs.port import JobError
+    from gpuinfra.runner.jobs.process import ended_of
+    from gpuinfra.runner.results.settle import Answer
+    from gpuinfra.runner.watch import read_state
 
     try:
         state = read_state(link.far, run.id)
@@ -231,9 +231,9 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
     """What Azure answers about a run's machine; None if it does not know the machine, and nothing says that it did."""
     from gpuinfra.cli.access import open_cloud
     from gpuinfra.models.resource import Kind
-    from provision.names import ref_of
-    from provision.waiting.deadline import Deadline
-    from runner.results.settle import MachinePower, Power
+    from gpuinfra.provision.names import ref_of
+    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.runner.results.settle import MachinePower, Power
 
     place = _place(settings, run)
     if place is None:
@@ -256,10 +256,10 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
 
 def _times_off(cloud: AzureCloud, ref: Ref, since: datetime) -> tuple[tuple[datetime, ...], datetime | None]:
     """When Azure's log says that a machine went off, and when the log was read; neither if it cannot be read."""
-    from provision.azure.activity import KEPT, read_log
-    from provision.costing.activity import changes, read_events
-    from provision.costing.timeline import Turn
-    from provision.errors import CloudError
+    from gpuinfra.provision.azure.activity import KEPT, read_log
+    from gpuinfra.provision.costing.activity import changes, read_events
+    from gpuinfra.provision.costing.timeline import Turn
+    from gpuinfra.provision.errors import CloudError
 
     now = cloud.now()
     try:

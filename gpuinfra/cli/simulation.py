@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def is_simulated(settings: Settings) -> bool:
     """Whether this command deals with the embedded Azure."""
-    from provision.azure.access import is_local
+    from gpuinfra.provision.azure.access import is_local
 
     return settings.cloud == "sandbox" or is_local(os.environ)
 

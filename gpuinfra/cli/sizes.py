@@ -32,11 +32,11 @@ def sizes(
 
     from gpuinfra.cli.access import open_access
     from gpuinfra.cli.machines import explained
-    from provision.azure.clients import Clients
-    from provision.azure.market import AzureMarket
-    from provision.azure.transport import Patience
-    from provision.market.listing import list_sizes
-    from provision.waiting.deadline import Deadline
+    from gpuinfra.provision.azure.clients import Clients
+    from gpuinfra.provision.azure.market import AzureMarket
+    from gpuinfra.provision.azure.transport import Patience
+    from gpuinfra.provision.market.listing import list_sizes
+    from gpuinfra.provision.waiting.deadline import Deadline
 
     access = open_access(settings)
     clients = Clients(access, Patience(Deadline.after(LONGEST), writes=False), settings.correlation_id)

@@ -16,7 +16,7 @@ from gpuinfra.programs import find_program
 
 if TYPE_CHECKING:
     from gpuinfra.models.target import Target
-    from runner.ssh_files import SshFiles
+    from gpuinfra.runner.ssh_files import SshFiles
 
 INCLUDE = "Include ~/.gpuinfra/ssh/config"
 
@@ -35,9 +35,9 @@ def ssh(
     """Log in to a machine by OpenSSH, with the right key, port and host key; the exit code is OpenSSH's."""
     from gpuinfra.cli.host_keys import own_ssh_files
     from gpuinfra.cli.machines import bad_host_key, target_named
+    from gpuinfra.runner import openssh
+    from gpuinfra.runner.machine.connection import HostKeyInvalid
     from gpuinfra.views import document
-    from runner import openssh
-    from runner.machine.connection import HostKeyInvalid
 
     settings = begin(context)
     if config and words:
@@ -61,9 +61,9 @@ def ssh(
 
 
 def _show_config(settings: Settings, target: Target, files: SshFiles, changed: list[Path]) -> None:
+    from gpuinfra.runner.openssh import host_name
     from gpuinfra.views import document
     from gpuinfra.views import files as view
-    from runner.openssh import host_name
 
     included = _is_included(files.config)
     if settings.json:
@@ -75,7 +75,7 @@ def _show_config(settings: Settings, target: Target, files: SshFiles, changed: l
 
 
 def _is_included(file: Path) -> bool:
-    from runner import openssh
+    from gpuinfra.runner import openssh
 
     home = Path.home()
     try:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def public_key_for(settings: Settings, spec: Spec, progress: ProgressView, *, creates: bool) -> str:
     """Return the public key of a spec's administrator. With `creates`, offer to create one where there is none."""
     from gpuinfra.models.keys import OWN_KEY, lacks_key
+    from gpuinfra.provision.login.host_key import new_host_key
+    from gpuinfra.provision.login.public_key import read_public_key
     from gpuinfra.workspace import find_workspace
-    from provision.login.host_key import new_host_key
-    from provision.login.public_key import read_public_key
 
     text = spec.admin.key()
     if lacks_key(text):
@@ -34,7 +34,7 @@ def public_key_for(settings: Settings, spec: Spec, progress: ProgressView, *, cr
 
 def _create(settings: Settings, progress: ProgressView) -> None:
     from gpuinfra.models.keys import OWN_KEY, own_private_key
-    from provision.login.own_key import create_own_key
+    from gpuinfra.provision.login.own_key import create_own_key
 
     is_new = own_private_key() is None
     private = Path(OWN_KEY).expanduser().with_suffix("")

@@ -13,14 +13,14 @@ import typer
 from gpuinfra.cli.accounts import Accounts
 from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from provision.waiting.progress import Silent
+from gpuinfra.provision.waiting.progress import Silent
 
 if TYPE_CHECKING:
     from gpuinfra.cli.machines import Reach
     from gpuinfra.load.spec import Located
     from gpuinfra.models.machine import Machine
+    from gpuinfra.provision.market.port import Prices
     from gpuinfra.views.status import Watch
-    from provision.market.port import Prices
 
 SECONDS = 120.0
 """For one look, Azure's wishes to wait included."""
@@ -65,8 +65,8 @@ def status(
 def _settle(settings: Settings, machines: Sequence[Machine]) -> None:
     """Record the end of runs whose machine is off."""
     from gpuinfra.cli.settling import OFF, settle_runs
+    from gpuinfra.runner.results.history import History
     from gpuinfra.workspace import STATE, find_workspace
-    from runner.results.history import History
 
     off = {machine.name.casefold() for machine in machines if machine.power_state in OFF}
     with suppress(Problem):  # what is wrong with the history does not hide a machine that is billed
@@ -88,9 +88,9 @@ class Looking:
     def look(self, *, strict: bool = True) -> tuple[list[Machine], datetime]:
         """The machines, and the time in Azure. Strict raises a Problem about a name that no machine has."""
         from gpuinfra.cli.words import chosen
-        from provision import fleet
-        from provision.azure.fleet import list_all_machines
-        from provision.waiting.deadline import Deadline
+        from gpuinfra.provision import fleet
+        from gpuinfra.provision.azure.fleet import list_all_machines
+        from gpuinfra.provision.waiting.deadline import Deadline
 
         clients = self.reached.cloud.clients
         clients.patience.deadline = Deadline.after(SECONDS)
@@ -134,7 +134,7 @@ def _not_made(name: str) -> Diagnostic:
 
 
 def _watch(looking: Looking, shown: Watch, interval: float, machines: list[Machine], now: datetime) -> None:
-    from provision.errors import CloudError, Fault
+    from gpuinfra.provision.errors import CloudError, Fault
 
     passing = {Fault.UNREACHABLE, Fault.THROTTLED, Fault.BUSY, Fault.TIMEOUT}
     looking.reached.cloud.clients.patience.progress = _Waits(shown)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
+    from gpuinfra.runner.watch import Neighbour
     from gpuinfra.views.progress import ProgressView
-    from runner.watch import Neighbour
 
 # Below the program's own logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
@@ -76,8 +76,8 @@ class Story:
         from gpuinfra.cli.checking import check_packages, wishes_of
         from gpuinfra.cli.jobs import open_desk, with_spec
         from gpuinfra.cli.submitting import Submitting
+        from gpuinfra.runner.assignment import assign
         from gpuinfra.views.job import TerminalSink
-        from runner.assignment import assign
 
         desk = open_desk(self.settings)
         assigned, _ = with_spec(desk, assign(desk.workspace, self.spec.target_name), self.spec)
@@ -220,7 +220,7 @@ class Story:
         """Of a run whose client is gone the machine itself is asked; it gives its outputs too."""
         from gpuinfra.cli.following import fetch_outputs
         from gpuinfra.cli.jobs import open_desk
-        from runner.jobs.port import JobError
+        from gpuinfra.runner.jobs.port import JobError
 
         # One that never began is not about to.
         if run.state.is_over or run.job is None:

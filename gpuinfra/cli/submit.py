@@ -66,8 +66,8 @@ def _submit(
     from gpuinfra.cli.power import cloud_of
     from gpuinfra.cli.renewing import renew_for
     from gpuinfra.cli.submitting import Submitting
+    from gpuinfra.runner.assignment import assign
     from gpuinfra.views.job import TerminalSink
-    from runner.assignment import assign
 
     desk = open_desk(settings)
     check_desk(settings)

@@ -27,16 +27,16 @@ from gpuinfra.models.run import Run, RunState
 if TYPE_CHECKING:
     from gpuinfra.cli.options import Settings
     from gpuinfra.models.spec import Spec
+    from gpuinfra.runner.assignment import Assignment
+    from gpuinfra.runner.attending import Attending
+    from gpuinfra.runner.following import Following
+    from gpuinfra.runner.jobs.log import LogFile
+    from gpuinfra.runner.machine.link import Link
+    from gpuinfra.runner.results.record import Record
+    from gpuinfra.runner.watch import Neighbour
+    from gpuinfra.runner.wishes import Wishes
     from gpuinfra.views.job import TerminalSink
     from gpuinfra.views.progress import ProgressView
-    from runner.assignment import Assignment
-    from runner.attending import Attending
-    from runner.following import Following
-    from runner.jobs.log import LogFile
-    from runner.machine.link import Link
-    from runner.results.record import Record
-    from runner.watch import Neighbour
-    from runner.wishes import Wishes
 
 CANCEL_GRACE = 10.0
 # What takes longer to be made ready has stopped getting anywhere.
@@ -79,7 +79,7 @@ class Submitting:
     def go(self) -> Run:
         """Begin it, follow it, bring its outputs. Left running, it is still of that state."""
         from gpuinfra.cli.settling import settle_runs
-        from runner.problems import explained
+        from gpuinfra.runner.problems import explained
 
         target, sends = self.assigned.target, self.wishes.send_credentials
         with (
@@ -107,15 +107,15 @@ class Submitting:
                     _leave_no_trace(record)
 
     def _look_around(self, link: Link) -> None:
-        from runner.jobs.port import JobError
-        from runner.machine.connection import ConnectError
-        from runner.watch import runs_there
+        from gpuinfra.runner.jobs.port import JobError
+        from gpuinfra.runner.machine.connection import ConnectError
+        from gpuinfra.runner.watch import runs_there
 
         with contextlib.suppress(ConnectError, JobError, KeyboardInterrupt):
             self.neighbours = [each for each in runs_there(link.far) if each.run != self.run.id]
 
     def _with_commit(self) -> Run:
-        from runner.results.git import commit_of
+        from gpuinfra.runner.results.git import commit_of
 
         if commit := commit_of(self.desk.workspace):
             self.run = replace(self.run, git_commit=commit.id, git_dirty=commit.dirty)
@@ -128,23 +128,23 @@ class Submitting:
     @property
     def _said(self) -> dict[str, Any]:
         """What the target is told of who is there for the run, and what becomes of the machine then."""
-        from runner.attending import begun
+        from gpuinfra.runner.attending import begun
 
         return begun(self.after_run, detached=self.detach)
 
     def _attending(self, link: Link) -> Attending:
-        from runner.attending import Attending
+        from gpuinfra.runner.attending import Attending
 
         return Attending(link, self.run.id, self._said)
 
     def _followed(self, record: Record, link: Link, log: LogFile, attending: Attending) -> Run:
-        from runner.following import Following
+        from gpuinfra.runner.following import Following
 
         return self._to_the_end(Following(link, record, log, self.progress, self.sink, attending=attending))
 
     def _begin(self, record: Record, link: Link) -> None:
-        from runner.machine.connection import ConnectError
-        from runner.submission import CANCELLED, Submission
+        from gpuinfra.runner.machine.connection import ConnectError
+        from gpuinfra.runner.submission import CANCELLED, Submission
 
         abandoned = self._abandoned()
         submission = Submission(
@@ -232,11 +232,11 @@ class Submitting:
             renew_for(self._cloud, self.spec, self.wishes.timeout, self.progress)
 
     def _cancel(self, following: Following) -> None:
-        from runner.background import begin
-        from runner.following import open_job
-        from runner.jobs.port import JobError
-        from runner.machine.connection import ConnectError
-        from runner.results.settle import CANCELLED
+        from gpuinfra.runner.background import begin
+        from gpuinfra.runner.following import open_job
+        from gpuinfra.runner.jobs.port import JobError
+        from gpuinfra.runner.machine.connection import ConnectError
+        from gpuinfra.runner.results.settle import CANCELLED
 
         if following.record.run.state.is_over:
             return  # it ended by itself, and only its outputs are waited for
@@ -326,7 +326,7 @@ def _leave_no_trace(record: Record) -> None:
 
 
 def _new_run(assigned: Assignment, wishes: Wishes, spec: Spec | None) -> Run:
-    from runner.results.ids import new_run_id
+    from gpuinfra.runner.results.ids import new_run_id
 
     now, target = datetime.now(UTC), assigned.target
     return Run(

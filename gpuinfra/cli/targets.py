@@ -38,7 +38,7 @@ def targets(
 
 def _reach(settings: Settings, remote: Sequence[Target]) -> dict[str, Reach]:
     from gpuinfra.cli.machines import progress_view
-    from runner.machine.reach import reachability
+    from gpuinfra.runner.machine.reach import reachability
 
     if not remote:
         return {}

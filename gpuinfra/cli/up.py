@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gpuinfra.models.plan import Plan
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
+    from gpuinfra.runner.machine.readiness import Opener
     from gpuinfra.views.progress import ProgressView
-    from runner.machine.readiness import Opener
 
 LONGEST = "1h"
 SSH_SECONDS, GPU_SECONDS, DOCKER_SECONDS = 600.0, 300.0, 300.0
@@ -116,9 +116,9 @@ def bring(  # noqa: PLR0913 each is an option
     from gpuinfra.cli.simulation import consent_to_replace, is_simulated
     from gpuinfra.models.brought import Brought
     from gpuinfra.models.target import unreached_target
+    from gpuinfra.provision.find import target_from_spec
     from gpuinfra.workbench.targets import check_files, check_writable_files
     from gpuinfra.workspace import find_workspace
-    from provision.find import target_from_spec
 
     spec, workspace = located.spec, find_workspace(settings.workspace)
     check_files(workspace, spec.target_name)
@@ -146,7 +146,7 @@ def bring(  # noqa: PLR0913 each is an option
     note_beginning(settings, outcome, reached, progress)
     if outcome.observed is None or spec.power != "running":
         return Brought(outcome.plan, None, None, (), outcome.lease_until, simulated=simulated)
-    from runner.machine.identity import identity_of
+    from gpuinfra.runner.machine.identity import identity_of
 
     port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.key(), settings.workspace)
     with _on_meanwhile(spec):
@@ -183,7 +183,7 @@ def _on_meanwhile(spec: Spec) -> Iterator[None]:
 def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: ProgressView, *, was_on: bool) -> GpuFacts:
     """A machine that was switched on and that nobody can use is switched off again: it would only be billed."""
     from gpuinfra.cli.watching import watched_opener
-    from runner.machine.readiness import NotReady, wait_until_ready
+    from gpuinfra.runner.machine.readiness import NotReady, wait_until_ready
 
     deadline = reached.cloud.clients.patience.deadline
     ssh, gpu = min(SSH_SECONDS, deadline.left), min(GPU_SECONDS, deadline.left)
@@ -205,7 +205,7 @@ def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: Prog
 
 
 def _wait_for_docker(reached: Reach, target: Target, progress: ProgressView, opener: Opener) -> None:
-    from runner.machine.docker_readiness import wait_for_docker
+    from gpuinfra.runner.machine.docker_readiness import wait_for_docker
 
     seconds = min(DOCKER_SECONDS, reached.cloud.clients.patience.deadline.left)
     simulated = reached.cloud.simulated
@@ -217,9 +217,9 @@ def _wait_for_docker(reached: Reach, target: Target, progress: ProgressView, ope
 def _ended_meanwhile(reached: Reach, spec: Spec) -> Problem | None:
     """The problem to report if another command ended the machine while this one waited for it."""
     from gpuinfra.models.resource import Kind
-    from provision.errors import CloudError
-    from provision.names import ref_of
-    from provision.waiting.patience import until
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.names import ref_of
+    from gpuinfra.provision.waiting.patience import until
 
     cloud, ref = reached.cloud, ref_of(Kind.MACHINE, spec.group_name, spec.name)
 
@@ -247,8 +247,8 @@ def _left_running(spec: Spec, error: Exception) -> Problem:
 
 def _not_ready(reached: Reach, spec: Spec, error: Exception, progress: ProgressView) -> Problem:
     from gpuinfra.cli.noting import accounted, note_end
-    from provision.down import Ending
-    from provision.errors import CloudError
+    from gpuinfra.provision.down import Ending
+    from gpuinfra.provision.errors import CloudError
 
     ending = Ending(
         name=spec.name,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
-    from provision.cloud import Cloud
-    from runner.machine.connection import Connection
+    from gpuinfra.provision.cloud import Cloud
+    from gpuinfra.runner.machine.connection import Connection
 
 LOOK_SECONDS = 10.0
 
@@ -18,10 +18,10 @@ LOOK_SECONDS = 10.0
 def watched_opener(cloud: Cloud, spec: Spec) -> Callable[[Target, float], Connection]:
     """Opens SSH connections; every few seconds it asks Azure whether the machine is on at all."""
     from gpuinfra.models.resource import Kind
-    from provision.errors import CloudError
-    from provision.names import ref_of
-    from runner.machine.readiness import SSH, NotReady
-    from runner.machine.ssh import SshConnection
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.names import ref_of
+    from gpuinfra.runner.machine.readiness import SSH, NotReady
+    from gpuinfra.runner.machine.ssh import SshConnection
 
     ref = ref_of(Kind.MACHINE, spec.group_name, spec.name)
     next_look = time.monotonic() + LOOK_SECONDS

@@ -132,8 +132,8 @@ def read_identity(key: str) -> str:
 
 
 def _check_host_key(wish: Wish) -> None:
-    from runner.machine.connection import HostKeyInvalid
-    from runner.machine.host_key import HostKey
+    from gpuinfra.runner.machine.connection import HostKeyInvalid
+    from gpuinfra.runner.machine.host_key import HostKey
 
     if wish.host_key is None or wish.has_fingerprint:
         return

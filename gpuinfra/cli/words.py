@@ -14,8 +14,8 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 if TYPE_CHECKING:
     from gpuinfra.cli.turns import Turns
     from gpuinfra.models.receipt import Receipt
-    from provision.azure.cloud import AzureCloud
-    from provision.waiting.progress import Progress
+    from gpuinfra.provision.azure.cloud import AzureCloud
+    from gpuinfra.provision.waiting.progress import Progress
 
 LOG_SECONDS = 20.0
 
@@ -48,7 +48,7 @@ def located(settings: Settings, cloud: AzureCloud, word: str) -> Named:
 
 
 def _located(cloud: AzureCloud, word: str) -> Named | None:
-    from provision.find import locate
+    from gpuinfra.provision.find import locate
 
     ref = locate(_rows(cloud), word)
     return Named(ref.name, ref.group) if ref else None
@@ -66,7 +66,7 @@ def _unseen(settings: Settings, cloud: AzureCloud, word: str) -> Named:
 
 
 def _rows(cloud: AzureCloud) -> list[dict[str, Any]]:
-    from provision.azure.fleet import list_all_machines
+    from gpuinfra.provision.azure.fleet import list_all_machines
 
     return list_all_machines(cloud.clients)
 
@@ -87,7 +87,7 @@ def unknown_machine(settings: Settings, word: str, rows: Sequence[dict[str, Any]
 
 def _known(settings: Settings, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     from gpuinfra.load.files import load_paths
-    from provision.ownership import Owner, machine_of_row, owner_of
+    from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 
     specs = [located.spec for located in load_paths([str(settings.workspace)]).specs]
     # Of two words that are spelt alike but for punctuation, `nearest` takes the last: a machine's own name.
@@ -101,7 +101,7 @@ def chosen(
     settings: Settings, words: Sequence[str], rows: Sequence[dict[str, Any]]
 ) -> tuple[set[tuple[str, str]], list[str], list[Diagnostic]]:
     """Name and group of every machine of a listing that the words mean; specs without one; what is wrong with words."""
-    from provision.find import matching
+    from gpuinfra.provision.find import matching
 
     found: set[tuple[str, str]] = set()
     absent, problems = list[str](), list[Diagnostic]()
@@ -135,10 +135,10 @@ def _is_remembered(reached: Reach, named: Named) -> bool:
     """Whether the workspace's ledger or Azure's activity log knows the machine."""
     from gpuinfra.ledger.ledger import Ledger
     from gpuinfra.models.resource import Kind, Ref
+    from gpuinfra.provision.azure.activity import KEPT, read_log
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.names import default_group
     from gpuinfra.workspace import STATE
-    from provision.azure.activity import KEPT, read_log
-    from provision.errors import CloudError
-    from provision.names import default_group
 
     cloud = reached.cloud
     with suppress(Problem):

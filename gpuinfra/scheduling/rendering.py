@@ -11,7 +11,7 @@ from enum import StrEnum
 from gpuinfra.scheduling import quoting
 from gpuinfra.scheduling.mark import marked
 from gpuinfra.scheduling.order import Order
-from templates import read_template
+from gpuinfra.templates import read_template
 
 SERVICE, TIMER = "gpuinfra-reap.service", "gpuinfra-reap.timer"
 WORKFLOW, PIPELINE = ".github/workflows/gpuinfra.yml", "azure-pipelines-gpuinfra.yml"

@@ -14,12 +14,12 @@ from gpuinfra.load.scalars import Value
 from gpuinfra.models.names import MACHINE_NAME_LENGTH, check_machine_name, check_target_name, check_username
 from gpuinfra.models.paths import check_yaml_path
 from gpuinfra.models.spec import Admin, TargetOptions
+from gpuinfra.templates import read_template
 from gpuinfra.workbench.choice import Choice, choose
 from gpuinfra.workbench.compute import REMOTE, REMOTEDOCKER
 from gpuinfra.workbench.container import container_of, refused
 from gpuinfra.workbench.leftovers import Missing, by_place, leftovers, place
 from gpuinfra.workbench.project import FOLDER, Project, plain_path
-from templates import read_template
 
 # What the Workbench's guide to GPUs names, and the least size with a GPU that can be had.
 REGION, SIZE = "southcentralus", "Standard_NC4as_T4_v3"

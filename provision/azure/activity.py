@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuinfra.models.receipt import stamp
-from provision.azure.clients import Clients
-from provision.azure.requests import Requests
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.requests import Requests
 
 API_VERSION = "2015-04-01"
 # Azure keeps it for ninety days, and refuses to look for more; what is asked takes a moment to arrive.

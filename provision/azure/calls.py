@@ -7,8 +7,8 @@ from typing import Any
 from azure.core import MatchConditions
 
 from gpuinfra.models.resource import Kind, Ref
-from provision.azure.clients import Clients
-from provision.azure.operations import Pace
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.operations import Pace
 
 SCHEDULES_VERSION = "2018-09-15"
 

@@ -6,8 +6,8 @@ import logging
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from provision.azure.access import Access
-from provision.azure.transport import CONNECT_SECONDS, READ_SECONDS, Clock, Patience, Retries
+from gpuinfra.provision.azure.access import Access
+from gpuinfra.provision.azure.transport import CONNECT_SECONDS, READ_SECONDS, Clock, Patience, Retries
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
@@ -29,7 +29,7 @@ class Clients:
     @cached_property
     def credential(self) -> TokenCredential:
         """Who asks."""
-        from provision.azure.credentials import make_credential
+        from gpuinfra.provision.azure.credentials import make_credential
 
         return make_credential(self.access)
 

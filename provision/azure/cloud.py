@@ -8,19 +8,19 @@ from datetime import datetime
 from typing import Any
 
 from gpuinfra.models.resource import Kind, Ref, Resource
-from provision import tags
-from provision.azure.calls import Calls
-from provision.azure.clients import Clients
-from provision.azure.errors import translated
-from provision.azure.ids import ref_from_id
-from provision.azure.operations import Going
-from provision.azure.rights import Rights
-from provision.cloud import Act, Observed, Operation, Part, same
-from provision.errors import CloudError, Fault
-from provision.lifecycle import rights
-from provision.names import default_group, ref_of
-from provision.ownership import Owner, machine_of_row, owner_of
-from provision.waiting.deadline import Deadline
+from gpuinfra.provision import tags
+from gpuinfra.provision.azure.calls import Calls
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.errors import translated
+from gpuinfra.provision.azure.ids import ref_from_id
+from gpuinfra.provision.azure.operations import Going
+from gpuinfra.provision.azure.rights import Rights
+from gpuinfra.provision.cloud import Act, Observed, Operation, Part, same
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle import rights
+from gpuinfra.provision.names import default_group, ref_of
+from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
+from gpuinfra.provision.waiting.deadline import Deadline
 
 WORKERS = 10
 OUR_TAG_PREFIX = "gpuinfra:"

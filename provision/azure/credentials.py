@@ -25,12 +25,12 @@ from azure.identity import (
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.subscriptions import SUBSCRIPTION
-from provision.azure.transport import CONNECT_SECONDS, READ_SECONDS
+from gpuinfra.provision.azure.transport import CONNECT_SECONDS, READ_SECONDS
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential, TokenProvider
 
-    from provision.azure.access import Access
+    from gpuinfra.provision.azure.access import Access
 
 CHOICE = "AZURE_TOKEN_CREDENTIALS"
 # Seconds; `az` is a large program, and its first start on a busy computer is slow.

@@ -9,7 +9,7 @@ from typing import Any
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
 
-from provision.errors import CloudError, Fault, fault_of
+from gpuinfra.provision.errors import CloudError, Fault, fault_of
 
 
 @contextmanager

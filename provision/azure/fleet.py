@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from gpuinfra.models.resource import Ref
-from provision import tags
-from provision.azure.clients import Clients
-from provision.azure.errors import translated
-from provision.azure.ids import ref_from_id
-from provision.azure.requests import Requests
-from provision.reaping.port import Listed
+from gpuinfra.provision import tags
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.errors import translated
+from gpuinfra.provision.azure.ids import ref_from_id
+from gpuinfra.provision.azure.requests import Requests
+from gpuinfra.provision.reaping.port import Listed
 
 MACHINES_VERSION = "2024-11-01"
 RESOURCES_VERSION = "2021-04-01"

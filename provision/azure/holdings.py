@@ -5,10 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from provision import tags
-from provision.azure.clients import Clients
-from provision.azure.fleet import list_machines
-from provision.azure.requests import Requests
+from gpuinfra.provision import tags
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.fleet import list_machines
+from gpuinfra.provision.azure.requests import Requests
 
 DISKS, DISKS_API = "Microsoft.Compute/disks", "2024-03-02"
 ADDRESSES, ADDRESSES_API = "Microsoft.Network/publicIPAddresses", "2024-05-01"

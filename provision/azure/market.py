@@ -9,14 +9,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gpuinfra.models.offer import Offer, Quota
-from provision.azure import skus
-from provision.azure.clients import Clients
-from provision.azure.errors import translated
-from provision.azure.prices import PriceService
-from provision.azure.requests import Requests
-from provision.errors import CloudError, Fault
-from provision.market.port import UNKNOWN_PERMISSIONS, Catalogue, Grant, Image, ImagePlan, Permissions, Prices
-from provision.waiting.deadline import Deadline
+from gpuinfra.provision.azure import skus
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.errors import translated
+from gpuinfra.provision.azure.prices import PriceService
+from gpuinfra.provision.azure.requests import Requests
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.market.port import UNKNOWN_PERMISSIONS, Catalogue, Grant, Image, ImagePlan, Permissions, Prices
+from gpuinfra.provision.waiting.deadline import Deadline
 
 if TYPE_CHECKING:
     from azure.mgmt.compute import ComputeManagementClient

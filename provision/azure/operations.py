@@ -9,10 +9,10 @@ from azure.core.exceptions import AzureError
 from azure.mgmt.core.polling.arm_polling import ARMPolling
 
 from gpuinfra.models.resource import Ref
-from provision.azure.errors import translate
-from provision.errors import CloudError, Fault
-from provision.waiting.deadline import Deadline
-from provision.waiting.interrupt import Interrupt
+from gpuinfra.provision.azure.errors import translate
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.interrupt import Interrupt
 
 # Azure's hints are up to 50 s for a machine, which would be waited for nothing; its limit for asking after an
 # operation is 45 a minute. A hint below this is taken: the embedded Azure gives such.

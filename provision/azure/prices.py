@@ -19,9 +19,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from gpuinfra.models.offer import Rate
+from gpuinfra.provision.azure.access import LOOPBACK
+from gpuinfra.provision.market.port import Prices
 from gpuinfra.workspace import write_text
-from provision.azure.access import LOOPBACK
-from provision.market.port import Prices
 
 # Its pages are of 1000 items, those of the version before it of 100.
 API_VERSION = "2023-01-01-preview"

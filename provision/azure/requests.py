@@ -9,8 +9,8 @@ from azure.core.exceptions import HttpResponseError
 from azure.core.rest import HttpRequest
 from azure.mgmt.core.exceptions import ARMErrorFormat
 
-from provision.azure.errors import translated
-from provision.errors import CloudError, Fault
+from gpuinfra.provision.azure.errors import translated
+from gpuinfra.provision.errors import CloudError, Fault
 
 if TYPE_CHECKING:
     from azure.mgmt.resource.resources import ResourceManagementClient

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from provision.azure.clients import Clients
-from provision.azure.requests import Requests
-from provision.cloud import Part
-from provision.errors import CloudError, Fault
-from provision.lifecycle import rights
-from provision.lifecycle.rights import Holding, Right
-from provision.waiting.deadline import Deadline
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.requests import Requests
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle import rights
+from gpuinfra.provision.lifecycle.rights import Holding, Right
+from gpuinfra.provision.waiting.deadline import Deadline
 
 API = "2022-04-01"
 # What was made a moment ago may not be known everywhere yet.

@@ -9,10 +9,10 @@ from typing import Any
 
 from azure.core.pipeline.policies import RetryPolicy, SansIOHTTPPolicy
 
-from provision.errors import CloudError, Fault
-from provision.waiting.deadline import Deadline
-from provision.waiting.interrupt import Interrupt
-from provision.waiting.progress import Progress, Silent
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.interrupt import Interrupt
+from gpuinfra.provision.waiting.progress import Progress, Silent
 
 CONNECT_SECONDS = 10
 READ_SECONDS = 60

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuinfra.models.cost import Source
-from provision.costing.facts import Facts, Sample
-from provision.costing.timeline import Change, Turn
+from gpuinfra.provision.costing.facts import Facts, Sample
+from gpuinfra.provision.costing.timeline import Change, Turn
 
 MACHINES = "microsoft.compute/virtualmachines"
 PREEMPTED = "OperationPreempted"

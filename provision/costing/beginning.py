@@ -7,8 +7,8 @@ from datetime import datetime
 from gpuinfra.models.entry import Entry, Happening
 from gpuinfra.models.plan import Price
 from gpuinfra.models.tags import OUR_PREFIX
-from provision import tags
-from provision.cloud import Part
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
 
 
 def beginning(machine: Part, price: Price, *, at: datetime | None, subscription: str, simulated: bool) -> Entry | None:

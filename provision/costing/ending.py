@@ -9,12 +9,12 @@ from datetime import datetime
 from gpuinfra.models.entry import Entry
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.receipt import Receipt
-from provision.costing.activity import Event, changes, samples
-from provision.costing.facts import Facts
-from provision.costing.history import Present, history
-from provision.costing.pricing import PriceBook, standard
-from provision.market.port import Prices
-from provision.market.price_list import shipped_prices
+from gpuinfra.provision.costing.activity import Event, changes, samples
+from gpuinfra.provision.costing.facts import Facts
+from gpuinfra.provision.costing.history import Present, history
+from gpuinfra.provision.costing.pricing import PriceBook, standard
+from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.market.price_list import shipped_prices
 
 
 def last_time(receipt: Receipt, events: Sequence[Event] | None, since: datetime, entries: Sequence[Entry]) -> Receipt:

@@ -9,14 +9,14 @@ from typing import Any
 
 from gpuinfra.models.entry import Entry
 from gpuinfra.models.resource import Kind, Ref
-from provision import tags
-from provision.cloud import Part
-from provision.costing.activity import Event, changes, samples
-from provision.costing.beginning import is_spot, own_tags
-from provision.costing.facts import Facts, Pricing
-from provision.costing.history import History, Present, history
-from provision.lifecycle.lease import ON
-from provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.costing.activity import Event, changes, samples
+from gpuinfra.provision.costing.beginning import is_spot, own_tags
+from gpuinfra.provision.costing.facts import Facts, Pricing
+from gpuinfra.provision.costing.history import History, Present, history
+from gpuinfra.provision.lifecycle.lease import ON
+from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 
 Bodies = Sequence[Mapping[str, Any]]
 

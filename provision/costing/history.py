@@ -9,8 +9,8 @@ from itertools import pairwise
 
 from gpuinfra.models.cost import Amounts, Source, Sure, least_sure
 from gpuinfra.models.entry import Entry, Happening
-from provision.costing.facts import Facts, FactsTimeline, Pricing, Sample
-from provision.costing.timeline import Change, Stretch, Turn, merged, on_stretches, there_stretches
+from gpuinfra.provision.costing.facts import Facts, FactsTimeline, Pricing, Sample
+from gpuinfra.provision.costing.timeline import Change, Stretch, Turn, merged, on_stretches, there_stretches
 
 _BEGINNINGS = frozenset({Happening.ON, Happening.CHANGED})
 _START_LIMIT = timedelta(minutes=10)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpuinfra.models.sizes import SIZES
-from provision.costing.facts import Facts
-from provision.market.port import Prices
-from provision.market.price_list import DATE
+from gpuinfra.provision.costing.facts import Facts
+from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.market.price_list import DATE
 
 RECORDED = "recorded when the machine was switched on"
 TODAY = "Azure's price list of today"

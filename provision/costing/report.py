@@ -9,11 +9,11 @@ from itertools import pairwise
 
 from gpuinfra.models.cost import Amounts, CostRow, Source, Sure, least_sure
 from gpuinfra.models.entry import Entry
-from provision.costing.facts import FactsTimeline
-from provision.costing.history import History, Piece, ledger_samples
-from provision.costing.pricing import PriceBook
-from provision.market.port import Prices
-from provision.market.price_list import shipped_prices
+from gpuinfra.provision.costing.facts import FactsTimeline
+from gpuinfra.provision.costing.history import History, Piece, ledger_samples
+from gpuinfra.provision.costing.pricing import PriceBook
+from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.market.price_list import shipped_prices
 
 IDLE = "idle"
 NO_TAG = "-"

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gpuinfra.models.checks import Check, ok, problem, warning
-from provision.errors import CloudError
-from provision.lifecycle import rights
-from provision.market.port import Permissions
-from provision.market.preflight import ACTIONS, PROVIDERS
-from provision.market.price_list import DATE
-from provision.problems import explain, role_help
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.lifecycle import rights
+from gpuinfra.provision.market.port import Permissions
+from gpuinfra.provision.market.preflight import ACTIONS, PROVIDERS
+from gpuinfra.provision.market.price_list import DATE
+from gpuinfra.provision.problems import explain, role_help
 
 DEALLOCATE, START = rights.ACTION, "Microsoft.Compute/virtualMachines/start/action"
 WRITES = tuple(action for action in ACTIONS if action not in {DEALLOCATE, START})

@@ -8,14 +8,14 @@ from datetime import datetime
 
 from gpuinfra.models.agent import AgentState
 from gpuinfra.models.checks import Check, ok, problem, warning
-from provision import tags
-from provision.cloud import Part
-from provision.lifecycle import rights
-from provision.lifecycle.lease import ON, why_over
-from provision.lifecycle.rights import Holding, Right
-from provision.market.port import Permissions
-from provision.problems import role_help
-from provision.resources.schedule import schedule_for
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.lifecycle import rights
+from gpuinfra.provision.lifecycle.lease import ON, why_over
+from gpuinfra.provision.lifecycle.rights import Holding, Right
+from gpuinfra.provision.market.port import Permissions
+from gpuinfra.provision.problems import role_help
+from gpuinfra.provision.resources.schedule import schedule_for
 
 OLDEST_SECONDS = 120.0
 """An agent that has said nothing for so long is not alive: it speaks every few seconds."""

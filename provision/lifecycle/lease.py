@@ -11,14 +11,14 @@ from datetime import datetime, timedelta
 
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.spec import Spec
-from provision import tags
-from provision.cloud import Part
-from provision.lifecycle.hours import from_tag as hours_from_tag
-from provision.lifecycle.hours import is_on, next_change
-from provision.lifecycle.hours import to_tag as hours_to_tag
-from provision.lifecycle.terms import Terms, terms_of
-from provision.lifecycle.terms import from_tag as terms_from_tag
-from provision.setting import Lease
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.lifecycle.hours import from_tag as hours_from_tag
+from gpuinfra.provision.lifecycle.hours import is_on, next_change
+from gpuinfra.provision.lifecycle.hours import to_tag as hours_to_tag
+from gpuinfra.provision.lifecycle.terms import Terms, terms_of
+from gpuinfra.provision.lifecycle.terms import from_tag as terms_from_tag
+from gpuinfra.provision.setting import Lease
 
 ON = frozenset({"running", "starting", "stopped", "stopping"})
 """Power states that are billed."""

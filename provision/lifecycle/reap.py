@@ -12,13 +12,13 @@ from gpuinfra.models.hours import Hours
 from gpuinfra.models.reap import ReapAction, Verdict
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.spec import Spec
-from provision import tags
-from provision.cloud import Part
-from provision.lifecycle.hours import HORIZON, from_tag, is_on, next_change
-from provision.lifecycle.lease import ON, cap_end, is_over, why_over
-from provision.lifecycle.terms import from_tag as terms_from_tag
-from provision.names import machine_key
-from provision.ownership import Owner, machine_of_row, owner_of
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.lifecycle.hours import HORIZON, from_tag, is_on, next_change
+from gpuinfra.provision.lifecycle.lease import ON, cap_end, is_over, why_over
+from gpuinfra.provision.lifecycle.terms import from_tag as terms_from_tag
+from gpuinfra.provision.names import machine_key
+from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 
 OFF = frozenset({"deallocated", "deallocating"})
 # A machine that was only shut down is billed for nothing. Somebody may be about to switch it on again.

@@ -11,20 +11,20 @@ from gpuinfra.models.hours import Hours
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Lifecycle
-from provision import tags
-from provision.cloud import Cloud, Part
-from provision.errors import CloudError
-from provision.lifecycle.hours import from_tag as hours_from_tag
-from provision.lifecycle.lease import ON, settled
-from provision.lifecycle.terms import from_tag as terms_from_tag
-from provision.lifecycle.terms import terms_of
-from provision.names import ref_of
-from provision.ownership import untagged_problem
-from provision.problems import explain
-from provision.resources.common import with_others
-from provision.resources.schedule import moved
-from provision.waiting.deadline import Deadline
-from provision.waiting.patience import patiently
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Cloud, Part
+from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.lifecycle.hours import from_tag as hours_from_tag
+from gpuinfra.provision.lifecycle.lease import ON, settled
+from gpuinfra.provision.lifecycle.terms import from_tag as terms_from_tag
+from gpuinfra.provision.lifecycle.terms import terms_of
+from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.ownership import untagged_problem
+from gpuinfra.provision.problems import explain
+from gpuinfra.provision.resources.common import with_others
+from gpuinfra.provision.resources.schedule import moved
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.patience import patiently
 
 UNREACHABLE_SECONDS = 30.0
 # A stopped machine is billed too, but more time would do nobody any good.

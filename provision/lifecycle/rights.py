@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from provision.cloud import Part
-from provision.errors import CloudError, Fault
-from provision.market.port import Grant
-from templates import read_template
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.market.port import Grant
+from gpuinfra.templates import read_template
 
 ACTION = "Microsoft.Compute/virtualMachines/deallocate/action"
 MAKES_ROLES = "Microsoft.Authorization/roleDefinitions/write"

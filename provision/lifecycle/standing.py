@@ -8,14 +8,14 @@ from gpuinfra.models.durations import format_duration
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.lease import LeaseState
 from gpuinfra.models.spec import Lifecycle
-from provision import fleet, tags
-from provision.cloud import OFF, Part
-from provision.costing.history import History
-from provision.lifecycle.hours import to_tag
-from provision.lifecycle.lease import cap_end, cause
-from provision.lifecycle.renew import Renewed
-from provision.lifecycle.terms import from_tag, terms_of
-from provision.market.port import Prices
+from gpuinfra.provision import fleet, tags
+from gpuinfra.provision.cloud import OFF, Part
+from gpuinfra.provision.costing.history import History
+from gpuinfra.provision.lifecycle.hours import to_tag
+from gpuinfra.provision.lifecycle.lease import cap_end, cause
+from gpuinfra.provision.lifecycle.renew import Renewed
+from gpuinfra.provision.lifecycle.terms import from_tag, terms_of
+from gpuinfra.provision.market.port import Prices
 
 
 def standing(

@@ -7,9 +7,9 @@ import gzip
 import json
 from typing import Any
 
-from provision.lifecycle.terms import Terms
-from provision.setting import HostKey
-from templates import read_template
+from gpuinfra.provision.lifecycle.terms import Terms
+from gpuinfra.provision.setting import HostKey
+from gpuinfra.templates import read_template
 
 LARGEST = 64 * 1024
 """What Azure takes as custom data."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provision.setting import HostKey
+from gpuinfra.provision.setting import HostKey
 
 
 def new_host_key() -> HostKey:

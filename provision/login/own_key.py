@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from gpuinfra.models.keys import OWN_KEY
-from provision.login.host_key import new_host_key
+from gpuinfra.provision.login.host_key import new_host_key
 
 
 def create_own_key() -> Path:

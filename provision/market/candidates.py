@@ -8,7 +8,7 @@ from itertools import product
 from gpuinfra.models.candidate import Candidate, Reason
 from gpuinfra.models.offer import Offer, Quota
 from gpuinfra.models.spec import Spec
-from provision.market.port import CORES, SPOT_CORES, Catalogue, Image
+from gpuinfra.provision.market.port import CORES, SPOT_CORES, Catalogue, Image
 
 # Azure's reason codes, in words. https://learn.microsoft.com/rest/api/compute/resource-skus/list
 RESTRICTIONS = {

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gpuinfra.models.offer import Listed, Offer, Place, Quota, Quotas
 from gpuinfra.models.sizes import SIZES, Size
-from provision.market.port import Catalogue, Market, Prices
+from gpuinfra.provision.market.port import Catalogue, Market, Prices
 
 THREADS = 8
 

@@ -13,12 +13,12 @@ from gpuinfra.models.candidate import Candidate, Passed
 from gpuinfra.models.images import ALIASES
 from gpuinfra.models.sizes import SIZES
 from gpuinfra.models.spec import Spec
-from provision.errors import CloudError, Fault
-from provision.market.candidates import candidates, judge
-from provision.market.port import Catalogue, Image, Market, Prices
-from provision.problems import explain, not_allowed
-from provision.waiting.deadline import Deadline
-from provision.waiting.progress import Progress
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.market.candidates import candidates, judge
+from gpuinfra.provision.market.port import Catalogue, Image, Market, Prices
+from gpuinfra.provision.problems import explain, not_allowed
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.progress import Progress
 
 PROVIDERS = ("Microsoft.Compute", "Microsoft.Network", "Microsoft.DevTestLab")
 ACTIONS = (

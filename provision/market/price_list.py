@@ -10,8 +10,8 @@ import csv
 from functools import cache
 
 from gpuinfra.models.offer import Rate
-from provision.market.port import Prices
-from templates import read_template
+from gpuinfra.provision.market.port import Prices
+from gpuinfra.templates import read_template
 
 DATE = "2026-06"
 FILE = f"prices-{DATE}.csv"

@@ -9,12 +9,12 @@ from typing import Any
 
 from gpuinfra.models.reap import Orphan, ReapAction
 from gpuinfra.models.resource import Kind
-from provision import tags
-from provision.cloud import Part
-from provision.lifecycle.reap import Rules, is_protected
-from provision.market.residue import address_per_month, disk_per_month
-from provision.ownership import has_our_name, is_leftover, left_alone
-from provision.reaping.port import Listed
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.lifecycle.reap import Rules, is_protected
+from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.ownership import has_our_name, is_leftover, left_alone
+from gpuinfra.provision.reaping.port import Listed
 
 # An `up` makes parts before the machine that they are for.
 AGE = timedelta(hours=1)

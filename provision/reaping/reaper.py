@@ -13,23 +13,23 @@ from typing import Any
 from gpuinfra.models.durations import format_duration
 from gpuinfra.models.reap import Ended, Failure, Orphan, ReapAction, Reaped, Untagged, Verdict
 from gpuinfra.models.resource import Kind
-from provision import fleet as listing
-from provision import tags
-from provision.cloud import Cloud, Part
-from provision.down import Ending
-from provision.errors import CloudError, Fault
-from provision.journal import Journal
-from provision.lifecycle.reap import STOPPED, STOPPED_FOR, Rules, disputed, is_protected, judge, verdicts
-from provision.market.port import Market, Prices
-from provision.names import ref_of
-from provision.ownership import Owner, machine_of_row, owner_of
-from provision.reaping.orphans import lookalikes, orphans, seen
-from provision.reaping.port import Fleet, Listed
-from provision.reaping.starting import start
-from provision.reaping.stopping import TROUBLE_SECONDS, Stopping
-from provision.remove import remove
-from provision.waiting.deadline import Deadline
-from provision.waiting.progress import Progress
+from gpuinfra.provision import fleet as listing
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Cloud, Part
+from gpuinfra.provision.down import Ending
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.lifecycle.reap import STOPPED, STOPPED_FOR, Rules, disputed, is_protected, judge, verdicts
+from gpuinfra.provision.market.port import Market, Prices
+from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
+from gpuinfra.provision.reaping.orphans import lookalikes, orphans, seen
+from gpuinfra.provision.reaping.port import Fleet, Listed
+from gpuinfra.provision.reaping.starting import start
+from gpuinfra.provision.reaping.stopping import TROUBLE_SECONDS, Stopping
+from gpuinfra.provision.remove import remove
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.progress import Progress
 
 # Twice, and eight that stop machines: sixteen in all.
 WORKERS = 4

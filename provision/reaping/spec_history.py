@@ -15,7 +15,7 @@ from gpuinfra.load.folder import is_ours, yaml_files
 from gpuinfra.load.source import LARGEST, decode
 from gpuinfra.load.tree import Mapping as Document
 from gpuinfra.load.tree import Scalar, read
-from provision.names import default_group, machine_key
+from gpuinfra.provision.names import default_group, machine_key
 
 LONGEST = timedelta(days=90)
 MOST_COMMITS = 500

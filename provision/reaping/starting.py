@@ -5,16 +5,16 @@ from __future__ import annotations
 from gpuinfra.models.reap import Verdict
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
-from provision import tags
-from provision.cloud import Act, Cloud, Part
-from provision.errors import CloudError, Fault
-from provision.journal import Journal
-from provision.names import ref_of
-from provision.resources.common import with_others
-from provision.resources.schedule import moved
-from provision.waiting.deadline import Deadline
-from provision.waiting.patience import patiently, until
-from provision.waiting.progress import Progress
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Act, Cloud, Part
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.resources.common import with_others
+from gpuinfra.provision.resources.schedule import moved
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.patience import patiently, until
+from gpuinfra.provision.waiting.progress import Progress
 
 DOING = "starting"
 START_SECONDS = 600.0

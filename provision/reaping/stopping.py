@@ -13,19 +13,19 @@ from datetime import datetime
 from gpuinfra.models.reap import Ended, Failure, ReapAction, Verdict
 from gpuinfra.models.receipt import Off, Receipt, Residue, next_morning
 from gpuinfra.models.resource import Kind
-from provision import fleet as listing
-from provision import tags
-from provision.cloud import Cloud, Part
-from provision.errors import CloudError, Fault
-from provision.journal import Journal
-from provision.lifecycle.lease import ON
-from provision.lifecycle.reap import Rules, changed_at, judge
-from provision.market.port import Prices
-from provision.market.residue import address_per_month, disk_per_month
-from provision.names import name_of
-from provision.reaping.port import Fleet
-from provision.waiting.deadline import Deadline
-from provision.waiting.progress import Progress
+from gpuinfra.provision import fleet as listing
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Cloud, Part
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.lifecycle.lease import ON
+from gpuinfra.provision.lifecycle.reap import Rules, changed_at, judge
+from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.names import name_of
+from gpuinfra.provision.reaping.port import Fleet
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.progress import Progress
 
 WORKERS = 8
 DOING = "deallocating"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from gpuinfra.models.resource import Kind
-from provision.resources import address, disk, group, interface, machine, network, schedule, security
+from gpuinfra.provision.resources import address, disk, group, interface, machine, network, schedule, security
 
 # The order in which they come to be; they go in the opposite one.
 MODULES: dict[Kind, ModuleType] = {

@@ -7,9 +7,9 @@ from typing import Any
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
-from provision import tags
-from provision.cloud import Part
-from provision.setting import Setting
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.setting import Setting
 
 
 def resource(setting: Setting, kind: Kind, properties: dict[str, Any], **more: Any) -> Resource:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
-from provision.cloud import Part
-from provision.resources.common import missing_tags, resource, with_others
-from provision.setting import Setting
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.resources.common import missing_tags, resource, with_others
+from gpuinfra.provision.setting import Setting
 
 
 def desired(setting: Setting) -> Resource:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
-from provision import tags
-from provision.cloud import Part
-from provision.resources.common import missing_tags, whole_update
-from provision.setting import Setting
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.resources.common import missing_tags, whole_update
+from gpuinfra.provision.setting import Setting
 
 
 def desired(setting: Setting) -> Resource:

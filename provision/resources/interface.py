@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
-from provision.cloud import Part
-from provision.resources.common import missing_tags, place, resource, same_id, whole_update
-from provision.resources.network import subnet_id
-from provision.setting import Setting
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.resources.common import missing_tags, place, resource, same_id, whole_update
+from gpuinfra.provision.resources.network import subnet_id
+from gpuinfra.provision.setting import Setting
 
 update = whole_update
 

@@ -10,14 +10,14 @@ from gpuinfra.models.plan import Difference
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.models.spec import Spec
-from provision import tags
-from provision.cloud import Part
-from provision.lifecycle.hours import to_tag as hours_to_tag
-from provision.lifecycle.terms import to_tag
-from provision.login.cloud_init import custom_data
-from provision.names import default_group
-from provision.resources.common import place, with_others
-from provision.setting import Setting
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.lifecycle.hours import to_tag as hours_to_tag
+from gpuinfra.provision.lifecycle.terms import to_tag
+from gpuinfra.provision.login.cloud_init import custom_data
+from gpuinfra.provision.names import default_group
+from gpuinfra.provision.resources.common import place, with_others
+from gpuinfra.provision.setting import Setting
 
 IDENTITY = {"type": "SystemAssigned"}
 """Its own, by which the guest agent switches it off: see `lifecycle/rights.py`."""

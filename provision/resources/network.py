@@ -7,9 +7,9 @@ from typing import Any
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
-from provision.cloud import Part
-from provision.resources.common import missing_tags, place, resource, whole_update
-from provision.setting import Setting
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update
+from gpuinfra.provision.setting import Setting
 
 SUBNET = "machines"
 RANGE = "10.77.0.0/24"

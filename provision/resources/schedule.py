@@ -9,11 +9,11 @@ from typing import Any
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.models.tags import OUR_PREFIX
-from provision import tags
-from provision.cloud import Part
-from provision.names import ref_of
-from provision.resources.common import missing_tags, place, resource, whole_update, with_others
-from provision.setting import Setting
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update, with_others
+from gpuinfra.provision.setting import Setting
 
 update = whole_update
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from provision.errors import CloudError, Fault
+from gpuinfra.provision.errors import CloudError, Fault
 
 
 class Interrupt:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from provision.errors import CloudError, Fault
-from provision.waiting.deadline import Deadline
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.waiting.deadline import Deadline
 
 Result = TypeVar("Result")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from provision.waiting.interrupt import Interrupt
+from gpuinfra.provision.waiting.interrupt import Interrupt
 
 Name = TypeVar("Name")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.jobs.order import Gpus, Order
+from gpuinfra.runner.jobs.order import Gpus, Order
 
 RUN_LABEL = "gpuinfra.run"
 PROJECT_LABEL = "gpuinfra.project"

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpuinfra.diagnostics import Code
-from runner.engine.stream import Streams
-from runner.jobs.port import JobError
-from runner.machine.checkup import Said
-from runner.machine.connection import ConnectError, Connection
-from runner.machine.interrupts import interrupts_kept
-from runner.machine.local import LocalConnection
+from gpuinfra.runner.engine.stream import Streams
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.checkup import Said
+from gpuinfra.runner.machine.connection import ConnectError, Connection
+from gpuinfra.runner.machine.interrupts import interrupts_kept
+from gpuinfra.runner.machine.local import LocalConnection
 
 # Of Docker 20.10. It is in use only until the engine has told its own.
 OLDEST_VERSION = "1.41"
@@ -89,7 +89,7 @@ class Engine:
         except (ConnectError, JobError):
             raise
         except Exception as error:
-            from runner.engine.errors import told
+            from gpuinfra.runner.engine.errors import told
 
             meaning = told(error, self.where, doing, expected=self.is_expected)
             if meaning is None:
@@ -127,7 +127,7 @@ class Engine:
         return self._client
 
     def _missing(self, said: Said) -> Exception:
-        from runner.engine.errors import missing
+        from gpuinfra.runner.engine.errors import missing
 
         return missing(said, self.where, expected=self.is_expected)
 
@@ -141,14 +141,14 @@ class Engine:
 
 
 def _remote(streams: Streams, timeout: float) -> Any:
-    from runner.engine.transport import Link
+    from gpuinfra.runner.engine.transport import Link
 
     return _client("unix:///nowhere", lambda: Link(streams), timeout)
 
 
 def _client(address: str, make: Callable[[], Any], timeout: float) -> Any:
     """A client whose connections are made by us. It reads this computer's Docker settings, for credentials."""
-    from runner.engine.transport import Adapter, Pool
+    from gpuinfra.runner.engine.transport import Adapter, Pool
 
     client = _plain_client(timeout, base_url=address)
     client.mount("http+docker://", Adapter(Pool(make)))
@@ -176,7 +176,7 @@ def _plain_client(timeout: float, **place: Any) -> Any:
 def _local(timeout: float) -> Any:
     from docker.utils import kwargs_from_env  # type: ignore[import-untyped]
 
-    from runner.engine.transport import SocketLink
+    from gpuinfra.runner.engine.transport import SocketLink
 
     place = kwargs_from_env() if os.environ.get("DOCKER_HOST") else _context()
     address = str(place.get("base_url", ""))

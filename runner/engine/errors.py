@@ -12,9 +12,9 @@ import requests.exceptions
 import urllib3.exceptions
 
 from gpuinfra.diagnostics import Code
-from runner.jobs.port import JobError
-from runner.machine.checkup import NO_PERMISSION, NOT_RUNNING, TOOLKIT, Said, docker_check
-from runner.machine.connection import Broken, ConnectError, TimedOut, Unreachable
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.checkup import NO_PERMISSION, NOT_RUNNING, TOOLKIT, Said, docker_check
+from gpuinfra.runner.machine.connection import Broken, ConnectError, TimedOut, Unreachable
 
 LONGEST_NOTE = 600
 USER = "$USER"

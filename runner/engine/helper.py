@@ -8,12 +8,12 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpuinfra.diagnostics import Code
-from runner.engine.body import PROJECT_LABEL, RUN_LABEL
-from runner.engine.client import Engine
-from runner.jobs.container import ContainerJob, start_container
-from runner.jobs.order import Gpus, Order
-from runner.jobs.port import STDERR, STDOUT, JobError
-from runner.machine.connection import Completed, ConnectError, TimedOut
+from gpuinfra.runner.engine.body import PROJECT_LABEL, RUN_LABEL
+from gpuinfra.runner.engine.client import Engine
+from gpuinfra.runner.jobs.container import ContainerJob, start_container
+from gpuinfra.runner.jobs.order import Gpus, Order
+from gpuinfra.runner.jobs.port import STDERR, STDOUT, JobError
+from gpuinfra.runner.machine.connection import Completed, ConnectError, TimedOut
 
 MOST_OUTPUT = 1 << 20
 SCRUB_SECONDS = 600.0

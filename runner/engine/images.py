@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuinfra.diagnostics import Code
-from runner.engine.client import Engine
-from runner.jobs.port import JobError
-from runner.progress import Progress
+from gpuinfra.runner.engine.client import Engine
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.progress import Progress
 
 STEP = "image"
 # An engine tells of every piece that it gets; it is silent while it waits for a registry, or looks over a large layer.
@@ -130,7 +130,7 @@ def _text(value: object) -> str:
 
 def _events(engine: Engine, name: str, progress: Progress) -> Iterator[dict[str, Any]]:
     """The engine's report. It is asked here and not by the SDK's `pull`, whose wait has no end."""
-    from runner.engine.errors import refusal
+    from gpuinfra.runner.engine.errors import refusal
 
     doing = f"pulling {name}"
     with contextlib.ExitStack() as stack:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from gpuinfra.diagnostics import Code
-from runner.jobs.port import STDERR, STDOUT, Frame, JobError, Position
+from gpuinfra.runner.jobs.port import STDERR, STDOUT, Frame, JobError, Position
 
 HEADER = struct.Struct(">BxxxI")
 SECOND = 1_000_000_000

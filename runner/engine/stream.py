@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runner.machine.checkup import Said
-from runner.machine.connection import CHUNK, Broken, ConnectError, Connection, Process, TimedOut
+from gpuinfra.runner.machine.checkup import Said
+from gpuinfra.runner.machine.connection import CHUNK, Broken, ConnectError, Connection, Process, TimedOut
 
 COMMAND = ("docker", "system", "dial-stdio")
 # What the start-up files of a user's shell print stands before it.

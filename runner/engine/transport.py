@@ -14,7 +14,7 @@ from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 
-from runner.engine.stream import Stream, Streams
+from gpuinfra.runner.engine.stream import Stream, Streams
 
 MOST_IDLE = 8
 

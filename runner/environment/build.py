@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.runner.environment.made import Environment
+from gpuinfra.runner.environment.output import BuildOutput
+from gpuinfra.runner.environment.recipe import BUILDING_LABEL, CONTEXT, PYTHON, Base, Recipe, recipe
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.connection import ConnectError
+from gpuinfra.runner.progress import Progress
 from gpuinfra.workbench.conda import Conda
-from runner.environment.made import Environment
-from runner.environment.output import BuildOutput
-from runner.environment.recipe import BUILDING_LABEL, CONTEXT, PYTHON, Base, Recipe, recipe
-from runner.jobs.port import JobError
-from runner.machine.connection import ConnectError
-from runner.progress import Progress
 
 STEP = "environment"
 # conda may think, and a compiler work, for long without a word.

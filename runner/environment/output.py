@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from runner.environment.secrets import without
+from gpuinfra.runner.environment.secrets import without
 
 LAST_LINES = 20
 LONGEST_LINE = 4096

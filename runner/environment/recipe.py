@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, Severity
+from gpuinfra.runner.environment.python import PythonWish, python_wish
+from gpuinfra.runner.environment.requirements import Requirements
+from gpuinfra.runner.environment.secrets import expand, secrets_in, spellings, telling
+from gpuinfra.templates import read_template
 from gpuinfra.workbench.conda import By, Conda, Package, read_conda
-from runner.environment.python import PythonWish, python_wish
-from runner.environment.requirements import Requirements
-from runner.environment.secrets import expand, secrets_in, spellings, telling
-from templates import read_template
 
 # Whatever changes what is installed, other than the script, has to count this up: images are found by their digest.
 VERSION = 1

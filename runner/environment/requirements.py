@@ -14,9 +14,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from gpuinfra.diagnostics import Code, Diagnostic, Span
 from gpuinfra.load.source import Source
 from gpuinfra.load.tree import Scalar
+from gpuinfra.runner.environment.secrets import VARIABLE
 from gpuinfra.workbench.conda import By, Conda, Option, Package, parse
 from gpuinfra.workbench.project import plain_path
-from runner.environment.secrets import VARIABLE
 
 FILES = "files"
 # A file of requirements that names itself has no end.

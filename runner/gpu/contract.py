@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.run import GpuUsage
-from runner.gpu.links import HOST, IMAGE, REFUSALS, UNREGISTERED, Link
-from runner.gpu.nvidia_smi import NoGpuError
-from runner.gpu.probe import NOT_FOUND, probe_host
-from runner.jobs.order import Gpus
-from runner.jobs.port import JobError
-from runner.machine import checkup
-from runner.machine.connection import Completed, ConnectError, Shell
+from gpuinfra.runner.gpu.links import HOST, IMAGE, REFUSALS, UNREGISTERED, Link
+from gpuinfra.runner.gpu.nvidia_smi import NoGpuError
+from gpuinfra.runner.gpu.probe import NOT_FOUND, probe_host
+from gpuinfra.runner.jobs.order import Gpus
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine import checkup
+from gpuinfra.runner.machine.connection import Completed, ConnectError, Shell
 
 CODE = "no-gpu"
 SUMMARY = "the job would have no GPU"

@@ -8,8 +8,8 @@ from dataclasses import replace
 from xml.parsers import expat
 
 from gpuinfra.models.gpu import GpuFacts
-from runner.gpu.nvidia_smi import FIELDS, NO_DEVICES, SIMULATED, UNKNOWN, NoGpuError, parse, query
-from runner.machine.connection import Completed
+from gpuinfra.runner.gpu.nvidia_smi import FIELDS, NO_DEVICES, SIMULATED, UNKNOWN, NoGpuError, parse, query
+from gpuinfra.runner.machine.connection import Completed
 
 DESCRIBE = ("nvidia-smi", "-q", "-x")
 # It is not in the XML.

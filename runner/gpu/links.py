@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runner.machine.checkup import TOOLKIT
+from gpuinfra.runner.machine.checkup import TOOLKIT
 
 RESTART = "restart the machine: the driver that is loaded and the one that is installed are the same then"
 LOOK = "look at the machine: `nvidia-smi`, `sudo dmesg | grep -i nvrm`"

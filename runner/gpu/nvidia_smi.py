@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpuinfra.models.gpu import GpuFacts
-from runner.machine.connection import Completed, Shell
+from gpuinfra.runner.machine.connection import Completed, Shell
 
 FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
 # Drivers before 510 do not know it.

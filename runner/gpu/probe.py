@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuinfra.models.gpu import GpuFacts
-from runner.gpu import facts
-from runner.gpu.nvidia_smi import NoGpuError
-from runner.jobs.port import JobError
-from runner.machine.connection import Completed, Shell
+from gpuinfra.runner.gpu import facts
+from gpuinfra.runner.gpu.nvidia_smi import NoGpuError
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.connection import Completed, Shell
 
 __all__ = ["NoGpuError", "probe_container", "probe_host"]
 

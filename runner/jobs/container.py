@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuinfra.diagnostics import Code
-from runner.engine.body import RUN_LABEL, TIMEOUT_LABEL, body_of, name_of
-from runner.engine.client import Engine
-from runner.engine.logs import MisplacedError, Parser, advanced, beginning, mended, since, unseen
-from runner.jobs.order import Order
-from runner.jobs.port import Ended, Frame, How, JobError, Position
-from runner.machine.connection import CHUNK, Broken, TimedOut
+from gpuinfra.runner.engine.body import RUN_LABEL, TIMEOUT_LABEL, body_of, name_of
+from gpuinfra.runner.engine.client import Engine
+from gpuinfra.runner.engine.logs import MisplacedError, Parser, advanced, beginning, mended, since, unseen
+from gpuinfra.runner.jobs.order import Order
+from gpuinfra.runner.jobs.port import Ended, Frame, How, JobError, Position
+from gpuinfra.runner.machine.connection import CHUNK, Broken, TimedOut
 
 # A job that prints nothing for so long is asked for: what is silent may be an engine that hangs.
 SILENCE_SECONDS = 120.0

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from gpuinfra.diagnostics import Code
-from runner.jobs.port import STDERR, STDOUT, Frame, JobError, Position
+from gpuinfra.runner.jobs.port import STDERR, STDOUT, Frame, JobError, Position
 
 HEADER = struct.Struct("!BQI")
 """The stream, the time in nanoseconds since 1970, the length; so many bytes follow."""

@@ -56,7 +56,7 @@ class How(StrEnum):
 
     @property
     def is_by_machine(self) -> bool:
-        """Whether the machine itself ended it, about to go off: `far.endings` has the same words."""
+        """Whether the machine itself ended it, about to go off: `remote.endings` has the same words."""
         return self in {How.EVICTED, How.LEASE_OVER, How.IDLE, How.COST_CAP}
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from far.wire import JSON
-from runner.jobs.log import FrameReader
-from runner.jobs.order import Gpus, Order
-from runner.jobs.port import Ended, Frame, How, JobError, Position
-from runner.jobs.refusals import translated
-from runner.machine.far import Far
+from gpuinfra.remote.wire import JSON
+from gpuinfra.runner.jobs.log import FrameReader
+from gpuinfra.runner.jobs.order import Gpus, Order
+from gpuinfra.runner.jobs.port import Ended, Frame, How, JobError, Position
+from gpuinfra.runner.jobs.refusals import translated
+from gpuinfra.runner.machine.far import Far
 
 # From asking it to end to making it, where nobody says otherwise.
 GRACE_SECONDS = 10.0

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 from gpuinfra.diagnostics import Code
-from runner.jobs.port import JobError
-from runner.machine.far import FarError
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.far import FarError
 
 MAKE_ROOM = "make room there, as by `docker image prune`, and go on: nothing that is there was lost"
 # By the far side's code: the summary, the code, and what to do. Codes that are not here are bugs, or of other verbs.

@@ -11,8 +11,8 @@ from typing import Any
 
 from gpuinfra.models.checkup import Check, Checkup
 from gpuinfra.models.gpu import GpuFacts
-from runner.gpu.nvidia_smi import NoGpuError, ask
-from runner.machine.connection import Shell, TimedOut
+from gpuinfra.runner.gpu.nvidia_smi import NoGpuError, ask
+from gpuinfra.runner.machine.connection import Shell, TimedOut
 
 MARK = "@@gpuinfra"
 # For one question to an engine that hangs, so that the others are still answered.

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from gpuinfra.models.checkup import Check
 from gpuinfra.models.target import Target
-from runner.machine.checkup import is_denied, look_at_docker
-from runner.machine.connection import ConnectError
-from runner.machine.readiness import (
+from gpuinfra.runner.machine.checkup import is_denied, look_at_docker
+from gpuinfra.runner.machine.connection import ConnectError
+from gpuinfra.runner.machine.readiness import (
     ASK_SECONDS,
     DOCKER,
     FIRST_PAUSE,
@@ -23,7 +23,7 @@ from runner.machine.readiness import (
     Opener,
     Progress,
 )
-from runner.machine.ssh import SshConnection
+from gpuinfra.runner.machine.ssh import SshConnection
 
 # Below the program's own logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")

@@ -11,9 +11,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from far.wire import DATA, END, ERROR, HEADER, JSON, MARK
-from runner.machine.connection import Broken, ConnectError, Connection, Process, TimedOut
+from gpuinfra.remote.wire import DATA, END, ERROR, HEADER, JSON, MARK
+from gpuinfra.runner.machine.connection import Broken, ConnectError, Connection, Process, TimedOut
 
+PACKAGE = "gpuinfra.remote"
 PYTHON = "python3"
 # The system's own, where it has one: it is quicker than what users put before it.
 FIND = 'for each in /usr/bin/python3 python3; do command -v "$each" >/dev/null && exec "$each" "$@"; done; exit 127'
@@ -24,8 +25,10 @@ BOOT = (
     "import sys;sys.version_info<(3,8) and sys.exit('Python 3.8 or newer is needed, not '+sys.version.split()[0]);"
     "import json,zlib,types;"
     "parts=json.loads(zlib.decompress(sys.stdin.buffer.read(int(sys.argv[1]))));"
-    "far=types.ModuleType('far');far.__path__=[];sys.modules['far']=far;exec(parts['far'],far.__dict__);"
-    "far.install(parts);import far.main;sys.exit(far.main.main())"
+    "ours=types.ModuleType('gpuinfra');ours.__path__=[];sys.modules['gpuinfra']=ours;"
+    "sent=types.ModuleType('gpuinfra.remote');sent.__path__=[];sys.modules['gpuinfra.remote']=sent;ours.remote=sent;"
+    "exec(parts['gpuinfra.remote'],sent.__dict__);"
+    "sent.install(parts);from gpuinfra.remote.main import main;sys.exit(main())"
 )
 # More than a shell's greeting, and not without end.
 MOST_GREETING = 1 << 20
@@ -229,13 +232,13 @@ class Far:
 
 @cache
 def _source() -> bytes:
-    files = sorted(file.name for file in resources.files("far").iterdir() if file.name.endswith(".py"))
+    files = sorted(file.name for file in resources.files(PACKAGE).iterdir() if file.name.endswith(".py"))
     return zlib.compress(json.dumps({_name(file): _text(file) for file in files}).encode(), 6)
 
 
 def _name(file: str) -> str:
-    return "far" if file == "__init__.py" else f"far.{file.removesuffix('.py')}"
+    return PACKAGE if file == "__init__.py" else f"{PACKAGE}.{file.removesuffix('.py')}"
 
 
 def _text(file: str) -> str:
-    return resources.files("far").joinpath(file).read_text("utf-8")
+    return resources.files(PACKAGE).joinpath(file).read_text("utf-8")

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from dataclasses import dataclass
 
-from runner.machine.connection import HostKeyInvalid
+from gpuinfra.runner.machine.connection import HostKeyInvalid
 
 # How a key of each kind signs, the best first. With SHA-1, as `ssh-rsa` itself would, nobody should.
 ALGORITHMS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuinfra.models.keys import PATH, own_private_key
 from gpuinfra.models.target import Target
-from runner.machine.keys import default_files
+from gpuinfra.runner.machine.keys import default_files
 
 
 def identity_of(public_key: str, workspace: Path | None = None) -> str | None:

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from gpuinfra.models.target import Target
-from runner import openssh
-from runner.machine.connection import HostKeyChanged
-from runner.machine.host_key import HostKey
+from gpuinfra.runner import openssh
+from gpuinfra.runner.machine.connection import HostKeyChanged
+from gpuinfra.runner.machine.host_key import HostKey
 
 FOLDER = "~/.gpuinfra/ssh"
 KNOWN_HOSTS = f"{FOLDER}/known_hosts"

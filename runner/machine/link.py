@@ -10,14 +10,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuinfra.models.target import Target
-from runner.background import begin
-from runner.jobs.port import JobError
-from runner.machine.connection import Broken, ConnectError, Connection, PortClosed, SwitchedOff, TimedOut, Unreachable
-from runner.machine.far import Far
-from runner.machine.lean import import_paramiko
+from gpuinfra.runner.background import begin
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.connection import (
+    Broken,
+    ConnectError,
+    Connection,
+    PortClosed,
+    SwitchedOff,
+    TimedOut,
+    Unreachable,
+)
+from gpuinfra.runner.machine.far import Far
+from gpuinfra.runner.machine.lean import import_paramiko
 
 if TYPE_CHECKING:
-    from runner.engine.client import Engine
+    from gpuinfra.runner.engine.client import Engine
 
 # Below the program's own logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
@@ -97,7 +105,7 @@ class Link:
     @property
     def engine(self) -> Engine:
         """Its Docker Engine."""
-        from runner.engine.client import open_engine
+        from gpuinfra.runner.engine.client import open_engine
 
         with self._lock:
             connection = self.connection
@@ -233,12 +241,12 @@ def link_to(
     Its Docker Engine gets the user's credentials if the user created or attached the machine, or allows it.
     """
     if not target.address:
-        from runner.machine.local import LocalConnection
+        from gpuinfra.runner.machine.local import LocalConnection
 
         return Link(target, LocalConnection)
     import_paramiko()
-    from runner.machine.known_keys import is_own_machine
-    from runner.machine.ssh import SshConnection
+    from gpuinfra.runner.machine.known_keys import is_own_machine
+    from gpuinfra.runner.machine.ssh import SshConnection
 
     shares = send_credentials or is_own_machine(target)
     return Link(target, lambda: SshConnection.open(target, seconds, password), shares_credentials=shares)

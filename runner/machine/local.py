@@ -11,8 +11,8 @@ import subprocess
 import threading
 from collections.abc import Sequence
 
-from runner.machine.connection import CHUNK, Broken, Completed, Process, TimedOut, Unreachable
-from runner.machine.errors_tail import Tail
+from gpuinfra.runner.machine.connection import CHUNK, Broken, Completed, Process, TimedOut, Unreachable
+from gpuinfra.runner.machine.errors_tail import Tail
 
 WHERE = "this computer"
 SHELL = "/bin/sh"

@@ -11,9 +11,16 @@ from collections.abc import Iterator, Sequence
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
-from runner.machine.connection import Broken, ConnectError, HostKeyMismatch, LoginRefused, PortClosed, Unreachable
-from runner.machine.host_key import ALGORITHMS, HostKey
-from runner.machine.interrupts import interrupts_kept
+from gpuinfra.runner.machine.connection import (
+    Broken,
+    ConnectError,
+    HostKeyMismatch,
+    LoginRefused,
+    PortClosed,
+    Unreachable,
+)
+from gpuinfra.runner.machine.host_key import ALGORITHMS, HostKey
+from gpuinfra.runner.machine.interrupts import interrupts_kept
 
 # A request that a starting machine did not hear is repeated by TCP after 1 and 3 seconds; then a new one is quicker.
 CONNECT_SECONDS = 5.0

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuinfra.models.target import ASK, KEYRING, Target
-from runner.machine.connection import HostKeyInvalid
-from runner.machine.host_key import HostKey
-from runner.machine.within import within
+from gpuinfra.runner.machine.connection import HostKeyInvalid
+from gpuinfra.runner.machine.host_key import HostKey
+from gpuinfra.runner.machine.within import within
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend

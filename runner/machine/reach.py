@@ -10,10 +10,10 @@ from functools import partial
 
 from gpuinfra.models.reach import Reach
 from gpuinfra.models.target import Target
-from runner.machine.connection import ConnectError, HostKeyInvalid, HostKeyMismatch
-from runner.machine.host_key import HostKey
-from runner.machine.meeting import close, greet
-from runner.machine.within import within
+from gpuinfra.runner.machine.connection import ConnectError, HostKeyInvalid, HostKeyMismatch
+from gpuinfra.runner.machine.host_key import HostKey
+from gpuinfra.runner.machine.meeting import close, greet
+from gpuinfra.runner.machine.within import within
 
 AT_ONCE = 16
 # A call that gives up by itself says more than one that is given up.

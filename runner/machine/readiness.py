@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.target import Target
-from runner.gpu.nvidia_smi import NoGpuError, ask
-from runner.machine.connection import (
+from gpuinfra.runner.gpu.nvidia_smi import NoGpuError, ask
+from gpuinfra.runner.machine.connection import (
     ConnectError,
     HostKeyChanged,
     HostKeyInvalid,
@@ -22,7 +22,7 @@ from runner.machine.connection import (
     Shell,
     TimedOut,
 )
-from runner.machine.ssh import SshConnection
+from gpuinfra.runner.machine.ssh import SshConnection
 
 # Below the program's own logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")

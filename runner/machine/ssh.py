@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import paramiko
 
 from gpuinfra.models.target import Target
-from runner.machine.connection import (
+from gpuinfra.runner.machine.connection import (
     CHUNK,
     Broken,
     Completed,
@@ -21,11 +21,11 @@ from runner.machine.connection import (
     TimedOut,
     Unreachable,
 )
-from runner.machine.host_key import HostKey
-from runner.machine.keys import Keys, UnusableError
-from runner.machine.known_keys import check_known_key
-from runner.machine.meeting import close, greet, left, place, translated
-from runner.machine.ssh_process import SshProcess
+from gpuinfra.runner.machine.host_key import HostKey
+from gpuinfra.runner.machine.keys import Keys, UnusableError
+from gpuinfra.runner.machine.known_keys import check_known_key
+from gpuinfra.runner.machine.meeting import close, greet, left, place, translated
+from gpuinfra.runner.machine.ssh_process import SshProcess
 
 KEEP_ALIVE_SECONDS = 15
 # More than any question of ours has for an answer; a machine that does not stop would fill the memory.

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import paramiko
 
-from runner.machine.connection import CHUNK, Broken, ConnectError, TimedOut
-from runner.machine.errors_tail import Tail
-from runner.machine.interrupts import interrupts_kept
-from runner.machine.meeting import told
+from gpuinfra.runner.machine.connection import CHUNK, Broken, ConnectError, TimedOut
+from gpuinfra.runner.machine.errors_tail import Tail
+from gpuinfra.runner.machine.interrupts import interrupts_kept
+from gpuinfra.runner.machine.meeting import told
 
 
 class SshProcess:

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from far.outputs import CHUNK, PACKED, digest
-from far.outputs_folder import own_name
-from far.wire import DATA, JSON
 from gpuinfra.diagnostics import Code
-from runner.jobs.port import JobError
-from runner.jobs.refusals import translated
-from runner.machine.connection import ConnectError
-from runner.machine.far import Call, Far
-from runner.progress import Progress, counted
-from runner.results.outputs_folder import LEAST_FILE_MODE
-from runner.results.outputs_index import Stamp
-from runner.results.outputs_store import Store
+from gpuinfra.remote.outputs import CHUNK, PACKED, digest
+from gpuinfra.remote.outputs_folder import own_name
+from gpuinfra.remote.wire import DATA, JSON
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.jobs.refusals import translated
+from gpuinfra.runner.machine.connection import ConnectError
+from gpuinfra.runner.machine.far import Call, Far
+from gpuinfra.runner.progress import Progress, counted
+from gpuinfra.runner.results.outputs_folder import LEAST_FILE_MODE
+from gpuinfra.runner.results.outputs_index import Stamp
+from gpuinfra.runner.results.outputs_store import Store
 
 STEP = "outputs"
 LOCK = "outputs-lock"

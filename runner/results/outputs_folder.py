@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from far.outputs_folder import leads_inside
 from gpuinfra.diagnostics import Code
-from runner.jobs.port import JobError
+from gpuinfra.remote.outputs_folder import leads_inside
+from gpuinfra.runner.jobs.port import JobError
 
 INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # The user has to be able to read what was fetched, and to write into folders again.

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from far.outputs_folder import own_name
-from runner.results.outputs_folder import OutputsFolder
-from runner.results.outputs_index import OutputsIndex
+from gpuinfra.remote.outputs_folder import own_name
+from gpuinfra.runner.results.outputs_folder import OutputsFolder
+from gpuinfra.runner.results.outputs_index import OutputsIndex
 
 INDEX, PARTS = "outputs-index", "outputs-partial"
 

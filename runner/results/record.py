@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuinfra.models.run import Run
-from runner.results.history import History
+from gpuinfra.runner.results.history import History
 
 
 class Record:

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from gpuinfra.models.run import DELETED_WITH_OUTPUTS, KNOWS_NOTHING, Run, RunState
-from runner.jobs.port import Ended, How
-from runner.jobs.process import UNKNOWN_EXIT_CODE
+from gpuinfra.runner.jobs.port import Ended, How
+from gpuinfra.runner.jobs.process import UNKNOWN_EXIT_CODE
 
 CANCELLED = How.CANCELLED.value
 """The reason of a run that the user has asked to end."""

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from runner.upload.errors import UploadError, shown
+from gpuinfra.runner.upload.errors import UploadError, shown
 
 # SHA-256 is twice as fast as BLAKE2b on processors of the last years (1,450 against 650 MiB/s here), and fast enough
 # on older ones. Half of it is plenty for files that nobody forges.

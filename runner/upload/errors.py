@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuinfra.diagnostics import Code
-from runner.jobs.port import JobError
+from gpuinfra.runner.jobs.port import JobError
 
 
 class UploadError(JobError):

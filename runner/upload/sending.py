@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from far.wire import DATA
-from runner.machine.far import Call, Far, FarError
-from runner.progress import Progress, counted
-from runner.upload.content import read
-from runner.upload.errors import UploadError, shown
-from runner.upload.squeeze import Squeeze
-from runner.upload.stream import Stream
-from runner.upload.tree import FILE, Entry, Tree
+from gpuinfra.remote.wire import DATA
+from gpuinfra.runner.machine.far import Call, Far, FarError
+from gpuinfra.runner.progress import Progress, counted
+from gpuinfra.runner.upload.content import read
+from gpuinfra.runner.upload.errors import UploadError, shown
+from gpuinfra.runner.upload.squeeze import Squeeze
+from gpuinfra.runner.upload.stream import Stream
+from gpuinfra.runner.upload.tree import FILE, Entry, Tree
 
 STEP = "upload"
 # Of a project that changes while it is sent.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from runner.machine.far import Call
-from runner.upload.content import fill, opened
-from runner.upload.squeeze import Squeeze
-from runner.upload.tree import Entry
+from gpuinfra.runner.machine.far import Call
+from gpuinfra.runner.upload.content import fill, opened
+from gpuinfra.runner.upload.squeeze import Squeeze
+from gpuinfra.runner.upload.tree import Entry
 
 PART = 256 << 10
 # What the first byte of a part says of the others.

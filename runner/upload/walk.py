@@ -10,15 +10,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.progress import Progress, counted
-from runner.results.copied import copied_folders
-from runner.upload.content import read
-from runner.upload.credentials import may_hold_credentials
-from runner.upload.errors import UploadError, shown
-from runner.upload.ignore import GIT, NAMES, Ignore
-from runner.upload.index import Index
-from runner.upload.links import inside
-from runner.upload.tree import FILE, FOLDER, LINK, Entry, Skipped, Tree
+from gpuinfra.runner.progress import Progress, counted
+from gpuinfra.runner.results.copied import copied_folders
+from gpuinfra.runner.upload.content import read
+from gpuinfra.runner.upload.credentials import may_hold_credentials
+from gpuinfra.runner.upload.errors import UploadError, shown
+from gpuinfra.runner.upload.ignore import GIT, NAMES, Ignore
+from gpuinfra.runner.upload.index import Index
+from gpuinfra.runner.upload.links import inside
+from gpuinfra.runner.upload.tree import FILE, FOLDER, LINK, Entry, Skipped, Tree
 
 STEP = "project"
 LEADS_OUT = "a link that leads out of the project"

@@ -173,7 +173,7 @@ def region_key(name: str) -> str:
 
 def load_catalogue() -> Catalogue:
     """Read the catalogue that is shipped with the package. Whoever needs it twice keeps it."""
-    data = json.loads(files("sandbox.catalogue").joinpath("nc.json").read_text("utf-8"))
+    data = json.loads(files("gpuinfra.sandbox.catalogue").joinpath("nc.json").read_text("utf-8"))
     products = {row["model"]: row["product"] for row in data["gpus"]}
     return Catalogue(
         region_table={row["name"]: _region(row) for row in data["regions"]},

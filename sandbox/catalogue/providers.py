@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.catalogue.catalogue import Catalogue
+from gpuinfra.sandbox.catalogue.catalogue import Catalogue
 
 MOVABLE = "CrossResourceGroupResourceMove, CrossSubscriptionResourceMove, SupportsTags, SupportsLocation"
 TAGGED = "SupportsTags, SupportsLocation"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.catalogue.catalogue import Catalogue, Size
+from gpuinfra.sandbox.catalogue.catalogue import Catalogue, Size
 
 REGIONAL = "cores"
 SPOT = "lowPriorityCores"

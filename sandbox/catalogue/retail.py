@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
-from sandbox.catalogue.catalogue import Catalogue, Region, Size
+from gpuinfra.sandbox.catalogue.catalogue import Catalogue, Region, Size
 
 PAGE_SIZE = 1000
 SERVICE_ID = "DZH313Z7MMC8"

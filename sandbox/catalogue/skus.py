@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sandbox.catalogue.catalogue import Catalogue, DiskTier, Region, Size, region_key
+from gpuinfra.sandbox.catalogue.catalogue import Catalogue, DiskTier, Region, Size, region_key
 
 OPERATING_SYSTEM_DISK_MIB = 1_047_552
 

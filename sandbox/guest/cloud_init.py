@@ -7,10 +7,10 @@ import shlex
 import time
 from collections.abc import Iterable
 
-from sandbox.guest import processes
-from sandbox.guest.cloud_config import Command, File, read_custom_data
-from sandbox.guest.disk import Disk, write_whole
-from sandbox.guest.spec import GuestSpec
+from gpuinfra.sandbox.guest import processes
+from gpuinfra.sandbox.guest.cloud_config import Command, File, read_custom_data
+from gpuinfra.sandbox.guest.disk import Disk, write_whole
+from gpuinfra.sandbox.guest.spec import GuestSpec
 
 # bootcmd holds up the boot, so it gets less than runcmd.
 _BOOT_SECONDS = 60.0

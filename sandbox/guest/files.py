@@ -8,7 +8,7 @@ from typing import cast
 import asyncssh
 from asyncssh.channel import SSHChannel
 
-from sandbox.guest.disk import Disk
+from gpuinfra.sandbox.guest.disk import Disk
 
 
 class GuestFiles(asyncssh.SFTPServer):

@@ -8,13 +8,13 @@ import dataclasses
 import logging
 import uuid
 
-from sandbox.guest import processes, shims
-from sandbox.guest.cloud_init import CloudInit
-from sandbox.guest.disk import Disk, write_whole
-from sandbox.guest.services import Services
-from sandbox.guest.spec import CommandResult, GuestSpec
-from sandbox.guest.ssh import SshServer
-from sandbox.guest.systemctl import Systemctl
+from gpuinfra.sandbox.guest import processes, shims
+from gpuinfra.sandbox.guest.cloud_init import CloudInit
+from gpuinfra.sandbox.guest.disk import Disk, write_whole
+from gpuinfra.sandbox.guest.services import Services
+from gpuinfra.sandbox.guest.spec import CommandResult, GuestSpec
+from gpuinfra.sandbox.guest.ssh import SshServer
+from gpuinfra.sandbox.guest.systemctl import Systemctl
 
 logger = logging.getLogger(__name__)
 

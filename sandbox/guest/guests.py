@@ -6,10 +6,10 @@ import asyncio
 from collections import defaultdict
 from pathlib import Path
 
-from sandbox.guest import processes
-from sandbox.guest.disk import remove_tree
-from sandbox.guest.guest import Guest
-from sandbox.guest.spec import CommandResult, GuestNotRunningError, GuestSpec
+from gpuinfra.sandbox.guest import processes
+from gpuinfra.sandbox.guest.disk import remove_tree
+from gpuinfra.sandbox.guest.guest import Guest
+from gpuinfra.sandbox.guest.spec import CommandResult, GuestNotRunningError, GuestSpec
 
 
 class Guests:

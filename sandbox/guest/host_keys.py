@@ -6,7 +6,7 @@ import logging
 
 import asyncssh
 
-from sandbox.guest.disk import Disk, write_whole
+from gpuinfra.sandbox.guest.disk import Disk, write_whole
 
 logger = logging.getLogger(__name__)
 

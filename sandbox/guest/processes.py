@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from sandbox.guest.disk import Disk
-from sandbox.guest.spec import GuestSpec
+from gpuinfra.sandbox.guest.disk import Disk
+from gpuinfra.sandbox.guest.spec import GuestSpec
 
 MARKER = "GPUINFRA_GUEST_MARKER"
 # systemd gives each start of a service one; here each background command has one too.

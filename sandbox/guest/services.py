@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.guest import processes
-from sandbox.guest.disk import Disk
-from sandbox.guest.processes import INVOCATION, Tag
-from sandbox.guest.spec import GuestSpec
-from sandbox.guest.units import Unit, UnitError, read_environment_file, read_unit, words
+from gpuinfra.sandbox.guest import processes
+from gpuinfra.sandbox.guest.disk import Disk
+from gpuinfra.sandbox.guest.processes import INVOCATION, Tag
+from gpuinfra.sandbox.guest.spec import GuestSpec
+from gpuinfra.sandbox.guest.units import Unit, UnitError, read_environment_file, read_unit, words
 
 # systemd waits 90 s for a service to stop and to get ready; nobody should wait that long for a simulated one.
 _STOP_SECONDS = 5.0

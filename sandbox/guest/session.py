@@ -8,9 +8,9 @@ import asyncssh
 from asyncssh.session import DataType
 from asyncssh.stream import SSHServerStreamSession
 
-from sandbox.guest.disk import Disk
-from sandbox.guest.files import GuestFiles
-from sandbox.guest.program import Program
+from gpuinfra.sandbox.guest.disk import Disk
+from gpuinfra.sandbox.guest.files import GuestFiles
+from gpuinfra.sandbox.guest.program import Program
 
 # What OpenSSH speaks.
 _SFTP_VERSION = 3

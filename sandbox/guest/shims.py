@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from sandbox.guest.disk import Disk, write_whole
-from sandbox.guest.spec import GuestSpec
+from gpuinfra.sandbox.guest.disk import Disk, write_whole
+from gpuinfra.sandbox.guest.spec import GuestSpec
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("sudo", "wall", "hostname", "who", "ss", "cloud-init", "journalctl", "docker", "usermod")

@@ -13,12 +13,12 @@ import asyncssh
 from asyncssh.connection import SSHConnection
 from asyncssh.forward import SSHForwarder
 
-from sandbox.guest.disk import Disk, short_path, write_whole
-from sandbox.guest.host_keys import host_keys
-from sandbox.guest.processes import MARKER, environment
-from sandbox.guest.program import Launch, Program
-from sandbox.guest.session import GuestSession
-from sandbox.guest.spec import GuestSpec
+from gpuinfra.sandbox.guest.disk import Disk, short_path, write_whole
+from gpuinfra.sandbox.guest.host_keys import host_keys
+from gpuinfra.sandbox.guest.processes import MARKER, environment
+from gpuinfra.sandbox.guest.program import Launch, Program
+from gpuinfra.sandbox.guest.session import GuestSession
+from gpuinfra.sandbox.guest.spec import GuestSpec
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from sandbox.guest.disk import Disk, short_path
-from sandbox.guest.services import Service, Services
-from sandbox.guest.spec import CommandResult
-from sandbox.guest.units import UnitError
+from gpuinfra.sandbox.guest.disk import Disk, short_path
+from gpuinfra.sandbox.guest.services import Service, Services
+from gpuinfra.sandbox.guest.spec import CommandResult
+from gpuinfra.sandbox.guest.units import UnitError
 
 logger = logging.getLogger(__name__)
 

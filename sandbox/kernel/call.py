@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sandbox.kernel.cloud import Cloud
+    from gpuinfra.sandbox.kernel.cloud import Cloud
 
 
 @dataclass(frozen=True)

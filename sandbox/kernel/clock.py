@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from sandbox.kernel.store import Store
+from gpuinfra.sandbox.kernel.store import Store
 
 _NAME = "clock"
 

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sandbox.catalogue.catalogue import load_catalogue
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.clock import Clock
-from sandbox.kernel.errors import ArmError, outside_the_slice
-from sandbox.kernel.faults import Faults
-from sandbox.kernel.latency import Latency
-from sandbox.kernel.meter import Meter
-from sandbox.kernel.operations import Operations
-from sandbox.kernel.routes import Router, Routes
-from sandbox.kernel.store import Store
+from gpuinfra.sandbox.catalogue.catalogue import load_catalogue
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.clock import Clock
+from gpuinfra.sandbox.kernel.errors import ArmError, outside_the_slice
+from gpuinfra.sandbox.kernel.faults import Faults
+from gpuinfra.sandbox.kernel.latency import Latency
+from gpuinfra.sandbox.kernel.meter import Meter
+from gpuinfra.sandbox.kernel.operations import Operations
+from gpuinfra.sandbox.kernel.routes import Router, Routes
+from gpuinfra.sandbox.kernel.store import Store
 
 logger = logging.getLogger(__name__)
 

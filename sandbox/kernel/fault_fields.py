@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sandbox.catalogue.catalogue import Catalogue
-from sandbox.kernel.faults import ERRORS, NAMES, OPERATION_ERRORS, READ_ONLY, place_of
+from gpuinfra.sandbox.catalogue.catalogue import Catalogue
+from gpuinfra.sandbox.kernel.faults import ERRORS, NAMES, OPERATION_ERRORS, READ_ONLY, place_of
 
 METHODS = ("GET", "HEAD", "PUT", "PATCH", "POST", "DELETE")
 EVICT = "evict"

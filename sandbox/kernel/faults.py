@@ -6,9 +6,9 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.ids import parse_id
-from sandbox.kernel.store import Store
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.ids import parse_id
+from gpuinfra.sandbox.kernel.store import Store
 
 _NAME = "faults"
 

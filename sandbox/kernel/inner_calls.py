@@ -6,11 +6,11 @@ import logging
 import uuid
 from typing import Any
 
-from sandbox.kernel.call import CLOUD_ITSELF, Answer, Call, Principal
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.faults import request_error
-from sandbox.web.authorization import check_permission
+from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Answer, Call, Principal
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.faults import request_error
+from gpuinfra.sandbox.web.authorization import check_permission
 
 logger = logging.getLogger(__name__)
 

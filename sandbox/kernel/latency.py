@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from sandbox.kernel.store import Store
+from gpuinfra.sandbox.kernel.store import Store
 
 PROFILES = ("instant", "realistic")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.store import Store
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.store import Store
 
 # https://learn.microsoft.com/azure/virtual-machines/states-billing: a machine that was only shut down is billed.
 BILLED = frozenset({"starting", "running", "stopping", "stopped"})

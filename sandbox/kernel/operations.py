@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.errors import ArmError
 
 if TYPE_CHECKING:
-    from sandbox.kernel.cloud import Cloud
+    from gpuinfra.sandbox.kernel.cloud import Cloud
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
-    from sandbox.kernel.call import Answer, Call
+    from gpuinfra.sandbox.kernel.call import Answer, Call
 
 Handler = Callable[["Call"], "Answer"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sandbox.kernel.ids import key, parse_id
+from gpuinfra.sandbox.kernel.ids import key, parse_id
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS resources (

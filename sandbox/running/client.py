@@ -8,7 +8,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from sandbox.running.description import Description
+from gpuinfra.sandbox.running.description import Description
 
 HEADER = "x-sandbox-secret"
 SECRET = "secret"  # noqa: S105 the name of a file

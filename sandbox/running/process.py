@@ -12,9 +12,9 @@ import threading
 import time
 from pathlib import Path
 
-from sandbox.running.client import Client, ClientError
-from sandbox.running.description import Description, read_description, remove_description
-from sandbox.running.lock import SERVER, START, LockedError, hold, holder
+from gpuinfra.sandbox.running.client import Client, ClientError
+from gpuinfra.sandbox.running.description import Description, read_description, remove_description
+from gpuinfra.sandbox.running.lock import SERVER, START, LockedError, hold, holder
 
 HOME = "GPUINFRA_SANDBOX_HOME"
 LOG = "server.log"
@@ -98,8 +98,8 @@ def reset(folder: Path) -> None:
     if asked:
         asked.post("reset", {})
         return
-    from sandbox.kernel.store import Store
-    from sandbox.running.reset import forget
+    from gpuinfra.sandbox.kernel.store import Store
+    from gpuinfra.sandbox.running.reset import forget
 
     file = folder / "state.sqlite3"
     if not file.exists():
@@ -128,9 +128,8 @@ def _spawn(folder: Path, deadline: float) -> Description:
     if log.exists() and log.stat().st_size > 1_000_000:
         log.replace(log.with_suffix(".log.1"))
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as stream:
-        # -P: a folder called `sandbox` in the directory that the server starts in is not ours.
         server = subprocess.Popen(  # noqa: S603 a command of our own
-            [sys.executable, "-P", "-m", "sandbox", "serve", "--folder", str(folder)],
+            [sys.executable, "-m", "gpuinfra.sandbox", "serve", "--folder", str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,

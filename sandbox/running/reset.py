@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.kernel.store import Store
+from gpuinfra.sandbox.kernel.store import Store
 
 QUOTA_LIMITS = "quota-limits"
 """The setting with limits that differ from the catalogue's: region, then family, then limit."""

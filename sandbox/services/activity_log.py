@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from sandbox.kernel.call import CLOUD_ITSELF, Answer, Call
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.cloud import Cloud, Effects
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.ids import parse_id
-from sandbox.kernel.routes import SUBSCRIPTION, Routes
-from sandbox.services.common import require_subscription
+from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Answer, Call
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.ids import parse_id
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.services.common import require_subscription
 
 routes = Routes()
 effects = Effects()

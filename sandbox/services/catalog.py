@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sandbox.services import activity_log, marketplace, operation_status, prices, schedules
-from sandbox.services.authorization import identities, permissions, role_assignments
-from sandbox.services.compute import disks, machine_power, machines, offers, run_command
-from sandbox.services.network import interfaces, public_addresses, security_groups, virtual_networks
-from sandbox.services.resources import deployments, generic, groups, providers, subscriptions
+from gpuinfra.sandbox.services import activity_log, marketplace, operation_status, prices, schedules
+from gpuinfra.sandbox.services.authorization import identities, permissions, role_assignments
+from gpuinfra.sandbox.services.compute import disks, machine_power, machines, offers, run_command
+from gpuinfra.sandbox.services.network import interfaces, public_addresses, security_groups, virtual_networks
+from gpuinfra.sandbox.services.resources import deployments, generic, groups, providers, subscriptions
 
 _SERVICES = (
     *(subscriptions, providers, groups, generic, deployments),

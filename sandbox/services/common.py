@@ -7,10 +7,16 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.errors import ArmError, group_not_found, invalid_content, invalid_parameter, resource_not_found
-from sandbox.kernel.ids import ResourceId
-from sandbox.kernel.store import Resource
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.errors import (
+    ArmError,
+    group_not_found,
+    invalid_content,
+    invalid_parameter,
+    resource_not_found,
+)
+from gpuinfra.sandbox.kernel.ids import ResourceId
+from gpuinfra.sandbox.kernel.store import Resource
 
 PAGE = 250
 

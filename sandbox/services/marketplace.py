@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sandbox.catalogue.images import Plan, find_plan, terms_body
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.cloud import Effects
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.routes import SUBSCRIPTION, Routes
-from sandbox.services.common import require_object, require_subscription
+from gpuinfra.sandbox.catalogue.images import Plan, find_plan, terms_body
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.cloud import Effects
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.services.common import require_object, require_subscription
 
 routes = Routes()
 effects = Effects()

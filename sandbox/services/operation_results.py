@@ -6,9 +6,9 @@ import base64
 import json
 import time
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.operations import IN_PROGRESS
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.operations import IN_PROGRESS
 
 
 def job_url(call: Call, job: str, name: str, operation_id: str, location: str) -> str:

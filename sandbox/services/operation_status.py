@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.routes import SUBSCRIPTION, Routes
-from sandbox.services.common import require_subscription
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.services.common import require_subscription
 
 routes = Routes()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sandbox.catalogue.retail import retail_page
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.cloud import Effects
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.routes import Routes
+from gpuinfra.sandbox.catalogue.retail import retail_page
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.cloud import Effects
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.routes import Routes
 
 routes = Routes()
 effects = Effects()

@@ -9,15 +9,15 @@ from datetime import datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.cloud import Cloud, Effects
-from sandbox.kernel.errors import ArmError, invalid_parameter, outside_the_slice
-from sandbox.kernel.ids import parse_id
-from sandbox.kernel.inner_calls import call_inside
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes, merge
-from sandbox.kernel.store import Resource
-from sandbox.services.common import (
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, outside_the_slice
+from gpuinfra.sandbox.kernel.ids import parse_id
+from gpuinfra.sandbox.kernel.inner_calls import call_inside
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes, merge
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import (
     check_name,
     check_tags,
     page,
@@ -29,8 +29,8 @@ from sandbox.services.common import (
     resource_id,
     section,
 )
-from sandbox.services.resources.providers import registration
-from sandbox.services.time_zones import find_zone
+from gpuinfra.sandbox.services.resources.providers import registration
+from gpuinfra.sandbox.services.time_zones import find_zone
 
 logger = logging.getLogger(__name__)
 

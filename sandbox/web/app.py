@@ -18,15 +18,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sandbox.kernel.call import Answer, Call, Principal
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError, invalid_content
-from sandbox.kernel.faults import AFTER, BEFORE, HOLDS, request_error
-from sandbox.web.authority import Authority
-from sandbox.web.authorization import check_permission
-from sandbox.web.control import Control
-from sandbox.web.json_text import read_json
+from gpuinfra.sandbox.kernel.call import Answer, Call, Principal
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
+from gpuinfra.sandbox.kernel.faults import AFTER, BEFORE, HOLDS, request_error
+from gpuinfra.sandbox.web.authority import Authority
+from gpuinfra.sandbox.web.authorization import check_permission
+from gpuinfra.sandbox.web.control import Control
+from gpuinfra.sandbox.web.json_text import read_json
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ import secrets
 import uuid
 from typing import Any
 
-from sandbox.kernel.call import Principal
-from sandbox.kernel.clock import Clock
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.store import Store
+from gpuinfra.sandbox.kernel.call import Principal
+from gpuinfra.sandbox.kernel.clock import Clock
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.store import Store
 
 LIFETIME = 3600
 AUDIENCE = "https://management.azure.com/"

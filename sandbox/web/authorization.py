@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from sandbox.kernel.call import CLOUD_ITSELF, Call, Principal
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.faults import READ_ONLY
-from sandbox.kernel.ids import ResourceId, key
-from sandbox.kernel.store import Resource
-from sandbox.services.authorization.roles import OWNER, READER, allows, built_in_body
+from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Call, Principal
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.faults import READ_ONLY
+from gpuinfra.sandbox.kernel.ids import ResourceId, key
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.authorization.roles import OWNER, READER, allows, built_in_body
 
 NAMESPACE, PERMISSIONS = "Microsoft.Authorization", "permissions"
 # Roles and their assignments belong to any scope, the store to groups: they are kept in one that nobody can make.

@@ -10,16 +10,16 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.fault_fields import EVICT, checked_fault
-from sandbox.kernel.inner_calls import call_inside
-from sandbox.kernel.latency import PROFILES
-from sandbox.running.client import HEADER
-from sandbox.running.reset import QUOTA_LIMITS, forget
-from sandbox.web.holds import Holds
-from sandbox.web.throttle import Throttle
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.fault_fields import EVICT, checked_fault
+from gpuinfra.sandbox.kernel.inner_calls import call_inside
+from gpuinfra.sandbox.kernel.latency import PROFILES
+from gpuinfra.sandbox.running.client import HEADER
+from gpuinfra.sandbox.running.reset import QUOTA_LIMITS, forget
+from gpuinfra.sandbox.web.holds import Holds
+from gpuinfra.sandbox.web.throttle import Throttle
 
 MACHINES = "Microsoft.Compute/virtualMachines"
 FASTEST = 100_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.ids import parse_id
-from sandbox.kernel.store import Resource
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.ids import parse_id
+from gpuinfra.sandbox.kernel.store import Resource
 
 
 def instance_document(cloud: Cloud, machine: Resource) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.faults import IDENTITY_REFUSED
-from sandbox.kernel.store import Resource
-from sandbox.web.authority import Authority
-from sandbox.web.instance_document import instance_document
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.faults import IDENTITY_REFUSED
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.web.authority import Authority
+from gpuinfra.sandbox.web.instance_document import instance_document
 
 _MACHINES = "microsoft.compute/virtualmachines"
 _INCARNATIONS = "scheduled-events"

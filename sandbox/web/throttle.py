@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sandbox.kernel.call import Call
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.call import Call
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
 
 # Size and refill a second, since 2024: https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling
 LIMITS = {"reads": (250, 25.0), "writes": (200, 10.0), "deletes": (200, 10.0)}

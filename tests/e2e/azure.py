@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from sandbox.running import process
+from gpuinfra.sandbox.running import process
 
 GROUP = "gpuinfra-my-dsvm"
 API_VERSIONS = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.running import process
+from gpuinfra.sandbox.running import process
 from tests.az import Az
 from tests.e2e.azure import Azure, reset
 from tests.e2e.run_help import Start, clients

@@ -11,8 +11,8 @@ from tests.program import Program
 PATCH = {
     "gpuinfra.cli.renewing.FIRST_SECONDS": 0.5,
     "gpuinfra.cli.renewing.LONGEST_SECONDS": 0.5,
-    "runner.attending.PERIOD_SECONDS": 0.2,
-    "runner.machine.link.POWER_SECONDS": 1.0,
+    "gpuinfra.runner.attending.PERIOD_SECONDS": 0.2,
+    "gpuinfra.runner.machine.link.POWER_SECONDS": 1.0,
 }
 
 

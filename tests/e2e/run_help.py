@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.results.history import History
+from gpuinfra.runner.results.history import History
 from tests.e2e.azure import Azure
 from tests.e2e.user import User, inherited
 from tests.program import PROGRAM, Program

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpuinfra.models.target import Target
+from gpuinfra.provision.login.host_key import new_host_key
 from gpuinfra.workbench.targets import write_target
-from provision.login.host_key import new_host_key
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import Start
 from tests.e2e.user import User

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from sandbox.running import process
+from gpuinfra.sandbox.running import process
 from tests.e2e.azure import Azure, reset
 from tests.e2e.run_help import guest_root
 from tests.e2e.user import User

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.running import process
+from gpuinfra.sandbox.running import process
 from tests.e2e.user import Run, User
 
 SPEC = "apiVersion: gpuinfra/v1\nname: my-dsvm\nregion: southcentralus\nsize: Standard_NC4as_T4_v3\n"

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from sandbox.running import process
+from gpuinfra.sandbox.running import process
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import SECONDS
 from tests.e2e.user import PROGRAM, User, inherited

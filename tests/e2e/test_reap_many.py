@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.store import Resource
-from sandbox.running import process
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.running import process
 from tests.e2e.azure import Azure
 from tests.e2e.user import User
 from tests.integration.sandbox.conftest import Sandbox

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runner.jobs.log import LogFile
-from runner.results.history import History
+from gpuinfra.runner.jobs.log import LogFile
+from gpuinfra.runner.results.history import History
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import (
     LEASE,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
+from gpuinfra.runner.jobs.log import LogFile
+from gpuinfra.runner.jobs.port import STDERR, STDOUT, Frame
+from gpuinfra.runner.results.history import History, run_folder
 from gpuinfra.workspace import state_folder
-from runner.jobs.log import LogFile
-from runner.jobs.port import STDERR, STDOUT, Frame
-from runner.results.history import History, run_folder
 from tests import program
 from tests.e2e.user import PROGRAM, inherited, run_program
 

@@ -19,9 +19,9 @@ from azure.mgmt.compute import ComputeManagementClient
 from azure.mgmt.resource.resources import ResourceManagementClient
 
 from gpuinfra.cli.main import main
-from sandbox.kernel.meter import Meter
-from sandbox.kernel.store import Store
-from sandbox.running import process
+from gpuinfra.sandbox.kernel.meter import Meter
+from gpuinfra.sandbox.kernel.store import Store
+from gpuinfra.sandbox.running import process
 from tests.e2e.conftest import Run
 
 DISK: Any = {"location": "eastus", "properties": {"creationData": {"createOption": "Empty"}, "diskSizeGB": 32}}
@@ -403,7 +403,7 @@ def test_two_starts_at_once_give_one_server(program: Program) -> None:
 
 
 def serve(folder: Path) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "sandbox", "serve", "--folder", str(folder)]
+    words = [sys.executable, "-m", "gpuinfra.sandbox", "serve", "--folder", str(folder)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.running import process
+from gpuinfra.sandbox.running import process
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import SECONDS, Start, guest_home, is_off, project, runs_of
 from tests.e2e.test_front_door import wait_until_it_reads

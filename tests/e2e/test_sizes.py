@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.running import process
+from gpuinfra.sandbox.running import process
 from tests.e2e.conftest import Run
 
 T4 = "Standard_NC4as_T4_v3"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.machine.passwords import account
+from gpuinfra.runner.machine.passwords import account
 from tests.e2e.azure import Azure
 from tests.e2e.test_targets import KEYRING, Machine
 from tests.e2e.user import PROGRAM, User

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.running import process
+from gpuinfra.sandbox.running import process
 from tests.e2e.azure import GROUP, Azure
 from tests.e2e.user import PARTS, User
 

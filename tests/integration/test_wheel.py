@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -20,36 +22,85 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_it_holds_every_template_and_every_package(wheel: Path) -> None:
+@pytest.fixture(scope="module")
+def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program in an environment of its own, which has the wheel and what it needs, and nothing of this checkout."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    install = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*install, str(wheel)], check=True, capture_output=True, timeout=120)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    # A path line adds the packages there, but not what their own .pth files add: the editable checkout.
+    (packages / "needed.pth").write_text(sysconfig.get_path("purelib"), "utf-8")
+    return folder / "bin" / "gpuinfra"
+
+
+def test_wheel_holds_every_template_and_only_our_package(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     found = (file for file in (ROOT / "templates").rglob("*") if file.is_file() and file.suffix != ".pyc")
-    templates = {file.relative_to(ROOT).as_posix() for file in found}
-    assert {"templates/starter.yaml", "templates/schedule/crontab"} <= templates
+    templates = {f"gpuinfra/{file.relative_to(ROOT).as_posix()}" for file in found}
+    assert {"gpuinfra/templates/starter.yaml", "gpuinfra/templates/schedule/crontab"} <= templates
     assert templates <= names
-    for package in ("gpuinfra", "provision", "runner", "sandbox", "templates"):
-        assert f"{package}/__init__.py" in names
-        assert f"{package}/py.typed" in names
-    assert not [name for name in names if name.startswith(("tests/", "bench/", "docs/"))]
+    for package in ("provision", "remote", "runner", "sandbox"):
+        assert f"gpuinfra/{package}/__init__.py" in names
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"gpuinfra"}
+    assert "gpuinfra/py.typed" in names
 
 
-def test_the_program_runs_from_it_alone(wheel: Path, tmp_path: Path) -> None:
-    library = tmp_path / "library"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(library)]
-    subprocess.run([*install, str(wheel)], check=True, capture_output=True, timeout=120)
-    environment = {**os.environ, "PYTHONPATH": str(library)}
-    work = tmp_path / "work"
-    work.mkdir()
+def test_source_distribution_holds_every_file_once(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True, timeout=120)
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    assert len(names) == len(set(names))
+    assert "gpuinfra/provision/plan.py" in names
+    assert not [
+        name for name in names if name.split("/")[0] in {"provision", "remote", "runner", "sandbox", "templates"}
+    ]
 
-    def run(*arguments: str) -> str:
-        # -P: the current folder is not on the path, so nothing of the checkout can help.
-        command = [sys.executable, "-P", "-m", "gpuinfra", *arguments]
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A project whose own modules have the names of our folders."""
+    folder = tmp_path / "work"
+    (folder / "templates").mkdir(parents=True)
+    for name in ("runner.py", "sandbox.py", "provision.py", "remote.py", "templates/__init__.py"):
+        (folder / name).write_text("raise SystemExit('the module of the project was imported')\n", "utf-8")
+    return folder
+
+
+def test_program_runs_from_the_wheel_beside_modules_of_the_same_names(
+    program: Path, work: Path, tmp_path: Path
+) -> None:
+    python, home = program.with_name("python"), tmp_path / "home"
+    home.mkdir()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "GPUINFRA_SANDBOX_HOME": str(tmp_path / "sandbox"),
+        "GPUINFRA_CLOUD": "sandbox",
+    }
+
+    def run(*words: str | Path) -> str:
         done = subprocess.run(
-            command, cwd=work, env=environment, capture_output=True, text=True, timeout=60, check=True
+            words, cwd=work, env=environment, capture_output=True, text=True, timeout=120, check=False
         )
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    where = [sys.executable, "-P", "-c", "import gpuinfra; print(gpuinfra.__file__)"]
-    assert subprocess.check_output(where, cwd=work, env=environment, text=True).startswith(str(library))
-    run("init")
-    assert (work / "gpu.yaml").read_text("utf-8") == (ROOT / "templates" / "starter.yaml").read_text("utf-8")
-    assert run("validate", "gpu.yaml") == "valid  my-dsvm  gpu.yaml:8\n"
+    # Python puts the current folder first on its path for both.
+    assert run(python, "-c", "import gpuinfra; print(gpuinfra.__file__)").startswith(str(program.parents[1]))
+    run(python, "-m", "gpuinfra", "init")
+    assert run(program, "validate", "gpu.yaml").startswith("valid  my-dsvm  gpu.yaml:")
+    try:
+        assert "my-dsvm" in run(python, "-m", "gpuinfra", "up", "gpu.yaml", "--yes")
+        crontab = run(program, "schedule", "render", "--with", "cron")
+        (line,) = (line for line in crontab.splitlines() if not line.startswith("#") and line)
+        assert str(program) in line
+        # Cron takes five words as the time, and `\\%` as `%`. It keeps the output of a run that succeeds: show it.
+        command = line.split(maxsplit=5)[5].replace("\\%", "%")
+        run("sh", "-c", command)
+        assert "my-dsvm" in run(program, "down", "--delete", "--yes", "my-dsvm")
+    finally:
+        run(program, "sandbox", "stop")

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from gpuinfra.models.cost import Sure
 from gpuinfra.models.entry import Entry, Happening
 from gpuinfra.models.offer import Rate
-from provision import tags
-from provision.costing.activity import read_events
-from provision.costing.evidence import Evidence
-from provision.costing.history import History
-from provision.costing.pricing import PriceBook
-from provision.market.port import Prices
-from sandbox.kernel.call import CLOUD_ITSELF, Call
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError
-from sandbox.services.catalog import EFFECTS, ROUTES
+from gpuinfra.provision import tags
+from gpuinfra.provision.costing.activity import read_events
+from gpuinfra.provision.costing.evidence import Evidence
+from gpuinfra.provision.costing.history import History
+from gpuinfra.provision.costing.pricing import PriceBook
+from gpuinfra.provision.market.port import Prices
+from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Call
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.services.catalog import EFFECTS, ROUTES
 
 REGION = "eastus"
 SIZES = ("Standard_NC4as_T4_v3", "Standard_NC8as_T4_v3", "Standard_NC16as_T4_v3")

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from gpuinfra.models.cost import Amounts, Source
 from gpuinfra.models.entry import Entry, Happening
 from gpuinfra.models.offer import Rate
-from provision.costing.facts import Facts
-from provision.costing.history import History, Present, history
-from provision.costing.pricing import PriceBook
-from provision.costing.report import Job, by_run
-from provision.costing.timeline import Change, Turn
-from provision.market.port import Prices
+from gpuinfra.provision.costing.facts import Facts
+from gpuinfra.provision.costing.history import History, Present, history
+from gpuinfra.provision.costing.pricing import PriceBook
+from gpuinfra.provision.costing.report import Job, by_run
+from gpuinfra.provision.costing.timeline import Change, Turn
+from gpuinfra.provision.market.port import Prices
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 MINUTES = 3000

@@ -15,8 +15,8 @@ from gpuinfra.load.schema import json_schema
 from gpuinfra.load.spec import load_bytes
 from gpuinfra.models.images import ALIASES
 from gpuinfra.models.sizes import SIZES
+from gpuinfra.sandbox.kernel.faults import ERRORS, NAMES, OTHERS
 from gpuinfra.views.diagnostics import render
-from sandbox.kernel.faults import ERRORS, NAMES, OTHERS
 
 ROOT = Path(__file__).parents[2]
 SPEC, COMMANDS_PAGE, ERRORS_PAGE, SANDBOX = (

@@ -11,8 +11,8 @@ import pytest
 
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.models.run import GpuUsage, JobRef, Outputs, Run, RunState, run_from_json
-from runner.results.history import History, run_folder
-from runner.results.ids import new_run_id
+from gpuinfra.runner.results.history import History, run_folder
+from gpuinfra.runner.results.ids import new_run_id
 
 NOW = datetime(2026, 11, 16, 12, 15, 30, tzinfo=UTC)
 

@@ -8,10 +8,10 @@ import pytest
 from gpuinfra.diagnostics import Code, Exit, Problem
 from gpuinfra.load.spec import load_bytes
 from gpuinfra.models.spec import Spec
+from gpuinfra.provision.find import target_from_spec
 from gpuinfra.workbench.importing import Imported, Wishes, import_project
 from gpuinfra.workbench.project import Project, find_projects, load_project
 from gpuinfra.workbench.targets import find_target, write_target
-from provision.find import target_from_spec
 from tests.unit.provision_help import NAME, made
 from tests.workbench import FOLDER, copy_writable, needs_projects
 

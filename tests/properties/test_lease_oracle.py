@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.receipt import stamp
-from provision import tags
-from provision.lifecycle.hours import is_on, next_change, to_tag
-from provision.lifecycle.lease import decide, is_over
-from provision.lifecycle.renew import renewal
-from provision.lifecycle.terms import Terms
-from provision.lifecycle.terms import to_tag as terms_to_tag
+from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle.hours import is_on, next_change, to_tag
+from gpuinfra.provision.lifecycle.lease import decide, is_over
+from gpuinfra.provision.lifecycle.renew import renewal
+from gpuinfra.provision.lifecycle.terms import Terms
+from gpuinfra.provision.lifecycle.terms import to_tag as terms_to_tag
 from tests.unit.provision_help import spec
 
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sandbox.catalogue import images, providers, quota, retail, skus
-from sandbox.catalogue.catalogue import Catalogue, Size, load_catalogue
+from gpuinfra.sandbox.catalogue import images, providers, quota, retail, skus
+from gpuinfra.sandbox.catalogue.catalogue import Catalogue, Size, load_catalogue
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"

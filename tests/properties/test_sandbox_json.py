@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.web.json_text import read_json
+from gpuinfra.sandbox.web.json_text import read_json
 
 
 @pytest.mark.parametrize(

@@ -19,17 +19,17 @@ from gpuinfra.cli import attach
 from gpuinfra.cli.secrets import Secret
 from gpuinfra.diagnostics import Problem
 from gpuinfra.models.target import Target
+from gpuinfra.runner import openssh
+from gpuinfra.runner.docker_context import endpoint, known_hosts_line
+from gpuinfra.runner.gpu import nvidia_smi
+from gpuinfra.runner.machine import checkup, keys, passwords
+from gpuinfra.runner.machine.connection import Completed, HostKeyInvalid
+from gpuinfra.runner.machine.host_key import HostKey
+from gpuinfra.runner.machine.reach import reachability
+from gpuinfra.runner.machine.within import within
 from gpuinfra.workbench import targets
 from gpuinfra.workbench.project import read_file
 from gpuinfra.workbench.targets import check_files, find_target, read_targets, write_target
-from runner import openssh
-from runner.docker_context import endpoint, known_hosts_line
-from runner.gpu import nvidia_smi
-from runner.machine import checkup, keys, passwords
-from runner.machine.connection import Completed, HostKeyInvalid
-from runner.machine.host_key import HostKey
-from runner.machine.reach import reachability
-from runner.machine.within import within
 from tests.unit.test_passwords import Memory
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"

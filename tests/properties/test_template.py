@@ -14,14 +14,14 @@ from gpuinfra.models.hours import Hours
 from gpuinfra.models.money import parse_money
 from gpuinfra.models.resource import ARM_TYPES, Kind
 from gpuinfra.models.spec import Spec
-from provision import tags
-from provision.lifecycle import lease
-from provision.login.cloud_init import public_data
-from provision.market.candidates import candidates
-from provision.resources import MODULES, NEEDS
-from provision.template import API_VERSIONS, NO_AGENT, make_template, notes
-from sandbox.services.resources.expressions import Scope
-from sandbox.services.resources.template import Planned, make_plan
+from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle import lease
+from gpuinfra.provision.login.cloud_init import public_data
+from gpuinfra.provision.market.candidates import candidates
+from gpuinfra.provision.resources import MODULES, NEEDS
+from gpuinfra.provision.template import API_VERSIONS, NO_AGENT, make_template, notes
+from gpuinfra.sandbox.services.resources.expressions import Scope
+from gpuinfra.sandbox.services.resources.template import Planned, make_plan
 from tests.unit.provision_help import HOURS, KEY, LARGE, NAME, NOW, SMALL, SUBSCRIPTION, ref, setting, spec
 
 SOURCES = ("203.0.113.7/32", "198.51.100.0/24")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.upload import Tree, UploadError, content, read_tree
-from runner.upload.index import NAME, RACY_NS
+from gpuinfra.runner.upload import Tree, UploadError, content, read_tree
+from gpuinfra.runner.upload.index import NAME, RACY_NS
 from tests.upload_help import Told
 
 
@@ -199,7 +199,7 @@ def test_a_file_that_cannot_be_read(project: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     if os.geteuid() == 0:  # who reads everything
-        monkeypatch.setattr("runner.upload.content.os.open", refuse)
+        monkeypatch.setattr("gpuinfra.runner.upload.content.os.open", refuse)
     with pytest.raises(UploadError, match=r"sub/secret: Permission denied"):
         read(project)
 
@@ -223,7 +223,7 @@ class Reads:
             self.paths.append(path)
             return original(root, path, *rest)  # type: ignore[arg-type]
 
-        monkeypatch.setattr("runner.upload.walk.read", counted)
+        monkeypatch.setattr("gpuinfra.runner.upload.walk.read", counted)
 
     def of(self, project: Path, state: Path) -> list[str]:
         self.paths.clear()
@@ -233,7 +233,7 @@ class Reads:
 
 def later(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
     now = time.time_ns() + seconds * 1_000_000_000
-    monkeypatch.setattr("runner.upload.walk.time.time_ns", lambda: now)
+    monkeypatch.setattr("gpuinfra.runner.upload.walk.time.time_ns", lambda: now)
 
 
 def test_only_what_changed_is_read_again(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +295,7 @@ class Changing:
                 os.utime(file, ns=(len(contents), len(contents)))  # the clock's tick may be the same
             return original(handle, buffers, offset)
 
-        monkeypatch.setattr("runner.upload.content.os.preadv", preadv)
+        monkeypatch.setattr("gpuinfra.runner.upload.content.os.preadv", preadv)
 
 
 SIZE = content.BLOCK + 10  # two readings

@@ -14,22 +14,22 @@ from gpuinfra.models.offer import Offer, Quota
 from gpuinfra.models.plan import Change, Plan
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
-from provision import tags
-from provision.apply import Applying
-from provision.cloud import Act, Observed, Operation, Part, same
-from provision.errors import CloudError, Fault
-from provision.journal import Journal
-from provision.lifecycle import lease
-from provision.lifecycle.rights import Holding, Right, principal_of
-from provision.market.port import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
-from provision.names import ref_of
-from provision.plan import make_plan
-from provision.resources import MODULES
-from provision.setting import HostKey, Lease, Setting
-from provision.up import Bringing
-from provision.waiting.deadline import Deadline
-from provision.waiting.interrupt import Interrupt
-from provision.waiting.progress import Silent
+from gpuinfra.provision import tags
+from gpuinfra.provision.apply import Applying
+from gpuinfra.provision.cloud import Act, Observed, Operation, Part, same
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.lifecycle import lease
+from gpuinfra.provision.lifecycle.rights import Holding, Right, principal_of
+from gpuinfra.provision.market.port import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
+from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.plan import make_plan
+from gpuinfra.provision.resources import MODULES
+from gpuinfra.provision.setting import HostKey, Lease, Setting
+from gpuinfra.provision.up import Bringing
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.interrupt import Interrupt
+from gpuinfra.provision.waiting.progress import Silent
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
 SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
-from provision.azure.access import PUBLIC_ARM, PUBLIC_PRICES, Access, ClientSecret, find_subscription, from_environment
+from gpuinfra.provision.azure.access import (
+    PUBLIC_ARM,
+    PUBLIC_PRICES,
+    Access,
+    ClientSecret,
+    find_subscription,
+    from_environment,
+)
 
 OF_ENVIRONMENT, OF_SPEC, OF_AZ = "environment", "spec", "az"
 ONE = {"AZURE_SUBSCRIPTION_ID": OF_ENVIRONMENT}

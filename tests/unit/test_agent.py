@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.agent import AgentState, parse_agent_state
-from templates import agent
-from templates.agent import (
+from gpuinfra.templates import agent
+from gpuinfra.templates.agent import (
     COST_CAP,
     EVICTED,
     FINISHED,
@@ -278,7 +278,7 @@ def test_terms_in_a_tag(tag: str, terms: Terms) -> None:
 def test_the_terms_of_a_machine_are_read_as_they_are_written() -> None:
     from datetime import timedelta
 
-    from provision.lifecycle import terms
+    from gpuinfra.provision.lifecycle import terms
 
     written = terms.Terms(timedelta(days=1, minutes=5), timedelta(minutes=20), timedelta(hours=9, minutes=30))
     assert agent.read_terms(terms.to_tag(written), Terms()) == Terms(86700.0, 1200.0, 34200.0)
@@ -466,8 +466,8 @@ class World:
         self.folder, self.azure, self.now, self.seconds = folder, FakeAzure(), ON, 1000.0
         self.logins = ""
         monkeypatch.setattr(agent.Program, "ask", lambda program: self.logins if "ss" in program._words else None)
-        monkeypatch.setattr("templates.agent.time.monotonic", lambda: self.seconds)
-        monkeypatch.setattr("templates.agent.subprocess.Popen", self._begin)
+        monkeypatch.setattr("gpuinfra.templates.agent.time.monotonic", lambda: self.seconds)
+        monkeypatch.setattr("gpuinfra.templates.agent.subprocess.Popen", self._begin)
         self.walls: list[list[str]] = []
         (folder / "config.json").write_text('{"lease": 3600, "idle": 1200, "cap": null}')
         self.agent = self.start()
@@ -669,7 +669,7 @@ def test_a_tick_that_fails_is_not_the_last(world: World, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(world.agent, "tick", fails)
     monkeypatch.setattr(world.agent, "meet", lambda: None)
-    monkeypatch.setattr("templates.agent.time.sleep", pauses)
+    monkeypatch.setattr("gpuinfra.templates.agent.time.sleep", pauses)
     with pytest.raises(KeyboardInterrupt):
         world.agent.work()
     assert len(ticks) == 3

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.resource import Kind
-from provision import tags
-from provision.apply import UNREACHABLE_SECONDS, Applying
-from provision.errors import CloudError, Fault
+from gpuinfra.provision import tags
+from gpuinfra.provision.apply import UNREACHABLE_SECONDS, Applying
+from gpuinfra.provision.errors import CloudError, Fault
 from tests.unit.provision_help import (
     ALLOCATION,
     BUSY,

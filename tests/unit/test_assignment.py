@@ -6,7 +6,7 @@ import pytest
 
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.models.target import DEFAULT_IMAGE
-from runner.assignment import WantsGpu, assign
+from gpuinfra.runner.assignment import WantsGpu, assign
 
 COMPUTE = "type: remotedocker\naddress: 203.0.113.7\nusername: me\nhostKey: ssh-ed25519 AAAA\nbaseDockerImage: a/b:1\n"
 RUNCONFIG = "Target: my_dsvm\nFramework: Python\nArgumentVector: [$file]\n"

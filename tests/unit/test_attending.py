@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from runner import attending as module
-from runner.attending import Attending, begun, ended_by_machine
-from runner.jobs.port import STDOUT, Frame, How
-from runner.machine.connection import Broken, TimedOut
-from runner.machine.far import FarError
+from gpuinfra.runner import attending as module
+from gpuinfra.runner.attending import Attending, begun, ended_by_machine
+from gpuinfra.runner.jobs.port import STDOUT, Frame, How
+from gpuinfra.runner.machine.connection import Broken, TimedOut
+from gpuinfra.runner.machine.far import FarError
 
 STATE = {"kind": "process", "started": 1.0}
 ENDED = {**STATE, "ended": 2.0, "exitCode": 143, "how": "evicted", "detail": "Azure wants it back"}

@@ -17,8 +17,8 @@ from azure.core.exceptions import (
 )
 from azure.mgmt.core.exceptions import ARMErrorFormat
 
-from provision.azure.errors import translate, translated
-from provision.errors import CODES, STATUSES, CloudError, Fault, fault_of
+from gpuinfra.provision.azure.errors import translate, translated
+from gpuinfra.provision.errors import CODES, STATUSES, CloudError, Fault, fault_of
 
 REFUSALS = {
     Fault.CAPACITY: """SkuNotAvailable AllocationFailed ZonalAllocationFailed OverconstrainedAllocationRequest

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.resource import Kind, Ref
-from provision.azure.access import Access
-from provision.azure.clients import Clients
-from provision.azure.rights import NEW_SECONDS, Rights
-from provision.azure.transport import Patience
-from provision.cloud import Part
-from provision.errors import CloudError, Fault
-from provision.lifecycle import rights
-from provision.lifecycle.rights import Holding, Right
+from gpuinfra.provision.azure.access import Access
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.rights import NEW_SECONDS, Rights
+from gpuinfra.provision.azure.transport import Patience
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle import rights
+from gpuinfra.provision.lifecycle.rights import Holding, Right
 from tests.unit.provision_help import BUSY, DENIED, SUBSCRIPTION, Pausing, Time
 
 MACHINE = Part(Ref(Kind.MACHINE, "g", "m"), {"identity": {"principalId": "p"}})

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from runner.environment.build import proxies_for
+from gpuinfra.runner.environment.build import proxies_for
 
 OPEN = {"HTTP_PROXY": "http://proxy.example:3128", "NO_PROXY": "localhost"}
 CLOSED = {"HTTPS_PROXY": "http://me:hunter2@proxy.example:3128", "https_proxy": "me:hunter2@proxy.example:3128"}

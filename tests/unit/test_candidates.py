@@ -9,8 +9,8 @@ import pytest
 from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.offer import Offer, Quota
 from gpuinfra.models.spec import Spec
-from provision.market.candidates import candidates, judge
-from provision.market.port import Catalogue, Image, ImagePlan
+from gpuinfra.provision.market.candidates import candidates, judge
+from gpuinfra.provision.market.port import Catalogue, Image, ImagePlan
 
 SIZE = "Standard_NC24ads_A100_v4"
 FAMILY = "StandardNCADSA100v4Family"

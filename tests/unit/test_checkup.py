@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpuinfra.models.checkup import Check
-from runner.machine.checkup import LIMIT_SECONDS, MARK, examine, judge, read, script
-from runner.machine.connection import Broken, Completed, ConnectError, TimedOut
+from gpuinfra.runner.machine.checkup import LIMIT_SECONDS, MARK, examine, judge, read, script
+from gpuinfra.runner.machine.connection import Broken, Completed, ConnectError, TimedOut
 
 SYSTEM = f"\n{MARK} system 0\nLinux 5.15.0-1053-azure x86_64\n\n{MARK} user 0\nazureuser\n"
 ENGINE = f"\n{MARK} docker 0\nengine 20.10.24+dfsg1\n"

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from provision.lifecycle.terms import Terms
-from provision.login.cloud_init import AGENT, AGENT_CONFIG, AGENT_UNIT, LARGEST, custom_data
-from provision.setting import HostKey
-from sandbox.guest.cloud_config import CloudConfig, read_custom_data
-from templates import read_template
+from gpuinfra.provision.lifecycle.terms import Terms
+from gpuinfra.provision.login.cloud_init import AGENT, AGENT_CONFIG, AGENT_UNIT, LARGEST, custom_data
+from gpuinfra.provision.setting import HostKey
+from gpuinfra.sandbox.guest.cloud_config import CloudConfig, read_custom_data
+from gpuinfra.templates import read_template
 
 TERMS = Terms(timedelta(hours=4), timedelta(minutes=20), timedelta(hours=9, minutes=30))
 

@@ -4,9 +4,9 @@ import pytest
 
 from gpuinfra.diagnostics import Code, Exit
 from gpuinfra.models.target import Target
-from runner.machine.connection import ConnectError, HostKeyMismatch, LoginRefused, Unreachable
-from runner.machine.link import Link
-from runner.problems import problem_of
+from gpuinfra.runner.machine.connection import ConnectError, HostKeyMismatch, LoginRefused, Unreachable
+from gpuinfra.runner.machine.link import Link
+from gpuinfra.runner.problems import problem_of
 from tests.unit.test_link import Wire
 
 TARGET = Target("lab", "lab", "remote", "203.0.113.7", 22, "me", "ssh-ed25519 AAAA")

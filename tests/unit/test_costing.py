@@ -10,16 +10,16 @@ from gpuinfra.models.cost import Amounts, CostReport, Source, Sure
 from gpuinfra.models.entry import Entry, Happening
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.sizes import SIZES
-from provision import tags
-from provision.costing.activity import Event
-from provision.costing.evidence import Evidence
-from provision.costing.facts import Facts, Sample
-from provision.costing.history import History, Present, history
-from provision.costing.pricing import RECORDED, SHIPPED, TODAY, UNKNOWN, PriceBook
-from provision.costing.report import Job, by_machine, by_run, by_tag
-from provision.costing.timeline import Change, Turn
-from provision.market.port import Prices
-from provision.market.price_list import shipped_prices
+from gpuinfra.provision import tags
+from gpuinfra.provision.costing.activity import Event
+from gpuinfra.provision.costing.evidence import Evidence
+from gpuinfra.provision.costing.facts import Facts, Sample
+from gpuinfra.provision.costing.history import History, Present, history
+from gpuinfra.provision.costing.pricing import RECORDED, SHIPPED, TODAY, UNKNOWN, PriceBook
+from gpuinfra.provision.costing.report import Job, by_machine, by_run, by_tag
+from gpuinfra.provision.costing.timeline import Change, Turn
+from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.market.price_list import shipped_prices
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 LONG_AGO, LATER = NOON - timedelta(days=400), NOON + timedelta(days=400)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from provision.azure import activity
-from provision.costing.activity import changes, last_time_on, read_events
+from gpuinfra.provision.azure import activity
+from gpuinfra.provision.costing.activity import changes, last_time_on, read_events
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 ID = "/subscriptions/s/resourceGroups/gpuinfra-m/providers/Microsoft.Compute/virtualMachines/m"

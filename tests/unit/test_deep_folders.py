@@ -3,11 +3,11 @@
 import os
 from pathlib import Path
 
-from far import outputs_folder
-from far.outputs_folder import Folder
-from far.removal import remove_tree
-from runner.results.kept import kept_files
-from runner.results.outputs_folder import OutputsFolder
+from gpuinfra.remote import outputs_folder
+from gpuinfra.remote.outputs_folder import Folder
+from gpuinfra.remote.removal import remove_tree
+from gpuinfra.runner.results.kept import kept_files
+from gpuinfra.runner.results.outputs_folder import OutputsFolder
 
 DEPTH = 1500
 

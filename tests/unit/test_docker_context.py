@@ -6,7 +6,7 @@ import tarfile
 from dataclasses import replace
 
 from gpuinfra.models.target import Target
-from runner.docker_context import archive, endpoint, known_hosts_line
+from gpuinfra.runner.docker_context import archive, endpoint, known_hosts_line
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 TARGET = Target("my_dsvm", "my-dsvm", "remotedocker", "203.0.113.7", 22, "azureuser", KEY, "/home/me/.ssh/id_ed25519")

@@ -7,10 +7,10 @@ import pytest
 
 from gpuinfra.models.checkup import Check
 from gpuinfra.models.target import Target
-from runner.machine.checkup import MARK
-from runner.machine.connection import Completed, ConnectError, Unreachable
-from runner.machine.docker_readiness import ENGINE_SECONDS, wait_for_docker
-from runner.machine.readiness import DOCKER, SSH, NotReady
+from gpuinfra.runner.machine.checkup import MARK
+from gpuinfra.runner.machine.connection import Completed, ConnectError, Unreachable
+from gpuinfra.runner.machine.docker_readiness import ENGINE_SECONDS, wait_for_docker
+from gpuinfra.runner.machine.readiness import DOCKER, SSH, NotReady
 
 TARGET = Target("my_dsvm", "my-dsvm", "remotedocker", "203.0.113.7", 22, "azureuser", "ssh-ed25519 AAAA")
 WORKS = (0, "engine 27.5.1")

@@ -8,10 +8,10 @@ import pytest
 from gpuinfra.diagnostics import Code, Exit, Problem
 from gpuinfra.models.receipt import Off, Receipt, Residue
 from gpuinfra.models.resource import Kind
-from provision import tags
-from provision.down import Ending
-from provision.errors import CloudError, Fault
-from provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision import tags
+from gpuinfra.provision.down import Ending
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from tests.unit.provision_help import (
     BUSY,
     DENIED,

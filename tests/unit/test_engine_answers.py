@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code
-from runner.engine.client import Engine
-from runner.engine.images import facts_of
-from runner.jobs.container import ContainerJob, start_container
-from runner.jobs.order import Order
-from runner.jobs.port import JobError
+from gpuinfra.runner.engine.client import Engine
+from gpuinfra.runner.engine.images import facts_of
+from gpuinfra.runner.jobs.container import ContainerJob, start_container
+from gpuinfra.runner.jobs.order import Order
+from gpuinfra.runner.jobs.port import JobError
 
 
 class Api:

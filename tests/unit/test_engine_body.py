@@ -2,8 +2,8 @@
 
 import json
 
-from runner.engine.body import GPU_SHM_SIZE, RUN_LABEL, body_of
-from runner.jobs.order import Gpus, Order
+from gpuinfra.runner.engine.body import GPU_SHM_SIZE, RUN_LABEL, body_of
+from gpuinfra.runner.jobs.order import Gpus, Order
 
 PLAIN = Order("r1", ("python", "train.py"), "/project", image="sha256:ab")
 

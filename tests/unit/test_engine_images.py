@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from runner.engine.images import ImageFacts, Layers, facts_of
+from gpuinfra.runner.engine.images import ImageFacts, Layers, facts_of
 
 
 def event(status: str, layer: str = "a1", **detail: int) -> dict[str, Any]:

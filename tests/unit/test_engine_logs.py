@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from runner.engine.logs import MARGIN, MisplacedError, Parser, advanced, beginning, mended, since, unseen
-from runner.jobs.port import STDERR, STDOUT, Frame, JobError, Position
+from gpuinfra.runner.engine.logs import MARGIN, MisplacedError, Parser, advanced, beginning, mended, since, unseen
+from gpuinfra.runner.jobs.port import STDERR, STDOUT, Frame, JobError, Position
 
 START = 1_794_832_096_000_000_000  # 2026-11-16T12:28:16Z
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from runner.environment.output import LAST_LINES, LONGEST_LINE, BuildOutput
+from gpuinfra.runner.environment.output import LAST_LINES, LONGEST_LINE, BuildOutput
 
 
 class Heard:

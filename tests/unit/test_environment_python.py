@@ -3,8 +3,8 @@
 import pytest
 
 from gpuinfra.load.document import read_document
+from gpuinfra.runner.environment.python import FIRST, LAST, PythonWish, python_wish
 from gpuinfra.workbench.conda import Conda, read_conda
-from runner.environment.python import FIRST, LAST, PythonWish, python_wish
 
 
 def conda_of(*lines: str) -> Conda:

@@ -8,10 +8,10 @@ import pytest
 
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.load.document import read_document
+from gpuinfra.runner.environment.recipe import Recipe, recipe
+from gpuinfra.runner.environment.unused import note_for
+from gpuinfra.templates import read_template
 from gpuinfra.workbench.conda import Conda, read_conda
-from runner.environment.recipe import Recipe, recipe
-from runner.environment.unused import note_for
-from templates import read_template
 
 FILE = "aml_config/conda_dependencies.yml"
 ARTICLE = """\
@@ -151,7 +151,7 @@ def test_tag_is_the_same_for_the_same_and_for_nothing_else() -> None:
 
 def test_script_is_part_of_the_tag(monkeypatch: pytest.MonkeyPatch) -> None:
     tag = made(ARTICLE).tag
-    monkeypatch.setattr("runner.environment.recipe.read_template", lambda name: "#!/bin/sh\n")
+    monkeypatch.setattr("gpuinfra.runner.environment.recipe.read_template", lambda name: "#!/bin/sh\n")
     assert made(ARTICLE).tag != tag
 
 

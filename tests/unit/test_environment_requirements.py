@@ -6,8 +6,8 @@ import pytest
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.load.document import read_document
+from gpuinfra.runner.environment.requirements import Requirements
 from gpuinfra.workbench.conda import read_conda
-from runner.environment.requirements import Requirements
 
 FILE = "aml_config/conda_dependencies.yml"
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from far import attendance, endings, jobs, keeper, outputs, samples, states, supervisor, trees
-from far.staging import digest_of
-from far.wire import DATA, HEADER, JSON, Wire
-from runner.jobs.port import How
-from runner.jobs.process import ended_of
+from gpuinfra.remote import attendance, endings, jobs, keeper, outputs, samples, states, supervisor, trees
+from gpuinfra.remote.staging import digest_of
+from gpuinfra.remote.wire import DATA, HEADER, JSON, Wire
+from gpuinfra.runner.jobs.port import How
+from gpuinfra.runner.jobs.process import ended_of
 
 LONG_AGO = time.time() - 1000
 CONTAINER = {"kind": "container", "container": "c1", "docker": ["false"], "started": 1.0}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from far import home, jobs, keeper, samples, states, supervisor
-from far.wire import RefusedError
-from runner.jobs.port import How
-from runner.jobs.process import ended_of
+from gpuinfra.remote import home, jobs, keeper, samples, states, supervisor
+from gpuinfra.remote.wire import RefusedError
+from gpuinfra.runner.jobs.port import How
+from gpuinfra.runner.jobs.process import ended_of
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from far.main import MODULES
+from gpuinfra.remote.main import MODULES
 
-FILES = sorted((Path(__file__).parents[2] / "far").glob("*.py"))
+FILES = sorted((Path(__file__).parents[2] / "remote").glob("*.py"))
 # What Python 3.8 does not have, of what one is tempted to use here.
 NEWER = {"removeprefix", "removesuffix", "UTC", "batched", "pairwise", "file_digest", "zoneinfo", "tomllib"}
 
@@ -30,13 +30,13 @@ def test_it_needs_the_standard_library_alone(file: Path) -> None:
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for name in names:
-            assert name.partition(".")[0] in {"far", *sys.stdlib_module_names}, name
+            assert name.startswith("gpuinfra.remote") or name.partition(".")[0] in sys.stdlib_module_names, name
 
 
 def test_every_verb_is_where_it_is_looked_for() -> None:
     found = {
         verb: name
-        for name in (f"far.{file.stem}" for file in FILES if file.stem != "__init__")
+        for name in (f"gpuinfra.remote.{file.stem}" for file in FILES if file.stem != "__init__")
         for verb in getattr(import_module(name), "VERBS", {})
     }
     assert found == MODULES

@@ -5,10 +5,10 @@ import pytest
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.target import Target
-from provision import tags
-from provision.errors import CloudError, Fault
-from provision.find import find_target, target_from_spec
-from provision.observe import observe_settled
+from gpuinfra.provision import tags
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.find import find_target, target_from_spec
+from gpuinfra.provision.observe import observe_settled
 from tests.unit.provision_help import DENIED, GROUP, NAME, FakeCloud, Heard, made, spec
 
 

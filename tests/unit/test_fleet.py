@@ -13,11 +13,11 @@ from gpuinfra.load.spec import Located
 from gpuinfra.models.machine import Machine, ScheduledChange
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.spec import Spec
-from provision import tags
-from provision.azure.clients import Clients
-from provision.azure.fleet import list_machines
-from provision.fleet import machines, sizes
-from provision.market.port import Prices
+from gpuinfra.provision import tags
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.fleet import list_machines
+from gpuinfra.provision.fleet import machines, sizes
+from gpuinfra.provision.market.port import Prices
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)  # a Monday
 SIZE = "Standard_NC4as_T4_v3"

@@ -13,14 +13,14 @@ from gpuinfra.cli.power import power_of
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
+from gpuinfra.runner.following import Following
+from gpuinfra.runner.jobs.log import LogFile
+from gpuinfra.runner.jobs.port import Ended, How
+from gpuinfra.runner.machine.connection import SwitchedOff
+from gpuinfra.runner.machine.link import Link
+from gpuinfra.runner.problems import problem_of
+from gpuinfra.runner.results.record import Record
 from gpuinfra.views.job import render_result
-from runner.following import Following
-from runner.jobs.log import LogFile
-from runner.jobs.port import Ended, How
-from runner.machine.connection import SwitchedOff
-from runner.machine.link import Link
-from runner.problems import problem_of
-from runner.results.record import Record
 from tests.unit.provision_help import DENIED, made, spec
 from tests.unit.test_link import TARGET, Wire
 

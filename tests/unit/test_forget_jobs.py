@@ -9,7 +9,7 @@ import pytest
 from gpuinfra.cli.down import forget_jobs
 from gpuinfra.cli.options import Settings
 from gpuinfra.models.run import Run, RunState
-from runner.results.history import History
+from gpuinfra.runner.results.history import History
 from tests.unit.provision_help import NAME, NOW
 
 RUN = Run(

@@ -8,14 +8,14 @@ import pytest
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.run import GpuUsage
-from runner.gpu import facts
-from runner.gpu.contract import Evidence, diagnose, judge, shortage, usage_warning
-from runner.gpu.links import HOST, IMAGE, REFUSALS
-from runner.gpu.nvidia_smi import NoGpuError
-from runner.jobs.order import Gpus
-from runner.jobs.port import JobError
-from runner.machine import checkup
-from runner.machine.connection import Broken, Completed, ConnectError, TimedOut
+from gpuinfra.runner.gpu import facts
+from gpuinfra.runner.gpu.contract import Evidence, diagnose, judge, shortage, usage_warning
+from gpuinfra.runner.gpu.links import HOST, IMAGE, REFUSALS
+from gpuinfra.runner.gpu.nvidia_smi import NoGpuError
+from gpuinfra.runner.jobs.order import Gpus
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine import checkup
+from gpuinfra.runner.machine.connection import Broken, Completed, ConnectError, TimedOut
 
 TWO = GpuFacts(("Tesla T4",) * 2, "535.161.08", (15360,) * 2, ("7.5",) * 2, uuids=("GPU-1a", "GPU-2b"))
 NOT_LOADED = (

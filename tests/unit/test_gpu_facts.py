@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from gpuinfra.models.gpu import GpuFacts
-from runner.gpu import facts as facts_module
-from runner.gpu.facts import LONGEST, MARK, MOST_GPUS, PROBE, combine, parse_xml, read
-from runner.gpu.nvidia_smi import NoGpuError
-from runner.gpu.probe import probe_container
-from runner.jobs.port import JobError
-from runner.machine.connection import Completed
+from gpuinfra.runner.gpu import facts as facts_module
+from gpuinfra.runner.gpu.facts import LONGEST, MARK, MOST_GPUS, PROBE, combine, parse_xml, read
+from gpuinfra.runner.gpu.nvidia_smi import NoGpuError
+from gpuinfra.runner.gpu.probe import probe_container
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.connection import Completed
 
 DOCTYPE = '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">'
 # As drivers since 525 print it; most of what nobody asks for is left out.

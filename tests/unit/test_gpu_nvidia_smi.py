@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from runner.gpu.nvidia_smi import MARK, SCRIPT, NoGpuError, ask, diagnosis, parse
-from runner.machine.connection import Completed
+from gpuinfra.runner.gpu.nvidia_smi import MARK, SCRIPT, NoGpuError, ask, diagnosis, parse
+from gpuinfra.runner.machine.connection import Completed
 
 BY_SH = ("sh", "-c", SCRIPT, "sh")
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from far import samples
 from gpuinfra.models.run import GpuUsage
+from gpuinfra.remote import samples
+from gpuinfra.runner.gpu.nvidia_smi import parse
 from gpuinfra.views.runs import usage_words
-from runner.gpu.nvidia_smi import parse
 
 UNKNOWN = ["[N/A]", "N/A", "[Not Supported]", "[Unknown Error]"]
 

@@ -9,16 +9,16 @@ import pytest
 from gpuinfra.models.agent import AgentState
 from gpuinfra.models.checks import Check, Verdict
 from gpuinfra.models.resource import Kind
-from provision import tags
-from provision.cloud import Part
-from provision.errors import CloudError, Fault
-from provision.health import account
-from provision.health.machine import Facts, examine
-from provision.lifecycle import rights
-from provision.lifecycle.rights import Holding, Right
-from provision.market.port import UNKNOWN_PERMISSIONS, Grant, Permissions
-from provision.market.preflight import ACTIONS
-from provision.market.price_list import DATE
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.health import account
+from gpuinfra.provision.health.machine import Facts, examine
+from gpuinfra.provision.lifecycle import rights
+from gpuinfra.provision.lifecycle.rights import Holding, Right
+from gpuinfra.provision.market.port import UNKNOWN_PERMISSIONS, Grant, Permissions
+from gpuinfra.provision.market.preflight import ACTIONS
+from gpuinfra.provision.market.price_list import DATE
 from tests.unit.provision_help import GROUP, NAME, NOW, SUBSCRIPTION, made, ref
 
 ALL = Permissions((Grant(("*",)),))

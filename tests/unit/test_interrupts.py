@@ -10,9 +10,9 @@ from unittest.mock import Mock
 import pytest
 
 from gpuinfra.cli.signals import TOGETHER_SECONDS, Interrupts
-from runner.engine.client import Engine
-from runner.machine.connection import Broken
-from runner.machine.meeting import translated
+from gpuinfra.runner.engine.client import Engine
+from gpuinfra.runner.machine.connection import Broken
+from gpuinfra.runner.machine.meeting import translated
 
 
 def interrupted_twice() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuinfra.models.resource import Kind
-from provision.journal import FILE, Journal
+from gpuinfra.provision.journal import FILE, Journal
 from tests.unit.provision_help import BUSY, GROUP, NAME, NOW, FakeCloud, Heard, applying, planned, ref
 
 

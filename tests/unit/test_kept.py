@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code, Exit, Problem
-from runner.results.kept import FileDifference, KeptFile, Unlike, compare, copy_outputs, kept_files
+from gpuinfra.runner.results.kept import FileDifference, KeptFile, Unlike, compare, copy_outputs, kept_files
 
 
 def make(folder: Path, **files: str) -> Path:

@@ -10,11 +10,11 @@ from gpuinfra.models.hours import Hours
 from gpuinfra.models.money import parse_money
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
-from provision import tags
-from provision.cloud import Part
-from provision.lifecycle.lease import cause, decide, is_over, kept_terms, why_over
-from provision.lifecycle.terms import Terms
-from provision.setting import Lease
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.lifecycle.lease import cause, decide, is_over, kept_terms, why_over
+from gpuinfra.provision.lifecycle.terms import Terms
+from gpuinfra.provision.setting import Lease
 from tests.unit.provision_help import NOW, made, spec
 
 HOUR = timedelta(hours=1)

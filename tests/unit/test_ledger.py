@@ -13,8 +13,8 @@ from gpuinfra.models.entry import Entry, Happening, entry_from_json, entry_of
 from gpuinfra.models.plan import Price
 from gpuinfra.models.receipt import Off, Receipt
 from gpuinfra.models.resource import Kind
-from provision import tags
-from provision.costing.beginning import beginning
+from gpuinfra.provision import tags
+from gpuinfra.provision.costing.beginning import beginning
 from tests.unit.provision_help import GROUP, NAME, NOW, SMALL, SUBSCRIPTION, made, spec
 
 ENTRY = Entry(

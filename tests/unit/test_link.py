@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from gpuinfra.models.target import Target
-from runner.jobs.port import JobError
-from runner.machine import link as module
-from runner.machine.connection import (
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine import link as module
+from gpuinfra.runner.machine.connection import (
     Broken,
     Completed,
     HostKeyMismatch,
@@ -18,7 +18,7 @@ from runner.machine.connection import (
     TimedOut,
     Unreachable,
 )
-from runner.machine.link import Link, Patience, is_passing
+from gpuinfra.runner.machine.link import Link, Patience, is_passing
 
 TARGET = Target("lab", "lab", "remote", "203.0.113.7", 22, "me", "ssh-ed25519 AAAA")
 

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from gpuinfra.models.offer import Listed
+from gpuinfra.provision.market.listing import list_sizes
 from gpuinfra.views import sizes as view
-from provision.market.listing import list_sizes
 from tests.unit.test_preflight import A100, T4, Shop
 
 SHOWN = f"""\

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from far.job_log import Log
 from gpuinfra.diagnostics import Code
-from runner.jobs.log import HEADER, FrameReader, LogFile
-from runner.jobs.port import STDERR, STDOUT, Frame, JobError, Position
+from gpuinfra.remote.job_log import Log
+from gpuinfra.runner.jobs.log import HEADER, FrameReader, LogFile
+from gpuinfra.runner.jobs.port import STDERR, STDOUT, Frame, JobError, Position
 
 FRAMES = [
     Frame(STDOUT, 1_000, b"one\n"),

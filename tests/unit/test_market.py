@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gpuinfra.models.offer import Quota, Rate
-from provision.azure import skus
-from provision.azure.prices import Cache, PriceService, cache_folder, rates_of
-from provision.market.port import UNKNOWN_PERMISSIONS, Catalogue, Grant, Permissions, Prices
+from gpuinfra.provision.azure import skus
+from gpuinfra.provision.azure.prices import Cache, PriceService, cache_folder, rates_of
+from gpuinfra.provision.market.port import UNKNOWN_PERMISSIONS, Catalogue, Grant, Permissions, Prices
 
 
 def sku(name: str = "Standard_NC24ads_A100_v4", **changes: Any) -> dict[str, Any]:

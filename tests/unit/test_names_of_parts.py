@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import pytest
 
 from gpuinfra.models.resource import ARM_TYPES, Kind, Ref
-from provision import tags
-from provision.azure.ids import ref_from_id
-from provision.cloud import same
-from provision.names import name_of, ref_of
+from gpuinfra.provision import tags
+from gpuinfra.provision.azure.ids import ref_from_id
+from gpuinfra.provision.cloud import same
+from gpuinfra.provision.names import name_of, ref_of
 from tests.unit.provision_help import GROUP, NAME, SUBSCRIPTION
 
 # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules

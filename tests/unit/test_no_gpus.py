@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from runner.gpu.contract import diagnose
-from runner.gpu.facts import MARK, combine, read
-from runner.gpu.nvidia_smi import NoGpuError, ask
-from runner.machine.checkup import examine
-from runner.machine.connection import Completed
+from gpuinfra.runner.gpu.contract import diagnose
+from gpuinfra.runner.gpu.facts import MARK, combine, read
+from gpuinfra.runner.gpu.nvidia_smi import NoGpuError, ask
+from gpuinfra.runner.machine.checkup import examine
+from gpuinfra.runner.machine.connection import Completed
 
 NO_GPUS = """<?xml version="1.0" ?>
 <!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">

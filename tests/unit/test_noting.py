@@ -16,7 +16,7 @@ from gpuinfra.ledger.ledger import FILE, Ledger
 from gpuinfra.models.entry import Entry, Happening
 from gpuinfra.models.receipt import Off, Receipt
 from gpuinfra.models.run import Run, RunState
-from runner.results.history import History
+from gpuinfra.runner.results.history import History
 from tests.unit.provision_help import NAME, NOW, SUBSCRIPTION, Heard
 
 ENDED = Receipt(

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.target import Target
-from runner.machine.connection import HostKeyInvalid
-from runner.machine.host_key import HostKey
-from runner.machine.identity import identity_of
-from runner.openssh import (
+from gpuinfra.runner.machine.connection import HostKeyInvalid
+from gpuinfra.runner.machine.host_key import HostKey
+from gpuinfra.runner.machine.identity import identity_of
+from gpuinfra.runner.openssh import (
     command,
     config_block,
     includes,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from far.outputs_folder import leads_inside, own_name, wire_name
-from runner.jobs.port import JobError
-from runner.results.outputs_folder import OutputsFolder
-from runner.results.outputs_index import OutputsIndex, Stamp
+from gpuinfra.remote.outputs_folder import leads_inside, own_name, wire_name
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.results.outputs_folder import OutputsFolder
+from gpuinfra.runner.results.outputs_index import OutputsIndex, Stamp
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from far.outputs import PACKED, PLAIN, digest
-from far.wire import DATA, JSON
-from runner.jobs.port import JobError
-from runner.machine.connection import ConnectError
-from runner.machine.far import FarError
-from runner.results.outputs import Fetched, fetch
+from gpuinfra.remote.outputs import PACKED, PLAIN, digest
+from gpuinfra.remote.wire import DATA, JSON
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.connection import ConnectError
+from gpuinfra.runner.machine.far import FarError
+from gpuinfra.runner.results.outputs import Fetched, fetch
 
 Message = dict[str, Any] | bytes
 END: Message = {"confirmed": 1, "changed": 0, "gone": 0}

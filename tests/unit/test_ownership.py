@@ -3,8 +3,8 @@
 from typing import Any
 
 from gpuinfra.models.resource import Kind, Ref
-from provision import tags
-from provision.cloud import Observed, Part
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Observed, Part
 
 GROUP, NAME = "bobs-group", "bob"
 

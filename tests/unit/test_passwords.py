@@ -15,7 +15,7 @@ from keyring.backend import KeyringBackend
 from keyring.backends import chainer, fail, null
 
 from gpuinfra.models.target import Target
-from runner.machine import passwords
+from gpuinfra.runner.machine import passwords
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0Z0OTJvTXCTQOXWPUDF6wvEYGcUZtC4xRuWzWvfwKx"
 OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1Z0OTJvTXCTQOXWPUDF6wvEYGcUZtC4xRuWzWvfwKx"

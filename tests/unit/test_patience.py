@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from provision.errors import CloudError, Fault
-from provision.waiting.patience import LONGEST_PAUSE, patiently, until
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.waiting.patience import LONGEST_PAUSE, patiently, until
 from tests.unit.provision_help import BUSY, DENIED, UNREACHABLE, Time
 
 

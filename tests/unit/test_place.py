@@ -6,8 +6,8 @@ import pytest
 
 from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.resource import Kind
-from provision import tags
-from provision.place import present_place
+from gpuinfra.provision import tags
+from gpuinfra.provision.place import present_place
 from tests.unit.provision_help import GROUP, LARGE, NAME, SMALL, FakeCloud, made, spec
 
 

@@ -14,10 +14,10 @@ from gpuinfra.models.money import parse_money
 from gpuinfra.models.plan import Action, Price
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
-from provision import tags
-from provision.lifecycle.lease import decide
-from provision.lifecycle.terms import terms_of
-from provision.plan import make_plan
+from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle.lease import decide
+from gpuinfra.provision.lifecycle.terms import terms_of
+from gpuinfra.provision.plan import make_plan
 from tests.unit.provision_help import (
     ALLOCATION,
     GROUP,

@@ -3,8 +3,8 @@
 import pytest
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit
-from provision.errors import CloudError, Fault
-from provision.problems import TABLE, explain
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.problems import TABLE, explain
 
 SUBSCRIPTION = "/subscriptions/00000000-0000-0000-0000-000000000000"
 DOING = "creating machine my-dsvm"

@@ -9,7 +9,7 @@ import pytest
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.target import Target
-from runner.machine.connection import (
+from gpuinfra.runner.machine.connection import (
     Broken,
     Completed,
     ConnectError,
@@ -20,7 +20,7 @@ from runner.machine.connection import (
     TimedOut,
     Unreachable,
 )
-from runner.machine.readiness import NotReady, wait_until_ready
+from gpuinfra.runner.machine.readiness import NotReady, wait_until_ready
 
 TARGET = Target("my_dsvm", "my-dsvm", "remotedocker", "203.0.113.7", 22, "azureuser", "ssh-ed25519 AAAA")
 GPU = Completed(0, "Tesla T4, 535.161.08, 15360 MiB, 7.5\n", "")

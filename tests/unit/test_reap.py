@@ -9,18 +9,18 @@ from gpuinfra.models.reap import Ended, Failure, Orphan, ReapAction, Reaped, Ver
 from gpuinfra.models.receipt import Off, Receipt, stamp
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
+from gpuinfra.provision import fleet, tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle.reap import Rules, disputed, judge, stretch_of, verdicts
+from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.names import name_of
+from gpuinfra.provision.ownership import machine_of_row
+from gpuinfra.provision.reaping.orphans import orphans, seen
+from gpuinfra.provision.reaping.port import Listed
+from gpuinfra.provision.reaping.reaper import Reaper
+from gpuinfra.provision.reaping.spec_history import Commit, deletions, names_in
 from gpuinfra.views import reap as view
-from provision import fleet, tags
-from provision.cloud import Part
-from provision.errors import CloudError, Fault
-from provision.lifecycle.reap import Rules, disputed, judge, stretch_of, verdicts
-from provision.market.port import Prices
-from provision.names import name_of
-from provision.ownership import machine_of_row
-from provision.reaping.orphans import orphans, seen
-from provision.reaping.port import Listed
-from provision.reaping.reaper import Reaper
-from provision.reaping.spec_history import Commit, deletions, names_in
 from tests.unit.provision_help import NO_JOURNAL, FakeCloud, Heard, Shop
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)  # a Monday

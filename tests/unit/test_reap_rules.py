@@ -4,10 +4,10 @@ from pathlib import Path
 
 from gpuinfra.cli.options import Settings
 from gpuinfra.cli.reap import _rules
+from gpuinfra.provision.lifecycle.reap import Rules
+from gpuinfra.provision.reaping.spec_history import SpecHistory
+from gpuinfra.runner.results.history import FILE
 from gpuinfra.workspace import STATE
-from provision.lifecycle.reap import Rules
-from provision.reaping.spec_history import SpecHistory
-from runner.results.history import FILE
 
 
 def settings(workspace: Path, *, yes: bool = False) -> Settings:

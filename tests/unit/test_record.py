@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.run import Run, RunState
-from runner.results.history import History
-from runner.results.record import Record
+from gpuinfra.runner.results.history import History
+from gpuinfra.runner.results.record import Record
 
 RUN = Run("r1", "lab", "remote", "lab", ("python", "a.py"), RunState.PREPARING, datetime(2026, 11, 16, tzinfo=UTC))
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import pytest
 
 from gpuinfra.models.resource import Kind, Ref
-from provision.errors import CloudError, Fault
-from provision.remove import remove
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.remove import remove
 from tests.unit.provision_help import BUSY, DENIED, NO_JOURNAL, UNREACHABLE, FakeCloud, Heard, made, ref
 
 ALL = [ref(kind) for kind in Kind]

@@ -9,8 +9,8 @@ from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.models.durations import parse_duration
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.resource import Kind
-from provision import tags
-from provision.lifecycle.renew import Renewed, renew, renewal
+from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle.renew import Renewed, renew, renewal
 from tests.unit.provision_help import (
     BUSY,
     DENIED,

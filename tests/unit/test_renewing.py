@@ -9,9 +9,9 @@ from gpuinfra.cli import renewing as module
 from gpuinfra.cli.renewing import Renewing
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind
-from provision import tags
-from provision.lifecycle.renew import renew
-from provision.waiting.deadline import Deadline
+from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle.renew import renew
+from gpuinfra.provision.waiting.deadline import Deadline
 from tests.unit.provision_help import DENIED, FakeCloud, made, spec
 
 LEASE = timedelta(hours=4)

@@ -11,13 +11,13 @@ from gpuinfra.models.hours import Hours
 from gpuinfra.models.money import parse_money
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
-from provision import tags
-from provision.cloud import Part
-from provision.lifecycle.terms import Terms
-from provision.login.host_key import new_host_key
-from provision.market.port import ImagePlan
-from provision.resources import MODULES, NEEDS, address, disk, interface, machine, network, schedule, security
-from provision.resources.common import with_others
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.lifecycle.terms import Terms
+from gpuinfra.provision.login.host_key import new_host_key
+from gpuinfra.provision.market.port import ImagePlan
+from gpuinfra.provision.resources import MODULES, NEEDS, address, disk, interface, machine, network, schedule, security
+from gpuinfra.provision.resources.common import with_others
 from tests.unit.provision_help import (
     HOURS,
     KEY,

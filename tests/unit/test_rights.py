@@ -9,15 +9,15 @@ import pytest
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Ref
-from provision import allowing
-from provision.allowing import LATE, Allowing
-from provision.cloud import Part
-from provision.errors import CloudError, Fault
-from provision.lifecycle import rights
-from provision.lifecycle.rights import Holding, Right
-from provision.resources import machine
-from provision.up import Up
-from templates import read_template
+from gpuinfra.provision import allowing
+from gpuinfra.provision.allowing import LATE, Allowing
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle import rights
+from gpuinfra.provision.lifecycle.rights import Holding, Right
+from gpuinfra.provision.resources import machine
+from gpuinfra.provision.up import Up
+from gpuinfra.templates import read_template
 from tests.unit.provision_help import (
     ALLOCATION,
     DENIED,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
-from runner.script import script_path
+from gpuinfra.runner.script import script_path
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
-from runner.jobs.port import Ended, How
-from runner.jobs.process import UNKNOWN_EXIT_CODE
-from runner.results.settle import Answer, MachinePower, Power, fetch_help, settle, went_off
+from gpuinfra.runner.jobs.port import Ended, How
+from gpuinfra.runner.jobs.process import UNKNOWN_EXIT_CODE
+from gpuinfra.runner.results.settle import Answer, MachinePower, Power, fetch_help, settle, went_off
 
 START = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 OFF_AT = START + timedelta(minutes=30)

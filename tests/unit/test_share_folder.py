@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from far import home
-from far.wire import RefusedError
+from gpuinfra.remote import home
+from gpuinfra.remote.wire import RefusedError
 
 
 class Answers:

@@ -8,9 +8,9 @@ import pytest
 from paramiko import ssh_exception
 from paramiko.pkey import UnknownKeyType
 
-from runner.machine import connection
-from runner.machine.connection import Broken, ConnectError, LoginRefused, Unreachable
-from runner.machine.meeting import told
+from gpuinfra.runner.machine import connection
+from gpuinfra.runner.machine.connection import Broken, ConnectError, LoginRefused, Unreachable
+from gpuinfra.runner.machine.meeting import told
 
 FOREIGN = [kind for _, kind in inspect.getmembers(ssh_exception, inspect.isclass) if issubclass(kind, Exception)]
 ARGUMENTS: dict[type[Exception], tuple[Any, ...]] = {

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-import provision.waiting.steps as module
-from provision.errors import CloudError, Fault
-from provision.waiting.interrupt import Interrupt
-from provision.waiting.steps import run_steps
+import gpuinfra.provision.waiting.steps as module
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.waiting.interrupt import Interrupt
+from gpuinfra.provision.waiting.steps import run_steps
 
 SECONDS = 10  # a test that would hang fails instead
 

@@ -17,9 +17,9 @@ from gpuinfra.load.spec import Located
 from gpuinfra.models.receipt import Off, Receipt
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.run import Outputs, Run, RunState, run_from_json
-from runner.jobs.port import JobError
-from runner.results.history import History
-from runner.watch import Neighbour
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.results.history import History
+from gpuinfra.runner.watch import Neighbour
 from tests.unit.provision_help import NAME, NOW, Heard, made, spec
 
 FULL = JobError("the disk of this computer is full", "`log.lock` cannot be written", None, Code.DISK_FULL)

@@ -8,8 +8,8 @@ import yaml
 
 from gpuinfra.load.spec import load_bytes
 from gpuinfra.models.target import Target
+from gpuinfra.provision.find import target_from_spec
 from gpuinfra.workbench.targets import find_target, write_target
-from provision.find import target_from_spec
 from tests.cases import compare
 from tests.unit.provision_help import made
 

@@ -9,9 +9,9 @@ from azure.core.exceptions import AzureError, ServiceRequestError
 from azure.core.pipeline import Pipeline
 from azure.core.rest import HttpRequest
 
-from provision.azure import transport
-from provision.azure.transport import Clock, Patience, Retries
-from provision.errors import CloudError, Fault
+from gpuinfra.provision.azure import transport
+from gpuinfra.provision.azure.transport import Clock, Patience, Retries
+from gpuinfra.provision.errors import CloudError, Fault
 from tests.unit.provision_help import Heard, Pausing, Time
 
 

@@ -13,11 +13,11 @@ from gpuinfra.models.offer import Rate
 from gpuinfra.models.plan import Plan
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
-from provision import tags
-from provision.cloud import Observed
-from provision.errors import CloudError, Fault
-from provision.market.port import ImagePlan, Prices
-from provision.up import Bringing, Up
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Observed
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.market.port import ImagePlan, Prices
+from gpuinfra.provision.up import Bringing, Up
 from tests.unit.provision_help import (
     ALLOCATION,
     CAPACITY,

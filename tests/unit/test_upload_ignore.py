@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.upload.ignore import Ignore
+from gpuinfra.runner.upload.ignore import Ignore
 
 CASES = [
     # lines, path, is a folder, left out

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from far import home, jobs, slots
-from far.wire import RefusedError
+from gpuinfra.remote import home, jobs, slots
+from gpuinfra.remote.wire import RefusedError
 
 
 @pytest.fixture(autouse=True)

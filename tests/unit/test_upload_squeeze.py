@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.upload.squeeze import BUFFERED, FAR_RATE, NEAR_RATE, Squeeze, pays
+from gpuinfra.runner.upload.squeeze import BUFFERED, FAR_RATE, NEAR_RATE, Squeeze, pays
 
 TEXT = memoryview(b"def function(argument):\n    return argument\n" * 5000)
 NOISE = memoryview(os.urandom(len(TEXT)))

@@ -10,12 +10,12 @@ from gpuinfra.models.hours import Hours
 from gpuinfra.models.lease import LeaseState
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.resource import Kind
+from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.lifecycle.renew import Renewed
+from gpuinfra.provision.lifecycle.standing import standing
+from gpuinfra.provision.market.port import Prices
 from gpuinfra.views.lease import render, show
-from provision import tags
-from provision.cloud import Part
-from provision.lifecycle.renew import Renewed
-from provision.lifecycle.standing import standing
-from provision.market.port import Prices
 from tests.unit.provision_help import NOW, SMALL, made, ref
 
 PRICES = Prices({(SMALL, "eastus"): Rate(0.5, 0.1)})

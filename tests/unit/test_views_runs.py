@@ -15,9 +15,9 @@ from rich.text import Text
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.models.receipt import Off, Receipt
 from gpuinfra.models.run import GpuUsage, JobRef, Outputs, Run, RunState
+from gpuinfra.runner.results.kept import FileDifference, KeptFile, Unlike
 from gpuinfra.views import comparison, job, outputs, runs
 from gpuinfra.views.progress import ProgressView
-from runner.results.kept import FileDifference, KeptFile, Unlike
 from tests.unit.test_views_progress import Terminal, console_on, screen
 
 NOW = datetime(2026, 11, 16, 12, 15, 30, tzinfo=UTC)

@@ -6,8 +6,8 @@ import pytest
 
 from gpuinfra.cli.job_options import JobOptions, script_words, variables_of
 from gpuinfra.diagnostics import Code, Problem
-from runner.jobs.order import Gpus
-from runner.wishes import LONGEST_VARIABLE, MOST_IN_ALL, parse_gpus, parse_size, too_large
+from gpuinfra.runner.jobs.order import Gpus
+from gpuinfra.runner.wishes import LONGEST_VARIABLE, MOST_IN_ALL, parse_gpus, parse_size, too_large
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 
 from gpuinfra.models.reach import Reach
 from gpuinfra.models.target import Target
-from runner.machine import reach
-from runner.machine.within import within
+from gpuinfra.runner.machine import reach
+from gpuinfra.runner.machine.within import within
 
 TARGET = Target("lab", "lab", "remote", "gpu.lab", 22, "me", "")
 

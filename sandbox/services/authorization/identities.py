@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import uuid
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.cloud import Effects
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
-from sandbox.kernel.store import Resource
-from sandbox.services.common import (
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.cloud import Effects
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import (
     check_name,
     check_tags,
     page,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.cloud import Effects
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
-from sandbox.services.common import require_group, require_subscription
-from sandbox.web.authorization import NAMESPACE, PERMISSIONS, permissions_of
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.cloud import Effects
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.services.common import require_group, require_subscription
+from gpuinfra.sandbox.web.authorization import NAMESPACE, PERMISSIONS, permissions_of
 
 routes = Routes()
 effects = Effects()

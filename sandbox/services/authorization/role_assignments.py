@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.cloud import Effects
-from sandbox.kernel.errors import ArmError, invalid_content, resource_not_found
-from sandbox.kernel.ids import ResourceId
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
-from sandbox.kernel.store import Resource
-from sandbox.services.authorization.role_definitions import add_routes, require_guid
-from sandbox.services.common import group_id, require_group, require_object, require_subscription, section
-from sandbox.services.resources.filters import invalid_filter
-from sandbox.web.authorization import (
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.cloud import Effects
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, resource_not_found
+from gpuinfra.sandbox.kernel.ids import ResourceId
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.authorization.role_definitions import add_routes, require_guid
+from gpuinfra.sandbox.services.common import group_id, require_group, require_object, require_subscription, section
+from gpuinfra.sandbox.services.resources.filters import invalid_filter
+from gpuinfra.sandbox.web.authorization import (
     NAMESPACE,
     assignments,
     find_definition,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.errors import ArmError, invalid_content
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
-from sandbox.kernel.store import Resource
-from sandbox.services.authorization.roles import BUILT_IN, built_in_body
-from sandbox.services.common import require_group, require_object, require_subscription, section
-from sandbox.services.resources.filters import parse_filter
-from sandbox.web.authorization import NAMESPACE, assignments, find_definition, kept, kept_id
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.authorization.roles import BUILT_IN, built_in_body
+from gpuinfra.sandbox.services.common import require_group, require_object, require_subscription, section
+from gpuinfra.sandbox.services.resources.filters import parse_filter
+from gpuinfra.sandbox.web.authorization import NAMESPACE, assignments, find_definition, kept, kept_id
 
 _ALL = f"/providers/{NAMESPACE}/roleDefinitions"
 _LISTS = ("actions", "notActions", "dataActions", "notDataActions")

@@ -6,11 +6,11 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.catalogue.catalogue import Catalogue
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.errors import ArmError, invalid_parameter
-from sandbox.kernel.ids import parse_id
-from sandbox.kernel.store import Resource
+from gpuinfra.sandbox.catalogue.catalogue import Catalogue
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
+from gpuinfra.sandbox.kernel.ids import parse_id
+from gpuinfra.sandbox.kernel.store import Resource
 
 DISKS = "Microsoft.Compute/disks"
 LARGEST_GIB = 32767

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.cloud import Cloud, Effects
-from sandbox.kernel.errors import ArmError, invalid_parameter
-from sandbox.kernel.ids import key
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
-from sandbox.kernel.store import Resource
-from sandbox.services.common import (
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
+from gpuinfra.sandbox.kernel.ids import key
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import (
     check_conditions,
     check_tags,
     page,
@@ -22,8 +22,8 @@ from sandbox.services.common import (
     resource_id,
     section,
 )
-from sandbox.services.compute.disk_body import DISKS, DiskPlan, check_disk_size, check_sku, new_disk, resize
-from sandbox.services.compute.machine_errors import (
+from gpuinfra.sandbox.services.compute.disk_body import DISKS, DiskPlan, check_disk_size, check_sku, new_disk, resize
+from gpuinfra.sandbox.services.compute.machine_errors import (
     check_entity_name,
     check_same_location,
     not_allowed,

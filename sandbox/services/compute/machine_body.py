@@ -5,15 +5,15 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sandbox.catalogue.catalogue import Size
-from sandbox.kernel.call import Call
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.errors import invalid_parameter
-from sandbox.kernel.ids import parse_id
-from sandbox.kernel.store import Resource
-from sandbox.services.common import check_tags, section
-from sandbox.services.compute.disk_body import DiskPlan
-from sandbox.services.compute.machine_checks import (
+from gpuinfra.sandbox.catalogue.catalogue import Size
+from gpuinfra.sandbox.kernel.call import Call
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.errors import invalid_parameter
+from gpuinfra.sandbox.kernel.ids import parse_id
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import check_tags, section
+from gpuinfra.sandbox.services.compute.disk_body import DiskPlan
+from gpuinfra.sandbox.services.compute.machine_checks import (
     check_generation,
     check_kept,
     check_plan,
@@ -23,12 +23,12 @@ from sandbox.services.compute.machine_checks import (
     is_spot,
     read_spot,
 )
-from sandbox.services.compute.machine_errors import not_modelled, text
-from sandbox.services.compute.machine_identity import apply_identity
-from sandbox.services.compute.machine_network import read_network
-from sandbox.services.compute.machine_profile import Profile, read_profile
-from sandbox.services.compute.machine_state import MACHINES
-from sandbox.services.compute.machine_storage import Place, Storage, read_storage
+from gpuinfra.sandbox.services.compute.machine_errors import not_modelled, text
+from gpuinfra.sandbox.services.compute.machine_identity import apply_identity
+from gpuinfra.sandbox.services.compute.machine_network import read_network
+from gpuinfra.sandbox.services.compute.machine_profile import Profile, read_profile
+from gpuinfra.sandbox.services.compute.machine_state import MACHINES
+from gpuinfra.sandbox.services.compute.machine_storage import Place, Storage, read_storage
 
 _OUTSIDE = (
     "availabilitySet",

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sandbox.catalogue.catalogue import Size
-from sandbox.catalogue.images import Image, image
-from sandbox.catalogue.quota import draws_on, missing_quota, quota_message
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError, invalid_parameter
-from sandbox.kernel.ids import ResourceId, parse_id
-from sandbox.services.common import section
-from sandbox.services.compute.machine_errors import choice, not_allowed, required, text
-from sandbox.services.compute.quota_use import limits, used
-from sandbox.services.marketplace import terms_setting
+from gpuinfra.sandbox.catalogue.catalogue import Size
+from gpuinfra.sandbox.catalogue.images import Image, image
+from gpuinfra.sandbox.catalogue.quota import draws_on, missing_quota, quota_message
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
+from gpuinfra.sandbox.kernel.ids import ResourceId, parse_id
+from gpuinfra.sandbox.services.common import section
+from gpuinfra.sandbox.services.compute.machine_errors import choice, not_allowed, required, text
+from gpuinfra.sandbox.services.compute.quota_use import limits, used
+from gpuinfra.sandbox.services.marketplace import terms_setting
 
 SPOT = ("Spot", "Low")
 """`Low` is what spot machines were called first, and is kept where it was sent."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.ids import parse_id
-from sandbox.kernel.store import Resource
-from sandbox.services.compute.disk_body import DiskPlan, new_disk
-from sandbox.services.compute.disks import attach_disk, detach_disk, remove_disk
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.ids import parse_id
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.compute.disk_body import DiskPlan, new_disk
+from gpuinfra.sandbox.services.compute.disks import attach_disk, detach_disk, remove_disk
 
 
 def make_disks(cloud: Cloud, machine: Resource, plans: list[DiskPlan]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from sandbox.kernel.errors import ArmError, invalid_parameter
-from sandbox.kernel.store import Resource
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
+from gpuinfra.sandbox.kernel.store import Resource
 
 _NAME = r"^[^_\W][\w\-.]{0,79}(?<![-.])$"
 

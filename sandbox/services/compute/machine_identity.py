@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.ids import key
-from sandbox.kernel.store import Resource
-from sandbox.services.common import section
-from sandbox.services.compute.machine_errors import invalid_value
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.ids import key
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import section
+from gpuinfra.sandbox.services.compute.machine_errors import invalid_value
 
 SYSTEM, USER = "SystemAssigned", "UserAssigned"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sandbox.catalogue.catalogue import Size
-from sandbox.kernel.call import Call
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError, invalid_parameter
-from sandbox.kernel.ids import key, parse_id
-from sandbox.kernel.store import Resource
-from sandbox.services.common import section
-from sandbox.services.compute.machine_errors import boolean, choice, invalid_value, required, text
-from sandbox.services.network.machine_side import (
+from gpuinfra.sandbox.catalogue.catalogue import Size
+from gpuinfra.sandbox.kernel.call import Call
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
+from gpuinfra.sandbox.kernel.ids import key, parse_id
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import section
+from gpuinfra.sandbox.services.compute.machine_errors import boolean, choice, invalid_value, required, text
+from gpuinfra.sandbox.services.network.machine_side import (
     attach_interface,
     create_inline_interface,
     delete_address,

@@ -6,15 +6,15 @@ import uuid
 from email.utils import formatdate
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.cloud import Cloud, Effects
-from sandbox.kernel.routes import GROUP, Routes
-from sandbox.kernel.store import Resource
-from sandbox.services.activity_log import note_eviction
-from sandbox.services.common import require_group
-from sandbox.services.compute.machine_checks import check_quota, check_size, is_spot, read_spot
-from sandbox.services.compute.machine_errors import not_allowed, not_modelled
-from sandbox.services.compute.machine_state import (
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.routes import GROUP, Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.activity_log import note_eviction
+from gpuinfra.sandbox.services.common import require_group
+from gpuinfra.sandbox.services.compute.machine_checks import check_quota, check_size, is_spot, read_spot
+from gpuinfra.sandbox.services.compute.machine_errors import not_allowed, not_modelled
+from gpuinfra.sandbox.services.compute.machine_state import (
     DEALLOCATED,
     begin,
     claim,
@@ -29,7 +29,7 @@ from sandbox.services.compute.machine_state import (
     set_power,
     set_provisioning,
 )
-from sandbox.services.compute.machines import remove_machine, require_machine
+from gpuinfra.sandbox.services.compute.machines import remove_machine, require_machine
 
 routes = Routes()
 effects = Effects()

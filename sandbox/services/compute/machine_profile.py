@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandbox.kernel.errors import invalid_parameter
-from sandbox.services.common import section
-from sandbox.services.compute.machine_errors import boolean, choice, invalid_value, required, text
+from gpuinfra.sandbox.kernel.errors import invalid_parameter
+from gpuinfra.sandbox.services.common import section
+from gpuinfra.sandbox.services.compute.machine_errors import boolean, choice, invalid_value, required, text
 
 # https://learn.microsoft.com/rest/api/compute/virtual-machines/create-or-update, adminUsername and adminPassword
 _FORBIDDEN_NAMES = frozenset(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox.kernel.call import Call
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.operations import Operation
-from sandbox.kernel.store import Resource
-from sandbox.services.compute.machine_checks import is_spot
-from sandbox.services.compute.machine_disks import update_disks
-from sandbox.services.compute.machine_errors import not_allowed
+from gpuinfra.sandbox.kernel.call import Call
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.operations import Operation
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.compute.machine_checks import is_spot
+from gpuinfra.sandbox.services.compute.machine_disks import update_disks
+from gpuinfra.sandbox.services.compute.machine_errors import not_allowed
 
 MACHINES = "Microsoft.Compute/virtualMachines"
 DEALLOCATED = "deallocated"

@@ -6,17 +6,17 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandbox.catalogue.catalogue import Size
-from sandbox.catalogue.images import Image
-from sandbox.kernel.call import Call
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError, invalid_parameter
-from sandbox.kernel.ids import ResourceId, key, parse_id
-from sandbox.kernel.store import Resource
-from sandbox.services.common import section
-from sandbox.services.compute.disk_body import DISKS, DiskPlan, check_disk_size, check_sku
-from sandbox.services.compute.machine_checks import check_image
-from sandbox.services.compute.machine_errors import (
+from gpuinfra.sandbox.catalogue.catalogue import Size
+from gpuinfra.sandbox.catalogue.images import Image
+from gpuinfra.sandbox.kernel.call import Call
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
+from gpuinfra.sandbox.kernel.ids import ResourceId, key, parse_id
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import section
+from gpuinfra.sandbox.services.compute.disk_body import DISKS, DiskPlan, check_disk_size, check_sku
+from gpuinfra.sandbox.services.compute.machine_checks import check_image
+from gpuinfra.sandbox.services.compute.machine_errors import (
     boolean,
     check_entity_name,
     choice,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandbox.catalogue.catalogue import Size
-from sandbox.kernel.call import Call
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.ids import key, parse_id
-from sandbox.kernel.store import Resource
-from sandbox.services.common import check_tags, section
-from sandbox.services.compute.disk_body import DiskPlan, check_disk_size, resize
-from sandbox.services.compute.disks import detach_disk
-from sandbox.services.compute.machine_body import check_modelled, sizing
-from sandbox.services.compute.machine_checks import (
+from gpuinfra.sandbox.catalogue.catalogue import Size
+from gpuinfra.sandbox.kernel.call import Call
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.ids import key, parse_id
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import check_tags, section
+from gpuinfra.sandbox.services.compute.disk_body import DiskPlan, check_disk_size, resize
+from gpuinfra.sandbox.services.compute.disks import detach_disk
+from gpuinfra.sandbox.services.compute.machine_body import check_modelled, sizing
+from gpuinfra.sandbox.services.compute.machine_checks import (
     check_generation,
     check_kept,
     check_quota,
@@ -22,11 +22,11 @@ from sandbox.services.compute.machine_checks import (
     is_spot,
     read_spot,
 )
-from sandbox.services.compute.machine_errors import change_not_allowed, choice, not_allowed, text
-from sandbox.services.compute.machine_identity import apply_identity
-from sandbox.services.compute.machine_network import change_interfaces, read_network
-from sandbox.services.compute.machine_state import DEALLOCATED, power_of
-from sandbox.services.compute.machine_storage import Place, Storage, add_data_disk, read_data_disks
+from gpuinfra.sandbox.services.compute.machine_errors import change_not_allowed, choice, not_allowed, text
+from gpuinfra.sandbox.services.compute.machine_identity import apply_identity
+from gpuinfra.sandbox.services.compute.machine_network import change_interfaces, read_network
+from gpuinfra.sandbox.services.compute.machine_state import DEALLOCATED, power_of
+from gpuinfra.sandbox.services.compute.machine_storage import Place, Storage, add_data_disk, read_data_disks
 
 
 @dataclass

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.store import Resource
-from sandbox.services.compute.machine_state import DEALLOCATED, power_of
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.compute.machine_state import DEALLOCATED, power_of
 
 _AGENT = "2.12.0.2"
 _DISPLAYED = {

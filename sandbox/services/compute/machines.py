@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.cloud import Cloud, Effects
-from sandbox.kernel.errors import invalid_parameter
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
-from sandbox.kernel.store import Resource
-from sandbox.services.common import (
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.errors import invalid_parameter
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import (
     check_conditions,
     page,
     require_group,
@@ -19,11 +19,11 @@ from sandbox.services.common import (
     require_subscription,
     resource_id,
 )
-from sandbox.services.compute.machine_body import boots_securely, new_machine
-from sandbox.services.compute.machine_disks import make_disks, name_disks, release_disks, update_disks
-from sandbox.services.compute.machine_errors import check_entity_name, check_same_location, not_modelled
-from sandbox.services.compute.machine_network import address_of, attach_interfaces, release_interfaces
-from sandbox.services.compute.machine_state import (
+from gpuinfra.sandbox.services.compute.machine_body import boots_securely, new_machine
+from gpuinfra.sandbox.services.compute.machine_disks import make_disks, name_disks, release_disks, update_disks
+from gpuinfra.sandbox.services.compute.machine_errors import check_entity_name, check_same_location, not_modelled
+from gpuinfra.sandbox.services.compute.machine_network import address_of, attach_interfaces, release_interfaces
+from gpuinfra.sandbox.services.compute.machine_state import (
     DEALLOCATED,
     MACHINES,
     begin,
@@ -37,8 +37,8 @@ from sandbox.services.compute.machine_state import (
     require_idle,
     set_power,
 )
-from sandbox.services.compute.machine_update import change_machine
-from sandbox.services.compute.machine_view import etag, instance_view, show
+from gpuinfra.sandbox.services.compute.machine_update import change_machine
+from gpuinfra.sandbox.services.compute.machine_view import etag, instance_view, show
 
 routes = Routes()
 effects = Effects()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sandbox.catalogue import images, quota, skus
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.cloud import Effects
-from sandbox.kernel.errors import ArmError, invalid_parameter
-from sandbox.kernel.routes import SUBSCRIPTION, Routes
-from sandbox.services.common import require_subscription
-from sandbox.services.compute.quota_use import limits, used
+from gpuinfra.sandbox.catalogue import images, quota, skus
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.cloud import Effects
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.services.common import require_subscription
+from gpuinfra.sandbox.services.compute.quota_use import limits, used
 
 routes = Routes()
 effects = Effects()

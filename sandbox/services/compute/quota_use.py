@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from sandbox.catalogue.quota import draws_on
-from sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.catalogue.quota import draws_on
+from gpuinfra.sandbox.kernel.cloud import Cloud
 
 MACHINES = "Microsoft.Compute/virtualMachines"
 

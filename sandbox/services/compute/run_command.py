@@ -6,15 +6,15 @@ import re
 import shlex
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.cloud import Cloud, Effects
-from sandbox.kernel.errors import invalid_content, invalid_parameter
-from sandbox.kernel.operations import LATER
-from sandbox.kernel.routes import GROUP, Routes
-from sandbox.services.common import require_group, require_object, section
-from sandbox.services.compute.machine_errors import invalid_value, not_allowed, required
-from sandbox.services.compute.machine_state import power_of, preempted, require_idle
-from sandbox.services.compute.machines import require_machine
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.errors import invalid_content, invalid_parameter
+from gpuinfra.sandbox.kernel.operations import LATER
+from gpuinfra.sandbox.kernel.routes import GROUP, Routes
+from gpuinfra.sandbox.services.common import require_group, require_object, section
+from gpuinfra.sandbox.services.compute.machine_errors import invalid_value, not_allowed, required
+from gpuinfra.sandbox.services.compute.machine_state import power_of, preempted, require_idle
+from gpuinfra.sandbox.services.compute.machines import require_machine
 
 routes = Routes()
 effects = Effects()

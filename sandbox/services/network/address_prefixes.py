@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from sandbox.services.network.fields import bad_request
+from gpuinfra.sandbox.services.network.fields import bad_request
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

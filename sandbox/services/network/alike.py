@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sandbox.kernel.call import Call
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
-from sandbox.kernel.store import Resource
-from sandbox.services.network.answers import (
+from gpuinfra.sandbox.kernel.call import Call
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.network.answers import (
     Show,
     answer_delete,
     answer_get,
@@ -19,7 +19,7 @@ from sandbox.services.network.answers import (
     nested_get,
     nested_list,
 )
-from sandbox.services.network.tracked import Kind
+from gpuinfra.sandbox.services.network.tracked import Kind
 
 Shows = Callable[[Call], Show]
 """How a resource is shown to a call: newer versions of the API show more."""

@@ -6,12 +6,12 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError, invalid_content
-from sandbox.kernel.ids import key
-from sandbox.kernel.store import Resource
-from sandbox.services.common import (
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
+from gpuinfra.sandbox.kernel.ids import key
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import (
     check_conditions,
     check_tags,
     page,
@@ -20,8 +20,8 @@ from sandbox.services.common import (
     require_resource,
     require_subscription,
 )
-from sandbox.services.network.references import Uses, keep, uses
-from sandbox.services.network.tracked import NESTED, Kind, begin, check_idle, find, nested_item, require_parent
+from gpuinfra.sandbox.services.network.references import Uses, keep, uses
+from gpuinfra.sandbox.services.network.tracked import NESTED, Kind, begin, check_idle, find, nested_item, require_parent
 
 Show = Callable[[Resource, Uses], dict[str, Any]]
 """A resource's body as it is answered, given who uses what."""

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.ids import key, parse_id
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.ids import key, parse_id
 
 # What a client sends for "not used"; a property that is not modelled may have one of these.
 _NOTHING: tuple[Any, ...] = (None, False, "", "None", "Disabled", [], {})

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.ids import key
-from sandbox.kernel.store import Resource
-from sandbox.services.network import subnets
-from sandbox.services.network.address_prefixes import free_address, usable
-from sandbox.services.network.fields import (
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.ids import key
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.network import subnets
+from gpuinfra.sandbox.services.network.address_prefixes import free_address, usable
+from gpuinfra.sandbox.services.network.fields import (
     bad_request,
     boolean,
     cannot_parse,
@@ -22,8 +22,8 @@ from sandbox.services.network.fields import (
     reference,
     text,
 )
-from sandbox.services.network.references import users_of
-from sandbox.services.network.tracked import UPDATING, Kind, require_reference
+from gpuinfra.sandbox.services.network.references import users_of
+from gpuinfra.sandbox.services.network.tracked import UPDATING, Kind, require_reference
 
 KIND = Kind("networkInterfaces/ipConfigurations", "IpConfiguration", "nic")
 

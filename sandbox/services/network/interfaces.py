@@ -6,22 +6,22 @@ import uuid
 from functools import partial
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.cloud import Cloud, Effects
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.faults import OPERATION_ERRORS
-from sandbox.kernel.routes import Routes
-from sandbox.kernel.store import Resource
-from sandbox.services.common import check_conditions, check_tags, require_object, section
-from sandbox.services.network import interface_configurations, public_addresses
-from sandbox.services.network.alike import add_nested_routes, add_routes, path_of
-from sandbox.services.network.answers import (
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.faults import OPERATION_ERRORS
+from gpuinfra.sandbox.kernel.routes import Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import check_conditions, check_tags, require_object, section
+from gpuinfra.sandbox.services.network import interface_configurations, public_addresses
+from gpuinfra.sandbox.services.network.alike import add_nested_routes, add_routes, path_of
+from gpuinfra.sandbox.services.network.answers import (
     Show,
     with_etag,
 )
-from sandbox.services.network.fields import bad_request, boolean, choice, only_known, reference, text, texts
-from sandbox.services.network.references import Uses, keep
-from sandbox.services.network.tracked import (
+from gpuinfra.sandbox.services.network.fields import bad_request, boolean, choice, only_known, reference, text, texts
+from gpuinfra.sandbox.services.network.references import Uses, keep
+from gpuinfra.sandbox.services.network.tracked import (
     SUCCEEDED,
     Kind,
     add_effects,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox.kernel.call import Call
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import invalid_parameter
-from sandbox.kernel.ids import ResourceId, key
-from sandbox.kernel.store import Resource
-from sandbox.services.common import section
-from sandbox.services.network import interfaces, public_addresses
-from sandbox.services.network.fields import items, text
-from sandbox.services.network.references import keep
-from sandbox.services.network.tracked import NAMESPACE, SUCCEEDED, Kind, check_location, not_provisioned
+from gpuinfra.sandbox.kernel.call import Call
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import invalid_parameter
+from gpuinfra.sandbox.kernel.ids import ResourceId, key
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import section
+from gpuinfra.sandbox.services.network import interfaces, public_addresses
+from gpuinfra.sandbox.services.network.fields import items, text
+from gpuinfra.sandbox.services.network.references import keep
+from gpuinfra.sandbox.services.network.tracked import NAMESPACE, SUCCEEDED, Kind, check_location, not_provisioned
 
 
 def attach_interface(cloud: Cloud, interface_id: str, machine_id: str, *, primary: bool = True) -> None:

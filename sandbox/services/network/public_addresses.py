@@ -7,21 +7,21 @@ import re
 import uuid
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.cloud import Cloud, Effects
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.ids import key
-from sandbox.kernel.routes import Routes
-from sandbox.kernel.store import Resource
-from sandbox.services.common import check_conditions, check_tags, require_object, section
-from sandbox.services.network.alike import add_routes, path_of
-from sandbox.services.network.answers import (
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.ids import key
+from gpuinfra.sandbox.kernel.routes import Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import check_conditions, check_tags, require_object, section
+from gpuinfra.sandbox.services.network.alike import add_routes, path_of
+from gpuinfra.sandbox.services.network.answers import (
     answer_put,
     with_etag,
 )
-from sandbox.services.network.fields import bad_request, choice, integer, items, only_known, text, texts
-from sandbox.services.network.references import Uses, keep, users_of
-from sandbox.services.network.tracked import (
+from gpuinfra.sandbox.services.network.fields import bad_request, choice, integer, items, only_known, text, texts
+from gpuinfra.sandbox.services.network.references import Uses, keep, users_of
+from gpuinfra.sandbox.services.network.tracked import (
     UPDATING,
     Kind,
     add_effects,

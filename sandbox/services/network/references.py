@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.ids import key
-from sandbox.kernel.store import Resource
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.ids import key
+from gpuinfra.sandbox.kernel.store import Resource
 
 _NESTED = ("subnets", "ipConfigurations")
 _PROPERTIES = ("networkSecurityGroup", "subnet", "publicIPAddress")

@@ -5,22 +5,22 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.cloud import Cloud, Effects
-from sandbox.kernel.ids import key
-from sandbox.kernel.routes import Routes
-from sandbox.kernel.store import Resource
-from sandbox.services.common import check_conditions, check_tags, require_object, section
-from sandbox.services.network import security_rules
-from sandbox.services.network.alike import add_nested_routes, add_routes, nested_path_of, path_of
-from sandbox.services.network.answers import (
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.ids import key
+from gpuinfra.sandbox.kernel.routes import Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import check_conditions, check_tags, require_object, section
+from gpuinfra.sandbox.services.network import security_rules
+from gpuinfra.sandbox.services.network.alike import add_nested_routes, add_routes, nested_path_of, path_of
+from gpuinfra.sandbox.services.network.answers import (
     answer_put,
     nested_put,
     with_etag,
 )
-from sandbox.services.network.fields import bad_request, item_names, items, only_known
-from sandbox.services.network.references import Uses, users_of
-from sandbox.services.network.tracked import (
+from gpuinfra.sandbox.services.network.fields import bad_request, item_names, items, only_known
+from gpuinfra.sandbox.services.network.references import Uses, users_of
+from gpuinfra.sandbox.services.network.tracked import (
     UPDATING,
     Kind,
     add_effects,

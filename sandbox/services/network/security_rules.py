@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sandbox.kernel.store import Resource
-from sandbox.services.network.fields import bad_request, integer, only_known, text, texts, wrong_value
-from sandbox.services.network.tracked import UPDATING, Kind
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.network.fields import bad_request, integer, only_known, text, texts, wrong_value
+from gpuinfra.sandbox.services.network.tracked import UPDATING, Kind
 
 KIND = Kind("networkSecurityGroups/securityRules", "SecurityRule", "rule")
 

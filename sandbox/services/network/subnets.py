@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.store import Resource
-from sandbox.services.network.address_prefixes import Network, check_subnets, parse_prefix
-from sandbox.services.network.fields import (
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.network.address_prefixes import Network, check_subnets, parse_prefix
+from gpuinfra.sandbox.services.network.fields import (
     bad_request,
     boolean,
     choice,
@@ -19,8 +19,8 @@ from sandbox.services.network.fields import (
     texts,
     wrong_value,
 )
-from sandbox.services.network.references import users_of
-from sandbox.services.network.tracked import UPDATING, Kind, require_reference
+from gpuinfra.sandbox.services.network.references import users_of
+from gpuinfra.sandbox.services.network.tracked import UPDATING, Kind, require_reference
 
 KIND = Kind("virtualNetworks/subnets", "Subnet", "subnet", retry_after=(3, 10))
 

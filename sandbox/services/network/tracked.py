@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.kernel.call import Call
-from sandbox.kernel.cloud import Cloud, Effects
-from sandbox.kernel.errors import ArmError, parent_not_found
-from sandbox.kernel.ids import key, parse_id
-from sandbox.kernel.operations import IN_PROGRESS, Operation
-from sandbox.kernel.store import Resource
-from sandbox.services.common import (
+from gpuinfra.sandbox.kernel.call import Call
+from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.errors import ArmError, parent_not_found
+from gpuinfra.sandbox.kernel.ids import key, parse_id
+from gpuinfra.sandbox.kernel.operations import IN_PROGRESS, Operation
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import (
     check_name,
     require_group,
     require_location,
@@ -23,8 +23,8 @@ from sandbox.services.common import (
     require_resource,
     resource_id,
 )
-from sandbox.services.network.fields import bad_request, only_known
-from sandbox.services.network.references import keep
+from gpuinfra.sandbox.services.network.fields import bad_request, only_known
+from gpuinfra.sandbox.services.network.references import keep
 
 NAMESPACE = "Microsoft.Network"
 UPDATING, SUCCEEDED, FAILED, DELETING = "Updating", "Succeeded", "Failed", "Deleting"

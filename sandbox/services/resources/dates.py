@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.errors import ArmError
 
 DEFAULT_FORMAT = "yyyyMMddTHHmmssZ"
 _STANDARD = {"s": "yyyy-MM-ddTHH:mm:ss", "u": "yyyy-MM-dd HH:mm:ssZ"}

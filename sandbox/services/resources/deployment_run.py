@@ -8,15 +8,15 @@ from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any
 
-from sandbox.kernel.call import Call, Principal
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.inner_calls import call_inside, pause
-from sandbox.kernel.operations import FAILED, IN_PROGRESS, LATER
-from sandbox.kernel.store import Resource
-from sandbox.services.resources.expressions import Scope, TemplateError
-from sandbox.services.resources.template import Plan, evaluate_outputs, invalid_template
+from gpuinfra.sandbox.kernel.call import Call, Principal
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.inner_calls import call_inside, pause
+from gpuinfra.sandbox.kernel.operations import FAILED, IN_PROGRESS, LATER
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.resources.expressions import Scope, TemplateError
+from gpuinfra.sandbox.services.resources.template import Plan, evaluate_outputs, invalid_template
 
 ACTIVE = frozenset({"Accepted", "Running"})
 ATTEMPTS = 5

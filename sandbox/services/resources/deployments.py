@@ -5,19 +5,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.cloud import Cloud, Effects
-from sandbox.kernel.errors import ArmError, invalid_content, outside_the_slice
-from sandbox.kernel.operations import IN_PROGRESS
-from sandbox.kernel.routes import GROUP, Routes
-from sandbox.kernel.store import Resource
-from sandbox.services.common import check_name, page, require_group, require_object, resource_id, section
-from sandbox.services.operation_results import job_url
-from sandbox.services.resources.deployment_run import ACTIVE, begin_run, run_step, start
-from sandbox.services.resources.expressions import Scope
-from sandbox.services.resources.filters import parse_filter
-from sandbox.services.resources.template import Plan, make_plan
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, outside_the_slice
+from gpuinfra.sandbox.kernel.operations import IN_PROGRESS
+from gpuinfra.sandbox.kernel.routes import GROUP, Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import check_name, page, require_group, require_object, resource_id, section
+from gpuinfra.sandbox.services.operation_results import job_url
+from gpuinfra.sandbox.services.resources.deployment_run import ACTIVE, begin_run, run_step, start
+from gpuinfra.sandbox.services.resources.expressions import Scope
+from gpuinfra.sandbox.services.resources.filters import parse_filter
+from gpuinfra.sandbox.services.resources.template import Plan, make_plan
 
 routes = Routes()
 effects = Effects()

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sandbox.kernel.ids import parse_id
-from sandbox.services.resources.dates import DEFAULT_FORMAT, format_moment, read_duration, read_moment
+from gpuinfra.sandbox.kernel.ids import parse_id
+from gpuinfra.sandbox.services.resources.dates import DEFAULT_FORMAT, format_moment, read_duration, read_moment
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?[0-9]{1,18})|(?P<name>[A-Za-z_]\w*)|(?P<mark>[()\[\],.]))"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.errors import ArmError
 
 _COMPARISON = re.compile(r"\s*([A-Za-z]+)\s+eq\s+'((?:[^']|'')*)'\s*", re.IGNORECASE)
 

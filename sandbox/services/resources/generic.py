@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.clock import stamp
-from sandbox.kernel.cloud import Effects
-from sandbox.kernel.errors import ArmError, invalid_parameter, resource_not_found
-from sandbox.kernel.ids import ResourceId, parse_id
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
-from sandbox.kernel.store import Resource
-from sandbox.services.common import (
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.cloud import Effects
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, resource_not_found
+from gpuinfra.sandbox.kernel.ids import ResourceId, parse_id
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import (
     check_tags,
     page,
     require_group,
@@ -20,7 +20,7 @@ from sandbox.services.common import (
     require_subscription,
     section,
 )
-from sandbox.services.resources.filters import has_tag, parse_filter
+from gpuinfra.sandbox.services.resources.filters import has_tag, parse_filter
 
 routes = Routes()
 effects = Effects()

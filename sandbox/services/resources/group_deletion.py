@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sandbox.kernel.call import Call
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.ids import parse_id
-from sandbox.kernel.inner_calls import call_inside, pause
-from sandbox.kernel.operations import IN_PROGRESS, LATER
-from sandbox.kernel.store import Resource
+from gpuinfra.sandbox.kernel.call import Call
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.ids import parse_id
+from gpuinfra.sandbox.kernel.inner_calls import call_inside, pause
+from gpuinfra.sandbox.kernel.operations import IN_PROGRESS, LATER
+from gpuinfra.sandbox.kernel.store import Resource
 
 ATTEMPTS = 3
 LONGEST = 4 * 3600

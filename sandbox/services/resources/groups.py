@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.cloud import Cloud, Effects
-from sandbox.kernel.errors import ArmError, invalid_content
-from sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
-from sandbox.kernel.store import Resource
-from sandbox.services.common import (
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.common import (
     check_tags,
     group_id,
     page,
@@ -20,9 +20,9 @@ from sandbox.services.common import (
     require_subscription,
     section,
 )
-from sandbox.services.operation_results import answer_result, job_url
-from sandbox.services.resources.filters import has_tag, parse_filter
-from sandbox.services.resources.group_deletion import begin_deletion, delete_step, end_deletion
+from gpuinfra.sandbox.services.operation_results import answer_result, job_url
+from gpuinfra.sandbox.services.resources.filters import has_tag, parse_filter
+from gpuinfra.sandbox.services.resources.group_deletion import begin_deletion, delete_step, end_deletion
 
 routes = Routes()
 effects = Effects()

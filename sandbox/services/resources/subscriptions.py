@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox.kernel.call import Answer, Call
-from sandbox.kernel.cloud import Cloud, Effects
-from sandbox.kernel.routes import SUBSCRIPTION, Routes
-from sandbox.services.common import require_subscription
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.services.common import require_subscription
 
 routes = Routes()
 effects = Effects()

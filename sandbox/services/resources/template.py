@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sandbox.kernel.errors import ArmError, invalid_content
-from sandbox.services.common import section
-from sandbox.services.resources.expressions import Scope, TemplateError, evaluate
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
+from gpuinfra.sandbox.services.common import section
+from gpuinfra.sandbox.services.resources.expressions import Scope, TemplateError, evaluate
 
 _TYPES: dict[str, tuple[str, type]] = {
     "string": ("String", str),

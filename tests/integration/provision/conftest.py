@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from provision.azure.access import Access, ClientSecret
-from provision.azure.clients import Clients
-from provision.azure.market import AzureMarket
+from gpuinfra.provision.azure.access import Access, ClientSecret
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.market import AzureMarket
 from tests.integration.provision.harness import (  # noqa: F401 - fixtures and a hook
     harness,
     pytest_generate_tests,

@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from sandbox.running import process
-from sandbox.running.client import HEADER, SECRET
+from gpuinfra.sandbox.running import process
+from gpuinfra.sandbox.running.client import HEADER, SECRET
 from tests.conftest import Covered
 from tests.program import Program, fork_server
 

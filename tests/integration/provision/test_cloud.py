@@ -12,24 +12,24 @@ from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.plan import Plan
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
-from provision import tags
-from provision.azure.access import Access
-from provision.azure.clients import Clients
-from provision.azure.cloud import AzureCloud
-from provision.azure.market import AzureMarket
-from provision.azure.transport import Patience
-from provision.cloud import Act, Part
-from provision.down import Ending
-from provision.errors import CloudError, Fault
-from provision.find import find_target
-from provision.lifecycle import lease
-from provision.login.host_key import new_host_key
-from provision.names import ref_of
-from provision.plan import make_plan
-from provision.resources import MODULES
-from provision.setting import HostKey, Setting
-from provision.waiting.deadline import Deadline
-from provision.waiting.interrupt import Interrupt
+from gpuinfra.provision import tags
+from gpuinfra.provision.azure.access import Access
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.cloud import AzureCloud
+from gpuinfra.provision.azure.market import AzureMarket
+from gpuinfra.provision.azure.transport import Patience
+from gpuinfra.provision.cloud import Act, Part
+from gpuinfra.provision.down import Ending
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.find import find_target
+from gpuinfra.provision.lifecycle import lease
+from gpuinfra.provision.login.host_key import new_host_key
+from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.plan import make_plan
+from gpuinfra.provision.resources import MODULES
+from gpuinfra.provision.setting import HostKey, Setting
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.interrupt import Interrupt
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import KEY
 from tests.integration.sandbox.servers import Sandbox

@@ -9,19 +9,19 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 
 from gpuinfra.models.cost import Sure
-from provision import tags
-from provision.azure.access import Access
-from provision.azure.activity import KEPT, read_log
-from provision.azure.clients import Clients
-from provision.azure.holdings import list_holdings
-from provision.azure.market import AzureMarket
-from provision.costing.activity import read_events
-from provision.costing.evidence import Evidence
-from provision.costing.history import History
-from provision.costing.pricing import TODAY, PriceBook
-from provision.errors import CloudError, Fault
-from provision.market.port import Prices
-from provision.market.residue import disk_per_month
+from gpuinfra.provision import tags
+from gpuinfra.provision.azure.access import Access
+from gpuinfra.provision.azure.activity import KEPT, read_log
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.holdings import list_holdings
+from gpuinfra.provision.azure.market import AzureMarket
+from gpuinfra.provision.costing.activity import read_events
+from gpuinfra.provision.costing.evidence import Evidence
+from gpuinfra.provision.costing.history import History
+from gpuinfra.provision.costing.pricing import TODAY, PriceBook
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.market.residue import disk_per_month
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.servers import Sandbox

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from provision import tags
-from provision.azure.access import Access
-from provision.azure.clients import Clients
-from provision.azure.fleet import list_machines
-from provision.errors import CloudError, Fault
-from provision.fleet import machines, sizes
-from provision.market.port import Prices
-from sandbox.kernel.store import Resource
-from sandbox.services import common
-from sandbox.services.compute import machines as service
-from sandbox.services.compute.machine_view import show
+from gpuinfra.provision import tags
+from gpuinfra.provision.azure.access import Access
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.fleet import list_machines
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.fleet import machines, sizes
+from gpuinfra.provision.market.port import Prices
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services import common
+from gpuinfra.sandbox.services.compute import machines as service
+from gpuinfra.sandbox.services.compute.machine_view import show
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import T4, Place
 from tests.integration.sandbox.servers import Sandbox

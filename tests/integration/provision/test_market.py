@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.offer import Rate
-from provision.azure.access import Access, ClientSecret
-from provision.azure.market import AzureMarket
-from provision.azure.prices import PriceService
-from provision.errors import CloudError, Fault
-from provision.market.port import Image, ImagePlan, Prices
-from provision.waiting.deadline import Deadline
+from gpuinfra.provision.azure.access import Access, ClientSecret
+from gpuinfra.provision.azure.market import AzureMarket
+from gpuinfra.provision.azure.prices import PriceService
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.market.port import Image, ImagePlan, Prices
+from gpuinfra.provision.waiting.deadline import Deadline
 from tests.integration.provision.conftest import Markets
 from tests.integration.sandbox.servers import Sandbox
 

@@ -7,12 +7,12 @@ import pytest
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.spec import Spec
-from provision.azure.access import Access, ClientSecret
-from provision.azure.market import AzureMarket
-from provision.market.preflight import preflight
-from provision.waiting.deadline import Deadline
-from provision.waiting.interrupt import Interrupt
-from provision.waiting.progress import Silent
+from gpuinfra.provision.azure.access import Access, ClientSecret
+from gpuinfra.provision.azure.market import AzureMarket
+from gpuinfra.provision.market.preflight import preflight
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.interrupt import Interrupt
+from gpuinfra.provision.waiting.progress import Silent
 from tests.integration.provision.conftest import Markets
 from tests.integration.sandbox.servers import Sandbox
 

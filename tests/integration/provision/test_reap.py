@@ -12,20 +12,20 @@ from gpuinfra.models.reap import ReapAction, Reaped
 from gpuinfra.models.receipt import Off, stamp
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
-from provision import tags
-from provision.azure.clients import Clients
-from provision.azure.cloud import AzureCloud
-from provision.azure.fleet import AzureFleet
-from provision.azure.market import AzureMarket
-from provision.azure.transport import Patience
-from provision.errors import CloudError, Fault
-from provision.journal import Journal
-from provision.lifecycle.reap import Rules
-from provision.names import default_group, name_of
-from provision.reaping.reaper import Reaper
-from provision.waiting.deadline import Deadline
-from provision.waiting.interrupt import Interrupt
-from provision.waiting.progress import Silent
+from gpuinfra.provision import tags
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.cloud import AzureCloud
+from gpuinfra.provision.azure.fleet import AzureFleet
+from gpuinfra.provision.azure.market import AzureMarket
+from gpuinfra.provision.azure.transport import Patience
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.lifecycle.reap import Rules
+from gpuinfra.provision.names import default_group, name_of
+from gpuinfra.provision.reaping.reaper import Reaper
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.interrupt import Interrupt
+from gpuinfra.provision.waiting.progress import Silent
 from tests.integration.provision.conftest import access_to, close
 from tests.integration.sandbox.machine_help import T4, Place
 from tests.integration.sandbox.servers import Sandbox

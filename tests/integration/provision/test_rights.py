@@ -11,22 +11,22 @@ import pytest
 
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
-from provision.azure import rights as azure_rights
-from provision.azure.access import Access
-from provision.azure.clients import Clients
-from provision.azure.cloud import AzureCloud
-from provision.azure.market import AzureMarket
-from provision.azure.rights import Rights
-from provision.azure.transport import Patience
-from provision.cloud import Part
-from provision.lifecycle import rights
-from provision.lifecycle.rights import Holding, Right
-from provision.names import ref_of
-from provision.resources.machine import IDENTITY
-from provision.up import Bringing, Up
-from provision.waiting.deadline import Deadline
-from sandbox.services.authorization import role_assignments
-from sandbox.web.authorization import is_principal
+from gpuinfra.provision.azure import rights as azure_rights
+from gpuinfra.provision.azure.access import Access
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.cloud import AzureCloud
+from gpuinfra.provision.azure.market import AzureMarket
+from gpuinfra.provision.azure.rights import Rights
+from gpuinfra.provision.azure.transport import Patience
+from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.lifecycle import rights
+from gpuinfra.provision.lifecycle.rights import Holding, Right
+from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.resources.machine import IDENTITY
+from gpuinfra.provision.up import Bringing, Up
+from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.sandbox.services.authorization import role_assignments
+from gpuinfra.sandbox.web.authorization import is_principal
 from tests.az import Az
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import KEY

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.reaping.spec_history import SpecHistory, spec_history
+from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 NAME = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com", "-c", "commit.gpgsign=false")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.machine.far import Far
-from runner.machine.local import LocalConnection
-from runner.machine.ssh import SshConnection
+from gpuinfra.runner.machine.far import Far
+from gpuinfra.runner.machine.local import LocalConnection
+from gpuinfra.runner.machine.ssh import SshConnection
 from tests.real import program
 from tests.sshd import WAIT_SECONDS, PasswordServer, ReservedPort, SshServer, eventually, make_key
 

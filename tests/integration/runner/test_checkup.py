@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.checkup import Check, Checkup
-from runner.machine import checkup as checkup_module
-from runner.machine.checkup import examine
-from runner.machine.connection import Completed
-from runner.machine.ssh import SshConnection
+from gpuinfra.runner.machine import checkup as checkup_module
+from gpuinfra.runner.machine.checkup import examine
+from gpuinfra.runner.machine.connection import Completed
+from gpuinfra.runner.machine.ssh import SshConnection
 from tests.integration.runner.conftest import WAIT_SECONDS, PasswordServer, SshServer
 from tests.lab import Lab
 from tests.real import PATH, program

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from runner.engine.body import body_of
-from runner.engine.client import Engine, open_engine
-from runner.engine.logs import advanced
-from runner.jobs import container
-from runner.jobs.container import ContainerJob, start_container
-from runner.jobs.order import Gpus, Order
-from runner.jobs.port import STDERR, STDOUT, Frame, How, Job, JobError, Position
-from runner.machine.connection import Broken, ConnectError
-from runner.machine.local import LocalConnection
+from gpuinfra.runner.engine.body import body_of
+from gpuinfra.runner.engine.client import Engine, open_engine
+from gpuinfra.runner.engine.logs import advanced
+from gpuinfra.runner.jobs import container
+from gpuinfra.runner.jobs.container import ContainerJob, start_container
+from gpuinfra.runner.jobs.order import Gpus, Order
+from gpuinfra.runner.jobs.port import STDERR, STDOUT, Frame, How, Job, JobError, Position
+from gpuinfra.runner.machine.connection import Broken, ConnectError
+from gpuinfra.runner.machine.local import LocalConnection
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, PYTHON, Lab
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.engine.client import Engine, open_engine
-from runner.jobs.port import JobError
-from runner.machine.connection import ConnectError, TimedOut, Unreachable
-from runner.machine.local import LocalConnection
-from runner.machine.ssh import SshConnection
+from gpuinfra.runner.engine.client import Engine, open_engine
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.connection import ConnectError, TimedOut, Unreachable
+from gpuinfra.runner.machine.local import LocalConnection
+from gpuinfra.runner.machine.ssh import SshConnection
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.lab import Lab
 from tests.real import program

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.engine.client import Engine, open_engine
-from runner.engine.helper import LABEL, remove_old, run_once, scrub
-from runner.engine.images import ensure_image, find_image, pull
-from runner.jobs.order import Gpus
-from runner.jobs.port import JobError
-from runner.machine.connection import TimedOut
+from gpuinfra.runner.engine.client import Engine, open_engine
+from gpuinfra.runner.engine.helper import LABEL, remove_old, run_once, scrub
+from gpuinfra.runner.engine.images import ensure_image, find_image, pull
+from gpuinfra.runner.jobs.order import Gpus
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.connection import TimedOut
 from tests.integration.runner import registry
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, PYTHON, Lab

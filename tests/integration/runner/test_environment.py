@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.runner.engine.client import Engine, open_engine
+from gpuinfra.runner.environment.build import ensure_environment
+from gpuinfra.runner.environment.made import Environment, python_of
+from gpuinfra.runner.environment.recipe import BUILDING_LABEL, LABEL, PYTHON
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.connection import ConnectError, Connection
+from gpuinfra.runner.machine.local import LocalConnection
 from gpuinfra.workbench.conda import Conda, read_conda
 from gpuinfra.workbench.project import read_file
-from runner.engine.client import Engine, open_engine
-from runner.environment.build import ensure_environment
-from runner.environment.made import Environment, python_of
-from runner.environment.recipe import BUILDING_LABEL, LABEL, PYTHON
-from runner.jobs.port import JobError
-from runner.machine.connection import ConnectError, Connection
-from runner.machine.local import LocalConnection
 from tests.lab import BUSYBOX, Lab
 from tests.lab import PYTHON as PYTHON_IMAGE
 from tests.sshd import eventually

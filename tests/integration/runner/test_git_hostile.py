@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.git import GitError, open_repository
-from provision.reaping.spec_history import spec_history
-from runner.results.git import commit_of
+from gpuinfra.provision.reaping.spec_history import spec_history
+from gpuinfra.runner.results.git import commit_of
 from tests.git_help import WAYS, Hostile, git, make_repository
 
 

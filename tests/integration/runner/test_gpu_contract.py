@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from gpuinfra.models.gpu import GpuFacts
-from runner.engine.client import Engine, open_engine
-from runner.engine.helper import run_once
-from runner.gpu.contract import diagnose
-from runner.gpu.facts import PROBE
-from runner.gpu.probe import NoGpuError, probe_container, probe_host
-from runner.jobs.order import Gpus
-from runner.jobs.port import JobError
-from runner.machine.connection import Completed
+from gpuinfra.runner.engine.client import Engine, open_engine
+from gpuinfra.runner.engine.helper import run_once
+from gpuinfra.runner.gpu.contract import diagnose
+from gpuinfra.runner.gpu.facts import PROBE
+from gpuinfra.runner.gpu.probe import NoGpuError, probe_container, probe_host
+from gpuinfra.runner.jobs.order import Gpus
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.connection import Completed
 from tests.lab import BUSYBOX, PYTHON, Lab
 from tests.nvidia import CONTAINER, HOST, MISMATCH, NO_DEVICES, NO_DRIVER, NOT_INSTALLED, UNKNOWN_ERROR
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.reach import Reach
-from runner.machine import reach
-from runner.machine.connection import Unreachable
-from runner.machine.host_key import HostKey
-from runner.machine.meeting import first_meeting
-from runner.machine.reach import reachability
+from gpuinfra.runner.machine import reach
+from gpuinfra.runner.machine.connection import Unreachable
+from gpuinfra.runner.machine.host_key import HostKey
+from gpuinfra.runner.machine.meeting import first_meeting
+from gpuinfra.runner.machine.reach import reachability
 from tests.integration.runner.conftest import WAIT_SECONDS, ReservedPort, SshServer, make_key
 
 

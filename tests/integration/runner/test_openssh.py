@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.target import Target
-from runner import openssh
-from runner.ssh_files import SshFiles
+from gpuinfra.runner import openssh
+from gpuinfra.runner.ssh_files import SshFiles
 from tests.integration.runner.conftest import WAIT_SECONDS, SshServer, make_key
 from tests.real import program
 
@@ -25,7 +25,7 @@ from gpuinfra.cli.machines import Named
 from gpuinfra.cli.main import main
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.target import Target
-from provision import find
+from gpuinfra.provision import find
 
 target = json.loads(sys.argv[1])
 

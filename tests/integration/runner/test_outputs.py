@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from far.outputs import QUIET_SECONDS
 from gpuinfra.diagnostics import Code
-from runner.jobs.port import JobError
-from runner.machine.connection import ConnectError
-from runner.machine.far import Far
-from runner.machine.local import LocalConnection
-from runner.machine.ssh import SshConnection
-from runner.results.outputs import Fetched, fetch
+from gpuinfra.remote.outputs import QUIET_SECONDS
+from gpuinfra.runner.jobs.port import JobError
+from gpuinfra.runner.machine.connection import ConnectError
+from gpuinfra.runner.machine.far import Far
+from gpuinfra.runner.machine.local import LocalConnection
+from gpuinfra.runner.machine.ssh import SshConnection
+from gpuinfra.runner.results.outputs import Fetched, fetch
 from tests.integration.runner.conftest import SshServer
 from tests.real import missing
 

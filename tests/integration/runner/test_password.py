@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.target import Target
-from runner.machine.connection import KeyUnusable, LoginRefused, Unreachable
-from runner.machine.ssh import SshConnection
+from gpuinfra.runner.machine.connection import KeyUnusable, LoginRefused, Unreachable
+from gpuinfra.runner.machine.ssh import SshConnection
 from tests.integration.runner.conftest import WAIT_SECONDS, PasswordServer, SshServer, make_key
 
 SECRET = PasswordServer.PASSWORD

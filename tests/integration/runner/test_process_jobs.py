@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code
-from runner.jobs.log import LogFile
-from runner.jobs.order import Gpus, Order
-from runner.jobs.port import STDERR, STDOUT, Ended, Frame, How, JobError, Position
-from runner.jobs.process import ProcessJob, start_process
-from runner.machine.connection import ConnectError
-from runner.machine.far import Far
-from runner.machine.ssh import SshConnection
-from runner.watch import forget_run, read_state, read_usage
+from gpuinfra.runner.jobs.log import LogFile
+from gpuinfra.runner.jobs.order import Gpus, Order
+from gpuinfra.runner.jobs.port import STDERR, STDOUT, Ended, Frame, How, JobError, Position
+from gpuinfra.runner.jobs.process import ProcessJob, start_process
+from gpuinfra.runner.machine.connection import ConnectError
+from gpuinfra.runner.machine.far import Far
+from gpuinfra.runner.machine.ssh import SshConnection
+from gpuinfra.runner.watch import forget_run, read_state, read_usage
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.real import missing
 

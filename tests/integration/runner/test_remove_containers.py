@@ -2,10 +2,10 @@
 
 import contextlib
 
-from runner.engine.client import open_engine
-from runner.engine.helper import remove_forgotten
-from runner.machine.far import Far
-from runner.watch import forget_run, start_watch
+from gpuinfra.runner.engine.client import open_engine
+from gpuinfra.runner.engine.helper import remove_forgotten
+from gpuinfra.runner.machine.far import Far
+from gpuinfra.runner.watch import forget_run, start_watch
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, Lab
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.target import Target
-from runner.machine.connection import (
+from gpuinfra.runner.machine.connection import (
     Broken,
     ConnectError,
     HostKeyInvalid,
@@ -24,8 +24,8 @@ from runner.machine.connection import (
     TimedOut,
     Unreachable,
 )
-from runner.machine.host_key import HostKey
-from runner.machine.ssh import SshConnection
+from gpuinfra.runner.machine.host_key import HostKey
+from gpuinfra.runner.machine.ssh import SshConnection
 from tests.integration.runner.conftest import WAIT_SECONDS, ReservedPort, SshServer, eventually, make_key
 from tests.real import program
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code
-from runner.jobs.port import How, JobError
-from runner.jobs.process import ended_of
-from runner.machine.far import Far
-from runner.watch import forget_run, keep_run, read_state, read_usage, start_watch
+from gpuinfra.runner.jobs.port import How, JobError
+from gpuinfra.runner.jobs.process import ended_of
+from gpuinfra.runner.machine.far import Far
+from gpuinfra.runner.watch import forget_run, keep_run, read_state, read_usage, start_watch
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, Lab
 

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import paramiko
 
-from sandbox.guest.guests import Guests
-from sandbox.guest.spec import CommandResult, Gpu, GuestSpec
+from gpuinfra.sandbox.guest.guests import Guests
+from gpuinfra.sandbox.guest.spec import CommandResult, Gpu, GuestSpec
 from tests.real import program
 
 T = TypeVar("T")

@@ -19,9 +19,9 @@ from azure.mgmt.compute import ComputeManagementClient
 from azure.mgmt.network import NetworkManagementClient
 from azure.mgmt.resource.resources import ResourceManagementClient
 
-from sandbox.kernel.cloud import Cloud
-from sandbox.server import Server
-from sandbox.web.authority import Authority
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.server import Server
+from gpuinfra.sandbox.web.authority import Authority
 
 T = TypeVar("T")
 WAIT_SECONDS = 60.0

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from sandbox.services import activity_log
+from gpuinfra.sandbox.services import activity_log
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.servers import Sandbox
 

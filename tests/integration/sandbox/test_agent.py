@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.agent import AgentState, parse_agent_state
-from provision.lifecycle.terms import Terms, to_tag
-from provision.login.cloud_init import LARGEST, agent_unit, custom_data
-from provision.login.host_key import new_host_key
-from templates import agent
-from templates.agent import Program
+from gpuinfra.provision.lifecycle.terms import Terms, to_tag
+from gpuinfra.provision.login.cloud_init import LARGEST, agent_unit, custom_data
+from gpuinfra.provision.login.host_key import new_host_key
+from gpuinfra.templates import agent
+from gpuinfra.templates.agent import Program
 from tests.integration.sandbox.machine_help import Place, profile
 from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox, wait_until
 from tests.integration.sandbox.test_identity import Roles

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.faults import NAMES
-from sandbox.running.client import Client, RefusedError, UnreachableError
-from sandbox.running.description import Description, from_json
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.faults import NAMES
+from gpuinfra.sandbox.running.client import Client, RefusedError, UnreachableError
+from gpuinfra.sandbox.running.description import Description, from_json
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.servers import Sandbox, Servers
 

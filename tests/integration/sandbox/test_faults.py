@@ -17,7 +17,7 @@ from azure.core.pipeline.transport import RequestsTransport
 from azure.mgmt.compute import ComputeManagementClient
 from azure.mgmt.resource.resources import ResourceManagementClient
 
-from sandbox.kernel.faults import ERRORS, NAMES, OPERATION_ERRORS, OTHERS
+from gpuinfra.sandbox.kernel.faults import ERRORS, NAMES, OPERATION_ERRORS, OTHERS
 from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox
 
 ELSEWHERE = {

@@ -14,7 +14,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from sandbox.guest.spec import GuestNotRunningError, GuestSpec
+from gpuinfra.sandbox.guest.spec import GuestNotRunningError, GuestSpec
 from tests.integration.sandbox.guest_host import (
     WAIT_SECONDS,
     Client,

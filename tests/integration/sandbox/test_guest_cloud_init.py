@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.guest.spec import GuestSpec
+from gpuinfra.sandbox.guest.spec import GuestSpec
 from tests.integration.sandbox.guest_host import Client, GuestHost, alive, eventually, make_key, make_spec
 
 Boot = Callable[[str], GuestSpec]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.guest.spec import GuestSpec
+from gpuinfra.sandbox.guest.spec import GuestSpec
 from tests.fake_engine import VERSION, fake_engine
 from tests.integration.sandbox.guest_host import Client, GuestHost, Session, make_spec
 

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-import sandbox.guest.nvidia_smi
-from sandbox.guest.spec import GuestSpec
+import gpuinfra.sandbox.guest.nvidia_smi
+from gpuinfra.sandbox.guest.spec import GuestSpec
 from tests.integration.sandbox.guest_host import T4, WAIT_SECONDS, Client, GuestHost, Session, make_spec
 
 A100 = replace(T4, model="A100", name="NVIDIA A100 80GB PCIe", count=2, memory_mib=81920, compute_capability="8.0")
@@ -222,7 +222,7 @@ def test_a_gpu_may_be_gone_from_the_start_and_a_size_may_have_none(
 
 
 def test_it_stands_alone_for_an_old_python(spec: GuestSpec) -> None:
-    source = Path(sandbox.guest.nvidia_smi.__file__).read_text()
+    source = Path(gpuinfra.sandbox.guest.nvidia_smi.__file__).read_text()
     ast.parse(source, feature_version=(3, 8))
     installed = spec.root / "bin/nvidia-smi"
     done = subprocess.run(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.web import holds
+from gpuinfra.sandbox.web import holds
 from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox, wait_until
 
 VERSION = "api-version=2024-11-01"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.web.authority import Authority, new_secret
+from gpuinfra.sandbox.web.authority import Authority, new_secret
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.recordings import DATA, shape
 from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox
@@ -317,5 +317,5 @@ def test_a_guest_hears_of_its_eviction_and_lets_it_begin(roles: Roles) -> None:
 
 def test_no_secret_begins_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter(["-first", "second"])
-    monkeypatch.setattr("sandbox.web.authority.secrets.token_urlsafe", lambda _: next(drawn))
+    monkeypatch.setattr("gpuinfra.sandbox.web.authority.secrets.token_urlsafe", lambda _: next(drawn))
     assert new_secret() == "second"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from azure.core.exceptions import HttpResponseError
 
-from sandbox.kernel.call import Answer
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.inner_calls import call_inside
-from sandbox.services.catalog import EFFECTS, ROUTES
-from sandbox.web.authority import make_identities
+from gpuinfra.sandbox.kernel.call import Answer
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.inner_calls import call_inside
+from gpuinfra.sandbox.services.catalog import EFFECTS, ROUTES
+from gpuinfra.sandbox.web.authority import make_identities
 from tests.integration.sandbox.machine_help import (
     A100,
     GENERATION_1,

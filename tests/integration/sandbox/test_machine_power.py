@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from azure.core.exceptions import HttpResponseError
 
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.inner_calls import call_inside
-from sandbox.services.catalog import EFFECTS, ROUTES
-from sandbox.services.compute.run_command import command_result
-from sandbox.web.authority import make_identities
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.inner_calls import call_inside
+from gpuinfra.sandbox.services.catalog import EFFECTS, ROUTES
+from gpuinfra.sandbox.services.compute.run_command import command_result
+from gpuinfra.sandbox.web.authority import make_identities
 from tests.integration.sandbox.machine_help import (
     Place,
     check_like,

@@ -8,9 +8,9 @@ import pytest
 from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.store import Resource
-from sandbox.services.compute.machines import machine_guest
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.compute.machines import machine_guest
 from tests.integration.sandbox.machine_help import (
     KEYS,
     LOGIN,

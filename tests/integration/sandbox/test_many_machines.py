@@ -8,8 +8,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.store import Resource
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.store import Resource
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox, wait_until
 
@@ -56,7 +56,7 @@ def test_all_pages_cost_little_time_and_memory(tmp_path: Path) -> None:
     fill(sandbox)
     subscription, token = sandbox.subscription, sandbox.token()
     sandbox.stop()
-    with subprocess.Popen([sys.executable, "-m", "sandbox", "serve", "--folder", str(folder)]) as server:
+    with subprocess.Popen([sys.executable, "-m", "gpuinfra.sandbox", "serve", "--folder", str(folder)]) as server:
         try:
             wait_until((folder / "server.json").exists, "the server did not start")
             endpoint = json.loads((folder / "server.json").read_text())["endpoint"]

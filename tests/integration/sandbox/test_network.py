@@ -10,13 +10,13 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.core.rest import HttpRequest
 
-from sandbox.kernel.call import Call, Principal
-from sandbox.kernel.cloud import Cloud
-from sandbox.kernel.errors import ArmError
-from sandbox.kernel.store import Resource
-from sandbox.services.catalog import EFFECTS, ROUTES
-from sandbox.services.network import machine_side as network
-from sandbox.web.authority import make_identities
+from gpuinfra.sandbox.kernel.call import Call, Principal
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.catalog import EFFECTS, ROUTES
+from gpuinfra.sandbox.services.network import machine_side as network
+from gpuinfra.sandbox.web.authority import make_identities
 from tests.integration.sandbox.servers import Sandbox
 
 REGION = "southcentralus"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.services.network import machine_side as network
+from gpuinfra.sandbox.services.network import machine_side as network
 from tests.integration.sandbox.recordings import Recording, recordings
 from tests.integration.sandbox.servers import Sandbox
 from tests.integration.sandbox.test_network import Group

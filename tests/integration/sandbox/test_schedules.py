@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sandbox.services.schedules import next_time
-from sandbox.services.time_zones import find_zone
+from gpuinfra.sandbox.services.schedules import next_time
+from gpuinfra.sandbox.services.time_zones import find_zone
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.recordings import DATA, shape
 from tests.integration.sandbox.servers import Sandbox

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from far.wire import RefusedError
+from gpuinfra.remote.wire import RefusedError
 
 REPORT_SECONDS = 60.0
 

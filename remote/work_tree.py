@@ -13,9 +13,9 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from far import home, slots
-from far.staging import BLOCK, Staging, hashed
-from far.wire import RefusedError
+from gpuinfra.remote import home, slots
+from gpuinfra.remote.staging import BLOCK, Staging, hashed
+from gpuinfra.remote.wire import RefusedError
 
 FORMAT = 1
 OUTPUTS = "outputs"

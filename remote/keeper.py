@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from far import detached, endings, home, states
-from far.samples import SAMPLES, Sampler
-from far.wire import Wire
+from gpuinfra.remote import detached, endings, home, states
+from gpuinfra.remote.samples import SAMPLES, Sampler
+from gpuinfra.remote.wire import Wire
 
 DOCKER = ("docker",)
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from far import states
-from far.wire import Wire
+from gpuinfra.remote import states
+from gpuinfra.remote.wire import Wire
 
 SAMPLES = "samples"
 # What `nvidia-smi` prints for a value that a GPU does not tell.

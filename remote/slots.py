@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from far import detached, home
-from far.removal import remove_tree
-from far.wire import RefusedError
+from gpuinfra.remote import detached, home
+from gpuinfra.remote.removal import remove_tree
+from gpuinfra.remote.wire import RefusedError
 
 # A run whose job has not begun by then will not begin: its client is gone.
 MARK_SECONDS = 15 * 60.0
@@ -205,7 +205,7 @@ def is_free(folder: str) -> bool:
 
 
 def _is_over(run: str, folder: str) -> bool:
-    from far import jobs  # it is loaded after this module
+    from gpuinfra.remote import jobs  # it is loaded after this module
 
     there = home.run_folder(run)
     age = time.time() - os.stat(os.path.join(folder, "holder")).st_mtime

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from far import endings, home, processes, states
-from far.job_log import STDERR, STDOUT, Log
-from far.samples import SAMPLES, Sampler
+from gpuinfra.remote import endings, home, processes, states
+from gpuinfra.remote.job_log import STDERR, STDOUT, Log
+from gpuinfra.remote.samples import SAMPLES, Sampler
 
 LOG, CONTROL = "log", "control"
 # On the user's own computer: the PATH for jobs. That of this process leads to no program of a project.

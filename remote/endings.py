@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from far import home
+from gpuinfra.remote import home
 
 ENDING = "ending.json"
 HOWS = frozenset({"evicted", "lease over", "idle", "cost cap"})

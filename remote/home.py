@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-from far.wire import RefusedError, Wire
+from gpuinfra.remote.wire import RefusedError, Wire
 
 
 def root() -> str:

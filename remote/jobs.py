@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from far import attendance, detached, endings, home, states
-from far.removal import remove_tree
-from far.supervisor import CONTROL, LOG, Supervisor
-from far.wire import DATA, GoneError, RefusedError, Wire
+from gpuinfra.remote import attendance, detached, endings, home, states
+from gpuinfra.remote.removal import remove_tree
+from gpuinfra.remote.supervisor import CONTROL, LOG, Supervisor
+from gpuinfra.remote.wire import DATA, GoneError, RefusedError, Wire
 
 CHUNK = 1 << 18
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.05

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from far.slots import Lock, Slot
+from gpuinfra.remote.slots import Lock, Slot
 
 BLOCK = 1 << 20
 DIGEST_LETTERS = 32

@@ -7,24 +7,24 @@ import errno
 import sys
 from importlib import import_module
 
-from far.wire import END, MARK, GoneError, RefusedError, Wire
+from gpuinfra.remote.wire import END, MARK, GoneError, RefusedError, Wire
 
 MODULES = {
-    "hello": "far.home",
-    "folder": "far.home",
-    "tree-put": "far.trees",
-    "outputs": "far.outputs",
-    "watch": "far.keeper",
-    "usage": "far.samples",
-    "job-start": "far.jobs",
-    "job-frames": "far.jobs",
-    "job-state": "far.jobs",
-    "job-cancel": "far.jobs",
-    "job-forget": "far.jobs",
-    "run-forget": "far.jobs",
-    "run-keep": "far.jobs",
-    "run-attend": "far.attendance",
-    "runs": "far.jobs",
+    "hello": "gpuinfra.remote.home",
+    "folder": "gpuinfra.remote.home",
+    "tree-put": "gpuinfra.remote.trees",
+    "outputs": "gpuinfra.remote.outputs",
+    "watch": "gpuinfra.remote.keeper",
+    "usage": "gpuinfra.remote.samples",
+    "job-start": "gpuinfra.remote.jobs",
+    "job-frames": "gpuinfra.remote.jobs",
+    "job-state": "gpuinfra.remote.jobs",
+    "job-cancel": "gpuinfra.remote.jobs",
+    "job-forget": "gpuinfra.remote.jobs",
+    "run-forget": "gpuinfra.remote.jobs",
+    "run-keep": "gpuinfra.remote.jobs",
+    "run-attend": "gpuinfra.remote.attendance",
+    "runs": "gpuinfra.remote.jobs",
 }
 """Which module has a verb in its `VERBS`; it is imported when somebody calls. A verb is called with the wire and the
 request, a dictionary, and sends its answer itself."""

@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from far import endings, home, processes
-from far.wire import RefusedError
+from gpuinfra.remote import endings, home, processes
+from gpuinfra.remote.wire import RefusedError
 
 STATE, SPARE, ALIVE = "state.json", "state.spare", "alive"
 EXITED, TIMED_OUT, CANCELLED, LOST = "exited", "timed out", "cancelled", "lost"

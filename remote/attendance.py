@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from far import endings, home, samples, states
-from far.wire import Wire
+from gpuinfra.remote import endings, home, samples, states
+from gpuinfra.remote.wire import Wire
 
 ATTENDED = "attended.json"
 # What becomes of the machine where it is wanted for the run alone; `keep` and nothing leave it on.

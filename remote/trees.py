@@ -11,10 +11,10 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from far import attendance, slots, states
-from far.staging import BLOCK, Staging, digest_of
-from far.wire import DATA, GoneError, RefusedError, Wire
-from far.work_tree import WorkTree
+from gpuinfra.remote import attendance, slots, states
+from gpuinfra.remote.staging import BLOCK, Staging, digest_of
+from gpuinfra.remote.wire import DATA, GoneError, RefusedError, Wire
+from gpuinfra.remote.work_tree import WorkTree
 
 PULSE_SECONDS = 5.0
 # What the first byte of a part says of the others.
@@ -102,7 +102,7 @@ def put(wire: Wire, request: dict[str, Any]) -> None:
 def _forget(runs: list[str]) -> None:
     """Remove what is kept of runs that never began."""
     for run in runs:
-        from far import jobs  # most starts need none of it
+        from gpuinfra.remote import jobs  # most starts need none of it
 
         jobs.remove(run)
 

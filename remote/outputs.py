@@ -10,9 +10,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from far import home
-from far.outputs_folder import Folder, stamp, wire_name
-from far.wire import DATA, JSON, RefusedError, Wire
+from gpuinfra.remote import home
+from gpuinfra.remote.outputs_folder import Folder, stamp, wire_name
+from gpuinfra.remote.wire import DATA, JSON, RefusedError, Wire
 
 CHUNK = 1 << 18
 # Files that changed so recently are likely to change again.
@@ -40,7 +40,7 @@ class Sending:
     def __init__(
         self, run: str, wire: Wire, folder: Folder, known: dict[str, Any], parts: dict[str, Any], final: bool
     ) -> None:
-        from far.attendance import Presence  # the near side reads this module too, and needs none of it
+        from gpuinfra.remote.attendance import Presence  # the near side reads this module too, and needs none of it
 
         self._wire, self._folder = wire, folder
         self._present = Presence(run)
