@@ -18,7 +18,7 @@ DOING = "adopting"
 
 def adoptable(observed: Observed) -> list[Part]:
     """Parts that have our names and no machine's tag, where the machine among them was made by `up`."""
-    machine = observed.part(Kind.MACHINE)
+    machine = observed.part(Kind.VM)
     if machine is None or not is_made_by_us(machine):
         return []
     return [part for part in replace(observed, adopts=True).ours() if not tags.get(part.tags, tags.NAME)]
@@ -40,7 +40,7 @@ def adopted(
     if not parts:
         return observed
     consent([part.ref for part in parts])
-    for machine in (part for part in parts if part.ref.kind is Kind.MACHINE):
+    for machine in (part for part in parts if part.ref.kind is Kind.VM):
         journal.intend(DOING, machine.ref)
         marks = {tags.NAME: observed.name, **({tags.HOST_KEY: host_key} if host_key else {})}
         body = {"tags": with_others(machine, marks)}

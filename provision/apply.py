@@ -27,7 +27,7 @@ MACHINE_SECONDS = 2400.0
 PART_SECONDS = 600.0
 UNREACHABLE_SECONDS = 30.0
 # Of these a change says only what changes; of the others it says everything.
-PATCHED = frozenset({Kind.ADDRESS, Kind.MACHINE, Kind.DISK})
+PATCHED = frozenset({Kind.PUBLIC_IP, Kind.VM, Kind.DISK})
 
 
 @dataclass
@@ -47,8 +47,8 @@ class Applying:
     def apply(self, plan: Plan) -> None:
         """All of it. What was made is in `created`, also when it fails half-way."""
         changes = {change.ref.kind: change for change in plan.changes}
-        self._schedule = changes.get(Kind.SCHEDULE)
-        machine = ref_of(Kind.MACHINE, plan.group, plan.name)
+        self._schedule = changes.get(Kind.SHUTDOWN_SCHEDULE)
+        machine = ref_of(Kind.VM, plan.group, plan.name)
         if _must_be_off_first(plan):
             self.act(machine, Act.DEALLOCATE)
         gone = [change.ref for change in plan.changes if change.action in {Action.REPLACE, Action.DESTROY}]
@@ -64,7 +64,7 @@ class Applying:
     def _step(self, change: Change) -> Callable[[], None]:
         def step() -> None:
             assert change.resource is not None  # noqa: S101 for the type checker
-            if change.ref.kind is Kind.SCHEDULE and self._schedule is None:
+            if change.ref.kind is Kind.SHUTDOWN_SCHEDULE and self._schedule is None:
                 return  # it was set as soon as there was a machine
             self.make(change.resource, in_place=change.action is Action.CHANGE)
 
@@ -73,13 +73,13 @@ class Applying:
     def make(self, resource: Resource, *, in_place: bool) -> None:
         """Make one resource, or change it, and wait until it is so."""
         doing, done = ("changing", "changed") if in_place else ("creating", "created")
-        deadline = self.deadline.within(MACHINE_SECONDS if resource.ref.kind is Kind.MACHINE else PART_SECONDS)
+        deadline = self.deadline.within(MACHINE_SECONDS if resource.ref.kind is Kind.VM else PART_SECONDS)
 
         def attempt() -> None:
             try:
                 self.cloud.wait(self._send(resource, in_place=in_place), deadline)
             except CloudError as error:
-                if error.fault is not Fault.EXISTS or resource.ref.kind is not Kind.MACHINE:
+                if error.fault is not Fault.EXISTS or resource.ref.kind is not Kind.VM:
                     raise
                 self._follow(resource, deadline)
 
@@ -89,11 +89,11 @@ class Applying:
         kind = resource.ref.kind
         if in_place and kind in PATCHED:
             return self.cloud.patch(resource)
-        operation = self.cloud.put(resource, new=kind is Kind.MACHINE)
+        operation = self.cloud.put(resource, new=kind is Kind.VM)
         if not in_place:
             with self._lock:
                 self.created.append(resource.ref)
-        if kind is Kind.MACHINE:
+        if kind is Kind.VM:
             self._arm(resource.ref)
         return operation
 

@@ -104,9 +104,9 @@ class Observed:
 
         if not same(part.ref, ref_of(part.ref.kind, self.group, self.name)):
             return False
-        if part.ref.kind is Kind.GROUP:
+        if part.ref.kind is Kind.RESOURCE_GROUP:
             return is_own_group(part, self.name, self.machine)
-        if part.ref.kind is Kind.MACHINE and not self._is_made_by_us(part):
+        if part.ref.kind is Kind.VM and not self._is_made_by_us(part):
             return False
         adopted = self.adopts and not tags.get(part.tags, tags.NAME)
         return adopted or tags.belongs_to(part.tags, self.name)
@@ -120,13 +120,13 @@ class Observed:
     @property
     def machine(self) -> Part | None:
         """The machine, where it is ours."""
-        found = self.part(Kind.MACHINE)
+        found = self.part(Kind.VM)
         return found if found and self.is_ours(found) else None
 
     @property
     def untagged(self) -> Part | None:
         """A machine that has our name and group, and not our tag."""
-        found = self.part(Kind.MACHINE)
+        found = self.part(Kind.VM)
         return found if found and not self.is_ours(found) else None
 
     def ours(self) -> Iterator[Part]:

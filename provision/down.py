@@ -144,12 +144,12 @@ class Ending:
     def _to_delete(self, observed: Observed) -> tuple[list[Ref], dict[str, str]]:
         """What goes; and what stays on purpose, by its name, with the reason."""
         ours = [part for part in observed.parts if observed.is_ours(part) or is_disk_of_ours(observed, part)]
-        refs = [part.ref for part in ours if part.ref.kind is not Kind.GROUP]
+        refs = [part.ref for part in ours if part.ref.kind is not Kind.RESOURCE_GROUP]
         kept: dict[str, str] = {}
-        for group in (part for part in ours if part.ref.kind is Kind.GROUP):
+        for group in (part for part in ours if part.ref.kind is Kind.RESOURCE_GROUP):
             found = self.cloud.contents(group.ref.group)
             # Another `up` may have created parts of this machine since it was observed: those keep the group, too.
-            own = [ref_of(kind, group.ref.group, self.name) for kind in Kind if kind is not Kind.GROUP]
+            own = [ref_of(kind, group.ref.group, self.name) for kind in Kind if kind is not Kind.RESOURCE_GROUP]
             if others := strangers(found, [*refs, *own], self.cloud.subscription):
                 names = ", ".join(sorted(each.rsplit("/", 1)[-1] for each in others))
                 kept[str(group.ref)] = f"{group.ref}: it holds what was not made for this machine: {names}"
@@ -164,7 +164,7 @@ class Ending:
         # That the group was created for the machine is known only while the machine is there.
         found = [part for part in observed.parts if observed.is_ours(part) or part.ref in refs]
         parts = [part for part in found if str(part.ref) not in kept]
-        return tuple(str(part.ref) for part in parts), _verified(observed.part(Kind.MACHINE))
+        return tuple(str(part.ref) for part in parts), _verified(observed.part(Kind.VM))
 
     # Receipts
 
@@ -224,7 +224,7 @@ def _left_alone(observed: Observed) -> tuple[str, ...]:
     """A line for each resource that carries the machine's tag and is not part of it."""
     unknown = (f"{each}: it has the tag of {observed.name}; {LEFT_ALONE}" for each in observed.unknown)
     found = (
-        left_alone(part.ref, observed.name, part.power if part.ref.kind is Kind.MACHINE else "")
+        left_alone(part.ref, observed.name, part.power if part.ref.kind is Kind.VM else "")
         for part in observed.lookalikes()
     )
     return (*found, *unknown)
@@ -233,13 +233,13 @@ def _left_alone(observed: Observed) -> tuple[str, ...]:
 def _residue(observed: Observed) -> list[Residue]:
     """What is paid for while the machine is off."""
     found = []
-    disk, address = observed.part(Kind.DISK), observed.part(Kind.ADDRESS)
+    disk, address = observed.part(Kind.DISK), observed.part(Kind.PUBLIC_IP)
     if disk and (observed.is_ours(disk) or is_disk_of_ours(observed, disk)):
         sku = str((disk.body.get("sku") or {}).get("name", ""))
         price = disk_per_month(int(disk.properties.get("diskSizeGB") or 0), sku)
         found.append(Residue("disk", disk.ref.name, price))
     if address and observed.is_ours(address):
-        found.append(Residue("address", address.ref.name, address_per_month()))
+        found.append(Residue(Kind.PUBLIC_IP, address.ref.name, address_per_month()))
     return found
 
 

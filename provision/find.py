@@ -91,7 +91,7 @@ def target_of(
     observed: Observed, *, ssh_port: int = 22, identity: str | None = None, simulated: bool = False
 ) -> Target:
     """A machine that is on, as a target."""
-    machine, address = observed.machine, observed.part(Kind.ADDRESS)
+    machine, address = observed.machine, observed.part(Kind.PUBLIC_IP)
     if observed.untagged:
         raise untagged_problem(observed.untagged)
     if machine is None:
@@ -137,7 +137,7 @@ def target_of(
 
 def stops_at(observed: Observed) -> datetime | None:
     """When Azure's own schedule stops the machine; None where there is no machine, or no such schedule."""
-    machine, schedule = observed.part(Kind.MACHINE), observed.part(Kind.SCHEDULE)
+    machine, schedule = observed.part(Kind.VM), observed.part(Kind.SHUTDOWN_SCHEDULE)
     if machine is None or schedule is None or schedule.properties.get("status") != "Enabled":
         return None
     return tags.moment(machine.tags, tags.LEASE_UNTIL)

@@ -8,12 +8,12 @@ from gpuinfra.models.resource import Kind, Ref
 
 # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
 _SUFFIXES = {
-    Kind.SECURITY: ("-security", 80),
-    Kind.NETWORK: ("-network", 64),
-    Kind.ADDRESS: ("-address", 80),
-    Kind.INTERFACE: ("-interface", 80),
+    Kind.NSG: ("-nsg", 80),
+    Kind.VNET: ("-vnet", 64),
+    Kind.PUBLIC_IP: ("-ip", 80),
+    Kind.NIC: ("-nic", 80),
     Kind.DISK: ("-disk", 80),
-    Kind.MACHINE: ("", 64),
+    Kind.VM: ("", 64),
 }
 
 
@@ -29,7 +29,7 @@ def machine_key(group: str, machine: str) -> str:
 
 def name_of(kind: Kind, machine: str) -> str:
     """The name of a machine's part."""
-    if kind is Kind.SCHEDULE:
+    if kind is Kind.SHUTDOWN_SCHEDULE:
         return f"shutdown-computevm-{machine}"  # Azure's daily stop is known by this name and no other
     suffix, longest = _SUFFIXES[kind]
     if len(machine) + len(suffix) <= longest:
@@ -41,4 +41,4 @@ def name_of(kind: Kind, machine: str) -> str:
 
 def ref_of(kind: Kind, group: str, machine: str) -> Ref:
     """A machine's part."""
-    return Ref(kind, group, group if kind is Kind.GROUP else name_of(kind, machine))
+    return Ref(kind, group, group if kind is Kind.RESOURCE_GROUP else name_of(kind, machine))

@@ -15,7 +15,7 @@ from gpuinfra.provision.names import default_group, name_of
 LEFT_ALONE = "looks like ours, left alone"
 UNTAGGED = "exists, untagged"
 # Only one of the two has to match on a tagged machine: a disk or an interface can be swapped.
-_PARTS = (Kind.DISK, Kind.INTERFACE)
+_PARTS = (Kind.DISK, Kind.NIC)
 
 
 class Owner(StrEnum):
@@ -52,7 +52,7 @@ def _fitting_parts(machine: Part) -> int:
     found = machine.properties
     disk = str(((found.get("storageProfile") or {}).get("osDisk") or {}).get("name") or "")
     interfaces = (found.get("networkProfile") or {}).get("networkInterfaces") or []
-    names = {Kind.DISK: [disk], Kind.INTERFACE: [str(each.get("id") or "").rsplit("/", 1)[-1] for each in interfaces]}
+    names = {Kind.DISK: [disk], Kind.NIC: [str(each.get("id") or "").rsplit("/", 1)[-1] for each in interfaces]}
     wanted = {kind: name_of(kind, machine.ref.name).casefold() for kind in _PARTS}
     return sum(wanted[kind] in {name.casefold() for name in names[kind]} for kind in _PARTS)
 
@@ -60,7 +60,7 @@ def _fitting_parts(machine: Part) -> int:
 def has_our_name(ref: Ref, marks: Mapping[str, str] | None) -> bool:
     """Whether a part that carries a machine's tag has the name that such a part of this machine gets."""
     machine = tags.get(marks, tags.NAME)
-    if not machine or ref.kind is Kind.GROUP:
+    if not machine or ref.kind is Kind.RESOURCE_GROUP:
         return False
     return ref.name.casefold() == name_of(ref.kind, machine).casefold()
 
@@ -92,7 +92,7 @@ def machine_of_row(row: Mapping[str, Any]) -> Part:
     # /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/M
     words = str(row.get("id") or "").split("/")
     group = words[4] if len(words) > 4 else ""
-    return Part(Ref(Kind.MACHINE, group, str(row.get("name") or words[-1])), dict(row))
+    return Part(Ref(Kind.VM, group, str(row.get("name") or words[-1])), dict(row))
 
 
 def partition(kind: Kind, bodies: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -101,7 +101,7 @@ def partition(kind: Kind, bodies: Iterable[Mapping[str, Any]]) -> tuple[list[dic
     for body in bodies:
         found = machine_of_row(body)
         ref = Ref(kind, found.ref.group, found.ref.name)
-        if owner_of(found) is Owner.OURS if kind is Kind.MACHINE else has_our_name(ref, found.tags):
+        if owner_of(found) is Owner.OURS if kind is Kind.VM else has_our_name(ref, found.tags):
             ours.append(dict(body))
         else:
             strange.append(left_alone(ref, tags.get(found.tags, tags.NAME)))

@@ -17,7 +17,7 @@ def actual_place(machine: Part) -> Candidate:
 
 def present_place(spec: Spec, observed: Observed) -> Candidate | None:
     """The candidate that the machine is at; None where there is no machine, or it is where the spec has none."""
-    machine = observed.part(Kind.MACHINE)
+    machine = observed.part(Kind.VM)
     if machine is None or not observed.is_ours(machine) or never_lived(observed):
         return None
     actual = actual_place(machine)

@@ -17,8 +17,8 @@ from gpuinfra.provision.resources import MODULES
 from gpuinfra.provision.setting import Setting
 
 # These go when the machine goes: it is made with delete options.
-_WITH_MACHINE = (Kind.DISK, Kind.INTERFACE, Kind.ADDRESS)
-_NETWORK = (Kind.SECURITY, Kind.NETWORK, Kind.ADDRESS, Kind.INTERFACE)
+_WITH_MACHINE = (Kind.DISK, Kind.NIC, Kind.PUBLIC_IP)
+_NETWORK = (Kind.NSG, Kind.VNET, Kind.PUBLIC_IP, Kind.NIC)
 
 
 def make_plan(setting: Setting, observed: Observed, price: Price | None = None) -> Plan:
@@ -45,7 +45,7 @@ def check_names(observed: Observed) -> None:
     """A resource that has the name of one of ours, and is not ours, is never touched."""
     taken = [
         part
-        for part in (observed.part(kind) for kind in Kind if kind is not Kind.GROUP)
+        for part in (observed.part(kind) for kind in Kind if kind is not Kind.RESOURCE_GROUP)
         if part and not observed.is_ours(part) and not is_disk_of_ours(observed, part)
     ]
     if taken:
@@ -64,7 +64,7 @@ def check_names(observed: Observed) -> None:
 
 def check_elsewhere(observed: Observed) -> None:
     """A second machine of one name would be billed beside the first."""
-    machines = (part for part in observed.lookalikes() if part.ref.kind is Kind.MACHINE)
+    machines = (part for part in observed.lookalikes() if part.ref.kind is Kind.VM)
     groups = ", ".join(f"`{part.ref.group}`" for part in machines if owner_of(part) is Owner.OURS)
     if groups:
         raise Problem(
@@ -91,7 +91,7 @@ def never_lived(observed: Observed) -> bool:
 
     Azure calls a machine whose start failed by the same state, so that state alone proves nothing.
     """
-    found, address = observed.part(Kind.MACHINE), observed.part(Kind.ADDRESS)
+    found, address = observed.part(Kind.VM), observed.part(Kind.PUBLIC_IP)
     if found is None or found.state != "Failed":
         return False
     return observed.part(Kind.DISK) is None or (address is not None and not tags.get(address.tags, tags.READY))
@@ -99,10 +99,10 @@ def never_lived(observed: Observed) -> bool:
 
 def _off(setting: Setting, observed: Observed) -> Iterator[Change]:
     """The spec wants it off. What else differs can wait until it is wanted on: nothing is made only to be off."""
-    found = observed.part(Kind.MACHINE)
+    found = observed.part(Kind.VM)
     if found and found.power != "deallocated":
         power = Difference("power", found.power, "deallocated")
-        yield Change(Action.CHANGE, found.ref, _summary(setting, Kind.MACHINE), (power,), power=Power.DEALLOCATE)
+        yield Change(Action.CHANGE, found.ref, _summary(setting, Kind.VM), (power,), power=Power.DEALLOCATE)
 
 
 def _changes(setting: Setting, observed: Observed) -> Iterator[Change]:
@@ -110,12 +110,12 @@ def _changes(setting: Setting, observed: Observed) -> Iterator[Change]:
     parts = {kind: observed.part(kind) for kind in MODULES}
     found = {kind: tuple(_differences(wanted[kind], part)) for kind, part in parts.items() if part}
     replaced = _replaced(observed, parts, found)
-    if parts[Kind.MACHINE] is None and (disk := parts[Kind.DISK]):
+    if parts[Kind.VM] is None and (disk := parts[Kind.DISK]):
         yield Change(Action.DESTROY, disk.ref, "left over from a machine that is gone", loses=True)
     for kind, resource in wanted.items():
-        if kind is Kind.DISK and parts[Kind.MACHINE] is None:
+        if kind is Kind.DISK and parts[Kind.VM] is None:
             continue
-        if kind is Kind.GROUP and (group := parts[kind]) and not observed.is_ours(group):
+        if kind is Kind.RESOURCE_GROUP and (group := parts[kind]) and not observed.is_ours(group):
             continue
         change = _change(setting, resource, parts[kind], found.get(kind, ()), replaced)
         if change:
@@ -135,12 +135,12 @@ def _replaced(
 ) -> dict[Kind, bool]:
     """Which kinds are made anew, and whether something is lost by it."""
     replaced = {kind for kind, differences in found.items() if any(each.replaces for each in differences)}
-    if parts[Kind.MACHINE] and (replaced & {*_NETWORK, Kind.DISK} or never_lived(observed)):
-        replaced.add(Kind.MACHINE)
-    if Kind.MACHINE in replaced and parts[Kind.MACHINE]:
+    if parts[Kind.VM] and (replaced & {*_NETWORK, Kind.DISK} or never_lived(observed)):
+        replaced.add(Kind.VM)
+    if Kind.VM in replaced and parts[Kind.VM]:
         replaced |= {kind for kind in _WITH_MACHINE if parts[kind]}
-    lost = Kind.MACHINE in replaced and not never_lived(observed)
-    return {kind: lost and kind is Kind.MACHINE for kind in replaced}
+    lost = Kind.VM in replaced and not never_lived(observed)
+    return {kind: lost and kind is Kind.VM for kind in replaced}
 
 
 def _change(
@@ -152,14 +152,14 @@ def _change(
 ) -> Change | None:
     kind = wanted.ref.kind
     summary = _summary(setting, kind)
-    if kind is Kind.DISK and (part is None or kind in replaced or Kind.MACHINE in replaced):
+    if kind is Kind.DISK and (part is None or kind in replaced or Kind.VM in replaced):
         return None  # the machine's own body makes it
     if part is None:
         return Change(Action.ADD, wanted.ref, summary, resource=wanted)
     if kind in replaced:
         why = tuple(each for each in differences if each.replaces)
         return Change(Action.REPLACE, wanted.ref, summary, why, wanted, loses=replaced[kind])
-    power = _power(part) if kind is Kind.MACHINE else None
+    power = _power(part) if kind is Kind.VM else None
     if not differences and power is None:
         return None
     resource = MODULES[kind].update(wanted, part) if differences else None
@@ -176,13 +176,13 @@ def _power(part: Part) -> Power | None:
 def _summary(setting: Setting, kind: Kind) -> str:
     spec, candidate = setting.spec, setting.candidate
     match kind:
-        case Kind.MACHINE:
+        case Kind.VM:
             zone = f" zone {candidate.zone}" if candidate.zone else ""
             spot = ", spot" if spec.priority == "spot" else ""
             return f"{candidate.size}, {candidate.region}{zone}{spot}"
-        case Kind.SECURITY:
+        case Kind.NSG:
             return f"ssh from {', '.join(setting.sources)}"
-        case Kind.SCHEDULE:
+        case Kind.SHUTDOWN_SCHEDULE:
             return (
                 f"daily stop at {setting.lease.until:%H:%M} UTC, the lease's end" if setting.lease.is_daily else "off"
             )
@@ -193,11 +193,11 @@ def _summary(setting: Setting, kind: Kind) -> str:
 
 
 def _notes(setting: Setting, observed: Observed) -> Iterator[str]:
-    group = observed.part(Kind.GROUP)
+    group = observed.part(Kind.RESOURCE_GROUP)
     if group and not observed.is_ours(group):
         yield f"group {observed.group} was not made for this machine: it is used, and not deleted with it"
     yield from (left_alone(part.ref, observed.name) for part in observed.lookalikes())
-    found = observed.part(Kind.MACHINE)
+    found = observed.part(Kind.VM)
     if found and found.power in {"stopped", "stopping"}:
         yield f"the machine is {STOPPED}: only a deallocated one costs nothing"
     if found and setting.public_key.split()[:2] not in _keys(found):

@@ -18,21 +18,21 @@ REMOVE_SECONDS = 1200.0
 
 # The opposite of how they come to be: what uses another goes before it.
 _AFTER: dict[Kind, tuple[Kind, ...]] = {
-    Kind.MACHINE: (),
+    Kind.VM: (),
     # As long as there is a machine, something has to stop it.
-    Kind.SCHEDULE: (Kind.MACHINE,),
-    Kind.DISK: (Kind.MACHINE,),
-    Kind.INTERFACE: (Kind.MACHINE,),
-    Kind.ADDRESS: (Kind.MACHINE, Kind.INTERFACE),
-    Kind.SECURITY: (Kind.MACHINE, Kind.INTERFACE),
-    Kind.NETWORK: (Kind.MACHINE, Kind.INTERFACE),
-    Kind.GROUP: tuple(kind for kind in Kind if kind is not Kind.GROUP),
+    Kind.SHUTDOWN_SCHEDULE: (Kind.VM,),
+    Kind.DISK: (Kind.VM,),
+    Kind.NIC: (Kind.VM,),
+    Kind.PUBLIC_IP: (Kind.VM, Kind.NIC),
+    Kind.NSG: (Kind.VM, Kind.NIC),
+    Kind.VNET: (Kind.VM, Kind.NIC),
+    Kind.RESOURCE_GROUP: tuple(kind for kind in Kind if kind is not Kind.RESOURCE_GROUP),
 }
 
 
 def strangers(others: Iterable[str], going: Iterable[Ref], subscription: str) -> list[str]:
     """Ids in a group that would stay when these go. What is inside of a resource, as an extension, goes with it."""
-    ids = [ref.id(subscription).casefold() for ref in going if ref.kind is not Kind.GROUP]
+    ids = [ref.id(subscription).casefold() for ref in going if ref.kind is not Kind.RESOURCE_GROUP]
     return [
         other
         for other in others
@@ -54,7 +54,7 @@ def remove_unused(
     going = list(dict.fromkeys(refs))
 
     def step(ref: Ref) -> None:
-        if used and ref.kind is Kind.GROUP:
+        if used and ref.kind is Kind.RESOURCE_GROUP:
             used.append(ref)
             return
         try:
@@ -79,7 +79,7 @@ def _remove_all(cloud: Cloud, refs: Sequence[Ref], remove_one: Callable[[Ref], N
 def _check_and_remove(
     cloud: Cloud, ref: Ref, going: Sequence[Ref], progress: Progress, journal: Journal, deadline: Deadline
 ) -> None:
-    if ref.kind is Kind.GROUP:
+    if ref.kind is Kind.RESOURCE_GROUP:
         _check_only_ours(cloud, ref, going)
     _remove(cloud, ref, progress, journal, deadline.within(REMOVE_SECONDS))
 

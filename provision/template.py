@@ -18,12 +18,12 @@ from gpuinfra.provision.setting import HostKey, Lease, Setting
 
 SCHEMA = "https://schema.management.azure.com/schemas/2019-04-01/deploymentTemplate.json#"
 API_VERSIONS = {
-    Kind.SECURITY: "2024-05-01",
-    Kind.NETWORK: "2024-05-01",
-    Kind.ADDRESS: "2024-05-01",
-    Kind.INTERFACE: "2024-05-01",
-    Kind.MACHINE: "2025-11-01",  # the first with which a subscription may always ask for the security type Standard
-    Kind.SCHEDULE: "2018-09-15",
+    Kind.NSG: "2024-05-01",
+    Kind.VNET: "2024-05-01",
+    Kind.PUBLIC_IP: "2024-05-01",
+    Kind.NIC: "2024-05-01",
+    Kind.VM: "2025-11-01",  # the first with which a subscription may always ask for the security type Standard
+    Kind.SHUTDOWN_SCHEDULE: "2018-09-15",
 }
 """The kinds that a template has: the group is there before it, and the disk comes with the machine."""
 
@@ -50,7 +50,7 @@ def make_template(spec: Spec, sources: tuple[str, ...], public_key: str) -> dict
     """
     setting = _setting(spec, sources, public_key)
     wanted = [MODULES[kind].desired(setting) for kind in MODULES if kind in API_VERSIONS]
-    address = _resource_id(ARM_TYPES[Kind.ADDRESS], name_of(Kind.ADDRESS, spec.name))
+    address = _resource_id(ARM_TYPES[Kind.PUBLIC_IP], name_of(Kind.PUBLIC_IP, spec.name))
     return {
         "$schema": SCHEMA,
         "contentVersion": "1.0.0.0",
@@ -168,7 +168,7 @@ def _declared(setting: Setting, resource: Resource) -> dict[str, Any]:
 
 def _deferred(kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
     """The body with its moments left to the deployment, and without the key that the machine will not have."""
-    if kind is Kind.MACHINE:
+    if kind is Kind.VM:
         own = {name: value for name, value in body["tags"].items() if name != tags.HOST_KEY}
         moments = {
             tags.ON_SINCE: Expression("[variables('onSince')]"),
@@ -177,7 +177,7 @@ def _deferred(kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
         system = body["properties"]["osProfile"]
         system = {**system, "customData": public_data(system["adminUsername"])}
         return {**body, "tags": {**own, **moments}, "properties": {**body["properties"], "osProfile": system}}
-    if kind is Kind.SCHEDULE:
+    if kind is Kind.SHUTDOWN_SCHEDULE:
         time = {"time": Expression("[variables('stopsAt')]")}
         return {**body, "properties": {**body["properties"], "dailyRecurrence": time}}
     return body
@@ -203,7 +203,7 @@ def _plain(tags: dict[str, str]) -> dict[str, str]:
 
 def _reference(text: str, setting: Setting) -> str | None:
     """An id of a part of the machine, whatever subscription and group the template is deployed to."""
-    group = f"{setting.id(Kind.GROUP)}/providers/"
+    group = f"{setting.id(Kind.RESOURCE_GROUP)}/providers/"
     if not text.startswith(group):
         return None
     namespace, *pairs = text.removeprefix(group).split("/")

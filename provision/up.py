@@ -41,7 +41,7 @@ from gpuinfra.provision.waiting.patience import patiently
 from gpuinfra.provision.waiting.progress import Progress
 
 # What goes with a machine.
-_PLACED = (Kind.MACHINE, Kind.DISK, Kind.INTERFACE, Kind.ADDRESS)
+_PLACED = (Kind.VM, Kind.DISK, Kind.NIC, Kind.PUBLIC_IP)
 
 CLEAR_UP_SECONDS = 1800.0
 
@@ -99,7 +99,7 @@ class Bringing:
 
     def _places(self, observed: Observed) -> tuple[tuple[Candidate, ...], Preflight | None]:
         """Where to try, in order. A machine that is there and may stay as it is needs no preflight."""
-        present, machine = present_place(self.spec, observed), observed.part(Kind.MACHINE)
+        present, machine = present_place(self.spec, observed), observed.part(Kind.VM)
         held = actual_place(machine) if machine else None
         if self.spec.power == "deallocated":
             return (held or Candidate(self.spec.regions[0], self.spec.candidate_sizes[0]),), None
@@ -131,7 +131,7 @@ class Bringing:
     def _setting(
         self, candidate: Candidate, observed: Observed, checked: Preflight | None, price_per_hour: float | None = None
     ) -> Setting:
-        image, machine = checked.image.get(candidate.region) if checked else None, observed.part(Kind.MACHINE)
+        image, machine = checked.image.get(candidate.region) if checked else None, observed.part(Kind.VM)
         kept = lease.kept_terms(self.spec, machine)
         terms = kept or terms_of(self.spec.lifecycle, price_per_hour)
         return Setting(
@@ -155,7 +155,7 @@ class Bringing:
         return tags.get(observed.machine.tags, tags.REPOSITORY) if observed.machine else ""
 
     def _creates_group(self, observed: Observed) -> bool:
-        group = observed.part(Kind.GROUP)
+        group = observed.part(Kind.RESOURCE_GROUP)
         if group is None:
             return True
         return is_own_group(group, self.spec.name, observed.machine, created=group.ref in self._made)
@@ -163,7 +163,7 @@ class Bringing:
     def _ready(self, observed: Observed) -> str:
         """Since when there is something to lose. A failed start looks like a machine that never was, so the mark is
         set, where it is missing, before anything is tried that may fail."""
-        machine, address = observed.part(Kind.MACHINE), observed.part(Kind.ADDRESS)
+        machine, address = observed.part(Kind.VM), observed.part(Kind.PUBLIC_IP)
         if machine is None or machine.state != "Succeeded":
             return tags.get(address.tags, tags.READY) if address else ""
         return (tags.get(address.tags, tags.READY) if address else "") or stamp(self.cloud.now()) or ""
@@ -221,7 +221,7 @@ class Bringing:
         raise no_candidate(self.spec, passed, f"{lost}what this run had created was deleted again")
 
     def _check_kept(self, plan: Plan, observed: Observed) -> None:
-        machine = observed.part(Kind.MACHINE)
+        machine = observed.part(Kind.VM)
         if machine and self.check_kept and not _replaces_machine(plan):
             self.check_kept(tags.get(machine.tags, tags.HOST_KEY))
 
@@ -230,7 +230,7 @@ class Bringing:
         have made the machine between the look for it and that for its disk."""
         look = partial(observe_settled, self.cloud, self.spec.name, self.spec.group_name, self.progress, self.deadline)
         observed = look()
-        is_alone = observed.part(Kind.DISK) is not None and observed.part(Kind.MACHINE) is None
+        is_alone = observed.part(Kind.DISK) is not None and observed.part(Kind.VM) is None
         return look() if is_alone else observed
 
     def _prepare(self, checked: Preflight | None) -> None:
@@ -255,7 +255,7 @@ class Bringing:
         except CloudError as error:
             self._made += applying.created
             doing = error.subject or plan.name
-            machine = before.part(Kind.MACHINE)
+            machine = before.part(Kind.VM)
             if machine and not never_lived(before) and not _replaces_machine(plan):
                 raise explain(error, doing, f"{plan.name} is kept; `gpuinfra status` shows its state") from error
             moves_on = error.moves_on and bool(rest)
@@ -296,21 +296,21 @@ class Bringing:
             unreachable_seconds=UNREACHABLE_SECONDS,
         )
         gone = list(dict.fromkeys(self._made))
-        machine = observed.part(Kind.MACHINE)
+        machine = observed.part(Kind.VM)
         if machine and observed.is_ours(machine) and (never_lived(observed) or machine.ref in gone):
             gone += [ref for kind in _PLACED if (part := observed.part(kind)) and (ref := part.ref) not in gone]
         if same_region:
             # The next try can have the network; what hangs on a machine goes with it.
             gone = [ref for ref in gone if machine and ref.kind in _PLACED]
-        group = observed.part(Kind.GROUP)
+        group = observed.part(Kind.RESOURCE_GROUP)
         is_own = group is None or is_own_group(group, self.spec.name, observed.machine, created=group.ref in gone)
         if moves_on or not is_own or self._holds_others(gone, observed):
-            gone = [ref for ref in gone if ref.kind is not Kind.GROUP]
+            gone = [ref for ref in gone if ref.kind is not Kind.RESOURCE_GROUP]
         return gone
 
     def _holds_others(self, gone: Sequence[Ref], observed: Observed) -> bool:
         """Whether the group has something in it that is not about to go."""
-        if not any(ref.kind is Kind.GROUP for ref in gone):
+        if not any(ref.kind is Kind.RESOURCE_GROUP for ref in gone):
             return False
         ours = [*gone, *(part.ref for part in observed.ours())]
         return bool(strangers(self.cloud.contents(self.spec.group_name), ours, self.cloud.subscription))
@@ -318,7 +318,7 @@ class Bringing:
     def _outcome(self, plan: Plan, passed: Sequence[Passed]) -> Up:
         plan = replace(plan, passed=tuple(passed))
         observed = self.cloud.observe(self.spec.name, self.spec.group_name)
-        machine = observed.part(Kind.MACHINE)
+        machine = observed.part(Kind.VM)
         if machine is None:
             return Up(plan, None)
         with contextlib.suppress(CloudError):  # then the next run does it
@@ -328,13 +328,13 @@ class Bringing:
 
     def _allow(self, plan: Plan, observed: Observed) -> None:
         """A machine that is as it should be may lack its right: that is looked at while the machine is."""
-        machine = observed.part(Kind.MACHINE)
+        machine = observed.part(Kind.VM)
         if machine and plan.wants_running:
             self._allowing.begin(machine)
 
     def _mark_ready(self, observed: Observed) -> None:
         """From now on there is something to lose, and a failure is no reason to make the machine anew."""
-        address, ready = observed.part(Kind.ADDRESS), self._ready(observed)
+        address, ready = observed.part(Kind.PUBLIC_IP), self._ready(observed)
         if address is None or not ready or tags.get(address.tags, tags.READY) or not observed.is_ours(address):
             return
         marked = {**address.tags, tags.READY: ready}
@@ -347,4 +347,4 @@ def _price_of(plan: Plan) -> str:
 
 
 def _replaces_machine(plan: Plan) -> bool:
-    return any(change.ref.kind is Kind.MACHINE and change.action is Action.REPLACE for change in plan.changes)
+    return any(change.ref.kind is Kind.VM and change.action is Action.REPLACE for change in plan.changes)

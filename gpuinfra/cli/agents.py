@@ -41,7 +41,7 @@ def _observed(reached: Reach, machine: Machine) -> Observed:
     from gpuinfra.provision.cloud import Observed
     from gpuinfra.provision.names import ref_of
 
-    refs = [ref_of(kind, machine.group, machine.name) for kind in (Kind.MACHINE, Kind.ADDRESS)]
+    refs = [ref_of(kind, machine.group, machine.name) for kind in (Kind.VM, Kind.PUBLIC_IP)]
     parts = [part for ref in refs if (part := reached.cloud.look(ref))]
     return Observed(machine.name, machine.group, tuple(parts))
 

@@ -28,7 +28,7 @@ CHOICES = ("machine", "run", "tag")
 LOOK_BACK = timedelta(days=31)
 # No machine is older than Azure itself.
 FIRST = datetime(2010, 1, 1, tzinfo=UTC)
-_KINDS = (Kind.MACHINE, Kind.DISK, Kind.ADDRESS)
+_KINDS = (Kind.VM, Kind.DISK, Kind.PUBLIC_IP)
 _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 

@@ -82,13 +82,13 @@ def _facts(reached: Reach, name: str, group: str, spec: Spec | None) -> Facts | 
 
     cloud = reached.cloud
     observed = cloud.observe(name, group)
-    machine = observed.part(Kind.MACHINE)
+    machine = observed.part(Kind.VM)
     if machine is None:
         return None  # it went meanwhile
     facts = Facts(
         subscription=cloud.subscription,
         machine=machine,
-        schedule=observed.part(Kind.SCHEDULE),
+        schedule=observed.part(Kind.SHUTDOWN_SCHEDULE),
         right=Rights(cloud.clients).look(machine),
         permissions=reached.market.actions_allowed(group),
         now=cloud.now(),

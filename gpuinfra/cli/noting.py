@@ -76,7 +76,7 @@ def _accounted(receipt: Receipt, reached: Reach) -> Receipt:
     since = receipt.billed_from or (begun.at if begun else None)
     if since is None or receipt.verified is None or receipt.group is None:
         return receipt
-    cloud, ref = reached.cloud, Ref(Kind.MACHINE, receipt.group, receipt.name)
+    cloud, ref = reached.cloud, Ref(Kind.VM, receipt.group, receipt.name)
     window = max(since - BEFORE, receipt.at - KEPT)
     events = _events(cloud, ref, window, receipt.at)
     if receipt.billed_from is None:
@@ -145,8 +145,8 @@ def note_beginning(settings: Settings, outcome: Up, reached: Reach, progress: Pr
     from gpuinfra.provision.costing.beginning import beginning
 
     plan, cloud = outcome.plan, reached.cloud
-    machine = outcome.observed.part(Kind.MACHINE) if outcome.observed else None
-    changes = [change for change in plan.changes if change.ref.kind is Kind.MACHINE]
+    machine = outcome.observed.part(Kind.VM) if outcome.observed else None
+    changes = [change for change in plan.changes if change.ref.kind is Kind.VM]
     if machine is None or not changes or not plan.wants_running:
         return
     is_new = any(each.action in {Action.ADD, Action.REPLACE} or each.power is Power.START for each in changes)

@@ -44,7 +44,7 @@ def power_of(settings: Settings, spec: Spec | None, *, is_there: bool = False) -
 
         try:
             cloud = open_cloud(settings, machine.subscription, deadline=Deadline.after(LOOK_SECONDS))
-            found = cloud.look(ref_of(Kind.MACHINE, machine.group_name, machine.name))
+            found = cloud.look(ref_of(Kind.VM, machine.group_name, machine.name))
         except (CloudError, Problem):
             return None  # that Azure does not answer says nothing of the machine
         if found is None:

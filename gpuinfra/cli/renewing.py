@@ -189,7 +189,7 @@ def _look(cloud: Cloud, spec: Spec) -> Part | None:
     from gpuinfra.provision.names import ref_of
 
     with explained(f"looking at the lease of {spec.name}"):
-        return cloud.look(ref_of(Kind.MACHINE, spec.group_name, spec.name))
+        return cloud.look(ref_of(Kind.VM, spec.group_name, spec.name))
 
 
 def _terms(machine: Part, spec: Spec) -> Terms:

@@ -241,7 +241,7 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
     # A machine of the embedded Azure may have the name of a real one.
     where = replace(settings, cloud="sandbox" if run.simulated else "azure")
     cloud = open_cloud(where, place.subscription, deadline=Deadline.after(SECONDS))
-    ref = ref_of(Kind.MACHINE, place.group, run.machine)
+    ref = ref_of(Kind.VM, place.group, run.machine)
     found = cloud.look(ref)
     if found is None:
         if not place.existed or place.subscription != cloud.subscription:

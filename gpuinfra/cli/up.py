@@ -221,7 +221,7 @@ def _ended_meanwhile(reached: Reach, spec: Spec) -> Problem | None:
     from gpuinfra.provision.names import ref_of
     from gpuinfra.provision.waiting.patience import until
 
-    cloud, ref = reached.cloud, ref_of(Kind.MACHINE, spec.group_name, spec.name)
+    cloud, ref = reached.cloud, ref_of(Kind.VM, spec.group_name, spec.name)
 
     def power() -> str:
         machine = cloud.look(ref)

@@ -23,7 +23,7 @@ def watched_opener(cloud: Cloud, spec: Spec) -> Callable[[Target, float], Connec
     from gpuinfra.runner.machine.readiness import SSH, NotReady
     from gpuinfra.runner.machine.ssh import SshConnection
 
-    ref = ref_of(Kind.MACHINE, spec.group_name, spec.name)
+    ref = ref_of(Kind.VM, spec.group_name, spec.name)
     next_look = time.monotonic() + LOOK_SECONDS
 
     def open_connection(target: Target, seconds: float) -> Connection:

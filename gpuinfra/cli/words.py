@@ -146,7 +146,7 @@ def _is_remembered(reached: Reach, named: Named) -> bool:
         mine = (each for each in entries if each.simulated == cloud.simulated)
         if any(each.machine.casefold() == named.name.casefold() for each in mine):
             return True
-    ref = Ref(Kind.MACHINE, named.group or default_group(named.name), named.name)
+    ref = Ref(Kind.VM, named.group or default_group(named.name), named.name)
     now = cloud.now()
     cloud.grant(LOG_SECONDS)
     with suppress(CloudError):

@@ -106,7 +106,7 @@ def effect_of(plan: Plan) -> Effect:
 
 def creates_machine(plan: Plan) -> bool:
     """Whether a plan makes a machine where there is none."""
-    return any(change.ref.kind is Kind.MACHINE and change.action is Action.ADD for change in plan.changes)
+    return any(change.ref.kind is Kind.VM and change.action is Action.ADD for change in plan.changes)
 
 
 def decide(effect: Effect, machine: str, known: Iterable[Run], answer: MachineAnswer, *, simulated: bool) -> Decision:

@@ -121,7 +121,7 @@ class Plan:
     def switches_on(self) -> bool:
         """It makes a machine, or starts one."""
         return self.wants_running and any(
-            change.ref.kind is Kind.MACHINE
+            change.ref.kind is Kind.VM
             and (
                 change.action in {Action.ADD, Action.REPLACE}
                 or change.power is Power.START

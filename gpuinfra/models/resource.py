@@ -10,25 +10,25 @@ from typing import Any
 class Kind(StrEnum):
     """The kinds of resource that a machine is made of, in the order in which they come to be."""
 
-    GROUP = "group"
-    SECURITY = "security"
-    NETWORK = "network"
-    ADDRESS = "address"
-    INTERFACE = "interface"
-    MACHINE = "machine"
+    RESOURCE_GROUP = "resource-group"
+    NSG = "nsg"
+    VNET = "vnet"
+    PUBLIC_IP = "public-ip"
+    NIC = "nic"
+    VM = "vm"
     DISK = "disk"
-    SCHEDULE = "schedule"
+    SHUTDOWN_SCHEDULE = "shutdown-schedule"
 
 
 ARM_TYPES = {
-    Kind.GROUP: "Microsoft.Resources/resourceGroups",
-    Kind.SECURITY: "Microsoft.Network/networkSecurityGroups",
-    Kind.NETWORK: "Microsoft.Network/virtualNetworks",
-    Kind.ADDRESS: "Microsoft.Network/publicIPAddresses",
-    Kind.INTERFACE: "Microsoft.Network/networkInterfaces",
-    Kind.MACHINE: "Microsoft.Compute/virtualMachines",
+    Kind.RESOURCE_GROUP: "Microsoft.Resources/resourceGroups",
+    Kind.NSG: "Microsoft.Network/networkSecurityGroups",
+    Kind.VNET: "Microsoft.Network/virtualNetworks",
+    Kind.PUBLIC_IP: "Microsoft.Network/publicIPAddresses",
+    Kind.NIC: "Microsoft.Network/networkInterfaces",
+    Kind.VM: "Microsoft.Compute/virtualMachines",
     Kind.DISK: "Microsoft.Compute/disks",
-    Kind.SCHEDULE: "Microsoft.DevTestLab/schedules",
+    Kind.SHUTDOWN_SCHEDULE: "Microsoft.DevTestLab/schedules",
 }
 
 
@@ -43,7 +43,7 @@ class Ref:
     def id(self, subscription: str) -> str:
         """The id that Azure knows it by."""
         group = f"/subscriptions/{subscription}/resourceGroups/{self.group}"
-        return group if self.kind is Kind.GROUP else f"{group}/providers/{ARM_TYPES[self.kind]}/{self.name}"
+        return group if self.kind is Kind.RESOURCE_GROUP else f"{group}/providers/{ARM_TYPES[self.kind]}/{self.name}"
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"

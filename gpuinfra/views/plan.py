@@ -108,7 +108,7 @@ def _reasons(change: Change, price: Price) -> Iterator[tuple[str, str]]:
     if change.power and not any(each.what == "power" for each in change.differences):
         said.append((POWERS[change.power], ""))
     if not said:
-        is_billed = change.action is Action.ADD and change.ref.kind is Kind.MACHINE and price.per_hour is not None
+        is_billed = change.action is Action.ADD and change.ref.kind is Kind.VM and price.per_hour is not None
         hourly = f"{per_hour(price.per_hour)}/h" if is_billed else ""
         said.append((", ".join(part for part in (change.summary, hourly) if part), ""))
     yield from said

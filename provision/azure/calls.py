@@ -26,22 +26,22 @@ class Calls:
     def _operations(self, kind: Kind) -> Any:
         network, compute = self.clients.network, self.clients.compute
         return {
-            Kind.SECURITY: network.network_security_groups,
-            Kind.NETWORK: network.virtual_networks,
-            Kind.ADDRESS: network.public_ip_addresses,
-            Kind.INTERFACE: network.network_interfaces,
-            Kind.MACHINE: compute.virtual_machines,
+            Kind.NSG: network.network_security_groups,
+            Kind.VNET: network.virtual_networks,
+            Kind.PUBLIC_IP: network.public_ip_addresses,
+            Kind.NIC: network.network_interfaces,
+            Kind.VM: compute.virtual_machines,
             Kind.DISK: compute.disks,
         }[kind]
 
     def get(self, ref: Ref) -> Any:
         """The resource as it is."""
         match ref.kind:
-            case Kind.GROUP:
+            case Kind.RESOURCE_GROUP:
                 return self.clients.resource.resource_groups.get(ref.group)
-            case Kind.SCHEDULE:
+            case Kind.SHUTDOWN_SCHEDULE:
                 return self.clients.resource.resources.get_by_id(self._id(ref), api_version=SCHEDULES_VERSION)
-            case Kind.MACHINE:
+            case Kind.VM:
                 return self.clients.compute.virtual_machines.get(ref.group, ref.name, expand="instanceView")
             case kind:
                 return self._operations(kind).get(ref.group, ref.name)
@@ -49,25 +49,25 @@ class Calls:
     def put(self, ref: Ref, body: dict[str, Any], *, new: bool) -> Any:
         """Make or replace; a poller, or None where it is done at once."""
         match ref.kind:
-            case Kind.GROUP:
+            case Kind.RESOURCE_GROUP:
                 self.clients.resource.resource_groups.create_or_update(ref.group, body)
                 return None
-            case Kind.SCHEDULE:
+            case Kind.SHUTDOWN_SCHEDULE:
                 return self.clients.resource.resources.begin_create_or_update_by_id(
                     self._id(ref), body, api_version=SCHEDULES_VERSION, polling=self._pace()
                 )
             case kind:
                 # Two who make the same machine must not make it twice.
-                condition = {"match_condition": MatchConditions.IfMissing} if new and kind is Kind.MACHINE else {}
+                condition = {"match_condition": MatchConditions.IfMissing} if new and kind is Kind.VM else {}
                 return self._operations(kind).begin_create_or_update(
                     ref.group, ref.name, body, polling=self._pace(), **condition
                 )
 
     def patch(self, ref: Ref, body: dict[str, Any]) -> Any:
         """Change what the body has; a poller, or None where it is done at once."""
-        if ref.kind is Kind.ADDRESS and "properties" in body:
+        if ref.kind is Kind.PUBLIC_IP and "properties" in body:
             return self.put(ref, body, new=False)
-        if ref.kind is Kind.ADDRESS:
+        if ref.kind is Kind.PUBLIC_IP:
             self._operations(ref.kind).update_tags(ref.group, ref.name, body)
             return None
         return self._operations(ref.kind).begin_update(ref.group, ref.name, body, polling=self._pace())
@@ -80,9 +80,9 @@ class Calls:
     def delete(self, ref: Ref) -> Any:
         """Delete."""
         match ref.kind:
-            case Kind.GROUP:
+            case Kind.RESOURCE_GROUP:
                 return self.clients.resource.resource_groups.begin_delete(ref.group, polling=self._pace())
-            case Kind.SCHEDULE:
+            case Kind.SHUTDOWN_SCHEDULE:
                 return self.clients.resource.resources.begin_delete_by_id(
                     self._id(ref), api_version=SCHEDULES_VERSION, polling=self._pace()
                 )

@@ -10,7 +10,7 @@ _ID = re.compile(
     r"/subscriptions/[^/]+/resourceGroups/(?P<group>[^/]+)/providers/(?P<type>[^/]+/[^/]+)/(?P<name>[^/]+)",
     re.IGNORECASE,
 )
-_KINDS = {arm_type.casefold(): kind for kind, arm_type in ARM_TYPES.items() if kind is not Kind.GROUP}
+_KINDS = {arm_type.casefold(): kind for kind, arm_type in ARM_TYPES.items() if kind is not Kind.RESOURCE_GROUP}
 
 
 def ref_from_id(resource_id: str) -> Ref | None:

@@ -38,7 +38,7 @@ class Evidence:
     def sizes(self) -> tuple[str, ...]:
         """The sizes that prices are needed of."""
         found = [entry.size for entry in self.entries]
-        found += [_facts(_part(Kind.MACHINE, each)).size for each in self.machines]
+        found += [_facts(_part(Kind.VM, each)).size for each in self.machines]
         found += [event.facts.size for event in self.events if event.facts]
         return tuple(dict.fromkeys(size for size in found if size))
 
@@ -96,7 +96,7 @@ def _by_key(entries: Iterable[Entry], present: Mapping[str, Present]) -> dict[st
 
 def _presents(machines: Bodies, disks: Bodies, addresses: Bodies) -> dict[str, Present]:
     found: dict[str, Present] = {}
-    for machine in (_part(Kind.MACHINE, body) for body in machines):
+    for machine in (_part(Kind.VM, body) for body in machines):
         found[_owner(machine)] = Present(
             facts=_facts(machine),
             is_on=machine.power in ON,
@@ -110,7 +110,7 @@ def _presents(machines: Bodies, disks: Bodies, addresses: Bodies) -> dict[str, P
         price = disk_per_month(int(disk.properties.get("diskSizeGB") or 0), sku)
         created = tags.moment({"time": str(disk.properties.get("timeCreated") or "")}, "time")
         found[_owner(disk)] = replace(known, disk_per_month=price, created=created)
-    for address in (_part(Kind.ADDRESS, body) for body in addresses):
+    for address in (_part(Kind.PUBLIC_IP, body) for body in addresses):
         known = found.get(_owner(address), Present(tags=own_tags(address)))
         found[_owner(address)] = replace(known, address_per_month=address_per_month())
     return found

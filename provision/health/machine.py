@@ -15,7 +15,7 @@ from gpuinfra.provision.lifecycle.lease import ON, why_over
 from gpuinfra.provision.lifecycle.rights import Holding, Right
 from gpuinfra.provision.market.port import Permissions
 from gpuinfra.provision.problems import role_help
-from gpuinfra.provision.resources.schedule import schedule_for
+from gpuinfra.provision.resources.shutdown_schedule import schedule_for
 
 OLDEST_SECONDS = 120.0
 """An agent that has said nothing for so long is not alive: it speaks every few seconds."""

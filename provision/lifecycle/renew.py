@@ -22,7 +22,7 @@ from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.ownership import untagged_problem
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.resources.common import with_others
-from gpuinfra.provision.resources.schedule import moved
+from gpuinfra.provision.resources.shutdown_schedule import moved
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.patience import patiently
 
@@ -94,7 +94,7 @@ def renewal(
 
 def find_machine(cloud: Cloud, name: str, group: str | None) -> Part:
     """The machine of this name, which must be ours. Without a group, wherever it is."""
-    found = cloud.look(ref_of(Kind.MACHINE, group, name)) if group else cloud.observe(name).part(Kind.MACHINE)
+    found = cloud.look(ref_of(Kind.VM, group, name)) if group else cloud.observe(name).part(Kind.VM)
     if found and not tags.belongs_to(found.tags, name):
         raise untagged_problem(found)
     if found is None:
@@ -159,7 +159,7 @@ def _write(cloud: Cloud, ref: Ref, until: datetime, deadline: Deadline, *, short
 
 def _move(cloud: Cloud, machine: Part, until: datetime, deadline: Deadline) -> None:
     def attempt() -> None:
-        found = cloud.look(ref_of(Kind.SCHEDULE, machine.ref.group, machine.ref.name))
+        found = cloud.look(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name))
         wanted = moved(machine, found, until, cloud.now(), cloud.subscription)
         if wanted:
             cloud.wait(cloud.put(wanted), deadline)

@@ -18,7 +18,7 @@ from gpuinfra.provision.reaping.port import Listed
 
 # An `up` makes parts before the machine that they are for.
 AGE = timedelta(hours=1)
-KINDS = frozenset({Kind.DISK, Kind.ADDRESS, Kind.INTERFACE, Kind.SCHEDULE})
+KINDS = frozenset({Kind.DISK, Kind.PUBLIC_IP, Kind.NIC, Kind.SHUTDOWN_SCHEDULE})
 """What costs something, or does something, without a machine. Networks and security groups do neither."""
 CAUSE = "it has no machine"
 
@@ -55,7 +55,7 @@ def _name(part: Listed) -> str:
 
 def _orphan(part: Listed, rules: Rules) -> Orphan:
     action, cause = _verdict(part, rules)
-    price = address_per_month() if part.ref.kind is Kind.ADDRESS else None
+    price = address_per_month() if part.ref.kind is Kind.PUBLIC_IP else None
     return Orphan(tags.get(part.tags, tags.NAME), part.ref, action, cause, part.since, price)
 
 

@@ -135,7 +135,7 @@ class Reaper:
         """Find out which disks must stay, before any of them goes."""
         all_found: list[Verdict | Orphan] = [*judged, *lost]
         going = [each for each in all_found if each.action is ReapAction.DELETE]
-        places = sorted({(each.name, each.ref.group) for each in going if each.ref.kind in {Kind.MACHINE, Kind.DISK}})
+        places = sorted({(each.name, each.ref.group) for each in going if each.ref.kind in {Kind.VM, Kind.DISK}})
         found = list(zip(places, pool.map(lambda place: has_outputs(*place), places), strict=True))
         self.rules = replace(
             self.rules,
@@ -158,7 +158,7 @@ class Reaper:
     def _sweep(self, parts: Future[list[Listed]], rows: Sequence[dict[str, Any]], now: datetime) -> None:
         """What has no machine: looked at once more, and removed machine by machine."""
         # Machines are judged by themselves.
-        listed = [part for part in parts.result() if part.ref.kind is not Kind.MACHINE]
+        listed = [part for part in parts.result() if part.ref.kind is not Kind.VM]
         lost = orphans(listed, rows, self.rules, now)
         self.found.left_alone += lookalikes(listed, rows, now)
         pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="sweep")
@@ -185,7 +185,7 @@ class Reaper:
 
     def _stopper(self, prices: Future[Prices], parts: Future[list[Listed]]) -> Stopping:
         def addresses() -> frozenset[str]:
-            listed = (part for part in parts.result() if part.ref.kind is Kind.ADDRESS)
+            listed = (part for part in parts.result() if part.ref.kind is Kind.PUBLIC_IP)
             return frozenset(tags.get(part.tags, tags.NAME).casefold() for part in listed)
 
         return Stopping(
@@ -254,7 +254,7 @@ class Reaper:
             return own
         with self._told(name, "delete", going[0].cause, going[0].ref.group):
             groups = {orphan.ref.group.casefold(): orphan.ref.group for orphan in going}.values()
-            if not any(self.cloud.look(ref_of(Kind.MACHINE, group, name)) for group in groups):
+            if not any(self.cloud.look(ref_of(Kind.VM, group, name)) for group in groups):
                 refs = [orphan.ref for orphan in going]
                 remove(self.cloud, refs, self.progress, self.journal(name), self.deadline)
                 return [replace(orphan, removed=orphan in going) for orphan in own]
@@ -305,7 +305,7 @@ def _those(judged: Sequence[Verdict], action: ReapAction) -> list[Verdict]:
 
 
 def _is_interface(orphan: Orphan) -> bool:
-    return orphan.ref.kind is Kind.INTERFACE and orphan.action is ReapAction.DELETE
+    return orphan.ref.kind is Kind.NIC and orphan.action is ReapAction.DELETE
 
 
 def _by_machine(lost: Sequence[Orphan]) -> Iterator[tuple[str, list[Orphan]]]:

@@ -11,7 +11,7 @@ from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.resources.common import with_others
-from gpuinfra.provision.resources.schedule import moved
+from gpuinfra.provision.resources.shutdown_schedule import moved
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.patience import patiently, until
 from gpuinfra.provision.waiting.progress import Progress
@@ -49,7 +49,7 @@ def start(
 
 def _arm(cloud: Cloud, machine: Part, verdict: Verdict, deadline: Deadline) -> None:
     assert verdict.until is not None  # noqa: S101 for the type checker: whoever is started has an end
-    schedule = cloud.look(ref_of(Kind.SCHEDULE, machine.ref.group, machine.ref.name))
+    schedule = cloud.look(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name))
     wanted = moved(machine, schedule, verdict.until, cloud.now(), cloud.subscription)
     if wanted:
         cloud.wait(cloud.put(wanted), deadline)

@@ -203,5 +203,5 @@ class Stopping:
         own = str(disk.get("name") or name_of(Kind.DISK, name))
         found = [Residue("disk", own, disk_per_month(int(disk.get("diskSizeGB") or 0), sku))]
         if name.casefold() in self.addresses():
-            found.append(Residue("address", name_of(Kind.ADDRESS, name), address_per_month()))
+            found.append(Residue(Kind.PUBLIC_IP, name_of(Kind.PUBLIC_IP, name), address_per_month()))
         return found

@@ -9,27 +9,27 @@ from __future__ import annotations
 from types import ModuleType
 
 from gpuinfra.models.resource import Kind
-from gpuinfra.provision.resources import address, disk, group, interface, machine, network, schedule, security
+from gpuinfra.provision.resources import disk, nic, nsg, public_ip, resource_group, shutdown_schedule, vm, vnet
 
 # The order in which they come to be; they go in the opposite one.
 MODULES: dict[Kind, ModuleType] = {
-    Kind.GROUP: group,
-    Kind.SECURITY: security,
-    Kind.NETWORK: network,
-    Kind.ADDRESS: address,
-    Kind.INTERFACE: interface,
-    Kind.MACHINE: machine,
+    Kind.RESOURCE_GROUP: resource_group,
+    Kind.NSG: nsg,
+    Kind.VNET: vnet,
+    Kind.PUBLIC_IP: public_ip,
+    Kind.NIC: nic,
+    Kind.VM: vm,
     Kind.DISK: disk,
-    Kind.SCHEDULE: schedule,
+    Kind.SHUTDOWN_SCHEDULE: shutdown_schedule,
 }
 
 NEEDS: dict[Kind, tuple[Kind, ...]] = {
-    Kind.GROUP: (),
-    Kind.SECURITY: (Kind.GROUP,),
-    Kind.NETWORK: (Kind.GROUP,),
-    Kind.ADDRESS: (Kind.GROUP,),
-    Kind.INTERFACE: (Kind.SECURITY, Kind.NETWORK, Kind.ADDRESS),
-    Kind.MACHINE: (Kind.INTERFACE,),
-    Kind.DISK: (Kind.MACHINE,),
-    Kind.SCHEDULE: (Kind.MACHINE,),
+    Kind.RESOURCE_GROUP: (),
+    Kind.NSG: (Kind.RESOURCE_GROUP,),
+    Kind.VNET: (Kind.RESOURCE_GROUP,),
+    Kind.PUBLIC_IP: (Kind.RESOURCE_GROUP,),
+    Kind.NIC: (Kind.NSG, Kind.VNET, Kind.PUBLIC_IP),
+    Kind.VM: (Kind.NIC,),
+    Kind.DISK: (Kind.VM,),
+    Kind.SHUTDOWN_SCHEDULE: (Kind.VM,),
 }

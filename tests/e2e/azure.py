@@ -102,7 +102,7 @@ class Azure:
         return self.part("Microsoft.Compute/disks", "my-dsvm-disk")
 
     def address(self) -> str:
-        return str(self.part("Microsoft.Network/publicIPAddresses", "my-dsvm-address")["properties"]["ipAddress"])
+        return str(self.part("Microsoft.Network/publicIPAddresses", "my-dsvm-ip")["properties"]["ipAddress"])
 
     def bill(self) -> list[dict[str, Any]]:
         machines: list[dict[str, Any]] = self.control("GET", "bill")["machines"]

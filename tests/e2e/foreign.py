@@ -35,9 +35,9 @@ def make_machine(azure: Azure, group: str, name: str, tags: dict[str, str], *, l
     azure.put(network, {"location": REGION, "properties": spaces})
     inner: dict[str, Any] = {"subnet": {"id": f"{network}/subnets/inner"}}
     if like_ours:
-        make_address(azure, group, f"{name}-address", tags)
-        inner["publicIPAddress"] = {"id": azure.id(ADDRESSES, f"{name}-address", group)}
-    interface = azure.id(INTERFACES, f"{name}-interface" if like_ours else f"{name}-nic", group)
+        make_address(azure, group, f"{name}-ip", tags)
+        inner["publicIPAddress"] = {"id": azure.id(ADDRESSES, f"{name}-ip", group)}
+    interface = azure.id(INTERFACES, f"{name}-nic" if like_ours else f"{name}-card", group)
     configuration = {"ipConfigurations": [{"name": "first", "properties": inner}]}
     azure.put(interface, {"location": REGION, "properties": configuration})
     image = {"publisher": "microsoft-dsvm", "offer": "ubuntu-2204", "sku": "2204-gen2", "version": "latest"}

@@ -9,7 +9,7 @@ from typing import Any
 from tests.e2e.azure import GROUP, Azure
 from tests.e2e.user import PARTS, REGION, SIZE, User
 
-SECURITY = ("Microsoft.Network/networkSecurityGroups", "my-dsvm-security")
+SECURITY = ("Microsoft.Network/networkSecurityGroups", "my-dsvm-nsg")
 DISK: dict[str, Any] = {
     "location": REGION,
     "properties": {"creationData": {"createOption": "Empty"}, "diskSizeGB": 32},
@@ -37,7 +37,7 @@ def test_down_stops_the_bill_and_up_starts_the_same_machine(user: User, azure: A
     assert abs(receipt["costUsd"] - billed["costUsd"]) < 0.005
     assert receipt["pricePerHourUsd"] == 0.631
     assert (receipt["deleted"], receipt["kept"], receipt["left"]) == ([], [], [])
-    assert [each["name"] for each in receipt["residue"]] == ["my-dsvm-disk", "my-dsvm-address"]
+    assert [each["name"] for each in receipt["residue"]] == ["my-dsvm-disk", "my-dsvm-ip"]
     assert azure.machine()["powerState"] == "PowerState/deallocated"
     assert azure.everything() == PARTS
 
@@ -134,10 +134,10 @@ def test_what_cannot_be_deleted_is_said_and_ends_with_4(user: User, azure: Azure
     (receipt,) = json.loads(done.stdout)["receipts"]
     assert (receipt["off"], receipt["verifiedBy"]) == (True, "404")
     assert receipt["billedSeconds"] > 0
-    assert {"group gpuinfra-my-dsvm", "security my-dsvm-security"} <= set(receipt["left"])
+    assert {"resource-group gpuinfra-my-dsvm", "nsg my-dsvm-nsg"} <= set(receipt["left"])
     assert "ScopeLocked" in receipt["left"][-1]
     assert not azure.is_billed()
-    assert {"networkSecurityGroups/my-dsvm-security", f"resourceGroups/{GROUP}"} <= set(azure.everything())
+    assert {"networkSecurityGroups/my-dsvm-nsg", f"resourceGroups/{GROUP}"} <= set(azure.everything())
     assert "virtualMachines/my-dsvm" not in azure.everything()
 
 
@@ -179,7 +179,7 @@ def test_a_name_that_somebody_else_has_taken_is_left_alone(user: User, azure: Az
     body, before = azure.part(*SECURITY), azure.last_request()
 
     problem = user.fails("up", "gpu.yaml", code="name-taken")
-    assert "my-dsvm-security" in problem["note"]
+    assert "my-dsvm-nsg" in problem["note"]
     assert "another name" in problem["help"]
     assert azure.writes(before) == []
     receipt = user.down("my-dsvm", "--delete")
@@ -205,7 +205,7 @@ def test_another_computer_with_nothing_but_the_name(user: User, azure: Azure, tm
     receipt = other.down("my-dsvm", "--delete", "--yes")
     assert azure.everything() == []
     assert (receipt["off"], receipt["verifiedBy"]) == (True, "404")
-    kinds = {"group", "security", "network", "address", "interface", "machine", "disk", "schedule"}
+    kinds = {"resource-group", "nsg", "vnet", "public-ip", "nic", "vm", "disk", "shutdown-schedule"}
     assert {name.split()[0] for name in receipt["deleted"]} == kinds
     assert (receipt["kept"], receipt["left"], receipt["residue"]) == ([], [], [])
     deletes = [write for write in azure.writes(before) if write.startswith("DELETE")]

@@ -22,7 +22,7 @@ def test_down_keeps_a_tagged_group_that_existed_before_its_machine(user: User, a
     assert azure.group("team")["tags"] == OURS, "it is not changed either"
     assert (receipt["off"], receipt["left"]) == (True, [])
     (kept,) = receipt["kept"]
-    assert kept.startswith("group team ")
+    assert kept.startswith("resource-group team ")
     assert kept.endswith(LEFT_ALONE)
 
 
@@ -41,7 +41,7 @@ def test_down_without_a_spec_deletes_nothing_in_a_tagged_group_of_others(user: U
     user.down("my-dsvm", "--delete")
     (user.workspace / "gpu.yaml").unlink()
     make_group(azure, "web", **OURS)
-    make_address(azure, "web", "my-dsvm-address", OURS)
+    make_address(azure, "web", "my-dsvm-ip", OURS)
     before = azure.last_request()
     user("down", "my-dsvm", "--delete", "--yes")
     assert azure.writes(before) == []
@@ -74,15 +74,15 @@ def test_group_that_up_created_goes_with_a_machine_that_was_replaced(user: User,
 def test_reap_sweeps_nothing_in_a_tagged_group_of_others(user: User, azure: Azure) -> None:
     mine = {"gpuinfra:name": "gone"}
     make_group(azure, "web", **mine)
-    make_address(azure, "web", "gone-address", mine)
+    make_address(azure, "web", "gone-ip", mine)
     make_disk(azure, "web", "gone-disk", mine)
     make_group(azure, "gpuinfra-gone", **mine)
-    make_address(azure, "gpuinfra-gone", "gone-address", mine)
+    make_address(azure, "gpuinfra-gone", "gone-ip", mine)
     azure.control("POST", "clock", {"advance": 2 * 3600})
     done = user("reap", "--delete", "--yes", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [(each["resourceGroup"], each["removed"]) for each in found["orphans"]] == [("gpuinfra-gone", True)]
-    assert azure.part(ADDRESSES, "gone-address", "web")
-    assert sorted(line.split()[1] for line in found["leftAlone"]) == ["gone-address", "gone-disk"]
+    assert azure.part(ADDRESSES, "gone-ip", "web")
+    assert sorted(line.split()[1] for line in found["leftAlone"]) == ["gone-ip", "gone-disk"]
     assert all(line.endswith(LEFT_ALONE) for line in found["leftAlone"])

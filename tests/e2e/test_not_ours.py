@@ -40,13 +40,13 @@ def test_down_keeps_its_group_where_a_tagged_disk_of_others_is_in_it(user: User,
 
 def test_reap_removes_no_address_of_others_that_carries_our_tag(user: User, azure: Azure) -> None:
     make_group(azure, "web")
-    for name in ("shop-ip", "gone-address"):
+    for name in ("shop-ip", "gone-ip"):
         make_address(azure, "web", name, {"gpuinfra:name": "gone"})
     azure.control("POST", "clock", {"advance": 2 * 3600})
     before = azure.last_request()
     found = reaped(user)
     assert azure.writes(before) == []
-    assert sorted(line.split()[1] for line in found["leftAlone"]) == ["gone-address", "shop-ip"]
+    assert sorted(line.split()[1] for line in found["leftAlone"]) == ["gone-ip", "shop-ip"]
     assert all(line.endswith(LEFT_ALONE) for line in found["leftAlone"])
     reaped(user, "--delete", "--yes")
     assert azure.part(ADDRESSES, "shop-ip", "web")
@@ -59,7 +59,7 @@ def test_reap_stops_no_machine_of_others_that_carries_our_tags(user: User, azure
     found = reaped(user)
     assert azure.machine("payroll", "finance")["powerState"] == "PowerState/running"
     assert (found["machines"], found["stopped"]) == (0, [])
-    (line,) = (line for line in found["leftAlone"] if line.startswith("machine payroll"))
+    (line,) = (line for line in found["leftAlone"] if line.startswith("vm payroll"))
     assert line.endswith(LEFT_ALONE)
     assert LEFT_ALONE in user("reap").stdout
 

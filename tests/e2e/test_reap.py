@@ -27,7 +27,7 @@ def bare(azure: Azure, *names: str, until: str = OVER) -> None:
     spaces = {"addressSpace": {"addressPrefixes": ["10.0.0.0/16"]}, "subnets": [subnet]}
     azure.put(network, {"location": REGION, "properties": spaces})
     for name in names:
-        interface = azure.id("Microsoft.Network/networkInterfaces", f"{name}-interface", "bare")
+        interface = azure.id("Microsoft.Network/networkInterfaces", f"{name}-nic", "bare")
         inner = {"name": "first", "properties": {"subnet": {"id": f"{network}/subnets/inner"}}}
         azure.put(interface, {"location": REGION, "properties": {"ipConfigurations": [inner]}})
         azure.put(azure.id(MACHINE, name, "bare"), machine(name, interface, until))

@@ -25,11 +25,11 @@ def fill(folder: Path, machines: int) -> None:
     place.make("m")
     address: Any = {"location": "eastus", "sku": {"name": "Standard"}}
     address["properties"] = {"publicIPAllocationMethod": "Static"}
-    sandbox.network.public_ip_addresses.begin_create_or_update("demo", "m-address", address).result()
+    sandbox.network.public_ip_addresses.begin_create_or_update("demo", "m-ip", address).result()
     cloud = sandbox.server.cloud
     machine = _kept(cloud, place.id("m"))
     disk = _kept(cloud, machine.properties["storageProfile"]["osDisk"]["managedDisk"]["id"])
-    found = _kept(cloud, f"{machine.id.split('/providers')[0]}/providers/Microsoft.Network/publicIPAddresses/m-address")
+    found = _kept(cloud, f"{machine.id.split('/providers')[0]}/providers/Microsoft.Network/publicIPAddresses/m-ip")
     with cloud.store.transaction():
         for number in range(machines):
             _copy(cloud, machine, disk, found, number)
@@ -45,7 +45,7 @@ def _kept(cloud: Cloud, resource_id: str) -> Resource:
 def _copy(cloud: Cloud, machine: Resource, disk: Resource, address: Resource, number: int) -> None:
     name, power = f"m{number:04}", "running" if number < RUNNING else "deallocated"
     marks = {"gpuinfra:name": name, "gpuinfra:on-since": OLD, "gpuinfra:lease-until": OLD if number < OVER else LATER}
-    for model, own in ((machine, name), (disk, f"{name}-disk"), (address, f"{name}-address")):
+    for model, own in ((machine, name), (disk, f"{name}-disk"), (address, f"{name}-ip")):
         place = f"{model.id.rpartition('/')[0]}/{own}"
         hidden = {**model.hidden, "power": power} if model is machine else dict(model.hidden)
         text = json.dumps(model.body).replace(disk.id.rpartition("/")[2], f"{name}-disk")

@@ -15,10 +15,10 @@ from typing import Any
 from tests.e2e.azure import GROUP, Azure
 from tests.e2e.user import LARGER_SIZE, PARTS, REGION, SIZE, User
 
-SECURITY = ("Microsoft.Network/networkSecurityGroups", "my-dsvm-security")
-INTERFACE = ("Microsoft.Network/networkInterfaces", "my-dsvm-interface")
-ADDRESS = ("Microsoft.Network/publicIPAddresses", "my-dsvm-address")
-NETWORK = ("Microsoft.Network/virtualNetworks", "my-dsvm-network")
+SECURITY = ("Microsoft.Network/networkSecurityGroups", "my-dsvm-nsg")
+INTERFACE = ("Microsoft.Network/networkInterfaces", "my-dsvm-nic")
+ADDRESS = ("Microsoft.Network/publicIPAddresses", "my-dsvm-ip")
+NETWORK = ("Microsoft.Network/virtualNetworks", "my-dsvm-vnet")
 # Of the sandbox's own price list: a T4 for an hour; 256 GiB of StandardSSD_LRS and an address for a month.
 PRICE = "Price: $0.631 an hour while on; about $22.85 a month for disk and address while off."
 SCHEDULE = ("Microsoft.DevTestLab/schedules", "shutdown-computevm-my-dsvm")
@@ -231,7 +231,7 @@ def test_other_addresses_change_the_security_group_alone(user: User, azure: Azur
     assert rule["properties"]["sourceAddressPrefixes"] == ["198.51.100.0/24", "203.0.113.9/32"]
     tags_of_the_machine = "PATCH virtualMachines/my-dsvm"
     writes = [write for write in azure.writes(before) if write != tags_of_the_machine]
-    assert writes == ["PUT networkSecurityGroups/my-dsvm-security"]
+    assert writes == ["PUT networkSecurityGroups/my-dsvm-nsg"]
 
     settled = user("plan", "gpu.yaml", "--detailed-exitcode")
     assert settled.returncode == 0
@@ -242,7 +242,7 @@ def test_other_addresses_change_the_rule_and_what_the_machine_says_of_its_spec(u
     user.up()
     user.spec(network={"allowSshFrom": ["198.51.100.0/24"]})
     changes = {change["kind"]: [each["what"] for each in change["differences"]] for change in user.plan()["changes"]}
-    assert changes == {"security": ["ssh from"], "machine": ["spec"]}
+    assert changes == {"nsg": ["ssh from"], "vm": ["spec"]}
 
 
 def test_a_replacement_is_asked_for_first(user: User, azure: Azure) -> None:
@@ -338,8 +338,8 @@ def test_an_interrupt_says_what_exists_and_what_to_run(user: User, azure: Azure)
         program.send_signal(signal.SIGINT)
         out, errors = program.communicate(timeout=30)
     assert (program.returncode, out) == (130, "")
-    assert "interrupted; in Azure there is now: group gpuinfra-my-dsvm," in errors
-    assert "machine my-dsvm" in errors
+    assert "interrupted; in Azure there is now: resource-group gpuinfra-my-dsvm," in errors
+    assert "vm my-dsvm" in errors
     assert "`gpuinfra down my-dsvm --delete --sandbox`" in errors
 
 
@@ -385,7 +385,7 @@ def test_a_machine_that_the_spec_wants_off(user: User, azure: Azure) -> None:
     user.up()
     user.spec(power="deallocated")
     before = azure.last_request()
-    (drift,) = [change for change in user.plan()["changes"] if change["kind"] == "machine"]
+    (drift,) = [change for change in user.plan()["changes"] if change["kind"] == "vm"]
     assert (drift["action"], drift["power"]) == ("change", "deallocate")
     off = user.up()
     assert off["target"] is None
@@ -416,7 +416,7 @@ def test_a_plan_writes_nothing_and_says_what_it_costs(user: User, azure: Azure) 
     assert (plan["name"], plan["resourceGroup"]) == ("my-dsvm", GROUP)
     assert plan["subscription"] == azure.description.subscription
     assert {change["action"] for change in plan["changes"]} == {"add"}
-    kinds = ["group", "security", "network", "address", "interface", "machine", "schedule"]
+    kinds = ["resource-group", "nsg", "vnet", "public-ip", "nic", "vm", "shutdown-schedule"]
     assert [change["kind"] for change in plan["changes"]] == kinds
     assert plan["price"]["perHourUsd"] == 0.631
     assert abs(plan["price"]["residuePerMonthUsd"] - (19.2 + 3.65)) < 0.01

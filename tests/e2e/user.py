@@ -26,13 +26,13 @@ SPEC: dict[str, Any] = {
 }
 PARTS = [
     "disks/my-dsvm-disk",
-    "networkInterfaces/my-dsvm-interface",
-    "networkSecurityGroups/my-dsvm-security",
-    "publicIPAddresses/my-dsvm-address",
+    "networkInterfaces/my-dsvm-nic",
+    "networkSecurityGroups/my-dsvm-nsg",
+    "publicIPAddresses/my-dsvm-ip",
     "resourceGroups/gpuinfra-my-dsvm",
     "schedules/shutdown-computevm-my-dsvm",
     "virtualMachines/my-dsvm",
-    "virtualNetworks/my-dsvm-network",
+    "virtualNetworks/my-dsvm-vnet",
 ]
 """All that a machine is made of."""
 

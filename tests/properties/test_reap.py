@@ -148,7 +148,7 @@ def test_parts(found: list[Listed], machines: list[dict[str, Any]], rules: Rules
         assert orphan.name
         assert orphan.name.casefold() not in present
         assert orphan.ref.name == ref_of(orphan.ref.kind, "g", orphan.name).name, "a tag alone makes nothing ours"
-        assert orphan.ref.kind in {Kind.DISK, Kind.ADDRESS, Kind.INTERFACE, Kind.SCHEDULE}
+        assert orphan.ref.kind in {Kind.DISK, Kind.PUBLIC_IP, Kind.NIC, Kind.SHUTDOWN_SCHEDULE}
         own = [part for part in found if tags.get(part.tags, tags.NAME).casefold() == orphan.name.casefold()]
         assert all(part.since and NOW - part.since >= timedelta(hours=1) for part in own), "somebody may be at it"
         if orphan.ref.kind is Kind.DISK and orphan.action is ReapAction.DELETE:

@@ -39,7 +39,7 @@ def resource(template: dict[str, Any], kind: Kind) -> dict[str, Any]:
 
 def deployed(wanted: Spec, moment: datetime = NOW, **parameters: str) -> dict[Kind, Planned]:
     """What a deployment at this moment asks the providers for."""
-    group = {"id": ref(Kind.GROUP, wanted.group_name).id(SUBSCRIPTION), "name": wanted.group_name}
+    group = {"id": ref(Kind.RESOURCE_GROUP, wanted.group_name).id(SUBSCRIPTION), "name": wanted.group_name}
     scope = Scope(SUBSCRIPTION, "tenant", group, "export", {}, now=moment)
     given = {name: {"value": value} for name, value in parameters.items()}
     # By way of text, as a file goes.
@@ -53,9 +53,9 @@ def by_up(wanted: Spec, now: datetime, candidate: Candidate) -> dict[Kind, dict[
     ready = f"{now:%Y-%m-%dT%H:%M:%SZ}"
     given = setting(wanted, candidate=candidate, sources=SOURCES, lease=lease.decide(wanted, None, now), ready=ready)
     bodies = {kind: copy.deepcopy(module.desired(given).body) for kind, module in MODULES.items()}
-    del bodies[Kind.MACHINE]["tags"][tags.HOST_KEY]
-    bodies[Kind.MACHINE]["properties"]["osProfile"]["customData"] = public_data(wanted.admin.username)
-    return {kind: body for kind, body in bodies.items() if kind not in {Kind.GROUP, Kind.DISK}}
+    del bodies[Kind.VM]["tags"][tags.HOST_KEY]
+    bodies[Kind.VM]["properties"]["osProfile"]["customData"] = public_data(wanted.admin.username)
+    return {kind: body for kind, body in bodies.items() if kind not in {Kind.RESOURCE_GROUP, Kind.DISK}}
 
 
 SPECS = {
@@ -102,7 +102,7 @@ def test_any_candidate_can_be_chosen_and_no_other() -> None:
 
 @pytest.mark.parametrize("given", ["2026-11-16T08:00:30Z", "2026-11-16 08:00:30Z", "20261116T080030Z"])
 def test_the_moment_can_be_given(given: str) -> None:
-    machine = deployed(spec(), now=given)[Kind.MACHINE].body
+    machine = deployed(spec(), now=given)[Kind.VM].body
     assert machine["tags"][tags.ON_SINCE] == "2026-11-16T08:00:30Z"
     assert machine["tags"][tags.LEASE_UNTIL] == "2026-11-16T12:01:00Z"
 
@@ -112,7 +112,7 @@ def test_the_shape() -> None:
     assert template["$schema"].endswith("/2019-04-01/deploymentTemplate.json#")
     assert template["contentVersion"] == "1.0.0.0"
     assert [each["type"] for each in template["resources"]] == [ARM_TYPES[kind] for kind in API_VERSIONS]
-    assert set(API_VERSIONS) == set(MODULES) - {Kind.GROUP, Kind.DISK}
+    assert set(API_VERSIONS) == set(MODULES) - {Kind.RESOURCE_GROUP, Kind.DISK}
     assert template["parameters"]["now"]["defaultValue"] == "[utcNow('u')]"
     assert json.dumps(template).count("utcNow") == 1, "ARM knows the time in defaults of parameters only"
 
@@ -120,7 +120,7 @@ def test_the_shape() -> None:
 def test_every_resource_waits_for_what_it_needs() -> None:
     template = exported()
     for kind in API_VERSIONS:
-        needed = [each for each in NEEDS[kind] if each is not Kind.GROUP]
+        needed = [each for each in NEEDS[kind] if each is not Kind.RESOURCE_GROUP]
         wanted = [f"[resourceId('{ARM_TYPES[each]}', '{ref(each).name}')]" for each in needed]
         assert resource(template, kind)["dependsOn"] == wanted
 
@@ -129,12 +129,12 @@ def test_no_id_is_left_of_anybodys_subscription() -> None:
     text = json.dumps({**exported(), "metadata": None})
     assert not ID.search(text)
     assert "{subscription}" not in text
-    assert f"[resourceId('Microsoft.Network/virtualNetworks/subnets', '{NAME}-network', 'machines')]" in text
+    assert f"[resourceId('Microsoft.Network/virtualNetworks/subnets', '{NAME}-vnet', 'machines')]" in text
 
 
 def test_there_is_no_secret_and_no_host_key() -> None:
     template = exported()
-    machine = resource(template, Kind.MACHINE)
+    machine = resource(template, Kind.VM)
     first_boot = base64.b64decode(machine["properties"]["osProfile"]["customData"]).decode()
     assert not [word for word in ("PRIVATE KEY", "ssh_keys") if word in json.dumps(template) + first_boot]
     assert tags.HOST_KEY not in machine["tags"]
@@ -142,16 +142,16 @@ def test_there_is_no_secret_and_no_host_key() -> None:
 
 
 def test_text_that_looks_like_an_expression_is_escaped() -> None:
-    found = resource(exported(SPECS["odd tags"]), Kind.NETWORK)["tags"]
+    found = resource(exported(SPECS["odd tags"]), Kind.VNET)["tags"]
     assert found.pop(tags.NAME) == NAME
     assert found == {"a": "[[x]", "[[b]": "[[[y]", "c": "[", "d": "]", "e": "[half", "f": "[[half", "g": "it's"}
 
 
 def test_a_lease_always_has_an_end_or_it_is_said() -> None:
-    assert resource(exported(), Kind.SCHEDULE)["properties"]["status"] == "Enabled"
+    assert resource(exported(), Kind.SHUTDOWN_SCHEDULE)["properties"]["status"] == "Enabled"
     assert list(notes(spec())) == [NO_AGENT]
     long = SPECS["two days"]
-    assert resource(exported(long), Kind.SCHEDULE)["properties"]["status"] == "Disabled"
+    assert resource(exported(long), Kind.SHUTDOWN_SCHEDULE)["properties"]["status"] == "Disabled"
     _, note = notes(long)
     assert "nothing in Azure ends this machine" in note
 

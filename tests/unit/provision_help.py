@@ -194,7 +194,7 @@ class FakeCloud:
         del self.parts[_key(ref(kind))]
 
     def set_power(self, power: str) -> None:
-        _set_power(self.body(Kind.MACHINE), power)
+        _set_power(self.body(Kind.VM), power)
 
     @property
     def kinds(self) -> list[Kind]:
@@ -216,11 +216,11 @@ class FakeCloud:
     def observe(self, name: str, group: str | None = None, *, thorough: bool = False) -> Observed:
         with self._call(f"observe {name}"):
             tagged = [part for part in self.parts.values() if tags.belongs_to(part.tags, name)]
-            found = [part.ref.group for part in tagged if part.ref.kind is Kind.MACHINE]
+            found = [part.ref.group for part in tagged if part.ref.kind is Kind.VM]
             group = group or (found[0] if found else f"gpuinfra-{name}")
             wanted = [ref_of(kind, group, name) for kind in Kind]
             named = [part for part in self.parts.values() if any(same(part.ref, each) for each in wanted)]
-            strays = [part for part in tagged if part not in named and part.ref.kind is not Kind.GROUP]
+            strays = [part for part in tagged if part not in named and part.ref.kind is not Kind.RESOURCE_GROUP]
             unknown = tuple(each for each, owner in self.unknown.items() if owner == name)
             return Observed(name, group, tuple(_copied(part) for part in (*named, *strays)), unknown)
 
@@ -231,7 +231,7 @@ class FakeCloud:
 
     def contents(self, group: str) -> tuple[str, ...]:
         with self._call(f"contents {group}"):
-            parts = [part.ref for part in self.parts.values() if part.ref.kind is not Kind.GROUP]
+            parts = [part.ref for part in self.parts.values() if part.ref.kind is not Kind.RESOURCE_GROUP]
             found = [each.id(self.subscription) for each in parts if each.group.casefold() == group.casefold()]
             return (*found, *self.unknown)
 
@@ -242,9 +242,9 @@ class FakeCloud:
                 raise CloudError(Fault.EXISTS, "PreconditionFailed", "it is there", subject=str(resource.ref))
             self.secrets.update({str(resource.ref): resource.secrets} if resource.secrets else {})
             body = _plain(resource.body)
-            if resource.ref.kind is Kind.ADDRESS:
+            if resource.ref.kind is Kind.PUBLIC_IP:
                 body["properties"]["ipAddress"] = "203.0.113.99"
-            if resource.ref.kind is Kind.MACHINE:
+            if resource.ref.kind is Kind.VM:
                 self._make_machine(resource.ref, body, fault)
                 self._identify(body)
             self._keep(resource.ref, body)
@@ -259,7 +259,7 @@ class FakeCloud:
                     body["properties"] = {**body["properties"], **value}
                 else:
                     body[name] = value
-            if resource.ref.kind is Kind.MACHINE:
+            if resource.ref.kind is Kind.VM:
                 self._identify(body)
             return Going(resource.ref, _error_of(fault))
 
@@ -293,7 +293,7 @@ class FakeCloud:
 
     def disown(self, group: str) -> None:
         with self._call(f"disown {group}"):
-            body = self.parts[_key(Ref(Kind.GROUP, group, group))].body
+            body = self.parts[_key(Ref(Kind.RESOURCE_GROUP, group, group))].body
             body["tags"] = {name: value for name, value in body["tags"].items() if not name.startswith("gpuinfra:")}
 
     def wait(self, operation: Operation, deadline: Deadline) -> None:
@@ -339,8 +339,8 @@ class FakeCloud:
 
     def _check_unused(self, ref: Ref) -> None:
         """Azure deletes nothing that another uses."""
-        users = dict.fromkeys((Kind.ADDRESS, Kind.SECURITY, Kind.NETWORK), Kind.INTERFACE)
-        users |= {Kind.INTERFACE: Kind.MACHINE, Kind.DISK: Kind.MACHINE}
+        users = dict.fromkeys((Kind.PUBLIC_IP, Kind.NSG, Kind.VNET), Kind.NIC)
+        users |= {Kind.NIC: Kind.VM, Kind.DISK: Kind.VM}
         user = users.get(ref.kind)
         wanted = ref.id(self.subscription).casefold()
         for part in self.parts.values():
@@ -349,19 +349,19 @@ class FakeCloud:
 
     def _check_off(self, resource: Resource, body: dict[str, Any]) -> None:
         """Azure changes size and kind of a disk only while its machine is deallocated."""
-        if resource.ref.kind is not Kind.DISK or Kind.MACHINE not in self.kinds:
+        if resource.ref.kind is not Kind.DISK or Kind.VM not in self.kinds:
             return
         same = [resource.body["sku"]["name"], resource.body["properties"]["diskSizeGB"]]
-        machine = self.parts[_key(ref(Kind.MACHINE, resource.ref.group))]
+        machine = self.parts[_key(ref(Kind.VM, resource.ref.group))]
         if same != [body["sku"]["name"], body["properties"]["diskSizeGB"]] and machine.power != "deallocated":
             raise CloudError(Fault.OTHER, "OperationNotAllowed", "the machine is on", subject=str(resource.ref))
 
     def _delete(self, ref: Ref) -> None:
         self.parts.pop(_key(ref), None)
-        if ref.kind is Kind.GROUP:
+        if ref.kind is Kind.RESOURCE_GROUP:
             inside = [part.ref for part in self.parts.values() if part.ref.group.casefold() == ref.group.casefold()]
-        elif ref.kind is Kind.MACHINE:  # made with delete options
-            inside = [ref_of(kind, ref.group, ref.name) for kind in (Kind.DISK, Kind.INTERFACE, Kind.ADDRESS)]
+        elif ref.kind is Kind.VM:  # made with delete options
+            inside = [ref_of(kind, ref.group, ref.name) for kind in (Kind.DISK, Kind.NIC, Kind.PUBLIC_IP)]
         else:
             inside = []
         for each in inside:
@@ -439,7 +439,7 @@ def made(wanted: Spec | None = None, **fields: Any) -> FakeCloud:
     for kind, module in MODULES.items():
         if kind is not Kind.DISK:
             cloud.put(module.desired(given))
-    cloud.body(Kind.ADDRESS, given.spec.group_name)["tags"][tags.READY] = "2026-11-16T08:01:00Z"
+    cloud.body(Kind.PUBLIC_IP, given.spec.group_name)["tags"][tags.READY] = "2026-11-16T08:01:00Z"
     cloud.calls.clear()
     return cloud
 
@@ -531,7 +531,7 @@ def planned(cloud: FakeCloud, wanted: Spec | None = None, **fields: Any) -> Plan
     wanted = wanted or spec()
     observed = cloud.observe(wanted.name, wanted.group_name)
     cloud.calls.pop()
-    fields.setdefault("lease", lease.decide(wanted, observed.part(Kind.MACHINE), cloud.now()))
+    fields.setdefault("lease", lease.decide(wanted, observed.part(Kind.VM), cloud.now()))
     return make_plan(setting(wanted, **fields), observed)
 
 

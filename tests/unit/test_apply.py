@@ -66,60 +66,60 @@ def test_a_fresh_machine_is_made_of_its_parts() -> None:
 def test_what_uses_another_comes_after_it() -> None:
     cloud = FakeCloud()
     applied(cloud)
-    for kind in ("security", "network", "address"):
-        assert place(cloud, "put group") < place(cloud, f"put {kind}") < place(cloud, "put interface")
-        assert place(cloud, f"wait {kind}") < place(cloud, "put interface")
-    assert place(cloud, "wait interface") < place(cloud, "put machine")
+    for kind in ("nsg", "vnet", "public-ip"):
+        assert place(cloud, "put resource-group") < place(cloud, f"put {kind}") < place(cloud, "put nic")
+        assert place(cloud, f"wait {kind}") < place(cloud, "put nic")
+    assert place(cloud, "wait nic") < place(cloud, "put vm")
 
 
 def test_the_parts_of_the_network_are_made_side_by_side() -> None:
     cloud, together = FakeCloud(), threading.Barrier(3)
 
     def meet(call: str) -> None:
-        if call.startswith(("put security", "put network", "put address")):
+        if call.startswith(("put nsg", "put vnet", "put public-ip")):
             together.wait(10)
 
     cloud.on_call = meet
     applied(cloud)
-    assert Kind.MACHINE in cloud.kinds
+    assert Kind.VM in cloud.kinds
 
 
 def test_the_end_is_set_as_soon_as_the_machine_is_accepted() -> None:
     cloud = FakeCloud()
     applied(cloud)
-    first = place(cloud, "put machine")
+    first = place(cloud, "put vm")
     assert cloud.calls[first : first + 4] == [
-        "put machine my-dsvm",
-        "put schedule shutdown-computevm-my-dsvm",
-        "wait schedule shutdown-computevm-my-dsvm",
-        "wait machine my-dsvm",
+        "put vm my-dsvm",
+        "put shutdown-schedule shutdown-computevm-my-dsvm",
+        "wait shutdown-schedule shutdown-computevm-my-dsvm",
+        "wait vm my-dsvm",
     ]
-    assert len([call for call in cloud.calls if call.startswith("put schedule")]) == 1
+    assert len([call for call in cloud.calls if call.startswith("put shutdown-schedule")]) == 1
 
 
 def test_an_end_that_cannot_be_set_yet_is_set_when_the_machine_is_there() -> None:
     cloud = FakeCloud()
-    cloud.fail("put schedule", CloudError(Fault.ABSENT, "ResourceNotFound", "which machine?"))
+    cloud.fail("put shutdown-schedule", CloudError(Fault.ABSENT, "ResourceNotFound", "which machine?"))
     work = applied(cloud)
-    assert Kind.SCHEDULE in cloud.kinds
-    tries = [number for number, call in enumerate(cloud.calls) if call.startswith("put schedule")]
-    assert tries[0] < place(cloud, "wait machine") < tries[1]
-    assert work.created.count(ref(Kind.SCHEDULE)) == 1
+    assert Kind.SHUTDOWN_SCHEDULE in cloud.kinds
+    tries = [number for number, call in enumerate(cloud.calls) if call.startswith("put shutdown-schedule")]
+    assert tries[0] < place(cloud, "wait vm") < tries[1]
+    assert work.created.count(ref(Kind.SHUTDOWN_SCHEDULE)) == 1
 
 
 def test_a_machine_without_an_end_is_no_success() -> None:
     cloud = FakeCloud()
-    cloud.fail("put schedule", DENIED, times=-1)
+    cloud.fail("put shutdown-schedule", DENIED, times=-1)
     work, error = refused(cloud)
-    assert error.subject == "schedule shutdown-computevm-my-dsvm"
-    assert ref(Kind.MACHINE) in work.created
-    assert ref(Kind.SCHEDULE) not in work.created
+    assert error.subject == "shutdown-schedule shutdown-computevm-my-dsvm"
+    assert ref(Kind.VM) in work.created
+    assert ref(Kind.SHUTDOWN_SCHEDULE) not in work.created
 
 
 def test_the_secret_goes_to_azure_and_nowhere_else() -> None:
     cloud = FakeCloud()
     work = applied(cloud)
-    assert "customData" in cloud.secrets["machine my-dsvm"]["osProfile"]
+    assert "customData" in cloud.secrets["vm my-dsvm"]["osProfile"]
     assert "customData" not in str([part.body for part in cloud.parts.values()])
     assert "private half" not in repr(work)
 
@@ -137,32 +137,32 @@ def test_a_change_in_place_is_one_call() -> None:
     cloud = made()
     work = applying(cloud)
     work.apply(planned(cloud, sources=("203.0.113.9/32",)))
-    assert cloud.calls == ["put security my-dsvm-security", "wait security my-dsvm-security"]
+    assert cloud.calls == ["put nsg my-dsvm-nsg", "wait nsg my-dsvm-nsg"]
     assert work.created == []
-    assert lines(work) == ["security my-dsvm-security: changing", "security my-dsvm-security: changed"]
+    assert lines(work) == ["nsg my-dsvm-nsg: changing", "nsg my-dsvm-nsg: changed"]
 
 
 def test_what_needs_the_machine_off_is_changed_while_it_is_off() -> None:
     cloud = made()
     work = applied(cloud, sizes=(LARGE,), disk={"size_gib": 200})
     assert cloud.writes == [
-        "deallocate machine my-dsvm",
-        "patch machine my-dsvm",
+        "deallocate vm my-dsvm",
+        "patch vm my-dsvm",
         "patch disk my-dsvm-disk",
-        "start machine my-dsvm",
+        "start vm my-dsvm",
     ]
-    assert place(cloud, "wait machine") < place(cloud, "patch machine")
+    assert place(cloud, "wait vm") < place(cloud, "patch vm")
     assert work.created == []
-    assert cloud.body(Kind.MACHINE)["properties"]["hardwareProfile"] == {"vmSize": LARGE}
+    assert cloud.body(Kind.VM)["properties"]["hardwareProfile"] == {"vmSize": LARGE}
 
 
 def test_a_machine_that_is_off_is_changed_and_started_once() -> None:
     cloud = made()
     cloud.set_power("deallocated")
     applied(cloud, sizes=(LARGE,))
-    assert [call for call in cloud.writes if "machine" in call][-2:] == [
-        "patch machine my-dsvm",
-        "start machine my-dsvm",
+    assert [call for call in cloud.writes if "vm" in call][-2:] == [
+        "patch vm my-dsvm",
+        "start vm my-dsvm",
     ]
     assert len([call for call in cloud.writes if call.startswith("start")]) == 1
 
@@ -170,20 +170,20 @@ def test_a_machine_that_is_off_is_changed_and_started_once() -> None:
 def test_a_machine_has_its_lease_before_it_is_started() -> None:
     cloud = made()
     cloud.set_power("deallocated")
-    cloud.body(Kind.MACHINE)["tags"][tags.LEASE_UNTIL] = "2026-11-15T08:00:00Z"
-    cloud.body(Kind.SCHEDULE)["properties"]["dailyRecurrence"]["time"] = "0800"
+    cloud.body(Kind.VM)["tags"][tags.LEASE_UNTIL] = "2026-11-15T08:00:00Z"
+    cloud.body(Kind.SHUTDOWN_SCHEDULE)["properties"]["dailyRecurrence"]["time"] = "0800"
     applied(cloud)
     assert cloud.writes == [
-        "patch machine my-dsvm",
-        "put schedule shutdown-computevm-my-dsvm",
-        "start machine my-dsvm",
+        "patch vm my-dsvm",
+        "put shutdown-schedule shutdown-computevm-my-dsvm",
+        "start vm my-dsvm",
     ]
 
 
 def test_a_machine_that_should_be_off_is_switched_off_and_left_so() -> None:
     cloud = made()
     applied(cloud, power="deallocated", sizes=(LARGE,))
-    assert cloud.writes == ["deallocate machine my-dsvm"]
+    assert cloud.writes == ["deallocate vm my-dsvm"]
 
 
 def test_a_disk_that_was_changed_by_hand_is_changed_back_while_the_machine_is_off() -> None:
@@ -191,30 +191,30 @@ def test_a_disk_that_was_changed_by_hand_is_changed_back_while_the_machine_is_of
     cloud.body(Kind.DISK)["sku"]["name"] = "Premium_LRS"
     assert words(planned(cloud)) == ["change disk"]
     applied(cloud)
-    assert cloud.writes == ["deallocate machine my-dsvm", "patch disk my-dsvm-disk", "start machine my-dsvm"]
+    assert cloud.writes == ["deallocate vm my-dsvm", "patch disk my-dsvm-disk", "start vm my-dsvm"]
 
 
 def test_a_replacement_deletes_first_and_sees_it_gone() -> None:
     cloud = made()
     work = applied(cloud, image="dsvm-ubuntu-20.04")
-    assert cloud.writes[0] == "delete machine my-dsvm"
+    assert cloud.writes[0] == "delete vm my-dsvm"
     gone = max(number for number, call in enumerate(cloud.calls) if call.startswith("look "))
     assert gone < place(cloud, "put ")
     assert [call for call in cloud.writes if call.startswith("put ")] == [
-        "put address my-dsvm-address",
-        "put interface my-dsvm-interface",
-        "put machine my-dsvm",
+        "put public-ip my-dsvm-ip",
+        "put nic my-dsvm-nic",
+        "put vm my-dsvm",
     ]
     assert [str(each) for each in work.created] == [call.removeprefix("put ") for call in cloud.writes[-3:]]
-    assert cloud.body(Kind.MACHINE)["properties"]["storageProfile"]["imageReference"]["offer"] == "ubuntu-2004"
+    assert cloud.body(Kind.VM)["properties"]["storageProfile"]["imageReference"]["offer"] == "ubuntu-2004"
 
 
 def test_a_left_over_disk_goes_before_the_machine_is_made() -> None:
     cloud = made()
-    cloud.remove(Kind.MACHINE)
+    cloud.remove(Kind.VM)
     applied(cloud)
     assert cloud.writes[0] == "delete disk my-dsvm-disk"
-    assert "put machine my-dsvm" in cloud.writes
+    assert "put vm my-dsvm" in cloud.writes
 
 
 # Failing
@@ -222,55 +222,55 @@ def test_a_left_over_disk_goes_before_the_machine_is_made() -> None:
 
 def test_a_refusal_leaves_what_was_made_known() -> None:
     cloud = FakeCloud()
-    cloud.fail("put machine", CAPACITY)
+    cloud.fail("put vm", CAPACITY)
     work, error = refused(cloud)
-    assert (error.code, error.subject) == ("SkuNotAvailable", "machine my-dsvm")
-    expected = {Kind.GROUP, Kind.SECURITY, Kind.NETWORK, Kind.ADDRESS, Kind.INTERFACE}
+    assert (error.code, error.subject) == ("SkuNotAvailable", "vm my-dsvm")
+    expected = {Kind.RESOURCE_GROUP, Kind.NSG, Kind.VNET, Kind.PUBLIC_IP, Kind.NIC}
     assert {each.kind for each in work.created} == expected
     assert set(cloud.kinds) == expected
-    assert lines(work)[-1] == "machine my-dsvm: failed: SkuNotAvailable"
+    assert lines(work)[-1] == "vm my-dsvm: failed: SkuNotAvailable"
 
 
 def test_a_machine_that_fails_after_it_was_accepted_is_known_to_be_made() -> None:
     cloud = FakeCloud()
-    cloud.fail_operation("put machine", ALLOCATION)
+    cloud.fail_operation("put vm", ALLOCATION)
     work, error = refused(cloud)
     assert error.code == "AllocationFailed"
-    assert {ref(Kind.MACHINE), ref(Kind.SCHEDULE)} <= set(work.created)
+    assert {ref(Kind.VM), ref(Kind.SHUTDOWN_SCHEDULE)} <= set(work.created)
 
 
 def test_a_part_that_fails_has_nothing_made_on_top_of_it() -> None:
     cloud = FakeCloud()
-    cloud.fail("put network", DENIED)
+    cloud.fail("put vnet", DENIED)
     work, _ = refused(cloud)
-    assert not {"put interface my-dsvm-interface", "put machine my-dsvm"} & set(cloud.calls)
-    assert ref(Kind.NETWORK) not in work.created
-    assert ref(Kind.GROUP) in work.created
+    assert not {"put nic my-dsvm-nic", "put vm my-dsvm"} & set(cloud.calls)
+    assert ref(Kind.VNET) not in work.created
+    assert ref(Kind.RESOURCE_GROUP) in work.created
 
 
 def test_what_was_there_before_is_not_known_as_made() -> None:
     cloud = made()
-    for kind in (Kind.MACHINE, Kind.DISK, Kind.SCHEDULE):
+    for kind in (Kind.VM, Kind.DISK, Kind.SHUTDOWN_SCHEDULE):
         cloud.remove(kind)
-    cloud.fail("put machine", CAPACITY)
+    cloud.fail("put vm", CAPACITY)
     work, _ = refused(cloud, tags={"project": "mnist"})
     assert work.created == []
 
 
 def test_a_daily_stop_that_was_there_is_not_known_as_made() -> None:
     cloud = made()
-    for kind in (Kind.MACHINE, Kind.DISK):
+    for kind in (Kind.VM, Kind.DISK):
         cloud.remove(kind)
-    cloud.body(Kind.SCHEDULE)["properties"]["dailyRecurrence"]["time"] = "0100"
-    cloud.fail_operation("put machine", ALLOCATION)
+    cloud.body(Kind.SHUTDOWN_SCHEDULE)["properties"]["dailyRecurrence"]["time"] = "0100"
+    cloud.fail_operation("put vm", ALLOCATION)
     work, _ = refused(cloud)
-    assert ref(Kind.SCHEDULE) not in work.created
+    assert ref(Kind.SHUTDOWN_SCHEDULE) not in work.created
 
 
 def test_busy_is_tried_again() -> None:
     cloud = FakeCloud()
-    cloud.fail("put network", BUSY, times=5)
-    cloud.fail("wait interface", BUSY)
+    cloud.fail("put vnet", BUSY, times=5)
+    cloud.fail("wait nic", BUSY)
     applied(cloud)
     assert cloud.kinds == list(Kind)
     assert cloud.time.seconds > 0
@@ -278,14 +278,14 @@ def test_busy_is_tried_again() -> None:
 
 def test_a_connection_that_is_lost_for_a_moment_is_borne() -> None:
     cloud = FakeCloud()
-    cloud.fail("put group", UNREACHABLE, times=5)
+    cloud.fail("put resource-group", UNREACHABLE, times=5)
     applied(cloud)
     assert cloud.kinds == list(Kind)
 
 
 def test_a_connection_that_is_lost_for_good_is_a_failure() -> None:
     cloud = FakeCloud()
-    cloud.fail("put group", UNREACHABLE, times=-1)
+    cloud.fail("put resource-group", UNREACHABLE, times=-1)
     _, error = refused(cloud)
     assert error.fault is Fault.UNREACHABLE
     assert cloud.time.seconds <= UNREACHABLE_SECONDS
@@ -298,43 +298,43 @@ def test_a_machine_that_another_makes_is_followed() -> None:
     cloud = FakeCloud()
     plan = planned(cloud)
     other = made()
-    machine = other.body(Kind.MACHINE)
+    machine = other.body(Kind.VM)
     machine["properties"]["provisioningState"] = "Creating"
     machine["tags"]["gpuinfra:host-key"] = "ssh-ed25519 AAAAanother"
-    cloud.add(Kind.MACHINE, machine)
+    cloud.add(Kind.VM, machine)
     looks: list[str] = []
 
     def settle(call: str) -> None:
-        looks.extend([call] if call == "look machine my-dsvm" else [])
+        looks.extend([call] if call == "look vm my-dsvm" else [])
         if len(looks) == 3:
-            cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = "Succeeded"
+            cloud.body(Kind.VM)["properties"]["provisioningState"] = "Succeeded"
 
     cloud.on_call = settle
     work = applying(cloud)
     work.apply(plan)
-    assert ref(Kind.MACHINE) not in work.created
-    assert "machine my-dsvm is being made already; following that" in lines(work)
-    assert "put schedule shutdown-computevm-my-dsvm" in cloud.calls
+    assert ref(Kind.VM) not in work.created
+    assert "vm my-dsvm is being made already; following that" in lines(work)
+    assert "put shutdown-schedule shutdown-computevm-my-dsvm" in cloud.calls
 
 
 def test_an_answer_that_was_lost_is_found_again() -> None:
     cloud = FakeCloud()
-    cloud.fail("put machine", UNREACHABLE, done=True)
+    cloud.fail("put vm", UNREACHABLE, done=True)
     applied(cloud)
-    assert [call for call in cloud.calls if call.startswith("put machine")] == ["put machine my-dsvm"] * 2
+    assert [call for call in cloud.calls if call.startswith("put vm")] == ["put vm my-dsvm"] * 2
     assert cloud.kinds == list(Kind)
     assert planned(cloud).is_empty
 
 
 def test_a_machine_that_another_made_in_vain_says_why() -> None:
     cloud = FakeCloud()
-    cloud.fail("put machine", UNREACHABLE, done=True)
+    cloud.fail("put vm", UNREACHABLE, done=True)
     plan, broken = planned(cloud), [{"code": "ProvisioningState/failed/AllocationFailed"}]
 
     def spoil(call: str) -> None:
-        if call == "look machine my-dsvm":
-            cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = "Failed"
-            cloud.body(Kind.MACHINE)["properties"]["instanceView"] = {"statuses": broken}
+        if call == "look vm my-dsvm":
+            cloud.body(Kind.VM)["properties"]["provisioningState"] = "Failed"
+            cloud.body(Kind.VM)["properties"]["instanceView"] = {"statuses": broken}
 
     cloud.on_call = spoil
     with pytest.raises(CloudError) as caught:
@@ -344,12 +344,12 @@ def test_a_machine_that_another_made_in_vain_says_why() -> None:
 
 def test_a_machine_that_another_took_away_again_is_a_failure() -> None:
     cloud = FakeCloud()
-    cloud.fail("put machine", UNREACHABLE, done=True)
+    cloud.fail("put vm", UNREACHABLE, done=True)
     plan = planned(cloud)
 
     def take(call: str) -> None:
-        if call == "look machine my-dsvm" and Kind.MACHINE in cloud.kinds:
-            cloud.remove(Kind.MACHINE)
+        if call == "look vm my-dsvm" and Kind.VM in cloud.kinds:
+            cloud.remove(Kind.VM)
 
     cloud.on_call = take
     with pytest.raises(CloudError) as caught:
@@ -360,7 +360,7 @@ def test_a_machine_that_another_took_away_again_is_a_failure() -> None:
 def test_a_machine_that_another_never_finishes_is_given_up() -> None:
     cloud = FakeCloud()
     plan = planned(cloud)
-    cloud.add(Kind.MACHINE, {"tags": {tags.NAME: NAME}, "properties": {"provisioningState": "Creating"}})
+    cloud.add(Kind.VM, {"tags": {tags.NAME: NAME}, "properties": {"provisioningState": "Creating"}})
     with pytest.raises(CloudError) as caught:
         applying(cloud, seconds=60).apply(plan)
     assert caught.value.fault is Fault.TIMEOUT
@@ -369,7 +369,7 @@ def test_a_machine_that_another_never_finishes_is_given_up() -> None:
 
 def test_only_a_machine_is_followed() -> None:
     cloud = FakeCloud()
-    cloud.fail("put network", CloudError(Fault.EXISTS, "PreconditionFailed", "it is there"))
+    cloud.fail("put vnet", CloudError(Fault.EXISTS, "PreconditionFailed", "it is there"))
     _, error = refused(cloud)
     assert error.fault is Fault.EXISTS
 
@@ -378,4 +378,4 @@ def test_a_place_is_handed_on() -> None:
     cloud = FakeCloud()
     work = applying(cloud)
     work.apply(planned(cloud, spec(zones=("2",)), sources=setting().sources))
-    assert cloud.body(Kind.MACHINE)["zones"] == ["2"]
+    assert cloud.body(Kind.VM)["zones"] == ["2"]

@@ -16,7 +16,7 @@ from gpuinfra.provision.lifecycle import rights
 from gpuinfra.provision.lifecycle.rights import Holding, Right
 from tests.unit.provision_help import BUSY, DENIED, SUBSCRIPTION, Pausing, Time
 
-MACHINE = Part(Ref(Kind.MACHINE, "g", "m"), {"identity": {"principalId": "p"}})
+MACHINE = Part(Ref(Kind.VM, "g", "m"), {"identity": {"principalId": "p"}})
 OWN = rights.definition_id(SUBSCRIPTION, rights.definition_guid(SUBSCRIPTION))
 THEIRS = rights.definition_id(SUBSCRIPTION, "11111111-2222-3333-4444-555555555555")
 ROLE = {**rights.definition_body(SUBSCRIPTION), "id": OWN}

@@ -149,7 +149,7 @@ def plan(*changes: Change) -> Plan:
     return Plan("my-dsvm", "s", "g", None, changes)
 
 
-def change(action: Action, kind: Kind = Kind.MACHINE, **more: Any) -> Change:
+def change(action: Action, kind: Kind = Kind.VM, **more: Any) -> Change:
     return Change(action, Ref(kind, "g", "my-dsvm"), **more)
 
 

@@ -50,12 +50,12 @@ def test_group_stays_when_something_was_put_into_it_meanwhile() -> None:
     disk = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Compute/disks/colleagues"
 
     def put(call: str) -> None:
-        if call.startswith("delete machine"):
+        if call.startswith("delete vm"):
             cloud.unknown[disk] = "a colleague"
 
     cloud.on_call = put
     receipt = ending(cloud).delete()
-    assert Kind.GROUP in cloud.kinds
+    assert Kind.RESOURCE_GROUP in cloud.kinds
     assert any("colleagues" in each for each in receipt.left)
 
 
@@ -63,8 +63,8 @@ def test_a_machine_that_is_on_is_deallocated_and_seen_to_be_off() -> None:
     cloud = made()
     cloud.moment = NOW + timedelta(hours=3)
     receipt = ending(cloud).deallocate()
-    assert cloud.writes == ["deallocate machine my-dsvm"]
-    assert cloud.calls[-1] == "look machine my-dsvm"
+    assert cloud.writes == ["deallocate vm my-dsvm"]
+    assert cloud.calls[-1] == "look vm my-dsvm"
     assert receipt == Receipt(
         name=NAME,
         verified=Off.DEALLOCATED,
@@ -75,7 +75,7 @@ def test_a_machine_that_is_on_is_deallocated_and_seen_to_be_off() -> None:
         billed_from=NOW,
         billed_to=NOW + timedelta(hours=3),
         price_per_hour=0.5,
-        residue=(Residue("disk", "my-dsvm-disk", 19.20), Residue("address", "my-dsvm-address", 3.65)),
+        residue=(Residue("disk", "my-dsvm-disk", 19.20), Residue("public-ip", "my-dsvm-ip", 3.65)),
         simulated=True,
     )
     assert receipt.is_proof
@@ -88,7 +88,7 @@ def test_anything_but_deallocated_is_not_off(power: str) -> None:
     cloud = made()
     cloud.set_power(power)
     assert ending(cloud).deallocate().verified is Off.DEALLOCATED
-    assert cloud.writes == ["deallocate machine my-dsvm"]
+    assert cloud.writes == ["deallocate vm my-dsvm"]
 
 
 def test_a_machine_that_is_off_is_left_alone_and_looked_at() -> None:
@@ -136,22 +136,22 @@ def test_off_that_cannot_be_seen_is_not_told() -> None:
     cloud.keeps_power = True
     work = ending(cloud)
     work.deallocate()
-    assert "machine my-dsvm: deallocated" not in lines(work)
+    assert "vm my-dsvm: deallocated" not in lines(work)
 
 
 def test_a_machine_that_goes_meanwhile_is_off() -> None:
     cloud = made()
-    cloud.on_call = lambda call: cloud.remove(Kind.MACHINE) if call == "deallocate machine my-dsvm" else None
+    cloud.on_call = lambda call: cloud.remove(Kind.VM) if call == "deallocate vm my-dsvm" else None
     assert ending(cloud).deallocate().verified is Off.ABSENT
 
 
 def test_an_operation_that_is_not_found_is_no_machine_that_is_off() -> None:
     cloud = made()
     cloud.keeps_power = True
-    cloud.fail("wait machine", CloudError(Fault.ABSENT, "NotFound", "no such operation"))
+    cloud.fail("wait vm", CloudError(Fault.ABSENT, "NotFound", "no such operation"))
     work = ending(cloud)
     assert work.deallocate().verified is None
-    assert lines(work)[-1] == "machine my-dsvm: failed: not seen to be off"
+    assert lines(work)[-1] == "vm my-dsvm: failed: not seen to be off"
 
 
 @pytest.mark.parametrize("error", [BUSY, UNREACHABLE])
@@ -168,38 +168,38 @@ def test_a_refusal_is_told_and_proves_nothing() -> None:
     receipt = work.deallocate()
     assert (receipt.verified, receipt.is_proof) == (None, False)
     assert "AuthorizationFailed" in receipt.left[0]
-    assert lines(work) == ["machine my-dsvm: deallocating", "machine my-dsvm: failed: AuthorizationFailed"]
+    assert lines(work) == ["vm my-dsvm: deallocating", "vm my-dsvm: failed: AuthorizationFailed"]
 
 
 def test_machine_without_our_tags_is_reported_and_not_touched() -> None:
     cloud = FakeCloud()
-    cloud.add(Kind.MACHINE, FOREIGN)
+    cloud.add(Kind.VM, FOREIGN)
     for end in (ending(cloud).deallocate, ending(cloud).delete):
         with pytest.raises(Problem) as caught:
             end()
         assert caught.value.diagnostics[0].code is Code.UNTAGGED_MACHINE
         assert caught.value.exit_code is Exit.LEFT_BEHIND
     assert cloud.writes == []
-    assert cloud.kinds == [Kind.MACHINE]
+    assert cloud.kinds == [Kind.VM]
 
 
 def test_the_group_is_found_by_nothing_but_the_name() -> None:
     wanted = spec(resource_group="gpu-team")
     cloud = made(wanted)
-    cloud.body(Kind.GROUP, "gpu-team")["tags"] = {"owner": "somebody"}
+    cloud.body(Kind.RESOURCE_GROUP, "gpu-team")["tags"] = {"owner": "somebody"}
     assert ending(cloud).deallocate().verified is Off.DEALLOCATED
-    assert cloud.writes == ["deallocate machine my-dsvm"]
+    assert cloud.writes == ["deallocate vm my-dsvm"]
 
 
 def test_machine_of_this_name_in_another_group_is_left_alone() -> None:
     cloud = made()
-    body = made().body(Kind.MACHINE)
+    body = made().body(Kind.VM)
     body["properties"] |= {"networkProfile": {}, "storageProfile": {}}
-    other = cloud.add(Kind.MACHINE, body, group="elsewhere")
+    other = cloud.add(Kind.VM, body, group="elsewhere")
     for receipt in (ending(cloud, GROUP).deallocate(), ending(cloud, GROUP).delete()):
         assert receipt.is_proof
         (kept,) = receipt.kept
-        assert kept.startswith("machine my-dsvm in group elsewhere, running: ")
+        assert kept.startswith("vm my-dsvm in group elsewhere, running: ")
         assert kept.endswith("looks like ours, left alone")
     assert other.power == "running"
 
@@ -226,17 +226,17 @@ def test_a_disk_is_paid_for_as_the_next_larger_one(size: int, sku: str, price: f
 
 def test_what_is_left_of_a_machine_that_is_gone_still_costs() -> None:
     cloud = made()
-    cloud.remove(Kind.MACHINE)
+    cloud.remove(Kind.VM)
     assert ending(cloud).deallocate().residue == (
         Residue("disk", "my-dsvm-disk", 19.20),
-        Residue("address", "my-dsvm-address", address_per_month()),
+        Residue("public-ip", "my-dsvm-ip", address_per_month()),
     )
 
 
 def test_what_is_not_ours_is_not_our_residue() -> None:
     cloud = FakeCloud()
     cloud.add(Kind.DISK, {**FOREIGN, "sku": {"name": "Premium_LRS"}, "properties": {"diskSizeGB": 512}})
-    cloud.add(Kind.ADDRESS, FOREIGN)
+    cloud.add(Kind.PUBLIC_IP, FOREIGN)
     assert ending(cloud).deallocate().residue == ()
 
 
@@ -264,20 +264,20 @@ def test_deleting_twice_is_deleting_once() -> None:
 
 def test_what_is_not_ours_stays_and_so_does_its_group() -> None:
     cloud = made()
-    theirs = cloud.add(Kind.ADDRESS, FOREIGN, name="theirs")
-    cloud.body(Kind.GROUP)["tags"]["owner"] = "somebody"
+    theirs = cloud.add(Kind.PUBLIC_IP, FOREIGN, name="theirs")
+    cloud.body(Kind.RESOURCE_GROUP)["tags"]["owner"] = "somebody"
     receipt = ending(cloud).delete()
-    assert cloud.kinds == [Kind.GROUP, Kind.ADDRESS]
+    assert cloud.kinds == [Kind.RESOURCE_GROUP, Kind.PUBLIC_IP]
     assert theirs.body == {"location": "eastus", **FOREIGN}
-    assert cloud.body(Kind.GROUP)["tags"] == {"owner": "somebody"}
-    assert receipt.kept == (f"group {GROUP}: it holds what was not made for this machine: theirs",)
+    assert cloud.body(Kind.RESOURCE_GROUP)["tags"] == {"owner": "somebody"}
+    assert receipt.kept == (f"resource-group {GROUP}: it holds what was not made for this machine: theirs",)
     assert receipt.is_proof
-    assert f"group {GROUP}" not in receipt.deleted
+    assert f"resource-group {GROUP}" not in receipt.deleted
 
 
 def test_a_group_that_was_kept_is_nobodys_business_from_then_on() -> None:
     cloud = made()
-    cloud.add(Kind.ADDRESS, FOREIGN, name="theirs")
+    cloud.add(Kind.PUBLIC_IP, FOREIGN, name="theirs")
     ending(cloud).delete()
     cloud.calls.clear()
     receipt = ending(cloud).delete()
@@ -286,18 +286,18 @@ def test_a_group_that_was_kept_is_nobodys_business_from_then_on() -> None:
 
 def test_a_group_that_we_did_not_make_is_never_deleted() -> None:
     cloud = made()
-    cloud.body(Kind.GROUP)["tags"] = {"owner": "somebody"}
+    cloud.body(Kind.RESOURCE_GROUP)["tags"] = {"owner": "somebody"}
     receipt = ending(cloud, GROUP).delete()
-    assert cloud.kinds == [Kind.GROUP]
+    assert cloud.kinds == [Kind.RESOURCE_GROUP]
     assert (receipt.is_proof, receipt.kept) == (True, ())
 
 
 def test_a_group_of_another_machine_of_ours_is_not_deleted() -> None:
     cloud = made()
-    cloud.add(Kind.ADDRESS, {"tags": {tags.NAME: "another"}}, name="another-address")
+    cloud.add(Kind.PUBLIC_IP, {"tags": {tags.NAME: "another"}}, name="another-ip")
     receipt = ending(cloud).delete()
-    assert cloud.kinds == [Kind.GROUP, Kind.ADDRESS]
-    assert "another-address" in receipt.kept[0]
+    assert cloud.kinds == [Kind.RESOURCE_GROUP, Kind.PUBLIC_IP]
+    assert "another-ip" in receipt.kept[0]
 
 
 @pytest.mark.parametrize(
@@ -314,9 +314,9 @@ def test_tag_alone_does_not_make_a_disk_ours(group: str, name: str) -> None:
 
 def test_empty_group_that_only_carries_the_tag_is_left_alone() -> None:
     cloud = FakeCloud()
-    cloud.add(Kind.GROUP, {"tags": {tags.NAME: NAME}}, group="payroll", name="payroll")
+    cloud.add(Kind.RESOURCE_GROUP, {"tags": {tags.NAME: NAME}}, group="payroll", name="payroll")
     (kept,) = ending(cloud, "payroll").delete().kept
-    assert kept.startswith("group payroll")
+    assert kept.startswith("resource-group payroll")
     assert cloud.writes == []
 
 
@@ -335,12 +335,12 @@ def test_a_kind_that_is_never_made_here_is_left_and_told() -> None:
     assert receipt.is_proof
     assert receipt.kept[-1].startswith(unknown)
     assert receipt.kept[-1].endswith("looks like ours, left alone")
-    assert cloud.kinds == [Kind.GROUP]
+    assert cloud.kinds == [Kind.RESOURCE_GROUP]
 
 
 def test_what_is_inside_of_what_goes_does_not_keep_the_group() -> None:
     cloud = made()
-    extension = f"{ref(Kind.MACHINE).id(SUBSCRIPTION)}/extensions/AzureMonitorLinuxAgent"
+    extension = f"{ref(Kind.VM).id(SUBSCRIPTION)}/extensions/AzureMonitorLinuxAgent"
     cloud.unknown[extension] = "nobody"
     receipt = ending(cloud).delete()
     assert (receipt.kept, cloud.kinds) == ((), [])
@@ -348,43 +348,43 @@ def test_what_is_inside_of_what_goes_does_not_keep_the_group() -> None:
 
 def test_what_is_still_there_is_told_with_the_reason() -> None:
     cloud = made()
-    cloud.fail("delete network", DENIED, times=-1)
+    cloud.fail("delete vnet", DENIED, times=-1)
     receipt = ending(cloud).delete()
     assert not receipt.is_proof
     assert receipt.verified is Off.ABSENT
     assert receipt.left == (
-        f"group {GROUP}",
-        "network my-dsvm-network",
-        "network my-dsvm-network: AuthorizationFailed: you may not",
+        f"resource-group {GROUP}",
+        "vnet my-dsvm-vnet",
+        "vnet my-dsvm-vnet: AuthorizationFailed: you may not",
     )
     assert not set(receipt.left) & set(receipt.deleted)
-    assert "machine my-dsvm" in receipt.deleted
+    assert "vm my-dsvm" in receipt.deleted
 
 
 def test_a_machine_that_cannot_be_deleted_is_switched_off_at_least() -> None:
     cloud = made()
-    cloud.fail("delete machine", DENIED, times=-1)
+    cloud.fail("delete vm", DENIED, times=-1)
     receipt = ending(cloud).delete()
     assert receipt.verified is Off.DEALLOCATED
     assert not receipt.is_proof
-    assert "machine my-dsvm" in receipt.left
+    assert "vm my-dsvm" in receipt.left
 
 
 def test_a_machine_that_is_still_on_is_not_off() -> None:
     cloud = made()
-    cloud.fail("delete machine", DENIED, times=-1)
+    cloud.fail("delete vm", DENIED, times=-1)
     cloud.fail("deallocate", DENIED, times=-1)
     receipt = ending(cloud).delete()
     assert receipt.verified is None
     assert not receipt.is_proof
-    assert "machine my-dsvm" in receipt.left
-    assert Kind.SCHEDULE in cloud.kinds
+    assert "vm my-dsvm" in receipt.left
+    assert Kind.SHUTDOWN_SCHEDULE in cloud.kinds
 
 
 def test_a_machine_that_is_off_and_still_there_is_not_absent() -> None:
     cloud = made()
     cloud.set_power("deallocated")
-    cloud.fail("delete machine", DENIED, times=-1)
+    cloud.fail("delete vm", DENIED, times=-1)
     receipt = ending(cloud).delete()
     assert not receipt.is_proof
     assert receipt.verified is Off.DEALLOCATED
@@ -392,14 +392,14 @@ def test_a_machine_that_is_off_and_still_there_is_not_absent() -> None:
 
 def test_what_somebody_else_has_finished_is_no_failure() -> None:
     cloud = made()
-    cloud.fail("wait machine", CloudError(Fault.OTHER, "Canceled", "by another"))
-    cloud.on_call = lambda call: cloud.parts.clear() if call == "wait machine my-dsvm" else None
+    cloud.fail("wait vm", CloudError(Fault.OTHER, "Canceled", "by another"))
+    cloud.on_call = lambda call: cloud.parts.clear() if call == "wait vm my-dsvm" else None
     assert ending(cloud).delete().is_proof
 
 
 def test_ctrl_c_is_not_taken_for_a_failure() -> None:
     cloud = made()
-    cloud.fail("wait machine", CloudError(Fault.INTERRUPTED, "Interrupted", ""))
+    cloud.fail("wait vm", CloudError(Fault.INTERRUPTED, "Interrupted", ""))
     with pytest.raises(CloudError) as caught:
         ending(cloud).delete()
     assert caught.value.fault is Fault.INTERRUPTED

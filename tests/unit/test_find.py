@@ -35,7 +35,7 @@ def test_a_machine_is_found_by_its_name() -> None:
 def test_it_is_found_in_whatever_group_it_is() -> None:
     wanted = spec(resource_group="gpu-team", target={"name": "mine"})
     cloud = made(wanted)
-    cloud.body(Kind.GROUP, "gpu-team")["tags"] = {}
+    cloud.body(Kind.RESOURCE_GROUP, "gpu-team")["tags"] = {}
     assert find_target(cloud, NAME).name == "mine"
 
 
@@ -60,7 +60,7 @@ def test_no_machine_is_no_target() -> None:
 
 def test_machine_without_our_tags_is_no_target() -> None:
     cloud = made()
-    cloud.body(Kind.MACHINE)["tags"] = {"owner": "somebody"}
+    cloud.body(Kind.VM)["tags"] = {"owner": "somebody"}
     assert problem(cloud) is Code.UNTAGGED_MACHINE
 
 
@@ -79,9 +79,9 @@ def test_a_refusal_is_a_problem() -> None:
 
 def test_a_machine_without_an_address_is_no_target() -> None:
     cloud = made()
-    cloud.body(Kind.ADDRESS)["properties"]["ipAddress"] = None
+    cloud.body(Kind.PUBLIC_IP)["properties"]["ipAddress"] = None
     assert problem(cloud) is Code.NO_SUCH_MACHINE
-    cloud.remove(Kind.ADDRESS)
+    cloud.remove(Kind.PUBLIC_IP)
     assert problem(cloud) is Code.NO_SUCH_MACHINE
 
 
@@ -104,20 +104,20 @@ def test_what_holds_still_is_looked_at_once() -> None:
 @pytest.mark.parametrize("state", ["Failed", "Canceled", "Succeeded"])
 def test_what_failed_holds_still_as_well(state: str) -> None:
     cloud = made()
-    cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = state
+    cloud.body(Kind.VM)["properties"]["provisioningState"] = state
     assert settled(cloud) == []
 
 
 def test_what_is_under_way_is_waited_for() -> None:
     cloud = made()
-    cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = "Creating"
+    cloud.body(Kind.VM)["properties"]["provisioningState"] = "Creating"
 
     def finish(call: str) -> None:
-        if call == "look machine my-dsvm" and len(cloud.time.pauses) == 2:
-            cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = "Succeeded"
+        if call == "look vm my-dsvm" and len(cloud.time.pauses) == 2:
+            cloud.body(Kind.VM)["properties"]["provisioningState"] = "Succeeded"
 
     cloud.on_call = finish
-    assert settled(cloud) == ["machine my-dsvm: waiting while it is Creating", "machine my-dsvm: settled"]
+    assert settled(cloud) == ["vm my-dsvm: waiting while it is Creating", "vm my-dsvm: settled"]
     assert cloud.writes == []
 
 
@@ -138,16 +138,16 @@ def test_what_is_not_ours_may_move() -> None:
 
 def test_what_never_holds_still_is_given_up() -> None:
     cloud = made()
-    cloud.body(Kind.NETWORK)["properties"]["provisioningState"] = "Updating"
+    cloud.body(Kind.VNET)["properties"]["provisioningState"] = "Updating"
     with pytest.raises(CloudError) as caught:
         settled(cloud)
-    assert (caught.value.fault, caught.value.subject) == (Fault.TIMEOUT, "network my-dsvm-network")
+    assert (caught.value.fault, caught.value.subject) == (Fault.TIMEOUT, "vnet my-dsvm-vnet")
     assert cloud.time.seconds < 60
 
 
 def test_the_failure_of_a_machine_is_read_from_its_statuses() -> None:
     cloud = made()
-    part = next(part for part in cloud.parts.values() if part.ref.kind is Kind.MACHINE)
+    part = next(part for part in cloud.parts.values() if part.ref.kind is Kind.VM)
     assert (part.failure, part.power, part.state) == ("", "running", "Succeeded")
     part.body["properties"]["instanceView"] = {"statuses": [{"code": "ProvisioningState/failed/AllocationFailed"}, {}]}
     assert (part.failure, part.power) == ("AllocationFailed", "unknown")

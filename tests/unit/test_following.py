@@ -209,7 +209,7 @@ def test_a_machine_that_azure_does_not_know_is_gone_only_if_it_was_there(
     is_there: bool, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud = made()
-    cloud.remove(Kind.MACHINE)
+    cloud.remove(Kind.VM)
     monkeypatch.setattr("gpuinfra.cli.access.open_cloud", lambda *_, **__: cloud)
     asked = power_of(None, spec(), is_there=is_there)  # type: ignore[arg-type]
     assert asked is not None

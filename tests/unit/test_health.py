@@ -46,8 +46,8 @@ def facts(**changes: Any) -> Facts:
     cloud = made()
     given = Facts(
         subscription=SUBSCRIPTION,
-        machine=Part(ref(Kind.MACHINE), cloud.body(Kind.MACHINE)),
-        schedule=Part(ref(Kind.SCHEDULE), cloud.body(Kind.SCHEDULE)),
+        machine=Part(ref(Kind.VM), cloud.body(Kind.VM)),
+        schedule=Part(ref(Kind.SHUTDOWN_SCHEDULE), cloud.body(Kind.SHUTDOWN_SCHEDULE)),
         right=Right(Holding.HELD),
         permissions=ALL,
         now=NOW,
@@ -81,7 +81,7 @@ def test_a_machine_that_is_as_it_should_be() -> None:
 def test_a_machine_that_is_off_needs_no_lease() -> None:
     cloud = made()
     cloud.set_power("deallocated")
-    given = facts(machine=Part(ref(Kind.MACHINE), cloud.body(Kind.MACHINE)), agent=None, now=NOW + timedelta(days=9))
+    given = facts(machine=Part(ref(Kind.VM), cloud.body(Kind.VM)), agent=None, now=NOW + timedelta(days=9))
     assert [check.name for check in examine(given)] == ["state", "role", "protection", "rights"]
     assert {check.verdict for check in examine(given)} == {Verdict.OK}
 
@@ -98,8 +98,8 @@ def test_a_machine_that_is_off_needs_no_lease() -> None:
 def test_its_state(state: str, power: str, verdict: Verdict, words: str) -> None:
     cloud = made()
     cloud.set_power(power)
-    cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = state
-    check = found(facts(machine=Part(ref(Kind.MACHINE), cloud.body(Kind.MACHINE))), "state")
+    cloud.body(Kind.VM)["properties"]["provisioningState"] = state
+    check = found(facts(machine=Part(ref(Kind.VM), cloud.body(Kind.VM))), "state")
     assert check.verdict is verdict
     assert words in check.seen
 
@@ -148,8 +148,8 @@ def test_the_agent(changes: dict[str, Any], verdict: Verdict, words: str) -> Non
 
 
 def schedule(**properties: Any) -> Part:
-    body = made().body(Kind.SCHEDULE)
-    return Part(ref(Kind.SCHEDULE), {**body, "properties": {**body["properties"], **properties}})
+    body = made().body(Kind.SHUTDOWN_SCHEDULE)
+    return Part(ref(Kind.SHUTDOWN_SCHEDULE), {**body, "properties": {**body["properties"], **properties}})
 
 
 @pytest.mark.parametrize(

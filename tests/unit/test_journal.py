@@ -16,14 +16,14 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 def test_a_line_an_event(tmp_path: Path) -> None:
     journal = Journal(tmp_path, NAME, "run-1", lambda: NOW)
-    machine = ref(Kind.MACHINE)
+    machine = ref(Kind.VM)
     journal.intend("creating", machine)
     journal.did("creating", machine)
     journal.failed("starting", machine, "AllocationFailed")
     same = {
         "time": "2026-11-16T08:00:00Z",
         "machine": NAME,
-        "kind": "machine",
+        "kind": "vm",
         "group": GROUP,
         "name": NAME,
         "correlationId": "run-1",
@@ -37,12 +37,12 @@ def test_a_line_an_event(tmp_path: Path) -> None:
 
 def test_a_second_run_writes_behind_the_first(tmp_path: Path) -> None:
     for run in ("run-1", "run-2"):
-        Journal(tmp_path, NAME, run).intend("creating", ref(Kind.MACHINE))
+        Journal(tmp_path, NAME, run).intend("creating", ref(Kind.VM))
     assert [entry["correlationId"] for entry in entries(tmp_path)] == ["run-1", "run-2"]
 
 
 def test_without_a_folder_nothing_is_written() -> None:
-    Journal(None, NAME, "run-1").intend("creating", ref(Kind.MACHINE))
+    Journal(None, NAME, "run-1").intend("creating", ref(Kind.VM))
 
 
 def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
     def write() -> None:
         together.wait(10)
         for _ in range(20):
-            journal.intend("creating", ref(Kind.NETWORK))
+            journal.intend("creating", ref(Kind.VNET))
 
     threads = [threading.Thread(target=write) for _ in range(8)]
     for thread in threads:
@@ -71,11 +71,11 @@ def test_an_intent_is_on_disk_before_azure_is_called_and_no_secret_ever_is(tmp_p
         if call.startswith("put "):
             known = [f"{entry['kind']} {entry['name']}" for entry in entries(tmp_path) if entry["event"] == "intent"]
             # The daily stop is set along with the machine, which is intended.
-            assert call.removeprefix("put ") in known or call.startswith("put schedule")
+            assert call.removeprefix("put ") in known or call.startswith("put shutdown-schedule")
             intended[call] = len(known)
 
     cloud.on_call = look
-    cloud.fail("put network", BUSY)
+    cloud.fail("put vnet", BUSY)
     work.apply(planned(cloud))
     assert isinstance(work.progress, Heard)
     assert len(intended) == 7
@@ -88,4 +88,4 @@ def test_the_daily_stop_is_written_down_like_all_else(tmp_path: Path) -> None:
     work = applying(cloud)
     work.journal = Journal(tmp_path, NAME, "run-1", cloud.now)
     work.apply(planned(cloud))
-    assert "schedule" in {entry["kind"] for entry in entries(tmp_path)}
+    assert "shutdown-schedule" in {entry["kind"] for entry in entries(tmp_path)}

@@ -24,10 +24,10 @@ def machine(power: str = "running", since: str = "07:00", until: str = "11:00", 
     """A machine of that spec with these times of today in its tags."""
     cloud = made(of)
     cloud.set_power(power)
-    body = cloud.body(Kind.MACHINE)
+    body = cloud.body(Kind.VM)
     body["tags"][tags.ON_SINCE] = f"2026-11-16T{since}:00Z"
     body["tags"][tags.LEASE_UNTIL] = f"2026-11-16T{until}:00Z"
-    return Part(next(part.ref for part in cloud.parts.values() if part.ref.kind is Kind.MACHINE), body)
+    return Part(next(part.ref for part in cloud.parts.values() if part.ref.kind is Kind.VM), body)
 
 
 def today(clock: str) -> datetime:

@@ -123,7 +123,7 @@ def test_only_what_is_all_gone_is_gone() -> None:
 
 def test_a_machine_that_was_switched_on_is_a_beginning() -> None:
     cloud = made(spec(tags={"project": "mnist"}))
-    machine = cloud.parts[Kind.MACHINE, GROUP, NAME]
+    machine = cloud.parts[Kind.VM, GROUP, NAME]
     price = Price(0.5, 19.2, 3.65)
     entry = beginning(machine, price, at=None, subscription=SUBSCRIPTION, simulated=False)
     assert entry == replace(ENTRY, lease_until=tags.moment(machine.tags, tags.LEASE_UNTIL))
@@ -133,14 +133,14 @@ def test_a_machine_that_was_switched_on_is_a_beginning() -> None:
 
 
 def test_the_price_of_an_old_list_is_not_written_down_as_what_it_cost() -> None:
-    machine = made().parts[Kind.MACHINE, GROUP, NAME]
+    machine = made().parts[Kind.VM, GROUP, NAME]
     entry = beginning(machine, Price(0.5, list_of="2026-06"), at=None, subscription=SUBSCRIPTION, simulated=False)
     assert entry is not None
     assert entry.price_per_hour is None
 
 
 def test_a_machine_of_which_nobody_knows_since_when_is_none() -> None:
-    machine = made().parts[Kind.MACHINE, GROUP, NAME]
+    machine = made().parts[Kind.VM, GROUP, NAME]
     machine.body["tags"] = {tags.NAME: NAME}
     assert beginning(machine, Price(), at=None, subscription=SUBSCRIPTION, simulated=False) is None
 

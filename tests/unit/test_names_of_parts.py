@@ -13,13 +13,13 @@ from tests.unit.provision_help import GROUP, NAME, SUBSCRIPTION
 
 # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
 LONGEST = {
-    Kind.SECURITY: 80,
-    Kind.NETWORK: 64,
-    Kind.ADDRESS: 80,
-    Kind.INTERFACE: 80,
-    Kind.MACHINE: 64,
+    Kind.NSG: 80,
+    Kind.VNET: 64,
+    Kind.PUBLIC_IP: 80,
+    Kind.NIC: 80,
+    Kind.VM: 64,
     Kind.DISK: 80,
-    Kind.SCHEDULE: 90,
+    Kind.SHUTDOWN_SCHEDULE: 90,
 }
 
 
@@ -40,10 +40,10 @@ def test_long_names_that_begin_alike_stay_apart() -> None:
 def test_names_are_made_of_the_machines_own() -> None:
     assert [ref_of(kind, GROUP, NAME).name for kind in Kind] == [
         "gpuinfra-my-dsvm",
-        "my-dsvm-security",
-        "my-dsvm-network",
-        "my-dsvm-address",
-        "my-dsvm-interface",
+        "my-dsvm-nsg",
+        "my-dsvm-vnet",
+        "my-dsvm-ip",
+        "my-dsvm-nic",
         "my-dsvm",
         "my-dsvm-disk",
         "shutdown-computevm-my-dsvm",
@@ -52,7 +52,7 @@ def test_names_are_made_of_the_machines_own() -> None:
 
 def test_a_machine_has_the_same_parts_however_its_name_is_written() -> None:
     name = "n" * 64
-    assert same(ref_of(Kind.NETWORK, GROUP, name), ref_of(Kind.NETWORK, GROUP, name.upper()))
+    assert same(ref_of(Kind.VNET, GROUP, name), ref_of(Kind.VNET, GROUP, name.upper()))
 
 
 # Ids
@@ -82,12 +82,15 @@ def test_a_kind_that_is_never_made_here_is_none_of_ours(text: str) -> None:
 
 
 def test_the_id_of_a_group_is_its_own() -> None:
-    assert Ref(Kind.GROUP, GROUP, GROUP).id(SUBSCRIPTION) == f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
+    assert (
+        Ref(Kind.RESOURCE_GROUP, GROUP, GROUP).id(SUBSCRIPTION)
+        == f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
+    )
     assert set(ARM_TYPES) == set(Kind)
 
 
 def test_a_kind_tells_two_of_one_name_apart() -> None:
-    assert not same(Ref(Kind.DISK, "g", "n"), Ref(Kind.ADDRESS, "g", "n"))
+    assert not same(Ref(Kind.DISK, "g", "n"), Ref(Kind.PUBLIC_IP, "g", "n"))
     assert same(Ref(Kind.DISK, "G", "n"), Ref(Kind.DISK, "g", "N"))
 
 

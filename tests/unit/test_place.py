@@ -42,17 +42,17 @@ def test_no_machine_is_nowhere() -> None:
 
 def test_a_machine_of_somebody_else_is_nowhere() -> None:
     cloud = made()
-    cloud.body(Kind.MACHINE)["tags"][tags.NAME] = "another"
+    cloud.body(Kind.VM)["tags"][tags.NAME] = "another"
     assert place(cloud) is None
 
 
 def test_a_machine_that_never_lived_is_nowhere() -> None:
     cloud = made()
-    cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = "Failed"
+    cloud.body(Kind.VM)["properties"]["provisioningState"] = "Failed"
     assert place(cloud) == Candidate("eastus", SMALL)
-    del cloud.body(Kind.ADDRESS)["tags"]["gpuinfra:ready"]
+    del cloud.body(Kind.PUBLIC_IP)["tags"]["gpuinfra:ready"]
     assert place(cloud) is None
-    cloud.remove(Kind.ADDRESS)
+    cloud.remove(Kind.PUBLIC_IP)
     assert place(cloud) == Candidate("eastus", SMALL)
     cloud.remove(Kind.DISK)
     assert place(cloud) is None
@@ -60,6 +60,6 @@ def test_a_machine_that_never_lived_is_nowhere() -> None:
 
 def test_azure_may_spell_region_and_size_as_it_likes() -> None:
     cloud = made()
-    body = cloud.body(Kind.MACHINE)
+    body = cloud.body(Kind.VM)
     body["location"], body["properties"]["hardwareProfile"]["vmSize"] = "East US", SMALL.lower()
     assert place(cloud) == Candidate("eastus", SMALL)

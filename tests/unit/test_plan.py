@@ -40,7 +40,7 @@ from tests.unit.provision_help import (
     words,
 )
 
-FRESH = ["add group", "add security", "add network", "add address", "add interface", "add machine", "add schedule"]
+FRESH = ["add resource-group", "add nsg", "add vnet", "add public-ip", "add nic", "add vm", "add shutdown-schedule"]
 
 
 def test_a_fresh_machine_is_added_in_the_order_in_which_its_parts_come_to_be() -> None:
@@ -50,9 +50,9 @@ def test_a_fresh_machine_is_added_in_the_order_in_which_its_parts_come_to_be() -
     assert plan.count(Action.ADD) == 7
     assert not plan.loses
     assert plan.notes == ()
-    assert change_of(plan, Kind.MACHINE).summary == f"{SMALL}, eastus"
-    assert change_of(plan, Kind.SECURITY).summary == "ssh from 203.0.113.7/32"
-    assert change_of(plan, Kind.SCHEDULE).summary == "daily stop at 12:00 UTC, the lease's end"
+    assert change_of(plan, Kind.VM).summary == f"{SMALL}, eastus"
+    assert change_of(plan, Kind.NSG).summary == "ssh from 203.0.113.7/32"
+    assert change_of(plan, Kind.SHUTDOWN_SCHEDULE).summary == "daily stop at 12:00 UTC, the lease's end"
 
 
 def test_what_was_made_as_the_spec_says_needs_nothing() -> None:
@@ -69,18 +69,18 @@ def test_a_plan_asks_and_writes_nothing() -> None:
 
 def test_only_what_is_missing_is_added() -> None:
     cloud = made()
-    for kind in (Kind.SECURITY, Kind.SCHEDULE):
+    for kind in (Kind.NSG, Kind.SHUTDOWN_SCHEDULE):
         cloud.remove(kind)
-    assert words(planned(cloud)) == ["add security", "add schedule"]
+    assert words(planned(cloud)) == ["add nsg", "add shutdown-schedule"]
 
 
 def test_azure_sees_no_case_in_names_ids_and_tags() -> None:
     cloud = made()
     for body in (part.body for part in cloud.parts.values()):
         body["tags"] = {name.upper(): value for name, value in body["tags"].items()}
-    machine, interface = cloud.body(Kind.MACHINE), cloud.body(Kind.INTERFACE)
+    machine, interface = cloud.body(Kind.VM), cloud.body(Kind.NIC)
     machine["properties"]["hardwareProfile"]["vmSize"] = SMALL.upper()
-    interface["properties"]["networkSecurityGroup"]["id"] = ref(Kind.SECURITY).id(SUBSCRIPTION).upper()
+    interface["properties"]["networkSecurityGroup"]["id"] = ref(Kind.NSG).id(SUBSCRIPTION).upper()
     configuration = interface["properties"]["ipConfigurations"][0]["properties"]
     configuration["subnet"]["id"] = configuration["subnet"]["id"].upper()
     for kind in Kind:
@@ -92,27 +92,27 @@ def test_azure_sees_no_case_in_names_ids_and_tags() -> None:
 
 # What differs, and what becomes of it: the spec, then the plan.
 CHANGES: list[tuple[dict[str, Any], list[str], list[str]]] = [
-    ({"sizes": (LARGE,)}, ["change machine"], [f"size: {SMALL} -> {LARGE}, off", "spec"]),
-    ({"disk": {"size_gib": 200}}, ["change machine", "change disk"], ["spec", "size: 150 GiB -> 200 GiB, off"]),
+    ({"sizes": (LARGE,)}, ["change vm"], [f"size: {SMALL} -> {LARGE}, off", "spec"]),
+    ({"disk": {"size_gib": 200}}, ["change vm", "change disk"], ["spec", "size: 150 GiB -> 200 GiB, off"]),
     (
         {"disk": {"sku": "Premium_LRS"}},
-        ["change machine", "change disk"],
+        ["change vm", "change disk"],
         ["spec", "kind: StandardSSD_LRS -> Premium_LRS, off"],
     ),
-    ({"disk": {"size_gib": 100}}, ["replace machine loses"], []),
-    ({"disk": {"sku": "StandardSSD_ZRS"}}, ["replace machine loses"], []),
-    ({"image": "dsvm-ubuntu-20.04"}, ["replace machine loses"], ["image"]),
-    ({"admin": {"username": "ada"}}, ["replace machine loses"], ["username: azureuser -> ada, replaces"]),
-    ({"priority": "spot"}, ["replace machine loses"], ["priority: regular -> spot, replaces"]),
-    ({"zones": ("2",)}, ["replace machine loses"], ["zone: none -> 2, replaces"]),
+    ({"disk": {"size_gib": 100}}, ["replace vm loses"], []),
+    ({"disk": {"sku": "StandardSSD_ZRS"}}, ["replace vm loses"], []),
+    ({"image": "dsvm-ubuntu-20.04"}, ["replace vm loses"], ["image"]),
+    ({"admin": {"username": "ada"}}, ["replace vm loses"], ["username: azureuser -> ada, replaces"]),
+    ({"priority": "spot"}, ["replace vm loses"], ["priority: regular -> spot, replaces"]),
+    ({"zones": ("2",)}, ["replace vm loses"], ["zone: none -> 2, replaces"]),
     (
         {"lifecycle": {"idle": timedelta(minutes=5)}},
-        ["change machine"],
+        ["change vm"],
         ["terms: lease=4h idle=20m -> lease=4h idle=5m", "spec"],
     ),
     (
         {"lifecycle": {"lease": timedelta(hours=6)}},
-        ["change machine", "change schedule"],
+        ["change vm", "change shutdown-schedule"],
         ["lease until", "spec", "daily stop: Enabled 1200 UTC -> Enabled 1400 UTC"],
     ),
 ]
@@ -121,10 +121,10 @@ CHANGES: list[tuple[dict[str, Any], list[str], list[str]]] = [
 @pytest.mark.parametrize(("fields", "expected", "differences"), CHANGES, ids=[str(row[0]) for row in CHANGES])
 def test_a_change_of_the_spec(fields: dict[str, Any], expected: list[str], differences: list[str]) -> None:
     plan = planned(made(), spec(**fields))
-    network = [word for word in words(plan) if "address" in word or "interface" in word]
+    network = [word for word in words(plan) if "public-ip" in word or "nic" in word]
     assert [word for word in words(plan) if word not in network] == expected
     # The machine's own address and interface go with it.
-    assert network == (["replace address", "replace interface"] if plan.loses else [])
+    assert network == (["replace public-ip", "replace nic"] if plan.loses else [])
     found = [
         f"{each.what}: {each.old} -> {each.new}{', replaces' * each.replaces}{', off' * each.needs_off}"
         for change in plan.changes
@@ -142,19 +142,19 @@ def test_tags_go_on_every_resource() -> None:
 def test_another_region_replaces_everything_but_the_group() -> None:
     plan = planned(made(), spec(regions=("westus2",)))
     assert [change.action for change in plan.changes] == [Action.REPLACE] * 6
-    assert Kind.GROUP not in {change.ref.kind for change in plan.changes}
-    assert words(plan)[4] == "replace machine loses"
-    assert change_of(plan, Kind.MACHINE).differences[0].what == "region"
+    assert Kind.RESOURCE_GROUP not in {change.ref.kind for change in plan.changes}
+    assert words(plan)[4] == "replace vm loses"
+    assert change_of(plan, Kind.VM).differences[0].what == "region"
 
 
-@pytest.mark.parametrize("kind", [Kind.SECURITY, Kind.NETWORK, Kind.ADDRESS, Kind.INTERFACE])
+@pytest.mark.parametrize("kind", [Kind.NSG, Kind.VNET, Kind.PUBLIC_IP, Kind.NIC])
 def test_a_part_of_the_network_that_has_to_be_made_anew_takes_the_machine_with_it(kind: Kind) -> None:
     cloud = made()
     cloud.body(kind)["location"] = "westus2"
     plan = planned(cloud)
     assert plan.loses
     assert f"replace {kind}" in words(plan)
-    assert "replace machine loses" in words(plan)
+    assert "replace vm loses" in words(plan)
 
 
 def test_a_region_is_the_same_however_azure_spells_it() -> None:
@@ -167,7 +167,7 @@ def test_a_region_is_the_same_however_azure_spells_it() -> None:
 # Names
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.GROUP])
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.RESOURCE_GROUP])
 def test_what_has_the_name_of_ours_and_is_not_ours_is_never_touched(kind: Kind) -> None:
     cloud = FakeCloud()
     cloud.add(kind, {"tags": {"owner": "somebody"}, "properties": {}})
@@ -180,25 +180,25 @@ def test_what_has_the_name_of_ours_and_is_not_ours_is_never_touched(kind: Kind) 
 
 def test_all_names_that_are_taken_are_told_at_once() -> None:
     cloud = FakeCloud()
-    for kind in (Kind.SECURITY, Kind.ADDRESS):
+    for kind in (Kind.NSG, Kind.PUBLIC_IP):
         cloud.add(kind, {"properties": {}})
     with pytest.raises(Problem) as caught:
         planned(cloud)
     note = caught.value.diagnostics[0].note or ""
-    assert "networkSecurityGroups `my-dsvm-security`" in note
-    assert "publicIPAddresses `my-dsvm-address`" in note
+    assert "networkSecurityGroups `my-dsvm-nsg`" in note
+    assert "publicIPAddresses `my-dsvm-ip`" in note
 
 
 def test_the_machine_of_another_spec_is_a_foreign_one() -> None:
     cloud = made()
-    cloud.body(Kind.MACHINE)["tags"][tags.NAME] = "another"
+    cloud.body(Kind.VM)["tags"][tags.NAME] = "another"
     with pytest.raises(Problem):
         planned(cloud)
 
 
 def test_a_group_that_is_not_ours_is_used_and_not_changed() -> None:
     cloud = FakeCloud()
-    cloud.add(Kind.GROUP, {"location": "westus", "tags": {"owner": "somebody"}})
+    cloud.add(Kind.RESOURCE_GROUP, {"location": "westus", "tags": {"owner": "somebody"}})
     plan = planned(cloud, spec(tags={"project": "mnist"}))
     assert words(plan) == FRESH[1:]
     assert plan.notes == (f"group {GROUP} was not made for this machine: it is used, and not deleted with it",)
@@ -206,7 +206,7 @@ def test_a_group_that_is_not_ours_is_used_and_not_changed() -> None:
 
 def test_a_second_machine_of_one_name_is_not_made() -> None:
     cloud = FakeCloud()
-    cloud.add(Kind.MACHINE, made().body(Kind.MACHINE), group="elsewhere", name=NAME)
+    cloud.add(Kind.VM, made().body(Kind.VM), group="elsewhere", name=NAME)
     with pytest.raises(Problem) as caught:
         planned(cloud)
     (found,) = caught.value.diagnostics
@@ -217,21 +217,21 @@ def test_a_second_machine_of_one_name_is_not_made() -> None:
 
 def test_foreign_machine_with_our_tag_keeps_nothing_from_being_made() -> None:
     cloud = FakeCloud()
-    cloud.add(Kind.MACHINE, {"tags": {tags.NAME: NAME}, "properties": {}}, group="elsewhere", name="payroll")
+    cloud.add(Kind.VM, {"tags": {tags.NAME: NAME}, "properties": {}}, group="elsewhere", name="payroll")
     plan = planned(cloud)
     assert plan.changes
-    assert any(note.startswith("machine payroll in group elsewhere") for note in plan.notes)
+    assert any(note.startswith("vm payroll in group elsewhere") for note in plan.notes)
 
 
 def test_what_carries_our_tag_and_is_no_part_is_told() -> None:
     cloud = made()
     cloud.add(Kind.DISK, {"tags": {tags.NAME: NAME}}, name="old-disk")
-    cloud.add(Kind.ADDRESS, {"tags": {tags.NAME: NAME}}, group="elsewhere")
+    cloud.add(Kind.PUBLIC_IP, {"tags": {tags.NAME: NAME}}, group="elsewhere")
     plan = planned(cloud)
     assert plan.is_empty
     assert [note.split(":")[0] for note in plan.notes] == [
         f"disk old-disk in group {GROUP}",
-        "address my-dsvm-address in group elsewhere",
+        "public-ip my-dsvm-ip in group elsewhere",
     ]
 
 
@@ -240,27 +240,27 @@ def test_what_carries_our_tag_and_is_no_part_is_told() -> None:
 
 def test_a_machine_that_never_lived_is_replaced_and_nothing_is_lost() -> None:
     cloud = FakeCloud()
-    cloud.fail_operation("put machine", ALLOCATION)
+    cloud.fail_operation("put vm", ALLOCATION)
     work = applying(cloud)
     with pytest.raises(type(ALLOCATION)):
         work.apply(planned(cloud))
-    assert cloud.body(Kind.MACHINE)["properties"]["provisioningState"] == "Failed"
+    assert cloud.body(Kind.VM)["properties"]["provisioningState"] == "Failed"
     plan = planned(cloud)
-    assert words(plan) == ["replace address", "replace interface", "replace machine"]
+    assert words(plan) == ["replace public-ip", "replace nic", "replace vm"]
     assert not plan.loses
 
 
 def test_a_failed_machine_that_has_a_disk_is_not_thrown_away() -> None:
     cloud = made()
-    cloud.body(Kind.MACHINE)["properties"]["provisioningState"] = "Failed"
+    cloud.body(Kind.VM)["properties"]["provisioningState"] = "Failed"
     assert planned(cloud).is_empty
 
 
 def test_a_disk_that_was_left_over_is_destroyed_which_loses_what_is_on_it() -> None:
     cloud = made()
-    cloud.remove(Kind.MACHINE)
+    cloud.remove(Kind.VM)
     plan = planned(cloud)
-    assert words(plan) == ["destroy disk loses", "add machine"]
+    assert words(plan) == ["destroy disk loses", "add vm"]
     assert plan.loses
     assert plan.changes[0].resource is None
 
@@ -289,7 +289,7 @@ def test_a_machine_that_is_not_on_is_started(power: str) -> None:
     cloud = made()
     cloud.set_power(power)
     plan = planned(cloud)
-    assert words(plan)[0] == "change machine start"
+    assert words(plan)[0] == "change vm start"
     assert plan.wants_running
 
 
@@ -306,8 +306,8 @@ def test_a_machine_that_should_be_off_is_deallocated(power: str) -> None:
     cloud = made(off)
     cloud.set_power(power)
     plan = planned(cloud, off)
-    assert words(plan) == ["change machine deallocate"]
-    assert change_of(plan, Kind.MACHINE).resource is None
+    assert words(plan) == ["change vm deallocate"]
+    assert change_of(plan, Kind.VM).resource is None
     assert not plan.wants_running
 
 
@@ -321,14 +321,14 @@ def test_off_as_it_should_be_is_no_change() -> None:
 @pytest.mark.parametrize("fields", [{"image": "dsvm-ubuntu-20.04"}, {"regions": ("westus2",)}, {"sizes": (LARGE,)}])
 def test_what_else_differs_can_wait_until_the_machine_is_wanted_on(fields: dict[str, Any]) -> None:
     cloud, wanted = made(), spec(power="deallocated", **fields)
-    assert words(planned(cloud, wanted)) == ["change machine deallocate"]
+    assert words(planned(cloud, wanted)) == ["change vm deallocate"]
     cloud.set_power("deallocated")
     assert planned(cloud, wanted).is_empty
 
 
 def test_no_machine_is_made_to_be_off() -> None:
     cloud = FakeCloud()
-    cloud.add(Kind.GROUP, {"tags": {tags.NAME: NAME}})
+    cloud.add(Kind.RESOURCE_GROUP, {"tags": {tags.NAME: NAME}})
     plan = planned(cloud, spec(power="deallocated"))
     assert plan.is_empty
     assert not plan.wants_running
@@ -339,8 +339,8 @@ def test_a_machine_that_is_started_gets_a_lease_and_its_daily_stop_with_it() -> 
     cloud.set_power("deallocated")
     cloud.moment = NOW + timedelta(hours=10)
     plan = planned(cloud)
-    assert words(plan) == ["change machine start", "change schedule"]
-    assert {each.what for each in change_of(plan, Kind.MACHINE).differences} == {"on since", "lease until", "power"}
+    assert words(plan) == ["change vm start", "change shutdown-schedule"]
+    assert {each.what for each in change_of(plan, Kind.VM).differences} == {"on since", "lease until", "power"}
 
 
 # Tags of the machine
@@ -349,8 +349,8 @@ def test_a_machine_that_is_started_gets_a_lease_and_its_daily_stop_with_it() -> 
 def test_hours_are_a_tag() -> None:
     wanted = spec(lifecycle={"hours": Hours.model_validate(HOURS)})
     plan = planned(made(), wanted)
-    assert words(plan) == ["change machine"]
-    resource = change_of(plan, Kind.MACHINE).resource
+    assert words(plan) == ["change vm"]
+    resource = change_of(plan, Kind.VM).resource
     assert resource is not None
     assert resource.body["tags"][tags.HOURS] == "America/Chicago mon-fri 08:00-19:00"
 
@@ -359,7 +359,7 @@ def test_hours_that_the_spec_has_no_more_are_taken_off() -> None:
     cloud = made(spec(lifecycle={"hours": Hours.model_validate(HOURS)}))
     work = applying(cloud)
     work.apply(planned(cloud))
-    assert tags.HOURS not in cloud.body(Kind.MACHINE)["tags"]
+    assert tags.HOURS not in cloud.body(Kind.VM)["tags"]
 
 
 def test_tags_of_others_survive_every_change() -> None:
@@ -387,7 +387,7 @@ def test_the_host_key_of_a_machine_stays_its_own() -> None:
     other = replace(setting().host_key, public="ssh-ed25519 AAAAnew")
     assert planned(made(), host_key=other).is_empty
     plan = planned(made(), spec(sizes=(LARGE,)), host_key=other)
-    resource = change_of(plan, Kind.MACHINE).resource
+    resource = change_of(plan, Kind.VM).resource
     assert resource is not None
     assert resource.body["tags"][tags.HOST_KEY] == "ssh-ed25519 AAAAhost"
 
@@ -400,25 +400,25 @@ def _grow(cloud: FakeCloud) -> None:
 
 
 def _open(cloud: FakeCloud) -> None:
-    rules = cloud.body(Kind.SECURITY)["properties"]["securityRules"]
+    rules = cloud.body(Kind.NSG)["properties"]["securityRules"]
     rules.append({"name": "all", "properties": {"access": "Allow", "sourceAddressPrefix": "*"}})
 
 
 def _move_stop(cloud: FakeCloud) -> None:
-    cloud.body(Kind.SCHEDULE)["properties"]["dailyRecurrence"]["time"] = "2359"
+    cloud.body(Kind.SHUTDOWN_SCHEDULE)["properties"]["dailyRecurrence"]["time"] = "2359"
 
 
 def _untag(cloud: FakeCloud) -> None:
-    del cloud.body(Kind.MACHINE)["tags"][tags.LEASE_UNTIL]
+    del cloud.body(Kind.VM)["tags"][tags.LEASE_UNTIL]
 
 
 @pytest.mark.parametrize(
     ("drift", "expected"),
     [
-        (_grow, ["replace address", "replace interface", "replace machine loses"]),
-        (_open, ["change security"]),
-        (_move_stop, ["change schedule"]),
-        (_untag, ["change machine"]),
+        (_grow, ["replace public-ip", "replace nic", "replace vm loses"]),
+        (_open, ["change nsg"]),
+        (_move_stop, ["change shutdown-schedule"]),
+        (_untag, ["change vm"]),
     ],
 )
 def test_drift_is_put_right(drift: Callable[[FakeCloud], None], expected: list[str]) -> None:
@@ -427,7 +427,7 @@ def test_drift_is_put_right(drift: Callable[[FakeCloud], None], expected: list[s
     assert words(planned(cloud)) == expected
 
 
-@pytest.mark.parametrize("kind", [Kind.SECURITY, Kind.NETWORK, Kind.ADDRESS, Kind.INTERFACE])
+@pytest.mark.parametrize("kind", [Kind.NSG, Kind.VNET, Kind.PUBLIC_IP, Kind.NIC])
 def test_a_part_that_failed_is_put_again(kind: Kind) -> None:
     cloud = made()
     cloud.body(kind)["properties"]["provisioningState"] = "Failed"
@@ -439,7 +439,7 @@ def test_a_part_that_failed_is_put_again(kind: Kind) -> None:
 
 def test_spot_and_zone_are_told() -> None:
     plan = planned(FakeCloud(), spec(priority="spot", zones=("2",)))
-    assert change_of(plan, Kind.MACHINE).summary == f"{SMALL}, eastus zone 2, spot"
+    assert change_of(plan, Kind.VM).summary == f"{SMALL}, eastus zone 2, spot"
 
 
 def test_a_spot_machine_that_was_made_so_needs_nothing() -> None:
@@ -449,20 +449,20 @@ def test_a_spot_machine_that_was_made_so_needs_nothing() -> None:
 
 def test_a_spot_price_is_changed_while_the_machine_is_off() -> None:
     plan = planned(made(spec(priority="spot")), spec(priority="spot", spot={"max_price": 0.3}))
-    price = change_of(plan, Kind.MACHINE).differences[0]
+    price = change_of(plan, Kind.VM).differences[0]
     assert (price.what, price.old, price.new, price.needs_off) == ("spot price", "-1", "0.3", True)
 
 
 def test_a_machine_in_a_zone_stays_where_the_spec_names_none() -> None:
     wanted = spec(zones=("1",))
     plan = planned(made(wanted), spec(), candidate=Candidate("eastus", SMALL))
-    assert words(plan) == ["change machine"]
+    assert words(plan) == ["change vm"]
 
 
 def test_a_lease_of_a_day_has_no_daily_stop() -> None:
     wanted = spec(lifecycle={"lease": timedelta(days=2)})
     plan = planned(FakeCloud(), wanted)
-    assert change_of(plan, Kind.SCHEDULE).summary == "off"
+    assert change_of(plan, Kind.SHUTDOWN_SCHEDULE).summary == "off"
     assert plan.notes == (
         "a lease of a day or more is beyond Azure's own daily schedule: the tag alone says when it ends",
     )
@@ -483,7 +483,7 @@ def test_a_machine_that_has_cost_what_it_may_is_told() -> None:
     cloud = made(CAPPED, price_per_hour=0.5, lease=lease_of(10))
     cloud.moment = NOW + timedelta(hours=11)
     capped = terms_of(CAPPED.lifecycle, 0.5)
-    spent = decide(CAPPED, cloud.look(ref(Kind.MACHINE)), cloud.now(), capped)
+    spent = decide(CAPPED, cloud.look(ref(Kind.VM)), cloud.now(), capped)
     plan = planned(cloud, CAPPED, price_per_hour=0.5, lease=spent)
     assert plan.is_empty
     assert ["it goes off" in note for note in plan.notes] == [True]

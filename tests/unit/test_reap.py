@@ -383,7 +383,7 @@ def test_the_present_stretch(on: Any, stretch: tuple[str, str] | None) -> None:
 
 # Orphans
 
-KINDS = (Kind.DISK, Kind.ADDRESS, Kind.INTERFACE, Kind.SCHEDULE)
+KINDS = (Kind.DISK, Kind.PUBLIC_IP, Kind.NIC, Kind.SHUTDOWN_SCHEDULE)
 
 
 def listed(kind: Kind, name: str = "lost", hours: float | None = 2, **marks: str) -> Listed:
@@ -398,12 +398,12 @@ def found_orphans(parts: list[Listed], machines: list[dict[str, Any]] | None = N
 
 
 def test_orphans_go_and_disks_stay() -> None:
-    parts = [listed(kind) for kind in (*KINDS, Kind.SECURITY, Kind.NETWORK)]
+    parts = [listed(kind) for kind in (*KINDS, Kind.NSG, Kind.VNET)]
     assert found_orphans(parts) == {
-        Kind.ADDRESS: "delete",
-        Kind.INTERFACE: "delete",
+        Kind.PUBLIC_IP: "delete",
+        Kind.NIC: "delete",
         Kind.DISK: "keep",
-        Kind.SCHEDULE: "delete",
+        Kind.SHUTDOWN_SCHEDULE: "delete",
     }
     assert found_orphans(parts, deletes=True)[Kind.DISK] == "delete"
     assert found_orphans(parts, deletes=True, unfetched=frozenset({"lost"}))[Kind.DISK] == "keep"
@@ -411,9 +411,9 @@ def test_orphans_go_and_disks_stay() -> None:
 
 def test_a_part_that_is_young_or_has_no_age_spares_all_of_its_machine() -> None:
     for hours in (0.5, None):
-        parts = [listed(Kind.ADDRESS), listed(Kind.NETWORK, hours=hours), listed(Kind.SCHEDULE, "other")]
-        assert found_orphans(parts) == {Kind.SCHEDULE: "delete"}
-    assert found_orphans([listed(Kind.ADDRESS, hours=1)]) == {Kind.ADDRESS: "delete"}
+        parts = [listed(Kind.PUBLIC_IP), listed(Kind.VNET, hours=hours), listed(Kind.SHUTDOWN_SCHEDULE, "other")]
+        assert found_orphans(parts) == {Kind.SHUTDOWN_SCHEDULE: "delete"}
+    assert found_orphans([listed(Kind.PUBLIC_IP, hours=1)]) == {Kind.PUBLIC_IP: "delete"}
 
 
 @pytest.mark.parametrize(
@@ -428,8 +428,8 @@ def test_a_machine_of_that_name_anywhere_keeps_its_parts(machine: dict[str, Any]
 
 
 def test_parts_that_are_protected_or_not_ours() -> None:
-    assert found_orphans([listed(Kind.ADDRESS, protect="yes")]) == {Kind.ADDRESS: "protected"}
-    assert found_orphans([Listed(Ref(Kind.ADDRESS, "g", "a"), {"owner": "me"}, NOW - timedelta(days=9))]) == {}
+    assert found_orphans([listed(Kind.PUBLIC_IP, protect="yes")]) == {Kind.PUBLIC_IP: "protected"}
+    assert found_orphans([Listed(Ref(Kind.PUBLIC_IP, "g", "a"), {"owner": "me"}, NOW - timedelta(days=9))]) == {}
 
 
 def orphan(kind: Kind, **fields: Any) -> Orphan:
@@ -447,14 +447,14 @@ def test_a_second_look() -> None:
     assert looked.per_month == 19.20
     assert seen(orphan(Kind.DISK), None) is None
     assert seen(orphan(Kind.DISK), body_of(Kind.DISK, managedBy="/a/machine")) is None
-    used = body_of(Kind.INTERFACE, properties={"virtualMachine": {"id": "/a/machine"}})
-    assert seen(orphan(Kind.INTERFACE), used) is None
-    assert seen(orphan(Kind.INTERFACE), body_of(Kind.INTERFACE, tags={"owner": "somebody"})) is None
-    theirs = body_of(Kind.ADDRESS, properties={"ipConfiguration": {"id": "/G/Interfaces/one/configurations/first"}})
-    assert seen(orphan(Kind.ADDRESS), theirs) is None
-    assert seen(orphan(Kind.ADDRESS), theirs, {"/g/interfaces/on"}) is None
-    assert seen(orphan(Kind.ADDRESS), theirs, {"/g/interfaces/one"}) == orphan(Kind.ADDRESS)
-    kept = seen(orphan(Kind.ADDRESS), body_of(Kind.ADDRESS, tags={tags.NAME: "lost", tags.PROTECT: "yes"}))
+    used = body_of(Kind.NIC, properties={"virtualMachine": {"id": "/a/machine"}})
+    assert seen(orphan(Kind.NIC), used) is None
+    assert seen(orphan(Kind.NIC), body_of(Kind.NIC, tags={"owner": "somebody"})) is None
+    theirs = body_of(Kind.PUBLIC_IP, properties={"ipConfiguration": {"id": "/G/Interfaces/one/configurations/first"}})
+    assert seen(orphan(Kind.PUBLIC_IP), theirs) is None
+    assert seen(orphan(Kind.PUBLIC_IP), theirs, {"/g/interfaces/on"}) is None
+    assert seen(orphan(Kind.PUBLIC_IP), theirs, {"/g/interfaces/one"}) == orphan(Kind.PUBLIC_IP)
+    kept = seen(orphan(Kind.PUBLIC_IP), body_of(Kind.PUBLIC_IP, tags={tags.NAME: "lost", tags.PROTECT: "yes"}))
     assert kept is not None
     assert kept.action is ReapAction.PROTECTED
 
@@ -485,7 +485,7 @@ def test_all_that_can_happen(capsys: pytest.CaptureFixture[str]) -> None:
         started=[Verdict("early", ref, ReapAction.START, "its hours have begun", until=NOW)],
         protected=[Verdict("dear", ref, ReapAction.PROTECTED, "lease is over", ReapAction.STOP)],
         kept=[Verdict("gone", ref, ReapAction.KEEP, "its spec was deleted")],
-        orphans=[orphan(Kind.ADDRESS, removed=True), orphan(Kind.INTERFACE), orphan(Kind.DISK, per_month=19.2)],
+        orphans=[orphan(Kind.PUBLIC_IP, removed=True), orphan(Kind.NIC), orphan(Kind.DISK, per_month=19.2)],
         failed=[Failure("bad", "stop", "ScopeLocked", "it is locked", "lease is over")],
         simulated=True,
     )
@@ -494,8 +494,8 @@ def test_all_that_can_happen(capsys: pytest.CaptureFixture[str]) -> None:
     assert "started       early: its hours have begun; until 2026-11-16 12:00:00Z" in lines
     assert "protected     dear would be stopped: lease is over" in lines
     assert "off           gone: its spec was deleted; to remove it: gpuinfra down gone --delete --sandbox" in lines
-    assert "deleted       address lost-address of lost: it has no machine" in lines
-    assert "left          interface lost-interface of lost: it has no machine" in lines
+    assert "deleted       public-ip lost-ip of lost: it has no machine" in lines
+    assert "left          nic lost-nic of lost: it has no machine" in lines
     assert "FAILED        stop bad (lease is over): ScopeLocked: it is locked" in lines
     assert "              bad may still be on, and billed; run: gpuinfra down bad --sandbox" in lines
     assert lines[-1].startswith("1 stopped, 1 started, 1 leftover removed, 1 failed; 5 machines")
@@ -509,12 +509,12 @@ def test_all_that_can_happen(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_dry_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     ref = machine_of_row(row()).ref
     reaped = Reaped(True, machines=2, stopped=[Ended(Verdict("a", ref, ReapAction.STOP, "lease is over"))])
-    reaped.orphans = [orphan(Kind.ADDRESS)]
+    reaped.orphans = [orphan(Kind.PUBLIC_IP)]
     view.show(reaped, json=False)
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "would stop    a: lease is over",
-        "would delete  address lost-address of lost: it has no machine",
+        "would delete  public-ip lost-ip of lost: it has no machine",
         "1 to be stopped, 1 leftover to be removed; 2 machines of gpuinfra's looked at",
     ]
     assert err == "dry run: nothing was changed\n"

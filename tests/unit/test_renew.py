@@ -97,7 +97,7 @@ def machine(power: str = "running") -> FakeCloud:
     cloud = made()
     cloud.set_power(power)
     cloud.moment = NOW + 3 * HOUR
-    cloud.body(Kind.MACHINE)["tags"]["owner"] = "somebody"
+    cloud.body(Kind.VM)["tags"]["owner"] = "somebody"
     return cloud
 
 
@@ -107,8 +107,8 @@ def renewed(cloud: FakeCloud, group: str | None = GROUP, **wish: Any) -> Renewed
 
 def shown(cloud: FakeCloud) -> tuple[str, str, str]:
     """What tag and schedule say."""
-    daily = cloud.body(Kind.SCHEDULE)["properties"]
-    return cloud.body(Kind.MACHINE)["tags"][tags.LEASE_UNTIL], daily["dailyRecurrence"]["time"], daily["status"]
+    daily = cloud.body(Kind.SHUTDOWN_SCHEDULE)["properties"]
+    return cloud.body(Kind.VM)["tags"][tags.LEASE_UNTIL], daily["dailyRecurrence"]["time"], daily["status"]
 
 
 @pytest.mark.parametrize("group", [GROUP, None])
@@ -116,7 +116,7 @@ def test_more_time_is_the_schedules_first_and_then_the_tags(group: str | None) -
     cloud = machine()
     assert renewed(cloud, group) == Renewed(today("15:00"), changed=True, capped=False)
     assert shown(cloud) == ("2026-11-16T15:00:00Z", "1500", "Enabled")
-    assert cloud.writes == [f"put {ref(Kind.SCHEDULE)}", f"patch {ref(Kind.MACHINE)}"]
+    assert cloud.writes == [f"put {ref(Kind.SHUTDOWN_SCHEDULE)}", f"patch {ref(Kind.VM)}"]
 
 
 @pytest.mark.parametrize("power", ["running", "stopped"])
@@ -124,7 +124,7 @@ def test_less_time_is_the_tags_first_and_then_the_schedules(power: str) -> None:
     cloud = machine(power)
     assert renewed(cloud, release=True).until == today("11:01")
     assert shown(cloud) == ("2026-11-16T11:01:00Z", "1101", "Enabled")
-    assert cloud.writes == [f"patch {ref(Kind.MACHINE)}", f"put {ref(Kind.SCHEDULE)}"]
+    assert cloud.writes == [f"patch {ref(Kind.VM)}", f"put {ref(Kind.SHUTDOWN_SCHEDULE)}"]
 
 
 def test_what_is_so_already_is_not_written() -> None:
@@ -136,20 +136,20 @@ def test_what_is_so_already_is_not_written() -> None:
 
 def test_tags_of_others_stay_also_those_of_this_moment() -> None:
     cloud = machine()
-    before = dict(cloud.body(Kind.MACHINE)["tags"])
+    before = dict(cloud.body(Kind.VM)["tags"])
 
     def tagged(call: str) -> None:
-        if call.startswith("put schedule"):
-            cloud.body(Kind.MACHINE)["tags"]["late"] = "but there"
+        if call.startswith("put shutdown-schedule"):
+            cloud.body(Kind.VM)["tags"]["late"] = "but there"
 
     cloud.on_call = tagged
     renewed(cloud)
-    assert cloud.body(Kind.MACHINE)["tags"] == {**before, "late": "but there", tags.LEASE_UNTIL: "2026-11-16T15:00:00Z"}
+    assert cloud.body(Kind.VM)["tags"] == {**before, "late": "but there", tags.LEASE_UNTIL: "2026-11-16T15:00:00Z"}
 
 
 def test_a_tag_in_another_case_is_not_doubled() -> None:
     cloud = machine()
-    body = cloud.body(Kind.MACHINE)
+    body = cloud.body(Kind.VM)
     body["tags"] = {name.upper(): value for name, value in body["tags"].items()}
     renewed(cloud)
     found = [value for name, value in body["tags"].items() if name.casefold() == tags.LEASE_UNTIL]
@@ -160,8 +160,8 @@ def test_more_time_that_another_gave_meanwhile_is_not_taken_away() -> None:
     cloud = machine()
 
     def also(call: str) -> None:
-        if call.startswith("put schedule"):
-            cloud.body(Kind.MACHINE)["tags"][tags.LEASE_UNTIL] = "2026-11-16T18:00:00Z"
+        if call.startswith("put shutdown-schedule"):
+            cloud.body(Kind.VM)["tags"][tags.LEASE_UNTIL] = "2026-11-16T18:00:00Z"
 
     cloud.on_call = also
     renewed(cloud)
@@ -170,11 +170,11 @@ def test_more_time_that_another_gave_meanwhile_is_not_taken_away() -> None:
 
 def test_more_time_that_another_is_about_to_write_is_not_taken_away() -> None:
     cloud = machine()
-    cloud.fail("patch machine", BUSY)
+    cloud.fail("patch vm", BUSY)
 
     def also(call: str) -> None:
-        if call.startswith("patch machine"):
-            cloud.body(Kind.MACHINE)["tags"][tags.LEASE_UNTIL] = "2026-11-16T18:00:00Z"
+        if call.startswith("patch vm"):
+            cloud.body(Kind.VM)["tags"][tags.LEASE_UNTIL] = "2026-11-16T18:00:00Z"
 
     cloud.on_call = also
     renewed(cloud)
@@ -192,21 +192,21 @@ def test_a_long_lease_is_the_schedules_again_in_its_last_day() -> None:
 
 def test_a_schedule_that_is_gone_is_made_again() -> None:
     cloud = made(spec(tags={"project": "mnist"}))
-    cloud.remove(Kind.SCHEDULE)
+    cloud.remove(Kind.SHUTDOWN_SCHEDULE)
     cloud.moment = NOW + 3 * HOUR
     renewed(cloud)
-    body = cloud.body(Kind.SCHEDULE)
+    body = cloud.body(Kind.SHUTDOWN_SCHEDULE)
     assert body["tags"] == {"project": "mnist", tags.NAME: NAME}
     assert body["location"] == "eastus"
-    assert body["properties"]["targetResourceId"] == setting().id(Kind.MACHINE)
+    assert body["properties"]["targetResourceId"] == setting().id(Kind.VM)
     assert shown(cloud)[1:] == ("1500", "Enabled")
 
 
 def test_a_schedule_of_somebody_else_is_left_alone() -> None:
     cloud = machine()
-    cloud.body(Kind.SCHEDULE)["tags"] = {"owner": "somebody"}
+    cloud.body(Kind.SHUTDOWN_SCHEDULE)["tags"] = {"owner": "somebody"}
     renewed(cloud)
-    assert cloud.writes == [f"patch {ref(Kind.MACHINE)}"]
+    assert cloud.writes == [f"patch {ref(Kind.VM)}"]
     assert shown(cloud)[1] == "1200"
 
 
@@ -226,7 +226,7 @@ def test_a_machine_that_is_not_on_has_no_lease(power: str) -> None:
 @pytest.mark.parametrize("group", [GROUP, None])
 def test_no_such_machine(group: str | None) -> None:
     foreign = machine()
-    foreign.body(Kind.MACHINE)["tags"] = {"owner": "somebody"}
+    foreign.body(Kind.VM)["tags"] = {"owner": "somebody"}
     for cloud, code in ((FakeCloud(), Code.NO_SUCH_MACHINE), (foreign, Code.UNTAGGED_MACHINE)):
         with pytest.raises(Problem) as caught:
             renewed(cloud, group)
@@ -236,7 +236,7 @@ def test_no_such_machine(group: str | None) -> None:
 
 def test_a_schedule_that_cannot_be_moved_leaves_the_lease_as_it_is() -> None:
     cloud = machine()
-    cloud.fail("put schedule", DENIED)
+    cloud.fail("put shutdown-schedule", DENIED)
     with pytest.raises(Problem) as caught:
         renewed(cloud)
     assert caught.value.diagnostics[0].code is Code.NOT_ALLOWED
@@ -244,7 +244,7 @@ def test_a_schedule_that_cannot_be_moved_leaves_the_lease_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("error", [BUSY, UNREACHABLE])
-@pytest.mark.parametrize("call", ["put schedule", "patch machine"])
+@pytest.mark.parametrize("call", ["put shutdown-schedule", "patch vm"])
 def test_what_may_pass_is_tried_again(call: str, error: Any) -> None:
     cloud = machine()
     cloud.fail(call, error, times=2)
@@ -256,9 +256,9 @@ def test_a_machine_that_goes_meanwhile_is_no_trouble() -> None:
     cloud = machine()
 
     def gone(call: str) -> None:
-        if call.startswith("put schedule"):
-            cloud.remove(Kind.MACHINE)
+        if call.startswith("put shutdown-schedule"):
+            cloud.remove(Kind.VM)
 
     cloud.on_call = gone
     renewed(cloud)
-    assert f"patch {ref(Kind.MACHINE)}" not in cloud.writes
+    assert f"patch {ref(Kind.VM)}" not in cloud.writes

@@ -37,7 +37,7 @@ class Job:
 
     @property
     def left(self) -> timedelta:
-        until = tags.moment(self.cloud.body(Kind.MACHINE)["tags"], tags.LEASE_UNTIL)
+        until = tags.moment(self.cloud.body(Kind.VM)["tags"], tags.LEASE_UNTIL)
         assert until is not None
         return until - self.cloud.now()
 
@@ -87,7 +87,7 @@ def test_a_lease_that_was_released_is_not_brought_back() -> None:
 def test_a_lease_that_is_only_shorter_now_is_renewed() -> None:
     job = Job(0)
     job.renewing.look()
-    job.cloud.body(Kind.MACHINE)["tags"][tags.LEASE_UNTIL] = stamp(job.cloud.now() + LEASE / 8)
+    job.cloud.body(Kind.VM)["tags"][tags.LEASE_UNTIL] = stamp(job.cloud.now() + LEASE / 8)
     job.renewing.look()
     assert job.left >= LEASE
 
@@ -115,7 +115,7 @@ def test_a_short_lease_is_looked_at_more_often() -> None:
 
 def test_the_cap_is_told_once_and_asked_for_once() -> None:
     job = Job(2.1)
-    job.cloud.body(Kind.MACHINE)["tags"][tags.TERMS] = "lease=4h idle=20m cap=4h30m"
+    job.cloud.body(Kind.VM)["tags"][tags.TERMS] = "lease=4h idle=20m cap=4h30m"
     job.renewing.look()
     until = job.left
     assert until < LEASE / 2 + timedelta(minutes=30)
@@ -128,7 +128,7 @@ def test_the_cap_is_told_once_and_asked_for_once() -> None:
 
 def test_a_machine_that_is_gone_has_no_lease() -> None:
     job = Job(3)
-    job.cloud.remove(Kind.MACHINE)
+    job.cloud.remove(Kind.VM)
     assert job.renewing.look() == module.LONGEST_SECONDS
 
 

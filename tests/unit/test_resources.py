@@ -16,7 +16,17 @@ from gpuinfra.provision.cloud import Part
 from gpuinfra.provision.lifecycle.terms import Terms
 from gpuinfra.provision.login.host_key import new_host_key
 from gpuinfra.provision.market.port import ImagePlan
-from gpuinfra.provision.resources import MODULES, NEEDS, address, disk, interface, machine, network, schedule, security
+from gpuinfra.provision.resources import (
+    MODULES,
+    NEEDS,
+    disk,
+    nic,
+    nsg,
+    public_ip,
+    shutdown_schedule,
+    vm,
+    vnet,
+)
 from gpuinfra.provision.resources.common import with_others
 from tests.unit.provision_help import (
     HOURS,
@@ -64,7 +74,7 @@ def test_everything_says_whose_it_is() -> None:
         assert (body["tags"][tags.NAME], body["tags"]["project"]) == (NAME, "mnist")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in {Kind.GROUP, Kind.DISK}])
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in {Kind.RESOURCE_GROUP, Kind.DISK}])
 def test_nothing_moves_to_another_region(kind: Kind) -> None:
     part = found(kind)
     part.body["location"] = "westus2"
@@ -80,25 +90,25 @@ def test_a_tag_is_put_on_in_place(kind: Kind) -> None:
 
 
 def test_tags_to_send_are_ours_and_those_of_others() -> None:
-    part = found(Kind.NETWORK)
+    part = found(Kind.VNET)
     part.body["tags"] = {"GPUINFRA:NAME": "MY-DSVM", "owner": "somebody"}
-    assert with_others(part, network.desired(setting()).body["tags"]) == {"owner": "somebody", tags.NAME: NAME}
+    assert with_others(part, vnet.desired(setting()).body["tags"]) == {"owner": "somebody", tags.NAME: NAME}
 
 
 # Group
 
 
 def test_a_group_may_be_anywhere() -> None:
-    part = found(Kind.GROUP)
+    part = found(Kind.RESOURCE_GROUP)
     part.body["location"] = "westus2"
-    assert differences(Kind.GROUP, part) == []
+    assert differences(Kind.RESOURCE_GROUP, part) == []
 
 
 # Security
 
 
 def rule(**fields: Any) -> Part:
-    part = found(Kind.SECURITY)
+    part = found(Kind.NSG)
     own = part.body["properties"]["securityRules"][0]["properties"]
     own.update(fields)
     return part
@@ -115,8 +125,8 @@ def rule(**fields: Any) -> Part:
     ],
 )
 def test_sources_are_the_same_however_they_are_written(sources: tuple[str, ...], shown: dict[str, Any]) -> None:
-    wanted = security.desired(setting(sources=sources))
-    assert list(security.differences(wanted, rule(**shown))) == []
+    wanted = nsg.desired(setting(sources=sources))
+    assert list(nsg.differences(wanted, rule(**shown))) == []
 
 
 @pytest.mark.parametrize(
@@ -132,24 +142,24 @@ def test_sources_are_the_same_however_they_are_written(sources: tuple[str, ...],
     ],
 )
 def test_a_rule_that_was_changed(shown: dict[str, Any], expected: tuple[str, str, str]) -> None:
-    assert differences(Kind.SECURITY, rule(**shown)) == [Difference(*expected)]
+    assert differences(Kind.NSG, rule(**shown)) == [Difference(*expected)]
 
 
 def test_azure_may_write_words_as_it_likes() -> None:
-    assert differences(Kind.SECURITY, rule(protocol="TCP", access="allow", priority="100")) == []
+    assert differences(Kind.NSG, rule(protocol="TCP", access="allow", priority="100")) == []
 
 
 def test_rules_of_others_and_a_missing_rule() -> None:
     part = rule()
     part.body["properties"]["securityRules"][0]["name"] = "web"
-    assert differences(Kind.SECURITY, part) == [
+    assert differences(Kind.NSG, part) == [
         Difference("ssh from", "nowhere", "203.0.113.7/32"),
         Difference("rule web", "added by hand", "removed"),
     ]
 
 
 def test_only_ssh_is_let_in() -> None:
-    (only,) = security.desired(setting(sources=("10.0.0.0/8", "203.0.113.7/32"))).body["properties"]["securityRules"]
+    (only,) = nsg.desired(setting(sources=("10.0.0.0/8", "203.0.113.7/32"))).body["properties"]["securityRules"]
     assert only["properties"]["sourceAddressPrefixes"] == ["10.0.0.0/8", "203.0.113.7/32"]
     assert (only["properties"]["destinationPortRange"], only["properties"]["direction"]) == ("22", "Inbound")
 
@@ -158,23 +168,23 @@ def test_only_ssh_is_let_in() -> None:
 
 
 def test_a_missing_subnet_is_put_back() -> None:
-    part = found(Kind.NETWORK)
+    part = found(Kind.VNET)
     part.body["properties"]["subnets"] = []
-    assert differences(Kind.NETWORK, part) == [Difference("subnet machines", "missing", network.RANGE)]
+    assert differences(Kind.VNET, part) == [Difference("subnet machines", "missing", vnet.RANGE)]
 
 
 def test_a_subnet_of_others_is_no_difference() -> None:
-    part = found(Kind.NETWORK)
+    part = found(Kind.VNET)
     part.body["properties"]["subnets"].append({"name": "theirs"})
-    assert differences(Kind.NETWORK, part) == []
+    assert differences(Kind.VNET, part) == []
 
 
 def test_a_change_of_the_network_leaves_the_subnets_of_others_alone() -> None:
     cloud = made()
-    properties = cloud.body(Kind.NETWORK)["properties"]
+    properties = cloud.body(Kind.VNET)["properties"]
     properties["addressSpace"]["addressPrefixes"].append("10.78.0.0/24")
     properties["subnets"].append({"name": "theirs", "properties": {"addressPrefix": "10.78.0.0/24"}})
-    resource = change_of(planned(cloud, spec(tags={"project": "mnist"})), Kind.NETWORK).resource
+    resource = change_of(planned(cloud, spec(tags={"project": "mnist"})), Kind.VNET).resource
     assert resource is not None
     assert [subnet["name"] for subnet in resource.body["properties"]["subnets"]] == ["machines", "theirs"]
     assert "10.78.0.0/24" in resource.body["properties"]["addressSpace"]["addressPrefixes"]
@@ -184,37 +194,37 @@ def test_a_change_of_the_network_leaves_the_subnets_of_others_alone() -> None:
 
 
 def test_an_address_is_static_and_of_the_kind_that_can_still_be_had() -> None:
-    body = address.desired(setting()).body
+    body = public_ip.desired(setting()).body
     assert body["sku"] == {"name": "Standard"}
     assert body["properties"]["publicIPAllocationMethod"] == "Static"
 
 
 def test_the_address_goes_with_the_interface_and_that_with_the_machine() -> None:
-    (configuration,) = interface.desired(setting()).body["properties"]["ipConfigurations"]
+    (configuration,) = nic.desired(setting()).body["properties"]["ipConfigurations"]
     assert configuration["properties"]["publicIPAddress"]["properties"] == {"deleteOption": "Delete"}
-    body = machine.desired(setting()).body["properties"]
+    body = vm.desired(setting()).body["properties"]
     assert body["networkProfile"]["networkInterfaces"][0]["properties"]["deleteOption"] == "Delete"
     assert body["storageProfile"]["osDisk"]["deleteOption"] == "Delete"
 
 
 def test_an_interface_that_was_joined_to_something_else() -> None:
-    part = found(Kind.INTERFACE)
+    part = found(Kind.NIC)
     del part.body["properties"]["networkSecurityGroup"]
     (configuration,) = part.body["properties"]["ipConfigurations"]
     configuration["properties"]["subnet"] = {"id": "/subscriptions/x/…/subnets/other"}
     configuration["properties"]["publicIPAddress"] = None
-    assert differences(Kind.INTERFACE, part) == [
-        Difference("security group", "another or none", "my-dsvm-security"),
+    assert differences(Kind.NIC, part) == [
+        Difference("security group", "another or none", "my-dsvm-nsg"),
         Difference("subnet", "another or none", "machines"),
-        Difference("address", "another or none", "my-dsvm-address"),
+        Difference("address", "another or none", "my-dsvm-ip"),
     ]
 
 
 @pytest.mark.parametrize("configurations", [None, [], [{}]])
 def test_an_interface_with_nothing_in_it(configurations: Any) -> None:
-    part = found(Kind.INTERFACE)
+    part = found(Kind.NIC)
     part.body["properties"]["ipConfigurations"] = configurations
-    assert [each.what for each in differences(Kind.INTERFACE, part)] == ["subnet", "address"]
+    assert [each.what for each in differences(Kind.NIC, part)] == ["subnet", "address"]
 
 
 # Disk
@@ -239,7 +249,7 @@ def test_a_disk_grows_and_does_not_shrink(size: int | None, sku: str, expected: 
 
 
 def test_a_machine_is_all_of_the_spec() -> None:
-    body = machine.desired(setting()).body
+    body = vm.desired(setting()).body
     properties = body["properties"]
     assert properties["hardwareProfile"] == {"vmSize": SMALL}
     assert properties["storageProfile"]["imageReference"]["offer"] == "ubuntu-2204"
@@ -268,26 +278,26 @@ def test_a_machine_is_all_of_the_spec() -> None:
 )
 def test_a_cost_cap_is_a_time(price: float | None, kept: Terms | None, expected: str) -> None:
     capped = spec(lifecycle={"max_cost": parse_money("5 USD")})
-    body = machine.desired(setting(capped, price_per_hour=price, kept_terms=kept)).body
+    body = vm.desired(setting(capped, price_per_hour=price, kept_terms=kept)).body
     assert body["tags"][tags.TERMS] == expected
 
 
 @pytest.mark.parametrize(("price", "expected"), [(None, -1), (0.3, 0.3)])
 def test_a_spot_machine_is_deallocated_when_it_is_evicted(price: float | None, expected: float) -> None:
-    properties = machine.desired(setting(spec(priority="spot", spot={"max_price": price}))).body["properties"]
+    properties = vm.desired(setting(spec(priority="spot", spot={"max_price": price}))).body["properties"]
     assert (properties["priority"], properties["evictionPolicy"]) == ("Spot", "Deallocate")
     assert properties["billingProfile"] == {"maxPrice": expected}
 
 
 def test_zone_and_plan_are_the_bodys_own() -> None:
     bought = ImagePlan("fortinet", "payg", "fortigate")
-    body = machine.desired(setting(spec(zones=("2",)), image_plan=bought)).body
+    body = vm.desired(setting(spec(zones=("2",)), image_plan=bought)).body
     assert body["zones"] == ["2"]
     assert body["plan"] == {"publisher": "fortinet", "name": "payg", "product": "fortigate"}
 
 
 def test_an_image_by_its_four_names() -> None:
-    assert machine.image_reference(spec(image="a:b:c:1.2.3")) == {
+    assert vm.image_reference(spec(image="a:b:c:1.2.3")) == {
         "publisher": "a",
         "offer": "b",
         "sku": "c",
@@ -297,7 +307,7 @@ def test_an_image_by_its_four_names() -> None:
 
 def test_the_private_half_of_the_host_key_is_sent_and_never_shown() -> None:
     own = new_host_key()
-    resource = machine.desired(setting(host_key=own))
+    resource = vm.desired(setting(host_key=own))
     assert resource.body["tags"][tags.HOST_KEY] == own.public
     assert own.public.startswith("ssh-ed25519 AAAA")
     assert "PRIVATE" not in json.dumps(resource.body) + repr(resource) + repr(own) + repr(setting(host_key=own))
@@ -322,45 +332,45 @@ def test_the_private_half_of_the_host_key_is_sent_and_never_shown() -> None:
     ],
 )
 def test_a_later_image_is_no_reason_to_lose_a_machine(wanted: str, shown: dict[str, str], same: bool) -> None:
-    part = found(Kind.MACHINE)
+    part = found(Kind.VM)
     part.body["properties"]["storageProfile"]["imageReference"].update(shown)
-    desired = machine.desired(setting(spec(image=f"microsoft-dsvm:ubuntu-2204:2204-gen2:{wanted}")))
-    images = [each for each in machine.differences(desired, part) if each.what == "image"]
+    desired = vm.desired(setting(spec(image=f"microsoft-dsvm:ubuntu-2204:2204-gen2:{wanted}")))
+    images = [each for each in vm.differences(desired, part) if each.what == "image"]
     assert (images == []) == same
     assert all(each.replaces for each in images)
 
 
 def test_a_machine_made_of_a_disk_has_no_image() -> None:
-    part = found(Kind.MACHINE)
+    part = found(Kind.VM)
     del part.body["properties"]["storageProfile"]["imageReference"]
-    assert differences(Kind.MACHINE, part)[0].old == "?:?:?:?"
+    assert differences(Kind.VM, part)[0].old == "?:?:?:?"
 
 
 def test_a_patch_has_nothing_that_azure_would_refuse_to_hear_again() -> None:
-    part = found(Kind.MACHINE)
+    part = found(Kind.VM)
     part.body["tags"]["owner"] = "somebody"
-    same = machine.update(machine.desired(setting()), part)
+    same = vm.update(vm.desired(setting()), part)
     assert set(same.body) == {"tags"}
     assert same.body["tags"] == part.body["tags"]
     assert same.secrets == {}
-    larger = machine.update(machine.desired(setting(spec(sizes=(LARGE,)))), part)
+    larger = vm.update(vm.desired(setting(spec(sizes=(LARGE,)))), part)
     assert larger.body["properties"] == {"hardwareProfile": {"vmSize": LARGE}}
 
 
 def test_a_patch_of_a_spot_price() -> None:
-    wanted = machine.desired(setting(spec(priority="spot", spot={"max_price": 0.3})))
-    part = found(Kind.MACHINE)
-    assert machine.update(wanted, part).body["properties"] == {"billingProfile": {"maxPrice": 0.3}}
+    wanted = vm.desired(setting(spec(priority="spot", spot={"max_price": 0.3})))
+    part = found(Kind.VM)
+    assert vm.update(wanted, part).body["properties"] == {"billingProfile": {"maxPrice": 0.3}}
     part.body["properties"]["billingProfile"] = {"maxPrice": 0.3}
-    assert "properties" not in machine.update(wanted, part).body
+    assert "properties" not in vm.update(wanted, part).body
 
 
 def test_differences_of_tags_read_as_words() -> None:
-    part = found(Kind.MACHINE)
+    part = found(Kind.VM)
     part.body["tags"] = {tags.NAME: NAME, tags.DIGEST: "sha256:0123456789", tags.HOST_KEY: "another"}
-    wanted = machine.desired(setting())
+    wanted = vm.desired(setting())
     digest = wanted.body["tags"][tags.DIGEST].removeprefix("sha256:")[:8]
-    assert {(each.what, each.old, each.new) for each in machine.differences(wanted, part)} == {
+    assert {(each.what, each.old, each.new) for each in vm.differences(wanted, part)} == {
         ("spec", "01234567", digest),
         ("on since", "never", "2026-11-16T08:00:00Z"),
         ("lease until", "none", "2026-11-16T12:00:00Z"),
@@ -371,31 +381,31 @@ def test_differences_of_tags_read_as_words() -> None:
 
 def test_hours_that_are_too_long_for_a_tag_are_left_out() -> None:
     hours = Hours.model_validate(HOURS)
-    assert tags.HOURS in machine.desired(setting(spec(lifecycle={"hours": hours}))).body["tags"]
+    assert tags.HOURS in vm.desired(setting(spec(lifecycle={"hours": hours}))).body["tags"]
     many = Hours.model_validate({**HOURS, "on": tuple(f"mon 08:{minute:02}-19:00" for minute in range(40))})
-    assert tags.HOURS not in machine.desired(setting(spec(lifecycle={"hours": many}))).body["tags"]
+    assert tags.HOURS not in vm.desired(setting(spec(lifecycle={"hours": many}))).body["tags"]
 
 
 # Schedule
 
 
 def test_the_daily_stop_is_at_the_end_of_the_lease() -> None:
-    properties = schedule.desired(setting()).body["properties"]
+    properties = shutdown_schedule.desired(setting()).body["properties"]
     assert (properties["status"], properties["timeZoneId"]) == ("Enabled", "UTC")
     assert properties["dailyRecurrence"] == {"time": "1200"}
-    assert properties["targetResourceId"] == setting().ref(Kind.MACHINE).id(SUBSCRIPTION)
+    assert properties["targetResourceId"] == setting().ref(Kind.VM).id(SUBSCRIPTION)
 
 
 @pytest.mark.parametrize(("hours", "status"), [(23.9, "Enabled"), (24, "Disabled"), (100, "Disabled")])
 def test_a_lease_of_a_day_cannot_be_said_as_a_time_of_day(hours: float, status: str) -> None:
-    assert schedule.desired(setting(lease=lease_of(hours))).body["properties"]["status"] == status
+    assert shutdown_schedule.desired(setting(lease=lease_of(hours))).body["properties"]["status"] == status
 
 
 def test_a_long_lease_is_the_schedules_in_its_last_day() -> None:
     until = datetime(2026, 11, 20, 1, 30, tzinfo=timezone(timedelta(hours=-2)))
-    before = schedule.schedule_for(until, until - timedelta(days=1))
+    before = shutdown_schedule.schedule_for(until, until - timedelta(days=1))
     assert before == {"status": "Disabled", "dailyRecurrence": {"time": "0330"}}
-    assert schedule.schedule_for(until, until - timedelta(hours=23, minutes=59))["status"] == "Enabled"
+    assert shutdown_schedule.schedule_for(until, until - timedelta(hours=23, minutes=59))["status"] == "Enabled"
 
 
 @pytest.mark.parametrize(
@@ -408,13 +418,13 @@ def test_a_long_lease_is_the_schedules_in_its_last_day() -> None:
     ],
 )
 def test_a_daily_stop_that_was_moved_is_moved_back(shown: dict[str, Any]) -> None:
-    part = found(Kind.SCHEDULE)
+    part = found(Kind.SHUTDOWN_SCHEDULE)
     part.body["properties"].update(shown)
-    (only,) = differences(Kind.SCHEDULE, part)
+    (only,) = differences(Kind.SHUTDOWN_SCHEDULE, part)
     assert (only.what, only.new, only.replaces) == ("daily stop", "Enabled 1200 UTC", False)
 
 
 def test_a_daily_stop_of_another_machine_is_a_difference() -> None:
-    part = found(Kind.SCHEDULE)
-    part.body["properties"]["targetResourceId"] = setting().ref(Kind.MACHINE).id(SUBSCRIPTION) + "-other"
-    assert differences(Kind.SCHEDULE, part)
+    part = found(Kind.SHUTDOWN_SCHEDULE)
+    part.body["properties"]["targetResourceId"] = setting().ref(Kind.VM).id(SUBSCRIPTION) + "-other"
+    assert differences(Kind.SHUTDOWN_SCHEDULE, part)

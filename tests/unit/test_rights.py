@@ -15,7 +15,7 @@ from gpuinfra.provision.cloud import Part
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.lifecycle import rights
 from gpuinfra.provision.lifecycle.rights import Holding, Right
-from gpuinfra.provision.resources import machine
+from gpuinfra.provision.resources import vm
 from gpuinfra.provision.up import Up
 from gpuinfra.templates import read_template
 from tests.unit.provision_help import (
@@ -140,9 +140,9 @@ def test_an_administrator_can_copy_the_commands() -> None:
 )
 def test_a_machine_gets_an_identity_in_place(identity: Any, old: str, sent: dict[str, Any]) -> None:
     cloud = made()
-    cloud.body(Kind.MACHINE)["identity"] = identity
+    cloud.body(Kind.VM)["identity"] = identity
     plan = planned(cloud)
-    assert words(plan) == ["change machine"]
+    assert words(plan) == ["change vm"]
     (change,) = plan.changes
     assert change.differences == (Difference("identity", old, "its own"),)
     assert change.resource is not None
@@ -152,13 +152,13 @@ def test_a_machine_gets_an_identity_in_place(identity: Any, old: str, sent: dict
 @pytest.mark.parametrize("kind", ["SystemAssigned", "systemassigned", "SystemAssigned, UserAssigned"])
 def test_an_identity_that_is_there_stays(kind: str) -> None:
     cloud = made()
-    cloud.body(Kind.MACHINE)["identity"]["type"] = kind
+    cloud.body(Kind.VM)["identity"]["type"] = kind
     assert planned(cloud).is_empty
     plan = planned(cloud, spec(tags={"project": "mnist"}))
-    (update,) = [change.resource for change in plan.changes if change.ref.kind is Kind.MACHINE]
+    (update,) = [change.resource for change in plan.changes if change.ref.kind is Kind.VM]
     assert update is not None
     assert "identity" not in update.body
-    assert machine.IDENTITY == {"type": "SystemAssigned"}
+    assert vm.IDENTITY == {"type": "SystemAssigned"}
 
 
 # On the way up
@@ -179,7 +179,7 @@ def test_a_machine_that_is_made_gets_the_right() -> None:
     assert told == ["agent: may switch the machine off"]
 
 
-@pytest.mark.parametrize(("there", "call"), [(False, "wait machine my-dsvm"), (True, "observe my-dsvm")])
+@pytest.mark.parametrize(("there", "call"), [(False, "wait vm my-dsvm"), (True, "observe my-dsvm")])
 def test_it_is_asked_for_while_others_are_waited_for(there: bool, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is made takes its time, and one that is there is looked at once more: nobody waits for a right."""
     cloud, asked = made() if there else FakeCloud(), threading.Event()
@@ -242,18 +242,18 @@ def test_what_azure_did_not_know_at_first_is_asked_again_when_the_machine_is_the
 
 def test_the_machine_that_was_had_in_the_end_has_the_right() -> None:
     cloud = FakeCloud()
-    cloud.fail_operation("put machine", ALLOCATION)
+    cloud.fail_operation("put vm", ALLOCATION)
     outcome, _ = up(cloud, regions=("eastus", "westus2"))
     assert outcome.agent is not None
     assert outcome.agent.is_held
-    assert rights.principal_of(Part(ref(Kind.MACHINE), cloud.body(Kind.MACHINE))) in cloud.allowed
+    assert rights.principal_of(Part(ref(Kind.VM), cloud.body(Kind.VM))) in cloud.allowed
 
 
 def test_a_machine_that_comes_to_nothing_is_deleted_when_nobody_asks_for_it_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cloud, done, deleted = FakeCloud(), list[str](), threading.Event()
-    cloud.fail_operation("put machine", ALLOCATION)
+    cloud.fail_operation("put vm", ALLOCATION)
 
     def slowly(_: Part) -> Right:
         deleted.wait(0.1)
@@ -261,7 +261,7 @@ def test_a_machine_that_comes_to_nothing_is_deleted_when_nobody_asks_for_it_any_
         return UNKNOWN
 
     def look(call: str) -> None:
-        if call == "delete machine my-dsvm":
+        if call == "delete vm my-dsvm":
             done.append("deleted")
             deleted.set()
 
@@ -278,7 +278,7 @@ def test_an_answer_that_does_not_come_holds_nobody_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cloud, "allow_self_stop", lambda _: never.wait(10) and Right(Holding.GRANTED))
     heard = Heard()
     asking = Allowing(cloud, heard)
-    part = Part(Ref(Kind.MACHINE, "g", "m"), {})
+    part = Part(Ref(Kind.VM, "g", "m"), {})
     asking.begin(part)
     assert asking.end(part, cloud.time.deadline(60)) == LATE
     never.set()
@@ -287,7 +287,7 @@ def test_an_answer_that_does_not_come_holds_nobody_up(monkeypatch: pytest.Monkey
 
 def test_who_may_not_make_a_machine_is_told_of_that_alone() -> None:
     cloud = FakeCloud()
-    cloud.fail("put machine", DENIED)
+    cloud.fail("put vm", DENIED)
     with pytest.raises(Exception, match="not allowed"):
         up(cloud)
     assert cloud.allowed == []

@@ -129,7 +129,7 @@ def test_a_machine_that_came_up_and_cannot_be_used_is_ended(
     power: str, note: str, tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud: Any = made()
-    cloud.remove(Kind.ADDRESS)
+    cloud.remove(Kind.PUBLIC_IP)
     cloud.set_power(power)
     cloud.clients = SimpleNamespace(access=SimpleNamespace(ssh_port=22))
     outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=None)

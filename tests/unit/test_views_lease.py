@@ -26,9 +26,9 @@ def machine(power: str = "running", **marks: str) -> Part:
     """On since 08:00, until 12:00, unless other tags say something else."""
     cloud = made()
     cloud.set_power(power)
-    body = cloud.body(Kind.MACHINE)
+    body = cloud.body(Kind.VM)
     body["tags"].update({f"gpuinfra:{name.replace('_', '-')}": value for name, value in marks.items()})
-    return Part(ref(Kind.MACHINE), body)
+    return Part(ref(Kind.VM), body)
 
 
 def state(part: Part, hours: Hours | None = None, prices: Prices = PRICES) -> LeaseState:

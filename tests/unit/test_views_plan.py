@@ -37,23 +37,23 @@ def plan(*changes: Change, price: Price = PRICE, **more: object) -> Plan:
 
 
 EVERYTHING = plan(
-    change(Action.ADD, Kind.MACHINE, "my-dsvm", summary="Standard_NC4as_T4_v3, southcentralus"),
+    change(Action.ADD, Kind.VM, "my-dsvm", summary="Standard_NC4as_T4_v3, southcentralus"),
     change(
         Action.CHANGE,
-        Kind.SECURITY,
-        "my-dsvm-security",
+        Kind.NSG,
+        "my-dsvm-nsg",
         Difference("ssh from", "203.0.113.7/32", "203.0.113.9/32"),
     ),
     change(
         Action.REPLACE,
-        Kind.MACHINE,
+        Kind.VM,
         "my-dsvm",
         Difference("image", "20.04", "22.04", replaces=True),
         Difference("size", "Standard_NC4as_T4_v3", "Standard_NC8as_T4_v3", needs_off=True),
         Difference("tag project", "", "mnist"),
     ),
-    change(Action.CHANGE, Kind.MACHINE, "my-dsvm", power=Power.START),
-    change(Action.DESTROY, Kind.ADDRESS, "my-dsvm-old"),
+    change(Action.CHANGE, Kind.VM, "my-dsvm", power=Power.START),
+    change(Action.DESTROY, Kind.PUBLIC_IP, "my-dsvm-old"),
 )
 
 
@@ -63,13 +63,13 @@ def text(shown: Plan, **options: bool) -> str:
 
 def test_every_kind_of_change() -> None:
     assert text(EVERYTHING) == (
-        "  + machine   my-dsvm            Standard_NC4as_T4_v3, southcentralus, $0.631/h\n"
-        "  ~ security  my-dsvm-security   ssh from 203.0.113.7/32 -> 203.0.113.9/32\n"
-        "  ± machine   my-dsvm            image: 20.04 -> 22.04   # forces replacement\n"
-        "                                 size: Standard_NC4as_T4_v3 -> Standard_NC8as_T4_v3   # only while it is off\n"
-        "                                 tag project: (none) -> mnist\n"
-        "  ~ machine   my-dsvm            power: deallocated -> running\n"
-        "  - address   my-dsvm-old\n"
+        "  + vm         my-dsvm       Standard_NC4as_T4_v3, southcentralus, $0.631/h\n"
+        "  ~ nsg        my-dsvm-nsg   ssh from 203.0.113.7/32 -> 203.0.113.9/32\n"
+        "  ± vm         my-dsvm       image: 20.04 -> 22.04   # forces replacement\n"
+        "                             size: Standard_NC4as_T4_v3 -> Standard_NC8as_T4_v3   # only while it is off\n"
+        "                             tag project: (none) -> mnist\n"
+        "  ~ vm         my-dsvm       power: deallocated -> running\n"
+        "  - public-ip  my-dsvm-old\n"
         "\n"
         "Plan: 1 to add, 2 to change, 1 to replace, 1 to destroy.\n"
         "Price: $0.631 an hour while on; about $23.25 a month for disk and address while off."
@@ -89,8 +89,8 @@ def test_nothing_to_do() -> None:
 
 def test_power_that_is_a_difference_is_said_once() -> None:
     difference = Difference("power", "stopped", "deallocated")
-    shown = text(plan(change(Action.CHANGE, Kind.MACHINE, "m", difference, power=Power.DEALLOCATE)))
-    assert shown.startswith("  ~ machine  m   power: stopped -> deallocated\n\n")
+    shown = text(plan(change(Action.CHANGE, Kind.VM, "m", difference, power=Power.DEALLOCATE)))
+    assert shown.startswith("  ~ vm  m   power: stopped -> deallocated\n\n")
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_a_price_that_is_not_known(price: Price, words: str) -> None:
 
 def test_a_terminal_without_the_mark_gets_another() -> None:
     shown = [line.plain for line in render(EVERYTHING, PLAIN_MARKS)]
-    assert shown[0].startswith("  +   machine   my-dsvm ")
-    assert shown[2].startswith("  -/+ machine   my-dsvm ")
+    assert shown[0].startswith("  +   vm         my-dsvm ")
+    assert shown[2].startswith("  -/+ vm         my-dsvm ")
     assert "".join(shown).isascii()
 
 
@@ -160,6 +160,6 @@ def test_colours_go_by_action() -> None:
 
 
 def test_no_text_can_drive_the_terminal() -> None:
-    evil = change(Action.CHANGE, Kind.MACHINE, "m", Difference("tag a", "\x1b[2J", "\r\n"))
+    evil = change(Action.CHANGE, Kind.VM, "m", Difference("tag a", "\x1b[2J", "\r\n"))
     assert "\x1b" not in text(plan(evil))
     assert "\r" not in text(plan(evil))

@@ -20,7 +20,7 @@ RECEIPT = Receipt(
     price_per_hour=0.631,
     cause="gpuinfra down",
     left_on_until=datetime(2026, 11, 17, 8, tzinfo=UTC),
-    residue=(Residue("disk", "my-dsvm-disk", 19.60), Residue("address", "my-dsvm-address", 3.65)),
+    residue=(Residue("disk", "my-dsvm-disk", 19.60), Residue("public-ip", "my-dsvm-ip", 3.65)),
 )
 
 
@@ -34,7 +34,7 @@ def test_off_is_proven() -> None:
         "  saved       $15.14 a day, against leaving it on\n"
         "              left on overnight, until 2026-11-17 08:00:00Z, it would have cost $14.20 more\n"
         "  still paid  disk my-dsvm-disk, about $19.60 a month\n"
-        "              address my-dsvm-address, about $3.65 a month\n"
+        "              public-ip my-dsvm-ip, about $3.65 a month\n"
         "              about $23.25 a month in all\n"
         "  to end it   gpuinfra down my-dsvm --delete\n"
         "  verified    Azure says PowerState/deallocated, at 2026-11-16 09:30:12Z"
@@ -46,7 +46,7 @@ def test_gone_is_proven_by_absence() -> None:
         RECEIPT,
         verified=Off.ABSENT,
         residue=(),
-        deleted=("machine my-dsvm", "disk my-dsvm-disk"),
+        deleted=("vm my-dsvm", "disk my-dsvm-disk"),
         kept=("group gpu-team: it was there before",),
     )
     assert render(gone).plain == (
@@ -57,7 +57,7 @@ def test_gone_is_proven_by_absence() -> None:
         "  cost        $0.95 (list price, $0.631 an hour)\n"
         "  saved       $15.14 a day, against leaving it on\n"
         "              left on overnight, until 2026-11-17 08:00:00Z, it would have cost $14.20 more\n"
-        "  deleted     machine my-dsvm\n"
+        "  deleted     vm my-dsvm\n"
         "              disk my-dsvm-disk\n"
         "  kept        group gpu-team: it was there before\n"
         "  verified    Azure says 404, there is no such machine, at 2026-11-16 09:30:12Z"
@@ -78,12 +78,10 @@ def test_what_is_not_proven_is_loud() -> None:
 
 
 def test_what_is_left_is_loud() -> None:
-    shown = render(
-        Receipt("my-dsvm", Off.ABSENT, RECEIPT.at, left=("interface my-dsvm-interface",), deletes=True)
-    ).plain
+    shown = render(Receipt("my-dsvm", Off.ABSENT, RECEIPT.at, left=("nic my-dsvm-nic",), deletes=True)).plain
     assert shown == (
         "NOT ALL GONE: my-dsvm is off, but something is left, and may be billed\n"
-        "  left        interface my-dsvm-interface\n"
+        "  left        nic my-dsvm-nic\n"
         "  verified    Azure says 404, there is no such machine, at 2026-11-16 09:30:12Z\n"
         "  run         gpuinfra down my-dsvm --delete\n"
         "              gpuinfra status my-dsvm"

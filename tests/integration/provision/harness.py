@@ -316,10 +316,10 @@ def resources_of(name: str) -> set[str]:
     """Return all resources that one machine consists of."""
     found = {
         f"group/gpuinfra-{name}",
-        f"Microsoft.Network/networkSecurityGroups/{name}-security",
-        f"Microsoft.Network/virtualNetworks/{name}-network",
-        f"Microsoft.Network/publicIPAddresses/{name}-address",
-        f"Microsoft.Network/networkInterfaces/{name}-interface",
+        f"Microsoft.Network/networkSecurityGroups/{name}-nsg",
+        f"Microsoft.Network/virtualNetworks/{name}-vnet",
+        f"Microsoft.Network/publicIPAddresses/{name}-ip",
+        f"Microsoft.Network/networkInterfaces/{name}-nic",
         f"Microsoft.Compute/virtualMachines/{name}",
         f"Microsoft.Compute/disks/{name}-disk",
         f"Microsoft.DevTestLab/schedules/shutdown-computevm-{name}",

@@ -72,7 +72,7 @@ def ref(kind: Kind, group: str = GROUP) -> Ref:
 
 def setting(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> Setting:
     wanted = wanted or spec()
-    machine = cloud.look(ref(Kind.MACHINE, wanted.group_name))
+    machine = cloud.look(ref(Kind.VM, wanted.group_name))
     return Setting(
         spec=wanted,
         candidate=Candidate(wanted.regions[0], wanted.candidate_sizes[0]),
@@ -92,7 +92,7 @@ def make_all(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -
     given = setting(cloud, host_key, wanted)
     for kind, module in MODULES.items():
         if kind is not Kind.DISK:
-            make(cloud, module.desired(given), new=kind is Kind.MACHINE)
+            make(cloud, module.desired(given), new=kind is Kind.VM)
     return given
 
 
@@ -128,7 +128,7 @@ def test_what_was_made_is_seen_as_it_was_meant(cloud: AzureCloud, host_key: Host
     assert {part.ref.kind for part in observed.parts} == set(Kind)
     assert all(observed.is_ours(part) for part in observed.parts)
     assert all(part.is_settled for part in observed.parts)
-    machine = observed.part(Kind.MACHINE)
+    machine = observed.part(Kind.VM)
     assert machine is not None
     assert (machine.power, machine.region, machine.failure) == ("running", "eastus", "")
     plan = plan_of(cloud, host_key)
@@ -142,7 +142,7 @@ def test_every_difference_that_a_plan_would_make_is_none_once_it_is_made(cloud: 
     assert words(plan) == [f"change {kind}" for kind in Kind]
     for change in plan.changes:
         assert change.resource is not None
-        patched = change.ref.kind in {Kind.ADDRESS, Kind.MACHINE, Kind.DISK}
+        patched = change.ref.kind in {Kind.PUBLIC_IP, Kind.VM, Kind.DISK}
         operation = cloud.patch(change.resource) if patched else cloud.put(change.resource)
         cloud.wait(operation, Deadline.after(SECONDS))
     assert words(plan_of(cloud, host_key, wanted)) == []
@@ -150,9 +150,9 @@ def test_every_difference_that_a_plan_would_make_is_none_once_it_is_made(cloud: 
 
 def test_the_secret_is_sent_and_never_read_again(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
     make_all(cloud, host_key)
-    machine = present(cloud, Kind.MACHINE)
+    machine = present(cloud, Kind.VM)
     assert "customData" not in machine.properties["osProfile"]
-    kept = server.server.cloud.store.get(ref(Kind.MACHINE).id(cloud.subscription))
+    kept = server.server.cloud.store.get(ref(Kind.VM).id(cloud.subscription))
     assert kept is not None
     assert kept.hidden["customData"]
 
@@ -161,15 +161,15 @@ def test_the_group_is_found_by_the_machine_that_is_in_it(cloud: AzureCloud, host
     server.resource.resource_groups.create_or_update("gpu-team", {"location": "westus", "tags": {"owner": "them"}})
     given = setting(cloud, host_key, spec(resource_group="gpu-team"))
     for kind, module in MODULES.items():
-        if kind not in {Kind.DISK, Kind.GROUP}:
+        if kind not in {Kind.DISK, Kind.RESOURCE_GROUP}:
             make(cloud, module.desired(given))
     observed = cloud.observe(NAME)
     assert observed.group == "gpu-team"
-    assert observed.part(Kind.MACHINE)
+    assert observed.part(Kind.VM)
     assert find_target(cloud, NAME).username == "azureuser"
     elsewhere = cloud.observe(NAME, GROUP, thorough=True)
     assert elsewhere.machine is None
-    assert {part.ref.group for part in elsewhere.lookalikes() if part.ref.kind is Kind.MACHINE} == {"gpu-team"}
+    assert {part.ref.group for part in elsewhere.lookalikes() if part.ref.kind is Kind.VM} == {"gpu-team"}
     receipt = Ending(NAME, None, cloud, None, Heard(), NO_JOURNAL, Deadline.after(SECONDS)).deallocate()
     assert receipt.is_proof
     assert server.control("GET", "bill")["machines"][0]["powerState"] == "deallocated"
@@ -196,7 +196,7 @@ def test_what_carries_our_tag_is_seen_wherever_and_whatever_it_is(cloud: AzureCl
 def test_azure_sees_no_case(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
     loud = cloud.observe(NAME.upper(), GROUP.upper())
-    assert loud.part(Kind.MACHINE)
+    assert loud.part(Kind.VM)
     assert all(loud.is_ours(part) for part in loud.parts)
     assert cloud.observe(NAME.upper(), thorough=True).machine
 
@@ -214,21 +214,21 @@ def test_azures_own_time(cloud: AzureCloud, server: Sandbox) -> None:
 
 def test_a_machine_is_made_once(cloud: AzureCloud, host_key: HostKey) -> None:
     given = make_all(cloud, host_key)
-    error = refusal(cloud.put, MODULES[Kind.MACHINE].desired(given), new=True)
-    assert (error.fault, error.status, error.subject) == (Fault.EXISTS, 412, f"machine {NAME}")
+    error = refusal(cloud.put, MODULES[Kind.VM].desired(given), new=True)
+    assert (error.fault, error.status, error.subject) == (Fault.EXISTS, 412, f"vm {NAME}")
 
 
 def test_a_machine_is_switched_off_and_on(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
     for act, power in ((Act.DEALLOCATE, "deallocated"), (Act.START, "running")):
-        cloud.wait(cloud.act(ref(Kind.MACHINE), act), Deadline.after(SECONDS))
-        assert present(cloud, Kind.MACHINE).power == power
+        cloud.wait(cloud.act(ref(Kind.VM), act), Deadline.after(SECONDS))
+        assert present(cloud, Kind.VM).power == power
 
 
 def test_absent_is_deleted(cloud: AzureCloud, host_key: HostKey) -> None:
     for kind in Kind:
         cloud.wait(cloud.delete(ref(kind)), Deadline.after(SECONDS))
-    make(cloud, MODULES[Kind.GROUP].desired(setting(cloud, host_key)))
+    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(setting(cloud, host_key)))
     for kind in Kind:
         cloud.wait(cloud.delete(ref(kind)), Deadline.after(SECONDS))
     assert cloud.observe(NAME, GROUP).parts == ()
@@ -236,16 +236,16 @@ def test_absent_is_deleted(cloud: AzureCloud, host_key: HostKey) -> None:
 
 def test_a_machine_takes_its_parts_with_it(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
-    cloud.wait(cloud.delete(ref(Kind.MACHINE)), Deadline.after(SECONDS))
+    cloud.wait(cloud.delete(ref(Kind.VM)), Deadline.after(SECONDS))
     left = {part.ref.kind for part in cloud.observe(NAME, GROUP).parts}
-    assert not left & {Kind.MACHINE, Kind.DISK, Kind.INTERFACE, Kind.ADDRESS}
+    assert not left & {Kind.VM, Kind.DISK, Kind.NIC, Kind.PUBLIC_IP}
 
 
 def test_a_group_is_disowned(cloud: AzureCloud, server: Sandbox) -> None:
     own = {tags.NAME: NAME, "GPUINFRA:Other": "x", "owner": "them"}
     server.resource.resource_groups.create_or_update(GROUP, {"location": "eastus", "tags": own})
     cloud.disown(GROUP)
-    assert present(cloud, Kind.GROUP).tags == {"owner": "them"}
+    assert present(cloud, Kind.RESOURCE_GROUP).tags == {"owner": "them"}
 
 
 # Refusals
@@ -270,30 +270,30 @@ def test_a_refusal_has_its_fault(
     cloud: AzureCloud, host_key: HostKey, server: Sandbox, name: str, fault: Fault
 ) -> None:
     given = setting(cloud, host_key)
-    make(cloud, MODULES[Kind.GROUP].desired(given))
+    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
     for where in ({}, {"operation": True}):
         arm(server, name, method="PUT", type="networkSecurityGroups", **where)
-        error = refusal(make, cloud, MODULES[Kind.SECURITY].desired(given))
-        assert (error.fault, error.code, error.subject) == (fault, name, f"security {NAME}-security")
+        error = refusal(make, cloud, MODULES[Kind.NSG].desired(given))
+        assert (error.fault, error.code, error.subject) == (fault, name, f"nsg {NAME}-nsg")
 
 
 def test_a_machine_that_fails_says_why_in_two_ways(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
     arm(server, "AllocationFailed", type="virtualMachines")
     assert refusal(make_all, cloud, host_key).code == "AllocationFailed"
-    machine = present(cloud, Kind.MACHINE)
+    machine = present(cloud, Kind.VM)
     assert (machine.state, machine.failure, machine.power) == ("Failed", "AllocationFailed", "deallocated")
 
 
 def test_a_look_at_what_may_not_be_seen_is_not_absent(cloud: AzureCloud, server: Sandbox) -> None:
     arm(server, "AuthorizationFailed", method="GET", count=0)
-    assert refusal(cloud.look, ref(Kind.GROUP)).fault is Fault.DENIED
+    assert refusal(cloud.look, ref(Kind.RESOURCE_GROUP)).fault is Fault.DENIED
     assert refusal(cloud.observe, NAME, GROUP).fault is Fault.DENIED
 
 
 def test_another_subscription_is_not_absent(access: Access) -> None:
     clients = Clients(dataclasses.replace(access, subscription="00000000-0000-0000-0000-000000000000"))
     try:
-        assert refusal(AzureCloud(clients).look, ref(Kind.MACHINE)).code == "SubscriptionNotFound"
+        assert refusal(AzureCloud(clients).look, ref(Kind.VM)).code == "SubscriptionNotFound"
     finally:
         close(clients)
 
@@ -303,7 +303,7 @@ def test_a_wrong_secret_is_no_login(access: Access) -> None:
     wrong = dataclasses.replace(access.client_secret, secret="wrong")
     clients = Clients(dataclasses.replace(access, client_secret=wrong))
     try:
-        assert refusal(AzureCloud(clients).look, ref(Kind.MACHINE)).fault is Fault.LOGIN
+        assert refusal(AzureCloud(clients).look, ref(Kind.VM)).fault is Fault.LOGIN
     finally:
         close(clients)
 
@@ -312,7 +312,7 @@ def test_nobody_at_home_is_unreachable(access: Access, monkeypatch: pytest.Monke
     monkeypatch.setattr(Interrupt, "sleep", lambda *_: None)  # between one try and the next
     clients = Clients(dataclasses.replace(access, arm="https://localhost:1"))
     try:
-        assert refusal(AzureCloud(clients).look, ref(Kind.MACHINE)).fault is Fault.UNREACHABLE
+        assert refusal(AzureCloud(clients).look, ref(Kind.VM)).fault is Fault.UNREACHABLE
     finally:
         close(clients)
 
@@ -326,9 +326,9 @@ def test_a_connection_that_drops_once_is_not_noticed(
 ) -> None:
     arm(server, name, method="PUT", type="virtualNetworks")
     given = setting(cloud, host_key)
-    make(cloud, MODULES[Kind.GROUP].desired(given))
-    make(cloud, MODULES[Kind.NETWORK].desired(given))
-    assert present(cloud, Kind.NETWORK).state == "Succeeded"
+    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
+    make(cloud, MODULES[Kind.VNET].desired(given))
+    assert present(cloud, Kind.VNET).state == "Succeeded"
 
 
 def test_a_throttled_request_waits_and_says_so(
@@ -337,44 +337,44 @@ def test_a_throttled_request_waits_and_says_so(
     slept: list[float] = []
     monkeypatch.setattr(Interrupt, "sleep", lambda _, seconds: slept.append(seconds))
     arm(server, "TooManyRequests", method="PUT", retryAfter=7, count=2)
-    make(cloud, MODULES[Kind.GROUP].desired(setting(cloud, host_key)))
+    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(setting(cloud, host_key)))
     assert heard.lines == ["Azure is throttling, 7 s"] * 2
     assert slept == [7, 7]
 
 
 def test_a_wait_beyond_the_deadline_is_refused(cloud: AzureCloud, server: Sandbox, heard: Heard) -> None:
     arm(server, "TooManyRequests", retryAfter=3000, count=0)
-    error = refusal(cloud.look, ref(Kind.GROUP))
+    error = refusal(cloud.look, ref(Kind.RESOURCE_GROUP))
     assert (error.fault, heard.lines) == (Fault.THROTTLED, [])
     assert cloud.grant(100).left > 90
 
 
 def test_what_never_ends_is_given_up(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
     given = setting(cloud, host_key)
-    make(cloud, MODULES[Kind.GROUP].desired(given))
+    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
     arm(server, "never-ends", type="virtualNetworks")
-    operation = cloud.put(MODULES[Kind.NETWORK].desired(given))
+    operation = cloud.put(MODULES[Kind.VNET].desired(given))
     error = refusal(cloud.wait, operation, Deadline.after(0.3))
-    assert (error.fault, error.subject) == (Fault.TIMEOUT, f"network {NAME}-network")
-    assert not present(cloud, Kind.NETWORK).is_settled
+    assert (error.fault, error.subject) == (Fault.TIMEOUT, f"vnet {NAME}-vnet")
+    assert not present(cloud, Kind.VNET).is_settled
 
 
 def test_ctrl_c_ends_a_wait(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
     given = setting(cloud, host_key)
-    make(cloud, MODULES[Kind.GROUP].desired(given))
+    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
     arm(server, "never-ends", type="virtualNetworks")
-    operation = cloud.put(MODULES[Kind.NETWORK].desired(given))
+    operation = cloud.put(MODULES[Kind.VNET].desired(given))
     threading.Timer(0.1, cloud.interrupt.set).start()
     error = refusal(cloud.wait, operation, Deadline.after(SECONDS))
-    assert (error.fault, error.subject) == (Fault.INTERRUPTED, f"network {NAME}-network")
+    assert (error.fault, error.subject) == (Fault.INTERRUPTED, f"vnet {NAME}-vnet")
     cloud.interrupt.clear()
-    assert cloud.look(ref(Kind.GROUP)) is not None
+    assert cloud.look(ref(Kind.RESOURCE_GROUP)) is not None
 
 
 def test_every_request_says_which_run_it_is_of(access: Access, server: Sandbox) -> None:
     clients = Clients(access, correlation_id="11111111-2222-3333-4444-555555555555")
     try:
-        AzureCloud(clients).look(ref(Kind.GROUP))
+        AzureCloud(clients).look(ref(Kind.RESOURCE_GROUP))
     finally:
         close(clients)
     (asked,) = [each for each in server.control("GET", "log")["requests"] if "/resourcegroups/" in each["path"].lower()]

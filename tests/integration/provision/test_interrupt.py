@@ -63,13 +63,13 @@ def slow_operation(kind: str) -> Callable[[Harness], None]:
 MOMENTS = {
     "first read": Moment(hold("GET", "virtualMachines"), wait_until_held, None),
     "preflight": Moment(hold("GET", "skus"), wait_until_held, None),
-    "network": Moment(slow_operation("virtualNetworks"), wait_until_polling, f"group gpuinfra-{NAME}"),
-    "machine": Moment(slow_operation("virtualMachines"), wait_until_polling, f"machine {NAME}"),
-    "ssh": Moment(lambda harness: harness.arm("ssh-refuses"), wait_for_text("waiting for SSH"), f"machine {NAME}"),
+    "network": Moment(slow_operation("virtualNetworks"), wait_until_polling, f"resource-group gpuinfra-{NAME}"),
+    "machine": Moment(slow_operation("virtualMachines"), wait_until_polling, f"vm {NAME}"),
+    "ssh": Moment(lambda harness: harness.arm("ssh-refuses"), wait_for_text("waiting for SSH"), f"vm {NAME}"),
     "throttled": Moment(
         lambda harness: harness.arm("TooManyRequests", retryAfter=600, method="PUT", type="virtualMachines"),
         wait_for_text("throttling"),
-        f"interface {NAME}-interface",
+        f"nic {NAME}-nic",
     ),
 }
 OUTPUTS = ("pipe", "terminal")
@@ -154,7 +154,7 @@ def test_interrupted_down_names_what_exists(harness: Harness, words: str, number
         assert ended.code in {130, 143}, ended.text
         assert "Traceback" not in ended.text
         message = ended.text.split("interrupted", 1)[1]
-        assert f"machine {NAME}" in message
+        assert f"vm {NAME}" in message
         assert "run the same command again" in message
     check_converges(harness)
 
@@ -171,7 +171,7 @@ def test_ctrl_c_waits_for_the_call_in_flight(harness: Harness, output: str) -> N
         program.interrupt()
         ended = program.end()
         assert ended.code == 130, ended.text
-        check_message(ended.text, f"machine {NAME}")
+        check_message(ended.text, f"vm {NAME}")
     check_converges(harness)
 
 
@@ -185,7 +185,7 @@ def test_second_ctrl_c_does_not_wait_for_the_call_in_flight(harness: Harness, ou
         program.interrupt()
         ended = program.end(GRACE_SECONDS - 1)
         assert ended.code == 130, ended.text
-        check_message(ended.text, f"group gpuinfra-{NAME}")
+        check_message(ended.text, f"resource-group gpuinfra-{NAME}")
         if program.terminal:
             check_terminal(program)
     check_converges(harness)

@@ -268,7 +268,7 @@ def leave(world: World, name: str, mark: str | None = None, group: str | None = 
     group = group or default_group(name)
     world.server.resource.resource_groups.create_or_update(group, {"location": "eastus"})
     marks = {"tags": {tags.NAME if mark is None else mark: name}}
-    address, disk = name_of(Kind.ADDRESS, name), name_of(Kind.DISK, name)
+    address, disk = name_of(Kind.PUBLIC_IP, name), name_of(Kind.DISK, name)
     world.put(
         f"Microsoft.Network/publicIPAddresses/{address}",
         {**marks, "sku": {"name": "Standard"}, "properties": {"publicIPAllocationMethod": "Static"}},
@@ -280,7 +280,7 @@ def leave(world: World, name: str, mark: str | None = None, group: str | None = 
         "publicIPAddress": {"id": f"{base}/Microsoft.Network/publicIPAddresses/{address}"},
     }
     world.put(
-        f"Microsoft.Network/networkInterfaces/{name_of(Kind.INTERFACE, name)}",
+        f"Microsoft.Network/networkInterfaces/{name_of(Kind.NIC, name)}",
         {**marks, "properties": {"ipConfigurations": [{"name": "first", "properties": configuration}]}},
         group,
     )
@@ -295,7 +295,7 @@ def leave(world: World, name: str, mark: str | None = None, group: str | None = 
         "timeZoneId": "UTC",
         "targetResourceId": f"{base}/Microsoft.Compute/virtualMachines/{name}",
     }
-    stop = f"Microsoft.DevTestLab/schedules/{name_of(Kind.SCHEDULE, name)}"
+    stop = f"Microsoft.DevTestLab/schedules/{name_of(Kind.SHUTDOWN_SCHEDULE, name)}"
     world.put(stop, {**marks, "properties": schedule}, group)
 
 
@@ -317,18 +317,18 @@ def test_what_has_lost_its_machine(world: World) -> None:
     dry = world.reap(dry_run=True)
     assert {each.ref.kind: each.action for each in dry.orphans} == {
         Kind.DISK: ReapAction.KEEP,
-        Kind.ADDRESS: ReapAction.DELETE,
-        Kind.INTERFACE: ReapAction.DELETE,
-        Kind.SCHEDULE: ReapAction.DELETE,
+        Kind.PUBLIC_IP: ReapAction.DELETE,
+        Kind.NIC: ReapAction.DELETE,
+        Kind.SHUTDOWN_SCHEDULE: ReapAction.DELETE,
     }
     assert parts_of(world, "lost") == ALL
 
     found = world.reap()
     assert {each.ref.kind: each.removed for each in found.orphans} == {
         Kind.DISK: False,
-        Kind.ADDRESS: True,
-        Kind.INTERFACE: True,
-        Kind.SCHEDULE: True,
+        Kind.PUBLIC_IP: True,
+        Kind.NIC: True,
+        Kind.SHUTDOWN_SCHEDULE: True,
     }
     (disk,) = [each for each in found.orphans if each.ref.kind is Kind.DISK]
     assert disk.per_month == 9.6
@@ -355,7 +355,7 @@ def test_what_cannot_be_removed_is_told(world: World) -> None:
     leave(world, "lost")
     leave(world, "other")
     world.place.advance(3700)
-    world.place.fault("ScopeLocked", method="DELETE", resource="lost-interface", count=0)
+    world.place.fault("ScopeLocked", method="DELETE", resource="lost-nic", count=0)
     found = world.reap()
     assert [(failure.name, failure.code) for failure in found.failed] == [("lost", "ScopeLocked")]
     assert parts_of(world, "other") == {"disks"}

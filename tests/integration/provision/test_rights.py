@@ -22,7 +22,7 @@ from gpuinfra.provision.cloud import Part
 from gpuinfra.provision.lifecycle import rights
 from gpuinfra.provision.lifecycle.rights import Holding, Right
 from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.resources.machine import IDENTITY
+from gpuinfra.provision.resources.vm import IDENTITY
 from gpuinfra.provision.up import Bringing, Up
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.sandbox.services.authorization import role_assignments
@@ -67,7 +67,7 @@ def up(cloud: AzureCloud, heard: Heard, wanted: Spec | None = None) -> Up:
 
 def machine_of(cloud: AzureCloud, wanted: Spec | None = None) -> Part:
     wanted = wanted or spec()
-    part = cloud.look(ref_of(Kind.MACHINE, wanted.group_name, wanted.name))
+    part = cloud.look(ref_of(Kind.VM, wanted.group_name, wanted.name))
     assert part is not None
     return part
 

@@ -26,7 +26,7 @@ IDENTITY = {"type": "SystemAssigned"}
 def desired(setting: Setting) -> Resource:
     """All of the machine, its disk included."""
     spec, candidate = setting.spec, setting.candidate
-    interface = {"id": setting.id(Kind.INTERFACE), "properties": {"primary": True, "deleteOption": "Delete"}}
+    interface = {"id": setting.id(Kind.NIC), "properties": {"primary": True, "deleteOption": "Delete"}}
     properties = {
         "hardwareProfile": {"vmSize": candidate.size},
         "storageProfile": {"imageReference": image_reference(spec), "osDisk": _disk(setting)},
@@ -42,7 +42,7 @@ def desired(setting: Setting) -> Resource:
     if plan := setting.image_plan:
         body["plan"] = {"publisher": plan.publisher, "name": plan.name, "product": plan.product}
     secrets = {"osProfile": {"customData": custom_data(setting.host_key, setting.terms, spec.admin.username)}}
-    return Resource(setting.ref(Kind.MACHINE), body, secrets)
+    return Resource(setting.ref(Kind.VM), body, secrets)
 
 
 def image_reference(spec: Spec) -> dict[str, str]:

@@ -21,8 +21,8 @@ update = whole_update
 def desired(setting: Setting) -> Resource:
     """All of it, for the lease that the machine has now."""
     lease = setting.lease
-    properties = _properties(lease.until, lease.decided or lease.on_since, setting.id(Kind.MACHINE))
-    return resource(setting, Kind.SCHEDULE, properties)
+    properties = _properties(lease.until, lease.decided or lease.on_since, setting.id(Kind.VM))
+    return resource(setting, Kind.SHUTDOWN_SCHEDULE, properties)
 
 
 def moved(machine: Part, found: Part | None, until: datetime, now: datetime, subscription: str) -> Resource | None:
@@ -37,7 +37,7 @@ def moved(machine: Part, found: Part | None, until: datetime, now: datetime, sub
         "tags": with_others(found, own) if found else {**_users_own(machine), **own},
         "properties": _properties(until, now, machine.ref.id(subscription)),
     }
-    wanted = Resource(ref_of(Kind.SCHEDULE, machine.ref.group, machine.ref.name), body)
+    wanted = Resource(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name), body)
     return wanted if found is None or any(differences(wanted, found)) else None
 
 

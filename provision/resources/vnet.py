@@ -18,12 +18,12 @@ RANGE = "10.77.0.0/24"
 def desired(setting: Setting) -> Resource:
     """A network of its own: nothing else is in it, so any range will do."""
     subnet = {"name": SUBNET, "properties": {"addressPrefix": RANGE}}
-    return resource(setting, Kind.NETWORK, {"addressSpace": {"addressPrefixes": [RANGE]}, "subnets": [subnet]})
+    return resource(setting, Kind.VNET, {"addressSpace": {"addressPrefixes": [RANGE]}, "subnets": [subnet]})
 
 
 def subnet_id(setting: Setting) -> str:
     """What an interface names to be in the network."""
-    return f"{setting.id(Kind.NETWORK)}/subnets/{SUBNET}"
+    return f"{setting.id(Kind.VNET)}/subnets/{SUBNET}"
 
 
 def update(wanted: Resource, part: Part) -> Resource:

@@ -8,7 +8,7 @@ from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.provision.cloud import Part
 from gpuinfra.provision.resources.common import missing_tags, place, resource, same_id, whole_update
-from gpuinfra.provision.resources.network import subnet_id
+from gpuinfra.provision.resources.vnet import subnet_id
 from gpuinfra.provision.setting import Setting
 
 update = whole_update
@@ -16,7 +16,7 @@ update = whole_update
 
 def desired(setting: Setting) -> Resource:
     """The address goes when the machine goes."""
-    address = {"id": setting.id(Kind.ADDRESS), "properties": {"deleteOption": "Delete"}}
+    address = {"id": setting.id(Kind.PUBLIC_IP), "properties": {"deleteOption": "Delete"}}
     configuration = {
         "privateIPAllocationMethod": "Dynamic",
         "primary": True,
@@ -25,9 +25,9 @@ def desired(setting: Setting) -> Resource:
     }
     properties = {
         "ipConfigurations": [{"name": "primary", "properties": configuration}],
-        "networkSecurityGroup": {"id": setting.id(Kind.SECURITY)},
+        "networkSecurityGroup": {"id": setting.id(Kind.NSG)},
     }
-    return resource(setting, Kind.INTERFACE, properties)
+    return resource(setting, Kind.NIC, properties)
 
 
 def differences(wanted: Resource, part: Part) -> Iterator[Difference]:

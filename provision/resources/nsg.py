@@ -28,7 +28,7 @@ def desired(setting: Setting) -> Resource:
         "destinationAddressPrefix": "*",
         "destinationPortRange": "22",
     }
-    return resource(setting, Kind.SECURITY, {"securityRules": [{"name": RULE, "properties": rule}]})
+    return resource(setting, Kind.NSG, {"securityRules": [{"name": RULE, "properties": rule}]})
 
 
 def differences(wanted: Resource, part: Part) -> Iterator[Difference]:

@@ -15,7 +15,7 @@ from gpuinfra.provision.setting import Setting
 def desired(setting: Setting) -> Resource:
     """A group says where its own records are kept; what is in it may be anywhere."""
     body = {"location": setting.candidate.region, "tags": {**setting.spec.tags, tags.NAME: setting.spec.name}}
-    return Resource(setting.ref(Kind.GROUP), body)
+    return Resource(setting.ref(Kind.RESOURCE_GROUP), body)
 
 
 def update(wanted: Resource, part: Part) -> Resource:

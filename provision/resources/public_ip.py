@@ -15,7 +15,7 @@ from gpuinfra.provision.setting import Setting
 def desired(setting: Setting) -> Resource:
     """Standard: the Basic kind can be had no longer. It bears the mark of a machine that has lived."""
     properties = {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"}
-    wanted = resource(setting, Kind.ADDRESS, properties, sku={"name": "Standard"})
+    wanted = resource(setting, Kind.PUBLIC_IP, properties, sku={"name": "Standard"})
     if setting.ready:
         wanted.body["tags"][tags.READY] = setting.ready
     return wanted
