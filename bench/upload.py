@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.ratio import Ratio
-from gpuinfra.runner.machine.far import Far
+from gpuinfra.runner.machine.remote_client import RemoteClient
 from gpuinfra.runner.machine.ssh import SshConnection
 from gpuinfra.runner.upload import read_tree, upload
 from tests.real import program
@@ -109,12 +109,12 @@ class Bench:
 
     def _by_us(self, project: Path) -> None:
         connection = SshConnection.open(self._server.target, 20)
-        far = Far(connection)
+        remote = RemoteClient(connection)
         try:
             tree = read_tree(project, self._folder / "state", Silent())
-            upload(far, tree, project=project.name, run="run", outputs="mount", progress=Silent())
+            upload(remote, tree, project=project.name, run="run", outputs="mount", progress=Silent())
         finally:
-            far.close()
+            remote.close()
             connection.close()
 
     def _by_rsync(self, project: Path) -> None:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-# The job's own PATH, which may name the project's virtual environment. `far/supervisor.py` gives it to the job.
+# The job's own PATH, which may name the project's virtual environment. `remote/supervisor.py` gives it to the job.
 JOB_PATH = "GPUINFRA_JOB_PATH"
 USUAL = "/usr/local/bin:/usr/bin:/bin"
 

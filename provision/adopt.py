@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, Observed, Part
+from gpuinfra.provision.cloud import Cloud, Observed, ObservedResource
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.ownership import is_made_by_us
 from gpuinfra.provision.resources.common import with_others
@@ -16,7 +16,7 @@ from gpuinfra.provision.waiting.deadline import Deadline
 DOING = "adopting"
 
 
-def adoptable(observed: Observed) -> list[Part]:
+def adoptable(observed: Observed) -> list[ObservedResource]:
     """Parts that have our names and no machine's tag, where the machine among them was made by `up`."""
     machine = observed.part(Kind.VM)
     if machine is None or not is_made_by_us(machine):
@@ -46,6 +46,6 @@ def adopted(
         body = {"tags": with_others(machine, marks)}
         cloud.wait(cloud.patch(Resource(machine.ref, body)), deadline)
         journal.did(DOING, machine.ref)
-        parts = [Part(machine.ref, {**machine.body, **body}) if part is machine else part for part in parts]
+        parts = [ObservedResource(machine.ref, {**machine.body, **body}) if part is machine else part for part in parts]
     others = [part for part in observed.parts if part.ref not in {each.ref for each in parts}]
     return replace(observed, parts=(*others, *parts), adopts=True)

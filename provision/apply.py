@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from gpuinfra.models.plan import Action, Change, Plan, Power
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.allowing import Allowing
-from gpuinfra.provision.cloud import Act, Cloud, Operation, Part
+from gpuinfra.provision.cloud import Act, Cloud, ObservedResource, Operation
 from gpuinfra.provision.errors import CloudError, Fault, fault_of
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.remove import remove
 from gpuinfra.provision.resources import NEEDS
+from gpuinfra.provision.role_grant import RoleGrant
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.patience import patiently, until
 from gpuinfra.provision.waiting.progress import Progress
@@ -31,14 +31,14 @@ PATCHED = frozenset({Kind.PUBLIC_IP, Kind.VM, Kind.DISK})
 
 
 @dataclass
-class Applying:
+class PlanExecution:
     """A plan on its way into Azure, and what this run has made so far."""
 
     cloud: Cloud
     progress: Progress
     journal: Journal
     deadline: Deadline
-    allowing: Allowing | None = None
+    allowing: RoleGrant | None = None
     """Gives a machine that was made the right to switch itself off; None leaves it without."""
     created: list[Ref] = field(default_factory=list)
     _schedule: Change | None = None
@@ -101,7 +101,7 @@ class Applying:
         """The machine is accepted, and will be billed: its end is set before anybody waits for its beginning."""
         self._set_schedule()
         if self.allowing:
-            self.allowing.begin(Part(machine, {}))
+            self.allowing.begin(ObservedResource(machine, {}))
 
     def _set_schedule(self) -> None:
         schedule = self._schedule

@@ -14,7 +14,7 @@ from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.interrupt import Interrupt
 
 if TYPE_CHECKING:
-    from gpuinfra.provision.lifecycle.rights import Right
+    from gpuinfra.provision.lifecycle.agent_role import AgentRole
 
 
 OFF = "deallocated"
@@ -29,7 +29,7 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ObservedResource:
     """A resource as it is: a body in ARM's own words."""
 
     ref: Ref
@@ -81,20 +81,20 @@ class Observed:
 
     name: str
     group: str
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ObservedResource, ...] = ()
     unknown: tuple[str, ...] = ()
     """Ids of resources that carry our tag and are of a kind that is never made here."""
     adopts: bool = False
     """Whether what has our names and no machine's tag counts as ours: the user has agreed."""
 
-    def part(self, kind: Kind) -> Part | None:
+    def part(self, kind: Kind) -> ObservedResource | None:
         """The one of this kind in the machine's own group, ours or not."""
         from gpuinfra.provision.names import ref_of
 
         wanted = ref_of(kind, self.group, self.name)
         return next((part for part in self.parts if same(part.ref, wanted)), None)
 
-    def is_ours(self, part: Part) -> bool:
+    def is_ours(self, part: ObservedResource) -> bool:
         """Whether it carries the machine's tag, has the name of one of its parts, and is in its group.
 
         A group also needs evidence that `up` created it.
@@ -111,29 +111,29 @@ class Observed:
         adopted = self.adopts and not tags.get(part.tags, tags.NAME)
         return adopted or tags.belongs_to(part.tags, self.name)
 
-    def _is_made_by_us(self, machine: Part) -> bool:
+    def _is_made_by_us(self, machine: ObservedResource) -> bool:
         """Whether a tagged machine is in its default group, or has a part that `up` names: others can write tags."""
         from gpuinfra.provision.ownership import Owner, owner_of
 
         return self.adopts or owner_of(machine) is not Owner.LOOKALIKE
 
     @property
-    def machine(self) -> Part | None:
+    def machine(self) -> ObservedResource | None:
         """The machine, where it is ours."""
         found = self.part(Kind.VM)
         return found if found and self.is_ours(found) else None
 
     @property
-    def untagged(self) -> Part | None:
+    def untagged(self) -> ObservedResource | None:
         """A machine that has our name and group, and not our tag."""
         found = self.part(Kind.VM)
         return found if found and not self.is_ours(found) else None
 
-    def ours(self) -> Iterator[Part]:
+    def ours(self) -> Iterator[ObservedResource]:
         """All that is part of the machine."""
         return (part for part in self.parts if self.is_ours(part))
 
-    def lookalikes(self) -> tuple[Part, ...]:
+    def lookalikes(self) -> tuple[ObservedResource, ...]:
         """What carries the machine's tag and is not part of it: never changed, only reported."""
         return tuple(part for part in self.parts if tags.belongs_to(part.tags, self.name) and not self.is_ours(part))
 
@@ -174,7 +174,7 @@ class Cloud(Protocol):
         Thorough misses no machine of this name anywhere, however new.
         """
 
-    def look(self, ref: Ref) -> Part | None:
+    def look(self, ref: Ref) -> ObservedResource | None:
         """One resource, or None where there is none."""
 
     def contents(self, group: str) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ class Cloud(Protocol):
     def delete(self, ref: Ref) -> Operation:
         """Delete it, and return at once. Absent is done."""
 
-    def allow_self_stop(self, machine: Part) -> Right:
+    def allow_self_stop(self, machine: ObservedResource) -> AgentRole:
         """See to it that a machine may deallocate itself. Raises nothing: what Azure refuses is in the answer."""
 
     def disown(self, group: str) -> None:

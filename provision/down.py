@@ -9,7 +9,7 @@ from datetime import datetime
 from gpuinfra.models.receipt import Off, Receipt, Residue
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import OFF, Act, Cloud, Observed, Part
+from gpuinfra.provision.cloud import OFF, Act, Cloud, Observed, ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle.lease import ON
@@ -31,7 +31,7 @@ ALREADY = "it was off already"
 
 
 @dataclass
-class Ending:
+class Teardown:
     """One machine on its way down. It needs no spec: tag, name and group say what is ours."""
 
     name: str
@@ -179,7 +179,7 @@ class Ending:
             existed=_existed(observed),
         )
 
-    def _receipt(self, machine: Part | None, off: Off | None, *, was_on: bool) -> Receipt:
+    def _receipt(self, machine: ObservedResource | None, off: Off | None, *, was_on: bool) -> Receipt:
         now = self.cloud.now()
         size = machine.properties["hardwareProfile"]["vmSize"] if machine else None
         return Receipt(
@@ -197,18 +197,18 @@ class Ending:
             cause=self.cause if was_on else ALREADY if machine else "",
         )
 
-    def _price(self, machine: Part) -> float | None:
+    def _price(self, machine: ObservedResource) -> float | None:
         if self.market is None:
             return None
         size = machine.properties["hardwareProfile"]["vmSize"]
         return self.market.price(size, machine.region, spot=_is_spot(machine))
 
 
-def _is_spot(machine: Part) -> bool:
+def _is_spot(machine: ObservedResource) -> bool:
     return str(machine.properties.get("priority") or "").casefold() == "spot"
 
 
-def _verified(machine: Part | None) -> Off | None:
+def _verified(machine: ObservedResource | None) -> Off | None:
     """Off only where Azure says so."""
     if machine is None:
         return Off.ABSENT

@@ -10,7 +10,7 @@ from gpuinfra.models.hours import Hours
 from gpuinfra.models.machine import Machine, ScheduledChange
 from gpuinfra.models.sizes import SIZES
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import OFF, Part
+from gpuinfra.provision.cloud import OFF, ObservedResource
 from gpuinfra.provision.lifecycle.hours import from_tag, next_change
 from gpuinfra.provision.lifecycle.lease import cause, is_over, why_over
 from gpuinfra.provision.lifecycle.reap import STOPPED
@@ -71,7 +71,7 @@ def sizes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def machine_of(
-    part: Part, located: Located | None, now: datetime, prices: Prices, past: History | None = None
+    part: ObservedResource, located: Located | None, now: datetime, prices: Prices, past: History | None = None
 ) -> Machine:
     """One machine, compared with its spec where there is one. `past` says since when it is on or off, and its cost."""
     spec, is_tagged = located.spec if located else None, owner_of(part) is Owner.OURS
@@ -101,17 +101,17 @@ def machine_of(
     )
 
 
-def _size(part: Part) -> str:
+def _size(part: ObservedResource) -> str:
     # Azure keeps the case in which a size was asked for; prices go by its own spelling.
     name = str((part.properties.get("hardwareProfile") or {}).get("vmSize") or "")
     return _SIZES.get(name.casefold(), name)
 
 
-def _zone(part: Part) -> str | None:
+def _zone(part: ObservedResource) -> str | None:
     return next(iter(part.body.get("zones") or []), None)
 
 
-def _since(part: Part) -> datetime | None:
+def _since(part: ObservedResource) -> datetime | None:
     """Since when it is on or off. A tag says it of the one, Azure's last change to the machine of the other."""
     on = tags.moment(part.tags, tags.ON_SINCE)
     if on and part.power != OFF:
@@ -125,14 +125,14 @@ def _since(part: Part) -> datetime | None:
     return tags.moment({"time": str(next(times, None) or "")}, "time")
 
 
-def _hours(part: Part, spec: Spec | None) -> Hours | None:
+def _hours(part: ObservedResource, spec: Spec | None) -> Hours | None:
     """The spec knows of holidays, which a tag has no room for; a spec that was changed since does not count yet."""
     if spec and tags.get(part.tags, tags.DIGEST) == spec.digest():
         return spec.lifecycle.hours
     return from_tag(tags.get(part.tags, tags.HOURS)) or (spec.lifecycle.hours if spec else None)
 
 
-def _next_change(part: Part, hours: Hours | None, now: datetime) -> ScheduledChange | None:
+def _next_change(part: ObservedResource, hours: Hours | None, now: datetime) -> ScheduledChange | None:
     if part.power != OFF:
         lease = tags.moment(part.tags, tags.LEASE_UNTIL)
         # One that should be off already has no moment to wait for.
@@ -141,7 +141,7 @@ def _next_change(part: Part, hours: Hours | None, now: datetime) -> ScheduledCha
     return ScheduledChange(change[0], "running", "hours") if change and change[1] else None
 
 
-def _waste(part: Part, hours: Hours | None, now: datetime) -> Iterator[str]:
+def _waste(part: ObservedResource, hours: Hours | None, now: datetime) -> Iterator[str]:
     """What is wrong with it whatever its spec says."""
     if part.state == "Failed":
         yield "provisioning failed"
@@ -153,7 +153,7 @@ def _waste(part: Part, hours: Hours | None, now: datetime) -> Iterator[str]:
         yield why_over(part.tags, now, hours)
 
 
-def _drift(part: Part, spec: Spec) -> Iterator[str]:
+def _drift(part: ObservedResource, spec: Spec) -> Iterator[str]:
     if spec.power == OFF and part.power not in _GOING_OFF:
         yield "should be off"
     if tags.get(part.tags, tags.DIGEST) != spec.digest():

@@ -9,7 +9,7 @@ from typing import Any
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import OFF, Part
+from gpuinfra.provision.cloud import OFF, ObservedResource
 from gpuinfra.provision.names import default_group, name_of
 
 LEFT_ALONE = "looks like ours, left alone"
@@ -30,7 +30,7 @@ class Owner(StrEnum):
     OTHER = "other"
 
 
-def owner_of(machine: Part) -> Owner:
+def owner_of(machine: ObservedResource) -> Owner:
     """Whose this machine is."""
     name, tagged = machine.ref.name, tags.get(machine.tags, tags.NAME)
     in_own_group = _is_default(machine.ref.group, name)
@@ -42,12 +42,12 @@ def owner_of(machine: Part) -> Owner:
     return Owner.LOOKALIKE if tagged else Owner.OTHER
 
 
-def is_made_by_us(machine: Part) -> bool:
+def is_made_by_us(machine: ObservedResource) -> bool:
     """Whether disk and interface have the names that `up` gives them, whatever the tags say."""
     return _fitting_parts(machine) == len(_PARTS)
 
 
-def _fitting_parts(machine: Part) -> int:
+def _fitting_parts(machine: ObservedResource) -> int:
     """How many of its parts have the names that follow from its own."""
     found = machine.properties
     disk = str(((found.get("storageProfile") or {}).get("osDisk") or {}).get("name") or "")
@@ -65,7 +65,9 @@ def has_our_name(ref: Ref, marks: Mapping[str, str] | None) -> bool:
     return ref.name.casefold() == name_of(ref.kind, machine).casefold()
 
 
-def is_own_group(group: Part, name: str, machine: Part | None, *, created: bool = False) -> bool:
+def is_own_group(
+    group: ObservedResource, name: str, machine: ObservedResource | None, *, created: bool = False
+) -> bool:
     """Whether a group was created for this machine, and may be deleted with it.
 
     It carries the machine's tag, which `up` gives only to a group that it creates, and has the default name. Of a group
@@ -87,12 +89,12 @@ def _is_default(group: str, machine: str) -> bool:
     return group.casefold() == default_group(machine).casefold()
 
 
-def machine_of_row(row: Mapping[str, Any]) -> Part:
+def machine_of_row(row: Mapping[str, Any]) -> ObservedResource:
     """A machine from a listing."""
     # /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/M
     words = str(row.get("id") or "").split("/")
     group = words[4] if len(words) > 4 else ""
-    return Part(Ref(Kind.VM, group, str(row.get("name") or words[-1])), dict(row))
+    return ObservedResource(Ref(Kind.VM, group, str(row.get("name") or words[-1])), dict(row))
 
 
 def partition(kind: Kind, bodies: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -114,7 +116,7 @@ def left_alone(ref: Ref, machine: str, power: str = "") -> str:
     return f"{ref} in group {ref.group}{state}: it has the tag of {machine} and is not part of it; {LEFT_ALONE}"
 
 
-def untagged_problem(machine: Part) -> Problem:
+def untagged_problem(machine: ObservedResource) -> Problem:
     """The error about a machine under our name without our tags."""
     ref, is_off = machine.ref, machine.power == OFF
     billed = "is deallocated" if is_off else f"is {machine.power} and billed"

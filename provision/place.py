@@ -5,11 +5,11 @@ from __future__ import annotations
 from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
-from gpuinfra.provision.cloud import Observed, Part
-from gpuinfra.provision.plan import never_lived
+from gpuinfra.provision.cloud import Observed, ObservedResource
+from gpuinfra.provision.plan import creation_failed
 
 
-def actual_place(machine: Part) -> Candidate:
+def actual_place(machine: ObservedResource) -> Candidate:
     """Where it is, whatever any spec says."""
     zone = (machine.body.get("zones") or [None])[0]
     return Candidate(machine.region, machine.properties["hardwareProfile"]["vmSize"], zone)
@@ -18,7 +18,7 @@ def actual_place(machine: Part) -> Candidate:
 def present_place(spec: Spec, observed: Observed) -> Candidate | None:
     """The candidate that the machine is at; None where there is no machine, or it is where the spec has none."""
     machine = observed.part(Kind.VM)
-    if machine is None or not observed.is_ours(machine) or never_lived(observed):
+    if machine is None or not observed.is_ours(machine) or creation_failed(observed):
         return None
     actual = actual_place(machine)
     if actual.region not in spec.regions or (spec.zones and actual.zone not in spec.zones):

@@ -8,20 +8,20 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Observed, Part, same
+from gpuinfra.provision.cloud import Observed, ObservedResource, same
 from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.lifecycle.reap import STOPPED
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.ownership import Owner, is_made_by_us, left_alone, owner_of, untagged_problem
+from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources import MODULES
-from gpuinfra.provision.setting import Setting
 
 # These go when the machine goes: it is made with delete options.
 _WITH_MACHINE = (Kind.DISK, Kind.NIC, Kind.PUBLIC_IP)
 _NETWORK = (Kind.NSG, Kind.VNET, Kind.PUBLIC_IP, Kind.NIC)
 
 
-def make_plan(setting: Setting, observed: Observed, price: Price | None = None) -> Plan:
+def make_plan(setting: PlanInput, observed: Observed, price: Price | None = None) -> Plan:
     """Everything that has to be done for this machine at this place."""
     if (stranger := observed.untagged) and is_made_by_us(stranger):
         raise untagged_problem(stranger)
@@ -77,7 +77,7 @@ def check_elsewhere(observed: Observed) -> None:
         )
 
 
-def is_disk_of_ours(observed: Observed, part: Part) -> bool:
+def is_disk_of_ours(observed: Observed, part: ObservedResource) -> bool:
     """A disk that Azure made along with our machine is ours with or without a tag."""
     found = observed.machine
     if found is None or not same(part.ref, ref_of(Kind.DISK, observed.group, observed.name)):
@@ -86,7 +86,7 @@ def is_disk_of_ours(observed: Observed, part: Part) -> bool:
     return str(disk.get("id", "")).casefold().endswith(part.ref.id("").casefold().removeprefix("/subscriptions/"))
 
 
-def never_lived(observed: Observed) -> bool:
+def creation_failed(observed: Observed) -> bool:
     """A machine whose making failed: there is nothing on its disk, if it has one, to lose.
 
     Azure calls a machine whose start failed by the same state, so that state alone proves nothing.
@@ -97,7 +97,7 @@ def never_lived(observed: Observed) -> bool:
     return observed.part(Kind.DISK) is None or (address is not None and not tags.get(address.tags, tags.READY))
 
 
-def _off(setting: Setting, observed: Observed) -> Iterator[Change]:
+def _off(setting: PlanInput, observed: Observed) -> Iterator[Change]:
     """The spec wants it off. What else differs can wait until it is wanted on: nothing is made only to be off."""
     found = observed.part(Kind.VM)
     if found and found.power != "deallocated":
@@ -105,7 +105,7 @@ def _off(setting: Setting, observed: Observed) -> Iterator[Change]:
         yield Change(Action.CHANGE, found.ref, _summary(setting, Kind.VM), (power,), power=Power.DEALLOCATE)
 
 
-def _changes(setting: Setting, observed: Observed) -> Iterator[Change]:
+def _changes(setting: PlanInput, observed: Observed) -> Iterator[Change]:
     wanted = {kind: module.desired(setting) for kind, module in MODULES.items()}
     parts = {kind: observed.part(kind) for kind in MODULES}
     found = {kind: tuple(_differences(wanted[kind], part)) for kind, part in parts.items() if part}
@@ -122,7 +122,7 @@ def _changes(setting: Setting, observed: Observed) -> Iterator[Change]:
             yield change
 
 
-def _differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+def _differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
     kind = wanted.ref.kind
     yield from MODULES[kind].differences(wanted, part)
     # What failed may be as it should be or not; said once more, it is. A machine has its own ways.
@@ -131,22 +131,22 @@ def _differences(wanted: Resource, part: Part) -> Iterator[Difference]:
 
 
 def _replaced(
-    observed: Observed, parts: dict[Kind, Part | None], found: dict[Kind, tuple[Difference, ...]]
+    observed: Observed, parts: dict[Kind, ObservedResource | None], found: dict[Kind, tuple[Difference, ...]]
 ) -> dict[Kind, bool]:
     """Which kinds are made anew, and whether something is lost by it."""
     replaced = {kind for kind, differences in found.items() if any(each.replaces for each in differences)}
-    if parts[Kind.VM] and (replaced & {*_NETWORK, Kind.DISK} or never_lived(observed)):
+    if parts[Kind.VM] and (replaced & {*_NETWORK, Kind.DISK} or creation_failed(observed)):
         replaced.add(Kind.VM)
     if Kind.VM in replaced and parts[Kind.VM]:
         replaced |= {kind for kind in _WITH_MACHINE if parts[kind]}
-    lost = Kind.VM in replaced and not never_lived(observed)
+    lost = Kind.VM in replaced and not creation_failed(observed)
     return {kind: lost and kind is Kind.VM for kind in replaced}
 
 
 def _change(
-    setting: Setting,
+    setting: PlanInput,
     wanted: Resource,
-    part: Part | None,
+    part: ObservedResource | None,
     differences: tuple[Difference, ...],
     replaced: dict[Kind, bool],
 ) -> Change | None:
@@ -168,12 +168,12 @@ def _change(
     return Change(Action.CHANGE, wanted.ref, summary, differences, resource, power)
 
 
-def _power(part: Part) -> Power | None:
+def _power(part: ObservedResource) -> Power | None:
     # A stopped machine is billed and of no use: it is started like one that is off.
     return None if part.power in ON - {"stopped", "stopping"} else Power.START
 
 
-def _summary(setting: Setting, kind: Kind) -> str:
+def _summary(setting: PlanInput, kind: Kind) -> str:
     spec, candidate = setting.spec, setting.candidate
     match kind:
         case Kind.VM:
@@ -192,7 +192,7 @@ def _summary(setting: Setting, kind: Kind) -> str:
             return candidate.region
 
 
-def _notes(setting: Setting, observed: Observed) -> Iterator[str]:
+def _notes(setting: PlanInput, observed: Observed) -> Iterator[str]:
     group = observed.part(Kind.RESOURCE_GROUP)
     if group and not observed.is_ours(group):
         yield f"group {observed.group} was not made for this machine: it is used, and not deleted with it"
@@ -210,7 +210,7 @@ def _notes(setting: Setting, observed: Observed) -> Iterator[str]:
         yield "a lease of a day or more is beyond Azure's own daily schedule: the tag alone says when it ends"
 
 
-def _keys(part: Part) -> list[list[str]]:
+def _keys(part: ObservedResource) -> list[list[str]]:
     linux = (part.properties.get("osProfile") or {}).get("linuxConfiguration") or {}
     keys = (linux.get("ssh") or {}).get("publicKeys") or []
     return [str(key.get("keyData", "")).split()[:2] for key in keys]

@@ -13,8 +13,8 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.login.cloud_init import public_data
 from gpuinfra.provision.names import name_of
+from gpuinfra.provision.plan_input import HostKey, Lease, PlanInput
 from gpuinfra.provision.resources import MODULES, NEEDS
-from gpuinfra.provision.setting import HostKey, Lease, Setting
 
 SCHEMA = "https://schema.management.azure.com/schemas/2019-04-01/deploymentTemplate.json#"
 API_VERSIONS = {
@@ -77,9 +77,9 @@ def notes(spec: Spec) -> Iterator[str]:
         yield f"if {spec.image} is sold under a plan, add that to the machine as `plan`: only Azure knows it"
 
 
-def _setting(spec: Spec, sources: tuple[str, ...], public_key: str) -> Setting:
+def _setting(spec: Spec, sources: tuple[str, ...], public_key: str) -> PlanInput:
     zone = _parameter("zone") if spec.zones else None
-    return Setting(
+    return PlanInput(
         spec=spec,
         candidate=Candidate(_parameter("location"), _parameter("vmSize"), zone),
         subscription=_SUBSCRIPTION,
@@ -153,7 +153,7 @@ def _iso(length: timedelta) -> str:
 # Resources
 
 
-def _declared(setting: Setting, resource: Resource) -> dict[str, Any]:
+def _declared(setting: PlanInput, resource: Resource) -> dict[str, Any]:
     """A resource in the template. What is secret of it (`resource.secrets`) stays out."""
     kind = resource.ref.kind
     needed = [setting.ref(each) for each in NEEDS[kind] if each in API_VERSIONS]
@@ -183,7 +183,7 @@ def _deferred(kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _written(value: Any, setting: Setting) -> Any:
+def _written(value: Any, setting: PlanInput) -> Any:
     """A JSON value as a template has it: our ids by reference, and nothing taken for an expression that is none."""
     if isinstance(value, dict):
         # Tags are the user's words: what looks like an id in them is text.
@@ -201,7 +201,7 @@ def _plain(tags: dict[str, str]) -> dict[str, str]:
     return {_escaped(name): value if isinstance(value, Expression) else _escaped(value) for name, value in tags.items()}
 
 
-def _reference(text: str, setting: Setting) -> str | None:
+def _reference(text: str, setting: PlanInput) -> str | None:
     """An id of a part of the machine, whatever subscription and group the template is deployed to."""
     group = f"{setting.id(Kind.RESOURCE_GROUP)}/providers/"
     if not text.startswith(group):

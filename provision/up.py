@@ -16,13 +16,12 @@ from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.adopt import adopted
-from gpuinfra.provision.allowing import Allowing
-from gpuinfra.provision.apply import Applying
+from gpuinfra.provision.apply import PlanExecution
 from gpuinfra.provision.cloud import Cloud, Observed
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle import lease
-from gpuinfra.provision.lifecycle.rights import Right
+from gpuinfra.provision.lifecycle.agent_role import AgentRole
 from gpuinfra.provision.lifecycle.terms import terms_of
 from gpuinfra.provision.login.host_key import new_host_key
 from gpuinfra.provision.market import price_list
@@ -32,10 +31,11 @@ from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from gpuinfra.provision.observe import observe_settled
 from gpuinfra.provision.ownership import is_own_group
 from gpuinfra.provision.place import actual_place, present_place
-from gpuinfra.provision.plan import make_plan, never_lived
+from gpuinfra.provision.plan import creation_failed, make_plan
+from gpuinfra.provision.plan_input import HostKey, PlanInput
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.remove import UNREACHABLE_SECONDS, remove_unused, strangers
-from gpuinfra.provision.setting import HostKey, Setting
+from gpuinfra.provision.role_grant import RoleGrant
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.patience import patiently
 from gpuinfra.provision.waiting.progress import Progress
@@ -55,12 +55,12 @@ class Up:
     observed: Observed | None
     """What there is now; None where there is no machine, as the spec says."""
     lease_until: datetime | None = None
-    agent: Right | None = None
+    agent: AgentRole | None = None
     """Whether its guest agent can switch it off; None where it is not to be on."""
 
 
 @dataclass
-class Bringing:
+class Provisioner:
     """One machine on its way up."""
 
     spec: Spec
@@ -84,7 +84,7 @@ class Bringing:
     """What this run has made, over all candidates that it has tried."""
 
     def __post_init__(self) -> None:
-        self._allowing = Allowing(self.cloud, self.progress)
+        self._allowing = RoleGrant(self.cloud, self.progress)
 
     # Planning
 
@@ -130,11 +130,11 @@ class Bringing:
 
     def _setting(
         self, candidate: Candidate, observed: Observed, checked: Preflight | None, price_per_hour: float | None = None
-    ) -> Setting:
+    ) -> PlanInput:
         image, machine = checked.image.get(candidate.region) if checked else None, observed.part(Kind.VM)
         kept = lease.kept_terms(self.spec, machine)
         terms = kept or terms_of(self.spec.lifecycle, price_per_hour)
-        return Setting(
+        return PlanInput(
             spec=self.spec,
             candidate=candidate,
             subscription=self.cloud.subscription,
@@ -249,14 +249,14 @@ class Bringing:
 
     def _try(self, plan: Plan, before: Observed, rest: Sequence[Candidate]) -> CloudError | None:
         """Carry the plan out. None is success; an error that another candidate may not have is given back."""
-        applying = Applying(self.cloud, self.progress, self.journal, self.deadline, self._allowing)
+        applying = PlanExecution(self.cloud, self.progress, self.journal, self.deadline, self._allowing)
         try:
             applying.apply(plan)
         except CloudError as error:
             self._made += applying.created
             doing = error.subject or plan.name
             machine = before.part(Kind.VM)
-            if machine and not never_lived(before) and not _replaces_machine(plan):
+            if machine and not creation_failed(before) and not _replaces_machine(plan):
                 raise explain(error, doing, f"{plan.name} is kept; `gpuinfra status` shows its state") from error
             moves_on = error.moves_on and bool(rest)
             same_region = moves_on and plan.candidate is not None and rest[0].region == plan.candidate.region
@@ -297,7 +297,7 @@ class Bringing:
         )
         gone = list(dict.fromkeys(self._made))
         machine = observed.part(Kind.VM)
-        if machine and observed.is_ours(machine) and (never_lived(observed) or machine.ref in gone):
+        if machine and observed.is_ours(machine) and (creation_failed(observed) or machine.ref in gone):
             gone += [ref for kind in _PLACED if (part := observed.part(kind)) and (ref := part.ref) not in gone]
         if same_region:
             # The next try can have the network; what hangs on a machine goes with it.

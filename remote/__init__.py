@@ -1,7 +1,7 @@
-"""The far side: what runs on the machine that jobs are sent to.
+"""The remote side: what runs on the machine that jobs are sent to.
 
-Its modules travel there as text, sent by `runner.machine.far`, and need nothing but Python 3.8 or newer and its
-standard library. They import nothing of ours but each other.
+Its modules travel there as text, sent by `runner.machine.remote_client`, and need nothing but Python 3.8 or newer and
+its standard library. They import nothing of ours but each other.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuinfra.remote import attendance, detached, endings, home, states
+from gpuinfra.remote import detached, heartbeat, home, states, stop_reason
 from gpuinfra.remote.removal import remove_tree
 from gpuinfra.remote.supervisor import CONTROL, LOG, Supervisor
 from gpuinfra.remote.wire import DATA, GoneError, RefusedError, Wire
@@ -94,7 +94,7 @@ def state(wire: Wire, request: dict[str, Any]) -> None:
     """What is known of a job, with or without a container; `ending` is why the machine ends it, as long as nobody has
     written down how it ended."""
     found = states.looked_at(request["run"])
-    ending = None if "ended" in found else endings.read(request["run"])
+    ending = None if "ended" in found else stop_reason.read(request["run"])
     wire.send_json(dict(found, ending=ending) if ending else found)
 
 
@@ -171,14 +171,14 @@ def remove(run: str) -> str:
         if kept:
             os.mkdir(home.run_folder(run))
             states.write(run, kept)
-            os.rename(os.path.join(gone, attendance.ATTENDED), states.path(run, attendance.ATTENDED))
+            os.rename(os.path.join(gone, heartbeat.ATTENDED), states.path(run, heartbeat.ATTENDED))
     remove_tree(gone)
     return gone
 
 
 def _to_be_known(run: str) -> dict[str, Any] | None:
     """The state of a run that is over, or never began, and with which the machine is to end."""
-    if not attendance.ends_the_machine(run):
+    if not heartbeat.ends_the_machine(run):
         return None
     return {"kind": "process", "ended": time.time(), "exitCode": None, "how": states.LOST, **(states.read(run) or {})}
 

@@ -14,7 +14,7 @@ MODULES = {
     "folder": "gpuinfra.remote.home",
     "tree-put": "gpuinfra.remote.trees",
     "outputs": "gpuinfra.remote.outputs",
-    "watch": "gpuinfra.remote.keeper",
+    "watch": "gpuinfra.remote.container_watcher",
     "usage": "gpuinfra.remote.samples",
     "job-start": "gpuinfra.remote.jobs",
     "job-frames": "gpuinfra.remote.jobs",
@@ -23,7 +23,7 @@ MODULES = {
     "job-forget": "gpuinfra.remote.jobs",
     "run-forget": "gpuinfra.remote.jobs",
     "run-keep": "gpuinfra.remote.jobs",
-    "run-attend": "gpuinfra.remote.attendance",
+    "run-attend": "gpuinfra.remote.heartbeat",
     "runs": "gpuinfra.remote.jobs",
 }
 """Which module has a verb in its `VERBS`; it is imported when somebody calls. A verb is called with the wire and the

@@ -40,7 +40,7 @@ class Sending:
     def __init__(
         self, run: str, wire: Wire, folder: Folder, known: dict[str, Any], parts: dict[str, Any], final: bool
     ) -> None:
-        from gpuinfra.remote.attendance import Presence  # the near side reads this module too, and needs none of it
+        from gpuinfra.remote.heartbeat import Presence  # the near side reads this module too, and needs none of it
 
         self._wire, self._folder = wire, folder
         self._present = Presence(run)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gpuinfra.remote import endings, home, processes
+from gpuinfra.remote import home, processes, stop_reason
 from gpuinfra.remote.wire import RefusedError
 
 STATE, SPARE, ALIVE = "state.json", "state.spare", "alive"
@@ -129,7 +129,7 @@ def _lost(run: str, state: dict[str, Any]) -> dict[str, Any]:
     processes.end(lambda: processes.marked(run))
     lost = {"how": LOST, "detail": "whoever kept watch on it is gone"}
     # The machine may have been switched off before anybody could write down more than that it is about to be.
-    state = dict(state, ended=time.time(), exitCode=None, **(endings.read(run) or lost))
+    state = dict(state, ended=time.time(), exitCode=None, **(stop_reason.read(run) or lost))
     write(run, state)
     return state
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuinfra.remote import endings, home, processes, states
+from gpuinfra.remote import home, processes, states, stop_reason
 from gpuinfra.remote.job_log import STDERR, STDOUT, Log
 from gpuinfra.remote.samples import SAMPLES, Sampler
 
@@ -219,7 +219,7 @@ class Supervisor:
             self._state["detail"] = self._detail
         if how in (states.CANCELLED, states.LOST):
             # It may be the machine itself that wants it to end.
-            self._state.update(endings.of_end(self.run, self._state["ended"]))
+            self._state.update(stop_reason.of_end(self.run, self._state["ended"]))
         if left and not self._ending:
             self._state["leftProcesses"] = left
         if self._log.missing:

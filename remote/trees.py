@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpuinfra.remote import attendance, slots, states
+from gpuinfra.remote import heartbeat, slots, states
 from gpuinfra.remote.staging import BLOCK, Staging, digest_of
 from gpuinfra.remote.wire import DATA, GoneError, RefusedError, Wire
 from gpuinfra.remote.work_tree import WorkTree
@@ -86,11 +86,11 @@ def put(wire: Wire, request: dict[str, Any]) -> None:
             is_already = tree.is_already(request["digest"])
             outputs = tree.give_outputs(request["run"], request["outputs"])
         if "attended" in request:
-            attendance.note(request["run"], request["attended"])
+            heartbeat.note(request["run"], request["attended"])
         answer = {"slot": slot.name, "tree": slot.tree, "outputs": outputs, "same": is_already}
         wire.send_json({**answer, "seconds": time.monotonic() - began})
         if not is_already:
-            _bring(wire, tree, request["digest"], attendance.Presence(request["run"]))
+            _bring(wire, tree, request["digest"], heartbeat.Presence(request["run"]))
         slot.touch()
         with contextlib.suppress(OSError, RefusedError):  # the next start tries again
             slots.remove_unused(request["project"])

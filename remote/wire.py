@@ -1,4 +1,4 @@
-"""Messages between the two sides: a kind, a length, and so many bytes. `runner.machine.far` speaks the same."""
+"""Messages between the two sides: a kind, a length, and the bytes. `runner.machine.remote_client` speaks the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 from typing import Any, BinaryIO
 
 # What the start-up files of a user's shell print stands before it.
-MARK = b"@@gpuinfra far side\n"
+MARK = b"@@gpuinfra remote\n"
 HEADER = struct.Struct("!cI")
 JSON, DATA, ERROR, END = b"J", b"D", b"E", b"."
 

@@ -8,8 +8,8 @@ import tarfile
 from urllib.parse import quote
 
 from gpuinfra.models.target import Target
+from gpuinfra.runner.machine.handshake import place
 from gpuinfra.runner.machine.host_key import HostKey
-from gpuinfra.runner.machine.meeting import place
 
 
 def endpoint(target: Target) -> str:

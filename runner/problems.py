@@ -16,7 +16,7 @@ from gpuinfra.runner.machine.connection import (
     SwitchedOff,
     Unreachable,
 )
-from gpuinfra.runner.machine.far import FarError
+from gpuinfra.runner.machine.remote_client import RemoteError
 
 # The first kind that fits counts.
 CONNECTIONS: tuple[tuple[type[ConnectError], Code, str], ...] = (
@@ -44,15 +44,15 @@ def explained(target: str) -> Iterator[None]:
     """Whatever is raised in here about a target leaves as a Problem."""
     try:
         yield
-    except (ConnectError, FarError, JobError) as error:
+    except (ConnectError, RemoteError, JobError) as error:
         raise problem_of(error, target) from error
 
 
-def problem_of(error: ConnectError | FarError | JobError, target: str) -> Problem:
+def problem_of(error: ConnectError | RemoteError | JobError, target: str) -> Problem:
     """One error, with what to do."""
     if isinstance(error, JobError):
         return Problem(Diagnostic(Code(error.code), error.summary, note=error.note or None, help=error.help))
-    if isinstance(error, FarError):
+    if isinstance(error, RemoteError):
         usual = (Code.UPLOAD_FAILED, "the target refused", "run it again with `--verbose`")
         code, summary, help_line = FAR.get(error.code, usual)
         return Problem(Diagnostic(code, summary, note=f"`{target}`: {error}", help=help_line.replace("NAME", target)))

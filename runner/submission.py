@@ -15,12 +15,12 @@ from gpuinfra.models.run import JobRef, RunState
 from gpuinfra.runner.assignment import Assignment
 from gpuinfra.runner.background import begin
 from gpuinfra.runner.engine.body import PROJECT_LABEL
-from gpuinfra.runner.ground import Ground, Groundwork, gpus_of, is_required, unused_gpu_image
+from gpuinfra.runner.job_environment import EnvironmentBuilder, JobEnvironment, gpus_of, is_required, unused_gpu_image
 from gpuinfra.runner.jobs.order import Order
-from gpuinfra.runner.jobs.port import How, JobError
+from gpuinfra.runner.jobs.port import JobError, StopReason
 from gpuinfra.runner.machine.connection import ConnectError
-from gpuinfra.runner.machine.far import FarError
 from gpuinfra.runner.machine.link import Link
+from gpuinfra.runner.machine.remote_client import RemoteError
 from gpuinfra.runner.progress import Progress
 from gpuinfra.runner.results.record import Record
 from gpuinfra.runner.script import outside
@@ -40,7 +40,7 @@ GRACE_SECONDS = 10.0
 RELEASE_SECONDS = 5.0
 MOST_NAMED = 20
 MOST_SCRUBS = 1
-CANCELLED = How.CANCELLED.value
+CANCELLED = StopReason.CANCELLED.value
 
 
 @dataclass
@@ -77,9 +77,9 @@ class Submission:
             self.link.drop()
             raise
 
-    def _make_ground(self) -> Ground:
+    def _make_ground(self) -> JobEnvironment:
         assigned, wanted = self.assignment, self.wishes.gpus
-        work = Groundwork(
+        work = EnvironmentBuilder(
             assigned,
             gpus_of(assigned, wanted),
             is_required(assigned, wanted),
@@ -104,17 +104,17 @@ class Submission:
         )
         return made
 
-    def _awaited(self, ground: Future[Ground]) -> Ground:
+    def _awaited(self, ground: Future[JobEnvironment]) -> JobEnvironment:
         """Building an environment can take long; the target is told that what was sent is still wanted."""
         while True:
             with contextlib.suppress(TimeoutError):
                 return ground.result(KEEP_SECONDS)
-            with contextlib.suppress(ConnectError, FarError):
-                self.link.far.ask("run-keep", run=self.record.run.id)
+            with contextlib.suppress(ConnectError, RemoteError):
+                self.link.remote.ask("run-keep", run=self.record.run.id)
 
     # The project
 
-    def _upload(self, ground: Callable[[], Ground]) -> Uploaded:
+    def _upload(self, ground: Callable[[], JobEnvironment]) -> Uploaded:
         from gpuinfra.runner.upload import read_tree, upload
 
         with self.record.phase("upload"):
@@ -130,7 +130,7 @@ class Submission:
                 try:
                     return self.link.steadily(
                         lambda: upload(
-                            self.link.far,
+                            self.link.remote,
                             tree,
                             project=self._place,
                             run=self.record.run.id,
@@ -141,7 +141,7 @@ class Submission:
                         ),
                         self.link.patience(RESUME_SECONDS, self._told_of_loss),
                     )
-                except FarError as error:
+                except RemoteError as error:
                     scrubs += 1
                     if error.code != "foreign-files" or not self.assignment.in_container or scrubs > MOST_SCRUBS:
                         raise
@@ -178,7 +178,7 @@ class Submission:
         """Files of an earlier job that its container's root owns become the user's own, who can then remove them."""
         from gpuinfra.runner.engine.helper import scrub
 
-        who = self.link.far.ask("hello")
+        who = self.link.remote.ask("hello")
         scrub(self.link.engine, image, folder, int(who["user"]), int(who["group"]))
 
     def _told_of_loss(self, error: Exception) -> None:
@@ -186,7 +186,7 @@ class Submission:
 
     # The job
 
-    def _order(self, uploaded: Uploaded, ground: Ground) -> Order:
+    def _order(self, uploaded: Uploaded, ground: JobEnvironment) -> Order:
         assigned, wishes = self.assignment, self.wishes
         command = assigned.command(wishes.script, wishes.words, ground.python)
         environment = {
@@ -198,7 +198,7 @@ class Submission:
         mounts: tuple[tuple[str, str], ...] = ()
         if wanted := wishes.share or assigned.share:
             below = None if wishes.share else USUAL_SHARE
-            share = str(self.link.far.ask("folder", path=wanted, below=below)["path"])
+            share = str(self.link.remote.ask("folder", path=wanted, below=below)["path"])
             environment[SHARE_VARIABLE] = f"{SHARE if assigned.in_container else share}/"
             mounts = ((share, SHARE),)
         if reason := too_large({**environment, **wishes.secrets}, command):
@@ -241,13 +241,13 @@ class Submission:
             self.link.steadily(lambda: self._start_once(order), patience)
         run = self.record.change(state=RunState.RUNNING, started=datetime.now(UTC))
         if run.reason == CANCELLED:  # by somebody who found no job yet
-            from gpuinfra.runner.following import open_job
+            from gpuinfra.runner.job_follower import open_job
 
             open_job(self.link, run).cancel(GRACE_SECONDS)
 
     def undo(self) -> bool:
         """Take back a job that may have begun before anybody knew; whether it is certain that none runs."""
-        from gpuinfra.runner.following import open_job
+        from gpuinfra.runner.job_follower import open_job
 
         if self.record.run.job is None:
             self._release()
@@ -256,8 +256,8 @@ class Submission:
             job = open_job(self.link, self.record.run)
             job.cancel(0)
             job.remove()
-            self.link.far.ask("run-forget", run=self.record.run.id)
-        except (ConnectError, FarError, JobError) as error:
+            self.link.remote.ask("run-forget", run=self.record.run.id)
+        except (ConnectError, RemoteError, JobError) as error:
             return isinstance(error, JobError) and error.code == Code.NO_SUCH_RUN
         return True
 
@@ -266,8 +266,8 @@ class Submission:
         if not self._has_sent:
             return
         # In a thread, and not for long: after Ctrl-C the user wants to leave.
-        done = begin(lambda: self.link.far.ask("run-forget", run=self.record.run.id), "release")
-        with contextlib.suppress(ConnectError, FarError, TimeoutError):
+        done = begin(lambda: self.link.remote.ask("run-forget", run=self.record.run.id), "release")
+        with contextlib.suppress(ConnectError, RemoteError, TimeoutError):
             done.result(RELEASE_SECONDS)
 
     def _start_once(self, order: Order) -> None:
@@ -276,19 +276,19 @@ class Submission:
             from gpuinfra.runner.jobs.container import start_container
 
             # While the engine works there is time for what comes next.
-            begin(lambda: import_module("gpuinfra.runner.following"), "imports")
+            begin(lambda: import_module("gpuinfra.runner.job_follower"), "imports")
             self._watch(order, start_container(self.link.engine, order).id)
         else:
             from gpuinfra.runner.jobs.process import start_process
 
-            start_process(self.link.far, order)
+            start_process(self.link.remote, order)
 
     def _watch(self, order: Order, container: str) -> None:
         from gpuinfra.runner.watch import start_watch
 
         gpu = order.gpus is not None
         try:
-            start_watch(self.link.far, order.run, container, timeout=order.timeout, grace=GRACE_SECONDS, gpu=gpu)
+            start_watch(self.link.remote, order.run, container, timeout=order.timeout, grace=GRACE_SECONDS, gpu=gpu)
         except JobError as error:
             # It runs by now, and may have filled the disk itself. Only one whose time is limited must not go unwatched.
             if order.timeout is not None:

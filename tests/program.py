@@ -96,7 +96,7 @@ class Program(subprocess.Popen[Any]):
         executed: bool = False,
         **options: Any,
     ) -> None:
-        """`patch` sets constants, such as `runner.attending.PERIOD_SECONDS`, in this process alone.
+        """`patch` sets constants, such as `runner.heartbeat.PERIOD_SECONDS`, in this process alone.
 
         With `terminal`, standard input is a terminal, and the process is the one that its Ctrl-C reaches. With
         `executed` it is not forked: its command line can be seen in the list of processes.

@@ -11,7 +11,7 @@ from gpuinfra.cli.options import Settings
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import Reach
+    from gpuinfra.cli.machines import CloudSession
     from gpuinfra.models.entry import Entry
     from gpuinfra.models.run import Run
     from gpuinfra.provision.costing.activity import Event
@@ -28,7 +28,7 @@ _Key = tuple[str, str, str]
 class Accounts:
     """Histories of machines since they were last switched on from here."""
 
-    def __init__(self, reached: Reach) -> None:
+    def __init__(self, reached: CloudSession) -> None:
         self._reached = reached
         self._logs: dict[_Key, list[Event] | None] = {}
         """What the log said of a machine in one state: while Azure does nothing to it, it says nothing new."""

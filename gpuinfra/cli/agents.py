@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import Reach
+    from gpuinfra.cli.machines import CloudSession
     from gpuinfra.load.spec import Located
     from gpuinfra.models.agent import AgentState
     from gpuinfra.models.machine import Machine
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 AT_ONCE = 16
 
 
-def with_agents(reached: Reach, machines: Sequence[Machine], specs: Sequence[Located]) -> list[Machine]:
+def with_agents(reached: CloudSession, machines: Sequence[Machine], specs: Sequence[Located]) -> list[Machine]:
     """The machines, each that runs with its agent's word, or with the reason why there is none."""
     # Imported here and not in the threads: the SDK's modules wait for each other when threads import them together.
     _ = reached.cloud.clients.network
@@ -35,7 +35,7 @@ def with_agents(reached: Reach, machines: Sequence[Machine], specs: Sequence[Loc
         return [replace(machine, agent=answer.result()) if answer else machine for machine, answer in pairs]
 
 
-def _observed(reached: Reach, machine: Machine) -> Observed:
+def _observed(reached: CloudSession, machine: Machine) -> Observed:
     """As much of it as is needed to reach it."""
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.cloud import Observed
@@ -46,7 +46,7 @@ def _observed(reached: Reach, machine: Machine) -> Observed:
     return Observed(machine.name, machine.group, tuple(parts))
 
 
-def _ask(reached: Reach, machine: Machine, public_key: str | None) -> AgentState | str:
+def _ask(reached: CloudSession, machine: Machine, public_key: str | None) -> AgentState | str:
     from gpuinfra.cli.agent_state import NoAgentError, read_agent_state
     from gpuinfra.cli.machines import with_known_key
     from gpuinfra.provision.errors import CloudError

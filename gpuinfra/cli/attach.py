@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuinfra.cli.attach_options import DOCKER, AttachOptions, check_wish, read_address, read_identity
 from gpuinfra.cli.options import Settings, begin
-from gpuinfra.cli.wish import DOCKER, Wish, check_wish, read_address, read_identity
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
 
     settings = begin(context, reaches_cloud=False)
     host, at = read_address(address, port)
-    wish = Wish(
+    wish = AttachOptions(
         name=name,
         address=host,
         port=at,
@@ -80,9 +80,9 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
     _attach(settings, wish, seconds_of("--timeout", timeout))
 
 
-def _attach(settings: Settings, wish: Wish, seconds: float) -> None:
+def _attach(settings: Settings, wish: AttachOptions, seconds: float) -> None:
+    from gpuinfra.cli.host_key_trust import trusted_key
     from gpuinfra.cli.host_keys import check_host_key, record_host_key
-    from gpuinfra.cli.introduction import trusted_key
     from gpuinfra.cli.machines import progress_view
     from gpuinfra.cli.secrets import Secret, read_password
     from gpuinfra.cli.simulation import consent_to_replace
@@ -133,7 +133,7 @@ def _is_simulated(target: Target, before: Target | None, checkup: Checkup) -> bo
     return before is not None and before.simulated and before.host_key == target.host_key
 
 
-def _secret(wish: Wish, target: Target, settings: Settings, progress: ProgressView) -> Secret | None:
+def _secret(wish: AttachOptions, target: Target, settings: Settings, progress: ProgressView) -> Secret | None:
     from gpuinfra.cli.secrets import secret_of
 
     if wish.identity:
@@ -141,11 +141,13 @@ def _secret(wish: Wish, target: Target, settings: Settings, progress: ProgressVi
     return secret_of(target, progress, can_ask=sys.stdin.isatty() and not settings.json)
 
 
-def _look(target: Target, wish: Wish, seconds: float, secret: Secret | None, progress: ProgressView) -> Checkup:
+def _look(
+    target: Target, wish: AttachOptions, seconds: float, secret: Secret | None, progress: ProgressView
+) -> Checkup:
     """Log in and ask; each finding is a line."""
-    from gpuinfra.cli.introduction import explained
+    from gpuinfra.cli.host_key_trust import explained
     from gpuinfra.runner.machine.checkup import examine
-    from gpuinfra.runner.machine.meeting import place
+    from gpuinfra.runner.machine.handshake import place
     from gpuinfra.runner.machine.ssh import SshConnection
 
     step = f"ssh {wish.name}"

@@ -82,7 +82,7 @@ def _check_container_options(assigned: Assignment, options: JobOptions) -> None:
 
 def _check_hidden_gpus(assigned: Assignment, gpus: Gpus | None, variables: dict[str, str]) -> None:
     """A variable that hides the GPUs from CUDA would make a job run without them, and say nothing."""
-    from gpuinfra.runner.ground import is_required, variable_place
+    from gpuinfra.runner.job_environment import is_required, variable_place
 
     value = variables.get(VISIBLE, "all")
     if is_required(assigned, gpus) and value.strip() in HIDING:
@@ -94,7 +94,7 @@ def _check_hidden_gpus(assigned: Assignment, gpus: Gpus | None, variables: dict[
 def check_packages(assigned: Assignment, gpus: Gpus | None, build_secrets: Collection[str]) -> None:
     """Raise a Problem for requirements that cannot be installed, and for CPU packages in a job that has a GPU."""
     from gpuinfra.runner.environment.recipe import check_requirements
-    from gpuinfra.runner.ground import is_required
+    from gpuinfra.runner.job_environment import is_required
 
     if assigned.conda is None or not assigned.in_container:
         return

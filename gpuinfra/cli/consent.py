@@ -12,7 +12,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.consent import Consent, Contact, Effect, MachineAnswer, creates_machine, decide
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import Reach
+    from gpuinfra.cli.machines import CloudSession
     from gpuinfra.cli.options import Settings
     from gpuinfra.models.consent import Decision
     from gpuinfra.models.plan import Plan
@@ -42,9 +42,9 @@ class Request:
     """Whether the user wants the machine off: refused while it is on, it stays billed."""
 
 
-def require_consent(request: Request, reached: Reach, spec: Spec | None, progress: ProgressView) -> None:
+def require_consent(request: Request, reached: CloudSession, spec: Spec | None, progress: ProgressView) -> None:
     """Return if the change may be made; raise a Problem if it needs consent and does not have it."""
-    from gpuinfra.cli.neighbours import ask_machine
+    from gpuinfra.cli.remote_runs import ask_machine
     from gpuinfra.views import consent as view
 
     settings, name = reached.settings, request.name

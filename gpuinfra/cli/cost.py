@@ -13,7 +13,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import Reach
+    from gpuinfra.cli.machines import CloudSession
     from gpuinfra.models.cost import CostReport, CostRow
     from gpuinfra.models.entry import Entry
     from gpuinfra.provision.costing.activity import Event
@@ -56,7 +56,7 @@ def cost(
         raise _usage("two formats", "`--csv` and `--json` are both given", "give one of them")
     _moment(since, datetime.now(UTC))  # what is wrong with it is wrong before Azure is asked
     with progress_view(settings) as progress, explained("reading what machines cost"):
-        counting = Counting(reach(settings, _subscription(settings), SECONDS, progress), progress)
+        counting = CostQuery(reach(settings, _subscription(settings), SECONDS, progress), progress)
         report = counting.report(since, wanted, tag)
     if csv:
         view.show_csv(report)
@@ -65,10 +65,10 @@ def cost(
     return Exit.DONE
 
 
-class Counting:
+class CostQuery:
     """Gathers what is known, and counts."""
 
-    def __init__(self, reached: Reach, progress: ProgressView) -> None:
+    def __init__(self, reached: CloudSession, progress: ProgressView) -> None:
         self.reached, self.progress = reached, progress
         self.log = "read"
 

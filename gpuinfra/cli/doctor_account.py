@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import Reach
+    from gpuinfra.cli.machines import CloudSession
     from gpuinfra.models.checks import Check
 
 REAPER = "`gpuinfra schedule install --with cron` has it run here; also systemd, github-actions, azure-pipelines"
 
 
-def account(reached: Reach) -> list[Check]:
+def account(reached: CloudSession) -> list[Check]:
     """The login first: without it, nothing else of Azure is asked."""
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.health import account as health
@@ -37,7 +37,7 @@ def account(reached: Reach) -> list[Check]:
     ]
 
 
-def _place(reached: Reach) -> Check:
+def _place(reached: CloudSession) -> Check:
     from gpuinfra.models.checks import ok
 
     arm = reached.cloud.clients.access.arm
@@ -51,14 +51,14 @@ def _reaper() -> Check:
     return ok("reaper", "whether `gpuinfra reap` runs anywhere, again and again, cannot be seen from here", REAPER)
 
 
-def _providers(reached: Reach) -> list[Check]:
+def _providers(reached: CloudSession) -> list[Check]:
     from gpuinfra.provision.health import account as health
     from gpuinfra.provision.market.preflight import PROVIDERS
 
     return _known("providers", lambda: [health.providers(reached.market.unregistered(PROVIDERS))])
 
 
-def _rights(reached: Reach) -> list[Check]:
+def _rights(reached: CloudSession) -> list[Check]:
     from gpuinfra.provision.azure.rights import Rights
     from gpuinfra.provision.health import account as health
 
@@ -73,7 +73,7 @@ def _rights(reached: Reach) -> list[Check]:
     return _known("rights", ask)
 
 
-def _prices(reached: Reach) -> list[Check]:
+def _prices(reached: CloudSession) -> list[Check]:
     from gpuinfra.models.sizes import SIZES
     from gpuinfra.provision.health import account as health
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import Reach
+    from gpuinfra.cli.machines import CloudSession
     from gpuinfra.load.spec import Located
     from gpuinfra.models.checks import MachineChecks
     from gpuinfra.models.spec import Spec
-    from gpuinfra.provision.cloud import Observed, Part
+    from gpuinfra.provision.cloud import Observed, ObservedResource
     from gpuinfra.provision.health.machine import Facts
 
 AT_ONCE = 4
 
 
-def machines(reached: Reach, names: Sequence[str], specs: Sequence[Located]) -> tuple[MachineChecks, ...]:
+def machines(reached: CloudSession, names: Sequence[str], specs: Sequence[Located]) -> tuple[MachineChecks, ...]:
     """What is found of the machines with these names, or of all."""
     from gpuinfra.cli.machines import explained
     from gpuinfra.cli.words import chosen
@@ -46,7 +46,7 @@ def machines(reached: Reach, names: Sequence[str], specs: Sequence[Located]) -> 
         return (*(each.result() for each in asked), *untagged, *(_absent(name) for name in absent))
 
 
-def _untagged(machine: Part) -> MachineChecks:
+def _untagged(machine: ObservedResource) -> MachineChecks:
     from gpuinfra.models.checks import MachineChecks, problem
     from gpuinfra.provision.ownership import untagged_problem
 
@@ -63,7 +63,7 @@ def _absent(name: str) -> MachineChecks:
     return MachineChecks(name, "", (problem("state", seen, "`gpuinfra status` lists those that there are"),))
 
 
-def _look(reached: Reach, name: str, group: str, spec: Spec | None) -> MachineChecks:
+def _look(reached: CloudSession, name: str, group: str, spec: Spec | None) -> MachineChecks:
     from gpuinfra.models.checks import MachineChecks, warning
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.health.machine import examine
@@ -75,7 +75,7 @@ def _look(reached: Reach, name: str, group: str, spec: Spec | None) -> MachineCh
     return MachineChecks(name, group, examine(facts)) if facts else _absent(name)
 
 
-def _facts(reached: Reach, name: str, group: str, spec: Spec | None) -> Facts | None:
+def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> Facts | None:
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.azure.rights import Rights
     from gpuinfra.provision.health.machine import Facts
@@ -98,7 +98,7 @@ def _facts(reached: Reach, name: str, group: str, spec: Spec | None) -> Facts | 
     return replace(_with_agent(reached, facts, observed, spec), now=cloud.now())
 
 
-def _with_agent(reached: Reach, facts: Facts, observed: Observed, spec: Spec | None) -> Facts:
+def _with_agent(reached: CloudSession, facts: Facts, observed: Observed, spec: Spec | None) -> Facts:
     from gpuinfra.cli.agent_state import NoAgentError, read_agent_state
     from gpuinfra.cli.machines import with_known_key
     from gpuinfra.provision.find import target_of

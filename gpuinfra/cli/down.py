@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuinfra.cli.error_collector import ErrorCollector
 from gpuinfra.cli.interrupted import say_what_exists
 from gpuinfra.cli.options import Settings, begin
-from gpuinfra.cli.turns import Turns
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import Named, Reach
+    from gpuinfra.cli.machines import CloudSession, Named
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.views.progress import ProgressView
 
@@ -36,16 +36,16 @@ def down(
 
     settings = begin(context)
     receipts: list[Receipt] = []
-    turns = Turns()
+    errors = ErrorCollector()
     with progress_view(settings) as progress:
-        for named in named_machines(settings, machines, progress, turns):
-            with turns.take():
+        for named in named_machines(settings, machines, progress, errors):
+            with errors.capture():
                 receipts.append(end_machine(settings, named, progress, delete=delete, asks=True))
-    view.show(receipts, turns.diagnostics, json=settings.json)
-    return turns.exit_code(left_behind=not all(receipt.is_proof for receipt in receipts))
+    view.show(receipts, errors.diagnostics, json=settings.json)
+    return errors.exit_code(left_behind=not all(receipt.is_proof for receipt in receipts))
 
 
-def _require_consent(reached: Reach, named: Named, progress: ProgressView, *, delete: bool) -> None:
+def _require_consent(reached: CloudSession, named: Named, progress: ProgressView, *, delete: bool) -> None:
     from gpuinfra.cli.consent import Request, require_consent
     from gpuinfra.models.consent import Effect
 
@@ -105,14 +105,14 @@ def _ended(
     settings: Settings, named: Named, progress: ProgressView, *, delete: bool, cause: str, asks: bool
 ) -> Receipt:
     from gpuinfra.cli.host_keys import forget_host_key, source_of_up
+    from gpuinfra.cli.ledger_recording import accounted, note_end
     from gpuinfra.cli.machines import explained, reach
-    from gpuinfra.cli.noting import accounted, note_end
     from gpuinfra.cli.words import proven
     from gpuinfra.models.target import unreached_target
-    from gpuinfra.provision.down import Ending
+    from gpuinfra.provision.down import Teardown
 
     reached = reach(settings, named.subscription, SECONDS, progress, writes=True)
-    ending = Ending(
+    ending = Teardown(
         name=named.name,
         group=named.group,
         cloud=reached.cloud,

@@ -10,7 +10,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.run import Run, RunState
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.submitting import Submitting
+    from gpuinfra.cli.job_session import JobSession
     from gpuinfra.models.receipt import Receipt
 
 # As the program `timeout` ends, where the job itself says that all is well.
@@ -42,9 +42,9 @@ def exit_code_of(run: Run, problems: Sequence[Diagnostic]) -> int:
     return ends.get(run.state, Exit.DONE if run.state is RunState.COMPLETED and not problems else Exit.FAILED)
 
 
-def show_end(work: Submitting, receipt: Receipt | None = None, problem: Problem | None = None) -> int:
+def show_end(work: JobSession, receipt: Receipt | None = None, problem: Problem | None = None) -> int:
     """What came of it, and the exit code."""
-    from gpuinfra.cli.noting import note_cost
+    from gpuinfra.cli.ledger_recording import note_cost
     from gpuinfra.views import job as view
 
     run = work.run = note_cost(work)

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuinfra.cli.jobs import Desk, linked, open_desk, target_of_run
+from gpuinfra.cli.lease_renewal import renewing
 from gpuinfra.cli.options import Settings
 from gpuinfra.cli.power import cloud_of, power_of
-from gpuinfra.cli.renewing import renewing
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.models.run import Run
-    from gpuinfra.runner.following import Following
+    from gpuinfra.runner.job_follower import JobFollower
     from gpuinfra.runner.jobs.log import LogFile
     from gpuinfra.runner.jobs.port import Frame
     from gpuinfra.runner.machine.link import Link
@@ -77,14 +77,14 @@ def fetch_outputs(settings: Settings, run: Run, progress: ProgressView | None = 
         return _asked(desk, run, log, lambda _: None, _brought, progress)
 
 
-def _brought(following: Following) -> Run:
+def _brought(following: JobFollower) -> Run:
     # All that it printed comes too: once its outputs are here it is forgotten there, and its log with it.
     return following.to_the_end() if following.look() else following.bring()
 
 
 def cancel_run(settings: Settings, run: Run, grace: float) -> Run:
     """End a run's job, and fetch what it wrote. A job that cannot be reached raises, and stays as it is."""
-    from gpuinfra.runner.following import open_job
+    from gpuinfra.runner.job_follower import open_job
     from gpuinfra.runner.results.settle import CANCELLED
 
     desk = open_desk(settings)
@@ -92,7 +92,7 @@ def cancel_run(settings: Settings, run: Run, grace: float) -> Run:
         return run
     is_delivered = False
 
-    def end(following: Following) -> Run:
+    def end(following: JobFollower) -> Run:
         nonlocal is_delivered
         open_job(following.link, run).cancel(grace)
         is_delivered = True
@@ -156,7 +156,7 @@ def _asked(
     run: Run,
     log: LogFile,
     show: Callable[[Frame], None],
-    work: Callable[[Following], Run],
+    work: Callable[[JobFollower], Run],
     progress: ProgressView | None = None,
 ) -> Run:
     """What comes of it where the target knows the job. Of one that it does not know there is nothing to wait for."""
@@ -191,10 +191,10 @@ def _off(desk: Desk, run: Run, log: LogFile, problem: Problem) -> Problem:
 @contextmanager
 def _following(
     desk: Desk, run: Run, log: LogFile, show: Callable[[Frame], None], shown: ProgressView | None
-) -> Iterator[Following]:
+) -> Iterator[JobFollower]:
     from gpuinfra.cli.machines import progress_view
-    from gpuinfra.runner.attending import Attending
-    from gpuinfra.runner.following import Following
+    from gpuinfra.runner.heartbeat import Heartbeat
+    from gpuinfra.runner.job_follower import JobFollower
     from gpuinfra.runner.problems import explained
     from gpuinfra.views.job import TerminalSink
 
@@ -212,10 +212,10 @@ def _following(
         _call(link)
         try:
             with (
-                Attending(link, run.id) as attending,
+                Heartbeat(link, run.id) as attending,
                 renewing(cloud, spec, progress, lambda: attending.seconds_without_work),
             ):
-                yield Following(link, desk.record(run), log, progress, show, attending=attending, anew=True)
+                yield JobFollower(link, desk.record(run), log, progress, show, attending=attending, anew=True)
         finally:
             if sink:
                 sink.finish()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import Reach
+    from gpuinfra.cli.machines import CloudSession
     from gpuinfra.views.progress import ProgressView
 
 LOOK_SECONDS = 3.0
 
 
-def say_what_exists(reached: Reach, name: str, group: str | None, progress: ProgressView) -> None:
+def say_what_exists(reached: CloudSession, name: str, group: str | None, progress: ProgressView) -> None:
     """Look once more, and not for long: whoever pressed Ctrl-C wants to leave."""
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.find import stops_at

@@ -11,11 +11,11 @@ from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import Reach
+    from gpuinfra.cli.machines import CloudSession
     from gpuinfra.models.hours import Hours
     from gpuinfra.models.lease import LeaseState
     from gpuinfra.models.spec import Spec
-    from gpuinfra.provision.cloud import Part
+    from gpuinfra.provision.cloud import ObservedResource
     from gpuinfra.provision.lifecycle.renew import Renewed
 
 SECONDS = 300.0
@@ -81,7 +81,7 @@ def _meant(settings: Settings, word: str) -> Spec | None:
     return one_spec(settings, word) if is_path(word) else spec_named(settings.workspace, word)
 
 
-def _hours(machine: Part, spec: Spec | None) -> Hours | None:
+def _hours(machine: ObservedResource, spec: Spec | None) -> Hours | None:
     """The spec knows of holidays, but one that was changed since does not count yet."""
     from gpuinfra.provision import tags
     from gpuinfra.provision.lifecycle.hours import from_tag
@@ -91,7 +91,9 @@ def _hours(machine: Part, spec: Spec | None) -> Hours | None:
     return from_tag(tags.get(machine.tags, tags.HOURS))
 
 
-def _renew(reached: Reach, machine: Part, hours: Hours | None, length: timedelta | None, *, release: bool) -> Renewed:
+def _renew(
+    reached: CloudSession, machine: ObservedResource, hours: Hours | None, length: timedelta | None, *, release: bool
+) -> Renewed:
     from gpuinfra.provision import tags
     from gpuinfra.provision.lifecycle.renew import renew
 
@@ -101,7 +103,9 @@ def _renew(reached: Reach, machine: Part, hours: Hours | None, length: timedelta
     return renew(reached.cloud, name, group, extend=length, release=release, hours=hours, deadline=deadline)
 
 
-def _state(reached: Reach, machine: Part, hours: Hours | None, renewed: Renewed | None) -> LeaseState:
+def _state(
+    reached: CloudSession, machine: ObservedResource, hours: Hours | None, renewed: Renewed | None
+) -> LeaseState:
     from gpuinfra.cli.accounts import Accounts
     from gpuinfra.provision import fleet
     from gpuinfra.provision.lifecycle.standing import standing

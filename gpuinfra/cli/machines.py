@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.azure.market import AzureMarket
     from gpuinfra.provision.journal import Journal
-    from gpuinfra.provision.up import Bringing
+    from gpuinfra.provision.up import Provisioner
     from gpuinfra.provision.waiting.progress import Progress
     from gpuinfra.views.progress import ProgressView
 
@@ -199,7 +199,7 @@ def explained(doing: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Reach:
+class CloudSession:
     """A cloud, opened for one machine."""
 
     settings: Settings
@@ -217,28 +217,28 @@ class Reach:
 
 def reach(
     settings: Settings, subscription: str | None, seconds: float, progress: Progress, *, writes: bool = False
-) -> Reach:
+) -> CloudSession:
     """The cloud, with so much time for all that is asked of it."""
     from gpuinfra.cli.access import open_cloud
     from gpuinfra.provision.azure.market import AzureMarket
     from gpuinfra.provision.waiting.deadline import Deadline
 
     cloud = open_cloud(settings, subscription, deadline=Deadline.after(seconds), progress=progress, writes=writes)
-    return Reach(settings, cloud, AzureMarket(cloud.clients))
+    return CloudSession(settings, cloud, AzureMarket(cloud.clients))
 
 
-def bringing(reached: Reach, located: Located, progress: ProgressView, *, writes: bool) -> Bringing:
+def bringing(reached: CloudSession, located: Located, progress: ProgressView, *, writes: bool) -> Provisioner:
     """All that planning and making a machine need."""
     spec = located.spec
     from gpuinfra.cli.ssh_key import public_key_for
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.origin import repository_of
-    from gpuinfra.provision.up import Bringing
+    from gpuinfra.provision.up import Provisioner
 
     repository, note = repository_of(Path(located.span.file))
     if note and writes:
         progress.note(note)
-    return Bringing(
+    return Provisioner(
         spec=spec,
         cloud=reached.cloud,
         market=reached.market,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import typer
 from typer.main import get_command
 
-from gpuinfra.cli.front import PROGRAM, app, asks_for_json
+from gpuinfra.cli.lazy_group import PROGRAM, app, asks_for_json
 from gpuinfra.cli.signals import handled_signals
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.views.ci_commands import filter_commands

@@ -26,7 +26,7 @@ def prepare(
     from gpuinfra.cli.machines import progress_view
     from gpuinfra.runner.assignment import assign
     from gpuinfra.runner.environment.unused import note_for
-    from gpuinfra.runner.ground import Groundwork, gpus_of, is_required
+    from gpuinfra.runner.job_environment import EnvironmentBuilder, gpus_of, is_required
     from gpuinfra.runner.problems import explained
     from gpuinfra.views import environment as view
 
@@ -42,7 +42,7 @@ def prepare(
     ):
         assigned = replace(assigned, prepares=True)
         gpus, required = gpus_of(assigned, None), is_required(assigned, None)
-        ground = Groundwork(
+        ground = EnvironmentBuilder(
             assigned, gpus, required, link, progress, progress.note, rebuild=rebuild, build_secrets=build_secrets
         ).make()
     unused = note_for(assigned.target.type) if assigned.conda else None

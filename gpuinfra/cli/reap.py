@@ -13,7 +13,7 @@ from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import Reach
+    from gpuinfra.cli.machines import CloudSession
     from gpuinfra.load.spec import Located
     from gpuinfra.models.reap import Reaped
     from gpuinfra.models.resource import Ref
@@ -150,7 +150,7 @@ def _known_runs(settings: Settings) -> list[Run]:
     return History(folder).list() if folder else []
 
 
-def _reaper(reached: Reach, rules: Rules, progress: ProgressView, *, dry_run: bool) -> Reaper:
+def _reaper(reached: CloudSession, rules: Rules, progress: ProgressView, *, dry_run: bool) -> Reaper:
     from gpuinfra.provision.azure.fleet import AzureFleet
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.reaping.reaper import Reaper
@@ -173,9 +173,9 @@ def _reaper(reached: Reach, rules: Rules, progress: ProgressView, *, dry_run: bo
     )
 
 
-def _has_outputs(reached: Reach, name: str, group: str) -> bool | None:
+def _has_outputs(reached: CloudSession, name: str, group: str) -> bool | None:
     """Whether deleting a machine's disk needs the same consent as `down --delete`; None if only it could tell."""
-    from gpuinfra.cli.neighbours import ask_machine
+    from gpuinfra.cli.remote_runs import ask_machine
     from gpuinfra.models.consent import Consent, Effect, decide
 
     answer, known = ask_machine(reached, name, group, None), _known_runs(reached.settings)
@@ -193,10 +193,10 @@ def _state(settings: Settings) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _remember(settings: Settings, reached: Reach, reaped: Reaped, progress: ProgressView) -> None:
+def _remember(settings: Settings, reached: CloudSession, reaped: Reaped, progress: ProgressView) -> None:
     """In the workspace's ledger, for `gpuinfra cost`; and in its history, which waits for no job on what is gone."""
     from gpuinfra.cli.down import forget_jobs
-    from gpuinfra.cli.noting import all_accounted, note_end
+    from gpuinfra.cli.ledger_recording import all_accounted, note_end
 
     if reaped.dry_run:
         return
@@ -214,8 +214,8 @@ def _remember(settings: Settings, reached: Reach, reaped: Reaped, progress: Prog
         _remember_start(settings, reached, verdict.ref, progress)
 
 
-def _remember_start(settings: Settings, reached: Reach, ref: Ref, progress: ProgressView) -> None:
-    from gpuinfra.cli.noting import note
+def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progress: ProgressView) -> None:
+    from gpuinfra.cli.ledger_recording import note
     from gpuinfra.models.plan import Price
     from gpuinfra.provision.costing.beginning import beginning, is_spot
     from gpuinfra.provision.errors import CloudError

@@ -47,7 +47,7 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
 ) -> int:
     """Bring a machine up, run a script on it, bring back the outputs, and end the machine: up, submit and down."""
     from gpuinfra.cli.machines import one_located, progress_view
-    from gpuinfra.cli.story import Story
+    from gpuinfra.cli.run_workflow import RunWorkflow
 
     settings = begin(context)
     if script and script.startswith("-"):
@@ -75,8 +75,8 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     options = replace(options, variables=variables_of(options))
     _check(settings, found, options)
     with progress_view(settings) as progress:
-        story = Story(settings, located, options, afterwards, on_interrupt, progress)
-        story.tell()
+        story = RunWorkflow(settings, located, options, afterwards, on_interrupt, progress)
+        story.execute()
     return story.show()
 
 

@@ -205,14 +205,14 @@ def _ask_machine(settings: Settings, runs: list[Run]) -> dict[str, Answer]:
 
 
 def _answer(link: Link, run: Run) -> Answer:
-    from gpuinfra.runner.following import open_job
+    from gpuinfra.runner.job_follower import open_job
     from gpuinfra.runner.jobs.port import JobError
     from gpuinfra.runner.jobs.process import ended_of
     from gpuinfra.runner.results.settle import Answer
     from gpuinfra.runner.watch import read_state
 
     try:
-        state = read_state(link.far, run.id)
+        state = read_state(link.remote, run.id)
         ended = ended_of(state)
         if ended or state.get("alive"):
             return Answer(known=True, ended=ended)

@@ -16,7 +16,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.provision.waiting.progress import Silent
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import Reach
+    from gpuinfra.cli.machines import CloudSession
     from gpuinfra.load.spec import Located
     from gpuinfra.models.machine import Machine
     from gpuinfra.provision.market.port import Prices
@@ -47,7 +47,9 @@ def status(
     settings = begin(context)
     specs = _specs(settings)
     with progress_view(settings) as progress, explained("listing machines"):
-        looking = Looking(reach(settings, _subscription(specs), SECONDS, progress), specs, names or [], agents=agent)
+        looking = StatusQuery(
+            reach(settings, _subscription(specs), SECONDS, progress), specs, names or [], agents=agent
+        )
         machines, now = looking.look()
     simulated = looking.reached.cloud.simulated
     _settle(settings, machines)
@@ -74,10 +76,12 @@ def _settle(settings: Settings, machines: Sequence[Machine]) -> None:
         settle_runs(settings, [run for run in runs if run.machine.casefold() in off])
 
 
-class Looking:
+class StatusQuery:
     """Looks at the machines as often as it is asked to."""
 
-    def __init__(self, reached: Reach, specs: Sequence[Located], names: Sequence[str], *, agents: bool = False) -> None:
+    def __init__(
+        self, reached: CloudSession, specs: Sequence[Located], names: Sequence[str], *, agents: bool = False
+    ) -> None:
         self.reached, self._specs, self._names, self._agents = reached, specs, names, agents
         self.left_alone: tuple[str, ...] = ()
         """What carries our tag and is not ours."""
@@ -133,7 +137,7 @@ def _not_made(name: str) -> Diagnostic:
     return Diagnostic(Code.NO_SUCH_MACHINE, "no such machine", note=note, help=help_line)
 
 
-def _watch(looking: Looking, shown: Watch, interval: float, machines: list[Machine], now: datetime) -> None:
+def _watch(looking: StatusQuery, shown: Watch, interval: float, machines: list[Machine], now: datetime) -> None:
     from gpuinfra.provision.errors import CloudError, Fault
 
     passing = {Fault.UNREACHABLE, Fault.THROTTLED, Fault.BUSY, Fault.TIMEOUT}

@@ -61,11 +61,11 @@ def _submit(
 ) -> int:
     from gpuinfra.cli.checking import check_detach, check_packages, wishes_of
     from gpuinfra.cli.ending import show_end
+    from gpuinfra.cli.job_session import JobSession
     from gpuinfra.cli.jobs import check_desk, open_desk, with_spec
+    from gpuinfra.cli.lease_renewal import renew_for
     from gpuinfra.cli.machines import progress_view
     from gpuinfra.cli.power import cloud_of
-    from gpuinfra.cli.renewing import renew_for
-    from gpuinfra.cli.submitting import Submitting
     from gpuinfra.runner.assignment import assign
     from gpuinfra.views.job import TerminalSink
 
@@ -82,7 +82,7 @@ def _submit(
     interrupted, problem = False, None
     with progress_view(settings) as progress:
         sink = TerminalSink(json=settings.json, progress=progress)
-        work = Submitting(desk, assigned, wishes, progress, sink, on_interrupt, spec, detach=detach)
+        work = JobSession(desk, assigned, wishes, progress, sink, on_interrupt, spec, detach=detach)
         try:
             work.go()
             if detach and spec:

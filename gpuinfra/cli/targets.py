@@ -11,7 +11,7 @@ from gpuinfra.cli.options import Settings, begin
 from gpuinfra.diagnostics import Exit, Severity
 
 if TYPE_CHECKING:
-    from gpuinfra.models.reach import Reach
+    from gpuinfra.models.reachability import Reachability
     from gpuinfra.models.target import Target
 
 SECONDS = 5.0
@@ -36,7 +36,7 @@ def targets(
     return Exit.FAILED if failed else Exit.DONE
 
 
-def _reach(settings: Settings, remote: Sequence[Target]) -> dict[str, Reach]:
+def _reach(settings: Settings, remote: Sequence[Target]) -> dict[str, Reachability]:
     from gpuinfra.cli.machines import progress_view
     from gpuinfra.runner.machine.reach import reachability
 

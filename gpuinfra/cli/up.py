@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuinfra.cli.adopting import consent_to_adopt, known_host_key
+from gpuinfra.cli.error_collector import ErrorCollector
 from gpuinfra.cli.interrupted import say_what_exists
 from gpuinfra.cli.options import Settings, begin
-from gpuinfra.cli.turns import Turns
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import Reach
+    from gpuinfra.cli.machines import CloudSession
     from gpuinfra.load.spec import Located
-    from gpuinfra.models.brought import Brought
     from gpuinfra.models.gpu import GpuFacts
     from gpuinfra.models.plan import Plan
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
+    from gpuinfra.models.up_result import UpResult
     from gpuinfra.runner.machine.readiness import Opener
     from gpuinfra.views.progress import ProgressView
 
@@ -67,12 +67,12 @@ def up(
     settings = begin(context)
     seconds = seconds_of("--timeout", timeout)
     found = load_specs(specs)
-    brought: list[Brought] = []
-    turns = Turns()
+    brought: list[UpResult] = []
+    errors = ErrorCollector()
     try:
         with progress_view(settings) as progress:
             for located in found:
-                with turns.take():
+                with errors.capture():
                     brought.append(
                         bring(
                             settings,
@@ -87,10 +87,10 @@ def up(
                     )
     except KeyboardInterrupt:
         if brought:
-            view.show(brought, turns.diagnostics, json=settings.json)
+            view.show(brought, errors.diagnostics, json=settings.json)
         raise
-    view.show(brought, turns.diagnostics, json=settings.json)
-    return turns.exit_code()
+    view.show(brought, errors.diagnostics, json=settings.json)
+    return errors.exit_code()
 
 
 def bring(  # noqa: PLR0913 each is an option
@@ -103,7 +103,7 @@ def bring(  # noqa: PLR0913 each is an option
     delete: bool = False,
     host_key: str | None = None,
     asks: bool = False,
-) -> Brought:
+) -> UpResult:
     """Make Azure match one spec; where the machine is to be on, wait until it can be used, and write its target.
 
     A machine whose host key is not the one that this computer knows is left alone, unless `host_key` accepts it.
@@ -111,11 +111,11 @@ def bring(  # noqa: PLR0913 each is an option
     With `asks`, a terminal is asked before a new machine is created.
     """
     from gpuinfra.cli.host_keys import check_host_key, record_host_key, source_of_up
+    from gpuinfra.cli.ledger_recording import note_beginning
     from gpuinfra.cli.machines import bringing, explained, reach, with_known_key
-    from gpuinfra.cli.noting import note_beginning
     from gpuinfra.cli.simulation import consent_to_replace, is_simulated
-    from gpuinfra.models.brought import Brought
     from gpuinfra.models.target import unreached_target
+    from gpuinfra.models.up_result import UpResult
     from gpuinfra.provision.find import target_from_spec
     from gpuinfra.workbench.targets import check_files, check_writable_files
     from gpuinfra.workspace import find_workspace
@@ -145,7 +145,7 @@ def bring(  # noqa: PLR0913 each is an option
         raise
     note_beginning(settings, outcome, reached, progress)
     if outcome.observed is None or spec.power != "running":
-        return Brought(outcome.plan, None, None, (), outcome.lease_until, simulated=simulated)
+        return UpResult(outcome.plan, None, None, (), outcome.lease_until, simulated=simulated)
     from gpuinfra.runner.machine.identity import identity_of
 
     port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.key(), settings.workspace)
@@ -159,7 +159,7 @@ def bring(  # noqa: PLR0913 each is an option
     with _on_meanwhile(spec):
         files = _write_target(settings, target)
     agent = outcome.agent.word if outcome.agent else None
-    return Brought(outcome.plan, target, gpu, files, outcome.lease_until, agent, simulated=simulated)
+    return UpResult(outcome.plan, target, gpu, files, outcome.lease_until, agent, simulated=simulated)
 
 
 class LeftOn(Problem):
@@ -180,7 +180,9 @@ def _on_meanwhile(spec: Spec) -> Iterator[None]:
         raise LeftOn(*found, exit_code=problem.exit_code) from problem
 
 
-def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: ProgressView, *, was_on: bool) -> GpuFacts:
+def _wait_until_ready(
+    reached: CloudSession, target: Target, spec: Spec, progress: ProgressView, *, was_on: bool
+) -> GpuFacts:
     """A machine that was switched on and that nobody can use is switched off again: it would only be billed."""
     from gpuinfra.cli.watching import watched_opener
     from gpuinfra.runner.machine.readiness import NotReady, wait_until_ready
@@ -204,7 +206,7 @@ def _wait_until_ready(reached: Reach, target: Target, spec: Spec, progress: Prog
     return facts
 
 
-def _wait_for_docker(reached: Reach, target: Target, progress: ProgressView, opener: Opener) -> None:
+def _wait_for_docker(reached: CloudSession, target: Target, progress: ProgressView, opener: Opener) -> None:
     from gpuinfra.runner.machine.docker_readiness import wait_for_docker
 
     seconds = min(DOCKER_SECONDS, reached.cloud.clients.patience.deadline.left)
@@ -214,7 +216,7 @@ def _wait_for_docker(reached: Reach, target: Target, progress: ProgressView, ope
         progress.note(f"jobs in containers cannot run on {target.machine}: start Docker here, or {WITHOUT_DOCKER}")
 
 
-def _ended_meanwhile(reached: Reach, spec: Spec) -> Problem | None:
+def _ended_meanwhile(reached: CloudSession, spec: Spec) -> Problem | None:
     """The problem to report if another command ended the machine while this one waited for it."""
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.errors import CloudError
@@ -245,12 +247,12 @@ def _left_running(spec: Spec, error: Exception) -> Problem:
     return Problem(Diagnostic(Code.NOT_READY, "machine is not ready", note=note, help=help_line))
 
 
-def _not_ready(reached: Reach, spec: Spec, error: Exception, progress: ProgressView) -> Problem:
-    from gpuinfra.cli.noting import accounted, note_end
-    from gpuinfra.provision.down import Ending
+def _not_ready(reached: CloudSession, spec: Spec, error: Exception, progress: ProgressView) -> Problem:
+    from gpuinfra.cli.ledger_recording import accounted, note_end
+    from gpuinfra.provision.down import Teardown
     from gpuinfra.provision.errors import CloudError
 
-    ending = Ending(
+    ending = Teardown(
         name=spec.name,
         group=spec.group_name,
         cloud=reached.cloud,
@@ -278,7 +280,9 @@ def _not_ready(reached: Reach, spec: Spec, error: Exception, progress: ProgressV
     )
 
 
-def _ask(plan: Plan, reached: Reach, spec: Spec, progress: ProgressView, *, delete: bool, creation: bool) -> None:
+def _ask(
+    plan: Plan, reached: CloudSession, spec: Spec, progress: ProgressView, *, delete: bool, creation: bool
+) -> None:
     """Show the plan, and get consent to what it stops or loses; raise a Problem where that is not given."""
     from gpuinfra.cli.consent import Request, confirm_creation, require_consent
     from gpuinfra.models.consent import Effect, effect_of

@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.cli.machines import FIND_SECONDS, Named, Reach, explained, reach, specs_meant
+from gpuinfra.cli.machines import FIND_SECONDS, CloudSession, Named, explained, reach, specs_meant
 from gpuinfra.cli.options import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.turns import Turns
+    from gpuinfra.cli.error_collector import ErrorCollector
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.waiting.progress import Progress
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 LOG_SECONDS = 20.0
 
 
-def named_machines(settings: Settings, words: Sequence[str], progress: Progress, turns: Turns) -> list[Named]:
+def named_machines(settings: Settings, words: Sequence[str], progress: Progress, errors: ErrorCollector) -> list[Named]:
     """All machines that the words mean, each once. A word that is wrong keeps no other machine on."""
     found: dict[tuple[str, str | None], Named] = {}
     for word in words:
-        with turns.take():
+        with errors.capture():
             for named in _meant(settings, word, progress):
                 found.setdefault((named.name.casefold(), named.group), named)
     return list(found.values())
@@ -118,7 +118,7 @@ def chosen(
     return found, absent, problems
 
 
-def proven(reached: Reach, named: Named, receipt: Receipt) -> Receipt:
+def proven(reached: CloudSession, named: Named, receipt: Receipt) -> Receipt:
     """A receipt that says "gone" only of what existed. A bare name that nothing knows is a Problem."""
     from gpuinfra.models.receipt import Off
 
@@ -131,7 +131,7 @@ def proven(reached: Reach, named: Named, receipt: Receipt) -> Receipt:
     return receipt
 
 
-def _is_remembered(reached: Reach, named: Named) -> bool:
+def _is_remembered(reached: CloudSession, named: Named) -> bool:
     """Whether the workspace's ledger or Azure's activity log knows the machine."""
     from gpuinfra.ledger.ledger import Ledger
     from gpuinfra.models.resource import Kind, Ref

@@ -10,7 +10,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Span
 from gpuinfra.lint.finding import Finding, node_at
 from gpuinfra.lint.words import is_nearly, is_placeholder
 from gpuinfra.load.document import Document
-from gpuinfra.load.masks import CHANNEL_TOKEN, LOGIN, PRIVATE_KEY
+from gpuinfra.load.redaction import CHANNEL_TOKEN, LOGIN, PRIVATE_KEY
 from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence
 from gpuinfra.workbench.compute import Compute
 from gpuinfra.workbench.project import Project

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.load.masks import SECRET_NAME
+from gpuinfra.load.redaction import SECRET_NAME
 from gpuinfra.load.source import Source
 from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence, data
 from gpuinfra.models.base import Model

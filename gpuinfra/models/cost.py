@@ -22,7 +22,7 @@ class Source(StrEnum):
     """When jobs began and ended, as this workspace knows it."""
 
 
-class Sure(StrEnum):
+class Certainty(StrEnum):
     """How sure it is, the surest first."""
 
     EXACT = "exact"
@@ -94,7 +94,7 @@ class CostRow:
     spot: bool = False
     is_on: bool = False
     sources: tuple[Source, ...] = ()
-    sure: Sure = Sure.EXACT
+    sure: Certainty = Certainty.EXACT
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
@@ -146,7 +146,7 @@ class CostReport:
         }
 
 
-def least_sure(found: Iterable[Sure]) -> Sure:
+def least_sure(found: Iterable[Certainty]) -> Certainty:
     """What holds for all of them together."""
-    order = list(Sure)
-    return max(found, key=order.index, default=Sure.EXACT)
+    order = list(Certainty)
+    return max(found, key=order.index, default=Certainty.EXACT)

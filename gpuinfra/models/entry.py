@@ -10,7 +10,7 @@ from typing import Any
 from gpuinfra.models.receipt import Receipt, stamp
 
 
-class Happening(StrEnum):
+class EntryKind(StrEnum):
     """What happened to the machine."""
 
     ON = "on"
@@ -27,7 +27,7 @@ class Happening(StrEnum):
 class Entry:
     """What is remembered of it. Fields that nobody knew are None."""
 
-    what: Happening
+    what: EntryKind
     at: datetime
     """By Azure's clock: from when on it is so."""
     machine: str
@@ -63,7 +63,7 @@ def entry_from_json(found: dict[str, Any]) -> Entry:
     """An entry as `as_json` wrote it. Keys that a newer gpuinfra wrote are passed over."""
     known = {each.name: found[_camel(each.name)] for each in fields(Entry) if _camel(each.name) in found}
     moments = {name: datetime.fromisoformat(known[name]) if known.get(name) else None for name in _MOMENTS}
-    return Entry(**{**known, **moments, "what": Happening(known["what"])})
+    return Entry(**{**known, **moments, "what": EntryKind(known["what"])})
 
 
 def entry_of(receipt: Receipt, subscription: str) -> Entry | None:
@@ -72,7 +72,7 @@ def entry_of(receipt: Receipt, subscription: str) -> Entry | None:
         return None
     gone = receipt.deletes and receipt.is_proof
     return Entry(
-        what=Happening.GONE if gone else Happening.OFF,
+        what=EntryKind.GONE if gone else EntryKind.OFF,
         at=receipt.billed_to or receipt.at,
         machine=receipt.name,
         group=receipt.group,

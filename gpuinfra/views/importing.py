@@ -13,7 +13,7 @@ from gpuinfra.views.terminal import harmless, messages
 if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
     from gpuinfra.workbench.importing import Imported
-    from gpuinfra.workbench.leftovers import Missing
+    from gpuinfra.workbench.unsupported import Missing
 
 
 def show(imported: Imported, spec: Spec, file: Path | None, hint: str, *, json: bool) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from gpuinfra.diagnostics import Diagnostic
-    from gpuinfra.models.reach import Reach
+    from gpuinfra.models.reachability import Reachability
     from gpuinfra.models.run import Run
     from gpuinfra.models.target import Target
 
@@ -27,7 +27,7 @@ IN_CONTAINERS = {"localdocker", "remotedocker"}
 
 def show(
     targets: Sequence[Target],
-    reached: Mapping[str, Reach],
+    reached: Mapping[str, Reachability],
     diagnostics: Sequence[Diagnostic],
     workspace: str,
     *,
@@ -45,7 +45,7 @@ def show(
     diagnostics_view.show(diagnostics)
 
 
-def render(targets: Sequence[Target], reached: Mapping[str, Reach]) -> Text:
+def render(targets: Sequence[Target], reached: Mapping[str, Reachability]) -> Text:
     """A line a target."""
     from rich.text import Text
 
@@ -60,7 +60,7 @@ def render(targets: Sequence[Target], reached: Mapping[str, Reach]) -> Text:
     return Text("\n").join(texts)
 
 
-def _row(target: Target, reach: Reach | None) -> tuple[str, ...]:
+def _row(target: Target, reach: Reachability | None) -> tuple[str, ...]:
     simulated = " (simulated)" if target.simulated else ""
     gpu = _gpu(target)
     return (
@@ -90,11 +90,11 @@ def _image(target: Target) -> str | None:
     return target.base_docker_image if target.type in IN_CONTAINERS else None
 
 
-def _answer(reach: Reach) -> str:
+def _answer(reach: Reachability) -> str:
     return f"{WORDS[reach.state]}: {reach.detail}" if reach.detail else WORDS[reach.state]
 
 
-def _data(target: Target, reach: Reach | None) -> dict[str, Any]:
+def _data(target: Target, reach: Reachability | None) -> dict[str, Any]:
     return {
         **target.as_json(),
         "gpu": _gpu(target),

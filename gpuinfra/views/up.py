@@ -14,10 +14,10 @@ from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
     from gpuinfra.diagnostics import Diagnostic
-    from gpuinfra.models.brought import Brought
+    from gpuinfra.models.up_result import UpResult
 
 
-def show(brought: Sequence[Brought], diagnostics: Sequence[Diagnostic] = (), *, json: bool) -> None:
+def show(brought: Sequence[UpResult], diagnostics: Sequence[Diagnostic] = (), *, json: bool) -> None:
     """Each machine as it is now, then the problems of those that are not; or all as one object."""
     if json:
         payload = {"machines": [each.as_json() for each in brought]} if brought or not diagnostics else {}
@@ -30,7 +30,7 @@ def show(brought: Sequence[Brought], diagnostics: Sequence[Diagnostic] = (), *, 
     diagnostics_view.show(diagnostics)
 
 
-def _show(brought: Brought) -> None:
+def _show(brought: UpResult) -> None:
     plan_view.show([brought.plan], json=False, applied=True)
     console, target = results(), brought.target
     if target is None:

@@ -14,8 +14,8 @@ from gpuinfra.models.spec import TargetOptions
 from gpuinfra.workbench.choice import Choice
 from gpuinfra.workbench.compute import LOCAL
 from gpuinfra.workbench.cuda import NEEDED, cuda_of, is_for_gpu, shown
-from gpuinfra.workbench.leftovers import Missing, place
 from gpuinfra.workbench.runconfig import PYSPARK
+from gpuinfra.workbench.unsupported import Missing, place
 
 DEFAULT = TargetOptions().base_docker_image
 

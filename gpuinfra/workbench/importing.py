@@ -18,8 +18,8 @@ from gpuinfra.templates import read_template
 from gpuinfra.workbench.choice import Choice, choose
 from gpuinfra.workbench.compute import REMOTE, REMOTEDOCKER
 from gpuinfra.workbench.container import container_of, refused
-from gpuinfra.workbench.leftovers import Missing, by_place, leftovers, place
 from gpuinfra.workbench.project import FOLDER, Project, plain_path
+from gpuinfra.workbench.unsupported import Missing, by_place, leftovers, place
 
 # What the Workbench's guide to GPUs names, and the least size with a GPU that can be had.
 REGION, SIZE = "southcentralus", "Standard_NC4as_T4_v3"

@@ -15,9 +15,9 @@ from gpuinfra.provision.azure.errors import translated
 from gpuinfra.provision.azure.ids import ref_from_id
 from gpuinfra.provision.azure.operations import Going
 from gpuinfra.provision.azure.rights import Rights
-from gpuinfra.provision.cloud import Act, Observed, Operation, Part, same
+from gpuinfra.provision.cloud import Act, Observed, ObservedResource, Operation, same
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.lifecycle import rights
+from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.names import default_group, ref_of
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 from gpuinfra.provision.waiting.deadline import Deadline
@@ -74,7 +74,7 @@ class AzureCloud:
         found = [look.result(deadline.left) for look in looks]
         return Observed(name, group, tuple(part for part in found if part), unknown)
 
-    def _machines(self, name: str) -> list[Part]:
+    def _machines(self, name: str) -> list[ObservedResource]:
         """Machines with the tag of this one, wherever they are."""
         with translated("machines"):
             found = [_plain(each) for each in self.clients.compute.virtual_machines.list_all()]
@@ -86,11 +86,11 @@ class AzureCloud:
         refs = [(each, ref_from_id(each)) for each in ids]
         return tuple(each for each, ref in refs if ref is None), [ref for _, ref in refs if ref]
 
-    def look(self, ref: Ref) -> Part | None:
+    def look(self, ref: Ref) -> ObservedResource | None:
         """One resource, or None where there is none."""
         try:
             with translated(str(ref)):
-                return Part(ref, _plain(self._calls.get(ref)))
+                return ObservedResource(ref, _plain(self._calls.get(ref)))
         except CloudError as error:
             if error.fault is Fault.ABSENT and error.code not in {"SubscriptionNotFound", "InvalidSubscriptionId"}:
                 return None
@@ -133,12 +133,12 @@ class AzureCloud:
                 return Going(ref)
             raise
 
-    def allow_self_stop(self, machine: Part) -> rights.Right:
+    def allow_self_stop(self, machine: ObservedResource) -> agent_role.AgentRole:
         """See to it that a machine may deallocate itself. Raises nothing."""
         try:
-            found = machine if rights.principal_of(machine) else self.look(machine.ref)
+            found = machine if agent_role.principal_of(machine) else self.look(machine.ref)
         except CloudError as error:
-            return rights.refused(error, rights.ASSIGNS_ROLES)
+            return agent_role.refused(error, agent_role.ASSIGNS_ROLES)
         return Rights(self.clients).grant(found or machine)
 
     def disown(self, group: str) -> None:
@@ -168,7 +168,7 @@ def _beyond(known: list[Ref], refs: list[Ref]) -> list[Ref]:
     return beyond
 
 
-def _group_of(name: str, machines: list[Part]) -> str:
+def _group_of(name: str, machines: list[ObservedResource]) -> str:
     """The group of the one machine of this name that is ours; the default group where there is none or are several."""
     own = [part.ref.group for part in machines if owner_of(part) is Owner.OURS]
     # Anybody can tag a group: without a machine in it, it is not taken for the machine's own.

@@ -6,10 +6,10 @@ from typing import Any
 
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.requests import Requests
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.lifecycle import rights
-from gpuinfra.provision.lifecycle.rights import Holding, Right
+from gpuinfra.provision.lifecycle import agent_role
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
 from gpuinfra.provision.waiting.deadline import Deadline
 
 API = "2022-04-01"
@@ -27,50 +27,50 @@ class Rights:
         self._patience = clients.patience
         self._requests = Requests(lambda: clients.resource)
 
-    def look(self, machine: Part) -> Right:
+    def look(self, machine: ObservedResource) -> AgentRole:
         """Whether a machine has the right. Nothing is changed."""
-        principal = rights.principal_of(machine)
+        principal = agent_role.principal_of(machine)
         if not principal:
-            return Right(Holding.ABSENT, message="the machine has no identity of its own")
+            return AgentRole(Holding.ABSENT, message="the machine has no identity of its own")
         try:
             definition = self._definition()
             if definition is None:
-                return Right(Holding.ABSENT, message="the subscription has no role for it")
-            if not rights.is_assigned(self._assignments(machine, principal), str(definition["id"])):
-                return Right(Holding.ABSENT, message="the machine does not have the role", has_role=True)
+                return AgentRole(Holding.ABSENT, message="the subscription has no role for it")
+            if not agent_role.is_assigned(self._assignments(machine, principal), str(definition["id"])):
+                return AgentRole(Holding.ABSENT, message="the machine does not have the role", has_role=True)
         except CloudError as error:
-            return Right(Holding.UNKNOWN, error.code, error.message)
-        if not rights.serves(definition):
-            return Right(Holding.ABSENT, message=f"the role no longer allows {rights.ACTION}")
-        return Right(Holding.HELD)
+            return AgentRole(Holding.UNKNOWN, error.code, error.message)
+        if not agent_role.serves(definition):
+            return AgentRole(Holding.ABSENT, message=f"the role no longer allows {agent_role.ACTION}")
+        return AgentRole(Holding.HELD)
 
     def has_role(self) -> bool:
         """Whether the subscription has the role that machines are given."""
         definition = self._definition()
-        return definition is not None and rights.serves(definition)
+        return definition is not None and agent_role.serves(definition)
 
-    def grant(self, machine: Part) -> Right:
+    def grant(self, machine: ObservedResource) -> AgentRole:
         """See to it that a machine has the right. Whatever Azure says, nothing is raised."""
-        principal = rights.principal_of(machine)
+        principal = agent_role.principal_of(machine)
         if not principal:
-            return Right(Holding.UNKNOWN, "NoIdentity", "Azure shows no identity of the machine")
-        own = rights.definition_id(self._subscription, rights.definition_guid(self._subscription))
+            return AgentRole(Holding.UNKNOWN, "NoIdentity", "Azure shows no identity of the machine")
+        own = agent_role.definition_id(self._subscription, agent_role.definition_guid(self._subscription))
         try:
             assignments = self._may_see(machine, principal)
-            if rights.is_assigned(assignments, own):
-                return Right(Holding.HELD)
+            if agent_role.is_assigned(assignments, own):
+                return AgentRole(Holding.HELD)
             definition = self._definition()
             found = str(definition["id"]) if definition else own
-            is_usable = definition is not None and rights.serves(definition)
-            if is_usable and rights.is_assigned(assignments, found):
-                return Right(Holding.HELD)
+            is_usable = definition is not None and agent_role.serves(definition)
+            if is_usable and agent_role.is_assigned(assignments, found):
+                return AgentRole(Holding.HELD)
             if not is_usable and (refusal := self._define(found)):
                 return refusal
             return self._assign(machine, principal, found)
         except CloudError as error:
-            return rights.refused(error, rights.ASSIGNS_ROLES)
+            return agent_role.refused(error, agent_role.ASSIGNS_ROLES)
 
-    def _may_see(self, machine: Part, principal: str) -> list[dict[str, Any]]:
+    def _may_see(self, machine: ObservedResource, principal: str) -> list[dict[str, Any]]:
         """The roles that a machine has; none where the caller may not see them, since it may still give one."""
         try:
             return self._assignments(machine, principal)
@@ -79,39 +79,39 @@ class Rights:
                 return []
             raise
 
-    def _assignments(self, machine: Part, principal: str) -> list[dict[str, Any]]:
-        path = f"{self._id(machine)}/{rights.PROVIDER}/roleAssignments"
+    def _assignments(self, machine: ObservedResource, principal: str) -> list[dict[str, Any]]:
+        path = f"{self._id(machine)}/{agent_role.PROVIDER}/roleAssignments"
         return list(self._requests.pages(path, API, {"$filter": f"principalId eq '{principal}'"}))
 
     def _definition(self) -> dict[str, Any] | None:
         """The role, by its name: an administrator who made it for us had no say in its id."""
-        path = f"/subscriptions/{self._subscription}/{rights.PROVIDER}/roleDefinitions"
-        query = {"$filter": f"roleName eq '{rights.role_name(self._subscription)}'"}
+        path = f"/subscriptions/{self._subscription}/{agent_role.PROVIDER}/roleDefinitions"
+        query = {"$filter": f"roleName eq '{agent_role.role_name(self._subscription)}'"}
         return next(iter(self._requests.pages(path, API, query)), None)
 
-    def _define(self, definition: str) -> Right | None:
+    def _define(self, definition: str) -> AgentRole | None:
         try:
-            self._requests.send("PUT", definition, API, rights.definition_body(self._subscription))
+            self._requests.send("PUT", definition, API, agent_role.definition_body(self._subscription))
         except CloudError as error:
-            return rights.refused(error, rights.MAKES_ROLES)
+            return agent_role.refused(error, agent_role.MAKES_ROLES)
         return None
 
-    def _assign(self, machine: Part, principal: str, definition: str) -> Right:
-        path = rights.assignment_id(self._id(machine), principal, definition)
+    def _assign(self, machine: ObservedResource, principal: str, definition: str) -> AgentRole:
+        path = agent_role.assignment_id(self._id(machine), principal, definition)
         deadline = self._patience.deadline.within(NEW_SECONDS)
         while True:
             try:
-                self._requests.send("PUT", path, API, rights.assignment_body(principal, definition))
+                self._requests.send("PUT", path, API, agent_role.assignment_body(principal, definition))
             except CloudError as error:
                 if error.code == EXISTS:
-                    return Right(Holding.HELD)
+                    return AgentRole(Holding.HELD)
                 if not _may_pass(error, deadline):
                     raise
             else:
-                return Right(Holding.GRANTED)
+                return AgentRole(Holding.GRANTED)
             self._patience.interrupt.sleep(PAUSE)
 
-    def _id(self, machine: Part) -> str:
+    def _id(self, machine: ObservedResource) -> str:
         return machine.ref.id(self._subscription)
 
 

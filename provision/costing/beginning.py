@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from gpuinfra.models.entry import Entry, Happening
+from gpuinfra.models.entry import Entry, EntryKind
 from gpuinfra.models.plan import Price
 from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
 
 
-def beginning(machine: Part, price: Price, *, at: datetime | None, subscription: str, simulated: bool) -> Entry | None:
+def beginning(
+    machine: ObservedResource, price: Price, *, at: datetime | None, subscription: str, simulated: bool
+) -> Entry | None:
     """An entry from a machine's own body: it was switched on when its tag says, or changed `at` this moment.
 
     None where nothing says when.
@@ -20,7 +22,7 @@ def beginning(machine: Part, price: Price, *, at: datetime | None, subscription:
     if since is None:
         return None
     return Entry(
-        what=Happening.CHANGED if at else Happening.ON,
+        what=EntryKind.CHANGED if at else EntryKind.ON,
         at=since,
         machine=tags.get(machine.tags, tags.NAME) or machine.ref.name,
         group=machine.ref.group,
@@ -38,11 +40,11 @@ def beginning(machine: Part, price: Price, *, at: datetime | None, subscription:
     )
 
 
-def own_tags(part: Part) -> dict[str, str]:
+def own_tags(part: ObservedResource) -> dict[str, str]:
     """The user's tags, without ours."""
     return {name: value for name, value in part.tags.items() if not name.casefold().startswith(OUR_PREFIX)}
 
 
-def is_spot(part: Part) -> bool:
+def is_spot(part: ObservedResource) -> bool:
     """Whether a machine is paid for at the price of spot."""
     return str(part.properties.get("priority") or "").casefold() == "spot"

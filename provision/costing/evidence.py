@@ -10,7 +10,7 @@ from typing import Any
 from gpuinfra.models.entry import Entry
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.costing.activity import Event, changes, samples
 from gpuinfra.provision.costing.beginning import is_spot, own_tags
 from gpuinfra.provision.costing.facts import Facts, Pricing
@@ -116,23 +116,25 @@ def _presents(machines: Bodies, disks: Bodies, addresses: Bodies) -> dict[str, P
     return found
 
 
-def _part(kind: Kind, body: Mapping[str, Any]) -> Part:
+def _part(kind: Kind, body: Mapping[str, Any]) -> ObservedResource:
     # /subscriptions/S/resourceGroups/G/providers/…
     words = str(body.get("id") or "").split("/")
-    return Part(Ref(kind, words[4] if len(words) > 4 else "", str(body.get("name") or words[-1])), dict(body))
+    return ObservedResource(
+        Ref(kind, words[4] if len(words) > 4 else "", str(body.get("name") or words[-1])), dict(body)
+    )
 
 
-def _owner(part: Part) -> str:
+def _owner(part: ObservedResource) -> str:
     """The machine that a part was made for, by its tag."""
     return _key(part.ref.group, tags.get(part.tags, tags.NAME) or part.ref.name)
 
 
-def _facts(machine: Part) -> Facts:
+def _facts(machine: ObservedResource) -> Facts:
     size = str((machine.properties.get("hardwareProfile") or {}).get("vmSize") or "")
     return Facts(size or None, machine.region or None, is_spot(machine))
 
 
-def _changed(machine: Part) -> datetime | None:
+def _changed(machine: ObservedResource) -> datetime | None:
     """When Azure last did something to it: the time beside its provisioning state."""
     statuses = (machine.properties.get("instanceView") or {}).get("statuses") or []
     times = (each.get("time") for each in statuses if str(each.get("code", "")).startswith("ProvisioningState/"))

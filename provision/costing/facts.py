@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from gpuinfra.models.cost import Source, Sure
+from gpuinfra.models.cost import Certainty, Source
 
 _END = datetime.max.replace(tzinfo=UTC)
 
@@ -77,7 +77,7 @@ class FactsTimeline:
         """What it was last, as far as is known."""
         return self._known[-1].facts or Facts() if self._known else Facts()
 
-    def at(self, moment: datetime) -> tuple[Facts, Sure]:
+    def at(self, moment: datetime) -> tuple[Facts, Certainty]:
         """What it was at a moment, with the price that was written down for it, and how sure that is."""
         facts, sure = self._at(moment)
         return self._with_price(facts, moment), sure
@@ -89,7 +89,7 @@ class FactsTimeline:
         found = [self.at(moment) for moment in (start, *moments)]
         return [moment for moment, before, after in zip(moments, found, found[1:], strict=False) if before != after]
 
-    def _at(self, moment: datetime) -> tuple[Facts, Sure]:
+    def _at(self, moment: datetime) -> tuple[Facts, Certainty]:
         before = [each for each in self._known if each.at <= moment]
         after = next((each for each in self._known if each.at > moment), None)
         if not before:
@@ -99,23 +99,23 @@ class FactsTimeline:
         if last.source is Source.AZURE:
             # Without any other sample, nothing has changed it for as far back as the log goes.
             is_proven = self._log_since is not None and len(before) == 1 and not self._unknown
-            return facts, Sure.EXACT if is_proven else Sure.ESTIMATED
+            return facts, Certainty.EXACT if is_proven else Certainty.ESTIMATED
         is_same_after = after is not None and after.facts is not None and facts.is_same_kind(after.facts)
         if any(last.at < each <= moment for each in self._unknown):
-            return facts, Sure.EXACT if is_same_after else Sure.ESTIMATED
+            return facts, Certainty.EXACT if is_same_after else Certainty.ESTIMATED
         if last.source is Source.LEDGER:
             is_covered = self._log_since is not None and last.at >= self._log_since
             is_contradicted = any(each.source is Source.LOG for each in before)
             is_exact = (is_covered and not is_contradicted) or is_same_after
-            return facts, Sure.EXACT if is_exact else Sure.RECORDED
-        return facts, Sure.EXACT
+            return facts, Certainty.EXACT if is_exact else Certainty.RECORDED
+        return facts, Certainty.EXACT
 
-    def _earlier(self, moment: datetime, first: Sample | None) -> tuple[Facts, Sure]:
+    def _earlier(self, moment: datetime, first: Sample | None) -> tuple[Facts, Certainty]:
         """Before the first sample: the same, unless that sample is of a change."""
         if first is None or first.facts is None or first.is_new:
-            return Facts(), Sure.ESTIMATED
+            return Facts(), Certainty.ESTIMATED
         is_changed = first.source is Source.LOG or any(moment < each <= first.at for each in self._unknown)
-        return first.facts, Sure.ESTIMATED if is_changed or self._log_since is None else Sure.EXACT
+        return first.facts, Certainty.ESTIMATED if is_changed or self._log_since is None else Certainty.EXACT
 
     def _with_price(self, facts: Facts, moment: datetime) -> Facts:
         same = [each for each in self._recorded if each.facts and each.facts.is_same_kind(facts)]

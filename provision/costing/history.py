@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from gpuinfra.models.cost import Amounts, Source, Sure, least_sure
-from gpuinfra.models.entry import Entry, Happening
+from gpuinfra.models.cost import Amounts, Certainty, Source, least_sure
+from gpuinfra.models.entry import Entry, EntryKind
 from gpuinfra.provision.costing.facts import Facts, FactsTimeline, Pricing, Sample
 from gpuinfra.provision.costing.timeline import Change, Stretch, Turn, merged, on_stretches, there_stretches
 
-_BEGINNINGS = frozenset({Happening.ON, Happening.CHANGED})
+_BEGINNINGS = frozenset({EntryKind.ON, EntryKind.CHANGED})
 _START_LIMIT = timedelta(minutes=10)
 """A machine that `up` asks for comes on within this time; the log has that moment, the ledger that of the request."""
 _BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
@@ -123,7 +123,7 @@ class History:
         """Who says so."""
         return tuple(dict.fromkeys(source for each in self.within(since, until) for source in each.sources))
 
-    def sure(self, since: datetime, until: datetime) -> Sure:
+    def sure(self, since: datetime, until: datetime) -> Certainty:
         """How sure it is in a span."""
         return least_sure(each.sure for each in self.within(since, until))
 
@@ -186,7 +186,7 @@ def _in_turn(entries: Sequence[Entry]) -> list[Entry]:
     `down` writes its end when it has seen the machine off. If `up` has asked for the machine again by then, the end
     belongs to the time before, which was over when the next one began.
     """
-    begun = {entry.at for entry in entries if entry.what is Happening.ON}
+    begun = {entry.at for entry in entries if entry.what is EntryKind.ON}
     known = {entry.at for entry in entries if entry.what in _BEGINNINGS}
     found = list[tuple[datetime, bool, Entry]]()
     for entry in entries:
@@ -203,7 +203,7 @@ def _changes(entries: Iterable[Entry]) -> Iterator[Change]:
     moments = set[datetime]()
     for entry in entries:
         since = entry.at if entry.what in _BEGINNINGS else entry.since
-        is_same = begun is not None and (entry.what is Happening.CHANGED or since in moments)
+        is_same = begun is not None and (entry.what is EntryKind.CHANGED or since in moments)
         moments = {*moments, entry.at} if is_same else {entry.at}
         if begun and not is_same:
             # Somebody else has ended it, at a moment that nobody here knows.
@@ -216,7 +216,7 @@ def _changes(entries: Iterable[Entry]) -> Iterator[Change]:
         if since:
             yield Change(entry.at, Turn.OFF, Source.LEDGER)
         begun = None
-        if entry.what is Happening.GONE:
+        if entry.what is EntryKind.GONE:
             yield Change(entry.at, Turn.GONE, Source.LEDGER)
 
 
@@ -286,7 +286,7 @@ def _pieces(stretch: Stretch, facts: FactsTimeline, pricing: Pricing) -> Iterato
     for start, end in pairwise([stretch.start, *facts.cuts(stretch.start, stretch.end), stretch.end]):
         found, sure = facts.at(start)
         price = pricing(found)
-        sure = Sure.ESTIMATED if price is None else least_sure([stretch.sure, sure])
+        sure = Certainty.ESTIMATED if price is None else least_sure([stretch.sure, sure])
         yield Piece(replace(stretch, start=start, end=end, sure=sure), price)
 
 

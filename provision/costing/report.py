@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 
-from gpuinfra.models.cost import Amounts, CostRow, Source, Sure, least_sure
+from gpuinfra.models.cost import Amounts, Certainty, CostRow, Source, least_sure
 from gpuinfra.models.entry import Entry
 from gpuinfra.provision.costing.facts import FactsTimeline
 from gpuinfra.provision.costing.history import History, Piece, ledger_samples
@@ -92,7 +92,7 @@ def by_run(histories: Iterable[History], jobs: Sequence[Job], since: datetime, u
         sources = (*whole.sources, Source.RUNS)
         for job in (job for job in own if job.id in shares):
             # Azure knows of machines. When a job ran, the record of the run says.
-            sure = least_sure([whole.sure, Sure.RECORDED if job.is_over else Sure.ESTIMATED])
+            sure = least_sure([whole.sure, Certainty.RECORDED if job.is_over else Certainty.ESTIMATED])
             rows.append(replace(whole, label=job.id, amounts=shares[job.id], sources=sources, sure=sure))
         if shares:
             whole = replace(whole, sources=sources, sure=least_sure(row.sure for row in rows[-len(shares) :]))

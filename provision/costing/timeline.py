@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from gpuinfra.models.cost import Source, Sure
+from gpuinfra.models.cost import Certainty, Source
 
 
 class Turn(StrEnum):
@@ -38,7 +38,7 @@ class Stretch:
     start: datetime
     end: datetime
     sources: tuple[Source, ...] = ()
-    sure: Sure = Sure.EXACT
+    sure: Certainty = Certainty.EXACT
 
     def seconds(self, since: datetime, until: datetime) -> float:
         """How much of it lies in a span."""
@@ -106,7 +106,7 @@ def _stretches(changes: Iterable[Change], begins: set[Turn], ends: set[Turn], no
 def _stretch(began: Change, ended: Change) -> Stretch:
     sources = tuple(dict.fromkeys((began.source, ended.source)))
     if began.guessed or ended.guessed or Source.AZURE in sources:
-        sure = Sure.ESTIMATED
+        sure = Certainty.ESTIMATED
     else:
-        sure = Sure.EXACT if sources == (Source.LOG,) else Sure.RECORDED
+        sure = Certainty.EXACT if sources == (Source.LOG,) else Certainty.RECORDED
     return Stretch(began.at, max(began.at, ended.at), sources, sure)

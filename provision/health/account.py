@@ -7,13 +7,13 @@ from datetime import datetime
 
 from gpuinfra.models.checks import Check, ok, problem, warning
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.lifecycle import rights
+from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.market.port import Permissions
 from gpuinfra.provision.market.preflight import ACTIONS, PROVIDERS
 from gpuinfra.provision.market.price_list import DATE
 from gpuinfra.provision.problems import explain, role_help
 
-DEALLOCATE, START = rights.ACTION, "Microsoft.Compute/virtualMachines/start/action"
+DEALLOCATE, START = agent_role.ACTION, "Microsoft.Compute/virtualMachines/start/action"
 WRITES = tuple(action for action in ACTIONS if action not in {DEALLOCATE, START})
 # Tokens hold for so long beyond their time; before that nothing goes wrong but what people read.
 LARGEST_SKEW, SMALL_SKEW = 300.0, 30.0
@@ -64,7 +64,7 @@ def permissions(found: Permissions, subscription: str) -> Check:
 
 def roles(found: Permissions, subscription: str, *, has_role: bool | None) -> Check:
     """Whether machines that the caller makes can be given the right to switch themselves off."""
-    wanted = (rights.ASSIGNS_ROLES,) if has_role else (rights.MAKES_ROLES, rights.ASSIGNS_ROLES)
+    wanted = (agent_role.ASSIGNS_ROLES,) if has_role else (agent_role.MAKES_ROLES, agent_role.ASSIGNS_ROLES)
     missing = [action for action in wanted if not found.allows(action)]
     if not found.known:
         return warning("roles", "Azure does not say whether you may give machines the right to switch themselves off")
@@ -72,7 +72,7 @@ def roles(found: Permissions, subscription: str, *, has_role: bool | None) -> Ch
         there = "is there" if has_role else "is made with the first machine"
         return ok("roles", f"you may give machines the right to switch themselves off; the role for it {there}")
     seen = f"you may not give machines the right to switch themselves off: missing is {', '.join(missing)}"
-    return warning("roles", seen, ROLES_HELP, *([] if has_role else [rights.define_command(subscription)]))
+    return warning("roles", seen, ROLES_HELP, *([] if has_role else [agent_role.define_command(subscription)]))
 
 
 def prices(*, is_live: bool) -> Check:

@@ -9,10 +9,10 @@ from datetime import datetime
 from gpuinfra.models.agent import AgentState
 from gpuinfra.models.checks import Check, ok, problem, warning
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
-from gpuinfra.provision.lifecycle import rights
+from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.lifecycle import agent_role
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
 from gpuinfra.provision.lifecycle.lease import ON, why_over
-from gpuinfra.provision.lifecycle.rights import Holding, Right
 from gpuinfra.provision.market.port import Permissions
 from gpuinfra.provision.problems import role_help
 from gpuinfra.provision.resources.shutdown_schedule import schedule_for
@@ -29,9 +29,9 @@ class Facts:
     """What was asked of Azure, and of the machine."""
 
     subscription: str
-    machine: Part
-    schedule: Part | None
-    right: Right
+    machine: ObservedResource
+    schedule: ObservedResource | None
+    right: AgentRole
     permissions: Permissions
     """Of the caller, in the machine's group."""
     now: datetime
@@ -128,13 +128,13 @@ def _role(facts: Facts) -> Check:
     if right.holding is Holding.UNKNOWN:
         return warning("role", f"whether the machine may switch itself off is not known: {right.code}: {right.message}")
     seen = f"the machine may not switch itself off: {right.message}; Azure's schedule and `gpuinfra reap` still do"
-    principal = rights.principal_of(facts.machine)
+    principal = agent_role.principal_of(facts.machine)
     if not principal:
         return warning("role", seen, "`gpuinfra up SPEC` gives it an identity and the right")
     place = facts.machine.ref.id(facts.subscription)
-    commands = [rights.assign_command(facts.subscription, place, principal)]
+    commands = [agent_role.assign_command(facts.subscription, place, principal)]
     if not right.has_role:
-        commands.insert(0, rights.define_command(facts.subscription))
+        commands.insert(0, agent_role.define_command(facts.subscription))
     return warning("role", seen, "`gpuinfra up SPEC` mends it where you may; else an administrator runs:", *commands)
 
 
@@ -177,7 +177,7 @@ def _permissions(facts: Facts) -> Check:
     found, group = facts.permissions, facts.machine.ref.group
     if not found.known:
         return warning("rights", f"Azure does not say what you may do in group {group}")
-    actions = {rights.ACTION: "deallocate", rights.ACTION.replace("deallocate", "start"): "start"}
+    actions = {agent_role.ACTION: "deallocate", agent_role.ACTION.replace("deallocate", "start"): "start"}
     missing = [word for action, word in actions.items() if not found.allows(action)]
     if not missing:
         return ok("rights", "you may start and deallocate it")

@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle.hours import from_tag as hours_from_tag
 from gpuinfra.provision.lifecycle.hours import is_on, next_change
 from gpuinfra.provision.lifecycle.hours import to_tag as hours_to_tag
 from gpuinfra.provision.lifecycle.terms import Terms, terms_of
 from gpuinfra.provision.lifecycle.terms import from_tag as terms_from_tag
-from gpuinfra.provision.setting import Lease
+from gpuinfra.provision.plan_input import Lease
 
 ON = frozenset({"running", "starting", "stopped", "stopping"})
 """Power states that are billed."""
@@ -28,7 +28,7 @@ _OVER = {LEASE: "lease is over", HOURS: "hours are over", CAP: "cost cap is reac
 _MINUTE = timedelta(minutes=1)
 
 
-def decide(spec: Spec, machine: Part | None, now: datetime, terms: Terms | None = None) -> Lease:
+def decide(spec: Spec, machine: ObservedResource | None, now: datetime, terms: Terms | None = None) -> Lease:
     """A machine that is on keeps its lease; one that is off, or whose lease is over, gets a new one."""
     terms, hours = terms or terms_of(spec.lifecycle, None), spec.lifecycle.hours
     since = tags.moment(machine.tags, tags.ON_SINCE) if machine else None
@@ -46,7 +46,7 @@ def decide(spec: Spec, machine: Part | None, now: datetime, terms: Terms | None 
     return Lease(since, _capped(until, since, terms), now)
 
 
-def _says_another_end(spec: Spec, machine: Part) -> bool:
+def _says_another_end(spec: Spec, machine: ObservedResource) -> bool:
     """Whether the spec has another lease or other hours by now. Whatever else was changed in it, a lease that somebody
     has renewed for a job holds. Of holidays a tag says nothing."""
     if tags.get(machine.tags, tags.DIGEST) == spec.digest():
@@ -58,7 +58,7 @@ def _says_another_end(spec: Spec, machine: Part) -> bool:
     return tags.get(machine.tags, tags.HOURS) != (hours_to_tag(hours) if hours else "")
 
 
-def kept_terms(spec: Spec, machine: Part | None) -> Terms | None:
+def kept_terms(spec: Spec, machine: ObservedResource | None) -> Terms | None:
     """What a machine that is on was promised when it was switched on; None where the spec says something else since.
 
     Prices change while a machine is on, and its cap does not.

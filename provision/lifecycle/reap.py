@@ -13,7 +13,7 @@ from gpuinfra.models.reap import ReapAction, Verdict
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle.hours import HORIZON, from_tag, is_on, next_change
 from gpuinfra.provision.lifecycle.lease import ON, cap_end, is_over, why_over
 from gpuinfra.provision.lifecycle.terms import from_tag as terms_from_tag
@@ -56,7 +56,7 @@ def verdicts(rows: Sequence[Mapping[str, Any]], rules: Rules, now: datetime) -> 
     return sorted(found, key=lambda verdict: (verdict.name.casefold(), verdict.ref.group.casefold()))
 
 
-def judge(machine: Part, rules: Rules, now: datetime) -> Verdict | None:
+def judge(machine: ObservedResource, rules: Rules, now: datetime) -> Verdict | None:
     """The verdict on one machine; None where it is not ours."""
     if owner_of(machine) is not Owner.OURS:
         return None
@@ -83,11 +83,11 @@ def disputed(rows: Sequence[Mapping[str, Any]], rules: Rules, now: datetime, opt
     return sorted(found)
 
 
-def _end(machine: Part) -> str:
+def _end(machine: ObservedResource) -> str:
     return f"to end it: gpuinfra down {machine.ref.name}"
 
 
-def _is_from(machine: Part, rules: Rules) -> bool:
+def _is_from(machine: ObservedResource, rules: Rules) -> bool:
     """Whether the machine's spec is from the repository of these specs: otherwise any team could end any machine."""
     return bool(rules.repository) and tags.get(machine.tags, tags.REPOSITORY) == rules.repository
 
@@ -101,7 +101,7 @@ def is_protected(marks: Mapping[str, str]) -> bool:
     return tags.get(marks, tags.PROTECT).strip().casefold() not in _NOT_PROTECTED
 
 
-def _judge(machine: Part, name: str, rules: Rules, now: datetime) -> Verdict:
+def _judge(machine: ObservedResource, name: str, rules: Rules, now: datetime) -> Verdict:
     keep = Verdict(name, machine.ref, ReapAction.KEEP)
     if machine.state == "Deleting":
         return keep
@@ -120,7 +120,7 @@ def _judge(machine: Part, name: str, rules: Rules, now: datetime) -> Verdict:
     return Verdict(name, machine.ref, ReapAction.START, "its hours have begun", until=until)
 
 
-def _deletion(keep: Verdict, gone: str, machine: Part, rules: Rules) -> Verdict:
+def _deletion(keep: Verdict, gone: str, machine: ObservedResource, rules: Rules) -> Verdict:
     why = _why_not_deleted(keep.name.casefold(), machine, rules)
     if not why:
         return Verdict(keep.name, keep.ref, ReapAction.DELETE, gone)
@@ -128,7 +128,7 @@ def _deletion(keep: Verdict, gone: str, machine: Part, rules: Rules) -> Verdict:
     return Verdict(keep.name, keep.ref, action, f"{gone}; {why}, so it is not deleted")
 
 
-def _why_not_deleted(name: str, machine: Part, rules: Rules) -> str:
+def _why_not_deleted(name: str, machine: ObservedResource, rules: Rules) -> str:
     if name in rules.unfetched:
         # Outputs are never lost by a teardown: off it goes, and the disk stays.
         return "outputs on its disk were not fetched"
@@ -146,7 +146,7 @@ def _gone(key: str, rules: Rules, now: datetime) -> str:
     return f"its spec was deleted at {stamp(since)}, more than {format_duration(rules.grace) or '0m'} ago"
 
 
-def _causes(machine: Part, spec: Spec | None, gone: str, now: datetime) -> Iterator[str]:
+def _causes(machine: ObservedResource, spec: Spec | None, gone: str, now: datetime) -> Iterator[str]:
     """Every reason why a machine that may be billed should be off."""
     if _is_being_made(machine, now):
         return
@@ -168,22 +168,22 @@ def _causes(machine: Part, spec: Spec | None, gone: str, now: datetime) -> Itera
         yield gone
 
 
-def _is_being_made(machine: Part, now: datetime) -> bool:
+def _is_being_made(machine: ObservedResource, now: datetime) -> bool:
     """Somebody is at it, and it has an end."""
     return machine.state in {"Creating", "Updating"} and not is_over(machine.tags, now)
 
 
-def _is_spent(machine: Part, now: datetime) -> bool:
+def _is_spent(machine: ObservedResource, now: datetime) -> bool:
     since, terms = tags.moment(machine.tags, tags.ON_SINCE), terms_from_tag(tags.get(machine.tags, tags.TERMS))
     end = cap_end(since, terms) if since and terms else None
     return end is not None and end <= now
 
 
-def _hours(machine: Part, spec: Spec | None) -> Hours | None:
+def _hours(machine: ObservedResource, spec: Spec | None) -> Hours | None:
     return (spec.lifecycle.hours if spec else None) or from_tag(tags.get(machine.tags, tags.HOURS))
 
 
-def changed_at(machine: Part) -> datetime | None:
+def changed_at(machine: ObservedResource) -> datetime | None:
     """When the last operation on it ended, by its instance view; None where Azure does not say."""
     view = machine.properties.get("instanceView") or {}
     times = (
@@ -201,7 +201,7 @@ def _is_before(moment: datetime | None, limit: datetime) -> bool:
 # Starting
 
 
-def _start_until(machine: Part, spec: Spec, now: datetime) -> datetime | None:
+def _start_until(machine: ObservedResource, spec: Spec, now: datetime) -> datetime | None:
     """Until when it may be on, if it should be switched on; None where it should not.
 
     Somebody who switched it off inside this stretch of hours meant it.

@@ -12,7 +12,7 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Lifecycle
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, Part
+from gpuinfra.provision.cloud import Cloud, ObservedResource
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.lifecycle.hours import from_tag as hours_from_tag
 from gpuinfra.provision.lifecycle.lease import ON, settled
@@ -92,7 +92,7 @@ def renewal(
     return Renewed(until, changed=until != old, capped=not release and until < uncapped)
 
 
-def find_machine(cloud: Cloud, name: str, group: str | None) -> Part:
+def find_machine(cloud: Cloud, name: str, group: str | None) -> ObservedResource:
     """The machine of this name, which must be ours. Without a group, wherever it is."""
     found = cloud.look(ref_of(Kind.VM, group, name)) if group else cloud.observe(name).part(Kind.VM)
     if found and not tags.belongs_to(found.tags, name):
@@ -109,7 +109,7 @@ def find_machine(cloud: Cloud, name: str, group: str | None) -> Part:
     return found
 
 
-def _check_power(name: str, machine: Part, powers: frozenset[str]) -> None:
+def _check_power(name: str, machine: ObservedResource, powers: frozenset[str]) -> None:
     if machine.power not in powers:
         raise Problem(
             Diagnostic(
@@ -121,12 +121,12 @@ def _check_power(name: str, machine: Part, powers: frozenset[str]) -> None:
         )
 
 
-def _shortens(machine: Part, until: datetime) -> bool:
+def _shortens(machine: ObservedResource, until: datetime) -> bool:
     old = tags.moment(machine.tags, tags.LEASE_UNTIL)
     return old is not None and until < old
 
 
-def _carry_out(cloud: Cloud, machine: Part, until: datetime, deadline: Deadline, *, shortens: bool) -> None:
+def _carry_out(cloud: Cloud, machine: ObservedResource, until: datetime, deadline: Deadline, *, shortens: bool) -> None:
     """In the order in which a crash half-way leaves the earlier end in force."""
     if shortens:
         _write(cloud, machine.ref, until, deadline, shortens=True)
@@ -157,7 +157,7 @@ def _write(cloud: Cloud, ref: Ref, until: datetime, deadline: Deadline, *, short
     return patiently(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
 
 
-def _move(cloud: Cloud, machine: Part, until: datetime, deadline: Deadline) -> None:
+def _move(cloud: Cloud, machine: ObservedResource, until: datetime, deadline: Deadline) -> None:
     def attempt() -> None:
         found = cloud.look(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name))
         wanted = moved(machine, found, until, cloud.now(), cloud.subscription)

@@ -9,7 +9,7 @@ from gpuinfra.models.hours import Hours
 from gpuinfra.models.lease import LeaseState
 from gpuinfra.models.spec import Lifecycle
 from gpuinfra.provision import fleet, tags
-from gpuinfra.provision.cloud import OFF, Part
+from gpuinfra.provision.cloud import OFF, ObservedResource
 from gpuinfra.provision.costing.history import History
 from gpuinfra.provision.lifecycle.hours import to_tag
 from gpuinfra.provision.lifecycle.lease import cap_end, cause
@@ -19,7 +19,7 @@ from gpuinfra.provision.market.port import Prices
 
 
 def standing(
-    machine: Part,
+    machine: ObservedResource,
     hours: Hours | None,
     now: datetime,
     prices: Prices,

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from gpuinfra.provision.lifecycle.terms import Terms
-from gpuinfra.provision.setting import HostKey
+from gpuinfra.provision.plan_input import HostKey
 from gpuinfra.templates import read_template
 
 LARGEST = 64 * 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuinfra.provision.setting import HostKey
+from gpuinfra.provision.plan_input import HostKey
 
 
 def new_host_key() -> HostKey:

@@ -10,7 +10,7 @@ from typing import Any
 from gpuinfra.models.reap import Orphan, ReapAction
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle.reap import Rules, is_protected
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from gpuinfra.provision.ownership import has_our_name, is_leftover, left_alone
@@ -72,7 +72,7 @@ def _verdict(part: Listed, rules: Rules) -> tuple[ReapAction, str]:
     return ReapAction.DELETE, CAUSE
 
 
-def seen(orphan: Orphan, part: Part | None, interfaces: Collection[str] = ()) -> Orphan | None:
+def seen(orphan: Orphan, part: ObservedResource | None, interfaces: Collection[str] = ()) -> Orphan | None:
     """An orphan as a second look shows it; None where it is gone, in use, or not ours any more.
 
     `interfaces` are ids, case folded, of those that are orphans too: what they use goes with them.
@@ -87,7 +87,7 @@ def seen(orphan: Orphan, part: Part | None, interfaces: Collection[str] = ()) ->
     return replace(orphan, per_month=disk_per_month(int(part.properties.get("diskSizeGB") or 0), sku))
 
 
-def is_used(part: Part, interfaces: Collection[str]) -> bool:
+def is_used(part: ObservedResource, interfaces: Collection[str]) -> bool:
     """Whether a machine has it, or, of an address, anything but an interface that goes as well."""
     user = str((part.properties.get("ipConfiguration") or {}).get("id") or "").casefold()
     if user and not any(user.startswith(f"{each}/") for each in interfaces):

@@ -15,8 +15,8 @@ from gpuinfra.models.reap import Ended, Failure, Orphan, ReapAction, Reaped, Unt
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import fleet as listing
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, Part
-from gpuinfra.provision.down import Ending
+from gpuinfra.provision.cloud import Cloud, ObservedResource
+from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle.reap import STOPPED, STOPPED_FOR, Rules, disputed, is_protected, judge, verdicts
@@ -214,7 +214,7 @@ class Reaper:
         own = [row for row in rows if _key(row) in wanted]
         return self.market.prices(listing.sizes(own))
 
-    def _still(self, verdict: Verdict) -> Part | None:
+    def _still(self, verdict: Verdict) -> ObservedResource | None:
         """The machine, where a second look says the same of it."""
         machine = self.cloud.look(verdict.ref)
         again = judge(machine, self.rules, self.cloud.now()) if machine else None
@@ -224,7 +224,7 @@ class Reaper:
         with self._told(verdict.name, "delete", verdict.cause, verdict.ref.group):
             if self._still(verdict) is None:
                 return
-            receipt = Ending(
+            receipt = Teardown(
                 name=verdict.name,
                 group=verdict.ref.group,
                 cloud=self.cloud,

@@ -6,7 +6,7 @@ from gpuinfra.models.reap import Verdict
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Act, Cloud, Part
+from gpuinfra.provision.cloud import Act, Cloud, ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.names import ref_of
@@ -23,7 +23,7 @@ UNREACHABLE_SECONDS = 60.0
 
 
 def start(
-    cloud: Cloud, machine: Part, verdict: Verdict, progress: Progress, journal: Journal, deadline: Deadline
+    cloud: Cloud, machine: ObservedResource, verdict: Verdict, progress: Progress, journal: Journal, deadline: Deadline
 ) -> None:
     """Azure's own daily stop first, then the tag, then the machine; and it is seen to run."""
     ref, deadline = machine.ref, deadline.within(START_SECONDS)
@@ -47,7 +47,7 @@ def start(
     journal.did(DOING, ref)
 
 
-def _arm(cloud: Cloud, machine: Part, verdict: Verdict, deadline: Deadline) -> None:
+def _arm(cloud: Cloud, machine: ObservedResource, verdict: Verdict, deadline: Deadline) -> None:
     assert verdict.until is not None  # noqa: S101 for the type checker: whoever is started has an end
     schedule = cloud.look(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name))
     wanted = moved(machine, schedule, verdict.until, cloud.now(), cloud.subscription)
@@ -57,7 +57,7 @@ def _arm(cloud: Cloud, machine: Part, verdict: Verdict, deadline: Deadline) -> N
     cloud.wait(cloud.patch(Resource(machine.ref, {"tags": with_others(machine, marks)})), deadline)
 
 
-def _start(cloud: Cloud, machine: Part, verdict: Verdict, deadline: Deadline) -> None:  # noqa: ARG001 as the others
+def _start(cloud: Cloud, machine: ObservedResource, verdict: Verdict, deadline: Deadline) -> None:  # noqa: ARG001 as the others
     cloud.wait(cloud.act(machine.ref, Act.START), deadline)
 
 

@@ -15,7 +15,7 @@ from gpuinfra.models.receipt import Off, Receipt, Residue, next_morning
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import fleet as listing
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, Part
+from gpuinfra.provision.cloud import Cloud, ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle.lease import ON
@@ -48,7 +48,7 @@ class Stop:
     deadline: Deadline
     asked_at: datetime | None = None
     """When Azure took it, by its own time: from then on it is not billed."""
-    machine: Part | None = None
+    machine: ObservedResource | None = None
     """As it was when it was asked for."""
     attempts: int = 0
     trouble: Deadline | None = None
@@ -196,7 +196,7 @@ class Stopping:
             left_on_until=next_morning(now),
         )
 
-    def _residue(self, name: str, machine: Part) -> list[Residue]:
+    def _residue(self, name: str, machine: ObservedResource) -> list[Residue]:
         """What is paid for while it is off. Its own body and the listing say it: nothing more is asked for."""
         disk = (machine.properties.get("storageProfile") or {}).get("osDisk") or {}
         sku = str((disk.get("managedDisk") or {}).get("storageAccountType") or "")

@@ -8,11 +8,11 @@ from typing import Any
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
-from gpuinfra.provision.setting import Setting
+from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.plan_input import PlanInput
 
 
-def resource(setting: Setting, kind: Kind, properties: dict[str, Any], **more: Any) -> Resource:
+def resource(setting: PlanInput, kind: Kind, properties: dict[str, Any], **more: Any) -> Resource:
     """A resource of the machine, at its place and with its tags."""
     body = {
         "location": setting.candidate.region,
@@ -23,13 +23,13 @@ def resource(setting: Setting, kind: Kind, properties: dict[str, Any], **more: A
     return Resource(setting.ref(kind), body)
 
 
-def place(desired: Resource, part: Part) -> Iterator[Difference]:
+def place(desired: Resource, part: ObservedResource) -> Iterator[Difference]:
     """Nothing in Azure moves from one region to another."""
     if part.region != desired.body["location"]:
         yield Difference("region", part.region, desired.body["location"], replaces=True)
 
 
-def missing_tags(desired: Resource, part: Part) -> Iterator[Difference]:
+def missing_tags(desired: Resource, part: ObservedResource) -> Iterator[Difference]:
     """Tags that it should have. Those that others have put on it are theirs."""
     for name, value in desired.body["tags"].items():
         found = tags.get(part.tags, name)
@@ -37,14 +37,14 @@ def missing_tags(desired: Resource, part: Part) -> Iterator[Difference]:
             yield Difference(f"tag {name}", found or "none", value)
 
 
-def with_others(part: Part, ours: Mapping[str, str]) -> dict[str, str]:
+def with_others(part: ObservedResource, ours: Mapping[str, str]) -> dict[str, str]:
     """The tags to send: ours, and those that others have put on it."""
     names = {name.casefold() for name in ours}
     others = {name: value for name, value in part.tags.items() if name.casefold() not in names}
     return {**others, **ours}
 
 
-def whole_update(wanted: Resource, part: Part) -> Resource:
+def whole_update(wanted: Resource, part: ObservedResource) -> Resource:
     """The body of a change that says everything anew."""
     return Resource(wanted.ref, {**wanted.body, "tags": with_others(part, wanted.body["tags"])})
 

@@ -6,24 +6,24 @@ from collections.abc import Iterator
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, resource, with_others
-from gpuinfra.provision.setting import Setting
 
 
-def desired(setting: Setting) -> Resource:
+def desired(setting: PlanInput) -> Resource:
     """What a change of the disk sends; the machine's own body makes it."""
     disk = setting.spec.disk
     return resource(setting, Kind.DISK, {"diskSizeGB": disk.size_gib}, sku={"name": disk.sku})
 
 
-def update(wanted: Resource, part: Part) -> Resource:
+def update(wanted: Resource, part: ObservedResource) -> Resource:
     """What a disk may be told while it exists: all but its place."""
     tags = with_others(part, wanted.body["tags"])
     return Resource(wanted.ref, {"tags": tags, "sku": wanted.body["sku"], "properties": wanted.body["properties"]})
 
 
-def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
     """A disk can grow, and change its kind, while the machine is off. It cannot shrink."""
     old, new = int(part.properties.get("diskSizeGB") or 0), wanted.body["properties"]["diskSizeGB"]
     if old and old != new:

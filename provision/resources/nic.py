@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, place, resource, same_id, whole_update
 from gpuinfra.provision.resources.vnet import subnet_id
-from gpuinfra.provision.setting import Setting
 
 update = whole_update
 
 
-def desired(setting: Setting) -> Resource:
+def desired(setting: PlanInput) -> Resource:
     """The address goes when the machine goes."""
     address = {"id": setting.id(Kind.PUBLIC_IP), "properties": {"deleteOption": "Delete"}}
     configuration = {
@@ -30,7 +30,7 @@ def desired(setting: Setting) -> Resource:
     return resource(setting, Kind.NIC, properties)
 
 
-def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
     """Whether it is still joined to what is ours."""
     yield from place(wanted, part)
     own = wanted.body["properties"]

@@ -7,16 +7,16 @@ from typing import Any
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update
-from gpuinfra.provision.setting import Setting
 
 RULE = "ssh"
 
 update = whole_update
 
 
-def desired(setting: Setting) -> Resource:
+def desired(setting: PlanInput) -> Resource:
     """One rule; what no rule allows, Azure's own defaults refuse."""
     rule = {
         "priority": 100,
@@ -31,7 +31,7 @@ def desired(setting: Setting) -> Resource:
     return resource(setting, Kind.NSG, {"securityRules": [{"name": RULE, "properties": rule}]})
 
 
-def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
     """Other sources, a changed rule, or rules that somebody added."""
     yield from place(wanted, part)
     rules = {rule["name"]: rule["properties"] for rule in part.properties.get("securityRules") or []}

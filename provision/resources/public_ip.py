@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update, with_others
-from gpuinfra.provision.setting import Setting
 
 
-def desired(setting: Setting) -> Resource:
+def desired(setting: PlanInput) -> Resource:
     """Standard: the Basic kind can be had no longer. It bears the mark of a machine that has lived."""
     properties = {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"}
     wanted = resource(setting, Kind.PUBLIC_IP, properties, sku={"name": "Standard"})
@@ -21,14 +21,14 @@ def desired(setting: Setting) -> Resource:
     return wanted
 
 
-def update(wanted: Resource, part: Part) -> Resource:
+def update(wanted: Resource, part: ObservedResource) -> Resource:
     """Tags alone: the rest was chosen at its making, and Azure refuses to hear some of it again; unless that failed."""
     if part.state == "Failed":
         return whole_update(wanted, part)
     return Resource(wanted.ref, {"tags": with_others(part, wanted.body["tags"])})
 
 
-def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
     """Kind and allocation were chosen at its making; only tags can be changed."""
     yield from place(wanted, part)
     yield from missing_tags(wanted, part)

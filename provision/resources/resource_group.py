@@ -7,23 +7,23 @@ from collections.abc import Iterator
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, whole_update
-from gpuinfra.provision.setting import Setting
 
 
-def desired(setting: Setting) -> Resource:
+def desired(setting: PlanInput) -> Resource:
     """A group says where its own records are kept; what is in it may be anywhere."""
     body = {"location": setting.candidate.region, "tags": {**setting.spec.tags, tags.NAME: setting.spec.name}}
     return Resource(setting.ref(Kind.RESOURCE_GROUP), body)
 
 
-def update(wanted: Resource, part: Part) -> Resource:
+def update(wanted: Resource, part: ObservedResource) -> Resource:
     """A group's own place cannot be changed, and matters to nobody."""
     tagged = whole_update(wanted, part)
     return Resource(wanted.ref, {**tagged.body, "location": part.body["location"]})
 
 
-def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
     """Only tags. A plan asks this only of a group that is ours."""
     yield from missing_tags(wanted, part)

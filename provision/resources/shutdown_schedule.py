@@ -10,22 +10,24 @@ from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update, with_others
-from gpuinfra.provision.setting import Setting
 
 update = whole_update
 
 
-def desired(setting: Setting) -> Resource:
+def desired(setting: PlanInput) -> Resource:
     """All of it, for the lease that the machine has now."""
     lease = setting.lease
     properties = _properties(lease.until, lease.decided or lease.on_since, setting.id(Kind.VM))
     return resource(setting, Kind.SHUTDOWN_SCHEDULE, properties)
 
 
-def moved(machine: Part, found: Part | None, until: datetime, now: datetime, subscription: str) -> Resource | None:
+def moved(
+    machine: ObservedResource, found: ObservedResource | None, until: datetime, now: datetime, subscription: str
+) -> Resource | None:
     """What to send where a machine's lease ends at `until`, and no spec is known. None where it is so already, or
     where somebody else has made what has this name."""
     name = tags.get(machine.tags, tags.NAME) or machine.ref.name
@@ -41,7 +43,7 @@ def moved(machine: Part, found: Part | None, until: datetime, now: datetime, sub
     return wanted if found is None or any(differences(wanted, found)) else None
 
 
-def _users_own(machine: Part) -> dict[str, str]:
+def _users_own(machine: ObservedResource) -> dict[str, str]:
     return {key: value for key, value in machine.tags.items() if not key.casefold().startswith(OUR_PREFIX)}
 
 
@@ -62,7 +64,7 @@ def schedule_for(until: datetime, now: datetime) -> dict[str, Any]:
     return {"status": status, "dailyRecurrence": {"time": f"{until.astimezone(UTC):%H%M}"}}
 
 
-def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
     """It moves with the lease."""
     yield from place(wanted, part)
     old, new = part.properties, wanted.body["properties"]

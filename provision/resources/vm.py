@@ -11,19 +11,19 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle.hours import to_tag as hours_to_tag
 from gpuinfra.provision.lifecycle.terms import to_tag
 from gpuinfra.provision.login.cloud_init import custom_data
 from gpuinfra.provision.names import default_group
+from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import place, with_others
-from gpuinfra.provision.setting import Setting
 
 IDENTITY = {"type": "SystemAssigned"}
 """Its own, by which the guest agent switches it off: see `lifecycle/rights.py`."""
 
 
-def desired(setting: Setting) -> Resource:
+def desired(setting: PlanInput) -> Resource:
     """All of the machine, its disk included."""
     spec, candidate = setting.spec, setting.candidate
     interface = {"id": setting.id(Kind.NIC), "properties": {"primary": True, "deleteOption": "Delete"}}
@@ -51,7 +51,7 @@ def image_reference(spec: Spec) -> dict[str, str]:
     return {"publisher": publisher, "offer": offer, "sku": sku, "version": version}
 
 
-def _disk(setting: Setting) -> dict[str, Any]:
+def _disk(setting: PlanInput) -> dict[str, Any]:
     disk = setting.spec.disk
     return {
         "name": setting.ref(Kind.DISK).name,
@@ -63,7 +63,7 @@ def _disk(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _system(setting: Setting) -> dict[str, Any]:
+def _system(setting: PlanInput) -> dict[str, Any]:
     username = setting.spec.admin.username
     key = {"path": f"/home/{username}/.ssh/authorized_keys", "keyData": setting.public_key}
     return {
@@ -81,7 +81,7 @@ def _spot(spec: Spec) -> dict[str, Any]:
     return {"priority": "Spot", "evictionPolicy": "Deallocate", "billingProfile": {"maxPrice": price}}
 
 
-def _tags(setting: Setting) -> dict[str, str]:
+def _tags(setting: PlanInput) -> dict[str, str]:
     spec, lease = setting.spec, setting.lease
     found = {
         **spec.tags,
@@ -103,7 +103,7 @@ def _tags(setting: Setting) -> dict[str, str]:
     }
 
 
-def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
     """What cannot be changed replaces the machine: disk, address and all."""
     yield from place(wanted, part)
     own, found = wanted.body["properties"], part.properties
@@ -122,7 +122,7 @@ def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
     yield from _in_place(wanted, part)
 
 
-def _in_place(wanted: Resource, part: Part) -> Iterator[Difference]:
+def _in_place(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
     own, found = wanted.body["properties"], part.properties
     old, new = found["hardwareProfile"]["vmSize"], own["hardwareProfile"]["vmSize"]
     if old.casefold() != new.casefold():
@@ -139,12 +139,12 @@ def _in_place(wanted: Resource, part: Part) -> Iterator[Difference]:
             yield _tag_difference(name, old_value, value)
 
 
-def _has_identity(part: Part) -> bool:
+def _has_identity(part: ObservedResource) -> bool:
     kinds = str((part.body.get("identity") or {}).get("type") or "").casefold()
     return IDENTITY["type"].casefold() in (kind.strip() for kind in kinds.split(","))
 
 
-def _identity(part: Part) -> dict[str, Any]:
+def _identity(part: ObservedResource) -> dict[str, Any]:
     """Its own besides those that others gave it."""
     others = (part.body.get("identity") or {}).get("userAssignedIdentities") or {}
     if not others:
@@ -157,7 +157,7 @@ def _ours(wanted: Resource) -> dict[str, str]:
     return {name: value for name, value in wanted.body["tags"].items() if name not in {tags.HOST_KEY, tags.GROUP}}
 
 
-def _outlived(wanted: Resource, part: Part) -> list[str]:
+def _outlived(wanted: Resource, part: ObservedResource) -> list[str]:
     """Tags of ours that the spec gives no reason for any more."""
     return [name for name in (tags.HOURS,) if name not in wanted.body["tags"] and tags.get(part.tags, name)]
 
@@ -176,7 +176,7 @@ def _tag_difference(name: str, old: str, new: str) -> Difference:
             return Difference(f"tag {name}", old or "none", new or "none")
 
 
-def update(wanted: Resource, part: Part) -> Resource:
+def update(wanted: Resource, part: ObservedResource) -> Resource:
     """The body of a change in place: nothing that Azure would refuse to hear again."""
     outlived = {name.casefold() for name in _outlived(wanted, part)}
     kept = {name: value for name, value in with_others(part, _ours(wanted)).items() if name.casefold() not in outlived}

@@ -7,26 +7,26 @@ from typing import Any
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update
-from gpuinfra.provision.setting import Setting
 
 SUBNET = "machines"
 RANGE = "10.77.0.0/24"
 
 
-def desired(setting: Setting) -> Resource:
+def desired(setting: PlanInput) -> Resource:
     """A network of its own: nothing else is in it, so any range will do."""
     subnet = {"name": SUBNET, "properties": {"addressPrefix": RANGE}}
     return resource(setting, Kind.VNET, {"addressSpace": {"addressPrefixes": [RANGE]}, "subnets": [subnet]})
 
 
-def subnet_id(setting: Setting) -> str:
+def subnet_id(setting: PlanInput) -> str:
     """What an interface names to be in the network."""
     return f"{setting.id(Kind.VNET)}/subnets/{SUBNET}"
 
 
-def update(wanted: Resource, part: Part) -> Resource:
+def update(wanted: Resource, part: ObservedResource) -> Resource:
     """With all that others have put into it: a body without their subnets would remove them."""
     tagged, found = whole_update(wanted, part), part.properties.get("subnets") or []
     missing = [subnet for subnet in wanted.body["properties"]["subnets"] if subnet["name"] not in _names(found)]
@@ -38,7 +38,7 @@ def _names(subnets: list[dict[str, Any]]) -> set[str]:
     return {str(subnet.get("name")) for subnet in subnets}
 
 
-def differences(wanted: Resource, part: Part) -> Iterator[Difference]:
+def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
     """Its subnet may be missing; what others added to the network is left alone."""
     yield from place(wanted, part)
     if SUBNET not in _names(part.properties.get("subnets") or []):

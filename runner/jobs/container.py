@@ -12,7 +12,7 @@ from gpuinfra.runner.engine.body import RUN_LABEL, TIMEOUT_LABEL, body_of, name_
 from gpuinfra.runner.engine.client import Engine
 from gpuinfra.runner.engine.logs import MisplacedError, Parser, advanced, beginning, mended, since, unseen
 from gpuinfra.runner.jobs.order import Order
-from gpuinfra.runner.jobs.port import Ended, Frame, How, JobError, Position
+from gpuinfra.runner.jobs.port import Ended, Frame, JobError, Position, StopReason
 from gpuinfra.runner.machine.connection import CHUNK, Broken, TimedOut
 
 # A job that prints nothing for so long is asked for: what is silent may be an engine that hangs.
@@ -141,13 +141,15 @@ class ContainerJob:
         """How it ended; None while it runs. One that the engine does not know any more is lost."""
         found = self._inspect()
         if found is None:
-            return Ended(-1, How.LOST, None, f"the engine of {self._engine.where} does not know the container any more")
+            return Ended(
+                -1, StopReason.LOST, None, f"the engine of {self._engine.where} does not know the container any more"
+            )
         with self._engine.understood():
             state = found["State"]
             if state["Running"]:
                 return None
             if state["Status"] == CREATED:
-                return Ended(-1, How.LOST, None, "the container was made, and never started")
+                return Ended(-1, StopReason.LOST, None, "the container was made, and never started")
             at, code = _moment(state["FinishedAt"]), int(state["ExitCode"])
             detail = str(state.get("Error") or "")
             return Ended(code, self._how(found, at, code), at, detail)
@@ -222,15 +224,15 @@ class ContainerJob:
         if not parser.is_whole:
             raise Broken(f"the connection to the engine of {engine.where} is lost in the middle of a line")
 
-    def _how(self, found: dict[str, Any], at: datetime, code: int) -> How:
+    def _how(self, found: dict[str, Any], at: datetime, code: int) -> StopReason:
         if found["State"].get("OOMKilled"):
-            return How.OUT_OF_MEMORY
+            return StopReason.OUT_OF_MEMORY
         limit = found["Config"]["Labels"].get(TIMEOUT_LABEL)
         if limit and at - _moment(found["State"]["StartedAt"]) >= timedelta(seconds=float(limit)):
-            return How.TIMED_OUT
+            return StopReason.TIMED_OUT
         if code in FROM_OUTSIDE and self._died_with_the_engine():
-            return How.ENGINE_STOPPED
-        return How.EXITED
+            return StopReason.ENGINE_STOPPED
+        return StopReason.EXITED
 
     def _died_with_the_engine(self) -> bool:
         """Whether the engine, which remembers what happened since it was started, did not see it begin or end."""

@@ -32,14 +32,14 @@ class Position:
     """How much of a job's log was seen: what follows is new."""
 
     size: int = 0
-    """Bytes of whole frames in the log file, which has on the far side the same format as here."""
+    """Bytes of whole frames in the log file, which has on the remote side the same format as here."""
     time: int = 0
     """The last frame's time."""
     count: int = 0
     """How many frames with just that time were seen."""
 
 
-class How(StrEnum):
+class StopReason(StrEnum):
     """What ended a job."""
 
     EXITED = "exited"
@@ -56,8 +56,8 @@ class How(StrEnum):
 
     @property
     def is_by_machine(self) -> bool:
-        """Whether the machine itself ended it, about to go off: `remote.endings` has the same words."""
-        return self in {How.EVICTED, How.LEASE_OVER, How.IDLE, How.COST_CAP}
+        """Whether the machine itself ended it, about to go off: `remote.stop_reason` has the same words."""
+        return self in {StopReason.EVICTED, StopReason.LEASE_OVER, StopReason.IDLE, StopReason.COST_CAP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Ended:
 
     exit_code: int
     """The job's own; 128 and the signal's number where a signal ended it."""
-    how: How
+    how: StopReason
     at: datetime | None = None
     detail: str = ""
 

@@ -9,19 +9,19 @@ from typing import Any
 from gpuinfra.remote.wire import JSON
 from gpuinfra.runner.jobs.log import FrameReader
 from gpuinfra.runner.jobs.order import Gpus, Order
-from gpuinfra.runner.jobs.port import Ended, Frame, How, JobError, Position
+from gpuinfra.runner.jobs.port import Ended, Frame, JobError, Position, StopReason
 from gpuinfra.runner.jobs.refusals import translated
-from gpuinfra.runner.machine.far import Far
+from gpuinfra.runner.machine.remote_client import RemoteClient
 
 # From asking it to end to making it, where nobody says otherwise.
 GRACE_SECONDS = 10.0
-# The far side says something at least every 15 s.
+# The remote side says something at least every 15 s.
 SILENCE_SECONDS = 60.0
 ANSWER_SECONDS = 90.0
 UNKNOWN_EXIT_CODE = 255
 
 
-def start_process(far: Far, order: Order, *, grace: float = GRACE_SECONDS) -> ProcessJob:
+def start_process(remote: RemoteClient, order: Order, *, grace: float = GRACE_SECONDS) -> ProcessJob:
     """Begin it; returns when it runs. To ask again for the same run, after a broken connection, begins no second."""
     request = {
         "run": order.run,
@@ -33,15 +33,15 @@ def start_process(far: Far, order: Order, *, grace: float = GRACE_SECONDS) -> Pr
         "grace": grace,
     }
     with translated("the job cannot be begun"):
-        far.ask("job-start", order=request, secrets=order.secrets, seconds=ANSWER_SECONDS)
-    return ProcessJob(far, order.run)
+        remote.ask("job-start", order=request, secrets=order.secrets, seconds=ANSWER_SECONDS)
+    return ProcessJob(remote, order.run)
 
 
 class ProcessJob:
     """One that was begun, by the run's id. Implements `Job`."""
 
-    def __init__(self, far: Far, run: str) -> None:
-        self._far, self._run = far, run
+    def __init__(self, remote: RemoteClient, run: str) -> None:
+        self._remote, self._run = remote, run
 
     def frames(self, after: Position) -> Iterator[Frame]:
         """What it prints from there on, in order, as it prints it."""
@@ -49,7 +49,7 @@ class ProcessJob:
         request = {"run": self._run, "size": after.size}
         with (
             translated("the job's log cannot be read"),
-            self._far.call("job-frames", request, idle=SILENCE_SECONDS) as call,
+            self._remote.call("job-frames", request, idle=SILENCE_SECONDS) as call,
         ):
             while True:
                 kind, data = call.receive()
@@ -67,17 +67,17 @@ class ProcessJob:
     def state(self) -> dict[str, Any]:
         """All that the target knows of it."""
         with translated("the job's state cannot be read"):
-            return self._far.ask("job-state", run=self._run)
+            return self._remote.ask("job-state", run=self._run)
 
     def cancel(self, grace: float) -> None:
         """Ask it to end, and after so many seconds make it."""
         with translated("the job cannot be ended"):
-            self._far.ask("job-cancel", run=self._run, grace=grace, seconds=grace + ANSWER_SECONDS)
+            self._remote.ask("job-cancel", run=self._run, grace=grace, seconds=grace + ANSWER_SECONDS)
 
     def remove(self) -> None:
         """Forget it on the target, but for its outputs."""
         with translated("the job cannot be forgotten"):
-            self._far.ask("job-forget", run=self._run, seconds=ANSWER_SECONDS)
+            self._remote.ask("job-forget", run=self._run, seconds=ANSWER_SECONDS)
 
 
 def ended_of(state: dict[str, Any]) -> Ended | None:
@@ -88,7 +88,7 @@ def ended_of(state: dict[str, Any]) -> Ended | None:
     try:
         return Ended(
             exit_code=UNKNOWN_EXIT_CODE if code is None else int(code),
-            how=How(state.get("how", How.EXITED)),
+            how=StopReason(state.get("how", StopReason.EXITED)),
             at=datetime.fromtimestamp(state["ended"], UTC),
             detail=str(state.get("detail", "")),
         )

@@ -1,4 +1,4 @@
-"""What the far side refuses, as errors of jobs: no new connection would help."""
+"""What the remote side refuses, as errors of jobs: no new connection would help."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.runner.jobs.port import JobError
-from gpuinfra.runner.machine.far import FarError
+from gpuinfra.runner.machine.remote_client import RemoteError
 
 MAKE_ROOM = "make room there, as by `docker image prune`, and go on: nothing that is there was lost"
-# By the far side's code: the summary, the code, and what to do. Codes that are not here are bugs, or of other verbs.
+# By the remote side's code: the summary, the code, and what to do. Codes that are not here are bugs, or of other verbs.
 MEANINGS: dict[str, tuple[str, Code, str | None]] = {
     "disk-full": ("the target's disk is full", Code.DISK_FULL, MAKE_ROOM),
     "no-permission": ("the target refuses", Code.JOB_FAILED, "look at who owns `~/.gpuinfra` there"),
@@ -30,9 +30,9 @@ MEANINGS: dict[str, tuple[str, Code, str | None]] = {
 
 @contextlib.contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """What the far side refuses becomes a JobError; what is unforeseen says what was being done."""
+    """What the remote side refuses becomes a JobError; what is unforeseen says what was being done."""
     try:
         yield
-    except FarError as error:
+    except RemoteError as error:
         summary, code, help_ = MEANINGS.get(error.code, (doing, Code.JOB_FAILED, None))
         raise JobError(summary, str(error), help_, code) from error

@@ -21,8 +21,8 @@ from gpuinfra.runner.machine.connection import (
     TimedOut,
     Unreachable,
 )
-from gpuinfra.runner.machine.far import Far
 from gpuinfra.runner.machine.lean import import_paramiko
+from gpuinfra.runner.machine.remote_client import RemoteClient
 
 if TYPE_CHECKING:
     from gpuinfra.runner.engine.client import Engine
@@ -52,7 +52,7 @@ class Link:
         self._opener = opener
         self._lock = threading.RLock()
         self._connection: Connection | None = None
-        self._far: Far | None = None
+        self._remote: RemoteClient | None = None
         self._engine: Engine | None = None
         self._had_engine = False
         self._was_connected = False
@@ -78,22 +78,22 @@ class Link:
             return self._connection
 
     @property
-    def far(self) -> Far:
-        """Calls to the far side."""
+    def remote(self) -> RemoteClient:
+        """Calls to the remote side."""
         with self._lock:
             connection = self.connection
-            if self._far is None:
-                self._far = Far(connection)
-            return self._far
+            if self._remote is None:
+                self._remote = RemoteClient(connection)
+            return self._remote
 
     @property
-    def open_far(self) -> Far | None:
+    def open_far(self) -> RemoteClient | None:
         """The same, where there is a connection: for what is worth neither a new one nor a wait for it."""
         if not self._lock.acquire(blocking=False):
             return None  # somebody is about to make one
         try:
             is_open = self._connection is not None and self._connection.is_open
-            return self.far if is_open else None
+            return self.remote if is_open else None
         finally:
             self._lock.release()
 
@@ -118,12 +118,12 @@ class Link:
 
     def warm(self, *, engine: bool) -> None:
         """Begin, beside everything else, what the first calls would wait for. What fails now fails again then."""
-        begin(self._warm_far, "warm-far")
+        begin(self._warm_remote, "warm-remote")
         if engine:
             begin(self._warm_engine, "warm-engine")
 
-    def _warm_far(self) -> None:
-        self.far.prepare()
+    def _warm_remote(self) -> None:
+        self.remote.prepare()
 
     def _warm_engine(self) -> None:
         self.engine.prepare()
@@ -132,8 +132,8 @@ class Link:
         """Hang up; the next use makes a new connection. To do so twice is no error."""
         with self._lock:
             self._had_engine = self._had_engine or (self._engine is not None and self._engine.is_expected)
-            parts = (self._engine, self._far, self._connection)
-            self._engine = self._far = self._connection = None
+            parts = (self._engine, self._remote, self._connection)
+            self._engine = self._remote = self._connection = None
         for part in parts:
             if part is not None:
                 with contextlib.suppress(ConnectError, JobError, OSError):

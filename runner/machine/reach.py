@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from gpuinfra.models.reach import Reach
+from gpuinfra.models.reachability import Reachability
 from gpuinfra.models.target import Target
 from gpuinfra.runner.machine.connection import ConnectError, HostKeyInvalid, HostKeyMismatch
+from gpuinfra.runner.machine.handshake import close, greet
 from gpuinfra.runner.machine.host_key import HostKey
-from gpuinfra.runner.machine.meeting import close, greet
 from gpuinfra.runner.machine.within import within
 
 AT_ONCE = 16
@@ -27,7 +27,7 @@ REASONS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
-def reachability(targets: Sequence[Target], seconds: float) -> tuple[Reach, ...]:
+def reachability(targets: Sequence[Target], seconds: float) -> tuple[Reachability, ...]:
     """One for each target, in their order, none later than so many seconds after its turn began."""
     # Every turn ends in time, so a pool is safe: what may hang is in threads that nobody waits for.
     pool = ThreadPoolExecutor(min(AT_ONCE, len(targets) or 1), "reach")
@@ -37,25 +37,25 @@ def reachability(targets: Sequence[Target], seconds: float) -> tuple[Reach, ...]
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _take_turn(target: Target, seconds: float) -> Reach:
+def _take_turn(target: Target, seconds: float) -> Reachability:
     try:
         # Looking up a name has no deadline of its own.
         return within(seconds + GRACE_SECONDS, partial(_look, target, time.monotonic() + seconds))
     except TimeoutError:
-        return Reach("no", "timed out")
+        return Reachability("no", "timed out")
 
 
-def _look(target: Target, ends: float) -> Reach:
+def _look(target: Target, ends: float) -> Reachability:
     try:
         expected = HostKey.parse(target.host_key) if target.host_key else None
         close(greet(target.address, target.port, expected, ends))
     except HostKeyMismatch as error:
-        return Reach("other-key", f"shows {error.shown}" if error.shown else "shows a key of another kind")
+        return Reachability("other-key", f"shows {error.shown}" if error.shown else "shows a key of another kind")
     except HostKeyInvalid:
-        return Reach("no", "the host key that is expected is no key")
+        return Reachability("no", "the host key that is expected is no key")
     except ConnectError as error:
-        return Reach("no", _reason(error, is_late=time.monotonic() > ends - MOMENT))
-    return Reach("yes")
+        return Reachability("no", _reason(error, is_late=time.monotonic() > ends - MOMENT))
+    return Reachability("yes")
 
 
 def _reason(error: ConnectError, *, is_late: bool) -> str:

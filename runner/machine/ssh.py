@@ -21,10 +21,10 @@ from gpuinfra.runner.machine.connection import (
     TimedOut,
     Unreachable,
 )
+from gpuinfra.runner.machine.handshake import close, greet, left, place, translated
 from gpuinfra.runner.machine.host_key import HostKey
 from gpuinfra.runner.machine.keys import Keys, UnusableError
 from gpuinfra.runner.machine.known_keys import check_known_key
-from gpuinfra.runner.machine.meeting import close, greet, left, place, translated
 from gpuinfra.runner.machine.ssh_process import SshProcess
 
 KEEP_ALIVE_SECONDS = 15

@@ -10,8 +10,8 @@ import paramiko
 
 from gpuinfra.runner.machine.connection import CHUNK, Broken, ConnectError, TimedOut
 from gpuinfra.runner.machine.errors_tail import Tail
+from gpuinfra.runner.machine.handshake import told
 from gpuinfra.runner.machine.interrupts import interrupts_kept
-from gpuinfra.runner.machine.meeting import told
 
 
 class SshProcess:

@@ -21,7 +21,7 @@ from gpuinfra.remote.wire import DATA, JSON
 from gpuinfra.runner.jobs.port import JobError
 from gpuinfra.runner.jobs.refusals import translated
 from gpuinfra.runner.machine.connection import ConnectError
-from gpuinfra.runner.machine.far import Call, Far
+from gpuinfra.runner.machine.remote_client import Call, RemoteClient
 from gpuinfra.runner.progress import Progress, counted
 from gpuinfra.runner.results.outputs_folder import LEAST_FILE_MODE
 from gpuinfra.runner.results.outputs_index import Stamp
@@ -64,7 +64,7 @@ class Fetched:
     """Whether, after the end of the job, all that can be read is here and every digest held."""
 
 
-def fetch(far: Far, run: str, into: Path, *, final: bool, progress: Progress | None = None) -> Fetched:
+def fetch(remote: RemoteClient, run: str, into: Path, *, final: bool, progress: Progress | None = None) -> Fetched:
     """Bring what the folder `into` does not have yet. `final` is after the end of the job: then everything is compared
     by digest, and files that have only just been written count as well. Raises ConnectError and JobError."""
     with translated("the outputs cannot be read"), _local_errors(into), _only_one(into), Store(into) as store:
@@ -72,7 +72,7 @@ def fetch(far: Far, run: str, into: Path, *, final: bool, progress: Progress | N
             progress.begin(STEP, "fetching")
         received = _Received()
         for _ in range(TRIES):
-            call = Receiver(far, run, store, received, progress if final else None)
+            call = Receiver(remote, run, store, received, progress if final else None)
             call.go(final=final)
             if not call.damaged:
                 break
@@ -101,7 +101,7 @@ class _Received:
 class Receiver:
     """One call: says what is here, and takes what comes."""
 
-    far: Far
+    remote: RemoteClient
     run: str
     store: Store
     received: _Received
@@ -118,7 +118,7 @@ class Receiver:
     def go(self, *, final: bool) -> None:
         """All of it."""
         request = {"run": self.run, "final": final}
-        with self.far.call("outputs", request, idle=SILENCE_SECONDS) as call:
+        with self.remote.call("outputs", request, idle=SILENCE_SECONDS) as call:
             known = list(self.store.known())
             _send_list(call, known)
             _send_list(call, list(self.store.parts_known()))

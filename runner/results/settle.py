@@ -8,23 +8,23 @@ from enum import StrEnum
 from typing import Any
 
 from gpuinfra.models.run import DELETED_WITH_OUTPUTS, KNOWS_NOTHING, Run, RunState
-from gpuinfra.runner.jobs.port import Ended, How
+from gpuinfra.runner.jobs.port import Ended, StopReason
 from gpuinfra.runner.jobs.process import UNKNOWN_EXIT_CODE
 
-CANCELLED = How.CANCELLED.value
+CANCELLED = StopReason.CANCELLED.value
 """The reason of a run that the user has asked to end."""
 NEVER_BEGAN = "it was interrupted before the job began"
 
 STATES = {
-    How.TIMED_OUT: RunState.TIMED_OUT,
-    How.CANCELLED: RunState.CANCELLED,
-    How.EVICTED: RunState.EVICTED,
-    How.LEASE_OVER: RunState.CANCELLED,
-    How.IDLE: RunState.CANCELLED,
-    How.COST_CAP: RunState.CANCELLED,
-    How.LOST: RunState.LOST,
+    StopReason.TIMED_OUT: RunState.TIMED_OUT,
+    StopReason.CANCELLED: RunState.CANCELLED,
+    StopReason.EVICTED: RunState.EVICTED,
+    StopReason.LEASE_OVER: RunState.CANCELLED,
+    StopReason.IDLE: RunState.CANCELLED,
+    StopReason.COST_CAP: RunState.CANCELLED,
+    StopReason.LOST: RunState.LOST,
 }
-BY_MACHINE = tuple(how.value for how in How if how.is_by_machine)
+BY_MACHINE = tuple(how.value for how in StopReason if how.is_by_machine)
 
 
 class Power(StrEnum):
@@ -86,12 +86,12 @@ def _with_machine(run: Run, answer: Answer, machine: MachinePower | None) -> dic
     if answer.ended is None:
         return {}
     ended = answer.ended
-    if ended.how is How.LOST:
+    if ended.how is StopReason.LOST:
         # Where its exit code is known, so is when it ended.
         at = off or ended.at if ended.exit_code == UNKNOWN_EXIT_CODE else ended.at
-        return _lost(run, f"{name} was restarted" if off else ended.detail or How.LOST.value, at)
-    how = How.CANCELLED if run.reason == CANCELLED else ended.how
-    is_unknown = how is not How.EXITED and ended.exit_code == UNKNOWN_EXIT_CODE
+        return _lost(run, f"{name} was restarted" if off else ended.detail or StopReason.LOST.value, at)
+    how = StopReason.CANCELLED if run.reason == CANCELLED else ended.how
+    is_unknown = how is not StopReason.EXITED and ended.exit_code == UNKNOWN_EXIT_CODE
     return end_fields(run, how, ended.detail, None if is_unknown else ended.exit_code, ended.at)
 
 
@@ -120,13 +120,13 @@ def _first_off(run: Run, machine: MachinePower | None) -> datetime | None:
 
 
 def _lost(run: Run, reason: str, ended: datetime | None) -> dict[str, Any]:
-    return end_fields(run, How.LOST, reason, None, ended)
+    return end_fields(run, StopReason.LOST, reason, None, ended)
 
 
-def end_fields(run: Run, how: How, detail: str, exit_code: int | None, at: datetime | None) -> dict[str, Any]:
+def end_fields(run: Run, how: StopReason, detail: str, exit_code: int | None, at: datetime | None) -> dict[str, Any]:
     """Return the fields that say how a run ended."""
     state = STATES.get(how, RunState.COMPLETED if exit_code == 0 else RunState.FAILED)
-    reason = "" if how is How.EXITED else detail or how.value
+    reason = "" if how is StopReason.EXITED else detail or how.value
     if how.is_by_machine and detail:
         reason = f"{how.value}: {detail}"  # the state alone does not say it
     found: dict[str, Any] = {"state": state, "exit_code": exit_code, "ended": at, "reason": reason}

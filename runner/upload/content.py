@@ -68,8 +68,7 @@ def opened(root: bytes, path: str) -> Iterator[int]:
 
 
 def fill(handle: int, buffer: memoryview, offset: int) -> None:
-    """Read so much of a file from there on. What is not there any more is zeros: the far side sees by the digest that
-    the file has changed."""
+    """Fill the buffer from this offset of a file; with zeros where the file has become shorter."""
     done = 0
     with contextlib.suppress(OSError):
         while done < len(buffer) and (count := os.preadv(handle, [buffer[done:]], offset + done)):

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpuinfra.remote.wire import DATA
-from gpuinfra.runner.machine.far import Call, Far, FarError
+from gpuinfra.runner.machine.remote_client import Call, RemoteClient, RemoteError
 from gpuinfra.runner.progress import Progress, counted
+from gpuinfra.runner.upload.compression import Squeeze
 from gpuinfra.runner.upload.content import read
 from gpuinfra.runner.upload.errors import UploadError, shown
-from gpuinfra.runner.upload.squeeze import Squeeze
 from gpuinfra.runner.upload.stream import Stream
 from gpuinfra.runner.upload.tree import FILE, Entry, Tree
 
@@ -41,7 +41,7 @@ class Uploaded:
 
 
 def upload(  # noqa: PLR0913 all but two by name
-    far: Far,
+    remote: RemoteClient,
     tree: Tree,
     *,
     project: str,
@@ -53,7 +53,7 @@ def upload(  # noqa: PLR0913 all but two by name
 ) -> Uploaded:
     """Make a work tree on the target equal to this one, for a run. Called again after a failure, it goes on.
 
-    `attended` is said there before anything is sent: see `runner.attending`. `abandoned` are runs of this project that
+    `attended` is said there before anything is sent: see `runner.heartbeat`. `abandoned` are runs of this project that
     never began and whose clients are gone: what they left is used or removed.
 
     Raises UploadError, ConnectError, and FarError: disk-full; busy; foreign-files, whose message is the path of the
@@ -69,20 +69,22 @@ def upload(  # noqa: PLR0913 all but two by name
         **({"abandoned": list(abandoned)} if abandoned else {}),
     }
     try:
-        found, files, size = _settled(far, tree, request, progress)
-    except (UploadError, FarError) as error:
+        found, files, size = _settled(remote, tree, request, progress)
+    except (UploadError, RemoteError) as error:
         progress.fail(STEP, str(error))
         raise
     progress.end(STEP, f"{files} of {counted(tree.files, 'file')}")
     return Uploaded(found["slot"], found["tree"], found["outputs"], files, size, time.monotonic() - began)
 
 
-def _settled(far: Far, tree: Tree, request: dict[str, Any], progress: Progress) -> tuple[dict[str, Any], int, int]:
-    """The far side's answer, and how many files and bytes were sent. What changed meanwhile is read and sent again."""
+def _settled(
+    remote: RemoteClient, tree: Tree, request: dict[str, Any], progress: Progress
+) -> tuple[dict[str, Any], int, int]:
+    """Return the answer, and how many files and bytes were sent. What changed meanwhile is read and sent again."""
     files = size = 0
     for _ in range(ATTEMPTS):
         sending = _Sending(tree, progress)
-        found = sending.make(far, request)
+        found = sending.make(remote, request)
         files, size = files + sending.files, size + sending.size
         if not sending.changed:
             return found, files, size
@@ -114,8 +116,8 @@ class _Sending:
         self.files = self.size = 0
         self.changed: list[Entry] = []
 
-    def make(self, far: Far, request: dict[str, Any]) -> dict[str, Any]:
-        with far.call("tree-put", {**request, "digest": self._tree.digest}) as call:
+    def make(self, remote: RemoteClient, request: dict[str, Any]) -> dict[str, Any]:
+        with remote.call("tree-put", {**request, "digest": self._tree.digest}) as call:
             began = time.monotonic()
             found = call.receive_json()
             delay = time.monotonic() - began - found["seconds"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gpuinfra.runner.machine.far import Call
+from gpuinfra.runner.machine.remote_client import Call
+from gpuinfra.runner.upload.compression import Squeeze
 from gpuinfra.runner.upload.content import fill, opened
-from gpuinfra.runner.upload.squeeze import Squeeze
 from gpuinfra.runner.upload.tree import Entry
 
 PART = 256 << 10

@@ -9,9 +9,9 @@ from tests.lab import LabUser
 from tests.program import Program
 
 PATCH = {
-    "gpuinfra.cli.renewing.FIRST_SECONDS": 0.5,
-    "gpuinfra.cli.renewing.LONGEST_SECONDS": 0.5,
-    "gpuinfra.runner.attending.PERIOD_SECONDS": 0.2,
+    "gpuinfra.cli.lease_renewal.FIRST_SECONDS": 0.5,
+    "gpuinfra.cli.lease_renewal.LONGEST_SECONDS": 0.5,
+    "gpuinfra.runner.heartbeat.PERIOD_SECONDS": 0.2,
     "gpuinfra.runner.machine.link.POWER_SECONDS": 1.0,
 }
 

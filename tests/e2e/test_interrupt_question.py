@@ -7,7 +7,7 @@ from tests.e2e.jobs import on_terminal
 from tests.e2e.run_help import guest_home, is_off, project, runs_of
 from tests.e2e.user import User
 
-QUICK_HEARTBEAT = {"gpuinfra.runner.attending.PERIOD_SECONDS": 0.2}
+QUICK_HEARTBEAT = {"gpuinfra.runner.heartbeat.PERIOD_SECONDS": 0.2}
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tests.e2e.jobs import ENDLESS, ended, last_run, reads
 from tests.lab import REMOTE, REMOTEDOCKER, Lab
 from tests.proxy import holding
 
-PATCH = {"gpuinfra.runner.attending.SILENT_SECONDS": 2.0}
+PATCH = {"gpuinfra.runner.heartbeat.SILENT_SECONDS": 2.0}
 
 
 @pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])

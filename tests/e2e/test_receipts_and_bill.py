@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpuinfra.ledger.ledger import Ledger
-from gpuinfra.models.entry import Happening
+from gpuinfra.models.entry import EntryKind
 from tests.e2e.azure import Azure
 from tests.e2e.repository import commit_all
 from tests.e2e.user import User
@@ -60,7 +60,7 @@ def test_end_of_a_machine_that_was_not_ready_is_recorded_as_azure_bills_it(user:
     user.make_key("a passphrase")
     user.fails("up", "gpu.yaml", code="not-ready")
     end = Ledger(user.workspace / ".gpuinfra").entries()[-1]
-    assert (end.what, end.price_per_hour) == (Happening.OFF, 0.631)
+    assert (end.what, end.price_per_hour) == (EntryKind.OFF, 0.631)
     assert end.since is not None
     seconds = (end.at - end.since).total_seconds()
     assert seconds / 3600 * 0.631 == pytest.approx(bill(azure) - before, abs=0.005)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpuinfra.models.cost import Sure
-from gpuinfra.models.entry import Entry, Happening
+from gpuinfra.models.cost import Certainty
+from gpuinfra.models.entry import Entry, EntryKind
 from gpuinfra.models.offer import Rate
 from gpuinfra.provision import tags
 from gpuinfra.provision.costing.activity import read_events
@@ -131,7 +131,7 @@ class Life:
             },
         }
         if self.place.ask("GET", self.id) is None:
-            self._note(Happening.ON, number)
+            self._note(EntryKind.ON, number)
             assert self.place.ask("PUT", self.id, body) is not None
 
     def resize_in_portal(self, number: int) -> None:
@@ -150,7 +150,7 @@ class Life:
                 self.place.ask(method, path, sent)
                 self.place.pass_time(HOUR / 3)
         if self._size() == SIZES[number]:
-            self._note(Happening.ON, number, at)
+            self._note(EntryKind.ON, number, at)
 
     def tag(self, number: int) -> None:
         """Renew a lease, for example."""
@@ -163,7 +163,7 @@ class Life:
         body = self.place.ask("GET", self.id)
         return str(body["properties"]["hardwareProfile"]["vmSize"]) if body else ""
 
-    def _note(self, what: Happening, number: int, at: datetime | None = None) -> None:
+    def _note(self, what: EntryKind, number: int, at: datetime | None = None) -> None:
         size = SIZES[number]
         if self.keeps_ledger:
             price = self.place.cloud.catalogue.price(size, REGION, self.spot)
@@ -237,7 +237,7 @@ def test_cost_is_the_bill(
     amounts, (seconds, dollars) = found.amounts(now - timedelta(days=80), now), life.bill()
     assert amounts.unpriced == 0
     assert amounts.seconds == pytest.approx(seconds, abs=0.01)
-    is_exact = found.sure(now - timedelta(days=80), now) is Sure.EXACT
+    is_exact = found.sure(now - timedelta(days=80), now) is Certainty.EXACT
     # Nothing in the log says what a change that failed has left behind.
     assert is_exact or life.has_failed_change
     if is_exact:

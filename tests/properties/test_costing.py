@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuinfra.models.cost import Amounts, Source
-from gpuinfra.models.entry import Entry, Happening
+from gpuinfra.models.entry import Entry, EntryKind
 from gpuinfra.models.offer import Rate
 from gpuinfra.provision.costing.facts import Facts
 from gpuinfra.provision.costing.history import History, Present, history
@@ -37,7 +37,7 @@ def entries(draw: st.DrawFn) -> list[Entry]:
     """Any ledger, also one that makes no sense."""
     found = [
         Entry(
-            what=draw(st.sampled_from(Happening)),
+            what=draw(st.sampled_from(EntryKind)),
             at=draw(moments),
             machine="m",
             group="g",
@@ -133,8 +133,8 @@ def test_a_ledger_beside_a_log_changes_nothing(gaps: list[int], late: list[float
         is_on, rest = place % 2 == 0, late[place]
         log.append(Change(at(moment), Turn.ON if is_on else Turn.OFF, Source.LOG))
         asked = at(moment - rest) if is_on else ledger[-1].at
-        entry = Entry(Happening.ON, asked, "m", "g", size="small", region="eastus")
-        ledger.append(entry if is_on else replace(entry, what=Happening.OFF, since=asked, at=at(moment + rest - 0.5)))
+        entry = Entry(EntryKind.ON, asked, "m", "g", size="small", region="eastus")
+        ledger.append(entry if is_on else replace(entry, what=EntryKind.OFF, since=asked, at=at(moment + rest - 0.5)))
     present = Present(Facts("small", "eastus"), is_on=len(moments) % 2 == 1)
     both, alone = (
         history("g/m", log=log, log_since=START, entries=known, present=present, now=NOW, pricing=BOOK)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuinfra.cli.commands import COMMANDS
-from gpuinfra.cli.front import load_command
+from gpuinfra.cli.lazy_group import load_command
 from gpuinfra.cli.options import shared_parameters
 from gpuinfra.diagnostics import Code, Exit
 from gpuinfra.load.files import load_paths

@@ -11,8 +11,8 @@ from gpuinfra.models.sizes import GPU_MODELS
 from gpuinfra.models.spec import Spec, TargetOptions
 from gpuinfra.workbench.cuda import NEEDED, cuda_of, is_for_gpu
 from gpuinfra.workbench.importing import Imported, Wishes, import_project
-from gpuinfra.workbench.leftovers import Missing
 from gpuinfra.workbench.project import load_project
+from gpuinfra.workbench.unsupported import Missing
 
 DEFAULT_IMAGE = TargetOptions().base_docker_image
 COMPUTE = """address: 198.51.100.7:5022

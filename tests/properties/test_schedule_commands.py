@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.cli.commands import COMMANDS
-from gpuinfra.cli.front import load_command
+from gpuinfra.cli.lazy_group import load_command
 from gpuinfra.scheduling.order import Order
 from gpuinfra.scheduling.rendering import Scheduler, cron_script, render
 from tests.schedule_help import ODD, order

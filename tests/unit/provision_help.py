@@ -15,18 +15,18 @@ from gpuinfra.models.plan import Change, Plan
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.apply import Applying
-from gpuinfra.provision.cloud import Act, Observed, Operation, Part, same
+from gpuinfra.provision.apply import PlanExecution
+from gpuinfra.provision.cloud import Act, Observed, ObservedResource, Operation, same
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle import lease
-from gpuinfra.provision.lifecycle.rights import Holding, Right, principal_of
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding, principal_of
 from gpuinfra.provision.market.port import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.plan import make_plan
+from gpuinfra.provision.plan_input import HostKey, Lease, PlanInput
 from gpuinfra.provision.resources import MODULES
-from gpuinfra.provision.setting import HostKey, Lease, Setting
-from gpuinfra.provision.up import Bringing
+from gpuinfra.provision.up import Provisioner
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.interrupt import Interrupt
 from gpuinfra.provision.waiting.progress import Silent
@@ -102,7 +102,7 @@ def lease_of(hours: float = 4, *, since: datetime = NOW) -> Lease:
     return Lease(since, since + timedelta(hours=hours))
 
 
-def setting(wanted: Spec | None = None, **fields: Any) -> Setting:
+def setting(wanted: Spec | None = None, **fields: Any) -> PlanInput:
     """All that a plan depends on, for a machine that was just switched on."""
     wanted = wanted or spec()
     zone = wanted.zones[0] if wanted.zones else None
@@ -114,7 +114,7 @@ def setting(wanted: Spec | None = None, **fields: Any) -> Setting:
         "host_key": HOST_KEY,
         "lease": Lease(NOW, NOW + wanted.lifecycle.lease),
     }
-    return Setting(wanted, **{**given, **fields})
+    return PlanInput(wanted, **{**given, **fields})
 
 
 def ref(kind: Kind, group: str = GROUP, name: str = NAME) -> Ref:
@@ -150,7 +150,7 @@ class FakeCloud:
     simulated: bool = True
     time: Time = field(default_factory=Time)
     moment: datetime = NOW
-    parts: dict[tuple[Kind, str, str], Part] = field(default_factory=dict)
+    parts: dict[tuple[Kind, str, str], ObservedResource] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
     """Ids of other kinds, each with the machine that its tag names."""
     calls: list[str] = field(default_factory=list)
@@ -162,7 +162,7 @@ class FakeCloud:
     keeps_power: bool = False
     """A machine that does not go off, whatever Azure says of the operation."""
     principals: int = 0
-    rights: list[Right] = field(default_factory=list)
+    rights: list[AgentRole] = field(default_factory=list)
     """What to answer first when a machine is to get its right; then it is had."""
     allowed: list[str] = field(default_factory=list)
     """Who has it, by principal. It is asked for in a thread, so it is in no order with `calls`."""
@@ -181,7 +181,7 @@ class FakeCloud:
         """Accept a call that begins so, and have its operation fail."""
         self.faults.append(_Fault(call, error, operation=True))
 
-    def add(self, kind: Kind, body: dict[str, Any], *, group: str = GROUP, name: str | None = None) -> Part:
+    def add(self, kind: Kind, body: dict[str, Any], *, group: str = GROUP, name: str | None = None) -> ObservedResource:
         """Something that is there, whoever made it."""
         found = Ref(kind, group, name) if name else ref(kind, group)
         return self._keep(found, {"location": "eastus", **_plain(body)})
@@ -224,7 +224,7 @@ class FakeCloud:
             unknown = tuple(each for each, owner in self.unknown.items() if owner == name)
             return Observed(name, group, tuple(_copied(part) for part in (*named, *strays)), unknown)
 
-    def look(self, ref: Ref) -> Part | None:
+    def look(self, ref: Ref) -> ObservedResource | None:
         with self._call(f"look {ref}"):
             found = self.parts.get(_key(ref))
             return _copied(found) if found else None
@@ -279,17 +279,17 @@ class FakeCloud:
                 self._delete(ref)
             return Going(ref, _error_of(fault))
 
-    def allow_self_stop(self, machine: Part) -> Right:
+    def allow_self_stop(self, machine: ObservedResource) -> AgentRole:
         with self._lock:
             found = self.parts.get(_key(machine.ref)) if not principal_of(machine) else machine
             principal = principal_of(found) if found else ""
             if self.rights:
                 return self.rights.pop(0)
             if not principal:
-                return Right(Holding.UNKNOWN, "NoIdentity", "no identity")
+                return AgentRole(Holding.UNKNOWN, "NoIdentity", "no identity")
             is_new = principal not in self.allowed
             self.allowed += [principal] * is_new
-            return Right(Holding.GRANTED if is_new else Holding.HELD)
+            return AgentRole(Holding.GRANTED if is_new else Holding.HELD)
 
     def disown(self, group: str) -> None:
         with self._call(f"disown {group}"):
@@ -308,11 +308,11 @@ class FakeCloud:
     def _call(self, call: str) -> "_Call":
         return _Call(self, call, self._lock)
 
-    def _keep(self, ref: Ref, body: dict[str, Any]) -> Part:
-        part = self.parts[_key(ref)] = Part(ref, body)
+    def _keep(self, ref: Ref, body: dict[str, Any]) -> ObservedResource:
+        part = self.parts[_key(ref)] = ObservedResource(ref, body)
         return part
 
-    def _present(self, ref: Ref) -> Part:
+    def _present(self, ref: Ref) -> ObservedResource:
         part = self.parts.get(_key(ref))
         if part is None:
             raise CloudError(Fault.ABSENT, "ResourceNotFound", "not there", subject=str(ref))
@@ -416,8 +416,8 @@ def _plain(body: Any) -> Any:
     return [_plain(value) for value in body] if isinstance(body, list) else body
 
 
-def _copied(part: Part) -> Part:
-    return Part(part.ref, _plain(part.body))
+def _copied(part: ObservedResource) -> ObservedResource:
+    return ObservedResource(part.ref, _plain(part.body))
 
 
 def _error_of(fault: _Fault | None) -> CloudError | None:
@@ -548,12 +548,12 @@ def words(plan: Plan) -> list[str]:
     ]
 
 
-def applying(cloud: FakeCloud, seconds: float = 3600) -> Applying:
-    return Applying(cloud, Heard(), NO_JOURNAL, cloud.time.deadline(seconds))
+def applying(cloud: FakeCloud, seconds: float = 3600) -> PlanExecution:
+    return PlanExecution(cloud, Heard(), NO_JOURNAL, cloud.time.deadline(seconds))
 
 
-def bringing(cloud: FakeCloud, wanted: Spec | None = None, market: Shop | None = None) -> Bringing:
-    return Bringing(
+def bringing(cloud: FakeCloud, wanted: Spec | None = None, market: Shop | None = None) -> Provisioner:
+    return Provisioner(
         spec=wanted or spec(),
         cloud=cloud,
         market=market or Shop(),

@@ -229,9 +229,9 @@ def test_one_is_warned_once_and_again_when_the_moment_moved() -> None:
     moved = {"lease_until": ON + HOUR + 60}
     assert decide(facts(HOUR - 200, **moved), second.memory).warnings == ((LEASE_OVER, ON + HOUR + 60),)
     # Moved away and back again is news as well.
-    far = decide(facts(HOUR - 290, lease_until=ON + 3 * HOUR), second.memory)
-    assert not far.is_warning
-    assert decide(facts(HOUR - 285, **lease), far.memory).warnings == ((LEASE_OVER, ON + HOUR),)
+    remote = decide(facts(HOUR - 290, lease_until=ON + 3 * HOUR), second.memory)
+    assert not remote.is_warning
+    assert decide(facts(HOUR - 285, **lease), remote.memory).warnings == ((LEASE_OVER, ON + HOUR),)
 
 
 def test_a_short_window_warns_from_its_half_on_only() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.apply import UNREACHABLE_SECONDS, Applying
+from gpuinfra.provision.apply import UNREACHABLE_SECONDS, PlanExecution
 from gpuinfra.provision.errors import CloudError, Fault
 from tests.unit.provision_help import (
     ALLOCATION,
@@ -29,14 +29,14 @@ from tests.unit.provision_help import (
 )
 
 
-def applied(cloud: FakeCloud, **fields: Any) -> Applying:
+def applied(cloud: FakeCloud, **fields: Any) -> PlanExecution:
     """The plan for this spec, carried out."""
     work = applying(cloud)
     work.apply(planned(cloud, spec(**fields)))
     return work
 
 
-def refused(cloud: FakeCloud, **fields: Any) -> tuple[Applying, CloudError]:
+def refused(cloud: FakeCloud, **fields: Any) -> tuple[PlanExecution, CloudError]:
     work = applying(cloud)
     with pytest.raises(CloudError) as caught:
         work.apply(planned(cloud, spec(**fields)))
@@ -47,7 +47,7 @@ def place(cloud: FakeCloud, call: str) -> int:
     return next(number for number, each in enumerate(cloud.calls) if each.startswith(call))
 
 
-def lines(work: Applying) -> list[str]:
+def lines(work: PlanExecution) -> list[str]:
     assert isinstance(work.progress, Heard)
     return work.progress.lines
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpuinfra.provision.lifecycle.terms import Terms
 from gpuinfra.provision.login.cloud_init import AGENT, AGENT_CONFIG, AGENT_UNIT, LARGEST, custom_data
-from gpuinfra.provision.setting import HostKey
+from gpuinfra.provision.plan_input import HostKey
 from gpuinfra.sandbox.guest.cloud_config import CloudConfig, read_custom_data
 from gpuinfra.templates import read_template
 

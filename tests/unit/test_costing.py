@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.cost import Amounts, CostReport, Source, Sure
-from gpuinfra.models.entry import Entry, Happening
+from gpuinfra.models.cost import Amounts, Certainty, CostReport, Source
+from gpuinfra.models.entry import Entry, EntryKind
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.sizes import SIZES
 from gpuinfra.provision import tags
@@ -26,7 +26,7 @@ LONG_AGO, LATER = NOON - timedelta(days=400), NOON + timedelta(days=400)
 SIZE, LARGER = "Standard_NC4as_T4_v3", "Standard_NC8as_T4_v3"
 FACTS = Facts(SIZE, "eastus")
 BOOK = PriceBook(Prices({(SIZE, "eastus"): Rate(1.0, 0.25), (LARGER, "eastus"): Rate(2.0)}), Prices())
-ENTRY = Entry(Happening.ON, NOON, "m", "gpuinfra-m", size=SIZE, region="eastus", price_per_hour=1.0)
+ENTRY = Entry(EntryKind.ON, NOON, "m", "gpuinfra-m", size=SIZE, region="eastus", price_per_hour=1.0)
 
 
 def at(hours: float) -> datetime:
@@ -44,7 +44,7 @@ def on(hours: float, **fields: Any) -> Entry:
 
 
 def off(since: float | None, hours: float, **fields: Any) -> Entry:
-    given = {"what": Happening.OFF, "since": None if since is None else at(since), **fields}
+    given = {"what": EntryKind.OFF, "since": None if since is None else at(since), **fields}
     return replace(ENTRY, at=at(hours), **given)
 
 
@@ -75,7 +75,7 @@ def stretches(found: History) -> list[tuple[float, float]]:
     return [(start.total_seconds() / 3600, end.total_seconds() / 3600) for start, end in hours]
 
 
-def sure(found: History) -> Sure:
+def sure(found: History) -> Certainty:
     return found.sure(LONG_AGO, LATER)
 
 
@@ -90,30 +90,30 @@ def test_the_log_alone() -> None:
     created = Sample(at(0), FACTS, Source.LOG, is_new=True)
     found = told(events=log("born 0", "on 1", "off 3", "on 5", "off 6", "gone 7"), samples=(created,))
     assert stretches(found) == [(1, 3), (5, 6)]
-    assert (found.sources(LONG_AGO, LATER), sure(found)) == ((Source.LOG,), Sure.EXACT)
+    assert (found.sources(LONG_AGO, LATER), sure(found)) == ((Source.LOG,), Certainty.EXACT)
 
 
 def test_a_log_without_sizes_is_not_exact() -> None:
     found = told(events=log("born 0", "on 1", "off 3", "gone 7"))
-    assert (found.amounts(LONG_AGO, LATER).unpriced, sure(found)) == (2 * 3600, Sure.ESTIMATED)
+    assert (found.amounts(LONG_AGO, LATER).unpriced, sure(found)) == (2 * 3600, Certainty.ESTIMATED)
 
 
 # The machine is on from hour 1 to 5. Samples of its size, what it cost, and how sure that is.
 S = Source
-SIZES_OVER_TIME: list[tuple[list[tuple[float, str | None, Source]], float, Sure]] = [
-    ([(0, SIZE, S.LOG), (3, LARGER, S.LOG)], 2 * 1.0 + 2 * 2.0, Sure.EXACT),
+SIZES_OVER_TIME: list[tuple[list[tuple[float, str | None, Source]], float, Certainty]] = [
+    ([(0, SIZE, S.LOG), (3, LARGER, S.LOG)], 2 * 1.0 + 2 * 2.0, Certainty.EXACT),
     # Of one change nothing is known, and the machine is as before: it was most likely another tag.
-    ([(0, SIZE, S.LOG), (2, None, S.LOG), (4, SIZE, S.LOG)], 4 * 1.0, Sure.EXACT),
-    ([(0, SIZE, S.LOG), (2, None, S.LOG), (4, LARGER, S.LOG)], 3 * 1.0 + 1 * 2.0, Sure.ESTIMATED),
+    ([(0, SIZE, S.LOG), (2, None, S.LOG), (4, SIZE, S.LOG)], 4 * 1.0, Certainty.EXACT),
+    ([(0, SIZE, S.LOG), (2, None, S.LOG), (4, LARGER, S.LOG)], 3 * 1.0 + 1 * 2.0, Certainty.ESTIMATED),
     # Nothing says what it was before the first change.
-    ([(3, LARGER, S.LOG)], 4 * 2.0, Sure.ESTIMATED),
-    ([(0, SIZE, S.LOG)], 4 * 1.0, Sure.EXACT),
+    ([(3, LARGER, S.LOG)], 4 * 2.0, Certainty.ESTIMATED),
+    ([(0, SIZE, S.LOG)], 4 * 1.0, Certainty.EXACT),
 ]
 
 
 @pytest.mark.parametrize(("given", "cost", "expected"), SIZES_OVER_TIME)
 def test_each_interval_has_the_price_of_its_size(
-    given: list[tuple[float, str | None, Source]], cost: float, expected: Sure
+    given: list[tuple[float, str | None, Source]], cost: float, expected: Certainty
 ) -> None:
     samples = tuple(Sample(at(hours), Facts(size, "eastus") if size else None, source) for hours, size, source in given)
     found = told(events=log("on 1", "off 5"), samples=samples, present=None, now=6)
@@ -122,9 +122,9 @@ def test_each_interval_has_the_price_of_its_size(
 
 
 def test_the_ledger_alone() -> None:
-    found = told(on(1), off(1, 3), on(5), off(5, 6, what=Happening.GONE))
+    found = told(on(1), off(1, 3), on(5), off(5, 6, what=EntryKind.GONE))
     assert stretches(found) == [(1, 3), (5, 6)]
-    assert (found.sources(LONG_AGO, LATER), sure(found)) == ((Source.LEDGER,), Sure.RECORDED)
+    assert (found.sources(LONG_AGO, LATER), sure(found)) == ((Source.LEDGER,), Certainty.RECORDED)
 
 
 def test_an_end_tells_of_its_beginning() -> None:
@@ -135,12 +135,12 @@ def test_both_together_count_nothing_twice() -> None:
     # It was asked for at 1, came on a little later, and was seen to be off a little after it was.
     events = log("born 1", "on 1.1", "off 3")
     found = told(on(1), off(1, 3.1), events=events, present=OFF_NOW)
-    assert (stretches(found), sure(found)) == ([(1.1, 3)], Sure.EXACT)
+    assert (stretches(found), sure(found)) == ([(1.1, 3)], Certainty.EXACT)
 
 
 def test_a_second_of_the_ledger_is_not_the_moment_of_the_log() -> None:
-    found = told(on(1), off(1, 2.9999, what=Happening.GONE), events=log("born 1", "on 1.1", "off 3", "gone 3"))
-    assert (stretches(found), sure(found)) == ([(1.1, 3)], Sure.EXACT)
+    found = told(on(1), off(1, 2.9999, what=EntryKind.GONE), events=log("born 1", "on 1.1", "off 3", "gone 3"))
+    assert (stretches(found), sure(found)) == ([(1.1, 3)], Certainty.EXACT)
     assert [each.stretch.end for each in found.holdings] == [at(3)]
 
 
@@ -164,28 +164,28 @@ def test_what_was_before_the_log_is_by_the_ledger() -> None:
         pricing=BOOK,
     )
     assert stretches(found) == [(1, 2), (5, 13)]
-    assert sure(found) is Sure.RECORDED
+    assert sure(found) is Certainty.RECORDED
 
 
 def test_a_machine_that_is_on_is_counted_until_now() -> None:
     assert stretches(told(events=log("on 1"), present=ON_NOW)) == [(1, 24)]
-    assert sure(told(events=log("on 1"), present=ON_NOW)) is Sure.EXACT
+    assert sure(told(events=log("on 1"), present=ON_NOW)) is Certainty.EXACT
 
 
 def test_a_machine_that_is_on_by_its_tags_alone() -> None:
     found = told(present=replace(ON_NOW, on_since=at(20)))
-    assert (stretches(found), sure(found)) == ([(20, 24)], Sure.ESTIMATED)
+    assert (stretches(found), sure(found)) == ([(20, 24)], Certainty.ESTIMATED)
 
 
 def test_a_start_that_nobody_wrote_down_is_by_what_is_there_now() -> None:
     # The tag is that of an earlier start.
     found = told(off(0, 2), present=replace(ON_NOW, changed=at(10)))
-    assert (stretches(found), sure(found)) == ([(0, 2), (10, 24)], Sure.ESTIMATED)
+    assert (stretches(found), sure(found)) == ([(0, 2), (10, 24)], Certainty.ESTIMATED)
 
 
 def test_an_end_that_nobody_saw_is_azures_last_change() -> None:
     found = told(on(1, lease_until=at(5)), present=replace(OFF_NOW, changed=at(2)))
-    assert (stretches(found), sure(found)) == ([(1, 2)], Sure.ESTIMATED)
+    assert (stretches(found), sure(found)) == ([(1, 2)], Certainty.ESTIMATED)
 
 
 def test_an_end_that_nobody_saw_is_the_end_of_the_lease() -> None:
@@ -193,16 +193,16 @@ def test_an_end_that_nobody_saw_is_the_end_of_the_lease() -> None:
     assert stretches(told(on(1))) == [(1, 24)]
 
 
-@pytest.mark.parametrize("second", [on(10), off(10, 11), off(None, 11, what=Happening.GONE)])
+@pytest.mark.parametrize("second", [on(10), off(10, 11), off(None, 11, what=EntryKind.GONE)])
 def test_what_begins_anew_was_off_before(second: Entry) -> None:
     found = told(on(1, lease_until=at(5)), second, present=OFF_NOW)
     assert stretches(found)[0] == (1, 5)
-    assert sure(found) is Sure.ESTIMATED
+    assert sure(found) is Certainty.ESTIMATED
 
 
 def test_a_lease_that_was_renewed_is_known_to_the_log() -> None:
     found = told(on(1, lease_until=at(5)), on(10), events=log("on 1.1", "off 8", "on 10"), present=ON_NOW)
-    assert (stretches(found), sure(found)) == ([(1.1, 8), (10, 24)], Sure.EXACT)
+    assert (stretches(found), sure(found)) == ([(1.1, 8), (10, 24)], Certainty.EXACT)
 
 
 def test_a_guess_of_the_ledger_ends_nothing_that_the_log_has_on() -> None:
@@ -233,12 +233,12 @@ LATE_END = [on(1, lease_until=at(2)), on(5), off(1, 5.1)]
 
 def test_end_written_after_the_next_start_belongs_to_the_time_before() -> None:
     assert stretches(told(*LATE_END, present=ON_NOW)) == [(1, 5), (5, 24)]
-    assert sure(told(*LATE_END, present=ON_NOW)) is Sure.RECORDED
+    assert sure(told(*LATE_END, present=ON_NOW)) is Certainty.RECORDED
 
 
 def test_end_written_after_the_next_start_changes_nothing_that_the_log_has() -> None:
     found = told(*LATE_END, events=log("on 1.1", "off 4", "on 5.2"), present=ON_NOW)
-    assert (stretches(found), sure(found)) == ([(1.1, 4), (5.2, 24)], Sure.EXACT)
+    assert (stretches(found), sure(found)) == ([(1.1, 4), (5.2, 24)], Certainty.EXACT)
 
 
 @pytest.mark.parametrize("delay", [1 / 3600, 0.1])
@@ -246,23 +246,23 @@ def test_end_with_the_start_time_of_the_log_belongs_to_the_start_that_was_asked_
     """`down` writes the start as the log has it: seconds to minutes after `up` asked for it."""
     start = (at(1 + delay) - NOON).total_seconds() / 3600
     found = told(on(1, lease_until=at(2)), off(start, 4), present=OFF_NOW)
-    assert (stretches(found), sure(found)) == ([(start, 4)], Sure.RECORDED)
+    assert (stretches(found), sure(found)) == ([(start, 4)], Certainty.RECORDED)
     found = told(on(1, lease_until=at(2)), on(5), off(start, 5.1), present=ON_NOW)
-    assert (stretches(found), sure(found)) == ([(start, 5), (5, 24)], Sure.RECORDED)
+    assert (stretches(found), sure(found)) == ([(start, 5), (5, 24)], Certainty.RECORDED)
 
 
 def test_end_of_a_start_hours_later_means_that_the_machine_was_off_in_between() -> None:
     found = told(on(1, lease_until=at(2)), off(3, 4), present=OFF_NOW)
-    assert (stretches(found), sure(found)) == ([(1, 2), (3, 4)], Sure.ESTIMATED)
+    assert (stretches(found), sure(found)) == ([(1, 2), (3, 4)], Certainty.ESTIMATED)
 
 
 def test_second_start_within_minutes_means_that_the_machine_was_off_in_between() -> None:
     found = told(on(1), on(1.1), off(1.1, 4), present=OFF_NOW)
-    assert (stretches(found), sure(found)) == ([(1, 1.1), (1.1, 4)], Sure.ESTIMATED)
+    assert (stretches(found), sure(found)) == ([(1, 1.1), (1.1, 4)], Certainty.ESTIMATED)
 
 
 def test_deletion_written_after_the_next_start_belongs_to_the_machine_before() -> None:
-    entries = [*LATE_END[:2], replace(LATE_END[2], what=Happening.GONE)]
+    entries = [*LATE_END[:2], replace(LATE_END[2], what=EntryKind.GONE)]
     found = told(*entries, present=ON_NOW)
     assert [(each.stretch.start, each.stretch.end) for each in found.holdings] == [(at(1), at(5)), (at(5), at(24))]
 
@@ -285,7 +285,7 @@ def test_the_price_is_that_of_the_time() -> None:
 
 
 def test_a_machine_that_became_larger_costs_more_from_then_on() -> None:
-    larger = on(2, what=Happening.CHANGED, size=LARGER, price_per_hour=2.0)
+    larger = on(2, what=EntryKind.CHANGED, size=LARGER, price_per_hour=2.0)
     found = told(on(1), larger, off(1, 4, size=LARGER, price_per_hour=2.0))
     assert stretches(found) == [(1, 2), (2, 4)]
     assert found.amounts(LONG_AGO, LATER).compute == 5.0
@@ -304,7 +304,7 @@ def test_time_without_a_price_is_told_and_not_counted() -> None:
 
 def test_a_machine_that_was_made_anew_elsewhere_has_its_own_price() -> None:
     now = Present(Facts(LARGER, "eastus"), is_on=True, on_since=at(10))
-    found = told(on(1), off(1, 3, what=Happening.GONE), events=log("on 1", "off 3", "gone 3", "on 10"), present=now)
+    found = told(on(1), off(1, 3, what=EntryKind.GONE), events=log("on 1", "off 3", "gone 3", "on 10"), present=now)
     assert found.amounts(LONG_AGO, LATER).compute == 2 + 28
 
 
@@ -338,7 +338,7 @@ def test_disk_and_address_cost_for_as_long_as_they_are_there() -> None:
 
 
 def test_what_is_gone_costs_until_it_went_by_what_was_written_down() -> None:
-    found = told(on(1, disk_per_month=MONTH, address_per_month=MONTH), off(1, 3), off(None, 7, what=Happening.GONE))
+    found = told(on(1, disk_per_month=MONTH, address_per_month=MONTH), off(1, 3), off(None, 7, what=EntryKind.GONE))
     amounts = found.amounts(LONG_AGO, LATER)
     assert (round(amounts.disk, 9), round(amounts.address, 9), amounts.always_on) == (6, 6, 6)
 
@@ -498,5 +498,5 @@ def test_the_end_of_a_machine_that_is_off_is_azures_last_change() -> None:
 
 @pytest.mark.parametrize("group", ["team", "gpuinfra-m"])
 def test_an_entry_without_a_group_is_of_the_only_machine_of_that_name(group: str) -> None:
-    entries = [replace(ENTRY, group=group), off(None, 5, group=None, what=Happening.GONE)]
+    entries = [replace(ENTRY, group=group), off(None, 5, group=None, what=EntryKind.GONE)]
     assert [each.key for each in Evidence(at(10), entries=entries).histories(BOOK)] == [f"{group}/m"]

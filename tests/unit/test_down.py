@@ -9,7 +9,7 @@ from gpuinfra.diagnostics import Code, Exit, Problem
 from gpuinfra.models.receipt import Off, Receipt, Residue
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.down import Ending
+from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from tests.unit.provision_help import (
@@ -33,11 +33,11 @@ from tests.unit.provision_help import (
 FOREIGN = {"tags": {"owner": "somebody"}, "properties": {}}
 
 
-def ending(cloud: FakeCloud, group: str | None = None, seconds: float = 3600) -> Ending:
-    return Ending(NAME, group, cloud, Shop(), Heard(), NO_JOURNAL, cloud.time.deadline(seconds))
+def ending(cloud: FakeCloud, group: str | None = None, seconds: float = 3600) -> Teardown:
+    return Teardown(NAME, group, cloud, Shop(), Heard(), NO_JOURNAL, cloud.time.deadline(seconds))
 
 
-def lines(work: Ending) -> list[str]:
+def lines(work: Teardown) -> list[str]:
     assert isinstance(work.progress, Heard)
     return work.progress.lines
 

@@ -10,12 +10,12 @@ from gpuinfra.models.agent import AgentState
 from gpuinfra.models.checks import Check, Verdict
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.health import account
 from gpuinfra.provision.health.machine import Facts, examine
-from gpuinfra.provision.lifecycle import rights
-from gpuinfra.provision.lifecycle.rights import Holding, Right
+from gpuinfra.provision.lifecycle import agent_role
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
 from gpuinfra.provision.market.port import UNKNOWN_PERMISSIONS, Grant, Permissions
 from gpuinfra.provision.market.preflight import ACTIONS
 from gpuinfra.provision.market.price_list import DATE
@@ -46,9 +46,9 @@ def facts(**changes: Any) -> Facts:
     cloud = made()
     given = Facts(
         subscription=SUBSCRIPTION,
-        machine=Part(ref(Kind.VM), cloud.body(Kind.VM)),
-        schedule=Part(ref(Kind.SHUTDOWN_SCHEDULE), cloud.body(Kind.SHUTDOWN_SCHEDULE)),
-        right=Right(Holding.HELD),
+        machine=ObservedResource(ref(Kind.VM), cloud.body(Kind.VM)),
+        schedule=ObservedResource(ref(Kind.SHUTDOWN_SCHEDULE), cloud.body(Kind.SHUTDOWN_SCHEDULE)),
+        right=AgentRole(Holding.HELD),
         permissions=ALL,
         now=NOW,
         agent=ALIVE,
@@ -81,7 +81,7 @@ def test_a_machine_that_is_as_it_should_be() -> None:
 def test_a_machine_that_is_off_needs_no_lease() -> None:
     cloud = made()
     cloud.set_power("deallocated")
-    given = facts(machine=Part(ref(Kind.VM), cloud.body(Kind.VM)), agent=None, now=NOW + timedelta(days=9))
+    given = facts(machine=ObservedResource(ref(Kind.VM), cloud.body(Kind.VM)), agent=None, now=NOW + timedelta(days=9))
     assert [check.name for check in examine(given)] == ["state", "role", "protection", "rights"]
     assert {check.verdict for check in examine(given)} == {Verdict.OK}
 
@@ -99,7 +99,7 @@ def test_its_state(state: str, power: str, verdict: Verdict, words: str) -> None
     cloud = made()
     cloud.set_power(power)
     cloud.body(Kind.VM)["properties"]["provisioningState"] = state
-    check = found(facts(machine=Part(ref(Kind.VM), cloud.body(Kind.VM))), "state")
+    check = found(facts(machine=ObservedResource(ref(Kind.VM), cloud.body(Kind.VM))), "state")
     assert check.verdict is verdict
     assert words in check.seen
 
@@ -147,9 +147,9 @@ def test_the_agent(changes: dict[str, Any], verdict: Verdict, words: str) -> Non
     assert (check.fix is None) == (verdict is Verdict.OK)
 
 
-def schedule(**properties: Any) -> Part:
+def schedule(**properties: Any) -> ObservedResource:
     body = made().body(Kind.SHUTDOWN_SCHEDULE)
-    return Part(ref(Kind.SHUTDOWN_SCHEDULE), {**body, "properties": {**body["properties"], **properties}})
+    return ObservedResource(ref(Kind.SHUTDOWN_SCHEDULE), {**body, "properties": {**body["properties"], **properties}})
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def schedule(**properties: Any) -> Part:
         (schedule(targetResourceId=f"{MACHINE}2"), "of another machine"),
     ],
 )
-def test_a_schedule_that_is_not_at_the_leases_end_is_a_problem(part: Part | None, words: str) -> None:
+def test_a_schedule_that_is_not_at_the_leases_end_is_a_problem(part: ObservedResource | None, words: str) -> None:
     check = found(facts(schedule=part), "schedule")
     assert check.verdict is Verdict.PROBLEM
     assert words in check.seen
@@ -180,18 +180,18 @@ def test_a_schedule_cannot_say_days() -> None:
 
 
 def test_who_may_not_give_the_right_sees_what_an_administrator_runs() -> None:
-    principal = rights.principal_of(facts().machine)
-    assign = rights.assign_command(SUBSCRIPTION, MACHINE, principal)
-    check = found(facts(right=Right(Holding.ABSENT, message="there is no role")), "role")
+    principal = agent_role.principal_of(facts().machine)
+    assign = agent_role.assign_command(SUBSCRIPTION, MACHINE, principal)
+    check = found(facts(right=AgentRole(Holding.ABSENT, message="there is no role")), "role")
     assert check.verdict is Verdict.WARNING
     assert "there is no role" in check.seen
-    assert check.commands == (rights.define_command(SUBSCRIPTION), assign)
-    there = found(facts(right=Right(Holding.ABSENT, has_role=True)), "role")
+    assert check.commands == (agent_role.define_command(SUBSCRIPTION), assign)
+    there = found(facts(right=AgentRole(Holding.ABSENT, has_role=True)), "role")
     assert there.commands == (assign,), "the role is made once"
 
 
 def test_a_machine_without_an_identity_is_nobody_to_give_a_role() -> None:
-    given = facts(right=Right(Holding.ABSENT, message="no identity"))
+    given = facts(right=AgentRole(Holding.ABSENT, message="no identity"))
     del given.machine.body["identity"]
     check = found(given, "role")
     assert (check.verdict, check.commands) == (Verdict.WARNING, ())
@@ -199,7 +199,7 @@ def test_a_machine_without_an_identity_is_nobody_to_give_a_role() -> None:
 
 
 def test_a_right_that_azure_does_not_tell_of() -> None:
-    check = found(facts(right=Right(Holding.UNKNOWN, "AuthorizationFailed", "you may not look")), "role")
+    check = found(facts(right=AgentRole(Holding.UNKNOWN, "AuthorizationFailed", "you may not look")), "role")
     assert check.verdict is Verdict.WARNING
     assert check.seen.endswith("AuthorizationFailed: you may not look")
 
@@ -216,7 +216,7 @@ def test_protection_is_shown(value: str, verdict: Verdict) -> None:
     [
         (ALL, Verdict.OK, "you may start and deallocate it"),
         (READER, Verdict.PROBLEM, "you may not deallocate or start it"),
-        (Permissions((Grant((rights.ACTION,)),)), Verdict.PROBLEM, "you may not start it"),
+        (Permissions((Grant((agent_role.ACTION,)),)), Verdict.PROBLEM, "you may not start it"),
         (UNKNOWN_PERMISSIONS, Verdict.WARNING, "does not say"),
     ],
 )
@@ -271,8 +271,8 @@ def test_rights_in_the_subscription(permissions: Permissions, verdict: Verdict, 
         (ALL, True, Verdict.OK, 0),
         (CONTRIBUTOR, False, Verdict.WARNING, 1),
         (CONTRIBUTOR, True, Verdict.WARNING, 0),
-        (Permissions((Grant((rights.ASSIGNS_ROLES,)),)), True, Verdict.OK, 0),
-        (Permissions((Grant((rights.ASSIGNS_ROLES,)),)), False, Verdict.WARNING, 1),
+        (Permissions((Grant((agent_role.ASSIGNS_ROLES,)),)), True, Verdict.OK, 0),
+        (Permissions((Grant((agent_role.ASSIGNS_ROLES,)),)), False, Verdict.WARNING, 1),
         (UNKNOWN_PERMISSIONS, False, Verdict.WARNING, 0),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from gpuinfra.cli.signals import TOGETHER_SECONDS, Interrupts
 from gpuinfra.runner.engine.client import Engine
 from gpuinfra.runner.machine.connection import Broken
-from gpuinfra.runner.machine.meeting import translated
+from gpuinfra.runner.machine.handshake import translated
 
 
 def interrupted_twice() -> None:

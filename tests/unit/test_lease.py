@@ -11,23 +11,25 @@ from gpuinfra.models.money import parse_money
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle.lease import cause, decide, is_over, kept_terms, why_over
 from gpuinfra.provision.lifecycle.terms import Terms
-from gpuinfra.provision.setting import Lease
+from gpuinfra.provision.plan_input import Lease
 from tests.unit.provision_help import NOW, made, spec
 
 HOUR = timedelta(hours=1)
 
 
-def machine(power: str = "running", since: str = "07:00", until: str = "11:00", of: Spec | None = None) -> Part:
+def machine(
+    power: str = "running", since: str = "07:00", until: str = "11:00", of: Spec | None = None
+) -> ObservedResource:
     """A machine of that spec with these times of today in its tags."""
     cloud = made(of)
     cloud.set_power(power)
     body = cloud.body(Kind.VM)
     body["tags"][tags.ON_SINCE] = f"2026-11-16T{since}:00Z"
     body["tags"][tags.LEASE_UNTIL] = f"2026-11-16T{until}:00Z"
-    return Part(next(part.ref for part in cloud.parts.values() if part.ref.kind is Kind.VM), body)
+    return ObservedResource(next(part.ref for part in cloud.parts.values() if part.ref.kind is Kind.VM), body)
 
 
 def today(clock: str) -> datetime:
@@ -37,7 +39,7 @@ def today(clock: str) -> datetime:
 LONGER: dict[str, Any] = {"lifecycle": {"lease": 6 * HOUR}}
 SHORTER: dict[str, Any] = {"lifecycle": {"lease": HOUR / 2}}
 # It is 08:00, and the spec of a machine that is there says 4 h. What it says now, the machine, its lease from then on.
-TABLE: list[tuple[dict[str, Any], Part | None, tuple[str, str]]] = [
+TABLE: list[tuple[dict[str, Any], ObservedResource | None, tuple[str, str]]] = [
     ({}, None, ("08:00", "12:00")),
     ({}, machine(), ("07:00", "11:00")),
     ({}, machine("starting"), ("07:00", "11:00")),
@@ -61,7 +63,7 @@ TABLE: list[tuple[dict[str, Any], Part | None, tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize(("fields", "present", "expected"), TABLE)
-def test_the_lease(fields: dict[str, Any], present: Part | None, expected: tuple[str, str]) -> None:
+def test_the_lease(fields: dict[str, Any], present: ObservedResource | None, expected: tuple[str, str]) -> None:
     assert decide(spec(**fields), present, NOW) == Lease(today(expected[0]), today(expected[1]))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.ledger.ledger import FILE, Ledger
-from gpuinfra.models.entry import Entry, Happening, entry_from_json, entry_of
+from gpuinfra.models.entry import Entry, EntryKind, entry_from_json, entry_of
 from gpuinfra.models.plan import Price
 from gpuinfra.models.receipt import Off, Receipt
 from gpuinfra.models.resource import Kind
@@ -18,7 +18,7 @@ from gpuinfra.provision.costing.beginning import beginning
 from tests.unit.provision_help import GROUP, NAME, NOW, SMALL, SUBSCRIPTION, made, spec
 
 ENTRY = Entry(
-    what=Happening.ON,
+    what=EntryKind.ON,
     at=NOW,
     machine=NAME,
     group=GROUP,
@@ -55,7 +55,7 @@ def test_what_was_noted_is_there_the_oldest_first(tmp_path: Path) -> None:
 def test_an_entry_of_a_newer_program_is_read_as_far_as_it_is_understood() -> None:
     assert entry_from_json({**ENTRY.as_json(), "colour": "blue"}) == ENTRY
     assert entry_from_json({"what": "off", "at": "2026-11-16T08:00:00Z", "machine": NAME}) == Entry(
-        Happening.OFF, NOW, NAME
+        EntryKind.OFF, NOW, NAME
     )
 
 
@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 def test_a_receipt_is_an_end() -> None:
     entry = entry_of(ENDED, SUBSCRIPTION)
     assert entry is not None
-    assert (entry.what, entry.at, entry.since) == (Happening.OFF, NOW + timedelta(hours=2), NOW)
+    assert (entry.what, entry.at, entry.since) == (EntryKind.OFF, NOW + timedelta(hours=2), NOW)
     assert (entry.machine, entry.group, entry.cause) == (NAME, GROUP, "gpuinfra down")
 
 
@@ -118,7 +118,7 @@ def test_only_what_is_all_gone_is_gone() -> None:
     gone = replace(ENDED, verified=Off.ABSENT, deletes=True)
     left = replace(gone, left=("disk my-dsvm-disk",))
     found = [entry.what for entry in (entry_of(gone, SUBSCRIPTION), entry_of(left, SUBSCRIPTION)) if entry]
-    assert found == [Happening.GONE, Happening.OFF]
+    assert found == [EntryKind.GONE, EntryKind.OFF]
 
 
 def test_a_machine_that_was_switched_on_is_a_beginning() -> None:
@@ -129,7 +129,7 @@ def test_a_machine_that_was_switched_on_is_a_beginning() -> None:
     assert entry == replace(ENTRY, lease_until=tags.moment(machine.tags, tags.LEASE_UNTIL))
     later = NOW + timedelta(hours=1)
     changed = beginning(machine, price, at=later, subscription=SUBSCRIPTION, simulated=False)
-    assert changed == replace(entry, at=later, what=Happening.CHANGED)
+    assert changed == replace(entry, at=later, what=EntryKind.CHANGED)
 
 
 def test_the_price_of_an_old_list_is_not_written_down_as_what_it_cost() -> None:

@@ -80,15 +80,15 @@ def link(wires: list[Wire]) -> Link:
 
 def test_one_connection_is_used_for_everything(link: Link, wires: list[Wire]) -> None:
     assert link.connection is link.connection
-    assert link.far.connection is link.connection
-    assert link.far is link.far
+    assert link.remote.connection is link.connection
+    assert link.remote is link.remote
     assert len(wires) == 1
 
 
 def test_a_lost_connection_is_replaced_with_all_that_was_on_it(link: Link, wires: list[Wire]) -> None:
-    before = link.far
+    before = link.remote
     wires[0].is_open = False
-    assert link.far is not before
+    assert link.remote is not before
     assert len(wires) == 2
     assert wires[0].closed == 1
 
@@ -196,7 +196,7 @@ def test_nobody_calls_a_machine_that_is_off(link: Link, wires: list[Wire]) -> No
         link.check_power()
     assert wires[0].closed
     with pytest.raises(SwitchedOff, match="my-dsvm is gone"):
-        _ = link.far
+        _ = link.remote
     assert (link.open_far, len(wires)) == (None, 1)
 
 
@@ -215,8 +215,8 @@ def test_a_machine_of_which_nobody_knows_is_tried_for_as_long_as_ever(
 
 def test_an_open_connection_is_used_and_none_is_made(link: Link, wires: list[Wire]) -> None:
     assert (link.open_far, wires) == (None, [])
-    far = link.far
-    assert link.open_far is far
+    remote = link.remote
+    assert link.open_far is remote
     wires[0].close()
     again = link.open_far
     assert again is None

@@ -1,6 +1,6 @@
 """A machine that lies about its outputs: nothing of it ends outside of the folder, or under a name it has no right to.
 
-The far side is a script of messages: no real one sends these.
+The remote side is a script of messages: no real one sends these.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from gpuinfra.remote.outputs import PACKED, PLAIN, digest
 from gpuinfra.remote.wire import DATA, JSON
 from gpuinfra.runner.jobs.port import JobError
 from gpuinfra.runner.machine.connection import ConnectError
-from gpuinfra.runner.machine.far import FarError
+from gpuinfra.runner.machine.remote_client import RemoteError
 from gpuinfra.runner.results.outputs import Fetched, fetch
 
 Message = dict[str, Any] | bytes
@@ -125,7 +125,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     assert files_in(tmp_path) == set()
 
 
-@pytest.mark.parametrize("error", [ConnectError("cut"), FarError("disk-full", "no space")])
+@pytest.mark.parametrize("error", [ConnectError("cut"), RemoteError("disk-full", "no space")])
 def test_what_is_cut_off_leaves_no_part_of_a_small_file(tmp_path: Path, error: Exception) -> None:
     header, data, _ = file("a", b"content")
     with pytest.raises((ConnectError, JobError)):

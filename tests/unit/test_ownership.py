@@ -4,7 +4,7 @@ from typing import Any
 
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Observed, Part
+from gpuinfra.provision.cloud import Observed, ObservedResource
 
 GROUP, NAME = "bobs-group", "bob"
 
@@ -15,7 +15,7 @@ def observed(disk: str, interface: str, group: str = GROUP) -> Observed:
         "networkProfile": {"networkInterfaces": [{"id": f"/x/{interface}"}]},
     }
     body = {"tags": {tags.NAME: NAME}, "properties": properties}
-    return Observed(NAME, group, (Part(Ref(Kind.VM, group, NAME), body),))
+    return Observed(NAME, group, (ObservedResource(Ref(Kind.VM, group, NAME), body),))
 
 
 def test_tagged_machine_of_others_is_not_ours_though_a_spec_names_it() -> None:

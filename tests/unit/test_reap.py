@@ -10,7 +10,7 @@ from gpuinfra.models.receipt import Off, Receipt, stamp
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import fleet, tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.lifecycle.reap import Rules, disputed, judge, stretch_of, verdicts
 from gpuinfra.provision.market.port import Prices
@@ -436,8 +436,8 @@ def orphan(kind: Kind, **fields: Any) -> Orphan:
     return Orphan("lost", listed(kind).ref, ReapAction.DELETE, "it has no machine", **fields)
 
 
-def body_of(kind: Kind, **body: Any) -> Part:
-    return Part(listed(kind).ref, {"tags": {tags.NAME: "lost"}, "properties": {}, **body})
+def body_of(kind: Kind, **body: Any) -> ObservedResource:
+    return ObservedResource(listed(kind).ref, {"tags": {tags.NAME: "lost"}, "properties": {}, **body})
 
 
 def test_a_second_look() -> None:

@@ -12,7 +12,7 @@ from gpuinfra.models.money import parse_money
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle.terms import Terms
 from gpuinfra.provision.login.host_key import new_host_key
 from gpuinfra.provision.market.port import ImagePlan
@@ -44,13 +44,13 @@ from tests.unit.provision_help import (
 )
 
 
-def found(kind: Kind) -> Part:
+def found(kind: Kind) -> ObservedResource:
     """A part as it was made."""
     cloud = made()
-    return Part(cloud.parts[kind, "gpuinfra-my-dsvm", setting().ref(kind).name].ref, cloud.body(kind))
+    return ObservedResource(cloud.parts[kind, "gpuinfra-my-dsvm", setting().ref(kind).name].ref, cloud.body(kind))
 
 
-def differences(kind: Kind, part: Part, wanted: Resource | None = None) -> list[Difference]:
+def differences(kind: Kind, part: ObservedResource, wanted: Resource | None = None) -> list[Difference]:
     return list(MODULES[kind].differences(wanted or MODULES[kind].desired(setting()), part))
 
 
@@ -107,7 +107,7 @@ def test_a_group_may_be_anywhere() -> None:
 # Security
 
 
-def rule(**fields: Any) -> Part:
+def rule(**fields: Any) -> ObservedResource:
     part = found(Kind.NSG)
     own = part.body["properties"]["securityRules"][0]["properties"]
     own.update(fields)
@@ -242,7 +242,7 @@ def test_an_interface_with_nothing_in_it(configurations: Any) -> None:
 )
 def test_a_disk_grows_and_does_not_shrink(size: int | None, sku: str, expected: list[Difference]) -> None:
     body = {"tags": {tags.NAME: NAME}, "sku": {"name": sku}, "properties": {"diskSizeGB": size}}
-    assert list(disk.differences(disk.desired(setting()), Part(found(Kind.DISK).ref, body))) == expected
+    assert list(disk.differences(disk.desired(setting()), ObservedResource(found(Kind.DISK).ref, body))) == expected
 
 
 # Machine

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
-from gpuinfra.runner.jobs.port import Ended, How
+from gpuinfra.runner.jobs.port import Ended, StopReason
 from gpuinfra.runner.jobs.process import UNKNOWN_EXIT_CODE
 from gpuinfra.runner.results.settle import Answer, MachinePower, Power, fetch_help, settle, went_off
 
@@ -28,8 +28,8 @@ RUN = Run(
 )
 OFF = MachinePower(Power.OFF, (START - timedelta(hours=1), OFF_AT, NOW), NOW)
 ON_AGAIN = replace(OFF, power=Power.ON)
-EXITED = Ended(0, How.EXITED, START + timedelta(minutes=2))
-LOST = Ended(UNKNOWN_EXIT_CODE, How.LOST, NOW, "its watcher is gone")
+EXITED = Ended(0, StopReason.EXITED, START + timedelta(minutes=2))
+LOST = Ended(UNKNOWN_EXIT_CODE, StopReason.LOST, NOW, "its watcher is gone")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ LOST = Ended(UNKNOWN_EXIT_CODE, How.LOST, NOW, "its watcher is gone")
         (Answer(True), OFF, None, None, ""),
         (Answer(True, EXITED), ON_AGAIN, RunState.COMPLETED, EXITED.at, ""),
         (Answer(True, replace(EXITED, exit_code=3)), None, RunState.FAILED, EXITED.at, ""),
-        (Answer(True, Ended(143, How.IDLE, OFF_AT, "no job")), None, RunState.CANCELLED, OFF_AT, "idle: no job"),
+        (Answer(True, Ended(143, StopReason.IDLE, OFF_AT, "no job")), None, RunState.CANCELLED, OFF_AT, "idle: no job"),
         (Answer(True, LOST), None, RunState.LOST, NOW, "its watcher is gone"),
         (Answer(True, LOST), ON_AGAIN, RunState.LOST, OFF_AT, "my-dsvm was restarted"),
         (Answer(True, replace(LOST, exit_code=143, at=START)), ON_AGAIN, RunState.LOST, START, "my-dsvm was restarted"),

@@ -10,7 +10,7 @@ from paramiko.pkey import UnknownKeyType
 
 from gpuinfra.runner.machine import connection
 from gpuinfra.runner.machine.connection import Broken, ConnectError, LoginRefused, Unreachable
-from gpuinfra.runner.machine.meeting import told
+from gpuinfra.runner.machine.handshake import told
 
 FOREIGN = [kind for _, kind in inspect.getmembers(ssh_exception, inspect.isclass) if issubclass(kind, Exception)]
 ARGUMENTS: dict[type[Exception], tuple[Any, ...]] = {

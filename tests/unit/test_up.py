@@ -17,7 +17,7 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Observed
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.market.port import ImagePlan, Prices
-from gpuinfra.provision.up import Bringing, Up
+from gpuinfra.provision.up import Provisioner, Up
 from tests.unit.provision_help import (
     ALLOCATION,
     CAPACITY,
@@ -51,7 +51,7 @@ def up(cloud: FakeCloud, wanted: Spec | None = None, market: Shop | None = None,
     return bringing(cloud, wanted, market).up(consent)
 
 
-def problem(work: Bringing, exit_code: Exit = Exit.FAILED) -> tuple[Diagnostic, ...]:
+def problem(work: Provisioner, exit_code: Exit = Exit.FAILED) -> tuple[Diagnostic, ...]:
     with pytest.raises(Problem) as caught:
         work.up(never)
     assert caught.value.exit_code is exit_code

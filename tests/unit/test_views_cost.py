@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuinfra.models.cost import Amounts, CostReport, CostRow, Source, Sure
+from gpuinfra.models.cost import Amounts, Certainty, CostReport, CostRow, Source
 from gpuinfra.views.cost import render, show, show_csv
 
 SINCE, UNTIL = datetime(2026, 10, 17, 8, tzinfo=UTC), datetime(2026, 11, 16, 8, tzinfo=UTC)
@@ -20,9 +20,9 @@ ROW = CostRow(
     region="eastus",
     is_on=True,
     sources=(Source.LOG, Source.LEDGER),
-    sure=Sure.RECORDED,
+    sure=Certainty.RECORDED,
 )
-GONE = CostRow("old", Amounts(seconds=3600, unpriced=3600, there=3600), sources=(Source.LOG,), sure=Sure.ESTIMATED)
+GONE = CostRow("old", Amounts(seconds=3600, unpriced=3600, there=3600), sources=(Source.LOG,), sure=Certainty.ESTIMATED)
 REPORT = CostReport(SINCE, UNTIL, "machine", (ROW, GONE), log_since=SINCE, prices=("a list",))
 
 

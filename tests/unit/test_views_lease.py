@@ -11,7 +11,7 @@ from gpuinfra.models.lease import LeaseState
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Part
+from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle.renew import Renewed
 from gpuinfra.provision.lifecycle.standing import standing
 from gpuinfra.provision.market.port import Prices
@@ -22,16 +22,16 @@ PRICES = Prices({(SMALL, "eastus"): Rate(0.5, 0.1)})
 HOUR = timedelta(hours=1)
 
 
-def machine(power: str = "running", **marks: str) -> Part:
+def machine(power: str = "running", **marks: str) -> ObservedResource:
     """On since 08:00, until 12:00, unless other tags say something else."""
     cloud = made()
     cloud.set_power(power)
     body = cloud.body(Kind.VM)
     body["tags"].update({f"gpuinfra:{name.replace('_', '-')}": value for name, value in marks.items()})
-    return Part(ref(Kind.VM), body)
+    return ObservedResource(ref(Kind.VM), body)
 
 
-def state(part: Part, hours: Hours | None = None, prices: Prices = PRICES) -> LeaseState:
+def state(part: ObservedResource, hours: Hours | None = None, prices: Prices = PRICES) -> LeaseState:
     """How it stands at 09:00."""
     return standing(part, hours, NOW + HOUR, prices)
 

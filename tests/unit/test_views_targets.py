@@ -7,7 +7,7 @@ import pytest
 from gpuinfra.models.attached import Attached
 from gpuinfra.models.checkup import Check, Checkup
 from gpuinfra.models.gpu import GpuFacts
-from gpuinfra.models.reach import Reach
+from gpuinfra.models.reachability import Reachability
 from gpuinfra.models.target import Target
 from gpuinfra.views import attached as attached_view
 from gpuinfra.views import targets as view
@@ -16,7 +16,7 @@ KEY = "ssh-ed25519 AAAA"
 LAB = Target("lab", "lab", "remotedocker", "203.0.113.7", 5022, "me", KEY, None, "ask", "busybox")
 SIX = Target("six", "six", "remote", "2001:db8::7", 22, "me", KEY, simulated=True)
 HERE = Target("here", "here", "localdocker", "", 22, "", "", base_docker_image="busybox", nvidia_docker=False)
-REACHED = {"lab": Reach("yes"), "six": Reach("other-key", "shows SHA256:x")}
+REACHED = {"lab": Reachability("yes"), "six": Reachability("other-key", "shows SHA256:x")}
 
 
 def test_a_line_a_target() -> None:
@@ -42,7 +42,7 @@ def test_the_same_as_data(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_nothing_in_a_file_drives_the_terminal() -> None:
     evil = Target("lab", "lab", "remote", "\x1b[2J", 22, "me\n", KEY)
-    assert not {"\x1b", "\r"} & set(view.render([evil], {"lab": Reach("no", "\x1b[0m")}).plain)
+    assert not {"\x1b", "\r"} & set(view.render([evil], {"lab": Reachability("no", "\x1b[0m")}).plain)
     assert len(view.render([evil], {}).plain.splitlines()) == 2
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.cli.wish import Wish, check_wish, read_address, read_identity
+from gpuinfra.cli.attach_options import AttachOptions, check_wish, read_address, read_identity
 from gpuinfra.diagnostics import Code, Exit, Problem
 from gpuinfra.models.spec import TargetOptions
 from gpuinfra.models.target import Target
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0Z0OTJvTXCTQOXWPUDF6wvEYGcUZtC4xRuWzWvfwKx"
 FINGERPRINT = "SHA256:8/uQ7R8EhJWoqm+m8R8i4iF3gC2JnrxmHkURN2DcRhM"
-WISH = Wish("lab", "gpu.lab", 22, "me")
+WISH = AttachOptions("lab", "gpu.lab", 22, "me")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_user_beside_the_address_is_shown_the_option() -> None:
         (replace(WISH, username="a b"), Code.BAD_USERNAME),
     ],
 )
-def test_a_wish_that_cannot_be_is_told(wish: Wish, code: Code) -> None:
+def test_a_wish_that_cannot_be_is_told(wish: AttachOptions, code: Code) -> None:
     with pytest.raises(Problem) as caught:
         check_wish(wish)
     (diagnostic,) = caught.value.diagnostics
@@ -91,14 +91,14 @@ def test_a_wish_that_cannot_be_is_told(wish: Wish, code: Code) -> None:
 
 
 @pytest.mark.parametrize("wish", [WISH, replace(WISH, host_key=KEY), replace(WISH, host_key=FINGERPRINT)])
-def test_a_wish_that_can_be_is_none_of_our_business(wish: Wish) -> None:
+def test_a_wish_that_can_be_is_none_of_our_business(wish: AttachOptions) -> None:
     check_wish(wish)
     assert wish.has_fingerprint == (wish.host_key == FINGERPRINT)
 
 
 def test_the_command_says_all_of_it_again() -> None:
     assert WISH.command("K") == "gpuinfra attach lab --address gpu.lab --username me --host-key K"
-    wish = Wish("lab", "::1", 5022, "me", "remote", gpu=False, identity="/a b/key")
+    wish = AttachOptions("lab", "::1", 5022, "me", "remote", gpu=False, identity="/a b/key")
     assert shlex.split(wish.command("K"))[2:] == [
         *("lab", "--address", "::1", "--username", "me", "--port", "5022", "--key", "/a b/key", "--type", "remote"),
         *("--no-gpu", "--host-key", "K"),

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gpuinfra.models.reach import Reach
+from gpuinfra.models.reachability import Reachability
 from gpuinfra.models.target import Target
 from gpuinfra.runner.machine import reach
 from gpuinfra.runner.machine.within import within
@@ -35,6 +35,6 @@ def test_a_name_that_nobody_resolves_holds_up_no_list(monkeypatch: pytest.Monkey
     monkeypatch.setattr(reach, "GRACE_SECONDS", 0.0)
     began = time.monotonic()
     found = reach.reachability([TARGET] * (reach.AT_ONCE + 1), 0.05)
-    assert found == (Reach("no", "timed out"),) * (reach.AT_ONCE + 1)
+    assert found == (Reachability("no", "timed out"),) * (reach.AT_ONCE + 1)
     assert time.monotonic() - began < 30
     hanging.set()

@@ -18,16 +18,16 @@ from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.transport import Patience
-from gpuinfra.provision.cloud import Act, Part
-from gpuinfra.provision.down import Ending
+from gpuinfra.provision.cloud import Act, ObservedResource
+from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.find import find_target
 from gpuinfra.provision.lifecycle import lease
 from gpuinfra.provision.login.host_key import new_host_key
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.plan import make_plan
+from gpuinfra.provision.plan_input import HostKey, PlanInput
 from gpuinfra.provision.resources import MODULES
-from gpuinfra.provision.setting import HostKey, Setting
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.interrupt import Interrupt
 from tests.integration.provision.conftest import close
@@ -70,10 +70,10 @@ def ref(kind: Kind, group: str = GROUP) -> Ref:
     return ref_of(kind, group, NAME)
 
 
-def setting(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> Setting:
+def setting(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> PlanInput:
     wanted = wanted or spec()
     machine = cloud.look(ref(Kind.VM, wanted.group_name))
-    return Setting(
+    return PlanInput(
         spec=wanted,
         candidate=Candidate(wanted.regions[0], wanted.candidate_sizes[0]),
         subscription=cloud.subscription,
@@ -88,7 +88,7 @@ def make(cloud: AzureCloud, resource: Resource, *, new: bool = False) -> None:
     cloud.wait(cloud.put(resource, new=new), Deadline.after(SECONDS))
 
 
-def make_all(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> Setting:
+def make_all(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> PlanInput:
     given = setting(cloud, host_key, wanted)
     for kind, module in MODULES.items():
         if kind is not Kind.DISK:
@@ -96,7 +96,7 @@ def make_all(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -
     return given
 
 
-def present(cloud: AzureCloud, kind: Kind) -> Part:
+def present(cloud: AzureCloud, kind: Kind) -> ObservedResource:
     part = cloud.look(ref(kind))
     assert part is not None
     return part
@@ -170,7 +170,7 @@ def test_the_group_is_found_by_the_machine_that_is_in_it(cloud: AzureCloud, host
     elsewhere = cloud.observe(NAME, GROUP, thorough=True)
     assert elsewhere.machine is None
     assert {part.ref.group for part in elsewhere.lookalikes() if part.ref.kind is Kind.VM} == {"gpu-team"}
-    receipt = Ending(NAME, None, cloud, None, Heard(), NO_JOURNAL, Deadline.after(SECONDS)).deallocate()
+    receipt = Teardown(NAME, None, cloud, None, Heard(), NO_JOURNAL, Deadline.after(SECONDS)).deallocate()
     assert receipt.is_proof
     assert server.control("GET", "bill")["machines"][0]["powerState"] == "deallocated"
 
@@ -384,6 +384,6 @@ def test_every_request_says_which_run_it_is_of(access: Access, server: Sandbox) 
 def test_a_price_of_what_ended_is_on_the_receipt(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
     market = AzureMarket(cloud.clients)
-    receipt = Ending(NAME, None, cloud, market, Heard(), NO_JOURNAL, Deadline.after(SECONDS)).delete()
+    receipt = Teardown(NAME, None, cloud, market, Heard(), NO_JOURNAL, Deadline.after(SECONDS)).delete()
     assert (receipt.is_proof, receipt.size, receipt.price_per_hour) == (True, SMALL, 0.526)
     assert cloud.observe(NAME, GROUP, thorough=True).parts == ()

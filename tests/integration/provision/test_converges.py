@@ -24,17 +24,17 @@ from gpuinfra.diagnostics import Problem
 from gpuinfra.models.plan import Plan
 from gpuinfra.models.receipt import Receipt
 from gpuinfra.provision import tags
-from gpuinfra.provision.apply import Applying
+from gpuinfra.provision.apply import PlanExecution
 from gpuinfra.provision.azure.access import Access
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.transport import Patience
-from gpuinfra.provision.down import Ending
+from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.login.host_key import new_host_key
-from gpuinfra.provision.setting import HostKey
-from gpuinfra.provision.up import Bringing
+from gpuinfra.provision.plan_input import HostKey
+from gpuinfra.provision.up import Provisioner
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.interrupt import Interrupt
 from tests.integration.provision.conftest import close
@@ -117,8 +117,8 @@ class Story:
 
     # What is done
 
-    def bringing(self, cloud: Any = None) -> Bringing:
-        return Bringing(
+    def bringing(self, cloud: Any = None) -> Provisioner:
+        return Provisioner(
             spec=spec(**self.fields),
             cloud=cloud or self.cloud,
             market=AzureMarket(self.cloud.clients),
@@ -133,9 +133,9 @@ class Story:
     def up(self) -> Plan:
         return self.bringing().up(lambda _: None).plan
 
-    def ending(self, *, by_spec: bool, cloud: Any = None) -> Ending:
+    def ending(self, *, by_spec: bool, cloud: Any = None) -> Teardown:
         group = spec(**self.fields).group_name if by_spec else None
-        return Ending(NAME, group, cloud or self.cloud, None, Heard(), NO_JOURNAL, Deadline.after(120))
+        return Teardown(NAME, group, cloud or self.cloud, None, Heard(), NO_JOURNAL, Deadline.after(120))
 
     def arm(self, **fault: Any) -> None:
         self.server.control("POST", "faults", fault)
@@ -368,7 +368,7 @@ def test_a_machine_that_could_not_be_had_is_tried_elsewhere_by_the_next_run(stor
     work = story.bringing()
     with pytest.raises(CloudError, match="AllocationFailed"):
         # Killed before it could clear up.
-        Applying(story.cloud, Heard(), NO_JOURNAL, Deadline.after(60)).apply(work.plan())
+        PlanExecution(story.cloud, Heard(), NO_JOURNAL, Deadline.after(60)).apply(work.plan())
     plan = story.up()
     assert plan.candidate is not None
     assert plan.candidate.region == "westus2"
@@ -379,5 +379,5 @@ def test_a_part_that_failed_is_made_again_by_the_next_run(story: Story, kind: st
     story.arm(name="InternalServerError", operation=True, method="PUT", type=kind)
     with pytest.raises(CloudError, match="InternalServerError"):
         # Killed before it could clear up.
-        Applying(story.cloud, Heard(), NO_JOURNAL, Deadline.after(60)).apply(story.bringing().plan())
+        PlanExecution(story.cloud, Heard(), NO_JOURNAL, Deadline.after(60)).apply(story.bringing().plan())
     story.check_converges()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from azure.core.exceptions import HttpResponseError
 
-from gpuinfra.models.cost import Sure
+from gpuinfra.models.cost import Certainty
 from gpuinfra.provision import tags
 from gpuinfra.provision.azure.access import Access
 from gpuinfra.provision.azure.activity import KEPT, read_log
@@ -128,7 +128,7 @@ def test_every_fate_is_counted_as_it_is_billed(slow: Place, access: Access) -> N
         assert amounts.seconds == pytest.approx(bill["billedSeconds"] - later, abs=slack), (name, bill["timeline"])
         expected = bill["costUsd"] - later / HOUR * price
         assert amounts.compute == pytest.approx(expected, abs=slack / HOUR * price + 1e-5), name
-        assert history.sure(since, evidence.now) is Sure.EXACT, name
+        assert history.sure(since, evidence.now) is Certainty.EXACT, name
         assert history.is_on == (bill["powerState"] not in {"deallocated", "deleted"}), name
     assert list(book.used) == [TODAY]
 

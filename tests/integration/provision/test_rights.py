@@ -18,12 +18,12 @@ from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.rights import Rights
 from gpuinfra.provision.azure.transport import Patience
-from gpuinfra.provision.cloud import Part
-from gpuinfra.provision.lifecycle import rights
-from gpuinfra.provision.lifecycle.rights import Holding, Right
+from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.lifecycle import agent_role
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.resources.vm import IDENTITY
-from gpuinfra.provision.up import Bringing, Up
+from gpuinfra.provision.up import Provisioner, Up
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.sandbox.services.authorization import role_assignments
 from gpuinfra.sandbox.web.authorization import is_principal
@@ -53,7 +53,7 @@ def cloud(server: Sandbox, access: Access) -> Iterator[AzureCloud]:
 
 def up(cloud: AzureCloud, heard: Heard, wanted: Spec | None = None) -> Up:
     """Bring a machine up, as far as Azure is concerned."""
-    return Bringing(
+    return Provisioner(
         spec=wanted or spec(),
         cloud=cloud,
         market=AzureMarket(cloud.clients),
@@ -65,7 +65,7 @@ def up(cloud: AzureCloud, heard: Heard, wanted: Spec | None = None) -> Up:
     ).up(lambda plan: None)
 
 
-def machine_of(cloud: AzureCloud, wanted: Spec | None = None) -> Part:
+def machine_of(cloud: AzureCloud, wanted: Spec | None = None) -> ObservedResource:
     wanted = wanted or spec()
     part = cloud.look(ref_of(Kind.VM, wanted.group_name, wanted.name))
     assert part is not None
@@ -86,7 +86,7 @@ def notes(heard: Heard) -> list[str]:
     return [line for line in heard.lines if "agent" in line]
 
 
-def stop(server: Sandbox, machine: Part, target: Part, verb: str = "deallocate") -> int:
+def stop(server: Sandbox, machine: ObservedResource, target: ObservedResource, verb: str = "deallocate") -> int:
     """What Azure answers a machine that asks for this of another, or of itself."""
     vm_id, audience = machine.properties["vmId"], "https://management.azure.com/"
     path = f"/{vm_id}/metadata/identity/oauth2/token?api-version=2018-02-01&resource={audience}"
@@ -129,8 +129,8 @@ def test_a_right_that_is_there_is_seen_by_one_question(cloud: AzureCloud, heard:
 @pytest.mark.parametrize(
     ("kind", "action", "made"),
     [
-        ("roleDefinitions", rights.MAKES_ROLES, ["PUT roleDefinitions 403"]),
-        ("roleAssignments", rights.ASSIGNS_ROLES, ["PUT roleDefinitions 201", "PUT roleAssignments 403"]),
+        ("roleDefinitions", agent_role.MAKES_ROLES, ["PUT roleDefinitions 403"]),
+        ("roleAssignments", agent_role.ASSIGNS_ROLES, ["PUT roleDefinitions 201", "PUT roleAssignments 403"]),
     ],
 )
 def test_who_may_not_give_it_gets_a_machine_and_a_word(
@@ -161,13 +161,13 @@ def test_what_an_administrator_gives_by_az_does(
     az.login(tenant=secret.tenant, client=secret.client_id, secret=secret.secret)
     fault = {"name": "AuthorizationFailed", "type": "roleDefinitions", "method": "PUT"}
     server.control("POST", "faults", fault)
-    assert up(cloud, heard).agent == Right(Holding.REFUSED, "AuthorizationFailed", ANY, rights.MAKES_ROLES)
+    assert up(cloud, heard).agent == AgentRole(Holding.REFUSED, "AuthorizationFailed", ANY, agent_role.MAKES_ROLES)
     machine, look = machine_of(cloud), Rights(cloud.clients).look
     assert look(machine).message == "the subscription has no role for it"
-    az(*shlex.split(rights.define_command(server.subscription))[1:])
-    assert look(machine) == Right(Holding.ABSENT, "", "the machine does not have the role", has_role=True)
+    az(*shlex.split(agent_role.define_command(server.subscription))[1:])
+    assert look(machine) == AgentRole(Holding.ABSENT, "", "the machine does not have the role", has_role=True)
     place = machine.ref.id(server.subscription)
-    az(*shlex.split(rights.assign_command(server.subscription, place, rights.principal_of(machine)))[1:])
+    az(*shlex.split(agent_role.assign_command(server.subscription, place, agent_role.principal_of(machine)))[1:])
     assert look(machine).holding is Holding.HELD
     server.control("POST", "faults", {**fault, "type": "roleAssignments", "count": 0})
     again = up(cloud, heard).agent
@@ -213,8 +213,8 @@ def test_a_principal_that_the_directory_does_not_know_yet_is_waited_for(
 
 def test_a_role_that_was_changed_is_put_right(cloud: AzureCloud, heard: Heard, server: Sandbox) -> None:
     up(cloud, heard)
-    definition = rights.definition_id(server.subscription, rights.definition_guid(server.subscription))
-    body = rights.definition_body(server.subscription)
+    definition = agent_role.definition_id(server.subscription, agent_role.definition_guid(server.subscription))
+    body = agent_role.definition_body(server.subscription)
     body["properties"]["permissions"] = [{"actions": ["Microsoft.Compute/virtualMachines/read"]}]
     assert server.http("PUT", f"{definition}?{API}", body)[0] == 201
     right = Rights(cloud.clients).look(machine_of(cloud))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.runner.machine.far import Far
 from gpuinfra.runner.machine.local import LocalConnection
+from gpuinfra.runner.machine.remote_client import RemoteClient
 from gpuinfra.runner.machine.ssh import SshConnection
 from tests.real import program
 from tests.sshd import WAIT_SECONDS, PasswordServer, ReservedPort, SshServer, eventually, make_key
@@ -73,7 +73,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 @pytest.fixture
-def far_home(server: SshServer, home: Path) -> SshServer:
+def remote_home(server: SshServer, home: Path) -> SshServer:
     """A server whose sessions have the test's own home."""
     server.settings["SetEnv"] = f"HOME={home}"
     server.start()
@@ -81,19 +81,19 @@ def far_home(server: SshServer, home: Path) -> SshServer:
 
 
 @pytest.fixture(params=["local", "ssh"])
-def far(request: pytest.FixtureRequest) -> Iterator[Far]:
+def remote(request: pytest.FixtureRequest) -> Iterator[RemoteClient]:
     if request.param == "local":
-        found = Far(LocalConnection())
+        found = RemoteClient(LocalConnection())
     else:
-        server: SshServer = request.getfixturevalue("far_home")
-        found = Far(SshConnection.open(server.target, WAIT_SECONDS))
+        server: SshServer = request.getfixturevalue("remote_home")
+        found = RemoteClient(SshConnection.open(server.target, WAIT_SECONDS))
     yield found
     found.close()
     found.connection.close()
 
 
 @pytest.fixture
-def local() -> Iterator[Far]:
-    found = Far(LocalConnection())
+def local() -> Iterator[RemoteClient]:
+    found = RemoteClient(LocalConnection())
     yield found
     found.close()

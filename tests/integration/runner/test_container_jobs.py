@@ -18,7 +18,7 @@ from gpuinfra.runner.engine.logs import advanced
 from gpuinfra.runner.jobs import container
 from gpuinfra.runner.jobs.container import ContainerJob, start_container
 from gpuinfra.runner.jobs.order import Gpus, Order
-from gpuinfra.runner.jobs.port import STDERR, STDOUT, Frame, How, Job, JobError, Position
+from gpuinfra.runner.jobs.port import STDERR, STDOUT, Frame, Job, JobError, Position, StopReason
 from gpuinfra.runner.machine.connection import Broken, ConnectError
 from gpuinfra.runner.machine.local import LocalConnection
 from tests.integration.runner.conftest import eventually
@@ -86,7 +86,7 @@ def test_a_job_is_run_to_its_end_with_all_that_was_ordered(engine: Engine, tmp_p
     assert (tmp_path / "made").read_text() == "out\n"
     ended = job.ended()
     assert ended is not None
-    assert (ended.exit_code, ended.how) == (7, How.EXITED)
+    assert (ended.exit_code, ended.how) == (7, StopReason.EXITED)
     job.remove()
     job.remove()
 
@@ -196,7 +196,7 @@ def test_an_engine_that_is_started_anew_tells_all_that_was_printed_before(
         assert numbers == list(range(1, len(numbers) + 1))
         ended = job.ended()
         assert ended is not None
-        assert ended.how is How.ENGINE_STOPPED
+        assert ended.how is StopReason.ENGINE_STOPPED
         over_ssh.close()
         job.remove()
 
@@ -207,7 +207,7 @@ def test_a_job_that_was_killed_by_somebody_else_is_no_fault_of_the_engine(remote
     assert followed(job) == []
     ended = job.ended()
     assert ended is not None
-    assert (ended.exit_code, ended.how) == (137, How.EXITED)
+    assert (ended.exit_code, ended.how) == (137, StopReason.EXITED)
 
 
 def test_a_silent_job_is_waited_for(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_a_container_that_was_made_and_not_started_is_started(remote: Engine) ->
     assert made is not None
     ended = made.ended()
     assert ended is not None
-    assert ended.how is How.LOST
+    assert ended.how is StopReason.LOST
     job = start_container(remote, wanted)
     assert job.id == made.id
     assert printed(followed(job)) == b"begun\n"
@@ -307,7 +307,7 @@ def test_a_job_that_wants_too_much_memory_is_told_so(remote: Engine, lab: Lab, t
     followed(job)
     ended = job.ended()
     assert ended is not None
-    assert (ended.exit_code, ended.how) == (137, How.OUT_OF_MEMORY)
+    assert (ended.exit_code, ended.how) == (137, StopReason.OUT_OF_MEMORY)
 
 
 def test_a_container_that_is_gone_is_lost(engine: Engine) -> None:
@@ -315,7 +315,7 @@ def test_a_container_that_is_gone_is_lost(engine: Engine) -> None:
     job.remove()
     ended = job.ended()
     assert ended is not None
-    assert ended.how is How.LOST
+    assert ended.how is StopReason.LOST
     # Its log went with it, and that is no reason to keep anybody from what else there is of it.
     assert followed(job) == []
 

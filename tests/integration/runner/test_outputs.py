@@ -14,8 +14,8 @@ from gpuinfra.diagnostics import Code
 from gpuinfra.remote.outputs import QUIET_SECONDS
 from gpuinfra.runner.jobs.port import JobError
 from gpuinfra.runner.machine.connection import ConnectError
-from gpuinfra.runner.machine.far import Far
 from gpuinfra.runner.machine.local import LocalConnection
+from gpuinfra.runner.machine.remote_client import RemoteClient
 from gpuinfra.runner.machine.ssh import SshConnection
 from gpuinfra.runner.results.outputs import Fetched, fetch
 from tests.integration.runner.conftest import SshServer
@@ -71,11 +71,11 @@ def write(path: Path, content: bytes, mtime: int = LONG_AGO) -> Path:
     return path
 
 
-def last(far: Far, ours: Path) -> Fetched:
-    return fetch(far, RUN, ours, final=True)
+def last(remote: RemoteClient, ours: Path) -> Fetched:
+    return fetch(remote, RUN, ours, final=True)
 
 
-def test_all_of_it_comes_as_it_is(far: Far, theirs: Path, ours: Path) -> None:
+def test_all_of_it_comes_as_it_is(remote: RemoteClient, theirs: Path, ours: Path) -> None:
     odd = [b"plain", b"\xff\xfe", "naïve 文".encode(), b"a\nb", b"-rf", b" ", b"d/e/f"]
     for name in odd:
         write(theirs / os.fsdecode(name), name * 100)
@@ -91,7 +91,7 @@ def test_all_of_it_comes_as_it_is(far: Far, theirs: Path, ours: Path) -> None:
     (theirs / "contained").symlink_to("/project/outputs/d/e")
     (theirs / "dangling").symlink_to("nothing")
     progress = Recorder()
-    found = fetch(far, RUN, ours, final=True, progress=progress)
+    found = fetch(remote, RUN, ours, final=True, progress=progress)
     (theirs / "closed").chmod(0o700)
     for name in odd:
         assert (ours / os.fsdecode(name)).read_bytes() == name * 100
@@ -113,22 +113,22 @@ def test_all_of_it_comes_as_it_is(far: Far, theirs: Path, ours: Path) -> None:
     assert sorted(each.name for each in ours.parent.iterdir()) == ["outputs", "outputs-index", "outputs-lock"]
 
 
-def test_what_is_here_does_not_come_again(far: Far, theirs: Path, ours: Path) -> None:
+def test_what_is_here_does_not_come_again(remote: RemoteClient, theirs: Path, ours: Path) -> None:
     write(theirs / "old", b"old")
     write(theirs / "touched", b"same")
-    assert fetch(far, RUN, ours, final=False).received_files == 2
-    assert fetch(far, RUN, ours, final=False).received_files == 0
+    assert fetch(remote, RUN, ours, final=False).received_files == 2
+    assert fetch(remote, RUN, ours, final=False).received_files == 0
     write(theirs / "new", b"new")
     write(theirs / "old", b"changed", LONG_AGO + 1)
     write(theirs / "touched", b"same", LONG_AGO + 1)
-    found = fetch(far, RUN, ours, final=False)
+    found = fetch(remote, RUN, ours, final=False)
     assert (found.files, found.received_files, found.received_bytes) == (3, 2, 10)
     assert (ours / "old").read_bytes() == b"changed"
-    found = last(far, ours)
+    found = last(remote, ours)
     assert (found.received_files, found.complete) == (0, True)
 
 
-def test_what_changes_without_its_time_is_found_at_the_end(local: Far, theirs: Path, ours: Path) -> None:
+def test_what_changes_without_its_time_is_found_at_the_end(local: RemoteClient, theirs: Path, ours: Path) -> None:
     write(theirs / "a", b"one")
     fetch(local, RUN, ours, final=False)
     write(theirs / "a", b"two")
@@ -136,7 +136,7 @@ def test_what_changes_without_its_time_is_found_at_the_end(local: Far, theirs: P
     assert (ours / "a").read_bytes() == b"two"
 
 
-def test_what_somebody_changed_or_removed_here_comes_again(local: Far, theirs: Path, ours: Path) -> None:
+def test_what_somebody_changed_or_removed_here_comes_again(local: RemoteClient, theirs: Path, ours: Path) -> None:
     write(theirs / "a", b"a")
     write(theirs / "d" / "b", b"b")
     last(local, ours)
@@ -147,7 +147,7 @@ def test_what_somebody_changed_or_removed_here_comes_again(local: Far, theirs: P
     assert ((ours / "a").read_bytes(), (ours / "d" / "b").read_bytes()) == (b"a", b"b")
 
 
-def test_what_is_being_written_is_left_for_the_next_time(local: Far, theirs: Path, ours: Path) -> None:
+def test_what_is_being_written_is_left_for_the_next_time(local: RemoteClient, theirs: Path, ours: Path) -> None:
     write(theirs / "busy", b"b", time.time_ns())
     found = fetch(local, RUN, ours, final=False)
     assert (found.files, found.changed, found.complete) == (0, 1, False)
@@ -157,7 +157,7 @@ def test_what_is_being_written_is_left_for_the_next_time(local: Far, theirs: Pat
     assert QUIET_SECONDS > 1
 
 
-def test_a_file_that_never_holds_still_is_told(local: Far, theirs: Path, ours: Path) -> None:
+def test_a_file_that_never_holds_still_is_told(local: RemoteClient, theirs: Path, ours: Path) -> None:
     file, over = write(theirs / "log", b"x" * 3_000_000), threading.Event()
     write(theirs / "still", b"s")
 
@@ -178,7 +178,7 @@ def test_a_file_that_never_holds_still_is_told(local: Far, theirs: Path, ours: P
     assert last(local, ours).complete
 
 
-def test_nothing_here_is_removed(local: Far, theirs: Path, ours: Path) -> None:
+def test_nothing_here_is_removed(local: RemoteClient, theirs: Path, ours: Path) -> None:
     write(theirs / "a", b"a")
     write(theirs / "b", b"b")
     last(local, ours)
@@ -193,7 +193,7 @@ def test_nothing_here_is_removed(local: Far, theirs: Path, ours: Path) -> None:
     assert (ours / "b" / "c").read_bytes() == b"c"
 
 
-def test_what_leads_out_or_is_no_file_is_named_and_not_followed(far: Far, theirs: Path, ours: Path) -> None:
+def test_what_leads_out_or_is_no_file_is_named_and_not_followed(remote: RemoteClient, theirs: Path, ours: Path) -> None:
     (theirs / "shadow").symlink_to("/etc/shadow")
     (theirs / "up").symlink_to("../state.json")
     (theirs / "etc").symlink_to("/etc")
@@ -201,7 +201,7 @@ def test_what_leads_out_or_is_no_file_is_named_and_not_followed(far: Far, theirs
     (theirs / "d" / "a").symlink_to("..")
     (theirs / "sly").symlink_to("d/a/../state.json")
     os.mkfifo(theirs / "fifo")
-    found = last(far, ours)
+    found = last(remote, ours)
     out = "a symbolic link that leads out of `outputs`"
     assert dict(found.unreadable) == {
         "shadow": out,
@@ -214,7 +214,7 @@ def test_what_leads_out_or_is_no_file_is_named_and_not_followed(far: Far, theirs
 
 
 def test_what_the_user_may_not_read_is_named(home: Path, theirs: Path, ours: Path) -> None:
-    """As a container's root leaves it: the far side runs as somebody else here."""
+    """As a container's root leaves it: the remote side runs as somebody else here."""
     if os.geteuid() != 0:
         missing("a file of another user's needs root")
     write(theirs / "mine", b"m")
@@ -224,7 +224,7 @@ def test_what_the_user_may_not_read_is_named(home: Path, theirs: Path, ours: Pat
     for folder in (theirs, *theirs.parents):
         if folder.owner() == "root" and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o055)
-    with_others = Far(OtherUser())
+    with_others = RemoteClient(OtherUser())
     try:
         found = last(with_others, ours)
     finally:
@@ -240,22 +240,22 @@ class OtherUser(LocalConnection):
         return super().start(["setpriv", "--reuid=65534", "--clear-groups", *command], timeout=timeout, idle=idle)
 
 
-def test_a_large_file_goes_on_where_the_connection_was_lost(far_home: SshServer, theirs: Path, ours: Path) -> None:
+def test_a_large_file_goes_on_where_the_connection_was_lost(remote_home: SshServer, theirs: Path, ours: Path) -> None:
     size = 48 << 20
     content = os.urandom(size)
     write(theirs / "a-small-one", b"s")
     write(theirs / "large", content)
     progress = Recorder()
-    progress.on_amount = lambda done: far_home.cut() if done > size // 2 else None
-    connection = SshConnection.open(far_home.target, OPEN_SECONDS)
+    progress.on_amount = lambda done: remote_home.cut() if done > size // 2 else None
+    connection = SshConnection.open(remote_home.target, OPEN_SECONDS)
     with pytest.raises(ConnectError):
-        fetch(Far(connection), RUN, ours, final=True, progress=progress)
+        fetch(RemoteClient(connection), RUN, ours, final=True, progress=progress)
     connection.close()
     assert sorted(each.name for each in ours.iterdir()) == ["a-small-one"]
-    connection = SshConnection.open(far_home.target, OPEN_SECONDS)
-    far = Far(connection)
-    found = last(far, ours)
-    far.close()
+    connection = SshConnection.open(remote_home.target, OPEN_SECONDS)
+    remote = RemoteClient(connection)
+    found = last(remote, ours)
+    remote.close()
     connection.close()
     assert (found.files, found.received_files, found.complete) == (2, 1, True)
     assert found.received_bytes < size * 0.6
@@ -264,7 +264,9 @@ def test_a_large_file_goes_on_where_the_connection_was_lost(far_home: SshServer,
 
 
 @pytest.mark.parametrize("harm", ["damaged", "changed there"])
-def test_a_part_that_does_not_fit_any_more_does_no_harm(local: Far, theirs: Path, ours: Path, harm: str) -> None:
+def test_a_part_that_does_not_fit_any_more_does_no_harm(
+    local: RemoteClient, theirs: Path, ours: Path, harm: str
+) -> None:
     size = 9 << 20
     write(theirs / "large", b"a" * size)
     progress = Recorder()
@@ -288,7 +290,7 @@ def test_a_part_that_does_not_fit_any_more_does_no_harm(local: Far, theirs: Path
     assert (ours / "large").read_bytes() == (theirs / "large").read_bytes()
 
 
-def test_a_full_disk_here_is_told_and_leaves_nothing_half(local: Far, theirs: Path, ours: Path) -> None:
+def test_a_full_disk_here_is_told_and_leaves_nothing_half(local: RemoteClient, theirs: Path, ours: Path) -> None:
     if os.geteuid() != 0:
         missing("a small disk needs root")
     write(theirs / "a", b"a")
@@ -306,16 +308,16 @@ def test_a_full_disk_here_is_told_and_leaves_nothing_half(local: Far, theirs: Pa
         subprocess.run(["umount", "-l", str(ours.parent)], check=True, timeout=20)
 
 
-def test_a_run_that_is_not_there_is_told(far: Far, ours: Path) -> None:
+def test_a_run_that_is_not_there_is_told(remote: RemoteClient, ours: Path) -> None:
     with pytest.raises(JobError) as caught:
-        last(far, ours)
+        last(remote, ours)
     assert caught.value.code == Code.NO_SUCH_RUN
 
 
-def test_many_small_files_come_in_one_stream(far: Far, theirs: Path, ours: Path) -> None:
+def test_many_small_files_come_in_one_stream(remote: RemoteClient, theirs: Path, ours: Path) -> None:
     for number in range(600):
         write(theirs / str(number % 20) / str(number), b"%d\n" % number * 100)
-    found = last(far, ours)
+    found = last(remote, ours)
     assert (found.files, found.complete) == (600, True)
     assert all((ours / str(n % 20) / str(n)).read_bytes() == b"%d\n" % n * 100 for n in range(600))
-    assert (last(far, ours).received_files, last(far, ours).complete) == (0, True)
+    assert (last(remote, ours).received_files, last(remote, ours).complete) == (0, True)

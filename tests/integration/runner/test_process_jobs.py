@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,10 @@ import pytest
 from gpuinfra.diagnostics import Code
 from gpuinfra.runner.jobs.log import LogFile
 from gpuinfra.runner.jobs.order import Gpus, Order
-from gpuinfra.runner.jobs.port import STDERR, STDOUT, Ended, Frame, How, JobError, Position
+from gpuinfra.runner.jobs.port import STDERR, STDOUT, Ended, Frame, JobError, Position, StopReason
 from gpuinfra.runner.jobs.process import ProcessJob, start_process
 from gpuinfra.runner.machine.connection import ConnectError
-from gpuinfra.runner.machine.far import Far
+from gpuinfra.runner.machine.remote_client import RemoteClient
 from gpuinfra.runner.machine.ssh import SshConnection
 from gpuinfra.runner.watch import forget_run, read_state, read_usage
 from tests.integration.runner.conftest import SshServer, eventually
@@ -30,8 +31,12 @@ OPEN_SECONDS = 20.0
 LINES = 100_000
 
 
+# Jobs of tests that run at the same time must not have the same id: what is left of a lost run is found by it.
+RUN = f"run-{uuid.uuid4().hex[:8]}"
+
+
 def order(*command: str, **changes: object) -> Order:
-    return replace(Order(run="run-1", command=command, folder="/tmp"), **changes)  # type: ignore[arg-type]
+    return replace(Order(run=RUN, command=command, folder="/tmp"), **changes)  # type: ignore[arg-type]
 
 
 def python(program: str, **changes: object) -> Order:
@@ -62,20 +67,20 @@ def runs(home: Path) -> Path:
     return home / ".gpuinfra" / "runs"
 
 
-def test_streams_are_kept_apart_and_the_exit_code_is_the_jobs_own(far: Far, runs: Path) -> None:
-    job = start_process(far, order("sh", "-c", "echo out; echo err >&2; pwd; exit 7", environment={"A": "1"}))
+def test_streams_are_kept_apart_and_the_exit_code_is_the_jobs_own(remote: RemoteClient, runs: Path) -> None:
+    job = start_process(remote, order("sh", "-c", "echo out; echo err >&2; pwd; exit 7", environment={"A": "1"}))
     frames = followed(job)
     assert text(frames, STDOUT) == b"out\n/tmp\n"
     assert text(frames, STDERR) == b"err\n"
     found = ended(job)
-    assert (found.exit_code, found.how) == (7, How.EXITED)
+    assert (found.exit_code, found.how) == (7, StopReason.EXITED)
     assert found.at is not None
     assert abs(found.at.timestamp() - time.time()) < 60
-    assert (runs / "run-1" / "log").is_file()
+    assert (runs / RUN / "log").is_file()
 
 
-def test_what_it_prints_is_there_at_once(far: Far) -> None:
-    job = start_process(far, order("sh", "-c", "echo first; sleep 60"))
+def test_what_it_prints_is_there_at_once(remote: RemoteClient) -> None:
+    job = start_process(remote, order("sh", "-c", "echo first; sleep 60"))
     frames = job.frames(Position())
     assert next(frames).data == b"first\n"
     assert job.ended() is None
@@ -83,28 +88,28 @@ def test_what_it_prints_is_there_at_once(far: Far) -> None:
     job.cancel(0)
 
 
-def test_a_job_that_is_asked_for_twice_runs_once(far: Far) -> None:
+def test_a_job_that_is_asked_for_twice_runs_once(remote: RemoteClient) -> None:
     """The answer may have been lost with the connection."""
     wanted = order("sh", "-c", "echo once")
-    followed(start_process(far, wanted))
-    assert text(followed(start_process(far, wanted)), STDOUT) == b"once\n"
+    followed(start_process(remote, wanted))
+    assert text(followed(start_process(remote, wanted)), STDOUT) == b"once\n"
 
 
-def test_a_signal_that_ends_it_is_in_the_exit_code(local: Far) -> None:
+def test_a_signal_that_ends_it_is_in_the_exit_code(local: RemoteClient) -> None:
     job = start_process(local, order("sh", "-c", "kill -SEGV $$"))
     followed(job)
-    assert ended(job) == replace(ended(job), exit_code=128 + signal.SIGSEGV, how=How.EXITED)
+    assert ended(job) == replace(ended(job), exit_code=128 + signal.SIGSEGV, how=StopReason.EXITED)
 
 
-def test_the_environment_is_the_sessions_and_the_jobs(far: Far, home: Path) -> None:
+def test_the_environment_is_the_sessions_and_the_jobs(remote: RemoteClient, home: Path) -> None:
     wanted = order("sh", "-c", "echo $HOME:$A:$S:${CUDA_VISIBLE_DEVICES-unset}:$PATH")
-    job = start_process(far, replace(wanted, environment={"A": "x y"}, secrets={"S": "s"}))
+    job = start_process(remote, replace(wanted, environment={"A": "x y"}, secrets={"S": "s"}))
     found = text(followed(job), STDOUT).decode()
     assert found.startswith(f"{home}:x y:s::/")
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(None, b"\n"), (Gpus(count=2), b"0,1\n"), (Gpus(ids=("3",)), b"3\n")])
-def test_a_job_sees_only_its_gpus(local: Far, gpus: Gpus | None, expected: bytes) -> None:
+def test_a_job_sees_only_its_gpus(local: RemoteClient, gpus: Gpus | None, expected: bytes) -> None:
     job = start_process(local, order("sh", "-c", "echo $CUDA_VISIBLE_DEVICES", gpus=gpus))
     assert text(followed(job), STDOUT) == expected
 
@@ -119,19 +124,19 @@ def test_a_job_sees_only_its_gpus(local: Far, gpus: Gpus | None, expected: bytes
         (order("sh", environment={"A": "x" * (1 << 20)}), Code.ENVIRONMENT_TOO_LARGE),
     ],
 )
-def test_what_cannot_run_is_told_at_once_and_leaves_no_job(far: Far, wanted: Order, code: Code) -> None:
+def test_what_cannot_run_is_told_at_once_and_leaves_no_job(remote: RemoteClient, wanted: Order, code: Code) -> None:
     with pytest.raises(JobError) as caught:
-        start_process(far, wanted)
+        start_process(remote, wanted)
     assert caught.value.code == code
     assert "xxx" not in str(caught.value)
     with pytest.raises(JobError) as caught:
-        ProcessJob(far, "run-1").ended()
+        ProcessJob(remote, RUN).ended()
     assert caught.value.code == Code.NO_SUCH_RUN
-    assert text(followed(start_process(far, order("echo", "now"))), STDOUT) == b"now\n"
+    assert text(followed(start_process(remote, order("echo", "now"))), STDOUT) == b"now\n"
 
 
 def test_an_unreadable_folder_in_the_path_does_not_hide_why_a_job_cannot_begin(
-    local: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: RemoteClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # To root every folder can be read: a file in the PATH is refused to everybody.
     hidden = tmp_path / "hidden"
@@ -144,13 +149,13 @@ def test_an_unreadable_folder_in_the_path_does_not_hide_why_a_job_cannot_begin(
     assert text(followed(start_process(local, order("sh", "-c", "echo now"))), STDOUT) == b"now\n"
 
 
-def test_binary_output_and_a_very_long_line(far: Far) -> None:
+def test_binary_output_and_a_very_long_line(remote: RemoteClient) -> None:
     program = "import sys; w = sys.stdout.buffer.write; w(bytes(range(256)) * 10); w(b'x' * (10 << 20) + b'\\n')"
-    found = text(followed(start_process(far, python(program))), STDOUT)
+    found = text(followed(start_process(remote, python(program))), STDOUT)
     assert found == bytes(range(256)) * 10 + b"x" * (10 << 20) + b"\n"
 
 
-def test_no_line_is_lost_or_doubled_when_the_connection_is_cut(far_home: SshServer, tmp_path: Path) -> None:
+def test_no_line_is_lost_or_doubled_when_the_connection_is_cut(remote_home: SshServer, tmp_path: Path) -> None:
     # At each quarter it waits for the next cut, so that there is something left to lose.
     program = (
         "import os, sys, time\n"
@@ -160,14 +165,14 @@ def test_no_line_is_lost_or_doubled_when_the_connection_is_cut(far_home: SshServ
         "    print(n, flush=not n % 50)\n"
         "    if n % 10 == 0: print('e', n, file=sys.stderr, flush=True)\n"
     )
-    with contextlib.closing(SshConnection.open(far_home.target, OPEN_SECONDS)) as connection:
-        job = start_process(Far(connection), python(program))
+    with contextlib.closing(SshConnection.open(remote_home.target, OPEN_SECONDS)) as connection:
+        job = start_process(RemoteClient(connection), python(program))
     lost = 0
     with LogFile(tmp_path / "log") as log:
         assert log.try_lock()
         while lost < 4:
-            with contextlib.closing(SshConnection.open(far_home.target, OPEN_SECONDS)) as connection:
-                job = ProcessJob(Far(connection), "run-1")
+            with contextlib.closing(SshConnection.open(remote_home.target, OPEN_SECONDS)) as connection:
+                job = ProcessJob(RemoteClient(connection), RUN)
                 try:
                     lines = 0
                     for frame in job.frames(log.position):
@@ -175,7 +180,7 @@ def test_no_line_is_lost_or_doubled_when_the_connection_is_cut(far_home: SshServ
                         # Not by frames: a reader who is late gets many lines in one.
                         is_first, lines = lines < 100, lines + frame.data.count(b"\n")
                         if is_first and lines >= 100 and lost < 3:
-                            far_home.cut()
+                            remote_home.cut()
                     break
                 except ConnectError:
                     lost += 1
@@ -187,23 +192,25 @@ def test_no_line_is_lost_or_doubled_when_the_connection_is_cut(far_home: SshServ
     assert [frame.time for frame in frames] == sorted(frame.time for frame in frames)
 
 
-def test_a_job_outlives_its_connection_and_is_timed_out_with_nobody_there(far_home: SshServer, runs: Path) -> None:
-    with contextlib.closing(SshConnection.open(far_home.target, OPEN_SECONDS)) as connection:
-        start_process(Far(connection), order("sh", "-c", "trap 'echo asked' TERM; sleep 60 & wait; wait", timeout=1))
-    far_home.stop()
-    state = runs / "run-1" / "state.json"
+def test_a_job_outlives_its_connection_and_is_timed_out_with_nobody_there(remote_home: SshServer, runs: Path) -> None:
+    with contextlib.closing(SshConnection.open(remote_home.target, OPEN_SECONDS)) as connection:
+        start_process(
+            RemoteClient(connection), order("sh", "-c", "trap 'echo asked' TERM; sleep 60 & wait; wait", timeout=1)
+        )
+    remote_home.stop()
+    state = runs / RUN / "state.json"
     assert eventually(lambda: "ended" in json.loads(state.read_text()))
     found = json.loads(state.read_text())
     assert (found["how"], found["kind"]) == ("timed out", "process")
-    assert [frame.data for frame in LogFile(runs / "run-1" / "log").frames()] == [b"asked\n"]
+    assert [frame.data for frame in LogFile(runs / RUN / "log").frames()] == [b"asked\n"]
 
 
-def test_one_that_does_not_listen_is_made_to_end_with_its_children(local: Far) -> None:
+def test_one_that_does_not_listen_is_made_to_end_with_its_children(local: RemoteClient) -> None:
     job = start_process(
         local, order("sh", "-c", "trap '' TERM; sleep 987 & echo $!; sleep 986", timeout=0.5), grace=0.5
     )
     frames = followed(job)
-    assert ended(job) == replace(ended(job), exit_code=137, how=How.TIMED_OUT)
+    assert ended(job) == replace(ended(job), exit_code=137, how=StopReason.TIMED_OUT)
     child = int(text(frames, STDOUT))
     assert eventually(lambda: not is_running(child))
 
@@ -214,35 +221,35 @@ def is_running(pid: int) -> bool:
     return False
 
 
-def test_cancel(far: Far) -> None:
-    job = start_process(far, order("sleep", "600"))
+def test_cancel(remote: RemoteClient) -> None:
+    job = start_process(remote, order("sleep", "600"))
     assert job.ended() is None
     job.cancel(30)
     found = job.ended()
     assert found is not None
-    assert (found.exit_code, found.how) == (143, How.CANCELLED)
+    assert (found.exit_code, found.how) == (143, StopReason.CANCELLED)
     job.cancel(30)  # once more is no error
 
 
-def test_a_lost_supervisor_is_a_lost_job_and_what_is_left_of_it_ends(far: Far) -> None:
-    job = start_process(far, order("sleep", "600"))
+def test_a_lost_supervisor_is_a_lost_job_and_what_is_left_of_it_ends(remote: RemoteClient) -> None:
+    job = start_process(remote, order("sleep", "600"))
     state = job.state()
     assert state["alive"]
     os.kill(state["supervisor"], signal.SIGKILL)
     assert followed(job) == []
-    assert ended(job).how is How.LOST
+    assert ended(job).how is StopReason.LOST
     assert eventually(lambda: not is_running(state["pid"]))
     job.cancel(1)
 
 
-def test_children_that_keep_the_streams_open_do_not_keep_the_job_and_end_with_it(local: Far) -> None:
+def test_children_that_keep_the_streams_open_do_not_keep_the_job_and_end_with_it(local: RemoteClient) -> None:
     job = start_process(local, order("sh", "-c", "sleep 600 & echo $!; exit 3"))
     child = int(text(followed(job), STDOUT))
     assert ended(job).exit_code == 3
     assert not is_running(child)
 
 
-def test_orphans_of_a_job_are_reaped_while_it_runs(local: Far, home: Path) -> None:
+def test_orphans_of_a_job_are_reaped_while_it_runs(local: RemoteClient, home: Path) -> None:
     # A subshell that ends leaves its child to the supervisor.
     job = start_process(local, order("sh", "-c", f"(sleep 0.1 & echo $! > {home}/pid); sleep 600"))
     assert eventually(lambda: (home / "pid").exists() and (home / "pid").read_text() != "")
@@ -251,9 +258,9 @@ def test_orphans_of_a_job_are_reaped_while_it_runs(local: Far, home: Path) -> No
     job.cancel(0)
 
 
-def test_no_secret_is_in_a_file_or_in_a_list_of_processes(far: Far, home: Path) -> None:
+def test_no_secret_is_in_a_file_or_in_a_list_of_processes(remote: RemoteClient, home: Path) -> None:
     secret = "hunter2-" + os.urandom(8).hex()
-    job = start_process(far, order("sleep", "600", secrets={"TOKEN": secret}))
+    job = start_process(remote, order("sleep", "600", secrets={"TOKEN": secret}))
     job.state()
     lines = subprocess.run(["grep", "-rl", secret, str(home)], capture_output=True, text=True, timeout=30, check=False)
     assert lines.stdout == ""
@@ -268,33 +275,33 @@ def test_no_secret_is_in_a_file_or_in_a_list_of_processes(far: Far, home: Path) 
     job.cancel(0)
 
 
-def test_forgetting_keeps_outputs_and_then_nothing(far: Far, runs: Path) -> None:
-    job = start_process(far, order("sleep", "600"))
-    (runs / "run-1" / "outputs" / "model").write_text("m")
+def test_forgetting_keeps_outputs_and_then_nothing(remote: RemoteClient, runs: Path) -> None:
+    job = start_process(remote, order("sleep", "600"))
+    (runs / RUN / "outputs" / "model").write_text("m")
     with pytest.raises(JobError, match="has not ended"):
-        forget_run(far, "run-1")
+        forget_run(remote, RUN)
     job.remove()
-    assert sorted(each.name for each in (runs / "run-1").iterdir()) == ["outputs", "state.json"]
-    assert (runs / "run-1" / "outputs" / "model").read_text() == "m"
-    assert read_state(far, "run-1")["how"] == "cancelled"
+    assert sorted(each.name for each in (runs / RUN).iterdir()) == ["outputs", "state.json"]
+    assert (runs / RUN / "outputs" / "model").read_text() == "m"
+    assert read_state(remote, RUN)["how"] == "cancelled"
     job.remove()
-    forget_run(far, "run-1")
-    assert not (runs / "run-1").exists()
-    forget_run(far, "run-1")
+    forget_run(remote, RUN)
+    assert not (runs / RUN).exists()
+    forget_run(remote, RUN)
     job.remove()
 
 
-def test_outputs_of_a_job_that_replaced_the_link_are_kept(local: Far, home: Path, runs: Path) -> None:
+def test_outputs_of_a_job_that_replaced_the_link_are_kept(local: RemoteClient, home: Path, runs: Path) -> None:
     tree = home / ".gpuinfra" / "projects" / "p" / "slot-1" / "tree"
     tree.mkdir(parents=True)
-    (tree / "outputs").symlink_to(runs / "run-1" / "outputs")
+    (tree / "outputs").symlink_to(runs / RUN / "outputs")
     command = "rm -rf outputs && mkdir outputs && echo 1 > outputs/model"
     followed(start_process(local, order("sh", "-c", command, folder=str(tree))))
-    assert (runs / "run-1" / "outputs" / "model").read_text() == "1\n"
+    assert (runs / RUN / "outputs" / "model").read_text() == "1\n"
 
 
 def test_the_gpu_is_sampled_while_it_runs(
-    local: Far, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: RemoteClient, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stand-in for `nvidia-smi`, which is a program of the machine's own."""
     program = tmp_path / "bin" / "nvidia-smi"
@@ -305,12 +312,12 @@ def test_the_gpu_is_sampled_while_it_runs(
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    samples = home / ".gpuinfra" / "runs" / "run-1" / "samples"
+    samples = home / ".gpuinfra" / "runs" / RUN / "samples"
     # It ends when it has been looked at a few times.
     waiting = f"until [ -e {samples} ] && [ $(wc -l < {samples}) -gt 4 ]; do sleep 0.05; done"
     job = start_process(local, order("sh", "-c", waiting, gpus=Gpus(ids=("0", "1"))))
     followed(job)
-    found = read_usage(local, "run-1")
+    found = read_usage(local, RUN)
     assert found is not None
     assert (found.peak_utilization, found.mean_utilization, found.peak_memory_mib) == (35, 35.0, 1234)
     rounds = len(Path(f"{program}.rounds").read_text().splitlines())
@@ -319,11 +326,11 @@ def test_the_gpu_is_sampled_while_it_runs(
     assert calls == ["-i 0,1 --query-gpu=index,utilization.gpu,memory.used --format=csv,noheader,nounits -l 2"]
 
 
-def test_no_gpu_to_sample_is_no_trouble(local: Far) -> None:
+def test_no_gpu_to_sample_is_no_trouble(local: RemoteClient) -> None:
     job = start_process(local, order("true", gpus=Gpus()))
     followed(job)
     assert ended(job).exit_code == 0
-    assert read_usage(local, "run-1") is None
+    assert read_usage(local, RUN) is None
 
 
 @pytest.fixture
@@ -336,7 +343,7 @@ def small_home(home: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(home)], check=True, timeout=20)
 
 
-def test_a_full_disk_costs_output_and_not_the_job(small_home: Path, local: Far) -> None:
+def test_a_full_disk_costs_output_and_not_the_job(small_home: Path, local: RemoteClient) -> None:
     """It prints more than fits, then makes room, and prints on."""
     program = (
         "import os, sys\n"
@@ -357,7 +364,7 @@ def test_a_full_disk_costs_output_and_not_the_job(small_home: Path, local: Far) 
     assert len(text(frames, STDOUT)) + gap == 2_000_006
 
 
-def test_how_it_ended_is_known_on_a_disk_that_stays_full(small_home: Path, local: Far) -> None:
+def test_how_it_ended_is_known_on_a_disk_that_stays_full(small_home: Path, local: RemoteClient) -> None:
     job = start_process(local, python("import os\nfor n in range(40): os.write(1, b'x' * 50_000)\nos._exit(3)"))
     frames = followed(job)
     assert ended(job).exit_code == 3

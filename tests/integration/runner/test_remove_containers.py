@@ -4,7 +4,7 @@ import contextlib
 
 from gpuinfra.runner.engine.client import open_engine
 from gpuinfra.runner.engine.helper import remove_forgotten
-from gpuinfra.runner.machine.far import Far
+from gpuinfra.runner.machine.remote_client import RemoteClient
 from gpuinfra.runner.watch import forget_run, start_watch
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, Lab
@@ -12,11 +12,11 @@ from tests.lab import BUSYBOX, Lab
 
 def test_a_container_is_removed_when_its_engine_is_back(lab: Lab) -> None:
     made = lab.engine.docker("run", "-d", "--init", BUSYBOX, "sleep", "600").stdout.strip()
-    with lab.connected() as connection, contextlib.closing(Far(connection)) as far:
-        start_watch(far, "run-1", made, timeout=None)
+    with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:
+        start_watch(remote, "run-1", made, timeout=None)
         lab.engine.stop()
         try:
-            assert forget_run(far, "run-1", made) is None
+            assert forget_run(remote, "run-1", made) is None
             assert not (lab.home / ".gpuinfra/runs/run-1").exists()
         finally:
             lab.engine.start()

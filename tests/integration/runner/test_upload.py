@@ -17,7 +17,7 @@ import pytest
 
 from gpuinfra.models.target import Target
 from gpuinfra.runner.machine.connection import ConnectError
-from gpuinfra.runner.machine.far import Far, FarError
+from gpuinfra.runner.machine.remote_client import RemoteClient, RemoteError
 from gpuinfra.runner.machine.ssh import SshConnection
 from gpuinfra.runner.machine.ssh_process import SshProcess
 from gpuinfra.runner.upload import Uploaded, read_tree, upload
@@ -38,21 +38,21 @@ class Machine:
         self.told = Told()
 
     @contextlib.contextmanager
-    def far(self) -> Iterator[Far]:
+    def remote(self) -> Iterator[RemoteClient]:
         connection = SshConnection.open(self.server.target, 20)
-        far = Far(connection)
+        remote = RemoteClient(connection)
         try:
-            yield far
+            yield remote
         finally:
-            far.close()
+            remote.close()
             connection.close()
 
-    def send(self, run: str = "run-1", far: Far | None = None, **options: Any) -> Uploaded:
-        if far is None:
-            with self.far() as own:
+    def send(self, run: str = "run-1", remote: RemoteClient | None = None, **options: Any) -> Uploaded:
+        if remote is None:
+            with self.remote() as own:
                 return self.send(run, own, **options)
         tree = read_tree(self.project, self.state, self.told)
-        return upload(far, tree, project="key", run=run, progress=self.told, **{"outputs": "link", **options})
+        return upload(remote, tree, project="key", run=run, progress=self.told, **{"outputs": "link", **options})
 
     def write(self, path: str, content: bytes = b"x", mode: int = 0o644) -> Path:
         file = self.project / path
@@ -118,16 +118,16 @@ def test_only_what_changed_is_sent(machine: Machine) -> None:
     for number in range(50):
         machine.write(f"package/module{number}.py", b"%d" % number)
     machine.write("moved", os.urandom(2 * MEGABYTE))
-    with machine.far() as far:
-        assert machine.send(far=far).sent_files == 51
-        assert machine.send(far=far).sent_files == 0
+    with machine.remote() as remote:
+        assert machine.send(remote=remote).sent_files == 51
+        assert machine.send(remote=remote).sent_files == 0
         machine.write("package/module7.py", b"seven")
         machine.write("package/module8.py", b"8", 0o755)
         (machine.project / "moved").rename(machine.project / "package" / "moved")
         (machine.project / "package/module9.py").unlink()
         (machine.project / "package/module10.py").unlink()
         machine.write("package/module10.py/now_a_folder", b"10")
-        done = machine.send(far=far)
+        done = machine.send(remote=remote)
     assert (done.sent_files, done.sent_bytes) == (1, 5)
     assert content_of(Path(done.tree)) == content_of(machine.project)
 
@@ -148,10 +148,10 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_an_unchanged_tree_takes_few_bytes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(300):
         machine.write(f"{number}", b"%d" % number)
-    with machine.far() as far:
-        machine.send(far=far)
+    with machine.remote() as remote:
+        machine.send(remote=remote)
         sent = counted(monkeypatch)
-        machine.send(far=far)
+        machine.send(remote=remote)
     assert 0 < sum(sent) < 300
 
 
@@ -298,10 +298,10 @@ def test_a_beginning_that_is_wrong_is_sent_anew(machine: Machine) -> None:
 
 def test_a_client_that_hangs_makes_way_for_the_same_run(machine: Machine) -> None:
     machine.write("large", os.urandom(4 * MEGABYTE))
-    with machine.far() as hanging:
+    with machine.remote() as hanging:
         tree = read_tree(machine.project, None, Told())
         with (
-            contextlib.suppress(ConnectError, FarError),
+            contextlib.suppress(ConnectError, RemoteError),
             hanging.call(
                 "tree-put", {"project": "key", "run": "run-1", "outputs": "link", "digest": tree.digest}
             ) as call,
@@ -321,13 +321,13 @@ def test_a_file_that_changes_before_it_is_sent(machine: Machine) -> None:
     machine.write("changes", b"4" * MEGABYTE)
     machine.write("shrinks", b"short")
     (machine.project / "goes").unlink()
-    with machine.far() as far:
-        done = upload(far, tree, project="key", run="run", outputs="link", progress=Told())
+    with machine.remote() as remote:
+        done = upload(remote, tree, project="key", run="run", outputs="link", progress=Told())
     assert content_of(Path(done.tree)) == content_of(machine.project)
 
 
 def test_text_is_compressed_on_a_slow_link(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuinfra.runner.upload.squeeze.NEAR_SECONDS", 0.0)  # every machine is far away
+    monkeypatch.setattr("gpuinfra.runner.upload.compression.NEAR_SECONDS", 0.0)  # every machine is far away
     machine.write("text", b"".join(b"%d: a line of text\n" % number for number in range(100_000)))
     machine.write("noise", os.urandom(MEGABYTE))
     sent = counted(monkeypatch)
@@ -356,7 +356,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_sent(
     server.start()
     machine = Machine(tmp_path, server, small_disk)
     machine.write("large", os.urandom(20 * MEGABYTE))
-    with pytest.raises(FarError, match=r"needs 20971520 bytes more, and \d+ are free") as caught:
+    with pytest.raises(RemoteError, match=r"needs 20971520 bytes more, and \d+ are free") as caught:
         machine.send()
     assert caught.value.code == "disk-full"
     assert not machine.told.amounts or machine.told.amounts[-1][0] != "upload"
@@ -375,7 +375,7 @@ def test_a_disk_that_fills_meanwhile_keeps_what_has_come(tmp_path: Path, server:
                 other.write_bytes(bytes(6 * MEGABYTE))
 
     machine.told = Filling()
-    with pytest.raises(FarError) as caught:
+    with pytest.raises(RemoteError) as caught:
         machine.send()
     assert caught.value.code == "disk-full"
     other.unlink()
@@ -441,7 +441,7 @@ def test_what_a_container_left_behind_is_told(stranger: Machine) -> None:
     cache = Path(done.tree) / "package" / "__pycache__"
     cache.mkdir()  # by root, as a container would
     (cache / "a.pyc").write_text("x")
-    with pytest.raises(FarError) as caught:
+    with pytest.raises(RemoteError) as caught:
         stranger.send()
     assert (caught.value.code, str(caught.value)) == ("foreign-files", done.tree)
     shutil.rmtree(cache)
@@ -462,7 +462,7 @@ def test_a_folder_that_nobody_may_write_to_is_updated(stranger: Machine) -> None
 
 
 class KillAt(Told):
-    """Ends the far side, which has no time to tidy up, when so many parts are sent."""
+    """Ends the remote side, which has no time to tidy up, when so many parts are sent."""
 
     def __init__(self, lock: Path, part: int) -> None:
         super().__init__()

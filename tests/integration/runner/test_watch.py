@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.runner.jobs.port import How, JobError
+from gpuinfra.runner.jobs.port import JobError, StopReason
 from gpuinfra.runner.jobs.process import ended_of
-from gpuinfra.runner.machine.far import Far
+from gpuinfra.runner.machine.remote_client import RemoteClient
 from gpuinfra.runner.watch import forget_run, keep_run, read_state, read_usage, start_watch
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, Lab
@@ -24,8 +24,8 @@ RUN = "run-1"
 
 
 @pytest.fixture
-def far(lab: Lab) -> Iterator[Far]:
-    with lab.connected() as connection, contextlib.closing(Far(connection)) as found:
+def remote(lab: Lab) -> Iterator[RemoteClient]:
+    with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as found:
         yield found
 
 
@@ -47,71 +47,71 @@ def has_ended(run: Path) -> bool:
     return "ended" in state(run)
 
 
-def is_over(far: Far) -> bool:
+def is_over(remote: RemoteClient) -> bool:
     """As those see it who want its folder."""
-    return "ended" in read_state(far, RUN)
+    return "ended" in read_state(remote, RUN)
 
 
 def test_the_end_is_written_down_with_nobody_connected(lab: Lab, run: Path) -> None:
     began = time.time()
     id_ = container(lab, "sleep 1; exit 7")
-    with lab.connected() as connection, contextlib.closing(Far(connection)) as far:
-        start_watch(far, RUN, id_, timeout=None)
-        found = read_state(far, RUN)
+    with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:
+        start_watch(remote, RUN, id_, timeout=None)
+        found = read_state(remote, RUN)
         assert (found["kind"], found["container"], found["alive"]) == ("container", id_, True)
         assert ended_of(found) is None
     assert eventually(lambda: has_ended(run))
     ended = ended_of(state(run))
     assert ended is not None
-    assert (ended.exit_code, ended.how) == (7, How.EXITED)
+    assert (ended.exit_code, ended.how) == (7, StopReason.EXITED)
     assert ended.at is not None
     assert began - 1 < ended.at.timestamp() < time.time() + 1
 
 
 def test_the_time_is_up_with_nobody_connected(lab: Lab, run: Path) -> None:
     id_ = container(lab, "trap 'exit 3' TERM; while :; do sleep 0.1; done")
-    with lab.connected() as connection, contextlib.closing(Far(connection)) as far:
-        start_watch(far, RUN, id_, timeout=1.0, grace=5)
+    with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:
+        start_watch(remote, RUN, id_, timeout=1.0, grace=5)
     assert eventually(lambda: has_ended(run))
     found = state(run)
     assert (found["how"], found["exitCode"]) == ("timed out", 3)
 
 
-def test_gpus_are_sampled_while_it_runs(lab: Lab, far: Far, run: Path) -> None:
+def test_gpus_are_sampled_while_it_runs(lab: Lab, remote: RemoteClient, run: Path) -> None:
     lab.nvidia.load(60, 2000)
     id_ = container(lab, "sleep 600", "--gpus", "1")
-    start_watch(far, RUN, id_, timeout=None, gpu=True)
-    assert eventually(lambda: read_usage(far, RUN) is not None)
+    start_watch(remote, RUN, id_, timeout=None, gpu=True)
+    assert eventually(lambda: read_usage(remote, RUN) is not None)
     lab.engine.docker("kill", id_)
     assert eventually(lambda: has_ended(run))
-    found = read_usage(far, RUN)
+    found = read_usage(remote, RUN)
     assert found is not None
     assert (found.peak_utilization, found.mean_utilization, found.peak_memory_mib) == (60, 60.0, 2000)
     assert found.samples >= 1
     assert found.was_used
 
 
-def test_no_gpu_in_the_container_is_no_trouble(lab: Lab, far: Far, run: Path) -> None:
+def test_no_gpu_in_the_container_is_no_trouble(lab: Lab, remote: RemoteClient, run: Path) -> None:
     id_ = container(lab, "sleep 1")
-    start_watch(far, RUN, id_, timeout=None, gpu=True)
+    start_watch(remote, RUN, id_, timeout=None, gpu=True)
     assert eventually(lambda: has_ended(run))
-    assert (state(run)["exitCode"], read_usage(far, RUN)) == (0, None)
+    assert (state(run)["exitCode"], read_usage(remote, RUN)) == (0, None)
 
 
-def test_one_watches_and_when_it_is_lost_another_takes_over(lab: Lab, far: Far, run: Path) -> None:
+def test_one_watches_and_when_it_is_lost_another_takes_over(lab: Lab, remote: RemoteClient, run: Path) -> None:
     id_ = container(lab, "sleep 60")
-    start_watch(far, RUN, id_, timeout=None)
-    start_watch(far, RUN, id_, timeout=None)
+    start_watch(remote, RUN, id_, timeout=None)
+    start_watch(remote, RUN, id_, timeout=None)
     # A child of it has the lock for a moment as well, until it becomes another program.
     assert eventually(lambda: len(keepers(run)) == 1)
     [keeper] = keepers(run)
     os.kill(keeper, signal.SIGKILL)
-    assert eventually(lambda: not read_state(far, RUN)["alive"])
-    assert not is_over(far)
-    start_watch(far, RUN, id_, timeout=time.time() - state(run)["started"] + 0.5, grace=0)
+    assert eventually(lambda: not read_state(remote, RUN)["alive"])
+    assert not is_over(remote)
+    start_watch(remote, RUN, id_, timeout=time.time() - state(run)["started"] + 0.5, grace=0)
     assert eventually(lambda: has_ended(run))
     assert state(run)["how"] == "timed out"
-    start_watch(far, RUN, id_, timeout=None)  # it is over: nobody has to
+    start_watch(remote, RUN, id_, timeout=None)  # it is over: nobody has to
 
 
 def keepers(run: Path) -> list[int]:
@@ -126,8 +126,8 @@ def keepers(run: Path) -> list[int]:
 
 def test_an_engine_that_crashes_and_comes_again_is_seen(lab: Lab, run: Path) -> None:
     id_ = container(lab, "sleep 600")
-    with lab.connected() as connection, contextlib.closing(Far(connection)) as far:
-        start_watch(far, RUN, id_, timeout=None)
+    with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:
+        start_watch(remote, RUN, id_, timeout=None)
     lab.engine.kill()
     assert not has_ended(run)
     assert keepers(run) != []
@@ -140,8 +140,8 @@ def test_an_engine_that_crashes_and_comes_again_is_seen(lab: Lab, run: Path) -> 
 
 def test_nobody_waits_for_an_engine_when_the_run_is_gone_too(lab: Lab, run: Path) -> None:
     id_ = container(lab, "sleep 600")
-    with lab.connected() as connection, contextlib.closing(Far(connection)) as far:
-        start_watch(far, RUN, id_, timeout=None)
+    with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:
+        start_watch(remote, RUN, id_, timeout=None)
     # A child of it has the lock for a moment as well, until it becomes another program.
     assert eventually(lambda: len(keepers(run)) == 1)
     [keeper] = keepers(run)
@@ -153,25 +153,27 @@ def test_nobody_waits_for_an_engine_when_the_run_is_gone_too(lab: Lab, run: Path
         lab.engine.start()
 
 
-def test_a_container_that_is_removed_is_lost_and_its_run_can_be_forgotten(lab: Lab, far: Far, run: Path) -> None:
+def test_a_container_that_is_removed_is_lost_and_its_run_can_be_forgotten(
+    lab: Lab, remote: RemoteClient, run: Path
+) -> None:
     id_ = container(lab, "sleep 600")
-    start_watch(far, RUN, id_, timeout=None)
+    start_watch(remote, RUN, id_, timeout=None)
     with pytest.raises(JobError, match="has not ended"):
-        forget_run(far, RUN)
+        forget_run(remote, RUN)
     lab.engine.docker("rm", "-f", id_)
-    forget_run(far, RUN)
+    forget_run(remote, RUN)
     assert not run.exists()
     assert eventually(lambda: keepers(run) == [])
     assert not run.exists()
 
 
-def test_nothing_is_known_of_a_run_without_a_job(far: Far, run: Path) -> None:
-    keep_run(far, RUN)
+def test_nothing_is_known_of_a_run_without_a_job(remote: RemoteClient, run: Path) -> None:
+    keep_run(remote, RUN)
     with pytest.raises(JobError) as caught:
-        read_state(far, RUN)
+        read_state(remote, RUN)
     assert caught.value.code == Code.NO_SUCH_RUN
-    assert read_usage(far, RUN) is None
+    assert read_usage(remote, RUN) is None
     run.mkdir(parents=True)
     os.utime(run, (0, 0))
-    keep_run(far, RUN)
+    keep_run(remote, RUN)
     assert time.time() - run.stat().st_mtime < 60

@@ -1,0 +1,212 @@
+"""The lease of a machine, renewed while a job that somebody follows is at work on it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from gpuinfra.cli.options import Settings
+from gpuinfra.diagnostics import Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.models.spec import Spec
+    from gpuinfra.provision.cloud import Cloud, ObservedResource
+    from gpuinfra.provision.lifecycle.renew import Renewed
+    from gpuinfra.provision.lifecycle.terms import Terms
+    from gpuinfra.views.progress import ProgressView
+
+# Below the program's own logger, so that `--verbose` shows it.
+logger = logging.getLogger(f"gpuinfra.{__name__}")
+
+# Most jobs end sooner than that, and nothing of Azure's is loaded for them.
+FIRST_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS = 20.0, 60.0, 1.0
+LOOKS_A_LEASE = 8
+# Longer than any window of idleness.
+LONG_AGO = 30 * 24 * 3600.0
+CLOUD_SECONDS = 60.0
+# Whoever ends the machine next is not to meet a renewal that is half done.
+LEAVE_SECONDS = 10.0
+# A lease that is released ends with a minute, since Azure's schedule knows no less.
+RELEASED = timedelta(minutes=2)
+# A job that was left may take its whole time, and somebody has to fetch what it wrote.
+AFTERWARDS = timedelta(minutes=10)
+
+
+def renewing(
+    settings: Settings, spec: Spec | None, progress: ProgressView, without_work: Callable[[], float]
+) -> AbstractContextManager[object]:
+    """For as long as a job is followed. `without_work` says for how many seconds it has done nothing."""
+    if spec is None:
+        return nullcontext()
+    return LeaseRenewal(spec, lambda: _open(settings, spec), progress.note, without_work)
+
+
+def renew_for(settings: Settings, spec: Spec, seconds: float | None, progress: ProgressView) -> None:
+    """Once, for a job that nobody follows: until it is done, if it says how long that takes. That it cannot be done is
+    no failure of the job."""
+    try:
+        cloud = _open(settings, spec)
+        machine = _look(cloud, spec)
+        if machine is None:
+            return
+        longest = AFTERWARDS + timedelta(seconds=seconds) if seconds else timedelta()
+        to = cloud.now() + max(_terms(machine, spec).lease, longest)
+        _renew(cloud, spec, to)
+    except Problem as problem:
+        progress.note(_trouble(spec, problem))
+
+
+class LeaseRenewal:
+    """Looks at the lease from time to time, beside everything else. It holds nobody up who has nothing to renew."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        opener: Callable[[], Cloud],
+        note: Callable[[str], None],
+        without_work: Callable[[], float],
+        wall: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._spec, self._opener, self._note, self._without_work = spec, opener, note, without_work
+        self._cloud: Cloud | None = None
+        self._wall = wall
+        self._seen: tuple[datetime, float] | None = None
+        self._worked: datetime | None = None
+        """When the job was last at work, by the cloud's clock."""
+        self._said: set[str] = set()
+        self._capped_at: datetime | None = None
+        self._until: datetime | None = None
+        self._is_released = False
+        self._over = threading.Event()
+        self._changing = threading.Lock()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._watch, name="lease", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._changing.acquire(timeout=LEAVE_SECONDS):
+            self._changing.release()
+
+    def _watch(self) -> None:
+        pause = FIRST_SECONDS
+        while not self._over.wait(pause):
+            try:
+                pause = self.look()
+            except Problem as problem:
+                pause = LONGEST_SECONDS
+                self._say(_trouble(self._spec, problem))
+            except Exception as error:  # a job is more than its lease, which others see to as well
+                pause = LONGEST_SECONDS
+                logger.debug("the lease was not looked at", exc_info=True)
+                self._say(f"the lease of {self._spec.name} cannot be looked at: {error}")
+
+    def look(self) -> float:
+        """Renew it if need be; how many seconds to wait before the next look."""
+        cloud = self._cloud = self._cloud or self._opener()
+        cloud.grant(CLOUD_SECONDS)
+        machine = _look(cloud, self._spec)
+        if machine is None:
+            return LONGEST_SECONDS
+        terms, now = _terms(machine, self._spec), cloud.now()
+        pace = self._pace(now)
+        self._note_work(now, pace)
+        self._keep(cloud, machine, terms, now)
+        pause = min(LONGEST_SECONDS, terms.lease.total_seconds() / LOOKS_A_LEASE / pace)
+        return max(SHORTEST_SECONDS, pause)
+
+    def _pace(self, now: datetime) -> float:
+        """How much faster than here time goes by over there: the embedded Azure's may be told to."""
+        before, wall = self._seen, self._wall()
+        self._seen = now, wall
+        if before is None or wall <= before[1]:
+            return 1.0
+        # Azure tells its time in whole seconds.
+        pace = (now - before[0]).total_seconds() / (wall - before[1])
+        return pace if pace > 1.5 else 1.0
+
+    def _note_work(self, now: datetime, pace: float) -> None:
+        worked = now - timedelta(seconds=min(self._without_work(), LONG_AGO) * pace)
+        self._worked = max(self._worked or worked, worked)
+
+    def _note_release(self, until: datetime | None, now: datetime) -> None:
+        """Whoever lets it end now by hand, while a job is at work, means it; whoever extends it then, as well."""
+        before, self._until = self._until, until
+        if until and before and until != before:
+            self._is_released = until < before and until - now <= RELEASED
+
+    def _keep(self, cloud: Cloud, machine: ObservedResource, terms: Terms, now: datetime) -> None:
+        from gpuinfra.provision import tags
+
+        until = tags.moment(machine.tags, tags.LEASE_UNTIL)
+        self._note_release(until, now)
+        if until is None or until - now >= terms.lease / 2 or until == self._capped_at:
+            return
+        if self._is_released:
+            self._say(f"somebody has released the lease of {self._spec.name}: it ends at {until:%H:%M} UTC")
+            return
+        if self._worked is None or now - self._worked > terms.idle:
+            self._say(
+                f"the job prints nothing and its GPU is idle: the lease of {self._spec.name} is not renewed, "
+                f"and ends at {until:%H:%M} UTC"
+            )
+            return
+        with self._changing:
+            if self._over.is_set():
+                return
+            renewed = _renew(cloud, self._spec)
+        logger.debug("the lease of %s goes on until %s", self._spec.name, renewed.until)
+        if renewed.capped:
+            self._capped_at = renewed.until
+            self._say(f"{self._spec.name} goes off at {renewed.until:%H:%M} UTC, whatever runs on it: its cost cap")
+
+    def _say(self, text: str) -> None:
+        """Once: it is tried again, and may come to the same."""
+        if text not in self._said and not self._over.is_set():
+            self._said.add(text)
+            self._note(text)
+
+
+def _open(settings: Settings, spec: Spec) -> Cloud:
+    from gpuinfra.cli.access import open_cloud
+    from gpuinfra.provision.waiting.deadline import Deadline
+
+    return open_cloud(settings, spec.subscription, deadline=Deadline.after(CLOUD_SECONDS), writes=True)
+
+
+def _look(cloud: Cloud, spec: Spec) -> ObservedResource | None:
+    from gpuinfra.cli.machines import explained
+    from gpuinfra.models.resource import Kind
+    from gpuinfra.provision.names import ref_of
+
+    with explained(f"looking at the lease of {spec.name}"):
+        return cloud.look(ref_of(Kind.VM, spec.group_name, spec.name))
+
+
+def _terms(machine: ObservedResource, spec: Spec) -> Terms:
+    from gpuinfra.provision import tags
+    from gpuinfra.provision.lifecycle.terms import from_tag, terms_of
+
+    return from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(spec.lifecycle, None)
+
+
+def _renew(cloud: Cloud, spec: Spec, to: datetime | None = None) -> Renewed:
+    from gpuinfra.provision.lifecycle.renew import renew
+    from gpuinfra.provision.waiting.deadline import Deadline
+
+    deadline = Deadline.after(CLOUD_SECONDS)
+    return renew(cloud, spec.name, spec.group_name, to=to, hours=spec.lifecycle.hours, deadline=deadline)
+
+
+def _trouble(spec: Spec, problem: Problem) -> str:
+    found = problem.diagnostics[0]
+    return f"the lease of {spec.name} cannot be renewed: {found.summary}{f', {found.note}' if found.note else ''}"

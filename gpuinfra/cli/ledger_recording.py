@@ -1,0 +1,186 @@
+"""Notes in the ledger what commands do to machines. That it cannot be written is a warning, and never a failure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuinfra.cli.accounts import BEFORE
+from gpuinfra.cli.options import Settings
+from gpuinfra.diagnostics import Problem
+
+LOG_SECONDS = 20.0
+"""That it is off is known by then: what else there is to know is not worth a long wait."""
+
+LOG_WORKERS = 8
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from gpuinfra.cli.job_session import JobSession
+    from gpuinfra.cli.machines import CloudSession
+    from gpuinfra.models.entry import Entry
+    from gpuinfra.models.receipt import Receipt
+    from gpuinfra.models.resource import Ref
+    from gpuinfra.models.run import Run
+    from gpuinfra.provision.azure.cloud import AzureCloud
+    from gpuinfra.provision.costing.activity import Event
+    from gpuinfra.provision.up import Up
+    from gpuinfra.provision.waiting.progress import Progress
+
+
+def note(settings: Settings, entry: Entry, progress: Progress) -> None:
+    """Remember it in the workspace."""
+    from gpuinfra.ledger.ledger import Ledger
+    from gpuinfra.workspace import find_workspace, state_folder
+
+    try:
+        Ledger(state_folder(find_workspace(settings.workspace))).add(entry)
+    except Problem as problem:
+        progress.note(f"warning: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}")
+    except OSError as error:
+        progress.note(f"warning: ledger cannot be written: {error}")
+
+
+def accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
+    """A receipt with what the machine's last time on cost, by the ledger and by Azure's log, as far as it can be read.
+
+    Where somebody else ended the machine since it was switched on from here, the receipt also says who, and when.
+    """
+    reached.cloud.grant(LOG_SECONDS)
+    return _accounted(receipt, reached)
+
+
+def all_accounted(receipts: Sequence[Receipt], reached: CloudSession) -> list[Receipt]:
+    """Many receipts with their costs, as `accounted` gives them, within the time for one."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    reached.cloud.grant(LOG_SECONDS)
+    pool = ThreadPoolExecutor(LOG_WORKERS, thread_name_prefix="account")
+    try:
+        return list(pool.map(lambda receipt: _accounted(receipt, reached), receipts))
+    finally:
+        # Not waited for: after Ctrl-C an answer that does not come must not delay the end.
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
+    from gpuinfra.models.entry import entry_of
+    from gpuinfra.models.resource import Kind, Ref
+    from gpuinfra.provision.azure.activity import KEPT
+    from gpuinfra.provision.costing.activity import last_time_on
+    from gpuinfra.provision.costing.ending import last_time
+
+    begun = _last_beginning(reached.settings, receipt.name, simulated=receipt.simulated)
+    since = receipt.billed_from or (begun.at if begun else None)
+    if since is None or receipt.verified is None or receipt.group is None:
+        return receipt
+    cloud, ref = reached.cloud, Ref(Kind.VM, receipt.group, receipt.name)
+    window = max(since - BEFORE, receipt.at - KEPT)
+    events = _events(cloud, ref, window, receipt.at)
+    if receipt.billed_from is None:
+        found = last_time_on(events or ())
+        if found is None or begun is None or found[1].at < begun.at:
+            return receipt
+        began, ended = found[0] or begun.at, found[1]
+        receipt = replace(receipt, billed_from=began, billed_to=ended.at, cause=_who(cloud, ref, ended.who))
+    group, noted = ref.group.casefold(), _entries(reached.settings, receipt.name)
+    noted = [
+        each for each in noted if each.simulated == receipt.simulated and (each.group or group).casefold() == group
+    ]
+    entry = entry_of(receipt, cloud.subscription)
+    return last_time(receipt, events, window, [*noted, *([entry] if entry else [])])
+
+
+def _events(cloud: AzureCloud, ref: Ref, since: datetime, until: datetime) -> list[Event] | None:
+    """What Azure's log has of one machine; None where it cannot be read."""
+    from gpuinfra.provision.azure.activity import read_log
+    from gpuinfra.provision.costing.activity import read_events
+    from gpuinfra.provision.errors import CloudError
+
+    try:
+        return read_events(read_log(cloud.clients, since, until, ref.id(cloud.subscription)))
+    except CloudError:
+        return None
+
+
+def _who(cloud: AzureCloud, ref: Ref, caller: str) -> str:
+    """Who ended a machine, in words."""
+    from gpuinfra.provision.errors import CloudError
+
+    try:
+        machine = cloud.look(ref)
+    except CloudError:
+        machine = None
+    identity = str(((machine.body.get("identity") or {}) if machine else {}).get("principalId") or "")
+    return f"{'its own agent' if identity and caller == identity else caller or 'somebody'}, by Azure's log"
+
+
+def _last_beginning(settings: Settings, name: str, *, simulated: bool) -> Entry | None:
+    """When the machine was last switched on from here, unless its end is known."""
+    from gpuinfra.models.entry import EntryKind
+
+    mine = [each for each in _entries(settings, name) if each.simulated == simulated]
+    return mine[-1] if mine and mine[-1].what in {EntryKind.ON, EntryKind.CHANGED} else None
+
+
+def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: Progress) -> Receipt:
+    """Remember a machine's end; the receipt, with what leaving it on overnight would have cost."""
+    from gpuinfra.models.entry import entry_of
+    from gpuinfra.models.receipt import next_morning
+
+    # What was off before, and is there, is no news.
+    if (receipt.billed_from or (receipt.deletes and receipt.existed)) and (entry := entry_of(receipt, subscription)):
+        note(settings, entry, progress)
+    # By the clocks of whoever reads it: it is their night.
+    return replace(receipt, left_on_until=next_morning(receipt.at.astimezone()))
+
+
+def note_beginning(settings: Settings, outcome: Up, reached: CloudSession, progress: Progress) -> None:
+    """Remember that `up` has switched a machine on, or changed one that is on."""
+    from gpuinfra.models.plan import Action, Power
+    from gpuinfra.models.resource import Kind
+    from gpuinfra.provision import tags
+    from gpuinfra.provision.costing.beginning import beginning
+
+    plan, cloud = outcome.plan, reached.cloud
+    machine = outcome.observed.part(Kind.VM) if outcome.observed else None
+    changes = [change for change in plan.changes if change.ref.kind is Kind.VM]
+    if machine is None or not changes or not plan.wants_running:
+        return
+    is_new = any(each.action in {Action.ADD, Action.REPLACE} or each.power is Power.START for each in changes)
+    # One that was on before costs from its restart, or from now on, what it costs with its new size.
+    since = tags.moment(machine.tags, tags.ON_SINCE) if plan.restarts else None
+    at = None if is_new else since or cloud.now()
+    entry = beginning(machine, plan.price, at=at, subscription=cloud.subscription, simulated=cloud.simulated)
+    if entry:
+        note(settings, entry, progress)
+
+
+def note_cost(work: JobSession) -> Run:
+    """A run that is over, with what its machine cost while its job ran, where the ledger has the price."""
+    from gpuinfra.cli.accounts import with_costs
+
+    run = work.run
+    if run.cost_usd is not None or run.ended is None:
+        return run
+    (counted,) = with_costs(work.desk.settings, [run], run.ended)
+    if counted.cost_usd is None or not work.assigned.tracked:
+        return counted
+    try:
+        return work.desk.history.update(run.id, cost_usd=counted.cost_usd)
+    except Problem:
+        return counted
+
+
+def _entries(settings: Settings, machine: str) -> list[Entry]:
+    """What the ledger has of a machine; nothing where it cannot be read."""
+    from gpuinfra.ledger.ledger import Ledger
+    from gpuinfra.workspace import STATE, find_workspace
+
+    try:
+        entries = Ledger(find_workspace(settings.workspace) / STATE).entries()
+    except Problem:
+        return []
+    return [each for each in entries if each.machine.casefold() == machine.casefold()]

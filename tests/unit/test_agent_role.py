@@ -1,0 +1,295 @@
+"""A machine's right to switch itself off: ids, bodies, commands, and how `up` comes by it."""
+
+import json
+import shlex
+import threading
+from typing import Any
+
+import pytest
+
+from gpuinfra.models.plan import Difference
+from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.provision import role_grant
+from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle import agent_role
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
+from gpuinfra.provision.resources import vm
+from gpuinfra.provision.role_grant import LATE, RoleGrant
+from gpuinfra.provision.up import Up
+from gpuinfra.templates import read_template
+from tests.unit.provision_help import (
+    ALLOCATION,
+    DENIED,
+    NAME,
+    SUBSCRIPTION,
+    FakeCloud,
+    Heard,
+    bringing,
+    made,
+    planned,
+    ref,
+    spec,
+    words,
+)
+
+MACHINE = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/m"
+PRINCIPAL = "11111111-2222-3333-4444-555555555555"
+REFUSED = AgentRole(Holding.REFUSED, "AuthorizationFailed", "you may not", agent_role.ASSIGNS_ROLES)
+UNKNOWN = AgentRole(Holding.UNKNOWN, "Conflict", "in a moment")
+
+
+# Pure
+
+
+def test_the_role_is_one_action_in_one_subscription() -> None:
+    role = json.loads(read_template("role.json"))
+    assert (role["Actions"], role["NotActions"]) == ([agent_role.ACTION], [])
+    body = agent_role.definition_body(SUBSCRIPTION)["properties"]
+    assert body["permissions"] == [{"actions": [agent_role.ACTION], "notActions": []}]
+    assert body["assignableScopes"] == [f"/subscriptions/{SUBSCRIPTION}"]
+    assert body["roleName"] == f"gpuinfra: switch itself off ({SUBSCRIPTION})"
+
+
+def test_ids_are_the_same_wherever_they_are_made_and_others_for_others() -> None:
+    definition = agent_role.definition_id(SUBSCRIPTION, agent_role.definition_guid(SUBSCRIPTION))
+    assert agent_role.definition_guid(SUBSCRIPTION.upper()) == agent_role.definition_guid(SUBSCRIPTION)
+    assert agent_role.definition_guid("another") != agent_role.definition_guid(SUBSCRIPTION)
+    own = agent_role.assignment_id(MACHINE, PRINCIPAL, definition)
+    assert own.startswith(f"{MACHINE}/providers/Microsoft.Authorization/roleAssignments/")
+    assert agent_role.guid_of(agent_role.assignment_id(MACHINE.upper(), PRINCIPAL, definition)) == agent_role.guid_of(
+        own
+    )
+    others = [
+        agent_role.assignment_id(f"{MACHINE}2", PRINCIPAL, definition),
+        agent_role.assignment_id(MACHINE, "somebody", definition),
+        agent_role.assignment_id(MACHINE, PRINCIPAL, f"{definition}2"),
+    ]
+    assert len({agent_role.guid_of(each) for each in (own, *others)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("permissions", "serves"),
+    [
+        ([{"actions": [agent_role.ACTION]}], True),
+        ([{"actions": ["*"]}], True),
+        ([{"actions": ["Microsoft.Compute/virtualMachines/read"]}], False),
+        ([{"actions": ["*"], "notActions": [agent_role.ACTION]}], False),
+        ([], False),
+        (None, False),
+    ],
+)
+def test_a_role_serves_while_it_has_the_action(permissions: Any, serves: bool) -> None:
+    assert agent_role.serves({"properties": {"permissions": permissions}}) is serves
+    assert not agent_role.serves({})
+
+
+def test_an_assignment_is_known_by_the_last_word_of_its_role() -> None:
+    definition = agent_role.definition_id(SUBSCRIPTION, "ABC")
+    given = [{"properties": {"roleDefinitionId": "/providers/Microsoft.Authorization/roleDefinitions/abc"}}]
+    assert agent_role.is_assigned(given, definition)
+    assert not agent_role.is_assigned(given, f"{definition}d")
+    assert not agent_role.is_assigned([{}], definition)
+
+
+@pytest.mark.parametrize(
+    ("fault", "holding", "word"),
+    [
+        (Fault.DENIED, Holding.REFUSED, "not-armed"),
+        (Fault.POLICY, Holding.REFUSED, "not-armed"),
+        (Fault.LOCKED, Holding.REFUSED, "not-armed"),
+        (Fault.OTHER, Holding.REFUSED, "not-armed"),
+        (Fault.BUSY, Holding.UNKNOWN, "unknown"),
+        (Fault.THROTTLED, Holding.UNKNOWN, "unknown"),
+        (Fault.UNREACHABLE, Holding.UNKNOWN, "unknown"),
+        (Fault.INTERRUPTED, Holding.UNKNOWN, "unknown"),
+    ],
+)
+def test_what_an_error_means(fault: Fault, holding: Holding, word: str) -> None:
+    right = agent_role.refused(CloudError(fault, "Code", "words"), "action")
+    assert (right.holding, right.code, right.message, right.word) == (holding, "Code", "words", word)
+    assert right.action == ("action" if fault is Fault.DENIED else "")
+
+
+def test_an_administrator_can_copy_the_commands() -> None:
+    command = shlex.split(agent_role.define_command(SUBSCRIPTION))
+    assert command[:4] == ["az", "role", "definition", "create"]
+    assert json.loads(command[-1]) == agent_role.role_of(SUBSCRIPTION)
+    given = shlex.split(agent_role.assign_command(SUBSCRIPTION, MACHINE.replace("/g/", "/g (1)/"), PRINCIPAL))
+    options = dict(zip(given[4::2], given[5::2], strict=True))
+    assert options == {
+        "--assignee-object-id": PRINCIPAL,
+        "--assignee-principal-type": "ServicePrincipal",
+        "--role": agent_role.role_name(SUBSCRIPTION),
+        "--scope": MACHINE.replace("/g/", "/g (1)/"),
+    }
+
+
+# The identity
+
+
+@pytest.mark.parametrize(
+    ("identity", "old", "sent"),
+    [
+        (None, "none", {"type": "SystemAssigned"}),
+        ({"type": "None"}, "None", {"type": "SystemAssigned"}),
+        (
+            {"type": "UserAssigned", "userAssignedIdentities": {"/x": {"clientId": "1"}}},
+            "UserAssigned",
+            {"type": "SystemAssigned, UserAssigned", "userAssignedIdentities": {"/x": {}}},
+        ),
+    ],
+)
+def test_a_machine_gets_an_identity_in_place(identity: Any, old: str, sent: dict[str, Any]) -> None:
+    cloud = made()
+    cloud.body(Kind.VM)["identity"] = identity
+    plan = planned(cloud)
+    assert words(plan) == ["change vm"]
+    (change,) = plan.changes
+    assert change.differences == (Difference("identity", old, "its own"),)
+    assert change.resource is not None
+    assert change.resource.body["identity"] == sent
+
+
+@pytest.mark.parametrize("kind", ["SystemAssigned", "systemassigned", "SystemAssigned, UserAssigned"])
+def test_an_identity_that_is_there_stays(kind: str) -> None:
+    cloud = made()
+    cloud.body(Kind.VM)["identity"]["type"] = kind
+    assert planned(cloud).is_empty
+    plan = planned(cloud, spec(tags={"project": "mnist"}))
+    (update,) = [change.resource for change in plan.changes if change.ref.kind is Kind.VM]
+    assert update is not None
+    assert "identity" not in update.body
+    assert vm.IDENTITY == {"type": "SystemAssigned"}
+
+
+# On the way up
+
+
+def up(cloud: FakeCloud, **fields: Any) -> tuple[Up, list[str]]:
+    work = bringing(cloud, spec(**fields))
+    outcome = work.up(lambda plan: None)
+    assert isinstance(work.progress, Heard)
+    return outcome, [line for line in work.progress.lines if "agent" in line]
+
+
+def test_a_machine_that_is_made_gets_the_right() -> None:
+    cloud = FakeCloud()
+    outcome, told = up(cloud)
+    assert outcome.agent == AgentRole(Holding.GRANTED)
+    assert cloud.allowed == ["principal-1"]
+    assert told == ["agent: may switch the machine off"]
+
+
+@pytest.mark.parametrize(("there", "call"), [(False, "wait vm my-dsvm"), (True, "observe my-dsvm")])
+def test_it_is_asked_for_while_others_are_waited_for(there: bool, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is made takes its time, and one that is there is looked at once more: nobody waits for a right."""
+    cloud, asked = made() if there else FakeCloud(), threading.Event()
+    allow, seen = cloud.allow_self_stop, list[bool]()
+
+    def note(part: ObservedResource) -> AgentRole:
+        right = allow(part)
+        asked.set()
+        return right
+
+    def look(called: str) -> None:
+        # It is looked at twice: before anything is known, and in the end.
+        if called == call and (not there or cloud.calls):
+            seen.append(asked.wait(10))
+
+    monkeypatch.setattr(cloud, "allow_self_stop", note)
+    cloud.on_call = look
+    up(cloud)
+    assert seen == [True]
+
+
+def test_a_machine_that_is_there_gets_it_too() -> None:
+    cloud = made()
+    assert up(cloud)[0].agent == AgentRole(Holding.GRANTED)
+    outcome, told = up(cloud)
+    assert outcome.plan.is_empty
+    assert (outcome.agent, told) == (AgentRole(Holding.HELD), [])
+
+
+def test_a_plan_gives_nothing() -> None:
+    cloud = made()
+    bringing(cloud).plan()
+    assert cloud.allowed == []
+
+
+def test_a_machine_that_is_to_be_off_needs_none() -> None:
+    cloud = made()
+    assert up(cloud, power="deallocated")[0].agent is None
+    assert cloud.allowed == []
+
+
+def test_a_refusal_is_no_failure_and_is_told_once() -> None:
+    cloud = FakeCloud(rights=[REFUSED])
+    outcome, told = up(cloud)
+    assert outcome.agent == REFUSED
+    (line,) = told
+    assert line.startswith("the guest agent may not switch the machine off (AuthorizationFailed): ")
+    assert f"`gpuinfra doctor {NAME}`" in line
+    assert cloud.allowed == [], "a no is not asked for twice"
+
+
+def test_what_azure_did_not_know_at_first_is_asked_again_when_the_machine_is_there() -> None:
+    cloud = FakeCloud(rights=[UNKNOWN])
+    assert up(cloud)[0].agent == AgentRole(Holding.GRANTED)
+    cloud = FakeCloud(rights=[UNKNOWN, UNKNOWN])
+    outcome, (line,) = up(cloud)
+    assert outcome.agent == UNKNOWN
+    assert line.startswith("the guest agent perhaps may not switch the machine off (Conflict): ")
+
+
+def test_the_machine_that_was_had_in_the_end_has_the_right() -> None:
+    cloud = FakeCloud()
+    cloud.fail_operation("put vm", ALLOCATION)
+    outcome, _ = up(cloud, regions=("eastus", "westus2"))
+    assert outcome.agent is not None
+    assert outcome.agent.is_held
+    assert agent_role.principal_of(ObservedResource(ref(Kind.VM), cloud.body(Kind.VM))) in cloud.allowed
+
+
+def test_a_machine_that_comes_to_nothing_is_deleted_when_nobody_asks_for_it_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cloud, done, deleted = FakeCloud(), list[str](), threading.Event()
+    cloud.fail_operation("put vm", ALLOCATION)
+
+    def slowly(_: ObservedResource) -> AgentRole:
+        deleted.wait(0.1)
+        done.append("asked")
+        return UNKNOWN
+
+    def look(call: str) -> None:
+        if call == "delete vm my-dsvm":
+            done.append("deleted")
+            deleted.set()
+
+    monkeypatch.setattr(cloud, "allow_self_stop", slowly)
+    cloud.on_call = look
+    up(cloud, regions=("eastus", "westus2"))
+    assert done[:2] == ["asked", "deleted"]
+
+
+def test_an_answer_that_does_not_come_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(role_grant, "PATIENCE_SECONDS", 0.0)
+    never = threading.Event()
+    cloud = FakeCloud()
+    monkeypatch.setattr(cloud, "allow_self_stop", lambda _: never.wait(10) and AgentRole(Holding.GRANTED))
+    heard = Heard()
+    asking = RoleGrant(cloud, heard)
+    part = ObservedResource(Ref(Kind.VM, "g", "m"), {})
+    asking.begin(part)
+    assert asking.end(part, cloud.time.deadline(60)) == LATE
+    never.set()
+    assert "(Timeout)" in heard.lines[0]
+
+
+def test_who_may_not_make_a_machine_is_told_of_that_alone() -> None:
+    cloud = FakeCloud()
+    cloud.fail("put vm", DENIED)
+    with pytest.raises(Exception, match="not allowed"):
+        up(cloud)
+    assert cloud.allowed == []

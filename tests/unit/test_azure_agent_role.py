@@ -1,0 +1,159 @@
+"""Giving a machine its right, by what Azure answers: which questions follow which answers."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.provision.azure.access import Access
+from gpuinfra.provision.azure.clients import Clients
+from gpuinfra.provision.azure.rights import NEW_SECONDS, Rights
+from gpuinfra.provision.azure.transport import Patience
+from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle import agent_role
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
+from tests.unit.provision_help import BUSY, DENIED, SUBSCRIPTION, Pausing, Time
+
+MACHINE = ObservedResource(Ref(Kind.VM, "g", "m"), {"identity": {"principalId": "p"}})
+OWN = agent_role.definition_id(SUBSCRIPTION, agent_role.definition_guid(SUBSCRIPTION))
+THEIRS = agent_role.definition_id(SUBSCRIPTION, "11111111-2222-3333-4444-555555555555")
+ROLE = {**agent_role.definition_body(SUBSCRIPTION), "id": OWN}
+EXISTS = CloudError(Fault.OTHER, "RoleAssignmentExists", "it does", status=409)
+NOBODY = CloudError(Fault.OTHER, "PrincipalNotFound", "who?", status=400)
+NO_ROLE = CloudError(Fault.ABSENT, "RoleDefinitionDoesNotExist", "which?", status=404)
+LIST_ROLES, LIST, MAKE, GIVE = (
+    "GET roleDefinitions",
+    "GET roleAssignments",
+    "PUT roleDefinitions",
+    "PUT roleAssignments",
+)
+
+
+class Scripted:
+    """Answers each question with the next answer for it; the last one stays."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.asked: list[str] = []
+        self.sent: list[tuple[str, Any]] = []
+        names = {"roles": LIST_ROLES, "given": LIST, "make": MAKE, "give": GIVE}
+        self._answers = {names[name]: value if isinstance(value, list) else [value] for name, value in answers.items()}
+
+    def pages(self, path: str, version: str, query: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        assert (version, list(query)) == ("2022-04-01", ["$filter"])
+        return iter(self._answer("GET", path))
+
+    def send(self, method: str, path: str, version: str, body: dict[str, Any]) -> dict[str, Any]:
+        assert version == "2022-04-01"
+        self.sent.append((path, body))
+        return dict(self._answer(method, path) or {})
+
+    def _answer(self, method: str, path: str) -> Any:
+        call = f"{method} {path.rpartition('Microsoft.Authorization/')[2].split('/')[0]}"
+        self.asked.append(call)
+        answers = self._answers.get(call, [()])
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, CloudError):
+            raise answer
+        return answer
+
+
+def granted(scripted: Scripted, machine: ObservedResource = MACHINE, *, looks: bool = False) -> tuple[AgentRole, Time]:
+    time = Time()
+    patience = Patience(time.deadline(3600))
+    patience.interrupt = Pausing(time)
+    made = Rights(Clients(Access(SUBSCRIPTION), patience))
+    made._requests = scripted  # type: ignore[assignment]
+    return made.look(machine) if looks else made.grant(machine), time
+
+
+def assigned(definition: str) -> tuple[dict[str, Any], ...]:
+    return ({"properties": {"roleDefinitionId": definition}},)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected", "asked"),
+    [
+        # The role is made with the first machine, and is there for the others.
+        ({}, AgentRole(Holding.GRANTED), [LIST, LIST_ROLES, MAKE, GIVE]),
+        ({"roles": (ROLE,)}, AgentRole(Holding.GRANTED), [LIST, LIST_ROLES, GIVE]),
+        # What is there is seen by one question; where an administrator made the role, by two.
+        ({"given": assigned(OWN)}, AgentRole(Holding.HELD), [LIST]),
+        ({"given": assigned(THEIRS), "roles": ({**ROLE, "id": THEIRS},)}, AgentRole(Holding.HELD), [LIST, LIST_ROLES]),
+        # Who may not look may still give.
+        ({"given": DENIED, "roles": (ROLE,)}, AgentRole(Holding.GRANTED), [LIST, LIST_ROLES, GIVE]),
+        ({"given": DENIED, "roles": (ROLE,), "give": EXISTS}, AgentRole(Holding.HELD), [LIST, LIST_ROLES, GIVE]),
+        # A role that no longer serves is made anew, under the id that it has.
+        (
+            {"given": assigned(THEIRS), "roles": ({"id": THEIRS},)},
+            AgentRole(Holding.GRANTED),
+            [LIST, LIST_ROLES, MAKE, GIVE],
+        ),
+        # Refusals.
+        (
+            {"make": DENIED},
+            AgentRole(Holding.REFUSED, DENIED.code, DENIED.message, agent_role.MAKES_ROLES),
+            [LIST, LIST_ROLES, MAKE],
+        ),
+        (
+            {"roles": (ROLE,), "give": DENIED},
+            AgentRole(Holding.REFUSED, DENIED.code, DENIED.message, agent_role.ASSIGNS_ROLES),
+            [LIST, LIST_ROLES, GIVE],
+        ),
+        ({"given": BUSY}, AgentRole(Holding.UNKNOWN, BUSY.code, BUSY.message), [LIST]),
+    ],
+)
+def test_what_follows_what(answers: dict[str, Any], expected: AgentRole, asked: list[str]) -> None:
+    scripted = Scripted(**answers)
+    assert granted(scripted)[0] == expected
+    assert scripted.asked == asked
+
+
+def test_the_role_is_given_at_the_machine_to_the_machine() -> None:
+    scripted = Scripted(roles=({**ROLE, "id": THEIRS},))
+    granted(scripted)
+    ((path, body),) = scripted.sent
+    assert path == agent_role.assignment_id(MACHINE.ref.id(SUBSCRIPTION), "p", THEIRS)
+    assert body["properties"] == {"roleDefinitionId": THEIRS, "principalId": "p", "principalType": "ServicePrincipal"}
+
+
+@pytest.mark.parametrize("error", [NOBODY, NO_ROLE, BUSY])
+def test_what_azure_does_not_know_yet_is_asked_again(error: CloudError) -> None:
+    scripted = Scripted(roles=(ROLE,), give=[error, error, ()])
+    right, time = granted(scripted)
+    assert right == AgentRole(Holding.GRANTED)
+    assert 0 < time.seconds < NEW_SECONDS
+
+
+def test_but_not_for_ever() -> None:
+    right, time = granted(Scripted(roles=(ROLE,), give=NOBODY))
+    assert (right.holding, right.code) == (Holding.REFUSED, "PrincipalNotFound")
+    assert NEW_SECONDS - 5 < time.seconds <= NEW_SECONDS
+
+
+def test_nobody_gets_no_right() -> None:
+    scripted = Scripted()
+    nobody = ObservedResource(MACHINE.ref, {})
+    assert granted(scripted, nobody)[0].code == "NoIdentity"
+    assert granted(scripted, nobody, looks=True)[0].holding is Holding.ABSENT
+    assert scripted.asked == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({}, AgentRole(Holding.ABSENT, message="the subscription has no role for it")),
+        ({"roles": (ROLE,)}, AgentRole(Holding.ABSENT, message="the machine does not have the role", has_role=True)),
+        ({"roles": (ROLE,), "given": assigned(OWN)}, AgentRole(Holding.HELD)),
+        (
+            {"roles": ({"id": OWN},), "given": assigned(OWN)},
+            AgentRole(Holding.ABSENT, message=f"the role no longer allows {agent_role.ACTION}"),
+        ),
+        ({"roles": DENIED}, AgentRole(Holding.UNKNOWN, DENIED.code, DENIED.message)),
+    ],
+)
+def test_a_look(answers: dict[str, Any], expected: AgentRole) -> None:
+    scripted = Scripted(**answers)
+    assert granted(scripted, looks=True)[0] == expected
+    assert scripted.sent == [], "nothing is changed by it"

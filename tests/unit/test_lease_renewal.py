@@ -1,0 +1,200 @@
+"""When the lease of a machine is renewed for a job that somebody follows: by a cloud and a clock of the test's own."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from gpuinfra.cli import lease_renewal as module
+from gpuinfra.cli.lease_renewal import LeaseRenewal
+from gpuinfra.models.receipt import stamp
+from gpuinfra.models.resource import Kind
+from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle.renew import renew
+from gpuinfra.provision.waiting.deadline import Deadline
+from tests.unit.provision_help import DENIED, FakeCloud, made, spec
+
+LEASE = timedelta(hours=4)
+
+
+class Job:
+    """One that is followed, on a machine whose lease of four hours began so long ago."""
+
+    def __init__(self, hours_ago: float, lease: timedelta = LEASE) -> None:
+        self.spec = spec(lifecycle={"lease": lease, "idle": timedelta(minutes=20)})
+        self.cloud = made(self.spec)
+        self.without_work = 0.0
+        self.wall = 0.0
+        self.notes: list[str] = []
+        self.later(hours=hours_ago)
+        self.renewing = LeaseRenewal(
+            self.spec, lambda: self.cloud, self.notes.append, lambda: self.without_work, lambda: self.wall
+        )
+
+    def later(self, wall: float = 0.0, **time: float) -> None:
+        self.cloud.moment += timedelta(**time)
+        self.wall += wall
+
+    @property
+    def left(self) -> timedelta:
+        until = tags.moment(self.cloud.body(Kind.VM)["tags"], tags.LEASE_UNTIL)
+        assert until is not None
+        return until - self.cloud.now()
+
+
+def test_a_lease_that_lasts_is_left_alone() -> None:
+    job = Job(1.9)
+    writes = len(job.cloud.writes)
+    assert job.renewing.look() == module.LONGEST_SECONDS
+    assert len(job.cloud.writes) == writes
+
+
+def test_less_than_half_of_it_is_renewed_for_a_job_at_work() -> None:
+    job = Job(2.1)
+    job.renewing.look()
+    assert job.left >= LEASE
+    assert job.notes == []
+
+
+@pytest.mark.parametrize(("silent", "is_renewed"), [(19, True), (21, False)])
+def test_a_job_that_does_nothing_for_the_window_of_idleness_is_not_kept(silent: float, is_renewed: bool) -> None:
+    job = Job(3)
+    job.without_work = silent * 60
+    for _ in range(2):
+        job.renewing.look()
+    assert (job.left >= LEASE) is is_renewed
+    assert len(job.notes) == (0 if is_renewed else 1)
+    if not is_renewed:
+        assert "its GPU is idle: the lease of my-dsvm is not renewed" in job.notes[0]
+
+
+def test_a_lease_that_was_released_is_not_brought_back() -> None:
+    job = Job(1)
+    job.renewing.look()
+    renew(job.cloud, job.spec.name, job.spec.group_name, release=True, deadline=Deadline.after(60))
+    for _ in range(2):
+        job.later(seconds=5)
+        job.renewing.look()
+    assert job.left < timedelta(minutes=1)
+    (note,) = job.notes
+    assert note.startswith("somebody has released the lease of my-dsvm: it ends at ")
+    # Who has thought better of it is heard as well.
+    renew(job.cloud, job.spec.name, job.spec.group_name, extend=LEASE / 4, deadline=Deadline.after(60))
+    job.renewing.look()
+    assert job.left >= LEASE
+
+
+def test_a_lease_that_is_only_shorter_now_is_renewed() -> None:
+    job = Job(0)
+    job.renewing.look()
+    job.cloud.body(Kind.VM)["tags"][tags.LEASE_UNTIL] = stamp(job.cloud.now() + LEASE / 8)
+    job.renewing.look()
+    assert job.left >= LEASE
+
+
+def test_work_counts_by_the_clouds_clock_however_fast_that_is() -> None:
+    job = Job(3)
+    job.without_work = 25 * 60
+    job.renewing.look()
+    assert job.left < LEASE
+    job.later(wall=10, minutes=10)  # sixty times as fast
+    job.without_work = 5  # five minutes, over there
+    pause = job.renewing.look()
+    assert job.left >= LEASE
+    assert pause == pytest.approx(30)  # an eighth of the lease, over there
+    job.later(wall=100, hours=3)
+    job.without_work = 60
+    job.renewing.look()
+    assert job.left < LEASE
+
+
+def test_a_short_lease_is_looked_at_more_often() -> None:
+    job = Job(0, timedelta(minutes=4))
+    assert job.renewing.look() == 30.0
+
+
+def test_the_cap_is_told_once_and_asked_for_once() -> None:
+    job = Job(2.1)
+    job.cloud.body(Kind.VM)["tags"][tags.TERMS] = "lease=4h idle=20m cap=4h30m"
+    job.renewing.look()
+    until = job.left
+    assert until < LEASE / 2 + timedelta(minutes=30)
+    calls = len(job.cloud.calls)
+    job.renewing.look()
+    assert (job.left, len(job.cloud.calls)) == (until, calls + 1)
+    assert len(job.notes) == 1
+    assert "its cost cap" in job.notes[0]
+
+
+def test_a_machine_that_is_gone_has_no_lease() -> None:
+    job = Job(3)
+    job.cloud.remove(Kind.VM)
+    assert job.renewing.look() == module.LONGEST_SECONDS
+
+
+def test_what_azure_refuses_is_told_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(3)
+    job.cloud.fail("look", DENIED, times=2)
+    pauses: list[float] = []
+
+    class Over:
+        """It is over after three looks."""
+
+        def wait(self, seconds: float) -> bool:
+            pauses.append(seconds)
+            return len(pauses) > 3
+
+        def is_set(self) -> bool:
+            return False
+
+    monkeypatch.setattr(job.renewing, "_over", Over())
+    job.renewing._watch()
+    assert pauses[0] == module.FIRST_SECONDS
+    assert len(job.notes) == 1
+    assert "the lease of my-dsvm cannot be renewed" in job.notes[0]
+    assert job.left >= LEASE
+
+
+def test_whoever_has_left_changes_nothing_any_more() -> None:
+    job = Job(3)
+    with job.renewing:
+        pass
+    job.renewing.look()
+    assert job.left < LEASE
+
+
+# A job that was left
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(None, LEASE), (60.0, LEASE), (6 * 3600.0, timedelta(hours=6, minutes=10))],
+)
+def test_a_job_that_was_left_has_the_time_it_may_take(
+    seconds: float | None, expected: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, notes = Job(1), Notes()
+    monkeypatch.setattr(module, "_open", _gives(job.cloud))
+    module.renew_for(None, job.spec, seconds, notes)  # type: ignore[arg-type]
+    assert expected <= job.left <= expected + timedelta(minutes=1)
+    assert notes.texts == []
+
+
+def test_that_it_cannot_be_renewed_is_no_failure_of_a_job_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, notes = Job(1), Notes()
+    job.cloud.fail("look", DENIED)
+    monkeypatch.setattr(module, "_open", _gives(job.cloud))
+    module.renew_for(None, job.spec, None, notes)  # type: ignore[arg-type]
+    assert len(notes.texts) == 1
+
+
+def _gives(cloud: FakeCloud) -> Callable[..., FakeCloud]:
+    return lambda *_: cloud

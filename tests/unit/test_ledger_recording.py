@@ -1,0 +1,179 @@
+"""What commands note in the ledger; and that nothing depends on it."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpuinfra.cli.cost import CostQuery, _moment, _wanted
+from gpuinfra.cli.ledger_recording import note, note_cost, note_end
+from gpuinfra.cli.options import Settings
+from gpuinfra.diagnostics import Exit, Problem
+from gpuinfra.ledger.ledger import FILE, Ledger
+from gpuinfra.models.entry import Entry, EntryKind
+from gpuinfra.models.receipt import Off, Receipt
+from gpuinfra.models.run import Run, RunState
+from gpuinfra.runner.results.history import History
+from tests.unit.provision_help import NAME, NOW, SUBSCRIPTION, Heard
+
+ENDED = Receipt(
+    NAME, Off.DEALLOCATED, NOW, billed_from=NOW - timedelta(hours=1), billed_to=NOW, price_per_hour=0.5, group="g"
+)
+
+
+def settings(workspace: Path) -> Settings:
+    return Settings(json=False, yes=False, verbose=False, cloud="azure", workspace=workspace, correlation_id="")
+
+
+def entries(workspace: Path) -> list[Entry]:
+    return Ledger(workspace / ".gpuinfra").entries()
+
+
+def test_an_end_is_noted_and_the_night_is_counted(tmp_path: Path) -> None:
+    heard = Heard()
+    receipt = note_end(settings(tmp_path), ENDED, SUBSCRIPTION, heard)
+    (entry,) = entries(tmp_path)
+    assert (entry.what, entry.since, entry.at) == (EntryKind.OFF, ENDED.billed_from, ENDED.billed_to)
+    assert receipt.left_on_until is not None
+    assert timedelta(hours=8) <= receipt.left_on_until - NOW <= timedelta(hours=33)
+    assert heard.lines == []
+    assert (tmp_path / ".gpuinfra" / ".gitignore").exists()
+
+
+@pytest.mark.parametrize("receipt", [replace(ENDED, verified=None), replace(ENDED, billed_from=None, billed_to=None)])
+def test_what_is_no_news_is_not_noted(tmp_path: Path, receipt: Receipt) -> None:
+    note_end(settings(tmp_path), receipt, SUBSCRIPTION, Heard())
+    assert entries(tmp_path) == []
+
+
+def test_that_a_machine_is_gone_is_news_though_it_was_off(tmp_path: Path) -> None:
+    gone = replace(ENDED, verified=Off.ABSENT, billed_from=None, billed_to=None, deletes=True)
+    note_end(settings(tmp_path), gone, SUBSCRIPTION, Heard())
+    assert [entry.what for entry in entries(tmp_path)] == [EntryKind.GONE]
+
+
+def test_a_ledger_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / ".gpuinfra").mkdir()
+    (tmp_path / ".gpuinfra" / FILE).mkdir()
+    heard = Heard()
+    receipt = note_end(settings(tmp_path), ENDED, SUBSCRIPTION, heard)
+    assert receipt.is_proof
+    (line,) = heard.lines
+    assert line.startswith("warning: ledger cannot be written: ")
+
+
+@pytest.mark.parametrize("workspace", ["missing", "file", "taken"])
+def test_a_workspace_that_is_none_is_a_warning(tmp_path: Path, workspace: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / ".gpuinfra").write_text("")
+    heard = Heard()
+    note(settings(tmp_path / workspace), Entry(EntryKind.ON, NOW, NAME), heard)
+    assert heard.lines[0].startswith("warning: ")
+
+
+# What a run has cost
+
+RUN = Run(
+    id="1",
+    target="t",
+    type="remote",
+    configuration="t",
+    command=("x",),
+    state=RunState.COMPLETED,
+    created=NOW,
+    machine=NAME.upper(),
+    started=NOW,
+    ended=NOW + timedelta(minutes=30),
+)
+
+
+def work_of(run: Run, workspace: Path, *, tracked: bool) -> Any:
+    history = History(workspace / ".gpuinfra")
+    history.save(run)
+    desk = SimpleNamespace(settings=settings(workspace), history=history)
+    return SimpleNamespace(run=run, desk=desk, assigned=SimpleNamespace(tracked=tracked))
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_a_run_has_what_its_machine_cost_while_its_job_ran(tmp_path: Path, tracked: bool) -> None:
+    for price, at in ((9.0, NOW - timedelta(days=2)), (0.5, NOW - timedelta(days=1))):
+        note(settings(tmp_path), Entry(EntryKind.ON, at, NAME, price_per_hour=price), Heard())
+    work = work_of(RUN, tmp_path, tracked=tracked)
+    assert note_cost(work).cost_usd == 0.25
+    assert work.desk.history.find("1").cost_usd == (0.25 if tracked else None)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        replace(RUN, machine=""),
+        replace(RUN, machine="another"),
+        replace(RUN, simulated=True),
+        replace(RUN, started=None),
+        replace(RUN, ended=None),
+    ],
+)
+def test_a_run_of_which_nobody_knows_the_price_has_none(tmp_path: Path, run: Run) -> None:
+    note(settings(tmp_path), Entry(EntryKind.ON, NOW, NAME, price_per_hour=0.5), Heard())
+    assert note_cost(work_of(run, tmp_path, tracked=True)).cost_usd is None
+
+
+def test_what_a_receipt_said_stays(tmp_path: Path) -> None:
+    note(settings(tmp_path), Entry(EntryKind.ON, NOW, NAME, price_per_hour=0.5), Heard())
+    assert note_cost(work_of(replace(RUN, cost_usd=7.0), tmp_path, tracked=True)).cost_usd == 7.0
+
+
+# What the command takes
+
+
+@pytest.mark.parametrize(
+    ("by", "tag", "expected"),
+    [(None, None, "machine"), ("run", None, "run"), (None, "project", "tag"), ("tag", "project", "tag")],
+)
+def test_what_has_a_line(by: str | None, tag: str | None, expected: str) -> None:
+    assert _wanted(by, tag) == expected
+
+
+@pytest.mark.parametrize(("by", "tag"), [("colour", None), ("tag", None), ("run", "project"), ("machine", "project")])
+def test_what_cannot_be_meant_is_said(by: str, tag: str | None) -> None:
+    with pytest.raises(Problem) as caught:
+        _wanted(by, tag)
+    assert caught.value.exit_code is Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("30d", NOW - timedelta(days=30)),
+        ("400d", NOW - timedelta(days=400)),
+        ("1h30m", NOW - timedelta(minutes=90)),
+        ("2026-11-01", datetime(2026, 11, 1, tzinfo=UTC)),
+        ("2026-11-01T12:00:00+02:00", datetime(2026, 11, 1, 10, tzinfo=UTC)),
+        ("2030-01-01", NOW),
+        ("0001-01-01", datetime(2010, 1, 1, tzinfo=UTC)),
+        ("9999d", datetime(2010, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_since_when(text: str, expected: datetime) -> None:
+    assert _moment(text, NOW) == expected
+
+
+@pytest.mark.parametrize("text", ["", "long ago", "-3d", "0d", "99999d", "30"])
+def test_since_no_time_at_all(text: str) -> None:
+    with pytest.raises(Problem) as caught:
+        _moment(text, NOW)
+    assert caught.value.exit_code is Exit.USAGE
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_run_on_the_embedded_azure_is_none_on_azure(tmp_path: Path, simulated: bool) -> None:
+    history = History(tmp_path / ".gpuinfra")
+    for each in (False, True):
+        history.save(replace(RUN, id=f"simulated-{each}", simulated=each))
+    reached: Any = SimpleNamespace(settings=settings(tmp_path), cloud=SimpleNamespace(simulated=simulated))
+    progress: Any = Heard()
+    assert [job.id for job in CostQuery(reached, progress)._jobs(NOW)] == [f"simulated-{simulated}"]
