@@ -18,11 +18,12 @@ __all__ = ["PROGRAM", "Run"]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Run `gpuinfra` in an empty folder, with nothing of this shell's own settings."""
+def run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run `gpuinfra` in an empty folder, with an empty home and nothing of this shell's own settings."""
+    home = {"HOME": str(tmp_path_factory.mktemp("home"))}
 
     def run(*arguments: str, stdin: str = "", **variables: Any) -> subprocess.CompletedProcess[str]:
-        return run_program(*arguments, folder=tmp_path, stdin=stdin, **variables)
+        return run_program(*arguments, folder=tmp_path, stdin=stdin, **{**home, **variables})
 
     return run
 
