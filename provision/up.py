@@ -10,7 +10,7 @@ from functools import partial
 
 from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.models.candidate import Candidate, Passed, Reason
-from gpuinfra.models.plan import Action, Plan, Price
+from gpuinfra.models.plan import Action, Change, Plan, Price
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
@@ -78,6 +78,8 @@ class Provisioner:
     """Asked before a machine that has lost its tags is taken back, and raises where that is refused. None: never."""
     check_kept: Callable[[str], None] | None = None
     """Gets the host key of a machine that is there and stays, before anything is changed; raises if it is not ours."""
+    before_creation: Callable[[str], None] | None = None
+    """Gets the public host key of a new machine before it is created: this run may be killed right after that."""
     known_host_key: str = ""
     """The public host key that a machine without tags is known by."""
     _made: list[Ref] = field(default_factory=list)
@@ -210,6 +212,7 @@ class Provisioner:
                 self._allow(plan, observed)
             else:
                 self._prepare(checked)
+                self._announce(plan)
                 failure = self._try(plan, observed, places[number + 1 :])
                 if failure:
                     reason = Reason(failure.code, failure.message)
@@ -224,6 +227,10 @@ class Provisioner:
         machine = observed.part(Kind.VM)
         if machine and self.check_kept and not _replaces_machine(plan):
             self.check_kept(tags.get(machine.tags, tags.HOST_KEY))
+
+    def _announce(self, plan: Plan) -> None:
+        if self.before_creation and any(_creates(change) for change in plan.changes if change.ref.kind is Kind.VM):
+            self.before_creation(self.host_key.public)
 
     def _observe(self) -> Observed:
         """What there is. A disk without a machine is looked at twice: parts are seen one by one, and another run may
@@ -344,6 +351,10 @@ class Provisioner:
 def _price_of(plan: Plan) -> str:
     price = plan.price.per_hour
     return "no price is known" if price is None else f"${price:.3f} an hour"
+
+
+def _creates(change: Change) -> bool:
+    return change.action in {Action.ADD, Action.REPLACE}
 
 
 def _replaces_machine(plan: Plan) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from gpuinfra.runner.machine.host_key import HostKey
 
 PROGRAM = "ssh"
 OWN = ("up:", "attach:")
+PENDING = "#"
+"""Behind the source of a key that a command recorded before it created the machine; a mark of that command follows."""
 _SECTION = re.compile(r"(?:host|match)[\s=]", re.IGNORECASE)
 
 
@@ -50,6 +52,11 @@ class KnownHost:
     """The command of the user that recorded the key, as `up:SUBSCRIPTION/GROUP`; empty if only `ssh` met it."""
 
     @property
+    def is_pending(self) -> bool:
+        """Whether the machine may not have been created."""
+        return PENDING in self.source
+
+    @property
     def is_own(self) -> bool:
         """Whether the user created or attached the machine."""
         return self.source.startswith(OWN)
@@ -64,14 +71,14 @@ def known_hosts(text: str) -> Iterator[KnownHost]:
                 yield KnownHost(words[0], HostKey.parse(" ".join(words[1:3])), "".join(words[3:]))
 
 
-def known_keys(text: str, target: Target) -> list[HostKey]:
-    """Return the keys that a known-hosts file has for a machine: those that `up` or `attach` recorded, or else all.
+def known_keys(text: str, target: Target) -> list[KnownHost]:
+    """Return what a known-hosts file has for a machine: the lines that `up` or `attach` recorded, or else all.
 
     `-` and `_` are the same in names: targets use the latter.
     """
     alias = host_alias(target).replace("_", "-")
     found = [known for known in known_hosts(text) if known.alias.replace("_", "-") == alias]
-    return [known.key for known in found if known.is_own] or [known.key for known in found]
+    return [known for known in found if known.is_own] or found
 
 
 def is_own_machine(text: str, target: Target) -> bool:
@@ -119,19 +126,21 @@ def with_known_host(text: str, target: Target, source: str = "") -> str:
     lines = text.splitlines()
     if not source and any(each.startswith(f"{line} ") for each in lines):
         return text
-    kept = [each for each in lines if not _is_of(each, alias, {"", source})]
+    kept = [each for each in lines if not _is_of(each, alias, source) and not _is_of(each, alias, "")]
     return "\n".join([*kept, line]) + "\n"
 
 
 def without_known_host(text: str, target: Target, source: str) -> str:
-    """Return a known-hosts file without the line of this machine that this source recorded."""
-    kept = [line for line in text.splitlines() if not _is_of(line, host_alias(target), {source})]
+    """Return a known-hosts file without the lines of this machine that this source recorded."""
+    kept = [line for line in text.splitlines() if not _is_of(line, host_alias(target), source)]
     return "".join(f"{line}\n" for line in kept)
 
 
-def _is_of(line: str, alias: str, sources: Collection[str]) -> bool:
+def _is_of(line: str, alias: str, source: str) -> bool:
+    """Whether this source recorded the line, also before it created the machine."""
     words = line.split(" ", 3)
-    return words[0] == alias and "".join(words[3:]) in sources
+    recorded = "".join(words[3:])
+    return words[0] == alias and (recorded == source or (bool(source) and recorded.startswith(source + PENDING)))
 
 
 def with_config_block(text: str, target: Target, known_hosts: Path) -> str:

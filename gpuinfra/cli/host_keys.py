@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,13 @@ def forget_host_key(target: Target, source: str) -> None:
 def source_of_up(subscription: str, group: str) -> str:
     """Return how a key is marked that `up` recorded for a machine in this group."""
     return f"up:{subscription}/{group}".casefold()
+
+
+def pending(source: str) -> str:
+    """Return how a key is marked whose machine is about to be created: another `up` may do so at the same time."""
+    from gpuinfra.runner.openssh import PENDING
+
+    return f"{source}{PENDING}{os.urandom(4).hex()}"
 
 
 def own_ssh_files() -> SshFiles:

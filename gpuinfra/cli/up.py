@@ -110,7 +110,7 @@ def bring(  # noqa: PLR0913 each is an option
 
     With `asks`, a terminal is asked before a new machine is created.
     """
-    from gpuinfra.cli.host_keys import check_host_key, record_host_key, source_of_up
+    from gpuinfra.cli.host_keys import check_host_key, pending, record_host_key, source_of_up
     from gpuinfra.cli.ledger_recording import note_beginning
     from gpuinfra.cli.machines import bringing, explained, reach, with_known_key
     from gpuinfra.cli.simulation import consent_to_replace, is_simulated
@@ -133,7 +133,13 @@ def bring(  # noqa: PLR0913 each is an option
         kept = unreached_target(spec.target_name, spec.name, key, simulated=simulated)
         check_host_key(settings, kept, accepted=host_key)
 
-    work.check_kept = check_kept
+    source = source_of_up(reached.cloud.subscription, spec.group_name)
+
+    def record_pending(key: str) -> None:
+        created = unreached_target(spec.target_name, spec.name, key, simulated=simulated)
+        record_host_key(created, pending(source), progress)
+
+    work.check_kept, work.before_creation = check_kept, record_pending
     if adopt:
         work.adopt = consent_to_adopt(settings, spec, progress)
         work.known_host_key = known_host_key(settings, spec)
@@ -154,7 +160,7 @@ def bring(  # noqa: PLR0913 each is an option
         target = with_known_key(settings.workspace, target)
         if target.host_key != work.host_key.public:  # else this command made the machine, and its key
             check_host_key(settings, target, accepted=host_key)
-    record_host_key(target, source_of_up(reached.cloud.subscription, spec.group_name), progress)
+    record_host_key(target, source, progress)
     gpu = _wait_until_ready(reached, target, spec, progress, was_on=not outcome.plan.switches_on)
     with _on_meanwhile(spec):
         files = _write_target(settings, target)

@@ -27,15 +27,18 @@ def check_known_key(
 ) -> None:
     """Raise HostKeyChanged with both fingerprints if the target's host key is not a known one.
 
-    Keys that were recorded for the machine's name decide; `known` counts only where there are none. A key that the
-    user accepted, or its fingerprint, decides alone.
+    Keys that were recorded for the machine's name decide. `known` counts only where there are none, or only those of
+    machines that may not have been created. A key that the user accepted, or its fingerprint, decides alone.
     """
     now = HostKey.parse(target.host_key)
     if accepted:
         if accepted.strip() not in {now.fingerprint, str(now)}:
             raise _changed(target, says, [accepted.strip()], now)
         return
-    expected = openssh.known_keys(read_known_hosts(), target) or list(known)
+    recorded = openssh.known_keys(read_known_hosts(), target)
+    expected = [each.key for each in recorded]
+    if all(each.is_pending for each in recorded):
+        expected += known
     if expected and now not in expected:
         raise _changed(target, says, [key.fingerprint for key in expected], now)
 

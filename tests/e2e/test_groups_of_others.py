@@ -84,5 +84,5 @@ def test_reap_sweeps_nothing_in_a_tagged_group_of_others(user: User, azure: Azur
     found = json.loads(done.stdout)
     assert [(each["resourceGroup"], each["removed"]) for each in found["orphans"]] == [("gpuinfra-gone", True)]
     assert azure.part(ADDRESSES, "gone-ip", "web")
-    assert sorted(line.split()[1] for line in found["leftAlone"]) == ["gone-ip", "gone-disk"]
+    assert sorted(line.split()[1] for line in found["leftAlone"]) == ["gone-disk", "gone-ip"]
     assert all(line.endswith(LEFT_ALONE) for line in found["leftAlone"])

@@ -71,7 +71,7 @@ def test_every_byte_of_others_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "encoding" not in more  # for then the ends of lines would not be theirs
         return subprocess.CompletedProcess(words, 0, others, b"")
 
-    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(shutil, "which", lambda name, **_: name)
     monkeypatch.setattr(subprocess, "run", run)
     crontab.write(crontab.without_block(with_block(crontab.read(), BLOCK)))
     assert given == [b"", others]

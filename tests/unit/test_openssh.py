@@ -117,23 +117,37 @@ def test_a_known_host_has_one_line_and_others_keep_theirs() -> None:
     assert with_known_host(text, TARGET) == text
 
 
+def keys(text: str, target: Target = TARGET) -> list[HostKey]:
+    return [known.key for known in known_keys(text, target)]
+
+
+def test_key_of_a_machine_that_is_being_created_counts_beside_the_old_one_until_it_is_there() -> None:
+    old, new = HostKey.parse(OTHER_KEY), HostKey.parse(KEY)
+    before = with_known_host("", replace(TARGET, host_key=OTHER_KEY), "up:s/one")
+    during = with_known_host(before, TARGET, "up:s/one#1a2b")
+    assert keys(during) == [old, new]
+    assert [known.is_pending for known in known_keys(during, TARGET)] == [False, True]
+    assert with_known_host(during, TARGET, "up:s/one") == f"gpuinfra-my-dsvm {KEY} up:s/one\n"
+    assert without_known_host(during, TARGET, "up:s/one") == ""
+
+
 def test_recorded_key_is_replaced_only_by_the_source_that_recorded_it() -> None:
     met = with_known_host("", replace(TARGET, host_key=OTHER_KEY))
     own = with_known_host(met, TARGET, "up:s/one")
     assert own == f"gpuinfra-my-dsvm {KEY} up:s/one\n"
     assert with_known_host(own, TARGET) == own
     both = with_known_host(own, replace(TARGET, host_key=OTHER_KEY), "up:s/two")
-    assert known_keys(both, TARGET) == [HostKey.parse(KEY), HostKey.parse(OTHER_KEY)]
+    assert keys(both) == [HostKey.parse(KEY), HostKey.parse(OTHER_KEY)]
     assert without_known_host(both, TARGET, "up:s/two") == own
     again = with_known_host(own, replace(TARGET, host_key=OTHER_KEY), "up:s/one")
-    assert known_keys(again, TARGET) == [HostKey.parse(OTHER_KEY)]
+    assert keys(again) == [HostKey.parse(OTHER_KEY)]
 
 
 def test_recorded_keys_count_more_than_keys_that_ssh_met() -> None:
     own = with_known_host("", TARGET, "up:s/one")
     target_name = replace(TARGET, machine="my_dsvm", host_key=OTHER_KEY)
     text = with_known_host(own, target_name)
-    assert known_keys(text, target_name) == [HostKey.parse(KEY)]
+    assert keys(text, target_name) == [HostKey.parse(KEY)]
     assert known_keys(text, replace(TARGET, simulated=True)) == []
 
 
