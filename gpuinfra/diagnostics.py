@@ -35,6 +35,7 @@ class Code(StrEnum):
     FILE_EXISTS = "file-exists"
     FILE_NOT_FOUND = "file-not-found"
     FILE_UNREADABLE = "file-unreadable"
+    FOREIGN_STATE = "foreign-state"
     FILE_UNWRITABLE = "file-unwritable"
     NO_SPEC_FOUND = "no-spec-found"
     NO_SCHEDULER = "no-scheduler"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import secrets
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -12,6 +15,10 @@ from pathlib import Path
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 STATE = ".gpuinfra"
+OWNER = "id"
+"""The file with a state folder's id. A file named by that id in `~/.gpuinfra/workspaces` makes it the user's own."""
+TRUST = "GPUINFRA_TRUST_STATE"
+_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def find_workspace(path: Path) -> Path:
@@ -40,6 +47,53 @@ def check_links(workspace: Path) -> None:
                 raise Problem(Diagnostic(Code.FILE_UNREADABLE, "link in gpuinfra's folder", note=note, help=help_line))
 
 
+def check_owner(workspace: Path) -> None:
+    """Raise a Problem if `.gpuinfra` was not created by this user on this computer.
+
+    Databases, indexes and links in a folder that came with a project could name any file of the user.
+    """
+    state = workspace / STATE
+    if not os.path.lexists(state) or _is_own(state):
+        return
+    if os.environ.get(TRUST):
+        _claim(state)
+        return
+    note = f"`{state}` came with the project, or from another computer; nothing in it was read"
+    help_line = f"remove or rename it; if you copied it yourself, `{TRUST}=1 gpuinfra runs` makes it yours"
+    raise Problem(Diagnostic(Code.FOREIGN_STATE, "state of somebody else", note=note, help=help_line))
+
+
+def _is_own(state: Path) -> bool:
+    if state.is_symlink():
+        return False
+    home = _home()
+    if home and state.resolve() == home.resolve():
+        return True  # the home folder itself is the workspace
+    try:
+        found = (state / OWNER).read_text("utf-8") if not (state / OWNER).is_symlink() else ""
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(home and _ID.fullmatch(found) and (home / "workspaces" / found).is_file())
+
+
+def _home() -> Path | None:
+    try:
+        return Path("~").expanduser() / STATE
+    except RuntimeError:  # neither HOME nor an entry for this user
+        return None
+
+
+def _claim(state: Path) -> None:
+    """Give a state folder an id, and remember that it is this user's. Raises OSError."""
+    home, own = _home(), secrets.token_hex(16)
+    if home is None:
+        raise FileNotFoundError(errno.ENOENT, "there is no home folder; set HOME", "~")
+    (home / "workspaces").mkdir(mode=0o700, parents=True, exist_ok=True)
+    (home / "workspaces" / own).touch(mode=0o600)
+    write_text(state / OWNER, own, replace=True)
+    write_text(state / ".gitignore", "*\n", replace=True)
+
+
 def state_folder(workspace: Path) -> Path:
     """Create `.gpuinfra` in the workspace, before something is written to it. Readers use `workspace / STATE`."""
     return make_state_folder(workspace / STATE)
@@ -47,10 +101,19 @@ def state_folder(workspace: Path) -> Path:
 
 def make_state_folder(folder: Path) -> Path:
     """Create the folder for what is remembered of machines and runs. It holds no secret, and git does not see it."""
-    folder.mkdir(exist_ok=True)
-    ignore = folder / ".gitignore"
-    if not ignore.exists():
-        write_text(ignore, "*\n", replace=True)
+    if folder.is_dir():
+        return folder
+    # A folder without an id would be refused, so it appears with its id or not at all.
+    made = Path(tempfile.mkdtemp(prefix=f"{STATE}.", dir=folder.parent))
+    try:
+        made.chmod(0o777 & ~_umask())
+        _claim(made)
+        made.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # otherwise another process made it meanwhile
+            raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
     return folder
 
 

@@ -35,7 +35,7 @@ def detach(
     runs = _runs_on(settings, name)
     _ask(settings, name, files, runs)
     is_forgotten = not compute or _forget(target_of(workspace, project, compute))
-    _remove(files)
+    _remove(files, workspace)
     view.show_detached(
         name,
         [str(file) for file in files],
@@ -106,7 +106,11 @@ def _forget(target: Target) -> bool:
     return not kept or forget(*kept)
 
 
-def _remove(files: list[Path]) -> None:
+def _remove(files: list[Path], workspace: Path) -> None:
+    from gpuinfra.workspace import check_inside
+
+    for file in files:
+        check_inside(file.parent, workspace)
     # What makes it a target goes last: what is left half-way can be detached again.
     for file in sorted(files, key=lambda file: file.suffix == ".compute"):
         try:

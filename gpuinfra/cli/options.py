@@ -35,7 +35,7 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
     """The settings of this command. Its log starts here, and the embedded Azure where `--sandbox` asks for it."""
     from gpuinfra import log
     from gpuinfra.programs import secure_path
-    from gpuinfra.workspace import check_links
+    from gpuinfra.workspace import check_links, check_owner
 
     given: dict[str, Any] = context.meta.get(_KEY, {})
     verbose = bool(given.get("verbose"))
@@ -48,6 +48,7 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
         correlation_id=log.start(verbose=verbose),
     )
     check_links(settings.workspace)
+    check_owner(settings.workspace)
     secure_path(settings.workspace)
     if settings.cloud == "sandbox" and reaches_cloud:
         from gpuinfra.cli.sandbox_access import start_if_need_be

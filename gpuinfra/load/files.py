@@ -35,7 +35,7 @@ def _load_path(path: str) -> Iterator[Loaded]:
     elif Path(path).is_dir():
         yield from _load_directory(Path(path))
     else:
-        content = _read(Path(path))
+        content = _read_named(Path(path))
         yield Loaded(diagnostics=[content]) if isinstance(content, Diagnostic) else load_bytes(path, content)
 
 
@@ -62,6 +62,21 @@ def _load_directory(directory: Path) -> Iterator[Loaded]:
                 )
             ]
         )
+
+
+def _read_named(file: Path) -> bytes | Diagnostic:
+    """The content of a file that was named, unless it is behind a link and no spec.
+
+    An error shows the line that it is about. A link in a project of others could lead to any file of the user.
+    """
+    content = _read(file)
+    parts = [file] if file.is_absolute() else [file, *file.parents]
+    if isinstance(content, Diagnostic) or is_ours(content) or not any(part.is_symlink() for part in parts):
+        return content
+    note = f"`{file}` leads to `{file.resolve()}` by a symbolic link, and there is no `apiVersion: gpuinfra/v1` in it"
+    return Diagnostic(
+        Code.FILE_UNREADABLE, "link to a file that is not a spec", note=note, help="give that file itself"
+    )
 
 
 def _read(file: Path) -> bytes | Diagnostic:

@@ -143,7 +143,7 @@ def show_cancelled(run: Run, path: Path, *, was_over: bool, json: bool) -> None:
 def show_hint(hint: str) -> None:
     """What to do next, if there is something."""
     if hint:
-        messages().print(hint)
+        messages().print(harmless(hint))
 
 
 def _receipt_payload(receipt: Receipt | None) -> dict[str, Any]:

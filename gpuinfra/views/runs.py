@@ -56,9 +56,9 @@ def show(
     results().print(render(runs, now))
     for run in runs:
         if run.id in unheard:
-            messages().print(unheard_hint(run))
+            messages().print(harmless(unheard_hint(run)))
         elif hint := (unfetched or {}).get(run.id):
-            messages().print(f"{run.id} {run.state.value}: {hint}")
+            messages().print(harmless(f"{run.id} {run.state.value}: {hint}"))
 
 
 def unheard_hint(run: Run) -> str:
@@ -108,9 +108,9 @@ def show_one(run: Run, folder: Path, *, json: bool, unheard: bool = False, unfet
         return
     results().print(render_one(run, folder))
     if unheard:
-        messages().print(unheard_hint(run))
+        messages().print(harmless(unheard_hint(run)))
     elif unfetched:
-        messages().print(unfetched)
+        messages().print(harmless(unfetched))
 
 
 def as_json(run: Run, folder: Path) -> dict[str, Any]:

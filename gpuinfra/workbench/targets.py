@@ -19,7 +19,7 @@ from gpuinfra.workbench import runconfig as runconfig_file
 from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER, OLDER_TYPES, REMOTEDOCKER, SHARE, Compute, joined_address
 from gpuinfra.workbench.project import FOLDER, Project, load_project, read_content, read_file
 from gpuinfra.workbench.runconfig import PYTHON
-from gpuinfra.workspace import STATE, check_folder, check_writable, write_bytes
+from gpuinfra.workspace import STATE, check_folder, check_inside, check_writable, write_bytes
 
 # Files are named by others as well; a spec's own targets have no `.` in them.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -58,6 +58,7 @@ def write_target(workspace: Path, target: Target) -> list[Path]:
     ]
     changed = [change for change in changes if change.after != change.before]
     for change in changed:
+        check_inside(change.path, workspace)
         change.check()
     for change in changed:
         write_bytes(change.path.resolve(), change.after, replace=True)  # a link in the project, or it was not read

@@ -1,0 +1,78 @@
+"""What comes with a project of others: its `.gpuinfra` folder is not read, and no link in it leads to other files."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.user import Run
+
+READERS = [
+    ("runs",),
+    ("logs", "last"),
+    ("outputs", "last"),
+    ("cancel", "last"),
+    ("cost",),
+    ("status",),
+    ("reap", "--dry-run"),
+]
+
+
+def ship_state(project: Path) -> Path:
+    """A project with a history of somebody else."""
+    state = project / ".gpuinfra"
+    state.mkdir()
+    database = sqlite3.connect(state / "runs.db")
+    database.execute("CREATE TABLE anything (text TEXT)")
+    database.commit()
+    database.close()
+    return state
+
+
+@pytest.mark.parametrize("words", READERS, ids=" ".join)
+def test_state_that_came_with_a_project_is_not_read(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
+    ship_state(tmp_path)
+    done = run(*words, "--json")
+    (problem,) = json.loads(done.stdout)["diagnostics"]
+    assert (done.returncode, problem["code"]) == (1, "foreign-state")
+    assert "GPUINFRA_TRUST_STATE=1" in problem["help"]
+
+
+@pytest.mark.parametrize("content", ["", "0" * 32, "../../x", "f" * 33])
+def test_invented_id_makes_no_state_our_own(run: Run, tmp_path: Path, content: str) -> None:
+    (ship_state(tmp_path) / "id").write_text(content)
+    assert json.loads(run("runs", "--json").stdout)["diagnostics"][0]["code"] == "foreign-state"
+
+
+def test_state_of_another_user_is_not_read_until_it_is_trusted(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    assert run("submit", "-c", "local", "train.py").returncode == 0
+    assert run("runs").returncode == 0
+    other = {"HOME": str(tmp_path / "other")}
+    assert run("runs", **other).returncode == 1
+    assert run("runs", **other, GPUINFRA_TRUST_STATE="1").returncode == 0
+    assert run("runs", **other).returncode == 0
+
+
+def test_linked_file_that_is_no_spec_is_not_shown(run: Run, tmp_path: Path) -> None:
+    secret = tmp_path.parent / f"{tmp_path.name}-secret"
+    secret.write_text('{"username": "me", "key": "s3cr3t"}\n')
+    (tmp_path / "k.yaml").symlink_to(secret)
+    for words in (("validate", "k.yaml"), ("plan", "k.yaml")):
+        done = run(*words, GPUINFRA_CLOUD="azure")
+        assert done.returncode == 2
+        assert "link to a file that is not a spec" in done.stderr
+        assert "s3cr3t" not in done.stdout + done.stderr
+
+
+def test_linked_folder_of_targets_is_read_and_never_changed(run: Run, tmp_path: Path) -> None:
+    shared = tmp_path.parent / f"{tmp_path.name}-shared"
+    shared.mkdir()
+    compute = shared / "box.compute"
+    compute.write_text("type: remote\naddress: 192.0.2.1\nusername: me\n")
+    (tmp_path / "aml_config").symlink_to(shared)
+    done = run("detach", "box", "--yes")
+    assert done.returncode == 1
+    assert "leads out of the project" in done.stderr
+    assert compute.exists()
