@@ -12,7 +12,7 @@ from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence
 from gpuinfra.models.addresses import WIDE, is_wide
 from gpuinfra.models.base import whole
 from gpuinfra.models.images import ALIAS_DRIVER, ALIASES, DEFAULT_ALIAS
-from gpuinfra.models.sizes import GPU_MODELS, NEEDED_DRIVERS, SIZES, gpu_counts, needed_driver
+from gpuinfra.models.sizes import GPU_MODELS, GPUS_WITHOUT_VTPM, NEEDED_DRIVERS, SIZES, gpu_counts, needed_driver
 from gpuinfra.suggest import listed
 
 ZONES = "zones"
@@ -107,6 +107,17 @@ def _check_driver(source: Source, document: Mapping) -> Iterator[Diagnostic]:
             yield _at(source, node, Code.UNSUPPORTED_SIZE, "image too old for this GPU", label, help_line)
 
 
+def _check_trusted_launch(source: Source, document: Mapping) -> Iterator[Diagnostic]:
+    if _value(document, "securityType") != "TrustedLaunch":
+        return
+    for node in _wished(document):
+        model = SIZES[node.text].gpu_model if node.text in SIZES else node.text
+        if model in GPUS_WITHOUT_VTPM:
+            label = "NVIDIA's driver for this GPU needs the virtual TPM off, which Trusted Launch turns on"
+            help_line = "write `securityType: Standard`, or take another GPU"
+            yield _at(source, node, Code.UNSUPPORTED_SIZE, "GPU without Trusted Launch", label, help_line)
+
+
 def _wished(document: Mapping) -> Iterator[Scalar]:
     """What a spec says about sizes or GPUs."""
     sizes, gpu = document.items.get("sizes"), document.items.get("gpu")
@@ -115,7 +126,16 @@ def _wished(document: Mapping) -> Iterator[Scalar]:
     yield from (node for node in nodes if isinstance(node, Scalar))
 
 
-_DEMANDING = [size for size in SIZES if needed_driver(size)]
+def _without(*models: str) -> dict[str, Any]:
+    """The schema of a spec that wishes for none of these GPUs."""
+    sizes = [size.name for size in SIZES.values() if size.gpu_model in models]
+    return {
+        "properties": {
+            "size": {"not": {"enum": sizes}},
+            "sizes": {"items": {"not": {"enum": sizes}}},
+            "gpu": {"not": {"enum": list(models)}, "properties": {"model": {"not": {"enum": list(models)}}}},
+        }
+    }
 
 
 def _no_repeats(place: str, key: str) -> Rule:
@@ -157,18 +177,14 @@ RULES = (
     Rule(
         "",
         _check_driver,
+        {"if": {"properties": {"image": {"enum": list(ALIASES)}}}, "then": _without(*NEEDED_DRIVERS)},
+    ),
+    Rule(
+        "",
+        _check_trusted_launch,
         {
-            "if": {"properties": {"image": {"enum": list(ALIASES)}}},
-            "then": {
-                "properties": {
-                    "size": {"not": {"enum": _DEMANDING}},
-                    "sizes": {"items": {"not": {"enum": _DEMANDING}}},
-                    "gpu": {
-                        "not": {"enum": list(NEEDED_DRIVERS)},
-                        "properties": {"model": {"not": {"enum": list(NEEDED_DRIVERS)}}},
-                    },
-                }
-            },
+            "if": {"required": ["securityType"], "properties": {"securityType": {"const": "TrustedLaunch"}}},
+            "then": _without(*GPUS_WITHOUT_VTPM),
         },
     ),
     Rule(

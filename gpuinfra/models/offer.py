@@ -28,6 +28,8 @@ class Offer:
     """Why this subscription may not have it anywhere in the region, such as `NotAvailableForSubscription`."""
     restricted_zones: tuple[str, ...] = ()
     """Zones that this subscription may not have it in."""
+    trusted_launch: bool = True
+    """Whether a machine of this size can have Trusted Launch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,9 @@ GPU_MODELS = tuple(dict.fromkeys(size.gpu_model for size in SIZES.values()))
 # https://learn.microsoft.com/azure/virtual-machines/linux/n-series-driver-setup: the GRID driver for NCv6.
 NEEDED_DRIVERS = {"RTXPRO6000": 595}
 
+# GPUs whose driver needs Secure Boot and vTPM off, by the same page: they cannot have Trusted Launch.
+GPUS_WITHOUT_VTPM = ("RTXPRO6000",)
+
 
 def needed_driver(size: str) -> int | None:
     """Return the driver that a size needs and that an alias's image does not have, or None."""

@@ -217,6 +217,11 @@ class Spec(Model):
         description="Consent to the image's marketplace terms, where it has some.",
         examples=[True],
     )
+    security_type: Annotated[Literal["Standard", "TrustedLaunch"], one_of("Standard", "TrustedLaunch")] = Field(
+        default="Standard",
+        description="Azure's security type. TrustedLaunch adds a virtual TPM; Secure Boot is off with both.",
+        examples=["TrustedLaunch"],
+    )
     priority: Annotated[Literal["regular", "spot"], one_of("regular", "spot")] = Field(
         default="regular", description="spot is cheaper and can be evicted.", examples=["spot"]
     )

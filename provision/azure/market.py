@@ -102,7 +102,8 @@ class AzureMarket:
         properties = body.get("properties") or {}
         plan = _plan(properties.get("plan"))
         accepted = self._terms_accepted(plan) if plan else None
-        return Image(urn, True, version, properties.get("hyperVGeneration"), plan, accepted)
+        generation = properties.get("hyperVGeneration")
+        return Image(urn, True, version, generation, plan, accepted, _supports_trusted_launch(properties))
 
     def _terms_accepted(self, plan: ImagePlan) -> bool | None:
         try:
@@ -177,6 +178,12 @@ def _unknown_or_raise(error: CloudError) -> Permissions:
 
 def _plan(body: dict[str, Any] | None) -> ImagePlan | None:
     return ImagePlan(body["publisher"], body["name"], body["product"]) if body else None
+
+
+def _supports_trusted_launch(properties: dict[str, Any]) -> bool:
+    """Whether Azure's list of the image's features names Trusted Launch, alone or beside confidential VMs."""
+    features = {str(each.get("name")): str(each.get("value")) for each in properties.get("features") or []}
+    return "TrustedLaunch" in features.get("SecurityType", "")
 
 
 def _version_key(version: str) -> tuple[tuple[int, str], ...]:

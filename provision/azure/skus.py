@@ -37,6 +37,7 @@ def _offers_of(item: Mapping[str, Any]) -> list[Offer]:
             spot_capable=capabilities.get("LowPriorityCapable", "").casefold() == "true",
             restriction=_restriction(item, region),
             restricted_zones=_restricted_zones(item, region),
+            trusted_launch=capabilities.get("TrustedLaunchDisabled", "").casefold() != "true",
         )
         for region in map(_region, item.get("locations") or zones)
     ]

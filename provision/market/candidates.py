@@ -16,6 +16,8 @@ RESTRICTIONS = {
     "QuotaId": "this kind of subscription may not have it",
 }
 
+STANDARD = "`securityType: Standard` works with it"
+
 
 def candidates(spec: Spec) -> tuple[Candidate, ...]:
     """Every region with every size and every zone: all of the first region comes before the second."""
@@ -58,6 +60,8 @@ def _of_offer(candidate: Candidate, spec: Spec, offer: Offer) -> Iterator[Reason
         yield Reason("restricted", f"not offered to this subscription in zone {candidate.zone}")
     if spec.priority == "spot" and not offer.spot_capable:
         yield Reason("no-spot", "not offered as spot")
+    if spec.security_type == "TrustedLaunch" and not offer.trusted_launch:
+        yield Reason("size-security", "does not support Trusted Launch", help=STANDARD)
 
 
 def _restricted(code: str) -> str:
@@ -104,6 +108,8 @@ def _of_image(candidate: Candidate, spec: Spec, offer: Offer | None, image: Imag
             f"boots generation {needed}, and {image.urn} is {image.generation}",
             help="take an image whose name ends in `-gen2`, such as `dsvm-ubuntu-22.04`",
         )
+    if spec.security_type == "TrustedLaunch" and not image.trusted_launch:
+        yield Reason("image-security", f"{image.urn} does not support Trusted Launch", help=STANDARD)
     if image.plan and image.terms_accepted is False and not spec.accept_image_terms:
         yield Reason(
             "image-terms",

@@ -71,6 +71,8 @@ class Image:
     plan: ImagePlan | None = None
     terms_accepted: bool | None = None
     """None where the image has no terms, or nobody knows."""
+    trusted_launch: bool = True
+    """Whether a machine with Trusted Launch can boot it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,7 @@ def desired(setting: PlanInput) -> Resource:
         "storageProfile": {"imageReference": image_reference(spec), "osDisk": _disk(setting)},
         "osProfile": _system(setting),
         "networkProfile": {"networkInterfaces": [interface]},
-        # Left out, Azure may choose Trusted Launch, whose secure boot refuses NVIDIA's driver.
-        "securityProfile": {"securityType": "Standard"},
+        "securityProfile": _security(spec),
         **_spot(spec),
     }
     body = {"location": candidate.region, "tags": _tags(setting), "identity": IDENTITY, "properties": properties}
@@ -71,6 +70,13 @@ def _system(setting: PlanInput) -> dict[str, Any]:
         "adminUsername": username,
         "linuxConfiguration": {"disablePasswordAuthentication": True, "ssh": {"publicKeys": [key]}},
     }
+
+
+def _security(spec: Spec) -> dict[str, Any]:
+    """Always sent: left out, Azure may choose Trusted Launch with Secure Boot, which refuses NVIDIA's driver."""
+    if spec.security_type == "Standard":
+        return {"securityType": "Standard"}
+    return {"securityType": spec.security_type, "uefiSettings": {"secureBootEnabled": False, "vTpmEnabled": True}}
 
 
 def _spot(spec: Spec) -> dict[str, Any]:
@@ -119,6 +125,10 @@ def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference
     priorities = [str(each.get("priority") or "Regular") for each in (found, own)]
     if priorities[0] != priorities[1]:
         yield Difference("priority", priorities[0].lower(), priorities[1].lower(), replaces=True)
+    # Azure leaves the type out where it is Standard, before API version 2025-11-01.
+    types = [str((each.get("securityProfile") or {}).get("securityType") or "Standard") for each in (found, own)]
+    if types[0].casefold() != types[1].casefold():
+        yield Difference("security type", types[0], types[1], replaces=True)
     yield from _in_place(wanted, part)
 
 

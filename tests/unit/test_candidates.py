@@ -161,6 +161,13 @@ def test_terms_of_an_image(accepted: bool | None, consent: bool, expected: list[
     assert codes(spec(acceptImageTerms=consent), catalogue(), sold) == expected
 
 
+def test_trusted_launch_needs_a_size_and_an_image_that_support_it() -> None:
+    size, image = catalogue(replace(OFFER, trusted_launch=False)), replace(IMAGE, trusted_launch=False)
+    assert codes(spec(securityType="TrustedLaunch"), catalogue()) == []
+    assert codes(spec(securityType="TrustedLaunch"), size, image) == ["size-security", "image-security"]
+    assert codes(spec(), size, image) == []
+
+
 def test_every_reason_is_told_at_once() -> None:
     worst = catalogue(replace(OFFER, restriction="NotAvailableForSubscription", spot_capable=False), spot=(0, 0))
     found = codes(spec(priority="spot"), worst, replace(IMAGE, generation="V1"), zone="3")

@@ -40,6 +40,13 @@ def test_a_size_is_read_from_its_capabilities() -> None:
     assert (offer.restriction, offer.restricted_zones) == (None, ())
 
 
+@pytest.mark.parametrize(("value", "supported"), [("True", False), ("False", True)])
+def test_a_size_can_be_without_trusted_launch(value: str, supported: bool) -> None:
+    (plain,) = skus.offers([sku()]).values()
+    (limited,) = skus.offers([sku(capabilities=[{"name": "TrustedLaunchDisabled", "value": value}])]).values()
+    assert (plain.trusted_launch, limited.trusted_launch) == (True, supported)
+
+
 def test_only_machines_of_the_nc_series_are_kept() -> None:
     others = [sku("Standard_D2s_v5"), sku("Standard_ND96asr_v4"), sku(resourceType="disks"), {"name": None}]
     assert list(skus.offers([*others, sku("standard_nc4AS_t4_v3")])) == [("standard_nc4AS_t4_v3", "southcentralus")]

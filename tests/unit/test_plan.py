@@ -104,6 +104,11 @@ CHANGES: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"image": "dsvm-ubuntu-20.04"}, ["replace vm loses"], ["image"]),
     ({"admin": {"username": "ada"}}, ["replace vm loses"], ["username: azureuser -> ada, replaces"]),
     ({"priority": "spot"}, ["replace vm loses"], ["priority: regular -> spot, replaces"]),
+    (
+        {"security_type": "TrustedLaunch"},
+        ["replace vm loses"],
+        ["security type: Standard -> TrustedLaunch, replaces"],
+    ),
     ({"zones": ("2",)}, ["replace vm loses"], ["zone: none -> 2, replaces"]),
     (
         {"lifecycle": {"idle": timedelta(minutes=5)}},

@@ -289,6 +289,23 @@ def test_a_spot_machine_is_deallocated_when_it_is_evicted(price: float | None, e
     assert properties["billingProfile"] == {"maxPrice": expected}
 
 
+@pytest.mark.parametrize("profile", [None, {}, {"securityType": "standard"}])
+def test_a_machine_that_shows_no_security_type_is_standard(profile: dict[str, Any] | None) -> None:
+    part = found(Kind.VM)
+    part.properties["securityProfile"] = profile
+    assert differences(Kind.VM, part) == []
+    trusted = vm.desired(setting(spec(security_type="TrustedLaunch")))
+    assert Difference(
+        "security type", (profile or {}).get("securityType", "Standard"), "TrustedLaunch", replaces=True
+    ) in (differences(Kind.VM, part, trusted))
+
+
+def test_a_machine_with_trusted_launch_is_replaced_by_a_standard_one() -> None:
+    part = found(Kind.VM)
+    part.properties["securityProfile"] = {"securityType": "TrustedLaunch"}
+    assert differences(Kind.VM, part) == [Difference("security type", "TrustedLaunch", "Standard", replaces=True)]
+
+
 def test_zone_and_plan_are_the_bodys_own() -> None:
     bought = ImagePlan("fortinet", "payg", "fortigate")
     body = vm.desired(setting(spec(zones=("2",)), image_plan=bought)).body

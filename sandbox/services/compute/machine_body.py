@@ -27,8 +27,9 @@ from gpuinfra.sandbox.services.compute.machine_errors import not_modelled, text
 from gpuinfra.sandbox.services.compute.machine_identity import apply_identity
 from gpuinfra.sandbox.services.compute.machine_network import read_network
 from gpuinfra.sandbox.services.compute.machine_profile import Profile, read_profile
+from gpuinfra.sandbox.services.compute.machine_security import new_security
 from gpuinfra.sandbox.services.compute.machine_state import MACHINES
-from gpuinfra.sandbox.services.compute.machine_storage import Place, Storage, read_storage
+from gpuinfra.sandbox.services.compute.machine_storage import Place, read_storage
 
 _OUTSIDE = (
     "availabilitySet",
@@ -51,9 +52,11 @@ def new_machine(call: Call, machine_id: str, location: str, body: dict[str, Any]
     storage = read_storage(Place(call, machine_id, location, size, tuple(zones), tags), properties)
     plan = check_plan(cloud, body, machine_id, storage.image)
     check_generation(size, storage.generation)
-    profile = _profile(properties, machine_id, from_image=storage.image is not None)
+    from_image = storage.image is not None
+    profile = _profile(properties, machine_id, from_image=from_image)
     spot = read_spot(cloud, properties, size, location, "Create VM")
-    kept = {**_security(call, machine_id, location, storage), **check_kept(properties)}
+    security = new_security(call, machine_id, location, properties, storage.generation, from_image=from_image)
+    kept = {**security, **check_kept(properties)}
     check_quota(cloud, size, location, is_spot(spot))
     machine = Resource(machine_id, location, {}, {**profile.secrets, **storage.system, **sizing(size)})
     machine.hidden |= {"generation": storage.generation, "disks": storage.disks}
@@ -81,21 +84,6 @@ def new_machine(call: Call, machine_id: str, location: str, body: dict[str, Any]
     }
     apply_identity(cloud, machine, body)
     return machine, storage.made
-
-
-def _security(call: Call, machine_id: str, location: str, storage: Storage) -> dict[str, Any]:
-    """What Azure adds to a body without a security profile: Trusted Launch, if subscription and image are for it."""
-    by_default = call.cloud.faults.look("trusted-launch", resource_id=machine_id, region=location)
-    if not by_default or storage.image is None or storage.generation != "V2":
-        return {}
-    settings = {"secureBootEnabled": True, "vTpmEnabled": True}
-    return {"securityProfile": {"securityType": "TrustedLaunch", "uefiSettings": settings}}
-
-
-def boots_securely(machine: Resource) -> bool:
-    """Whether drivers that are not signed, as NVIDIA's in the Data Science VM, are refused."""
-    settings = section(section(machine.properties, "securityProfile"), "uefiSettings")
-    return bool(settings.get("secureBootEnabled"))
 
 
 def check_modelled(body: dict[str, Any]) -> None:

@@ -232,7 +232,7 @@ def check_quota(cloud: Cloud, size: Size, location: str, spot: bool, freed: tupl
 def check_kept(properties: dict[str, Any]) -> dict[str, Any]:
     """Parts that are kept as they were sent, and mean nothing here."""
     kept = {}
-    for name in ("diagnosticsProfile", "additionalCapabilities", "securityProfile", "scheduledEventsPolicy"):
+    for name in ("diagnosticsProfile", "additionalCapabilities", "scheduledEventsPolicy"):
         if properties.get(name) is not None:
             kept[name] = section(properties, name)
     for name in ("licenseType", "extensionsTimeBudget"):

@@ -7,6 +7,7 @@ from gpuinfra.sandbox.kernel.ids import parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.compute.disk_body import DiskPlan, new_disk
 from gpuinfra.sandbox.services.compute.disks import attach_disk, detach_disk, remove_disk
+from gpuinfra.sandbox.services.compute.machine_security import TRUSTED, has_trusted_launch
 
 
 def make_disks(cloud: Cloud, machine: Resource, plans: list[DiskPlan]) -> None:
@@ -19,6 +20,8 @@ def make_disks(cloud: Cloud, machine: Resource, plans: list[DiskPlan]) -> None:
                 "username": machine.properties["osProfile"]["adminUsername"],
                 "authorizedKeys": machine.hidden["authorizedKeys"],
             }
+            if has_trusted_launch(machine):
+                disk.properties["securityProfile"] = {"securityType": TRUSTED}
         cloud.store.put(disk, cloud.now)
     update_disks(cloud, machine)
 

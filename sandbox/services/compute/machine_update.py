@@ -25,6 +25,7 @@ from gpuinfra.sandbox.services.compute.machine_checks import (
 from gpuinfra.sandbox.services.compute.machine_errors import change_not_allowed, choice, not_allowed, text
 from gpuinfra.sandbox.services.compute.machine_identity import apply_identity
 from gpuinfra.sandbox.services.compute.machine_network import change_interfaces, read_network
+from gpuinfra.sandbox.services.compute.machine_security import change_security
 from gpuinfra.sandbox.services.compute.machine_state import DEALLOCATED, power_of
 from gpuinfra.sandbox.services.compute.machine_storage import Place, Storage, add_data_disk, read_data_disks
 
@@ -49,6 +50,7 @@ def change_machine(call: Call, machine: Resource, body: dict[str, Any]) -> Chang
     if "tags" in body:
         machine.body["tags"] = check_tags(body)
     apply_identity(call.cloud, machine, body)
+    change_security(machine, properties, is_deallocated=power_of(machine) == DEALLOCATED)
     machine.properties.update(check_kept(properties))
     if (user_data := text(properties.get("userData"), "userData")) is not None:
         machine.hidden["userData"] = user_data

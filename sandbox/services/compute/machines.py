@@ -19,10 +19,11 @@ from gpuinfra.sandbox.services.common import (
     require_subscription,
     resource_id,
 )
-from gpuinfra.sandbox.services.compute.machine_body import boots_securely, new_machine
+from gpuinfra.sandbox.services.compute.machine_body import new_machine
 from gpuinfra.sandbox.services.compute.machine_disks import make_disks, name_disks, release_disks, update_disks
 from gpuinfra.sandbox.services.compute.machine_errors import check_entity_name, check_same_location, not_modelled
 from gpuinfra.sandbox.services.compute.machine_network import address_of, attach_interfaces, release_interfaces
+from gpuinfra.sandbox.services.compute.machine_security import boots_securely
 from gpuinfra.sandbox.services.compute.machine_state import (
     DEALLOCATED,
     MACHINES,
