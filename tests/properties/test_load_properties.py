@@ -103,6 +103,7 @@ BASE: dict[str, Any] = {
     "sizes": ["Standard_NC4as_T4_v3"],
     "image": "dsvm-ubuntu-22.04",
     "acceptImageTerms": False,
+    "securityType": "Standard",
     "priority": "spot",
     "spot": {"maxPrice": 0.3},
     "admin": {"username": "azureuser", "sshPublicKey": "~/.ssh/id_ed25519.pub"},
