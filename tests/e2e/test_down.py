@@ -218,4 +218,6 @@ def test_another_computer_with_nothing_but_the_name(user: User, azure: Azure, tm
     assert again.stdout.startswith("my-dsvm is gone (simulated)\n")
     assert "Azure says 404" in again.stdout
     assert azure.writes(before) == []
-    assert [path.name for path in other.home.rglob("*")] == [".ssh"]
+    # It remembers which project's state is its own, and nothing else.
+    known = [path.relative_to(other.home).as_posix() for path in other.home.rglob("*") if path.is_file()]
+    assert [path.rpartition("/")[0] for path in known] == [".gpuinfra/workspaces"]
