@@ -106,7 +106,7 @@ def _judge(machine: ObservedResource, name: str, rules: Rules, now: datetime) ->
     if machine.state == "Deleting":
         return keep
     key = machine_key(machine.ref.group, name)
-    spec, gone = rules.specs.get(key), _gone(key, rules, now)
+    spec, gone = rules.specs.get(key), _gone(machine, key, rules, now)
     if gone and rules.deletes and not _is_being_made(machine, now):
         return _deletion(keep, gone, machine, rules)
     if machine.power not in OFF:
@@ -138,10 +138,17 @@ def _why_not_deleted(name: str, machine: ObservedResource, rules: Rules) -> str:
     return "a part of it is protected" if name in rules.protected and not is_protected(machine.tags) else ""
 
 
-def _gone(key: str, rules: Rules, now: datetime) -> str:
-    """Why it should be gone; empty where it should not, or not yet."""
+def _gone(machine: ObservedResource, key: str, rules: Rules, now: datetime) -> str:
+    """Why it should be gone; empty where it should not, or not yet.
+
+    A committer chooses a commit's date: the grace begins no earlier than the machine's creation and last power-on.
+    """
     since = rules.deleted.get(key)
-    if since is None or key in rules.specs or since + rules.grace > now:
+    if since is None or key in rules.specs:
+        return ""
+    created = tags.moment({"time": str(machine.properties.get("timeCreated") or "")}, "time")
+    begin = max(each for each in (since, created, tags.moment(machine.tags, tags.ON_SINCE)) if each)
+    if begin + rules.grace > now:
         return ""
     return f"its spec was deleted at {stamp(since)}, more than {format_duration(rules.grace) or '0m'} ago"
 

@@ -31,7 +31,7 @@ class SpecHistory:
     """What git says of a folder of specs."""
 
     deleted: Mapping[str, datetime] = field(default_factory=dict)
-    """Keys of machines, and the time of the commit that took the spec away."""
+    """Keys of machines, and the time of the commit that took the spec away, which is no earlier than its parent's."""
     repository: str = ""
     """The id of the repository; empty where there is none, or only a part of it."""
     is_shallow: bool = False
@@ -54,14 +54,17 @@ def spec_history(folder: Path, now: datetime) -> SpecHistory:
         with open_repository(folder) as repository:
             found = repository.identify()
             below = Path(folder).resolve().relative_to(repository.root).as_posix()
-            here = _names_here(folder)
+            here = _names_here(repository.root)
             blobs = _Blobs(repository)
-            at_head = [name for blob in _files_at_head(repository, below) for name in blobs.names(blob)]
+            files = dict(_files_at_head(repository))
+            blobs.fetch(list(files.values()))
+            here |= {key.rpartition("/")[2] for blob in files.values() for key in blobs.names(blob)}
+            at_head = [key for path, blob in files.items() if _is_yaml(path, below) for key in blobs.names(blob)]
             gone = deletions(at_head, _commits(repository, below, now, blobs))
     except (GitError, ValueError, OSError) as error:
         is_shallow = isinstance(error, ShallowCloneError)
         return SpecHistory(is_shallow=is_shallow, note=f"no machine was compared with its spec: {error}")
-    # A spec that has moved to another group is not gone.
+    # A spec that has moved to another group, or is anywhere else in the repository, is not gone.
     return SpecHistory({key: at for key, at in gone.items() if key.rpartition("/")[2] not in here}, found)
 
 
@@ -101,10 +104,10 @@ def _key_of(document: object) -> str:
     return machine_key(group.text if isinstance(group, Scalar) and group.text else default_group(name.text), name.text)
 
 
-def _names_here(folder: Path) -> set[str]:
-    """Every name that the folder's files could mean now. One that cannot be read at all stops everything."""
+def _names_here(root: Path) -> set[str]:
+    """Every name that the work tree's files could mean now. A file that cannot be read stops everything."""
     found: set[str] = set()
-    for file in yaml_files(folder):
+    for file in yaml_files(root):
         try:
             content = file.read_bytes()
         except OSError as error:
@@ -119,12 +122,22 @@ def _names_here(folder: Path) -> set[str]:
 # Git
 
 
-def _files_at_head(repository: Repository, below: str) -> Iterator[str]:
-    """The blobs of all YAML files of the folder in the last commit."""
-    for line in repository.ask("ls-tree", "-r", "-z", "--full-tree", "HEAD", "--", below).split(b"\0"):
-        facts, _, path = line.decode("utf-8", "replace").partition("\t")
-        if path and _is_yaml(path, below):
-            yield facts.split()[2]
+def _files_at_head(repository: Repository) -> Iterator[tuple[str, str]]:
+    """Yield path and blob of every YAML file of the repository in the last commit, also in hidden folders."""
+    for line in repository.ask("ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0"):
+        facts, _, path = line.decode("utf-8", "surrogateescape").partition("\t")
+        if PurePosixPath(path).suffix in _SUFFIXES:
+            yield path, facts.split()[2]
+
+
+def _times(repository: Repository) -> dict[str, datetime]:
+    """Return when each commit of the main line was made, no earlier than its parent: a committer chooses the date."""
+    times, latest = dict[str, datetime](), datetime.fromtimestamp(0, UTC)
+    lines = repository.ask("rev-list", "--first-parent", "--reverse", "--timestamp", "HEAD").decode().splitlines()
+    for seconds, commit in (line.split() for line in lines):
+        latest = max(latest, datetime.fromtimestamp(int(seconds), UTC))
+        times[commit] = latest
+    return times
 
 
 def _commits(repository: Repository, below: str, now: datetime, blobs: _Blobs) -> list[Commit]:
@@ -137,7 +150,7 @@ def _commits(repository: Repository, below: str, now: datetime, blobs: _Blobs) -
         "--raw",
         "--no-abbrev",
         "-z",
-        "--format=%x01%ct%x01",
+        "--format=%x01%H%x01",
         f"--max-count={MOST_COMMITS}",
         f"--since={(now - LONGEST).isoformat()}",
         "HEAD",
@@ -146,12 +159,12 @@ def _commits(repository: Repository, below: str, now: datetime, blobs: _Blobs) -
         *([] if below == "." else [f":(top,literal){below}"]),
     )
     parts = repository.ask(*words).decode("utf-8", "replace").split("\x01")
-    found = []
-    for time, changes in zip(parts[1::2], parts[2::2], strict=False):
+    times, found = _times(repository), []
+    for commit, changes in zip(parts[1::2], parts[2::2], strict=False):
         pairs = list(_changes(changes, below))
         blobs.fetch([blob for pair in pairs for blob in pair])
         before, after = ([name for pair in pairs for name in blobs.names(pair[side])] for side in (0, 1))
-        found.append(Commit(datetime.fromtimestamp(int(time), UTC), tuple(before), tuple(after)))
+        found.append(Commit(times[commit], tuple(before), tuple(after)))
     return found
 
 
@@ -166,7 +179,10 @@ def _changes(text: str, below: str) -> Iterator[tuple[str, str]]:
 
 def _is_yaml(path: str, below: str) -> bool:
     """Whether `validate` would read it too."""
-    inner = PurePosixPath(path).relative_to(below) if below != "." else PurePosixPath(path)
+    whole = PurePosixPath(path)
+    if not whole.is_relative_to(below):
+        return False
+    inner = whole.relative_to(below)
     hidden = any(part.startswith(".") or part in _SKIPPED for part in inner.parts[:-1])
     return inner.suffix in _SUFFIXES and not hidden
 

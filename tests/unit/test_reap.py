@@ -45,7 +45,7 @@ def spec(**fields: Any) -> Spec:
 
 def row(power: str = "running", state: str = "Succeeded", changed: str = "", **marks: str) -> dict[str, Any]:
     """A machine of ours whose lease holds for two hours more."""
-    usual = {"name": "my-dsvm", "on_since": ago(hours=2), "lease_until": ahead(hours=2), "repository": REPOSITORY}
+    usual = {"name": "my-dsvm", "on_since": ago(hours=26), "lease_until": ahead(hours=2), "repository": REPOSITORY}
     own = {f"gpuinfra:{key.replace('_', '-')}": value for key, value in {**usual, **marks}.items() if value}
     statuses = [{"code": f"ProvisioningState/{state.lower()}", "time": changed or ago(hours=2)}]
     statuses += [{"code": f"PowerState/{power}"}] if power else []
@@ -120,7 +120,7 @@ def test_a_tag_that_is_no_moment_to_reckon_with_keeps_no_other_machine_on(moment
     [
         row(),
         row("starting"),
-        row(terms="lease=4h idle=20m cap=2h1m"),
+        row(terms="lease=4h idle=20m cap=26h1m"),
         row(terms="whatever"),
         row(hours="UTC mon 08:00-11:00"),  # a lease holds it
         row("stopped", changed=ago(minutes=14)),
@@ -222,6 +222,7 @@ def test_a_deleted_spec(power: str, fields: dict[str, Any], action: ReapAction) 
     ("body", "given"),
     [
         (row(), rules(deleted=DELETED, grace=timedelta(hours=26), deletes=True)),
+        (row(on_since=ago(hours=23)), rules(deleted=DELETED, deletes=True)),
         (row(), rules(deleted={"another": NOW - timedelta(days=9)}, deletes=True)),
         (row(), rules(spec(), deleted=DELETED, deletes=True)),
         (row("running", "Updating"), rules(deleted=DELETED, deletes=True)),

@@ -244,8 +244,9 @@ def test_that_parts_cannot_be_listed_keeps_no_machine_on(world: World, monkeypat
 
 
 def test_a_machine_whose_spec_is_gone(world: World) -> None:
-    world.machine("gone")
-    world.machine("kept")
+    world.machine("gone", lease=40)
+    world.machine("kept", lease=40)
+    world.server.control("POST", "clock", {"advance": 25 * 3600})
     rules = Rules(repository=REPOSITORY, deleted={f"{GROUP}/gone": world.now - timedelta(hours=25)})
     early = world.reap(replace(rules, grace=timedelta(hours=26)))
     assert early.did_nothing
