@@ -59,6 +59,17 @@ class Up:
     """Whether its guest agent can switch it off; None where it is not to be on."""
 
 
+@dataclass(frozen=True)
+class FoundMachine:
+    """A machine that is there already."""
+
+    host_key: str
+    created: str
+    """When, by Azure; empty if Azure does not say."""
+    is_replaced: bool
+    """Whether the plan deletes it."""
+
+
 @dataclass
 class Provisioner:
     """One machine on its way up."""
@@ -76,8 +87,8 @@ class Provisioner:
     host_key: HostKey = field(default_factory=new_host_key)
     adopt: Callable[[Sequence[Ref]], None] | None = None
     """Asked before a machine that has lost its tags is taken back, and raises where that is refused. None: never."""
-    check_kept: Callable[[str], None] | None = None
-    """Gets the host key of a machine that is there and stays, before anything is changed; raises if it is not ours."""
+    check_found: Callable[[FoundMachine], None] | None = None
+    """Gets a machine that is there, before anything is changed; raises if it must not be used."""
     before_creation: Callable[[str], None] | None = None
     """Gets the public host key of a new machine before it is created: this run may be killed right after that."""
     known_host_key: str = ""
@@ -201,7 +212,7 @@ class Provisioner:
         for number, candidate in enumerate(places):
             plan = self._plan(candidate, observed, checked)
             if number == 0:
-                self._check_kept(plan, observed)
+                self._check_found(plan, observed)
             if number > 0:
                 self.progress.note(f"next: {candidate}, {_price_of(plan)}")
             elif not plan.is_empty:
@@ -223,10 +234,11 @@ class Provisioner:
             return self._outcome(plan, passed)
         raise no_candidate(self.spec, passed, f"{lost}what this run had created was deleted again")
 
-    def _check_kept(self, plan: Plan, observed: Observed) -> None:
+    def _check_found(self, plan: Plan, observed: Observed) -> None:
         machine = observed.part(Kind.VM)
-        if machine and self.check_kept and not _replaces_machine(plan):
-            self.check_kept(tags.get(machine.tags, tags.HOST_KEY))
+        if machine and self.check_found:
+            created = str(machine.properties.get("timeCreated") or "")
+            self.check_found(FoundMachine(tags.get(machine.tags, tags.HOST_KEY), created, _replaces_machine(plan)))
 
     def _announce(self, plan: Plan) -> None:
         if self.before_creation and any(_creates(change) for change in plan.changes if change.ref.kind is Kind.VM):

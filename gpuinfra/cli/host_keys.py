@@ -26,7 +26,7 @@ def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", a
     from gpuinfra.runner.machine.known_keys import check_known_key
 
     try:
-        check_known_key(target, says, _keys_in_files(settings, target), accepted)
+        check_known_key(target, says, keys_in_files(settings, target), accepted)
     except HostKeyInvalid:
         return target  # the caller reports an invalid key
     except HostKeyChanged as error:
@@ -35,7 +35,7 @@ def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", a
     return target
 
 
-def _keys_in_files(settings: Settings, target: Target) -> list[HostKey]:
+def keys_in_files(settings: Settings, target: Target) -> list[HostKey]:
     """Return the host key in the target's file, if there is one."""
     from gpuinfra.runner.machine.connection import HostKeyInvalid
     from gpuinfra.runner.machine.host_key import HostKey

@@ -106,12 +106,14 @@ def bring(  # noqa: PLR0913 each is an option
 ) -> UpResult:
     """Make Azure match one spec; where the machine is to be on, wait until it can be used, and write its target.
 
-    A machine whose host key is not the one that this computer knows is left alone, unless `host_key` accepts it.
+    A machine whose host key is not the one that this computer knows is left alone, unless `host_key` accepts it. One
+    that this computer does not know at all needs consent.
 
     With `asks`, a terminal is asked before a new machine is created.
     """
-    from gpuinfra.cli.host_keys import check_host_key, pending, record_host_key, source_of_up
+    from gpuinfra.cli.host_keys import record_host_key, source_of_up
     from gpuinfra.cli.ledger_recording import note_beginning
+    from gpuinfra.cli.machine_trust import MachineTrust
     from gpuinfra.cli.machines import bringing, explained, reach, with_known_key
     from gpuinfra.cli.simulation import consent_to_replace, is_simulated
     from gpuinfra.models.target import unreached_target
@@ -128,18 +130,10 @@ def bring(  # noqa: PLR0913 each is an option
     reached = reach(settings, spec.subscription, seconds, progress, writes=True)
     work = bringing(reached, located, progress, writes=True)
     simulated = reached.cloud.simulated
-
-    def check_kept(key: str) -> None:
-        kept = unreached_target(spec.target_name, spec.name, key, simulated=simulated)
-        check_host_key(settings, kept, accepted=host_key)
-
     source = source_of_up(reached.cloud.subscription, spec.group_name)
-
-    def record_pending(key: str) -> None:
-        created = unreached_target(spec.target_name, spec.name, key, simulated=simulated)
-        record_host_key(created, pending(source), progress)
-
-    work.check_kept, work.before_creation = check_kept, record_pending
+    named = unreached_target(spec.target_name, spec.name, work.host_key.public, simulated=simulated)
+    trust = MachineTrust(settings, named, source, progress, accepted=host_key)
+    work.check_found, work.before_creation = trust.check_found, trust.record_pending
     if adopt:
         work.adopt = consent_to_adopt(settings, spec, progress)
         work.known_host_key = known_host_key(settings, spec)
@@ -158,8 +152,7 @@ def bring(  # noqa: PLR0913 each is an option
     with _on_meanwhile(spec):
         target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity, simulated=simulated)
         target = with_known_key(settings.workspace, target)
-        if target.host_key != work.host_key.public:  # else this command made the machine, and its key
-            check_host_key(settings, target, accepted=host_key)
+    trust.check_target(target)  # not as LeftOn: a machine of someone else is not ours to end
     record_host_key(target, source, progress)
     gpu = _wait_until_ready(reached, target, spec, progress, was_on=not outcome.plan.switches_on)
     with _on_meanwhile(spec):

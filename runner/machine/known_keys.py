@@ -22,6 +22,11 @@ def read_known_hosts() -> str:
         return ""
 
 
+def recorded_keys(target: Target) -> list[openssh.KnownHost]:
+    """Return the host keys that were recorded for the machine's name."""
+    return openssh.known_keys(read_known_hosts(), target)
+
+
 def check_known_key(
     target: Target, says: str = "its target file", known: Collection[HostKey] = (), accepted: str | None = None
 ) -> None:
@@ -35,7 +40,7 @@ def check_known_key(
         if accepted.strip() not in {now.fingerprint, str(now)}:
             raise _changed(target, says, [accepted.strip()], now)
         return
-    recorded = openssh.known_keys(read_known_hosts(), target)
+    recorded = recorded_keys(target)
     expected = [each.key for each in recorded]
     if all(each.is_pending for each in recorded):
         expected += known
