@@ -152,6 +152,9 @@ class Submission:
         if tree.held_back:
             which = f"not sent, because they may hold credentials: {_named(tree.held_back)}"
             self.record.warn(f"{which}; to send one, write its name into `.gpuinfraignore`: `!{tree.held_back[0]}`")
+        if tree.included:
+            why = f"sent, because `{tree.ignore_file}` names them, although they usually hold credentials"
+            self.record.warn(f"{why}: {_named(tree.included)}")
         if tree.copied:
             which = f"not sent, because they are copies of outputs: {_named(tree.copied)}"
             self.progress.note(f"{which}; to send one, write its name into `.gpuinfraignore`: `!{tree.copied[0]}`")

@@ -6,13 +6,17 @@ import re
 
 FILES = (
     r"\.env.*",
-    r".*\.(?:pem|pfx|p12|ppk|jks|keystore|kdbx|publishsettings)",
+    r".*\.env",
+    r".*\.(?:key|pem|pfx|p12|ppk|jks|keystore|kdbx|publishsettings)",
     # Private keys of OpenSSH. `id_map.json` is data, and `id_rsa.pub` is public.
     r"id_[^.]*",
     r"id_(?:rsa|dsa|ecdsa|ecdsa_sk|ed25519|ed25519_sk)\.(?!pub$).*",
     r"[._]netrc",
     r"\.(?:pgpass|my\.cnf|npmrc|pypirc|git-credentials|htpasswd|boto|s3cfg|vault-token|databrickscfg|dockercfg)",
-    r"(?:application_default_credentials|client_secret.*|service[-_]account.*|kaggle)\.json",
+    r"credentials",
+    r"(?:credentials|token|application_default_credentials|client_secret.*|service[-_]account.*|kaggle)\.json",
+    r"secrets\.(?:ya?ml|json|toml|env)",
+    r"terraform\.tfstate.*",
     r"(?:azureprofile|accesstokens|msal_token_cache.*|service_principal_entries)\.(?:json|bin)",
     r"kubeconfig",
 )

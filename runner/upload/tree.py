@@ -47,6 +47,9 @@ class Tree:
     skipped: tuple[Skipped, ...] = ()
     held_back: tuple[str, ...] = ()
     """Files and folders that may hold credentials, and so are not sent."""
+    included: tuple[str, ...] = ()
+    """Files and folders that usually hold credentials, and are sent because the ignore file names them."""
+    ignore_file: str = ""
     copied: tuple[str, ...] = ()
     """Folders with copies of outputs, which are not sent."""
     unignored: tuple[str, ...] = ()

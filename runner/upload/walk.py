@@ -70,6 +70,7 @@ class _Walk:
         self._entries: list[Entry] = []
         self._skipped: list[Skipped] = []
         self._held_back: list[str] = []
+        self._included: list[str] = []
         self._left_copies: list[str] = []
         self._unignored: list[str] = []
         self._pool: dict[str, bytes] = {}
@@ -87,6 +88,8 @@ class _Walk:
             tuple(self._entries),
             tuple(self._skipped),
             held_back=tuple(sorted(self._held_back)),
+            included=tuple(sorted(self._included)),
+            ignore_file=self._ignore_name,
             copied=tuple(sorted(self._left_copies)),
             unignored=tuple(sorted(self._unignored)),
             pool=self._pool,
@@ -133,10 +136,14 @@ class _Walk:
 
     def _holds_back(self, path: str, name: str, is_folder: bool, ignore: Ignore) -> bool:
         """Whether it is not sent although no ignore file says so: credentials, and copies of outputs."""
-        is_copy = is_folder and path in self._copied
-        if not (is_copy or may_hold_credentials(name, is_folder)) or ignore.includes_by_name(path, is_folder):
+        is_copy, shown_path = is_folder and path in self._copied, f"{path}/" if is_folder else path
+        if not (is_copy or may_hold_credentials(name, is_folder)):
             return False
-        (self._left_copies if is_copy else self._held_back).append(f"{path}/" if is_folder else path)
+        if ignore.includes_by_name(path, is_folder):
+            if not is_copy:
+                self._included.append(shown_path)
+            return False
+        (self._left_copies if is_copy else self._held_back).append(shown_path)
         return True
 
     def _with_rules(self, folder: str, full: bytes, ignore: Ignore, name: str) -> Ignore:

@@ -27,7 +27,37 @@ CREDENTIALS = [
     ".git-credentials",
     "certificate.pfx",
 ]
-ORDINARY = ["train.py", "id_map.json", "keys/id_rsa.pub", "environment.yml", "data/azure.csv"]
+MORE_CREDENTIALS = [
+    "prod.env",
+    "server.key",
+    "credentials",
+    "cloud/credentials.json",
+    "token.json",
+    "secrets.yaml",
+    "secrets.yml",
+    "secrets.json",
+    "secrets.toml",
+    "secrets.env",
+    "service-account-prod.json",
+    "terraform.tfstate",
+    "terraform.tfstate.backup",
+    ".pypirc",
+    ".npmrc",
+    ".pgpass",
+    ".vault-token",
+    "kaggle.json",
+]
+ORDINARY = [
+    "train.py",
+    "id_map.json",
+    "keys/id_rsa.pub",
+    "environment.yml",
+    "data/azure.csv",
+    "tokens.json",
+    "secrets.py",
+    "credentials.py",
+    "a.keys",
+]
 
 
 def write(folder: Path, *names: str) -> None:
@@ -55,6 +85,13 @@ def test_credential_files_are_not_sent_and_named(run: Run, tmp_path: Path) -> No
     assert ".gpuinfraignore" in line
 
 
+def test_credentials_of_common_tools_are_not_sent(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "project", *MORE_CREDENTIALS, *ORDINARY)
+    files, done = sent(run, tmp_path)
+    assert files == {*ORDINARY}
+    assert "may hold credentials: .npmrc, .pgpass, .pypirc, .vault-token, cloud/credentials.json" in done.stderr
+
+
 @pytest.mark.parametrize("ignore", ["*.tmp\n", "!*\n", "!*.pem\n!.*\n"])
 def test_other_lines_of_an_ignore_file_do_not_include_credentials(run: Run, tmp_path: Path, ignore: str) -> None:
     write(tmp_path / "project", ".env", "server.pem")
@@ -70,6 +107,18 @@ def test_credential_file_is_sent_where_it_is_included_by_name(run: Run, tmp_path
     assert files == {"train.py", ".gpuinfraignore", ".env", ".azure/config"}
     (line,) = [each for each in done.stderr.splitlines() if "may hold credentials" in each]
     assert "config/.env, server.pem" in line
+    (line,) = [each for each in done.stderr.splitlines() if "usually hold credentials" in each]
+    assert "sent, because `.gpuinfraignore` names them" in line
+    assert ".azure/, .env" in line
+    assert "config/.env" not in line
+
+
+def test_ordinary_file_that_is_included_by_name_is_not_mentioned(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "project", "a.bin")
+    (tmp_path / "project/.gpuinfraignore").write_text("*.bin\n!a.bin\n!.env\n")
+    files, done = sent(run, tmp_path)
+    assert "a.bin" in files
+    assert "credentials" not in done.stderr
 
 
 def test_credential_file_that_is_ignored_is_not_mentioned(run: Run, tmp_path: Path) -> None:
