@@ -7,6 +7,7 @@ import pytest
 
 from tests.e2e.azure import Azure
 from tests.e2e.jobs import on_terminal
+from tests.e2e.run_help import Start
 from tests.e2e.test_host_key_pins import make_colleague
 from tests.e2e.user import User
 from tests.lab import LabUser
@@ -75,3 +76,22 @@ def test_up_asks_on_a_terminal_before_it_uses_an_unknown_machine(claimed: User, 
         assert bool(files_of(claimed)) is written
         assert written or azure.writes(before) == []
     claimed.up()
+
+
+def test_run_does_not_use_or_end_a_machine_that_someone_created_a_moment_before(
+    user: User, azure: Azure, start: Start, tmp_path: Path
+) -> None:
+    user.spec(target={"type": "remote"}, lifecycle={"afterRun": "delete"})
+    (user.workspace / "train.py").write_text("print('the job ran')\n")
+    other = make_colleague(user, azure, tmp_path)
+    other.spec(target={"type": "remote"})
+    azure.fault("hold-before", method="PUT", type="virtualMachines")
+    client = start("run", "gpu.yaml", "train.py")
+    client.until_held()
+    other.up()
+    azure.clear_faults()
+    assert client.end() == 1, client.said
+    assert client.err.count("SHA256:") >= 2, client.said
+    assert "the job ran" not in client.out
+    assert azure.machine()["powerState"] == ON
+    other.up()
