@@ -31,7 +31,7 @@ class SpecHistory:
     """What git says of a folder of specs."""
 
     deleted: Mapping[str, datetime] = field(default_factory=dict)
-    """Keys of machines, and the time of the commit that took the spec away, which is no earlier than its parent's."""
+    """Keys of machines, and the time of the commit that took the spec away, not before its parent's."""
     repository: str = ""
     """The id of the repository; empty where there is none, or only a part of it."""
     is_shallow: bool = False
