@@ -135,7 +135,8 @@ def test_a_machine_that_came_up_and_cannot_be_used_is_ended(
     outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=None)
     monkeypatch.setattr("gpuinfra.workbench.targets.check_files", lambda *_: None)
     monkeypatch.setattr("gpuinfra.cli.machines.reach", lambda *_, **__: SimpleNamespace(cloud=cloud))
-    monkeypatch.setattr("gpuinfra.cli.machines.bringing", lambda *_, **__: SimpleNamespace(up=lambda _: outcome))
+    provisioner = SimpleNamespace(up=lambda _: outcome, host_key=SimpleNamespace(public=""))
+    monkeypatch.setattr("gpuinfra.cli.machines.bringing", lambda *_, **__: provisioner)
     monkeypatch.setattr("gpuinfra.cli.ledger_recording.note_beginning", lambda *_: None)
     told = story(tmp_path, "deallocate", [])
     told.work = None
