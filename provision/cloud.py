@@ -97,22 +97,25 @@ class Observed:
     def is_ours(self, part: ObservedResource) -> bool:
         """Whether it carries the machine's tag, has the name of one of its parts, and is in its group.
 
-        A group also needs evidence that `up` created it.
+        Others can write tags: outside of the default group it must also be made or used as `up` does it.
         """
         from gpuinfra.provision.names import ref_of
-        from gpuinfra.provision.ownership import is_own_group
+        from gpuinfra.provision.own_parts import is_own_part
+        from gpuinfra.provision.ownership import is_default_group, is_own_group
 
         if not same(part.ref, ref_of(part.ref.kind, self.group, self.name)):
             return False
         if part.ref.kind is Kind.RESOURCE_GROUP:
-            return is_own_group(part, self.name, self.machine)
+            return is_own_group(part, self.name)
         if part.ref.kind is Kind.VM and not self._is_made_by_us(part):
             return False
         adopted = self.adopts and not tags.get(part.tags, tags.NAME)
-        return adopted or tags.belongs_to(part.tags, self.name)
+        if not adopted and not tags.belongs_to(part.tags, self.name):
+            return False
+        return part.ref.kind is Kind.VM or is_default_group(self.group, self.name) or is_own_part(part, self)
 
     def _is_made_by_us(self, machine: ObservedResource) -> bool:
-        """Whether a tagged machine is in its default group, or has a part that `up` names: others can write tags."""
+        """Whether a tagged machine is in its default group, or made as `up` makes machines."""
         from gpuinfra.provision.ownership import Owner, owner_of
 
         return self.adopts or owner_of(machine) is not Owner.LOOKALIKE
@@ -134,8 +137,9 @@ class Observed:
         return (part for part in self.parts if self.is_ours(part))
 
     def lookalikes(self) -> tuple[ObservedResource, ...]:
-        """What carries the machine's tag and is not part of it: never changed, only reported."""
-        return tuple(part for part in self.parts if tags.belongs_to(part.tags, self.name) and not self.is_ours(part))
+        """What carries the machine's tag and is not part of it: never changed, only reported. Groups do not count."""
+        tagged = (part for part in self.parts if tags.belongs_to(part.tags, self.name))
+        return tuple(part for part in tagged if part.ref.kind is not Kind.RESOURCE_GROUP and not self.is_ours(part))
 
 
 def same(one: Ref, other: Ref) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpuinfra.models.receipt import Off, Receipt, Residue
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
+from gpuinfra.provision.attachments import attached_by_others
 from gpuinfra.provision.cloud import OFF, Act, Cloud, Observed, ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
@@ -16,7 +18,7 @@ from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.market.port import Market
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.ownership import LEFT_ALONE, left_alone, untagged_problem
+from gpuinfra.provision.ownership import LEFT_ALONE, is_default_group, left_alone, untagged_problem
 from gpuinfra.provision.plan import is_disk_of_ours
 from gpuinfra.provision.remove import remove, strangers
 from gpuinfra.provision.waiting.deadline import Deadline
@@ -129,7 +131,7 @@ class Teardown:
             failure = None  # somebody else has finished it
         reasons = (f"{failure.subject}: {failure.code}: {failure.message}",) if failure else ()
         deleted = tuple(str(ref) for ref in refs if not left or str(ref) not in left)
-        words = (*kept.values(), *_left_alone(observed))
+        words = (*kept.values(), *_detached(machine), *_left_alone(observed))
         receipt = replace(self._receipt(machine, off, was_on=was_on), existed=_existed(observed))
         return replace(receipt, deleted=deleted, kept=words, left=(*left, *reasons), deletes=True)
 
@@ -146,6 +148,9 @@ class Teardown:
         ours = [part for part in observed.parts if observed.is_ours(part) or is_disk_of_ours(observed, part)]
         refs = [part.ref for part in ours if part.ref.kind is not Kind.RESOURCE_GROUP]
         kept: dict[str, str] = {}
+        named = observed.part(Kind.RESOURCE_GROUP)
+        if named and not is_default_group(observed.group, self.name):
+            kept[str(named.ref)] = f"{named.ref}: it is named in the spec"
         for group in (part for part in ours if part.ref.kind is Kind.RESOURCE_GROUP):
             found = self.cloud.contents(group.ref.group)
             # Another `up` may have created parts of this machine since it was observed: those keep the group, too.
@@ -161,7 +166,7 @@ class Teardown:
     def _left(self, group: str, refs: list[Ref], kept: dict[str, str]) -> tuple[tuple[str, ...], Off | None]:
         """What is still there of it; and how Azure says that the machine is not on."""
         observed = self.cloud.observe(self.name, group, thorough=True)
-        # That the group was created for the machine is known only while the machine is there.
+        # What a machine uses is known only while the machine is there.
         found = [part for part in observed.parts if observed.is_ours(part) or part.ref in refs]
         parts = [part for part in found if str(part.ref) not in kept]
         return tuple(str(part.ref) for part in parts), _verified(observed.part(Kind.VM))
@@ -228,6 +233,12 @@ def _left_alone(observed: Observed) -> tuple[str, ...]:
         for part in observed.lookalikes()
     )
     return (*found, *unknown)
+
+
+def _detached(machine: ObservedResource | None) -> Iterator[str]:
+    """A line for each disk and NIC that others attached to a machine which goes."""
+    for each in attached_by_others(machine) if machine else ():
+        yield f"{each}: it was attached to this machine, and is detached"
 
 
 def _residue(observed: Observed) -> list[Residue]:

@@ -10,19 +10,17 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import OFF, ObservedResource
-from gpuinfra.provision.names import default_group, name_of
+from gpuinfra.provision.names import default_group, name_of, ref_of
 
 LEFT_ALONE = "looks like ours, left alone"
 UNTAGGED = "exists, untagged"
-# Only one of the two has to match on a tagged machine: a disk or an interface can be swapped.
-_PARTS = (Kind.DISK, Kind.NIC)
 
 
 class Owner(StrEnum):
     """Whose a virtual machine is, as far as its own body tells."""
 
     OURS = "ours"
-    """Tagged with its own name, and in its default group or made of parts that have our names."""
+    """Tagged with its own name, and in its default group or made as `up` makes machines."""
     UNTAGGED = "untagged"
     """Named and made as ours are, without the tag."""
     LOOKALIKE = "lookalike"
@@ -33,28 +31,35 @@ class Owner(StrEnum):
 def owner_of(machine: ObservedResource) -> Owner:
     """Whose this machine is."""
     name, tagged = machine.ref.name, tags.get(machine.tags, tags.NAME)
-    in_own_group = _is_default(machine.ref.group, name)
-    fitting = _fitting_parts(machine)
-    if tags.belongs_to(machine.tags, name) and (in_own_group or fitting):
-        return Owner.OURS
-    if in_own_group or fitting == len(_PARTS):
-        return Owner.UNTAGGED
+    if is_default_group(machine.ref.group, name) or is_made_by_us(machine):
+        return Owner.OURS if tags.belongs_to(machine.tags, name) else Owner.UNTAGGED
     return Owner.LOOKALIKE if tagged else Owner.OTHER
 
 
 def is_made_by_us(machine: ObservedResource) -> bool:
-    """Whether disk and interface have the names that `up` gives them, whatever the tags say."""
-    return _fitting_parts(machine) == len(_PARTS)
+    """Whether it has what every machine of `up` has and no tag can say: disk and NIC under our names, the NIC deleted
+    with the machine, its own name as host name, and no password."""
+    found, name = machine.properties, machine.ref.name
+    disk = (found.get("storageProfile") or {}).get("osDisk") or {}
+    nics = (found.get("networkProfile") or {}).get("networkInterfaces") or []
+    own_nics = [nic for nic in nics if refers_to(nic.get("id"), ref_of(Kind.NIC, machine.ref.group, name))]
+    system = found.get("osProfile") or {}
+    return (
+        _same(disk.get("name"), name_of(Kind.DISK, name))
+        and any(_same((nic.get("properties") or {}).get("deleteOption"), "Delete") for nic in own_nics)
+        and _same(system.get("computerName"), name)
+        and (system.get("linuxConfiguration") or {}).get("disablePasswordAuthentication") is True
+    )
 
 
-def _fitting_parts(machine: ObservedResource) -> int:
-    """How many of its parts have the names that follow from its own."""
-    found = machine.properties
-    disk = str(((found.get("storageProfile") or {}).get("osDisk") or {}).get("name") or "")
-    interfaces = (found.get("networkProfile") or {}).get("networkInterfaces") or []
-    names = {Kind.DISK: [disk], Kind.NIC: [str(each.get("id") or "").rsplit("/", 1)[-1] for each in interfaces]}
-    wanted = {kind: name_of(kind, machine.ref.name).casefold() for kind in _PARTS}
-    return sum(wanted[kind] in {name.casefold() for name in names[kind]} for kind in _PARTS)
+def refers_to(resource_id: Any, ref: Ref) -> bool:
+    """Whether an id is that of this resource, or of something inside of it. The subscription is not compared."""
+    own = ref.id("").casefold().removeprefix("/subscriptions/")
+    return f"{own}/" in f"{str(resource_id or '').casefold()}/"
+
+
+def _same(found: Any, wanted: str) -> bool:
+    return str(found or "").casefold() == wanted.casefold()
 
 
 def has_our_name(ref: Ref, marks: Mapping[str, str] | None) -> bool:
@@ -65,27 +70,21 @@ def has_our_name(ref: Ref, marks: Mapping[str, str] | None) -> bool:
     return ref.name.casefold() == name_of(ref.kind, machine).casefold()
 
 
-def is_own_group(
-    group: ObservedResource, name: str, machine: ObservedResource | None, *, created: bool = False
-) -> bool:
-    """Whether a group was created for this machine, and may be deleted with it.
+def is_own_group(group: ObservedResource, name: str) -> bool:
+    """Whether a group goes with this machine: it has the default name and the machine's tag.
 
-    It carries the machine's tag, which `up` gives only to a group that it creates, and has the default name. Of a group
-    that a spec names, the machine itself must also say that `up` created it, or this run must have: `created`.
+    A group that a spec names is never deleted, whoever created it: others may rely on it.
     """
-    if not tags.belongs_to(group.tags, name):
-        return False
-    if _is_default(group.ref.group, name) or created:
-        return True
-    return machine is not None and tags.get(machine.tags, tags.GROUP) == tags.CREATED
+    return is_default_group(group.ref.group, name) and tags.belongs_to(group.tags, name)
 
 
 def is_leftover(ref: Ref, marks: Mapping[str, str] | None) -> bool:
     """Whether a tagged part without a machine is certainly ours: it has our name and is in the default group."""
-    return has_our_name(ref, marks) and _is_default(ref.group, tags.get(marks, tags.NAME))
+    return has_our_name(ref, marks) and is_default_group(ref.group, tags.get(marks, tags.NAME))
 
 
-def _is_default(group: str, machine: str) -> bool:
+def is_default_group(group: str, machine: str) -> bool:
+    """Whether this is the group that a machine gets if its spec names none."""
     return group.casefold() == default_group(machine).casefold()
 
 

@@ -8,6 +8,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.provision import tags
+from gpuinfra.provision.attachments import attached_by_others
 from gpuinfra.provision.cloud import Observed, ObservedResource, same
 from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.lifecycle.reap import STOPPED
@@ -28,15 +29,15 @@ def make_plan(setting: PlanInput, observed: Observed, price: Price | None = None
     check_names(observed)
     check_elsewhere(observed)
     spec = setting.spec
-    changes = _off(setting, observed) if spec.power == "deallocated" else _changes(setting, observed)
+    changes = tuple(_off(setting, observed) if spec.power == "deallocated" else _changes(setting, observed))
     return Plan(
         name=spec.name,
         subscription=setting.subscription,
         group=spec.group_name,
         candidate=setting.candidate,
-        changes=tuple(changes),
+        changes=changes,
         price=price or Price(),
-        notes=tuple(_notes(setting, observed)),
+        notes=(*_notes(setting, observed), *_detached(changes, observed)),
         wants_running=spec.power == "running",
     )
 
@@ -208,6 +209,13 @@ def _notes(setting: PlanInput, observed: Observed) -> Iterator[str]:
         yield "the machine has cost what it may since power-on: it goes off; `gpuinfra down` and `up` begin anew"
     if not setting.lease.is_daily:
         yield "a lease of a day or more is beyond Azure's own daily schedule: the tag alone says when it ends"
+
+
+def _detached(changes: tuple[Change, ...], observed: Observed) -> Iterator[str]:
+    """A line for each disk and NIC that others attached to a machine which is replaced."""
+    if observed.machine and any(each.ref.kind is Kind.VM and each.action is Action.REPLACE for each in changes):
+        for each in attached_by_others(observed.machine):
+            yield f"{each}: it is attached to this machine, and will be detached"
 
 
 def _keys(part: ObservedResource) -> list[list[str]]:

@@ -54,8 +54,6 @@ class PlanInput:
     """Since when there is a machine with something to lose; empty where there is none."""
     price_per_hour: float | None = None
     """In US dollars, while it is on; None where no price is known."""
-    creates_group: bool = False
-    """Whether `up` creates the group for this machine, or did so before."""
     repository: str = ""
     """Which git repository the spec comes from; empty where that is not known."""
     kept_terms: Terms | None = None

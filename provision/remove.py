@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.provision.attachments import attached_by_others, detaching_update
 from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
@@ -81,6 +82,8 @@ def _check_and_remove(
 ) -> None:
     if ref.kind is Kind.RESOURCE_GROUP:
         _check_only_ours(cloud, ref, going)
+    if ref.kind is Kind.VM:
+        _keep_attached(cloud, ref, progress, deadline.within(REMOVE_SECONDS))
     _remove(cloud, ref, progress, journal, deadline.within(REMOVE_SECONDS))
 
 
@@ -90,6 +93,19 @@ def _check_only_ours(cloud: Cloud, group: Ref, going: Iterable[Ref]) -> None:
         names = ", ".join(sorted(each.rsplit("/", 1)[-1] for each in others))
         message = f"it holds what was not made for this machine: {names}"
         raise CloudError(Fault.IN_USE, "GroupNotEmpty", message, subject=str(group))
+
+
+def _keep_attached(cloud: Cloud, ref: Ref, progress: Progress, deadline: Deadline) -> None:
+    """See to it that Azure deletes nothing with a machine that others attached to it."""
+
+    def attempt() -> None:
+        machine = cloud.look(ref)
+        update = detaching_update(machine) if machine else None
+        if machine and update:
+            progress.note(f"kept: {', '.join(attached_by_others(machine))}")
+            cloud.wait(cloud.patch(update), deadline)
+
+    patiently(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
 
 
 def _remove(cloud: Cloud, ref: Ref, progress: Progress, journal: Journal, deadline: Deadline) -> None:

@@ -19,9 +19,6 @@ READY = "gpuinfra:ready"
 PROTECT = "gpuinfra:protect"
 REPOSITORY = "gpuinfra:repository"
 """Which git repository its spec came from: see `Repository.identify` in `gpuinfra/git.py`."""
-GROUP = "gpuinfra:group"
-"""On a machine in a group that its spec names: CREATED where `up` created that group, too."""
-CREATED = "created"
 
 # Anybody can write a tag. At the ends of the calendar a minute more or another time zone is no date any more, and one
 # such machine must not keep the reaper from all others.

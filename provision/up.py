@@ -29,7 +29,6 @@ from gpuinfra.provision.market.port import Market, Prices
 from gpuinfra.provision.market.preflight import Preflight, no_candidate, preflight
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from gpuinfra.provision.observe import observe_settled
-from gpuinfra.provision.ownership import is_own_group
 from gpuinfra.provision.place import actual_place, present_place
 from gpuinfra.provision.plan import creation_failed, make_plan
 from gpuinfra.provision.plan_input import HostKey, PlanInput
@@ -158,7 +157,6 @@ class Provisioner:
             image_plan=image.plan if image else None,
             ready=self._ready(observed),
             price_per_hour=price_per_hour,
-            creates_group=self._creates_group(observed),
             repository=self.repository or self._known_repository(observed),
             kept_terms=kept,
         )
@@ -166,12 +164,6 @@ class Provisioner:
     def _known_repository(self, observed: Observed) -> str:
         """What the machine says already, so that a replacement says it, too."""
         return tags.get(observed.machine.tags, tags.REPOSITORY) if observed.machine else ""
-
-    def _creates_group(self, observed: Observed) -> bool:
-        group = observed.part(Kind.RESOURCE_GROUP)
-        if group is None:
-            return True
-        return is_own_group(group, self.spec.name, observed.machine, created=group.ref in self._made)
 
     def _ready(self, observed: Observed) -> str:
         """Since when there is something to lose. A failed start looks like a machine that never was, so the mark is
@@ -321,9 +313,7 @@ class Provisioner:
         if same_region:
             # The next try can have the network; what hangs on a machine goes with it.
             gone = [ref for ref in gone if machine and ref.kind in _PLACED]
-        group = observed.part(Kind.RESOURCE_GROUP)
-        is_own = group is None or is_own_group(group, self.spec.name, observed.machine, created=group.ref in gone)
-        if moves_on or not is_own or self._holds_others(gone, observed):
+        if moves_on or self._holds_others(gone, observed):
             gone = [ref for ref in gone if ref.kind is not Kind.RESOURCE_GROUP]
         return gone
 

@@ -30,6 +30,15 @@ def desired(setting: PlanInput) -> Resource:
     return resource(setting, Kind.NIC, properties)
 
 
+def uses(part: ObservedResource) -> list[str]:
+    """Ids of what it joins: its NSG, then subnet and public address of each configuration."""
+    found = [part.properties.get("networkSecurityGroup")]
+    for configuration in part.properties.get("ipConfigurations") or []:
+        inner = configuration.get("properties") or {}
+        found += [inner.get("subnet"), inner.get("publicIPAddress")]
+    return [str((each or {}).get("id") or "") for each in found]
+
+
 def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
     """Whether it is still joined to what is ours."""
     yield from place(wanted, part)

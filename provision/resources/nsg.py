@@ -12,23 +12,34 @@ from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update
 
 RULE = "ssh"
+_RULE = {
+    "priority": 100,
+    "direction": "Inbound",
+    "access": "Allow",
+    "protocol": "Tcp",
+    "sourcePortRange": "*",
+    "destinationAddressPrefix": "*",
+    "destinationPortRange": "22",
+}
 
 update = whole_update
 
 
 def desired(setting: PlanInput) -> Resource:
     """One rule; what no rule allows, Azure's own defaults refuse."""
-    rule = {
-        "priority": 100,
-        "direction": "Inbound",
-        "access": "Allow",
-        "protocol": "Tcp",
-        "sourceAddressPrefixes": list(setting.sources),
-        "sourcePortRange": "*",
-        "destinationAddressPrefix": "*",
-        "destinationPortRange": "22",
-    }
+    rule = {**_RULE, "sourceAddressPrefixes": list(setting.sources)}
     return resource(setting, Kind.NSG, {"securityRules": [{"name": RULE, "properties": rule}]})
+
+
+def is_as_created(part: ObservedResource) -> bool:
+    """Whether it has our one rule, from whatever sources, and no other."""
+    rules = {rule["name"]: rule["properties"] for rule in part.properties.get("securityRules") or []}
+    return list(rules) == [RULE] and _rest(rules[RULE], _RULE) == _rest(_RULE, _RULE)
+
+
+def users(part: ObservedResource) -> list[dict[str, Any]]:
+    """NICs and subnets that have it, by id."""
+    return [*(part.properties.get("networkInterfaces") or []), *(part.properties.get("subnets") or [])]
 
 
 def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
@@ -26,6 +27,19 @@ def update(wanted: Resource, part: ObservedResource) -> Resource:
     if part.state == "Failed":
         return whole_update(wanted, part)
     return Resource(wanted.ref, {"tags": with_others(part, wanted.body["tags"])})
+
+
+def is_as_created(part: ObservedResource) -> bool:
+    """Whether it is a Standard static address without a DNS name."""
+    sku = str((part.body.get("sku") or {}).get("name") or "")
+    is_static = str(part.properties.get("publicIPAllocationMethod") or "").casefold() == "static"
+    return sku.casefold() == "standard" and is_static and not part.properties.get("dnsSettings")
+
+
+def users(part: ObservedResource) -> list[dict[str, Any]]:
+    """What has it, by id."""
+    used = [part.properties.get(name) for name in ("ipConfiguration", "natGateway")]
+    return [each for each in used if each]
 
 
 def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:

@@ -15,7 +15,6 @@ from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle.hours import to_tag as hours_to_tag
 from gpuinfra.provision.lifecycle.terms import to_tag
 from gpuinfra.provision.login.cloud_init import custom_data
-from gpuinfra.provision.names import default_group
 from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import place, with_others
 
@@ -100,11 +99,9 @@ def _tags(setting: PlanInput) -> dict[str, str]:
         tags.TARGET: spec.target_name,
     }
     hours = hours_to_tag(spec.lifecycle.hours) if spec.lifecycle.hours else None
-    is_named = spec.group_name.casefold() != default_group(spec.name).casefold()
     return {
         **found,
         **({tags.HOURS: hours} if hours else {}),
-        **({tags.GROUP: tags.CREATED} if is_named and setting.creates_group else {}),
         **({tags.REPOSITORY: setting.repository} if setting.repository else {}),
     }
 
@@ -163,8 +160,8 @@ def _identity(part: ObservedResource) -> dict[str, Any]:
 
 
 def _ours(wanted: Resource) -> dict[str, str]:
-    """The tags that say what the spec says, without those that a machine gets once, when it is created."""
-    return {name: value for name, value in wanted.body["tags"].items() if name not in {tags.HOST_KEY, tags.GROUP}}
+    """The tags that say what the spec says, without the host key, which a machine gets once, when it is created."""
+    return {name: value for name, value in wanted.body["tags"].items() if name != tags.HOST_KEY}
 
 
 def _outlived(wanted: Resource, part: ObservedResource) -> list[str]:

@@ -38,6 +38,26 @@ def _names(subnets: list[dict[str, Any]]) -> set[str]:
     return {str(subnet.get("name")) for subnet in subnets}
 
 
+def is_as_created(part: ObservedResource) -> bool:
+    """Whether it has our range, our subnet, and nothing else."""
+    found = part.properties
+    ranges = (found.get("addressSpace") or {}).get("addressPrefixes") or []
+    subnets = [(each.get("name"), _ranges(each)) for each in found.get("subnets") or []]
+    return ranges == [RANGE] and subnets == [(SUBNET, [RANGE])] and not found.get("virtualNetworkPeerings")
+
+
+def _ranges(subnet: dict[str, Any]) -> list[str]:
+    properties = subnet.get("properties") or {}
+    one = properties.get("addressPrefix")
+    return [one] if one else list(properties.get("addressPrefixes") or [])
+
+
+def users(part: ObservedResource) -> list[dict[str, Any]]:
+    """Configurations of NICs that are in it, by id."""
+    inner = [subnet.get("properties") or {} for subnet in part.properties.get("subnets") or []]
+    return [each for properties in inner for each in properties.get("ipConfigurations") or []]
+
+
 def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
     """Its subnet may be missing; what others added to the network is left alone."""
     yield from place(wanted, part)

@@ -26,8 +26,10 @@ def make_address(azure: Azure, group: str, name: str, tags: dict[str, str]) -> N
     azure.put(azure.id(ADDRESSES, name, group), {"location": REGION, "tags": tags, **body})
 
 
-def make_machine(azure: Azure, group: str, name: str, tags: dict[str, str], *, like_ours: bool = False) -> None:
-    """A machine in which no guest boots; `like_ours` has parts with the names that `up` would give them."""
+def make_machine(
+    azure: Azure, group: str, name: str, tags: dict[str, str], *, like_ours: bool = False, nic: str = ""
+) -> None:
+    """A machine in which no guest boots; `like_ours` is made as `up` would make it. `nic` is the name of its NIC."""
     azure.fault("no-boot", resource=name, count=0)
     subnet = {"name": "inner", "properties": {"addressPrefix": "10.0.0.0/20"}}
     network = azure.id("Microsoft.Network/virtualNetworks", "net", group)
@@ -37,17 +39,23 @@ def make_machine(azure: Azure, group: str, name: str, tags: dict[str, str], *, l
     if like_ours:
         make_address(azure, group, f"{name}-ip", tags)
         inner["publicIPAddress"] = {"id": azure.id(ADDRESSES, f"{name}-ip", group)}
-    interface = azure.id(INTERFACES, f"{name}-nic" if like_ours else f"{name}-card", group)
+    interface = azure.id(INTERFACES, nic or (f"{name}-nic" if like_ours else f"{name}-card"), group)
     configuration = {"ipConfigurations": [{"name": "first", "properties": inner}]}
     azure.put(interface, {"location": REGION, "properties": configuration})
     image = {"publisher": "microsoft-dsvm", "offer": "ubuntu-2204", "sku": "2204-gen2", "version": "latest"}
     keys = [{"path": "/home/ada/.ssh/authorized_keys", "keyData": KEY}]
     login = {"disablePasswordAuthentication": True, "ssh": {"publicKeys": keys}}
     disk = {"createOption": "FromImage", "name": f"{name}-disk" if like_ours else f"{name}-os"}
+    option = {"deleteOption": "Delete"} if like_ours else {}
+    host = name if like_ours else "guest"
     properties = {
         "hardwareProfile": {"vmSize": SIZE},
         "storageProfile": {"imageReference": image, "osDisk": disk},
-        "osProfile": {"computerName": "guest", "adminUsername": "ada", "linuxConfiguration": login},
-        "networkProfile": {"networkInterfaces": [{"id": interface}]},
+        "osProfile": {
+            "computerName": host,
+            "adminUsername": "ada",
+            "linuxConfiguration": login,
+        },
+        "networkProfile": {"networkInterfaces": [{"id": interface, "properties": {"primary": True, **option}}]},
     }
     azure.put(azure.id(MACHINE, name, group), {"location": REGION, "tags": tags, "properties": properties})

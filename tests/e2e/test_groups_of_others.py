@@ -1,4 +1,4 @@
-"""A resource group that gpuinfra did not create is never deleted, and nothing in it is swept, whatever its tags say."""
+"""A resource group that a spec names is never deleted, and nothing in it is swept, whatever its tags say."""
 
 import json
 
@@ -10,6 +10,7 @@ from tests.e2e.user import User
 
 LEFT_ALONE = "looks like ours, left alone"
 OURS = {"gpuinfra:name": "my-dsvm"}
+NAMED = "resource-group team: it is named in the spec"
 
 
 def test_down_keeps_a_tagged_group_that_existed_before_its_machine(user: User, azure: Azure) -> None:
@@ -21,9 +22,7 @@ def test_down_keeps_a_tagged_group_that_existed_before_its_machine(user: User, a
     assert azure.everything() == ["resourceGroups/team"]
     assert azure.group("team")["tags"] == OURS, "it is not changed either"
     assert (receipt["off"], receipt["left"]) == (True, [])
-    (kept,) = receipt["kept"]
-    assert kept.startswith("resource-group team ")
-    assert kept.endswith(LEFT_ALONE)
+    assert receipt["kept"] == [NAMED]
 
 
 @pytest.mark.parametrize("word", ["gpu.yaml", "my-dsvm"])
@@ -33,7 +32,7 @@ def test_down_keeps_an_empty_tagged_group_without_a_machine(user: User, azure: A
     before = azure.last_request()
     receipt = user.down(word, "--delete", "--yes")
     assert azure.writes(before) == []
-    assert LEFT_ALONE in " ".join(receipt["kept"])
+    assert receipt["kept"] == [NAMED]
 
 
 def test_down_without_a_spec_deletes_nothing_in_a_tagged_group_of_others(user: User, azure: Azure) -> None:
@@ -62,13 +61,14 @@ def test_up_that_fails_deletes_the_group_that_it_created(user: User, azure: Azur
     assert azure.everything() == []
 
 
-def test_group_that_up_created_goes_with_a_machine_that_was_replaced(user: User, azure: Azure) -> None:
+def test_down_keeps_a_named_group_that_up_created(user: User, azure: Azure) -> None:
     user.spec(resourceGroup="team")
     user.up()
     user.spec(resourceGroup="team", admin={"username": "grace"})
     user.up("--yes", "--delete")
-    assert user.down("my-dsvm", "--delete", "--yes")["kept"] == []
-    assert azure.everything() == []
+    assert user.down("my-dsvm", "--delete", "--yes")["kept"] == [NAMED]
+    assert azure.everything() == ["resourceGroups/team"]
+    assert azure.group("team").get("tags", {}) == {}
 
 
 def test_reap_sweeps_nothing_in_a_tagged_group_of_others(user: User, azure: Azure) -> None:

@@ -42,8 +42,12 @@ def rows(draw: Any) -> dict[str, Any]:
     group = draw(st.one_of(st.just(default_group(name or "")), st.integers(0, 10**6).map(lambda number: f"g{number}")))
     path = f"/subscriptions/s/resourceGroups/{group}/providers/Microsoft.Compute/virtualMachines/{name or 'theirs'}"
     disk = draw(st.sampled_from([f"{name}-disk", "another"]))
-    properties = {"provisioningState": state, "instanceView": {"statuses": statuses}}
+    properties: dict[str, Any] = {"provisioningState": state, "instanceView": {"statuses": statuses}}
     properties["storageProfile"] = {"osDisk": {"name": disk}}
+    nic = f"{path.split('/Microsoft', maxsplit=1)[0]}/Microsoft.Network/networkInterfaces/{name}-nic"
+    properties["networkProfile"] = {"networkInterfaces": [{"id": nic, "properties": {"deleteOption": "Delete"}}]}
+    login = {"disablePasswordAuthentication": True}
+    properties["osProfile"] = {"computerName": name or "theirs", "linuxConfiguration": login}
     return {"id": path, "name": name or "theirs", "tags": marks, "properties": properties}
 
 

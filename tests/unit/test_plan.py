@@ -1,5 +1,6 @@
 """What git says against what Azure shows: the plan, all of it pure."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -211,7 +212,8 @@ def test_a_group_that_is_not_ours_is_used_and_not_changed() -> None:
 
 def test_a_second_machine_of_one_name_is_not_made() -> None:
     cloud = FakeCloud()
-    cloud.add(Kind.VM, made().body(Kind.VM), group="elsewhere", name=NAME)
+    elsewhere = json.loads(json.dumps(made().body(Kind.VM)).replace(GROUP, "elsewhere"))
+    cloud.add(Kind.VM, elsewhere, group="elsewhere", name=NAME)
     with pytest.raises(Problem) as caught:
         planned(cloud)
     (found,) = caught.value.diagnostics

@@ -34,10 +34,9 @@ def place(server: Sandbox) -> Place:
     """Three machines, one off and one of somebody else."""
     made = Place(server)
     for name in ("first", "second", "theirs"):
-        body = made.body(name)
+        body = made.body(name) if name == "theirs" else made.body_like_ours(name)
         if name != "theirs":
             body["tags"] = {tags.NAME: name, tags.ON_SINCE: "2026-01-01T00:00:00Z"}
-            body["properties"]["storageProfile"]["osDisk"]["name"] = f"{name}-disk"
         made.put(name, body)
     made.machines.begin_deallocate("demo", "second").result()
     return made

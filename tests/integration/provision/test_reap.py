@@ -50,8 +50,7 @@ class World:
 
     def machine(self, name: str, lease: float | None = 2, **marks: str) -> None:
         """One of ours that runs, with a lease for so many hours."""
-        body = self.place.body(name)
-        body["properties"]["storageProfile"]["osDisk"]["name"] = name_of(Kind.DISK, name)
+        body = self.place.body_like_ours(name)
         body["tags"] = {tags.NAME: name, tags.ON_SINCE: self.at(hours=-1), "owner": "me"}
         body["tags"][tags.REPOSITORY] = REPOSITORY
         body["tags"] |= {f"gpuinfra:{key.replace('_', '-')}": value for key, value in marks.items()}

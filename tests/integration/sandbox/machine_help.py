@@ -87,6 +87,14 @@ class Place:
             },
         }
 
+    def body_like_ours(self, name: str) -> Any:
+        """A machine as gpuinfra makes it: what it is made of has names that follow from its own."""
+        body = self.body(name)
+        body["properties"]["storageProfile"]["osDisk"]["name"] = f"{name}-disk"
+        body["properties"]["osProfile"]["computerName"] = name
+        body["properties"]["networkProfile"]["networkInterfaces"][0]["properties"]["deleteOption"] = "Delete"
+        return body
+
     def make(self, name: str = "m", size: str = T4, **properties: Any) -> Any:
         """A machine that runs."""
         return self.put(name, self.body(name, size, **properties))
