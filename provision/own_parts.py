@@ -1,6 +1,6 @@
 """Which parts in a group that a spec names are ours: others may have resources under the same names there. All pure.
 
-A part is ours if a machine of ours uses it, or if it is exactly what an `up` that was killed leaves behind.
+A part is ours if our machine uses it, or if it is exactly what an `up` that was killed leaves behind.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _is_disk_of(machine: ObservedResource | None, disk: ObservedResource) -> boo
 
 
 def _is_own_nic(part: ObservedResource, observed: Observed) -> bool:
-    """Whether a machine of ours has it; or nobody does, and it joins what `up` joins."""
+    """Whether our machine has it; or no machine does, and it joins what `up` joins."""
     machine = observed.machine
     used = (machine.properties.get("networkProfile") or {}).get("networkInterfaces") or [] if machine else []
     if any(refers_to(each.get("id"), part.ref) for each in used):

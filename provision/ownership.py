@@ -73,7 +73,7 @@ def has_our_name(ref: Ref, marks: Mapping[str, str] | None) -> bool:
 def is_own_group(group: ObservedResource, name: str) -> bool:
     """Whether a group goes with this machine: it has the default name and the machine's tag.
 
-    A group that a spec names is never deleted, whoever created it: others may rely on it.
+    A group that a spec names is never deleted, even if `up` created it: others may rely on it.
     """
     return is_default_group(group.ref.group, name) and tags.belongs_to(group.tags, name)
 

@@ -71,7 +71,7 @@ def test_reap_does_not_stop_a_tagged_machine_of_others_whose_nic_has_our_name(us
     assert azure.machine("db1", "prod")["powerState"] == "PowerState/running"
 
 
-def test_down_keeps_a_data_disk_that_somebody_attached_to_the_machine(user: User, azure: Azure) -> None:
+def test_down_keeps_a_data_disk_that_others_attached_to_the_machine(user: User, azure: Azure) -> None:
     user.up()
     attach_bobs_disk(azure)
     receipt = user.down("my-dsvm", "--delete", "--yes")
@@ -80,7 +80,7 @@ def test_down_keeps_a_data_disk_that_somebody_attached_to_the_machine(user: User
     assert receipt["kept"] == ["disk bob-data in group bobs: it was attached to this machine, and is detached"]
 
 
-def test_up_that_replaces_a_machine_keeps_a_data_disk_that_somebody_attached(user: User, azure: Azure) -> None:
+def test_up_that_replaces_a_machine_keeps_a_data_disk_that_others_attached(user: User, azure: Azure) -> None:
     user.up()
     attach_bobs_disk(azure)
     user.spec(admin={"username": "grace"})
