@@ -59,7 +59,7 @@ def require_consent(request: Request, reached: CloudSession, spec: Spec | None, 
         return
     if can_ask(settings):
         with progress.paused():
-            view.show(name, decision)
+            view.show(name, decision, answer.attached)
             if typer.confirm(QUESTIONS[request.effect].format(name), err=True):
                 return
     elif request.delete and decision.consent is Consent.YES:

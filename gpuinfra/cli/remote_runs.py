@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuinfra.diagnostics import Problem
@@ -20,6 +21,7 @@ _OFF = frozenset({"deallocated", "deallocating", "stopped"})
 
 def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec | None) -> MachineAnswer:
     """Ask the machine for all its runs, whichever workspace sent them."""
+    from gpuinfra.provision.attachments import attached_by_others
     from gpuinfra.provision.errors import CloudError, Fault
 
     try:
@@ -28,11 +30,10 @@ def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec 
         if error.fault is Fault.INTERRUPTED:
             raise
         return MachineAnswer(Contact.SILENT)
-    contact = _contact(observed)
-    if contact is None:
-        return _ask(reached, observed, spec)
-    machine = observed.machine
-    return MachineAnswer(contact, is_billed=machine is not None and machine.power != "deallocated")
+    contact, machine = _contact(observed), observed.machine
+    is_billed = machine is not None and machine.power != "deallocated"
+    answer = MachineAnswer(contact, is_billed=is_billed) if contact else _ask(reached, observed, spec)
+    return replace(answer, attached=attached_by_others(machine) if machine else ())
 
 
 def _contact(observed: Observed) -> Contact | None:

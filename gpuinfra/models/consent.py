@@ -59,6 +59,8 @@ class MachineAnswer:
     runs: tuple[MachineRun, ...] = ()
     is_billed: bool = True
     """Whether the machine may be billed by the hour: one that is only stopped is."""
+    attached: tuple[str, ...] = ()
+    """Disks and NICs that others attached to the machine, by Azure's word."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from gpuinfra.views.cells import columns
 from gpuinfra.views.terminal import messages
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpuinfra.models.consent import Decision
 
 HEADS = {
@@ -22,8 +24,8 @@ UNKNOWN = {
 }
 
 
-def show(name: str, decision: Decision) -> None:
-    """The runs, and what else is lost, on stderr."""
+def show(name: str, decision: Decision, attached: Sequence[str] = ()) -> None:
+    """The runs, what else is lost, and what others attached to the machine, on stderr."""
     console, lines = messages(), []
     if decision.runs:
         rows = [("RUN", "SCRIPT", "STATE", "OUTPUTS")]
@@ -40,6 +42,8 @@ def show(name: str, decision: Decision) -> None:
         console.print(line)
     if decision.unknown:
         console.print(f"note: {unknown_runs(name, decision.unknown)}")
+    if attached and decision.effect is Effect.DELETE_DISK:
+        console.print(f"note: {', '.join(attached)} will be detached and kept")
 
 
 def unknown_runs(name: str, contact: Contact) -> str:

@@ -203,14 +203,14 @@ def test_another_computer_with_nothing_but_the_name(user: User, azure: Azure, tm
     before = azure.last_request()
     # It is off, so nobody can ask it what is on its disk.
     receipt = other.down("my-dsvm", "--delete", "--yes")
-    assert azure.everything() == []
+    assert azure.everything() == ["resourceGroups/elsewhere"]
     assert (receipt["off"], receipt["verifiedBy"]) == (True, "404")
-    kinds = {"resource-group", "nsg", "vnet", "public-ip", "nic", "vm", "disk", "shutdown-schedule"}
+    kinds = {"nsg", "vnet", "public-ip", "nic", "vm", "disk", "shutdown-schedule"}
     assert {name.split()[0] for name in receipt["deleted"]} == kinds
-    assert (receipt["kept"], receipt["left"], receipt["residue"]) == ([], [], [])
+    assert receipt["kept"] == ["resource-group elsewhere: it is named in the spec"]
+    assert (receipt["left"], receipt["residue"]) == ([], [])
     deletes = [write for write in azure.writes(before) if write.startswith("DELETE")]
     assert deletes[0] == "DELETE virtualMachines/my-dsvm", "what costs most goes first"
-    assert deletes[-1] == "DELETE resourcegroups/elsewhere"
 
     before = azure.last_request()
     again = other("down", "my-dsvm", "--delete")

@@ -15,6 +15,7 @@ from tests.e2e.foreign import (
     make_group,
     make_machine,
 )
+from tests.e2e.jobs import on_terminal
 from tests.e2e.user import REGION, User
 
 LEFT_ALONE = "looks like ours, left alone"
@@ -74,6 +75,11 @@ def test_reap_does_not_stop_a_tagged_machine_of_others_whose_nic_has_our_name(us
 def test_down_keeps_a_data_disk_that_others_attached_to_the_machine(user: User, azure: Azure) -> None:
     user.up()
     attach_bobs_disk(azure)
+    with on_terminal(user, "down", "my-dsvm", "--delete", "--sandbox") as terminal:
+        terminal.waits_for(b"Go on?")
+        terminal.types(b"n\n")
+        terminal.ends()
+    assert b"disk bob-data in group bobs will be detached and kept" in terminal.seen
     receipt = user.down("my-dsvm", "--delete", "--yes")
     assert azure.everything() == ["disks/bob-data", "resourceGroups/bobs"]
     assert (receipt["off"], receipt["left"]) == (True, [])
@@ -106,9 +112,10 @@ def test_network_that_a_machine_left_in_a_named_group_is_used_and_deleted(user: 
     make_group(azure, "team2")
     user.spec(resourceGroup="team2")
     user.up()
-    status, answer = azure.send("DELETE", azure.id(MACHINE, "my-dsvm", "team2"))
-    assert status in {200, 202, 204}, answer
-    assert azure.part(NSGS, "my-dsvm-nsg", "team2")
+    kept = {"id": azure.id(INTERFACES, "my-dsvm-nic", "team2"), "properties": {"deleteOption": "Detach"}}
+    patch_machine(azure, "team2", properties={"networkProfile": {"networkInterfaces": [kept]}})
+    azure.send("DELETE", azure.id(MACHINE, "my-dsvm", "team2"))
+    assert azure.part(INTERFACES, "my-dsvm-nic", "team2"), "and what it uses: all that a killed `up` can leave"
     user.up()
     azure.send("DELETE", azure.id(MACHINE, "my-dsvm", "team2"))
     assert user.down("gpu.yaml", "--delete", "--yes")["left"] == []
