@@ -37,14 +37,16 @@ def machine(name: str, interface: str, until: str) -> dict[str, Any]:
     image = {"publisher": "microsoft-dsvm", "offer": "ubuntu-2204", "sku": "2204-gen2", "version": "latest"}
     keys = [{"path": "/home/ada/.ssh/authorized_keys", "keyData": KEY}]
     login = {"disablePasswordAuthentication": True, "ssh": {"publicKeys": keys}}
+    disk = {"createOption": "FromImage", "name": f"{name}-disk"}
+    nic = {"id": interface, "properties": {"primary": True, "deleteOption": "Delete"}}
     return {
         "location": REGION,
         "tags": {"gpuinfra:name": name, "gpuinfra:lease-until": until},
         "properties": {
             "hardwareProfile": {"vmSize": SIZE},
-            "storageProfile": {"imageReference": image, "osDisk": {"createOption": "FromImage"}},
-            "osProfile": {"computerName": "guest", "adminUsername": "ada", "linuxConfiguration": login},
-            "networkProfile": {"networkInterfaces": [{"id": interface}]},
+            "storageProfile": {"imageReference": image, "osDisk": disk},
+            "osProfile": {"computerName": name, "adminUsername": "ada", "linuxConfiguration": login},
+            "networkProfile": {"networkInterfaces": [nic]},
         },
     }
 

@@ -50,6 +50,11 @@ def _copy(cloud: Cloud, machine: Resource, disk: Resource, address: Resource, nu
         hidden = {**model.hidden, "power": power} if model is machine else dict(model.hidden)
         text = json.dumps(model.body).replace(disk.id.rpartition("/")[2], f"{name}-disk")
         body = {**json.loads(text.replace(model.id, place)), "name": own, "tags": marks}
+        if model is machine:
+            body["properties"]["osProfile"]["computerName"] = name
+            nic_id = place.replace("Microsoft.Compute/virtualMachines", "Microsoft.Network/networkInterfaces") + "-nic"
+            nic = {"id": nic_id, "properties": {"primary": True, "deleteOption": "Delete"}}
+            body["properties"]["networkProfile"] = {"networkInterfaces": [nic]}
         cloud.store.put(Resource(place, model.location, body, hidden), cloud.now)
     key = f"{machine.id.rpartition('/')[0]}/{name}".lower()
     cloud.meter.change(key, name, power, 0.5, cloud.now)
