@@ -284,9 +284,10 @@ def commit_spec(user: User) -> None:
     commit(user, "init -q", "add gpu.yaml", "commit -qm one")
 
 
-def spec_gone(user: User) -> None:
-    """The spec was deleted in git."""
+def spec_gone(user: User, azure: Azure) -> None:
+    """The spec was deleted in git, a minute ago: `reap` compares whole seconds."""
     commit(user, "rm -q gpu.yaml", "commit -qm none")
+    azure.control("POST", "clock", {"advance": 60})
 
 
 def commit(user: User, *lines: str) -> None:
@@ -301,7 +302,7 @@ REAP = ("reap", "--specs", ".", "--delete", "--grace", "0m")
 def test_reap_does_not_delete_outputs_of_another_workspace(user: User, azure: Azure) -> None:
     commit_spec(user)
     ended(user, azure)
-    spec_gone(user)
+    spec_gone(user, azure)
     (user.workspace / ".gpuinfra" / "runs.db").unlink()
     found = user.does(*REAP)
     assert found["deleted"] == []
@@ -320,6 +321,6 @@ def test_reap_does_not_delete_outputs_of_another_workspace(user: User, azure: Az
 def test_reap_deletes_a_machine_that_answers_that_it_has_no_outputs(user: User, azure: Azure) -> None:
     commit_spec(user)
     user.up()
-    spec_gone(user)
+    spec_gone(user, azure)
     assert [each["name"] for each in user.does(*REAP)["deleted"]] == ["my-dsvm"]
     assert azure.everything() == []
