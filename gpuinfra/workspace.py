@@ -18,7 +18,8 @@ STATE = ".gpuinfra"
 OWNER = "id"
 """The file with a state folder's id. A file named by that id in `~/.gpuinfra/workspaces` makes it the user's own."""
 TRUST = "GPUINFRA_TRUST_STATE"
-_ID = re.compile(r"[0-9a-f]{32}")
+ID_BYTES = 32
+_ID = re.compile(f"[0-9a-f]{{{ID_BYTES}}}")
 
 
 def find_workspace(path: Path) -> Path:
@@ -70,7 +71,10 @@ def _is_own(state: Path) -> bool:
     if home and state.resolve() == home.resolve():
         return True  # the home folder itself is the workspace
     try:
-        found = (state / OWNER).read_text("utf-8") if not (state / OWNER).is_symlink() else ""
+        about = (state / OWNER).lstat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size != ID_BYTES:
+            return False  # a pipe would never end, a link could lead to anything
+        found = (state / OWNER).read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return False
     return bool(home and _ID.fullmatch(found) and (home / "workspaces" / found).is_file())

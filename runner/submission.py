@@ -67,17 +67,17 @@ class Submission:
         if warning := unused_gpu_image(self.assignment, self.wishes.gpus):
             self.progress.note(f"warning: {warning}")
             self.record.warn(warning)
-        ground = begin(self._make_ground, "ground")
+        prepared = begin(self._make_environment, "environment")
         try:
-            uploaded = self._upload(ground.result)
-            order = self._order(uploaded, self._awaited(ground))
+            uploaded = self._upload(prepared.result)
+            order = self._order(uploaded, self._awaited(prepared))
             self._begin(order)
         except BaseException:
             # What still goes on beside has nothing to go on for.
             self.link.drop()
             raise
 
-    def _make_ground(self) -> JobEnvironment:
+    def _make_environment(self) -> JobEnvironment:
         assigned, wanted = self.assignment, self.wishes.gpus
         work = EnvironmentBuilder(
             assigned,
@@ -104,17 +104,17 @@ class Submission:
         )
         return made
 
-    def _awaited(self, ground: Future[JobEnvironment]) -> JobEnvironment:
+    def _awaited(self, prepared: Future[JobEnvironment]) -> JobEnvironment:
         """Building an environment can take long; the target is told that what was sent is still wanted."""
         while True:
             with contextlib.suppress(TimeoutError):
-                return ground.result(KEEP_SECONDS)
+                return prepared.result(KEEP_SECONDS)
             with contextlib.suppress(ConnectError, RemoteError):
                 self.link.remote.ask("run-keep", run=self.record.run.id)
 
     # The project
 
-    def _upload(self, ground: Callable[[], JobEnvironment]) -> Uploaded:
+    def _upload(self, prepared: Callable[[], JobEnvironment]) -> Uploaded:
         from gpuinfra.runner.upload import read_tree, upload
 
         with self.record.phase("upload"):
@@ -145,7 +145,7 @@ class Submission:
                     scrubs += 1
                     if error.code != "foreign-files" or not self.assignment.in_container or scrubs > MOST_SCRUBS:
                         raise
-                    self._scrub(str(ground().image), str(error))
+                    self._scrub(str(prepared().image), str(error))
 
     def _say_what_is_sent(self, tree: Tree) -> None:
         """Say what is not sent although no ignore file says so, and what is sent although git ignores it."""
@@ -189,9 +189,9 @@ class Submission:
 
     # The job
 
-    def _order(self, uploaded: Uploaded, ground: JobEnvironment) -> Order:
+    def _order(self, uploaded: Uploaded, prepared: JobEnvironment) -> Order:
         assigned, wishes = self.assignment, self.wishes
-        command = assigned.command(wishes.script, wishes.words, ground.python)
+        command = assigned.command(wishes.script, wishes.words, prepared.python)
         environment = {
             "PYTHONUNBUFFERED": "1",  # what a job prints is seen when it prints it
             RUN_VARIABLE: self.record.run.id,
@@ -219,11 +219,11 @@ class Submission:
             folder=PROJECT if assigned.in_container else uploaded.tree,
             environment=environment,
             secrets=wishes.secrets,
-            gpus=gpus_of(assigned, wishes.gpus) if ground.gpu else None,
+            gpus=gpus_of(assigned, wishes.gpus) if prepared.gpu else None,
             memory=wishes.memory,
             shm_size=wishes.shm_size or (parse_size(assigned.shm_size) if assigned.shm_size else None),
             timeout=wishes.timeout,
-            image=ground.image,
+            image=prepared.image,
             mounts=((uploaded.tree, PROJECT), (uploaded.outputs, f"{PROJECT}/outputs"), *mounts)
             if assigned.in_container
             else (),

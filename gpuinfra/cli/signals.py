@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WAKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 WAKE_TIMES, WAKE_SECONDS = 20, 0.05
 STREAMS = (0, 1, 2)
 TOGETHER_SECONDS = 1.0
+POSTPONE_TIMES, POSTPONE_SECONDS = 200, 0.01
 
 
 @contextlib.contextmanager
@@ -77,7 +78,7 @@ class MainThreadWaker:
 
     def _run(self) -> None:
         while numbers := os.read(self._received, 64):
-            if any(number in INTERRUPTS for number in numbers):
+            if any(number in WAKING for number in numbers):
                 # More than once: the main thread may not wait yet.
                 for _ in range(WAKE_TIMES):
                     signal.pthread_kill(self._main, signal.SIGURG)
@@ -100,8 +101,12 @@ class Interrupts:
         self._clock = clock
         self._first: tuple[int, float] | None = None
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Handle one signal."""
+    def __call__(self, number: int, frame: FrameType | None, postponed: int = 0) -> None:
+        """Handle one signal, a little later if paramiko may hold one of its locks."""
+        if postponed < POSTPONE_TIMES and _may_hold_ssh_lock(frame):
+            signal.signal(signal.SIGALRM, lambda _, later: self(number, later, postponed + 1))
+            signal.setitimer(signal.ITIMER_REAL, POSTPONE_SECONDS)
+            return
         now = self._clock()
         if self._first is None:
             self._first = (number, now)
@@ -111,6 +116,22 @@ class Interrupts:
             _leave_closed_terminal()
             raise TerminalClosedError
         signal.default_int_handler(number, frame)
+
+
+def _may_hold_ssh_lock(frame: FrameType | None) -> bool:
+    """Whether paramiko works in this frame, and does not just wait.
+
+    paramiko takes its locks by `lock.acquire()` and a `try` after it. An exception raised between the two leaves the
+    lock taken, and whatever is sent over that connection afterwards waits forever.
+    """
+    if frame is None or (frame.f_globals.get("__name__") == "threading" and frame.f_code.co_name == "wait"):
+        return False
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package in {"paramiko", "gpuinfra"}:
+            return package == "paramiko"
+        frame = frame.f_back
+    return False
 
 
 def _leave_closed_terminal() -> None:

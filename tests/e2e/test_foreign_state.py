@@ -1,6 +1,7 @@
 """What comes with a project of others: its `.gpuinfra` folder is not read, and no link in it leads to other files."""
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 
@@ -42,6 +43,11 @@ def test_state_that_came_with_a_project_is_not_read(run: Run, tmp_path: Path, wo
 @pytest.mark.parametrize("content", ["", "0" * 32, "../../x", "f" * 33])
 def test_invented_id_makes_no_state_our_own(run: Run, tmp_path: Path, content: str) -> None:
     (ship_state(tmp_path) / "id").write_text(content)
+    assert json.loads(run("runs", "--json").stdout)["diagnostics"][0]["code"] == "foreign-state"
+
+
+def test_pipe_in_place_of_the_id_is_not_read(run: Run, tmp_path: Path) -> None:
+    os.mkfifo(ship_state(tmp_path) / "id")
     assert json.loads(run("runs", "--json").stdout)["diagnostics"][0]["code"] == "foreign-state"
 
 

@@ -1,6 +1,8 @@
 """Ctrl-C stays Ctrl-C, whatever waits when it comes; and signals that come together are one."""
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -71,3 +73,39 @@ def raises(call: Callable[[], None]) -> bool:
     except KeyboardInterrupt:
         return True
     return False
+
+
+IN_PARAMIKO = """
+import os, signal, threading, time
+from gpuinfra.cli.signals import Interrupts
+signal.signal(signal.SIGINT, Interrupts())
+LIBRARY = '''
+import threading, time
+lock, event = threading.Lock(), threading.Event()
+def send(interrupt):
+    lock.acquire()
+    interrupt()
+    for _ in range(20):
+        time.sleep(0.005)
+    lock.release()
+    event.wait(60)
+def receive(interrupt):
+    threading.Timer(0.2, interrupt).start()
+    event.wait(60)
+'''
+library = {"__name__": "paramiko.transport"}
+exec(LIBRARY, library)
+begun = time.monotonic()
+try:
+    library["%s"](lambda: os.kill(os.getpid(), signal.SIGINT))
+except KeyboardInterrupt:
+    print(library["lock"].locked(), time.monotonic() - begun < 30)
+"""
+
+
+@pytest.mark.parametrize("call", ["send", "receive"])
+def test_an_interrupt_leaves_no_lock_of_a_connection_taken(call: str) -> None:
+    # In a program of its own: the tests have their own use for SIGALRM.
+    command = [sys.executable, "-c", IN_PARAMIKO % call]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.stdout, ended.stderr) == ("False True\n", "")
