@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.attach_options import DOCKER, AttachOptions, check_wish, read_address, read_identity
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.attach_options import DOCKER, AttachOptions, check_wish, read_address, read_identity
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.secrets import Secret
+    from gpuinfra.app.passwords import Secret
     from gpuinfra.models.checkup import Check, Checkup
     from gpuinfra.models.target import Target
     from gpuinfra.views.progress import ProgressView
@@ -60,7 +61,7 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
     ] = LONGEST,
 ) -> None:
     """Make a machine that exists already a target: check SSH, Docker and GPU, and write its two files."""
-    from gpuinfra.cli.durations import seconds_of
+    from gpuinfra.app.durations import seconds_of
 
     settings = begin(context, reaches_cloud=False)
     host, at = read_address(address, port)
@@ -81,11 +82,11 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
 
 
 def _attach(settings: Settings, wish: AttachOptions, seconds: float) -> None:
-    from gpuinfra.cli.host_key_trust import trusted_key
-    from gpuinfra.cli.host_keys import check_host_key, record_host_key
-    from gpuinfra.cli.machines import progress_view
-    from gpuinfra.cli.secrets import Secret, read_password
-    from gpuinfra.cli.simulation import consent_to_replace
+    from gpuinfra.app.host_key_trust import trusted_key
+    from gpuinfra.app.host_keys import check_host_key, record_host_key
+    from gpuinfra.app.machines import progress_view
+    from gpuinfra.app.passwords import Secret, read_password
+    from gpuinfra.app.simulation import consent_to_replace
     from gpuinfra.models.attached import Attached
     from gpuinfra.runner.machine.host_key import HostKey
     from gpuinfra.views import attached as view
@@ -134,7 +135,7 @@ def _is_simulated(target: Target, before: Target | None, checkup: Checkup) -> bo
 
 
 def _secret(wish: AttachOptions, target: Target, settings: Settings, progress: ProgressView) -> Secret | None:
-    from gpuinfra.cli.secrets import secret_of
+    from gpuinfra.app.passwords import secret_of
 
     if wish.identity:
         return None  # whoever names a key wants to know when it does not do
@@ -145,7 +146,7 @@ def _look(
     target: Target, wish: AttachOptions, seconds: float, secret: Secret | None, progress: ProgressView
 ) -> Checkup:
     """Log in and ask; each finding is a line."""
-    from gpuinfra.cli.host_key_trust import explained
+    from gpuinfra.app.host_key_trust import explained
     from gpuinfra.runner.machine.checkup import examine
     from gpuinfra.runner.machine.handshake import place
     from gpuinfra.runner.machine.ssh import SshConnection

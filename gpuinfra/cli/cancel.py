@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.durations import grace_of
+from gpuinfra.app.durations import grace_of
 from gpuinfra.cli.options import begin
 from gpuinfra.cli.runs import ID, Remembered
 from gpuinfra.diagnostics import Exit
@@ -28,7 +28,7 @@ def cancel(
     found = remembered.history.find(run)
     is_over = found.state.is_over
     if not is_over:
-        from gpuinfra.cli.following import cancel_run
+        from gpuinfra.app.run_control import cancel_run
         from gpuinfra.models.run import RunState
 
         found = cancel_run(settings, found, seconds)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import CloudSession
+    from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.cost import CostReport, CostRow
     from gpuinfra.models.entry import Entry
     from gpuinfra.provision.costing.activity import Event
@@ -47,7 +48,7 @@ def cost(
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values on stdout.")] = False,
 ) -> int:
     """Show what machines have cost: time, disks and addresses, by what Azure and this workspace remember."""
-    from gpuinfra.cli.machines import explained, progress_view, reach
+    from gpuinfra.app.machines import explained, progress_view, reach
     from gpuinfra.views import cost as view
 
     settings = begin(context)
@@ -161,8 +162,8 @@ class CostQuery:
         return report.by_tag(histories, tag, since, until) if tag else report.by_machine(histories, since, until)
 
     def _jobs(self, now: datetime) -> list[Job]:
-        from gpuinfra.cli.accounts import jobs_of
-        from gpuinfra.cli.settling import settle_runs
+        from gpuinfra.app.accounts import jobs_of
+        from gpuinfra.app.settlement import settle_runs
         from gpuinfra.runner.results.history import History as Runs
         from gpuinfra.workspace import STATE, find_workspace
 
@@ -187,7 +188,7 @@ def _wanted(by: str | None, tag: str | None) -> str:
 
 def _moment(text: str, now: datetime) -> datetime:
     """`30d`, `12h`, or a day."""
-    from gpuinfra.cli.durations import seconds_of
+    from gpuinfra.app.durations import seconds_of
 
     if found := _DAYS.fullmatch(text):
         return max(FIRST, now - timedelta(days=int(found[1])))

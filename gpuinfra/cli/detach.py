@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def _files(workspace: Path, name: str) -> list[Path]:
 
 def _runs_on(settings: Settings, name: str) -> list[Run]:
     """The target's runs that go on, or have outputs that are not here: without the target they cannot be reached."""
+    from gpuinfra.app.settlement import settle_runs
     from gpuinfra.cli.runs import Remembered
-    from gpuinfra.cli.settling import settle_runs
 
     try:
         found = settle_runs(settings, Remembered(settings).history.list(target=name)).runs

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Exit, Problem
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ def doctor(
 
 
 def _examine(settings: Settings, names: Sequence[str]) -> Examination:
-    from gpuinfra.cli.doctor_account import account
-    from gpuinfra.cli.doctor_machines import machines
-    from gpuinfra.cli.machines import progress_view, reach
+    from gpuinfra.app.doctor_account import account
+    from gpuinfra.app.doctor_machines import machines
+    from gpuinfra.app.machines import progress_view, reach
     from gpuinfra.models.checks import Examination, Verdict, problem
 
     specs, here = _specs(settings)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.error_collector import ErrorCollector
-from gpuinfra.cli.interrupted import say_what_exists
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.error_collector import ErrorCollector
+from gpuinfra.app.interruption import say_what_exists
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import CloudSession, Named
+    from gpuinfra.app.machines import CloudSession, Named
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.views.progress import ProgressView
 
@@ -30,8 +31,8 @@ def down(
     ] = False,
 ) -> int:
     """Deallocate machines, so that they are billed no more, and prove it. Absent is off."""
-    from gpuinfra.cli.machines import progress_view
-    from gpuinfra.cli.words import named_machines
+    from gpuinfra.app.machine_names import named_machines
+    from gpuinfra.app.machines import progress_view
     from gpuinfra.views import receipt as view
 
     settings = begin(context)
@@ -46,7 +47,7 @@ def down(
 
 
 def _require_consent(reached: CloudSession, named: Named, progress: ProgressView, *, delete: bool) -> None:
-    from gpuinfra.cli.consent import Request, require_consent
+    from gpuinfra.app.consent import Request, require_consent
     from gpuinfra.models.consent import Effect
 
     request = Request(
@@ -86,7 +87,7 @@ def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
     """
     from datetime import UTC, datetime
 
-    from gpuinfra.cli.accounts import with_costs
+    from gpuinfra.app.accounts import with_costs
     from gpuinfra.models.run import DELETED_WITH_OUTPUTS, RunState
     from gpuinfra.runner.results.history import History
     from gpuinfra.workspace import STATE, find_workspace
@@ -104,10 +105,10 @@ def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
 def _ended(
     settings: Settings, named: Named, progress: ProgressView, *, delete: bool, cause: str, asks: bool
 ) -> Receipt:
-    from gpuinfra.cli.host_keys import forget_host_key, source_of_up
-    from gpuinfra.cli.ledger_recording import accounted, note_end
-    from gpuinfra.cli.machines import explained, reach
-    from gpuinfra.cli.words import proven
+    from gpuinfra.app.host_keys import forget_host_key, source_of_up
+    from gpuinfra.app.ledger_recording import accounted, note_end
+    from gpuinfra.app.machine_names import proven
+    from gpuinfra.app.machines import explained, reach
     from gpuinfra.models.target import unreached_target
     from gpuinfra.provision.down import Teardown
 

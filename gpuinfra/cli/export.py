@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.suggest import did_you_mean, listed
 
@@ -43,7 +44,7 @@ def export(
     ] = None,
 ) -> None:
     """Give a machine away: as an ARM template, a block for ~/.ssh/config, or a Docker context."""
-    from gpuinfra.cli.writing import write_file
+    from gpuinfra.app.files import write_file
     from gpuinfra.views import export as view
 
     make = _maker(form)
@@ -78,8 +79,8 @@ def _quoted(path: Path | str) -> str:
 
 
 def _arm(settings: Settings, name: str) -> _Export:
-    from gpuinfra.cli.machines import one_spec, progress_view, ssh_sources
-    from gpuinfra.cli.ssh_key import public_key_for
+    from gpuinfra.app.machines import one_spec, progress_view, ssh_sources
+    from gpuinfra.app.ssh_key import public_key_for
     from gpuinfra.provision.template import make_template, notes
     from gpuinfra.views.document import to_text
 
@@ -100,7 +101,7 @@ def _arm(settings: Settings, name: str) -> _Export:
 
 
 def _ssh_config(settings: Settings, name: str) -> _Export:
-    from gpuinfra.cli.machines import bad_host_key, target_named
+    from gpuinfra.app.machines import bad_host_key, target_named
     from gpuinfra.runner import openssh
     from gpuinfra.runner.machine.connection import HostKeyInvalid
 
@@ -119,7 +120,7 @@ def _ssh_config(settings: Settings, name: str) -> _Export:
 
 
 def _docker_context(settings: Settings, name: str) -> _Export:
-    from gpuinfra.cli.machines import bad_host_key, target_named
+    from gpuinfra.app.machines import bad_host_key, target_named
     from gpuinfra.runner import docker_context
     from gpuinfra.runner.machine.connection import HostKeyInvalid
     from gpuinfra.runner.machine.host_key import HostKey

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.checked import require
+from gpuinfra.app.checked import require
 from gpuinfra.cli.init import DEFAULT
 from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
@@ -48,7 +48,7 @@ def import_project(
     ] = None,
 ) -> None:
     """Make a spec of a project of Azure ML Workbench, and list what has no equivalent. The project is not changed."""
-    from gpuinfra.cli.writing import write_file
+    from gpuinfra.app.files import write_file
     from gpuinfra.views import importing as view
     from gpuinfra.workbench.importing import Wishes
     from gpuinfra.workbench.importing import import_project as make

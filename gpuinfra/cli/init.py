@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import Settings, begin
-from gpuinfra.cli.writing import write_file
+from gpuinfra.app.files import write_file
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 
 DEFAULT = "gpu.yaml"
 # In the template, and what it becomes for the embedded Azure.

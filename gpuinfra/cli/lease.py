@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import CloudSession
+    from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.hours import Hours
     from gpuinfra.models.lease import LeaseState
     from gpuinfra.models.spec import Spec
@@ -33,8 +34,8 @@ def lease(
     ] = False,
 ) -> int:
     """Show until when a machine may be on, why then, and what it costs until then; or change it."""
-    from gpuinfra.cli.machines import Named, explained, progress_view, reach
-    from gpuinfra.cli.words import located
+    from gpuinfra.app.machine_names import located
+    from gpuinfra.app.machines import Named, explained, progress_view, reach
     from gpuinfra.provision.lifecycle.renew import find_machine
     from gpuinfra.views import lease as view
 
@@ -57,7 +58,7 @@ def lease(
 
 
 def _length(extend: str | None, *, release: bool) -> timedelta | None:
-    from gpuinfra.cli.durations import seconds_of
+    from gpuinfra.app.durations import seconds_of
 
     if extend is None:
         return None
@@ -76,7 +77,7 @@ def _length(extend: str | None, *, release: bool) -> timedelta | None:
 
 def _meant(settings: Settings, word: str) -> Spec | None:
     """The spec of the machine, where there is one."""
-    from gpuinfra.cli.machines import is_path, one_spec, spec_named
+    from gpuinfra.app.machines import is_path, one_spec, spec_named
 
     return one_spec(settings, word) if is_path(word) else spec_named(settings.workspace, word)
 
@@ -106,7 +107,7 @@ def _renew(
 def _state(
     reached: CloudSession, machine: ObservedResource, hours: Hours | None, renewed: Renewed | None
 ) -> LeaseState:
-    from gpuinfra.cli.accounts import Accounts
+    from gpuinfra.app.accounts import Accounts
     from gpuinfra.provision import fleet
     from gpuinfra.provision.lifecycle.standing import standing
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.cli.runs import ID, Remembered
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.settling import Settled
+    from gpuinfra.app.settlement import Settled
     from gpuinfra.models.run import Run
     from gpuinfra.views.job import TerminalSink
 
@@ -44,7 +45,7 @@ def logs(
         found, problems = _followed(settings, found, sink)
     else:
         if not follow:
-            from gpuinfra.cli.settling import settle_runs
+            from gpuinfra.app.settlement import settle_runs
 
             settled = settle_runs(settings, [found])
             (found,) = settled.runs
@@ -60,7 +61,7 @@ def logs(
 
 
 def _followed(settings: Settings, run: Run, sink: TerminalSink) -> tuple[Run, Sequence[Diagnostic]]:
-    from gpuinfra.cli.following import follow_run
+    from gpuinfra.app.run_control import follow_run
 
     try:
         return follow_run(settings, run, sink), ()
@@ -72,7 +73,7 @@ def _followed(settings: Settings, run: Run, sink: TerminalSink) -> tuple[Run, Se
 
 def _hint(settings: Settings, run: Run, settled: Settled | None) -> str:
     """What to do where the log is not complete, or why there is none."""
-    from gpuinfra.cli.settling import fetch_hint
+    from gpuinfra.app.settlement import fetch_hint
     from gpuinfra.runner.results.settle import went_off
     from gpuinfra.views.runs import unheard_hint
 
@@ -90,7 +91,7 @@ def _hint(settings: Settings, run: Run, settled: Settled | None) -> str:
 
 
 def _exit_code(run: Run) -> int:
-    from gpuinfra.cli.ending import exit_code_of
+    from gpuinfra.app.job_result import exit_code_of
 
     return exit_code_of(run, [])
 

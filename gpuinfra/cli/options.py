@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from typer.main import get_command
 
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.suggest import did_you_mean
 
@@ -17,18 +17,6 @@ PANEL = "Options of every command"
 CLOUDS = ("azure", "sandbox")
 
 _KEY = "gpuinfra.options"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the shared options say."""
-
-    json: bool
-    yes: bool
-    verbose: bool
-    cloud: Literal["azure", "sandbox"]
-    workspace: Path
-    correlation_id: str
 
 
 def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
@@ -51,7 +39,7 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
     check_owner(settings.workspace)
     secure_path(settings.workspace)
     if settings.cloud == "sandbox" and reaches_cloud:
-        from gpuinfra.cli.sandbox_access import start_if_need_be
+        from gpuinfra.app.sandbox_access import start_if_need_be
 
         start_if_need_be()
     return settings

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.cli.runs import ID, Remembered
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
@@ -59,7 +60,7 @@ def _fetched(settings: Settings, run: Run) -> tuple[Run, Problem | None]:
     # A job that never began has written nothing.
     if run.outputs.complete or not (run.job or run.started):
         return run, None
-    from gpuinfra.cli.following import fetch_outputs
+    from gpuinfra.app.run_control import fetch_outputs
 
     try:
         return fetch_outputs(settings, run), None

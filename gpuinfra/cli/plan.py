@@ -20,7 +20,7 @@ def plan(
     ] = False,
 ) -> int:
     """Compare specs with Azure: what would be added, changed, replaced or destroyed, and what it costs."""
-    from gpuinfra.cli.machines import bringing, explained, load_specs, progress_view, reach
+    from gpuinfra.app.machines import bringing, explained, load_specs, progress_view, reach
     from gpuinfra.views import plan as view
 
     settings = begin(context)

@@ -21,9 +21,9 @@ def prepare(
     send_credentials: SendCredentialsOption = False,
 ) -> None:
     """Make the environment of a run configuration on its target: image, packages, and a look at the GPU."""
-    from gpuinfra.cli.checking import check_packages
-    from gpuinfra.cli.jobs import linked, open_desk, with_spec
-    from gpuinfra.cli.machines import progress_view
+    from gpuinfra.app.job_checks import check_packages
+    from gpuinfra.app.machines import progress_view
+    from gpuinfra.app.workspace import linked, open_workspace, with_spec
     from gpuinfra.runner.assignment import assign
     from gpuinfra.runner.environment.unused import note_for
     from gpuinfra.runner.job_environment import EnvironmentBuilder, gpus_of, is_required
@@ -31,7 +31,7 @@ def prepare(
     from gpuinfra.views import environment as view
 
     settings = begin(context, reaches_cloud=False)
-    desk = open_desk(settings)
+    desk = open_workspace(settings)
     assigned, _ = with_spec(desk, assign(desk.workspace, configuration))
     build_secrets = build_secrets_of(build_secret or ())
     check_packages(assigned, None, build_secrets)

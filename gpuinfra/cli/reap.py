@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import CloudSession
+    from gpuinfra.app.machines import CloudSession
     from gpuinfra.load.spec import Located
     from gpuinfra.models.reap import Reaped
     from gpuinfra.models.resource import Ref
@@ -47,8 +48,8 @@ def reap(
     ] = "24h",
 ) -> int:
     """Stop every machine of gpuinfra's that should be off, remove what has lost its machine, and prove it."""
-    from gpuinfra.cli.durations import grace_of
-    from gpuinfra.cli.machines import explained, progress_view, reach
+    from gpuinfra.app.durations import grace_of
+    from gpuinfra.app.machines import explained, progress_view, reach
     from gpuinfra.provision.lifecycle.reap import Rules
     from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
     from gpuinfra.views import reap as view
@@ -175,7 +176,7 @@ def _reaper(reached: CloudSession, rules: Rules, progress: ProgressView, *, dry_
 
 def _has_outputs(reached: CloudSession, name: str, group: str) -> bool | None:
     """Whether deleting a machine's disk needs the same consent as `down --delete`; None if only it could tell."""
-    from gpuinfra.cli.remote_runs import ask_machine
+    from gpuinfra.app.remote_runs import ask_machine
     from gpuinfra.models.consent import Consent, Effect, decide
 
     answer, known = ask_machine(reached, name, group, None), _known_runs(reached.settings)
@@ -195,8 +196,8 @@ def _state(settings: Settings) -> Path | None:
 
 def _remember(settings: Settings, reached: CloudSession, reaped: Reaped, progress: ProgressView) -> None:
     """In the workspace's ledger, for `gpuinfra cost`; and in its history, which waits for no job on what is gone."""
+    from gpuinfra.app.ledger_recording import all_accounted, note_end
     from gpuinfra.cli.down import forget_jobs
-    from gpuinfra.cli.ledger_recording import all_accounted, note_end
 
     if reaped.dry_run:
         return
@@ -215,7 +216,7 @@ def _remember(settings: Settings, reached: CloudSession, reaped: Reaped, progres
 
 
 def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progress: ProgressView) -> None:
-    from gpuinfra.cli.ledger_recording import note
+    from gpuinfra.app.ledger_recording import note
     from gpuinfra.models.plan import Price
     from gpuinfra.provision.costing.beginning import beginning, is_spot
     from gpuinfra.provision.errors import CloudError

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuinfra.app.settings import Settings
 from gpuinfra.cli import job_options as job
 from gpuinfra.cli.job_options import JobOptions, OnInterrupt, usage, variables_of
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     rebuild: job.RebuildOption = False,
 ) -> int:
     """Bring a machine up, run a script on it, bring back the outputs, and end the machine: up, submit and down."""
-    from gpuinfra.cli.machines import one_located, progress_view
-    from gpuinfra.cli.run_workflow import RunWorkflow
+    from gpuinfra.app.machines import one_located, progress_view
+    from gpuinfra.app.run_workflow import RunWorkflow
 
     settings = begin(context)
     if script and script.startswith("-"):
@@ -93,8 +94,8 @@ def _afterwards(spec: Spec, given: str | None) -> str:
 
 def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
     """All that can be known before a machine is billed."""
-    from gpuinfra.cli.checking import check_packages, wishes_of
-    from gpuinfra.cli.jobs import check_desk
+    from gpuinfra.app.job_checks import check_packages, wishes_of
+    from gpuinfra.app.workspace import check_workspace
     from gpuinfra.runner.assignment import assign
     from gpuinfra.workspace import find_workspace
 
@@ -109,7 +110,7 @@ def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
     check_packages(assigned, wishes.gpus, wishes.build_secrets)
     if settings.cloud == "sandbox" and assigned.in_container:
         _check_own_engine(spec)
-    check_desk(settings)
+    check_workspace(settings)
 
 
 def _check_own_engine(spec: Spec) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.accounts import with_costs
+from gpuinfra.app.accounts import with_costs
+from gpuinfra.app.settings import Settings
 from gpuinfra.cli.group import Group
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def list_runs(
     """List runs, the newest first; with a command, look at some of them."""
     if context.invoked_subcommand is not None:
         return Exit.DONE
-    from gpuinfra.cli.settling import fetch_hint, settle_runs
+    from gpuinfra.app.settlement import fetch_hint, settle_runs
     from gpuinfra.views import runs as view
 
     settings = begin(context, reaches_cloud=False)
@@ -77,7 +78,7 @@ def list_runs(
 @runs.command()
 def show(context: typer.Context, run: Annotated[str, typer.Argument(metavar="ID", help=ID)]) -> int:
     """Show all that is remembered of a run."""
-    from gpuinfra.cli.settling import fetch_hint, settle_runs
+    from gpuinfra.app.settlement import fetch_hint, settle_runs
     from gpuinfra.views import runs as view
 
     settings = begin(context, reaches_cloud=False)

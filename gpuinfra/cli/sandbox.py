@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from gpuinfra.app.sandbox_access import client_of, not_running, problems
 from gpuinfra.cli.group import Group
 from gpuinfra.cli.options import begin
-from gpuinfra.cli.sandbox_access import client_of, not_running, problems
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:

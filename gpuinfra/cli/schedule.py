@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuinfra.app.schedule_order import Words, read_order, read_scheduler, repository
+from gpuinfra.app.settings import Settings
 from gpuinfra.cli.group import Group
-from gpuinfra.cli.options import Settings, begin
-from gpuinfra.cli.schedule_order import Words, read_order, read_scheduler, repository
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def render(  # noqa: PLR0913, PLR0917 each is an option
     ] = None,
 ) -> None:
     """Print what a scheduler would be given. Nothing is installed."""
-    from gpuinfra.cli.writing import write_file
+    from gpuinfra.app.files import write_file
     from gpuinfra.views import schedule as view
 
     settings = begin(context, reaches_cloud=False)
@@ -242,7 +243,7 @@ def _into_repository(kind: Scheduler, file: Rendered, settings: Settings) -> Out
 
 def _put(texts: dict[Path, str], settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Which files were written, and which were so already. Whoever does not consent keeps all of them."""
-    from gpuinfra.cli.writing import write_file
+    from gpuinfra.app.files import write_file
 
     new = [path for path, text in texts.items() if _read(path) != text]
     _consent_to_touched([path for path in new if path.exists()], settings)

@@ -30,8 +30,8 @@ def sizes(
     model, regions = _model(gpu), _regions(region or ())
     settings = begin(context)
 
-    from gpuinfra.cli.access import open_access
-    from gpuinfra.cli.machines import explained
+    from gpuinfra.app.access import open_access
+    from gpuinfra.app.machines import explained
     from gpuinfra.provision.azure.clients import Clients
     from gpuinfra.provision.azure.market import AzureMarket
     from gpuinfra.provision.azure.transport import Patience

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.cli.signals import restore_signals
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.programs import find_program
@@ -33,8 +34,8 @@ def ssh(
     ] = False,
 ) -> None:
     """Log in to a machine by OpenSSH, with the right key, port and host key; the exit code is OpenSSH's."""
-    from gpuinfra.cli.host_keys import own_ssh_files
-    from gpuinfra.cli.machines import bad_host_key, target_named
+    from gpuinfra.app.host_keys import own_ssh_files
+    from gpuinfra.app.machines import bad_host_key, target_named
     from gpuinfra.runner import openssh
     from gpuinfra.runner.machine.connection import HostKeyInvalid
     from gpuinfra.views import document

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.accounts import Accounts
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.accounts import Accounts
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.provision.waiting.progress import Silent
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import CloudSession
+    from gpuinfra.app.machines import CloudSession
     from gpuinfra.load.spec import Located
     from gpuinfra.models.machine import Machine
     from gpuinfra.provision.market.port import Prices
@@ -41,7 +42,7 @@ def status(
     ] = False,
 ) -> int:
     """Show machines: power state, price, cost so far, lease, next change, and how they differ from their specs."""
-    from gpuinfra.cli.machines import explained, progress_view, reach
+    from gpuinfra.app.machines import explained, progress_view, reach
     from gpuinfra.views import status as view
 
     settings = begin(context)
@@ -66,7 +67,7 @@ def status(
 
 def _settle(settings: Settings, machines: Sequence[Machine]) -> None:
     """Record the end of runs whose machine is off."""
-    from gpuinfra.cli.settling import OFF, settle_runs
+    from gpuinfra.app.settlement import OFF, settle_runs
     from gpuinfra.runner.results.history import History
     from gpuinfra.workspace import STATE, find_workspace
 
@@ -91,7 +92,7 @@ class StatusQuery:
 
     def look(self, *, strict: bool = True) -> tuple[list[Machine], datetime]:
         """The machines, and the time in Azure. Strict raises a Problem about a name that no machine has."""
-        from gpuinfra.cli.words import chosen
+        from gpuinfra.app.machine_names import chosen
         from gpuinfra.provision import fleet
         from gpuinfra.provision.azure.fleet import list_all_machines
         from gpuinfra.provision.waiting.deadline import Deadline
@@ -110,7 +111,7 @@ class StatusQuery:
         return (self._with_agents(shown) if self._agents else shown), now
 
     def _with_agents(self, machines: list[Machine]) -> list[Machine]:
-        from gpuinfra.cli.agents import with_agents
+        from gpuinfra.app.agents import with_agents
 
         return with_agents(self.reached, machines, self._specs)
 

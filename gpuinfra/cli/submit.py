@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from gpuinfra.app.settings import Settings
 from gpuinfra.cli import job_options as job
 from gpuinfra.cli.job_options import JobOptions, OnInterrupt, usage
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Exit, Problem
 
 
@@ -59,18 +60,18 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
 def _submit(
     settings: Settings, configuration: str, options: JobOptions, on_interrupt: OnInterrupt, *, detach: bool
 ) -> int:
-    from gpuinfra.cli.checking import check_detach, check_packages, wishes_of
-    from gpuinfra.cli.ending import show_end
-    from gpuinfra.cli.job_session import JobSession
-    from gpuinfra.cli.jobs import check_desk, open_desk, with_spec
-    from gpuinfra.cli.lease_renewal import renew_for
-    from gpuinfra.cli.machines import progress_view
-    from gpuinfra.cli.power import cloud_of
+    from gpuinfra.app.job_checks import check_detach, check_packages, wishes_of
+    from gpuinfra.app.job_result import show_end
+    from gpuinfra.app.job_session import JobSession
+    from gpuinfra.app.lease_renewal import renew_for
+    from gpuinfra.app.machines import progress_view
+    from gpuinfra.app.power import cloud_of
+    from gpuinfra.app.workspace import check_workspace, open_workspace, with_spec
     from gpuinfra.runner.assignment import assign
     from gpuinfra.views.job import TerminalSink
 
-    desk = open_desk(settings)
-    check_desk(settings)
+    desk = open_workspace(settings)
+    check_workspace(settings)
     assigned, spec = with_spec(desk, assign(desk.workspace, configuration))
     wishes = wishes_of(assigned, options)
     if detach:

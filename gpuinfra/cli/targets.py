@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Exit, Severity
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def targets(
 
 
 def _reach(settings: Settings, remote: Sequence[Target]) -> dict[str, Reachability]:
-    from gpuinfra.cli.machines import progress_view
+    from gpuinfra.app.machines import progress_view
     from gpuinfra.runner.machine.reach import reachability
 
     if not remote:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.adopting import consent_to_adopt, known_host_key
-from gpuinfra.cli.error_collector import ErrorCollector
-from gpuinfra.cli.interrupted import say_what_exists
-from gpuinfra.cli.options import Settings, begin
+from gpuinfra.app.adoption import consent_to_adopt, known_host_key
+from gpuinfra.app.error_collector import ErrorCollector
+from gpuinfra.app.interruption import say_what_exists
+from gpuinfra.app.settings import Settings
+from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import CloudSession
+    from gpuinfra.app.machines import CloudSession
     from gpuinfra.load.spec import Located
     from gpuinfra.models.gpu import GpuFacts
     from gpuinfra.models.plan import Plan
@@ -60,8 +61,8 @@ def up(
     ] = None,
 ) -> int:
     """Make Azure match specs: create, change or start machines, wait until they answer, write their targets."""
-    from gpuinfra.cli.durations import seconds_of
-    from gpuinfra.cli.machines import load_specs, progress_view
+    from gpuinfra.app.durations import seconds_of
+    from gpuinfra.app.machines import load_specs, progress_view
     from gpuinfra.views import up as view
 
     settings = begin(context)
@@ -111,11 +112,11 @@ def bring(  # noqa: PLR0913 each is an option
 
     With `asks`, a terminal is asked before a new machine is created.
     """
-    from gpuinfra.cli.host_keys import record_host_key, source_of_up
-    from gpuinfra.cli.ledger_recording import note_beginning
-    from gpuinfra.cli.machine_trust import MachineTrust
-    from gpuinfra.cli.machines import bringing, explained, reach, with_known_key
-    from gpuinfra.cli.simulation import consent_to_replace, is_simulated
+    from gpuinfra.app.host_keys import record_host_key, source_of_up
+    from gpuinfra.app.ledger_recording import note_beginning
+    from gpuinfra.app.machine_trust import MachineTrust
+    from gpuinfra.app.machines import bringing, explained, reach, with_known_key
+    from gpuinfra.app.simulation import consent_to_replace, is_simulated
     from gpuinfra.models.target import unreached_target
     from gpuinfra.models.up_result import UpResult
     from gpuinfra.provision.find import target_from_spec
@@ -183,7 +184,7 @@ def _wait_until_ready(
     reached: CloudSession, target: Target, spec: Spec, progress: ProgressView, *, was_on: bool
 ) -> GpuFacts:
     """A machine that was switched on and that nobody can use is switched off again: it would only be billed."""
-    from gpuinfra.cli.watching import watched_opener
+    from gpuinfra.app.watched_opener import watched_opener
     from gpuinfra.runner.machine.readiness import NotReady, wait_until_ready
 
     deadline = reached.cloud.clients.patience.deadline
@@ -247,7 +248,7 @@ def _left_running(spec: Spec, error: Exception) -> Problem:
 
 
 def _not_ready(reached: CloudSession, spec: Spec, error: Exception, progress: ProgressView) -> Problem:
-    from gpuinfra.cli.ledger_recording import accounted, note_end
+    from gpuinfra.app.ledger_recording import accounted, note_end
     from gpuinfra.provision.down import Teardown
     from gpuinfra.provision.errors import CloudError
 
@@ -283,7 +284,7 @@ def _ask(
     plan: Plan, reached: CloudSession, spec: Spec, progress: ProgressView, *, delete: bool, creation: bool
 ) -> None:
     """Show the plan, and get consent to what it stops or loses; raise a Problem where that is not given."""
-    from gpuinfra.cli.consent import Request, confirm_creation, require_consent
+    from gpuinfra.app.consent import Request, confirm_creation, require_consent
     from gpuinfra.models.consent import Effect, effect_of
     from gpuinfra.views import plan as view
 

@@ -9,8 +9,8 @@ from tests.lab import LabUser
 from tests.program import Program
 
 PATCH = {
-    "gpuinfra.cli.lease_renewal.FIRST_SECONDS": 0.5,
-    "gpuinfra.cli.lease_renewal.LONGEST_SECONDS": 0.5,
+    "gpuinfra.app.lease_renewal.FIRST_SECONDS": 0.5,
+    "gpuinfra.app.lease_renewal.LONGEST_SECONDS": 0.5,
     "gpuinfra.runner.heartbeat.PERIOD_SECONDS": 0.2,
     "gpuinfra.runner.machine.link.POWER_SECONDS": 1.0,
 }

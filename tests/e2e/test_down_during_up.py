@@ -7,7 +7,7 @@ from tests.e2e.impatient import impatient
 from tests.e2e.jobs import ended
 from tests.e2e.user import User
 
-PATCH = {"gpuinfra.cli.watching.LOOK_SECONDS": 0.2}
+PATCH = {"gpuinfra.app.watched_opener.LOOK_SECONDS": 0.2}
 
 
 @pytest.mark.parametrize(

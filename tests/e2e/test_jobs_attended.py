@@ -178,7 +178,7 @@ def test_ctrl_c_again_while_a_job_has_its_time_to_end_ends_it_at_once(lab: Lab, 
     user.compute(REMOTEDOCKER, nvidiaDocker=False)
     words = ("submit", "--on-interrupt", "cancel", "-c", name, user.script(STUBBORN))
     # More than this test waits: whoever waits for the grace fails.
-    with impatient(user, *words, patch={"gpuinfra.cli.job_session.CANCEL_GRACE": 300.0}) as client:
+    with impatient(user, *words, patch={"gpuinfra.app.job_session.CANCEL_GRACE": 300.0}) as client:
         reads(client, "begun\n")
         client.send_signal(signal.SIGINT)
         soon((share_of(user, name) / "asked").exists, "a job that was asked to end")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gpuinfra import __version__
-from gpuinfra.cli.options import Settings
-from gpuinfra.cli.schedule_order import Words, read_order, read_scheduler, repository
+from gpuinfra.app.schedule_order import Words, read_order, read_scheduler, repository
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
 from gpuinfra.scheduling.order import Order, own_program
 from gpuinfra.scheduling.rendering import Scheduler

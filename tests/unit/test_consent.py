@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.cli import consent
-from gpuinfra.cli.options import Settings
+from gpuinfra.app import consent
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.models.consent import (
     Consent,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.cli.ending import exit_code_of, problems_of
-from gpuinfra.cli.power import power_of
+from gpuinfra.app.job_result import exit_code_of, problems_of
+from gpuinfra.app.power import power_of
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
@@ -185,7 +185,7 @@ def test_a_machine_is_off_where_azure_says_so(
 ) -> None:
     cloud = made()
     cloud.set_power(power)
-    monkeypatch.setattr("gpuinfra.cli.access.open_cloud", lambda *_, **__: cloud)
+    monkeypatch.setattr("gpuinfra.app.access.open_cloud", lambda *_, **__: cloud)
     asked = power_of(None, spec())  # type: ignore[arg-type]
     assert asked is not None
     assert asked() == expected
@@ -194,7 +194,7 @@ def test_a_machine_is_off_where_azure_says_so(
 def test_that_azure_does_not_answer_says_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     cloud = made()
     cloud.fail("look", DENIED)
-    monkeypatch.setattr("gpuinfra.cli.access.open_cloud", lambda *_, **__: cloud)
+    monkeypatch.setattr("gpuinfra.app.access.open_cloud", lambda *_, **__: cloud)
     asked = power_of(None, spec())  # type: ignore[arg-type]
     assert asked is not None
     assert asked() is None
@@ -202,7 +202,7 @@ def test_that_azure_does_not_answer_says_nothing_of_the_machine(monkeypatch: pyt
     def no_login(*_: Any, **__: Any) -> None:
         raise Problem(Diagnostic(Code.INTERNAL, "no login"))
 
-    monkeypatch.setattr("gpuinfra.cli.access.open_cloud", no_login)
+    monkeypatch.setattr("gpuinfra.app.access.open_cloud", no_login)
     assert asked() is None
 
 
@@ -212,7 +212,7 @@ def test_a_machine_that_azure_does_not_know_is_gone_only_if_it_was_there(
 ) -> None:
     cloud = made()
     cloud.remove(Kind.VM)
-    monkeypatch.setattr("gpuinfra.cli.access.open_cloud", lambda *_, **__: cloud)
+    monkeypatch.setattr("gpuinfra.app.access.open_cloud", lambda *_, **__: cloud)
     asked = power_of(None, spec(), is_there=is_there)  # type: ignore[arg-type]
     assert asked is not None
     assert asked() == expected

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from gpuinfra.cli import lease_renewal as module
-from gpuinfra.cli.lease_renewal import LeaseRenewal
+from gpuinfra.app import lease_renewal as module
+from gpuinfra.app.lease_renewal import LeaseRenewal
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags

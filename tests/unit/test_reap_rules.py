@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpuinfra.cli.options import Settings
+from gpuinfra.app.settings import Settings
 from gpuinfra.cli.reap import _rules
 from gpuinfra.provision.lifecycle.reap import Rules
 from gpuinfra.provision.reaping.spec_history import SpecHistory

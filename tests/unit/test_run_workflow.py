@@ -8,10 +8,10 @@ from typing import Any, TextIO
 
 import pytest
 
+from gpuinfra.app.job_session import _leave_closed_streams
+from gpuinfra.app.run_workflow import RunWorkflow
+from gpuinfra.app.settings import Settings
 from gpuinfra.cli.job_options import OnInterrupt
-from gpuinfra.cli.job_session import _leave_closed_streams
-from gpuinfra.cli.options import Settings
-from gpuinfra.cli.run_workflow import RunWorkflow
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
 from gpuinfra.load.spec import Located
 from gpuinfra.models.receipt import Off, Receipt
@@ -101,7 +101,7 @@ def test_another_run_that_nobody_can_ask_for_keeps_it(
     told = story(tmp_path, "deallocate", [])
     other: dict[str, Any] = {**DONE.as_json(), "id": "r0", "state": "running", "job": {"kind": "process", "id": "r0"}}
     History(tmp_path / ".gpuinfra").save(run_from_json(other))
-    monkeypatch.setattr("gpuinfra.cli.following.fetch_outputs", full)
+    monkeypatch.setattr("gpuinfra.app.run_control.fetch_outputs", full)
     told._end()
     assert ends == []
     assert "is kept for r0" in str(told.progress.lines)  # type: ignore[attr-defined]
@@ -134,10 +134,10 @@ def test_a_machine_that_came_up_and_cannot_be_used_is_ended(
     cloud.clients = SimpleNamespace(access=SimpleNamespace(ssh_port=22))
     outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=None)
     monkeypatch.setattr("gpuinfra.workbench.targets.check_files", lambda *_: None)
-    monkeypatch.setattr("gpuinfra.cli.machines.reach", lambda *_, **__: SimpleNamespace(cloud=cloud))
+    monkeypatch.setattr("gpuinfra.app.machines.reach", lambda *_, **__: SimpleNamespace(cloud=cloud))
     provisioner = SimpleNamespace(up=lambda _: outcome, host_key=SimpleNamespace(public=""))
-    monkeypatch.setattr("gpuinfra.cli.machines.bringing", lambda *_, **__: provisioner)
-    monkeypatch.setattr("gpuinfra.cli.ledger_recording.note_beginning", lambda *_: None)
+    monkeypatch.setattr("gpuinfra.app.machines.bringing", lambda *_, **__: provisioner)
+    monkeypatch.setattr("gpuinfra.app.ledger_recording.note_beginning", lambda *_: None)
     told = story(tmp_path, "deallocate", [])
     told.work = None
     told.execute()
@@ -159,7 +159,7 @@ def test_a_mistake_of_ours_does_not_hide_that_it_may_be_on(
         raise KeyError("nothing")
 
     monkeypatch.setattr("gpuinfra.cli.down.end_machine", end_machine)
-    monkeypatch.setattr("gpuinfra.cli.run_workflow.bring", mistake)
+    monkeypatch.setattr("gpuinfra.app.run_workflow.bring", mistake)
     told = story(tmp_path, "deallocate", [])
     with pytest.raises(KeyError):
         told.execute()

@@ -20,8 +20,9 @@ from tests.real import program
 # The program, with a cloud in which just one machine is found; the hand-over to ssh is the real one.
 STAND_IN = """
 import json, sys, types
-from gpuinfra.cli import access, words
-from gpuinfra.cli.machines import Named
+from gpuinfra.app import machine_names as words
+from gpuinfra.app import access
+from gpuinfra.app.machines import Named
 from gpuinfra.cli.main import main
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.target import Target

@@ -12,8 +12,8 @@ import typer
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.attach_options import AttachOptions
-    from gpuinfra.cli.options import Settings
+    from gpuinfra.app.attach_options import AttachOptions
+    from gpuinfra.app.settings import Settings
     from gpuinfra.models.target import Target
     from gpuinfra.runner.machine.connection import ConnectError, LoginRefused
     from gpuinfra.runner.machine.host_key import HostKey

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuinfra.cli.options import Settings
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def power_of(settings: Settings, spec: Spec | None, *, is_there: bool = False) -
     machine = spec
 
     def ask() -> str | None:
-        from gpuinfra.cli.access import open_cloud
+        from gpuinfra.app.access import open_cloud
         from gpuinfra.models.resource import Kind
         from gpuinfra.provision.errors import CloudError
         from gpuinfra.provision.names import ref_of

@@ -54,7 +54,7 @@ def wishes_of(assigned: Assignment, options: JobOptions) -> Wishes:
 
 
 def _timeout_of(options: JobOptions) -> float | None:
-    from gpuinfra.cli.durations import short_seconds_of
+    from gpuinfra.app.durations import short_seconds_of
 
     if options.timeout is None:
         return None

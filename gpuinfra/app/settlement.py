@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from gpuinfra.cli.options import Settings
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Problem
 
 if TYPE_CHECKING:
@@ -185,12 +185,12 @@ def _is_lost(answers: dict[str, Answer]) -> bool:
 
 
 def _ask_machine(settings: Settings, runs: list[Run]) -> dict[str, Answer]:
-    from gpuinfra.cli.jobs import open_desk, target_of_run
+    from gpuinfra.app.workspace import open_workspace, target_of_run
     from gpuinfra.runner.jobs.port import JobError
     from gpuinfra.runner.machine.link import link_to
     from gpuinfra.runner.machine.passwords import place, recall
 
-    target, _ = target_of_run(open_desk(settings), runs[0])
+    target, _ = target_of_run(open_workspace(settings), runs[0])
     kept = place(target) if target.address else None
     password = recall(*kept) if kept else None
     link = link_to(target, (lambda: password) if password else None, SECONDS)
@@ -229,7 +229,7 @@ def _answer(link: Link, run: Run) -> Answer:
 
 def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | None:
     """What Azure answers about a run's machine; None if it does not know the machine, and nothing says that it did."""
-    from gpuinfra.cli.access import open_cloud
+    from gpuinfra.app.access import open_cloud
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.names import ref_of
     from gpuinfra.provision.waiting.deadline import Deadline
@@ -280,7 +280,7 @@ class _Place:
 
 
 def _place(settings: Settings, run: Run) -> _Place | None:
-    from gpuinfra.cli.machines import spec_named
+    from gpuinfra.app.machines import spec_named
     from gpuinfra.ledger.ledger import Ledger
     from gpuinfra.workspace import STATE, find_workspace
 

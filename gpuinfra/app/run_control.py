@@ -8,10 +8,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuinfra.cli.jobs import Desk, linked, open_desk, target_of_run
-from gpuinfra.cli.lease_renewal import renewing
-from gpuinfra.cli.options import Settings
-from gpuinfra.cli.power import cloud_of, power_of
+from gpuinfra.app.lease_renewal import renewing
+from gpuinfra.app.power import cloud_of, power_of
+from gpuinfra.app.settings import Settings
+from gpuinfra.app.workspace import Workspace, linked, open_workspace, target_of_run
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.2
 SETTLE_SECONDS = 60.0
 
 
-def log_of(desk: Desk, run_id: str) -> LogFile:
+def log_of(desk: Workspace, run_id: str) -> LogFile:
     """The log of a run, as it is here."""
     from gpuinfra.runner.jobs.log import LogFile
 
@@ -40,7 +40,7 @@ def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None]) -> R
     While another process of ours follows it, that one writes the log, and here it is only read; where that one ends
     before the job does, this one goes on in its place.
     """
-    desk = open_desk(settings)
+    desk = open_workspace(settings)
     shown = 0
     while True:
         with log_of(desk, run.id) as log:
@@ -59,7 +59,7 @@ def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None]) -> R
         time.sleep(LOOK_SECONDS)
 
 
-def _take_over(desk: Desk, run: Run, log: LogFile, show: Callable[[Frame], None]) -> Run:
+def _take_over(desk: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None]) -> Run:
     if run.job is None:
         return never_began(desk, run)
     return _asked(desk, run, log, show, lambda following: following.to_the_end())
@@ -67,7 +67,7 @@ def _take_over(desk: Desk, run: Run, log: LogFile, show: Callable[[Frame], None]
 
 def fetch_outputs(settings: Settings, run: Run, progress: ProgressView | None = None) -> Run:
     """Bring what a run has written so far, and all of it where it has ended."""
-    desk = open_desk(settings)
+    desk = open_workspace(settings)
     with log_of(desk, run.id) as log:
         if not log.try_lock():
             return run  # whoever follows it brings them
@@ -87,7 +87,7 @@ def cancel_run(settings: Settings, run: Run, grace: float) -> Run:
     from gpuinfra.runner.job_follower import open_job
     from gpuinfra.runner.results.settle import CANCELLED
 
-    desk = open_desk(settings)
+    desk = open_workspace(settings)
     if run.state.is_over:
         return run
     is_delivered = False
@@ -131,7 +131,7 @@ def _undelivered(run: Run, problem: Problem) -> Problem:
     return Problem(found, exit_code=problem.exit_code)
 
 
-def _settled(desk: Desk, run: Run) -> Run:
+def _settled(desk: Workspace, run: Run) -> Run:
     ends = time.monotonic() + SETTLE_SECONDS
     while not run.state.is_over and time.monotonic() < ends:
         time.sleep(LOOK_SECONDS)
@@ -143,7 +143,7 @@ def _settled(desk: Desk, run: Run) -> Run:
     raise Problem(Diagnostic(Code.JOB_FAILED, "the job has not ended", note=note, help=help_line))
 
 
-def never_began(desk: Desk, run: Run) -> Run:
+def never_began(desk: Workspace, run: Run) -> Run:
     """Whoever was to begin it is gone, and nothing of it is anywhere."""
     from gpuinfra.runner.results.settle import never_began as fields_of
 
@@ -152,7 +152,7 @@ def never_began(desk: Desk, run: Run) -> Run:
 
 
 def _asked(
-    desk: Desk,
+    desk: Workspace,
     run: Run,
     log: LogFile,
     show: Callable[[Frame], None],
@@ -178,9 +178,9 @@ def _asked(
         raise
 
 
-def _off(desk: Desk, run: Run, log: LogFile, problem: Problem) -> Problem:
+def _off(desk: Workspace, run: Run, log: LogFile, problem: Problem) -> Problem:
     """The same problem with the commands that fetch what the run wrote. The run is settled."""
-    from gpuinfra.cli.settling import off_hint, settle_runs
+    from gpuinfra.app.settlement import off_hint, settle_runs
 
     log.close()
     settle_runs(desk.settings, [desk.history.find(run.id)])
@@ -190,9 +190,9 @@ def _off(desk: Desk, run: Run, log: LogFile, problem: Problem) -> Problem:
 
 @contextmanager
 def _following(
-    desk: Desk, run: Run, log: LogFile, show: Callable[[Frame], None], shown: ProgressView | None
+    desk: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], shown: ProgressView | None
 ) -> Iterator[JobFollower]:
-    from gpuinfra.cli.machines import progress_view
+    from gpuinfra.app.machines import progress_view
     from gpuinfra.runner.heartbeat import Heartbeat
     from gpuinfra.runner.job_follower import JobFollower
     from gpuinfra.runner.problems import explained

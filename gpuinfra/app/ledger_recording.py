@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuinfra.cli.accounts import BEFORE
-from gpuinfra.cli.options import Settings
+from gpuinfra.app.accounts import BEFORE
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
 
 LOG_SECONDS = 20.0
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from gpuinfra.cli.job_session import JobSession
-    from gpuinfra.cli.machines import CloudSession
+    from gpuinfra.app.job_session import JobSession
+    from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.entry import Entry
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.resource import Ref
@@ -160,7 +160,7 @@ def note_beginning(settings: Settings, outcome: Up, reached: CloudSession, progr
 
 def note_cost(work: JobSession) -> Run:
     """A run that is over, with what its machine cost while its job ran, where the ledger has the price."""
-    from gpuinfra.cli.accounts import with_costs
+    from gpuinfra.app.accounts import with_costs
 
     run = work.run
     if run.cost_usd is not None or run.ended is None:

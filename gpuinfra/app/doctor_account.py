@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import CloudSession
+    from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.checks import Check
 
 REAPER = "`gpuinfra schedule install --with cron` has it run here; also systemd, github-actions, azure-pipelines"

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.cli.options import Settings
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import CloudSession
+    from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.entry import Entry
     from gpuinfra.models.run import Run
     from gpuinfra.provision.costing.activity import Event

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuinfra.cli.following import lost_outputs
+from gpuinfra.app.run_control import lost_outputs
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.run import Run, RunState
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.job_session import JobSession
+    from gpuinfra.app.job_session import JobSession
     from gpuinfra.models.receipt import Receipt
 
 # As the program `timeout` ends, where the job itself says that all is well.
@@ -44,7 +44,7 @@ def exit_code_of(run: Run, problems: Sequence[Diagnostic]) -> int:
 
 def show_end(work: JobSession, receipt: Receipt | None = None, problem: Problem | None = None) -> int:
     """What came of it, and the exit code."""
-    from gpuinfra.cli.ledger_recording import note_cost
+    from gpuinfra.app.ledger_recording import note_cost
     from gpuinfra.views import job as view
 
     run = work.run = note_cost(work)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import CloudSession
+    from gpuinfra.app.machines import CloudSession
     from gpuinfra.load.spec import Located
     from gpuinfra.models.agent import AgentState
     from gpuinfra.models.machine import Machine
@@ -47,8 +47,8 @@ def _observed(reached: CloudSession, machine: Machine) -> Observed:
 
 
 def _ask(reached: CloudSession, machine: Machine, public_key: str | None) -> AgentState | str:
-    from gpuinfra.cli.agent_state import NoAgentError, read_agent_state
-    from gpuinfra.cli.machines import with_known_key
+    from gpuinfra.app.agent_state import NoAgentError, read_agent_state
+    from gpuinfra.app.machines import with_known_key
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.find import target_of
     from gpuinfra.runner.machine.identity import identity_of

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuinfra.cli.checked import require
+from gpuinfra.app.checked import require
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.hosts import is_host, is_user
 from gpuinfra.models.target import ASK, Target

@@ -11,7 +11,7 @@ import typer
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.options import Settings
+    from gpuinfra.app.settings import Settings
     from gpuinfra.models.spec import Spec
     from gpuinfra.views.progress import ProgressView
 

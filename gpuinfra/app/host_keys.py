@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.options import Settings
+    from gpuinfra.app.settings import Settings
     from gpuinfra.models.target import Target
     from gpuinfra.runner.machine.host_key import HostKey
     from gpuinfra.runner.ssh_files import SshFiles

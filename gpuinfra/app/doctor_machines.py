@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import CloudSession
+    from gpuinfra.app.machines import CloudSession
     from gpuinfra.load.spec import Located
     from gpuinfra.models.checks import MachineChecks
     from gpuinfra.models.spec import Spec
@@ -22,8 +22,8 @@ AT_ONCE = 4
 
 def machines(reached: CloudSession, names: Sequence[str], specs: Sequence[Located]) -> tuple[MachineChecks, ...]:
     """What is found of the machines with these names, or of all."""
-    from gpuinfra.cli.machines import explained
-    from gpuinfra.cli.words import chosen
+    from gpuinfra.app.machine_names import chosen
+    from gpuinfra.app.machines import explained
     from gpuinfra.provision.azure.fleet import list_all_machines
     from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 
@@ -99,8 +99,8 @@ def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> F
 
 
 def _with_agent(reached: CloudSession, facts: Facts, observed: Observed, spec: Spec | None) -> Facts:
-    from gpuinfra.cli.agent_state import NoAgentError, read_agent_state
-    from gpuinfra.cli.machines import with_known_key
+    from gpuinfra.app.agent_state import NoAgentError, read_agent_state
+    from gpuinfra.app.machines import with_known_key
     from gpuinfra.provision.find import target_of
     from gpuinfra.runner.machine.identity import identity_of
     from gpuinfra.workspace import find_workspace

@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.cli.machines import FIND_SECONDS, CloudSession, Named, explained, reach, specs_meant
-from gpuinfra.cli.options import Settings
+from gpuinfra.app.machines import FIND_SECONDS, CloudSession, Named, explained, reach, specs_meant
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.error_collector import ErrorCollector
+    from gpuinfra.app.error_collector import ErrorCollector
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.waiting.progress import Progress

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gpuinfra.cli.host_keys import check_host_key, keys_in_files, pending, record_host_key
+from gpuinfra.app.host_keys import check_host_key, keys_in_files, pending, record_host_key
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.views.terminal import harmless, messages
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.options import Settings
+    from gpuinfra.app.settings import Settings
     from gpuinfra.models.target import Target
     from gpuinfra.provision.up import FoundMachine
     from gpuinfra.views.progress import ProgressView
@@ -60,7 +60,7 @@ def _require_known_machine(settings: Settings, target: Target, progress: Progres
 
     Someone else may have created it under the name in a spec, to receive the user's jobs and secrets.
     """
-    from gpuinfra.cli.consent import can_ask
+    from gpuinfra.app.consent import can_ask
     from gpuinfra.runner.machine.connection import HostKeyInvalid
     from gpuinfra.runner.machine.host_key import HostKey
     from gpuinfra.runner.machine.known_keys import recorded_keys

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuinfra.cli.options import Settings
-from gpuinfra.cli.simulation import check_target
+from gpuinfra.app.settings import Settings
+from gpuinfra.app.simulation import check_target
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
 @dataclass(frozen=True)
-class Desk:
+class Workspace:
     """A workspace, from where jobs are sent."""
 
     settings: Settings
@@ -70,17 +70,17 @@ class Desk:
         return file.read_text("utf-8").strip()
 
 
-def open_desk(settings: Settings) -> Desk:
+def open_workspace(settings: Settings) -> Workspace:
     """The workspace's own. Its folder `.gpuinfra` is created with the first run."""
     from gpuinfra.runner.results.history import History
     from gpuinfra.workspace import STATE, find_workspace
 
     workspace = find_workspace(settings.workspace)
     state = workspace / STATE
-    return Desk(settings, workspace, state, History(state))
+    return Workspace(settings, workspace, state, History(state))
 
 
-def check_desk(settings: Settings) -> None:
+def check_workspace(settings: Settings) -> None:
     """Raise a Problem if no run could be recorded in the workspace."""
     from gpuinfra.workspace import check_state_folder, find_workspace
 
@@ -99,10 +99,10 @@ def _writing(workspace: Path) -> Iterator[None]:
         raise Problem(diagnostic) from error
 
 
-def with_spec(desk: Desk, assigned: Assignment, spec: Spec | None = None) -> tuple[Assignment, Spec | None]:
+def with_spec(desk: Workspace, assigned: Assignment, spec: Spec | None = None) -> tuple[Assignment, Spec | None]:
     """A target that is a machine of ours: its spec, the one that is given or that of the workspace, says which key, and
     that it has a GPU."""
-    from gpuinfra.cli.machines import spec_named
+    from gpuinfra.app.machines import spec_named
 
     target = assigned.target
     check_target(desk.settings, target)
@@ -125,7 +125,7 @@ def linked(
     settings: Settings, target: Target, progress: ProgressView, *, send_credentials: bool = False
 ) -> Iterator[Link]:
     """The way to a target, for as long as it is needed."""
-    from gpuinfra.cli.secrets import secret_of
+    from gpuinfra.app.passwords import secret_of
     from gpuinfra.runner.machine.link import link_to
 
     can_ask = sys.stdin.isatty() and not settings.json
@@ -137,7 +137,7 @@ def linked(
         link.drop()
 
 
-def target_of_run(desk: Desk, run: Run) -> tuple[Target, Spec | None]:
+def target_of_run(desk: Workspace, run: Run) -> tuple[Target, Spec | None]:
     """Where a run of the past was, by its configuration's files as they are now; with the spec of a machine of ours."""
     from gpuinfra.runner.assignment import assign
 

@@ -12,8 +12,8 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.consent import Consent, Contact, Effect, MachineAnswer, creates_machine, decide
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import CloudSession
-    from gpuinfra.cli.options import Settings
+    from gpuinfra.app.machines import CloudSession
+    from gpuinfra.app.settings import Settings
     from gpuinfra.models.consent import Decision
     from gpuinfra.models.plan import Plan
     from gpuinfra.models.run import Run
@@ -44,7 +44,7 @@ class Request:
 
 def require_consent(request: Request, reached: CloudSession, spec: Spec | None, progress: ProgressView) -> None:
     """Return if the change may be made; raise a Problem if it needs consent and does not have it."""
-    from gpuinfra.cli.remote_runs import ask_machine
+    from gpuinfra.app.remote_runs import ask_machine
     from gpuinfra.views import consent as view
 
     settings, name = reached.settings, request.name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gpuinfra.cli.options import Settings
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:

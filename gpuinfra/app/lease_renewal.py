@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from gpuinfra.cli.options import Settings
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
@@ -177,14 +177,14 @@ class LeaseRenewal:
 
 
 def _open(settings: Settings, spec: Spec) -> Cloud:
-    from gpuinfra.cli.access import open_cloud
+    from gpuinfra.app.access import open_cloud
     from gpuinfra.provision.waiting.deadline import Deadline
 
     return open_cloud(settings, spec.subscription, deadline=Deadline.after(CLOUD_SECONDS), writes=True)
 
 
 def _look(cloud: Cloud, spec: Spec) -> ObservedResource | None:
-    from gpuinfra.cli.machines import explained
+    from gpuinfra.app.machines import explained
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.names import ref_of
 

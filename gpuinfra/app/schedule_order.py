@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra import __version__
-from gpuinfra.cli.durations import grace_of, seconds_of
-from gpuinfra.cli.options import Settings
+from gpuinfra.app.durations import grace_of, seconds_of
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.suggest import did_you_mean, listed
 

@@ -9,7 +9,7 @@ from gpuinfra.diagnostics import Problem
 from gpuinfra.models.consent import Contact, MachineAnswer, MachineRun
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.machines import CloudSession
+    from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.provision.cloud import Observed
@@ -68,7 +68,7 @@ def _ask(reached: CloudSession, observed: Observed, spec: Spec | None) -> Machin
 
 
 def _target(reached: CloudSession, observed: Observed, spec: Spec | None) -> Target:
-    from gpuinfra.cli.machines import spec_named, with_known_key
+    from gpuinfra.app.machines import spec_named, with_known_key
     from gpuinfra.provision.find import target_of
     from gpuinfra.runner.machine.identity import identity_of, with_own_key
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuinfra.cli.options import Settings
-from gpuinfra.cli.simulation import check_target
+from gpuinfra.app.settings import Settings
+from gpuinfra.app.simulation import check_target
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -129,9 +129,9 @@ def target_named(settings: Settings, name: str) -> Target:
     A machine is asked of Azure, which knows its state and its address of today; a target that is no machine of ours is
     what its file says.
     """
-    from gpuinfra.cli.access import open_cloud
-    from gpuinfra.cli.host_keys import check_host_key
-    from gpuinfra.cli.words import located
+    from gpuinfra.app.access import open_cloud
+    from gpuinfra.app.host_keys import check_host_key
+    from gpuinfra.app.machine_names import located
     from gpuinfra.provision.find import find_target
     from gpuinfra.provision.waiting.deadline import Deadline
     from gpuinfra.runner.machine.identity import identity_of, with_own_key
@@ -219,7 +219,7 @@ def reach(
     settings: Settings, subscription: str | None, seconds: float, progress: Progress, *, writes: bool = False
 ) -> CloudSession:
     """The cloud, with so much time for all that is asked of it."""
-    from gpuinfra.cli.access import open_cloud
+    from gpuinfra.app.access import open_cloud
     from gpuinfra.provision.azure.market import AzureMarket
     from gpuinfra.provision.waiting.deadline import Deadline
 
@@ -230,7 +230,7 @@ def reach(
 def bringing(reached: CloudSession, located: Located, progress: ProgressView, *, writes: bool) -> Provisioner:
     """All that planning and making a machine need."""
     spec = located.spec
-    from gpuinfra.cli.ssh_key import public_key_for
+    from gpuinfra.app.ssh_key import public_key_for
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.origin import repository_of
     from gpuinfra.provision.up import Provisioner

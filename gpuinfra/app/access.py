@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuinfra.cli.options import Settings
+from gpuinfra.app.settings import Settings
 
 if TYPE_CHECKING:
     from gpuinfra.provision.azure.access import Access
@@ -40,7 +40,7 @@ def open_cloud(
 
 
 def _sandbox_access() -> Access:
-    from gpuinfra.cli.sandbox_access import client_of, problems
+    from gpuinfra.app.sandbox_access import client_of, problems
     from gpuinfra.provision.azure.access import Access, ClientSecret
     from gpuinfra.sandbox.running import process
 

@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gpuinfra.app.settings import Settings
 from gpuinfra.cli.job_options import JobOptions, OnInterrupt
-from gpuinfra.cli.options import Settings
 from gpuinfra.cli.up import LeftOn, bring
 from gpuinfra.diagnostics import Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.job_session import JobSession
+    from gpuinfra.app.job_session import JobSession
     from gpuinfra.load.spec import Located
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.run import Run
@@ -73,13 +73,13 @@ class RunWorkflow:
         self._end()
 
     def _submit(self) -> None:
-        from gpuinfra.cli.checking import check_packages, wishes_of
-        from gpuinfra.cli.job_session import JobSession
-        from gpuinfra.cli.jobs import open_desk, with_spec
+        from gpuinfra.app.job_checks import check_packages, wishes_of
+        from gpuinfra.app.job_session import JobSession
+        from gpuinfra.app.workspace import open_workspace, with_spec
         from gpuinfra.runner.assignment import assign
         from gpuinfra.views.job import TerminalSink
 
-        desk = open_desk(self.settings)
+        desk = open_workspace(self.settings)
         assigned, _ = with_spec(desk, assign(desk.workspace, self.spec.target_name), self.spec)
         wishes = wishes_of(assigned, self.options)
         check_packages(assigned, wishes.gpus, wishes.build_secrets)
@@ -125,8 +125,8 @@ class RunWorkflow:
             self.problem = Problem(*before, *after, exit_code=Exit.LEFT_BEHIND)
 
     def _switch_off(self) -> Receipt:
+        from gpuinfra.app.machines import Named
         from gpuinfra.cli.down import end_machine
-        from gpuinfra.cli.machines import Named
 
         deletes = self.afterwards == DELETE
         if deletes and (lacking := self._unfetched()):
@@ -138,10 +138,10 @@ class RunWorkflow:
 
     def _unfetched(self) -> str:
         """The runs whose outputs would go with the disk; ours is not in the history where it is not to be."""
-        from gpuinfra.cli.jobs import open_desk
+        from gpuinfra.app.workspace import open_workspace
 
         try:
-            found = {run.id for run in open_desk(self.settings).history.unfetched(self.spec.name)}
+            found = {run.id for run in open_workspace(self.settings).history.unfetched(self.spec.name)}
         except Problem:
             return "earlier runs, as far as anybody knows,"
         run = self.work.run if self.work else None
@@ -202,12 +202,12 @@ class RunWorkflow:
 
     def _others(self, own: str) -> list[str]:
         """Other runs that need it: their jobs go on there, or somebody fetches what they wrote."""
-        from gpuinfra.cli.following import log_of
-        from gpuinfra.cli.jobs import open_desk
+        from gpuinfra.app.run_control import log_of
+        from gpuinfra.app.workspace import open_workspace
 
         found: list[str] = []
         with suppress(Problem):
-            desk = open_desk(self.settings)
+            desk = open_workspace(self.settings)
             history, name = desk.history, self.spec.name
             for run in {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}.values():
                 with log_of(desk, run.id) as log:
@@ -218,8 +218,8 @@ class RunWorkflow:
 
     def _goes_on(self, run: Run) -> bool:
         """Of a run whose client is gone the machine itself is asked; it gives its outputs too."""
-        from gpuinfra.cli.following import fetch_outputs
-        from gpuinfra.cli.jobs import open_desk
+        from gpuinfra.app.run_control import fetch_outputs
+        from gpuinfra.app.workspace import open_workspace
         from gpuinfra.runner.jobs.port import JobError
 
         # One that never began is not about to.
@@ -229,12 +229,12 @@ class RunWorkflow:
             return not fetch_outputs(self.settings, run, self.progress).state.is_over
         except (Problem, JobError):
             # Nobody knows, unless it was found out that it is no more.
-            return not open_desk(self.settings).history.find(run.id).state.is_over
+            return not open_workspace(self.settings).history.find(run.id).state.is_over
 
     def _leave(self) -> None:
         """Ctrl-C for the second time: nothing is waited for any more."""
-        from gpuinfra.cli.interrupted import LOOK_SECONDS, say_what_exists
-        from gpuinfra.cli.machines import reach
+        from gpuinfra.app.interruption import LOOK_SECONDS, say_what_exists
+        from gpuinfra.app.machines import reach
 
         self.progress.note(f"{self.spec.name} is left as it is: {self._stops}")
         with suppress(Problem):
@@ -243,7 +243,7 @@ class RunWorkflow:
 
     def show(self) -> int:
         """What came of it, and the exit code."""
-        from gpuinfra.cli.ending import show_end
+        from gpuinfra.app.job_result import show_end
         from gpuinfra.views import receipt as receipt_view
 
         is_left = self.receipt is not None and not self.receipt.is_proof

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gpuinfra.cli.following import log_of, never_began
+from gpuinfra.app.lease_renewal import renew_for, renewing
+from gpuinfra.app.power import cloud_of, power_of
+from gpuinfra.app.run_control import log_of, never_began
+from gpuinfra.app.workspace import Workspace, linked
 from gpuinfra.cli.job_options import OnInterrupt
-from gpuinfra.cli.jobs import Desk, linked
-from gpuinfra.cli.lease_renewal import renew_for, renewing
-from gpuinfra.cli.power import cloud_of, power_of
 from gpuinfra.cli.signals import TerminalClosedError
 from gpuinfra.diagnostics import Problem
 from gpuinfra.models.run import Run, RunState
 
 if TYPE_CHECKING:
-    from gpuinfra.cli.options import Settings
+    from gpuinfra.app.settings import Settings
     from gpuinfra.models.spec import Spec
     from gpuinfra.runner.assignment import Assignment
     from gpuinfra.runner.heartbeat import Heartbeat
@@ -52,7 +52,7 @@ MOST_ABANDONED = 20
 class JobSession:
     """A job that this process begins, and follows unless it is told to let go."""
 
-    desk: Desk
+    desk: Workspace
     assigned: Assignment
     wishes: Wishes
     progress: ProgressView
@@ -78,7 +78,7 @@ class JobSession:
 
     def go(self) -> Run:
         """Begin it, follow it, bring its outputs. Left running, it is still of that state."""
-        from gpuinfra.cli.settling import settle_runs
+        from gpuinfra.app.settlement import settle_runs
         from gpuinfra.runner.problems import explained
 
         target, sends = self.assigned.target, self.wishes.send_credentials

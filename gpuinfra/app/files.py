@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from gpuinfra.cli.options import Settings
+from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 
