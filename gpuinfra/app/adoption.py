@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.views.terminal import harmless, messages
+from gpuinfra.models.events import Question
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.spec import Spec
-    from gpuinfra.views.progress import ProgressView
 
 
-def consent_to_adopt(settings: Settings, spec: Spec, progress: ProgressView) -> Callable[[Sequence[Ref]], None]:
+def consent_to_adopt(settings: Settings, spec: Spec, progress: Frontend) -> Callable[[Sequence[Ref]], None]:
     """What is asked with the resources that would get our tags; it raises a Problem where the answer is no."""
 
     def consent(refs: Sequence[Ref]) -> None:
         if settings.yes:
             return
         names = ", ".join(str(ref) for ref in refs)
-        if sys.stdin.isatty() and not settings.json:
-            with progress.paused():
-                messages().print(f"in group {harmless(spec.group_name)}, without tags: {harmless(names)}")
-                if typer.confirm(f"Is this the machine {spec.name}, made by gpuinfra? Put its tags back?", err=True):
-                    return
+        question = Question(
+            f"Is this the machine {spec.name}, made by gpuinfra? Put its tags back?",
+            details=f"in group {spec.group_name}, without tags: {names}",
+        )
+        if progress.can_ask and progress.confirm(question):
+            return
         raise Problem(
             Diagnostic(
                 Code.NEEDS_CONSENT,

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.models.consent import Consent, Contact, Effect, MachineAnswer, creates_machine, decide
+from gpuinfra.models.consent import Consent, Contact, Effect, MachineAnswer, creates_machine, decide, unknown_runs
+from gpuinfra.models.events import ConsentDetails, Question
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
     from gpuinfra.app.settings import Settings
     from gpuinfra.models.consent import Decision
     from gpuinfra.models.plan import Plan
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
-    from gpuinfra.views.progress import ProgressView
 
 QUESTIONS = {
     Effect.RESTART: "{} will be restarted. Go on?",
@@ -42,10 +40,9 @@ class Request:
     """Whether the user wants the machine off: refused while it is on, it stays billed."""
 
 
-def require_consent(request: Request, reached: CloudSession, spec: Spec | None, progress: ProgressView) -> None:
+def require_consent(request: Request, reached: CloudSession, spec: Spec | None, progress: Frontend) -> None:
     """Return if the change may be made; raise a Problem if it needs consent and does not have it."""
     from gpuinfra.app.remote_runs import ask_machine
-    from gpuinfra.views import consent as view
 
     settings, name = reached.settings, request.name
     if request.effect is Effect.NONE or _is_given(request, settings):
@@ -55,39 +52,30 @@ def require_consent(request: Request, reached: CloudSession, spec: Spec | None, 
     decision = decide(request.effect, name, known, answer, simulated=reached.cloud.simulated)
     if decision.consent is Consent.NONE or (settings.yes and decision.consent is Consent.YES):
         if decision.unknown is Contact.SILENT:
-            progress.note(view.unknown_runs(name, decision.unknown))
+            progress.note(unknown_runs(name, decision.unknown))
         return
-    if can_ask(settings):
-        with progress.paused():
-            view.show(name, decision, answer.attached)
-            if typer.confirm(QUESTIONS[request.effect].format(name), err=True):
-                return
+    if progress.can_ask:
+        details = ConsentDetails(name, decision, answer.attached)
+        if progress.confirm(Question(QUESTIONS[request.effect].format(name), details)):
+            return
     elif request.delete and decision.consent is Consent.YES:
         return  # nothing is known to be lost, and `--delete` says that the disk goes
     raise _refused(request, decision, answer, simulated=reached.cloud.simulated)
 
 
-def confirm_creation(plan: Plan, settings: Settings, progress: ProgressView, *, simulated: bool) -> None:
+def confirm_creation(plan: Plan, settings: Settings, progress: Frontend, *, simulated: bool) -> None:
     """Ask once before a new machine is billed. Without a terminal, with `--yes` and in the sandbox it goes on."""
-    if not creates_machine(plan) or simulated or settings.yes or not can_ask(settings):
+    if not creates_machine(plan) or simulated or settings.yes or not progress.can_ask:
         return
-    from gpuinfra.views.cells import per_hour
-
     price = plan.price.per_hour
-    cost = "; its price is not known" if price is None else f" for {per_hour(price)} an hour while it is on"
-    with progress.paused():
-        if typer.confirm(f"{plan.name} will be created{cost}. Go on?", err=True):
-            return
+    cost = "; its price is not known" if price is None else f" for ${price:.3f} an hour while it is on"
+    if progress.confirm(Question(f"{plan.name} will be created{cost}. Go on?")):
+        return
     note = f"`{plan.name}` was not confirmed; nothing was created"
     raise Problem(
         Diagnostic(Code.NEEDS_CONSENT, "this would create a machine", note=note, help="run it again, or give `--yes`"),
         exit_code=Exit.USAGE,
     )
-
-
-def can_ask(settings: Settings) -> bool:
-    """Whether somebody can answer a question."""
-    return sys.stdin.isatty() and not settings.json
 
 
 def _is_given(request: Request, settings: Settings) -> bool:
@@ -128,8 +116,6 @@ def _summary(decision: Decision) -> str:
 
 
 def _note(name: str, decision: Decision) -> str:
-    from gpuinfra.views.consent import unknown_runs
-
     said = [f"on `{name}`: {', '.join(map(str, decision.runs))}"] if decision.runs else []
     if decision.unknown:
         said.append(unknown_runs(name, decision.unknown))
@@ -137,10 +123,8 @@ def _note(name: str, decision: Decision) -> str:
 
 
 def _help(request: Request, decision: Decision, *, simulated: bool) -> str:
-    from gpuinfra.views.cells import place_option
-
     options = " --delete --yes" if decision.consent is Consent.DELETE else " --yes"
-    command = f"`{request.command}{options}{place_option(simulated=simulated)}`"
+    command = f"`{request.command}{options}{' --sandbox' if simulated else ''}`"
     if request.effect is not Effect.DELETE_DISK:
         return f"wait for the jobs, or stop them: {command}; outputs stay on the disk"
     own = next((run for run in decision.runs if run.is_own and run.is_unfetched), None)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.events import HostKeyDetails, Question
 
 if TYPE_CHECKING:
     from gpuinfra.app.attach_options import AttachOptions
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.settings import Settings
     from gpuinfra.models.target import Target
     from gpuinfra.runner.machine.connection import ConnectError, LoginRefused
     from gpuinfra.runner.machine.host_key import HostKey
-    from gpuinfra.views.progress import ProgressView
 
 
 def trusted_key(
-    wish: AttachOptions, before: Target | None, settings: Settings, seconds: float, progress: ProgressView
+    wish: AttachOptions, before: Target | None, settings: Settings, seconds: float, progress: Frontend
 ) -> HostKey:
     """The host key that the machine has to show: the one that is said, or known, or that somebody consents to."""
     from gpuinfra.runner.machine.handshake import first_meeting, place
@@ -42,7 +40,7 @@ def trusted_key(
 
 
 @contextmanager
-def explained(wish: AttachOptions, step: str, progress: ProgressView) -> Iterator[None]:
+def explained(wish: AttachOptions, step: str, progress: Frontend) -> Iterator[None]:
     """What keeps us from a machine, in the words of this program."""
     from gpuinfra.runner.machine.connection import ConnectError
 
@@ -74,19 +72,17 @@ def _key_with(fingerprint: str, wish: AttachOptions, seconds: float) -> HostKey:
     raise HostKeyMismatch(place(wish.address, wish.port), fingerprint, best.fingerprint)
 
 
-def _consent(shown: HostKey, wish: AttachOptions, settings: Settings, progress: ProgressView) -> None:
+def _consent(shown: HostKey, wish: AttachOptions, settings: Settings, progress: Frontend) -> None:
     from gpuinfra.runner.machine.handshake import place
-    from gpuinfra.views import attached as view
 
     where = place(wish.address, wish.port)
     if settings.yes:
         progress.note(f"{where} has the host key {shown.fingerprint} ({shown.kind}), taken unseen: --yes")
         return
-    if sys.stdin.isatty() and not settings.json:
-        with progress.paused():
-            view.show_host_key(where, shown.kind, shown.fingerprint)
-            if typer.confirm("Is this the machine's own key?", err=True):
-                return
+    if progress.can_ask:
+        details = HostKeyDetails(where, shown.kind, shown.fingerprint)
+        if progress.confirm(Question("Is this the machine's own key?", details)):
+            return
         reason = "it was not accepted"
     else:
         reason = "there is no terminal to ask"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.settings import Settings
     from gpuinfra.models.target import Target
     from gpuinfra.runner.machine.host_key import HostKey
     from gpuinfra.runner.ssh_files import SshFiles
-    from gpuinfra.views.progress import ProgressView
 
 
 def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", accepted: str | None = None) -> Target:
@@ -50,7 +50,7 @@ def keys_in_files(settings: Settings, target: Target) -> list[HostKey]:
     return []
 
 
-def record_host_key(target: Target, source: str, progress: ProgressView) -> None:
+def record_host_key(target: Target, source: str, progress: Frontend) -> None:
     """Record the host key of a machine that the user created or attached, so that no other machine takes its name."""
     from gpuinfra.runner.machine.connection import HostKeyInvalid
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuinfra.cli.job_options import JobOptions, build_secrets_of, size_of, usage, variables_of
+from gpuinfra.app.job_options import JobOptions, build_secrets_of, size_of, usage, variables_of
 from gpuinfra.diagnostics import Code, Exit, Problem, Severity
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _timeout_of(options: JobOptions) -> float | None:
 
 
 def check_detach(assigned: Assignment) -> None:
-    """Whoever leaves a run that is not remembered could never come back to it, nor to what it writes."""
+    """Whoever leaves a run that is not workspace could never come back to it, nor to what it writes."""
     if not assigned.tracked:
         note = f"`TrackedRun: false` in `{assigned.configuration}.runconfig`: nobody would find the run again"
         raise usage("no run to leave", note, "leave out `--detach`, or have the run tracked")

@@ -1,8 +1,10 @@
-"""What came of a job: what is wrong with it, how it is shown, and the exit code."""
+"""What came of a job: what is wrong with it, and the exit code."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.run_control import lost_outputs
@@ -42,17 +44,27 @@ def exit_code_of(run: Run, problems: Sequence[Diagnostic]) -> int:
     return ends.get(run.state, Exit.DONE if run.state is RunState.COMPLETED and not problems else Exit.FAILED)
 
 
-def show_end(work: JobSession, receipt: Receipt | None = None, problem: Problem | None = None) -> int:
-    """What came of it, and the exit code."""
+@dataclass(frozen=True)
+class JobResult:
+    """What `submit` or `run` did: the run, what is wrong with it, and the proof that its machine is off."""
+
+    run: Run
+    folder: Path
+    """Where its log and its outputs are."""
+    diagnostics: tuple[Diagnostic, ...]
+    exit_code: int
+    receipt: Receipt | None = None
+
+
+def result_of(work: JobSession, receipt: Receipt | None = None, problem: Problem | None = None) -> JobResult:
+    """Return what came of a job, with its cost."""
     from gpuinfra.app.ledger_recording import note_cost
-    from gpuinfra.views import job as view
 
     run = work.run = note_cost(work)
-    problems = [
-        *(problem.diagnostics if problem else ()),
-        *problems_of(run, require_gpu_use=work.wishes.require_gpu_use),
-    ]
-    view.show_result(run, work.folder, receipt, problems, json=work.desk.settings.json)
+    found = problems_of(run, require_gpu_use=work.wishes.require_gpu_use)
+    diagnostics = (*(problem.diagnostics if problem else ()), *found)
     if problem and (problem.exit_code is Exit.LEFT_BEHIND or not run.exit_code):
-        return problem.exit_code
-    return exit_code_of(run, problems) if run.state.is_over else Exit.DONE
+        code: int = problem.exit_code
+    else:
+        code = exit_code_of(run, diagnostics) if run.state.is_over else Exit.DONE
+    return JobResult(run, work.folder, diagnostics, code, receipt)

@@ -13,18 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from gpuinfra.app.interruption import TerminalClosedError
+from gpuinfra.app.job_options import OnInterrupt
 from gpuinfra.app.lease_renewal import renew_for, renewing
 from gpuinfra.app.power import cloud_of, power_of
 from gpuinfra.app.run_control import log_of, never_began
 from gpuinfra.app.workspace import Workspace, linked
-from gpuinfra.cli.job_options import OnInterrupt
-from gpuinfra.cli.signals import TerminalClosedError
 from gpuinfra.diagnostics import Problem
 from gpuinfra.models.run import Run, RunState
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend, JobOutput
     from gpuinfra.app.settings import Settings
     from gpuinfra.models.spec import Spec
     from gpuinfra.runner.assignment import Assignment
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from gpuinfra.runner.results.record import Record
     from gpuinfra.runner.watch import RemoteRun
     from gpuinfra.runner.wishes import Wishes
-    from gpuinfra.views.job import TerminalSink
-    from gpuinfra.views.progress import ProgressView
 
 CANCEL_GRACE = 10.0
 # What takes longer to be made ready has stopped getting anywhere.
@@ -55,8 +52,8 @@ class JobSession:
     desk: Workspace
     assigned: Assignment
     wishes: Wishes
-    progress: ProgressView
-    sink: TerminalSink
+    progress: Frontend
+    sink: JobOutput
     on_interrupt: OnInterrupt
     spec: Spec | None = None
     detach: bool = False
@@ -83,7 +80,7 @@ class JobSession:
 
         target, sends = self.assigned.target, self.wishes.send_credentials
         with (
-            linked(self.desk.settings, target, self.progress, send_credentials=sends) as link,
+            linked(target, self.progress, send_credentials=sends) as link,
             explained(target.name),
         ):
             link.power = power_of(self._cloud, self.spec, is_there=self.after_run is not None)
@@ -265,17 +262,11 @@ class JobSession:
             return OnInterrupt.CANCEL  # nobody would find it again
         if self.on_interrupt is not OnInterrupt.ASK:
             return self.on_interrupt
-        if not sys.stdin.isatty() or self.desk.settings.json:
+        if not self.progress.can_ask:
             # A terminal that closes cancels no job. The machine still goes off: its agent waits for the job to finish.
             return OnInterrupt.DETACH if isinstance(interrupt, TerminalClosedError) else self.without_terminal
-        from gpuinfra.cli.question import ask_until
-
         question = "The job goes on. Detach from it, cancel it, or go on watching? [d/c/g]"
-        try:
-            with self.progress.paused():
-                answer = ask_until(question, "d", lambda: following.attending.ended is not None)
-        except (typer.Abort, KeyboardInterrupt):  # Ctrl-C once more, or the terminal is gone
-            return OnInterrupt.DETACH
+        answer = self.progress.ask_choice(question, "d", lambda: following.attending.ended is not None)
         return {"d": OnInterrupt.DETACH, "c": OnInterrupt.CANCEL}.get(answer or "", OnInterrupt.ASK)
 
 

@@ -15,11 +15,11 @@ from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.models.spec import Spec
     from gpuinfra.provision.cloud import Cloud, ObservedResource
     from gpuinfra.provision.lifecycle.renew import Renewed
     from gpuinfra.provision.lifecycle.terms import Terms
-    from gpuinfra.views.progress import ProgressView
 
 # Below the program's own logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
@@ -39,7 +39,7 @@ AFTERWARDS = timedelta(minutes=10)
 
 
 def renewing(
-    settings: Settings, spec: Spec | None, progress: ProgressView, without_work: Callable[[], float]
+    settings: Settings, spec: Spec | None, progress: Frontend, without_work: Callable[[], float]
 ) -> AbstractContextManager[object]:
     """For as long as a job is followed. `without_work` says for how many seconds it has done nothing."""
     if spec is None:
@@ -47,7 +47,7 @@ def renewing(
     return LeaseRenewal(spec, lambda: _open(settings, spec), progress.note, without_work)
 
 
-def renew_for(settings: Settings, spec: Spec, seconds: float | None, progress: ProgressView) -> None:
+def renew_for(settings: Settings, spec: Spec, seconds: float | None, progress: Frontend) -> None:
     """Once, for a job that nobody follows: until it is done, if it says how long that takes. That it cannot be done is
     no failure of the job."""
     try:

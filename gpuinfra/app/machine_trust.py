@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpuinfra.app.host_keys import check_host_key, keys_in_files, pending, record_host_key
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
-from gpuinfra.views.terminal import harmless, messages
+from gpuinfra.models.events import Question
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.settings import Settings
     from gpuinfra.models.target import Target
     from gpuinfra.provision.up import FoundMachine
-    from gpuinfra.views.progress import ProgressView
 
 
 @dataclass
@@ -26,7 +24,7 @@ class MachineTrust:
     named: Target
     """The names of the machine and its target, with the host key that a new machine gets."""
     source: str
-    progress: ProgressView
+    progress: Frontend
     accepted: str | None = None
     """The host key, or its fingerprint, that the user accepts."""
     _checked: set[str] = field(default_factory=set)
@@ -55,12 +53,11 @@ class MachineTrust:
             _require_known_machine(self.settings, target, self.progress, created)
 
 
-def _require_known_machine(settings: Settings, target: Target, progress: ProgressView, created: str) -> None:
+def _require_known_machine(settings: Settings, target: Target, progress: Frontend, created: str) -> None:
     """Return if this computer has used the machine before, or the user consents to use it; else raise a Problem.
 
     Someone else may have created it under the name in a spec, to receive the user's jobs and secrets.
     """
-    from gpuinfra.app.consent import can_ask
     from gpuinfra.runner.machine.connection import HostKeyInvalid
     from gpuinfra.runner.machine.host_key import HostKey
     from gpuinfra.runner.machine.known_keys import recorded_keys
@@ -76,11 +73,8 @@ def _require_known_machine(settings: Settings, target: Target, progress: Progres
     if settings.yes:
         progress.note(f"{target.machine} {found}; used because of --yes")
         return
-    if can_ask(settings):
-        with progress.paused():
-            messages().print(harmless(f"{target.machine} {found}"))
-            if typer.confirm("Use this machine?", err=True):
-                return
+    if progress.can_ask and progress.confirm(Question("Use this machine?", f"{target.machine} {found}")):
+        return
     summary, note = "the machine is not known here", f"`{target.machine}` {found}; nothing was sent to it"
     help_line = (
         "someone else may have created it under this name. If the key is the right one, accept it: "

@@ -14,6 +14,7 @@ from gpuinfra.app.simulation import check_target
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.load.spec import Located
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.up import Provisioner
     from gpuinfra.provision.waiting.progress import Progress
-    from gpuinfra.views.progress import ProgressView
 
 # To find a machine; nothing is made or changed.
 FIND_SECONDS = 120.0
@@ -227,7 +227,7 @@ def reach(
     return CloudSession(settings, cloud, AzureMarket(cloud.clients))
 
 
-def bringing(reached: CloudSession, located: Located, progress: ProgressView, *, writes: bool) -> Provisioner:
+def bringing(reached: CloudSession, located: Located, progress: Frontend, *, writes: bool) -> Provisioner:
     """All that planning and making a machine need."""
     spec = located.spec
     from gpuinfra.app.ssh_key import public_key_for
@@ -264,13 +264,6 @@ def ssh_sources(spec: Spec, *, simulated: bool) -> tuple[str, ...]:
         else:
             found.append(source if "/" in source else f"{source}/32")
     return tuple(dict.fromkeys(found))
-
-
-def progress_view(settings: Settings) -> ProgressView:
-    """Live lines for people, plain ones for the rest."""
-    from gpuinfra.views.progress import ProgressView
-
-    return ProgressView(plain=settings.json or settings.verbose)
 
 
 @dataclass(frozen=True)

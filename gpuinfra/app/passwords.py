@@ -6,13 +6,11 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.models.target import Target
-    from gpuinfra.views.progress import ProgressView
 
 # Longer than any password, and short enough for a stream that has no end.
 LONGEST = 4096
@@ -38,10 +36,10 @@ class Secret:
         return None if self._found is None else keep(target.name, account(target), self._found)
 
 
-def read_password() -> str:
+def read_password(progress: Frontend) -> str:
     """One line of standard input, or what is typed unseen where that is a terminal."""
     if sys.stdin.isatty():
-        return _typed("Password")
+        return progress.ask_password("Password")
     line = sys.stdin.buffer.readline(LONGEST + 1)
     try:
         text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
@@ -54,19 +52,14 @@ def read_password() -> str:
     return text
 
 
-def secret_of(target: Target, progress: ProgressView, *, can_ask: bool) -> Secret | None:
+def secret_of(target: Target, progress: Frontend, *, can_ask: bool) -> Secret | None:
     """The password of a target: from the keyring, or of whoever sits there. None where neither can be."""
     from gpuinfra.runner.machine.passwords import place, recall
 
     def ask() -> str:
-        with progress.paused():
-            return _typed(f"Password of {target.username} at {target.address}")
+        return progress.ask_password(f"Password of {target.username} at {target.address}")
 
     kept = place(target)
     if found := recall(*kept) if kept else None:
         return Secret(lambda: found)
     return Secret(ask) if can_ask else None
-
-
-def _typed(prompt: str) -> str:
-    return str(typer.prompt(prompt, hide_input=True, err=True))

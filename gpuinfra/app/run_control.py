@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,12 @@ from gpuinfra.app.workspace import Workspace, linked, open_workspace, target_of_
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.models.run import Run
     from gpuinfra.runner.job_follower import JobFollower
     from gpuinfra.runner.jobs.log import LogFile
     from gpuinfra.runner.jobs.port import Frame
     from gpuinfra.runner.machine.link import Link
-    from gpuinfra.views.progress import ProgressView
 
 LOOK_SECONDS = 0.2
 # Whoever cancels a run that another process follows waits this long for that one to write down the end.
@@ -34,7 +34,7 @@ def log_of(desk: Workspace, run_id: str) -> LogFile:
     return LogFile(desk.folder(run_id) / "log")
 
 
-def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None]) -> Run:
+def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], progress: Frontend) -> Run:
     """Show what a run prints from its beginning, and follow it to its end.
 
     While another process of ours follows it, that one writes the log, and here it is only read; where that one ends
@@ -55,17 +55,17 @@ def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None]) -> R
             if run.state.is_over and (run.outputs.complete or not is_ours):
                 return run
             if is_ours:
-                return _take_over(desk, run, log, show)
+                return _take_over(desk, run, log, show, progress)
         time.sleep(LOOK_SECONDS)
 
 
-def _take_over(desk: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None]) -> Run:
+def _take_over(desk: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], progress: Frontend) -> Run:
     if run.job is None:
         return never_began(desk, run)
-    return _asked(desk, run, log, show, lambda following: following.to_the_end())
+    return _asked(desk, run, log, show, lambda following: following.to_the_end(), progress)
 
 
-def fetch_outputs(settings: Settings, run: Run, progress: ProgressView | None = None) -> Run:
+def fetch_outputs(settings: Settings, run: Run, progress: Frontend) -> Run:
     """Bring what a run has written so far, and all of it where it has ended."""
     desk = open_workspace(settings)
     with log_of(desk, run.id) as log:
@@ -82,7 +82,7 @@ def _brought(following: JobFollower) -> Run:
     return following.to_the_end() if following.look() else following.bring()
 
 
-def cancel_run(settings: Settings, run: Run, grace: float) -> Run:
+def cancel_run(settings: Settings, run: Run, grace: float, progress: Frontend) -> Run:
     """End a run's job, and fetch what it wrote. A job that cannot be reached raises, and stays as it is."""
     from gpuinfra.runner.job_follower import open_job
     from gpuinfra.runner.results.settle import CANCELLED
@@ -106,7 +106,7 @@ def cancel_run(settings: Settings, run: Run, grace: float) -> Run:
             if run.job is None:
                 is_delivered = True
                 return never_began(desk, run) if is_ours else _settled(desk, run)
-            run = _asked(desk, run, log, lambda _: None, end)
+            run = _asked(desk, run, log, lambda _: None, end, progress)
         return _settled(desk, run)
     except Problem as problem:
         if is_delivered:
@@ -157,7 +157,7 @@ def _asked(
     log: LogFile,
     show: Callable[[Frame], None],
     work: Callable[[JobFollower], Run],
-    progress: ProgressView | None = None,
+    progress: Frontend,
 ) -> Run:
     """What comes of it where the target knows the job. Of one that it does not know there is nothing to wait for."""
     from gpuinfra.models.run import KNOWS_NOTHING, RunState
@@ -190,36 +190,25 @@ def _off(desk: Workspace, run: Run, log: LogFile, problem: Problem) -> Problem:
 
 @contextmanager
 def _following(
-    desk: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], shown: ProgressView | None
+    desk: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], progress: Frontend
 ) -> Iterator[JobFollower]:
-    from gpuinfra.app.machines import progress_view
     from gpuinfra.runner.heartbeat import Heartbeat
     from gpuinfra.runner.job_follower import JobFollower
     from gpuinfra.runner.problems import explained
-    from gpuinfra.views.job import TerminalSink
 
     target, spec = target_of_run(desk, run)
-    sink = show if isinstance(show, TerminalSink) else None
     with (
-        nullcontext(shown) if shown else progress_view(desk.settings) as progress,
-        linked(desk.settings, target, progress) as link,
+        linked(target, progress) as link,
         explained(target.name),
     ):
-        if sink:
-            sink.progress = progress
         cloud = cloud_of(desk.settings, target)
         link.power = power_of(cloud, spec)
         _call(link)
-        try:
-            with (
-                Heartbeat(link, run.id) as attending,
-                renewing(cloud, spec, progress, lambda: attending.seconds_without_work),
-            ):
-                yield JobFollower(link, desk.record(run), log, progress, show, attending=attending, anew=True)
-        finally:
-            if sink:
-                sink.finish()
-                sink.progress = None
+        with (
+            Heartbeat(link, run.id) as attending,
+            renewing(cloud, spec, progress, lambda: attending.seconds_without_work),
+        ):
+            yield JobFollower(link, desk.record(run), log, progress, show, attending=attending, anew=True)
 
 
 def _call(link: Link) -> None:

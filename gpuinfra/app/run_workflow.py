@@ -5,28 +5,69 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from getpass import getuser
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuinfra.app.job_options import JobOptions, OnInterrupt, usage, variables_of
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.job_options import JobOptions, OnInterrupt
-from gpuinfra.cli.up import LeftOn, bring
-from gpuinfra.diagnostics import Exit, Problem
+from gpuinfra.app.up import LeftOn, bring
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
+    from gpuinfra.app.job_result import JobResult
     from gpuinfra.app.job_session import JobSession
     from gpuinfra.load.spec import Located
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
     from gpuinfra.runner.watch import RemoteRun
-    from gpuinfra.views.progress import ProgressView
+    from gpuinfra.workbench.project import Project
 
+CHOICES = ("deallocate", "delete", "keep")
+# The address of a machine that is not there.
+NOT_YET = "not-yet.invalid"
 # Below the program's own logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
 
 UP_SECONDS = 3600.0
 KEEP, DELETE = "keep", "delete"
 CANCELLED = "cancelled"
+
+
+def run_job(
+    settings: Settings,
+    word: str,
+    options: JobOptions,
+    after_run: str | None,
+    on_interrupt: OnInterrupt,
+    progress: Frontend,
+) -> RunResult:
+    """Create or start the machine of a spec, run a job on it, fetch its outputs, and end the machine.
+
+    `word` is the spec's file or the machine's name; `after_run` replaces what the spec says about the machine's end.
+    """
+    from gpuinfra.app.machines import one_located
+
+    located = one_located(settings, word)
+    afterwards = _afterwards(located.spec, after_run)
+    options = replace(options, variables=variables_of(options))
+    _check(settings, located.spec, options)
+    workflow = RunWorkflow(settings, located, options, afterwards, on_interrupt, progress)
+    workflow.execute()
+    return workflow.result()
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What `run` did."""
+
+    job: JobResult | None
+    """None if no job was sent."""
+    receipt: Receipt | None
+    diagnostics: tuple[Diagnostic, ...]
+    exit_code: int
 
 
 @dataclass
@@ -38,7 +79,7 @@ class RunWorkflow:
     options: JobOptions
     afterwards: str
     on_interrupt: OnInterrupt
-    progress: ProgressView
+    progress: Frontend
     work: JobSession | None = None
     problem: Problem | None = None
     interrupted: bool = False
@@ -77,13 +118,12 @@ class RunWorkflow:
         from gpuinfra.app.job_session import JobSession
         from gpuinfra.app.workspace import open_workspace, with_spec
         from gpuinfra.runner.assignment import assign
-        from gpuinfra.views.job import TerminalSink
 
         desk = open_workspace(self.settings)
         assigned, _ = with_spec(desk, assign(desk.workspace, self.spec.target_name), self.spec)
         wishes = wishes_of(assigned, self.options)
         check_packages(assigned, wishes.gpus, wishes.build_secrets)
-        sink = TerminalSink(json=self.settings.json, progress=self.progress)
+        sink = self.progress.open_output()
         self.work = JobSession(
             desk,
             assigned,
@@ -125,8 +165,8 @@ class RunWorkflow:
             self.problem = Problem(*before, *after, exit_code=Exit.LEFT_BEHIND)
 
     def _switch_off(self) -> Receipt:
+        from gpuinfra.app.down import end_machine
         from gpuinfra.app.machines import Named
-        from gpuinfra.cli.down import end_machine
 
         deletes = self.afterwards == DELETE
         if deletes and (lacking := self._unfetched()):
@@ -241,18 +281,94 @@ class RunWorkflow:
             reached = reach(self.settings, self.spec.subscription, LOOK_SECONDS, self.progress)
             say_what_exists(reached, self.spec.name, self.spec.group_name, self.progress)
 
-    def show(self) -> int:
-        """What came of it, and the exit code."""
-        from gpuinfra.app.job_result import show_end
-        from gpuinfra.views import receipt as receipt_view
+    def result(self) -> RunResult:
+        """Return what came of it, and the exit code."""
+        from gpuinfra.app.job_result import result_of
 
         is_left = self.receipt is not None and not self.receipt.is_proof
-        if self.work is None:
-            problems = self.problem.diagnostics if self.problem else ()
-            receipt_view.show([self.receipt] if self.receipt else [], problems, json=self.settings.json)
+        job = result_of(self.work, self.receipt, self.problem) if self.work else None
+        if job is None:
             code = int(self.problem.exit_code if self.problem else Exit.INTERRUPTED)
+        elif self.interrupted and not job.run.exit_code and not self.problem:
+            code = Exit.INTERRUPTED
         else:
-            code = show_end(self.work, self.receipt, self.problem)
-            if self.interrupted and not self.work.run.exit_code and not self.problem:
-                code = Exit.INTERRUPTED
-        return Exit.LEFT_BEHIND if is_left else code
+            code = job.exit_code
+        diagnostics = self.problem.diagnostics if self.problem else ()
+        return RunResult(job, self.receipt, tuple(diagnostics), Exit.LEFT_BEHIND if is_left else code)
+
+
+def _afterwards(spec: Spec, given: str | None) -> str:
+    from gpuinfra.suggest import did_you_mean
+
+    if given is None:
+        return spec.lifecycle.after_run
+    if given not in CHOICES:
+        help_line = did_you_mean(given, CHOICES) or "`deallocate`, `delete` or `keep`"
+        raise usage("unknown value", f"`--after-run {given}`", help_line)
+    return given
+
+
+def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
+    """All that can be known before a machine is billed."""
+    from gpuinfra.app.job_checks import check_packages, wishes_of
+    from gpuinfra.app.workspace import check_workspace
+    from gpuinfra.runner.assignment import assign
+    from gpuinfra.workspace import find_workspace
+
+    if spec.power != "running":
+        note = f"the spec of `{spec.name}` says `power: {spec.power}`"
+        diagnostic = Diagnostic(Code.MACHINE_IS_OFF, "the machine is to be off", note=note, help="`power: running`")
+        raise Problem(diagnostic, exit_code=Exit.USAGE)
+    workspace = find_workspace(settings.workspace)
+    project = _expected(workspace, spec)
+    assigned = assign(workspace, spec.target_name, project)
+    wishes = wishes_of(assigned, options)
+    check_packages(assigned, wishes.gpus, wishes.build_secrets)
+    if settings.cloud == "sandbox" and assigned.in_container:
+        _check_own_engine(spec)
+    check_workspace(settings)
+
+
+def _check_own_engine(spec: Spec) -> None:
+    """A simulated machine runs containers by the Docker Engine of this computer."""
+    from gpuinfra.app.up import WITHOUT_DOCKER
+    from gpuinfra.runner.machine.checkup import LIMIT_SECONDS, look_at_docker
+    from gpuinfra.runner.machine.local import LocalConnection
+
+    check, _ = look_at_docker(LocalConnection(), getuser(), LIMIT_SECONDS * 2)
+    if not check.passed:
+        note = f"{check.found}; the simulated `{spec.name}` would use the engine of this computer; nothing was created"
+        help_line = f"{check.help}; or {WITHOUT_DOCKER}"
+        raise Problem(Diagnostic(Code.NO_ENGINE, "no Docker Engine on this computer", note=note, help=help_line))
+
+
+def _expected(workspace: Path, spec: Spec) -> Project:
+    """The project with the target's files: those that there are, or as `up` will write them."""
+    from gpuinfra.load.document import read_document
+    from gpuinfra.models.target import Target
+    from gpuinfra.workbench.compute import read_compute
+    from gpuinfra.workbench.project import load_project
+    from gpuinfra.workbench.runconfig import read_runconfig
+    from gpuinfra.workbench.targets import compute_text, runconfig_text
+
+    project, name, asked = load_project(workspace), spec.target_name, spec.target
+    target = Target(
+        name=name,
+        machine=spec.name,
+        type=asked.type,
+        address=NOT_YET,
+        port=22,
+        username=spec.admin.username,
+        host_key="",
+        base_docker_image=asked.base_docker_image,
+        nvidia_docker=asked.nvidia_docker,
+        framework=asked.framework,
+        conda_dependencies=asked.conda_dependencies,
+    )
+    if name not in project.computes:
+        document = read_document(f"{name}.compute", compute_text(target).encode())
+        project.computes[name] = read_compute(name, document)[0]
+    if name not in project.runconfigs:
+        document = read_document(f"{name}.runconfig", runconfig_text(target).encode())
+        project.runconfigs[name] = read_runconfig(name, document)[0]
+    return project

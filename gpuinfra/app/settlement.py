@@ -18,7 +18,7 @@ from gpuinfra.diagnostics import Code, Problem
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from gpuinfra.cli.runs import Remembered
+    from gpuinfra.app.workspace import Workspace
     from gpuinfra.models.entry import Entry
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run
@@ -54,10 +54,10 @@ class Settled:
 
 def settle_runs(settings: Settings, runs: Sequence[Run], seconds: float = SECONDS) -> Settled:
     """Record the end of every run without a client that has ended."""
-    from gpuinfra.cli.runs import Remembered
+    from gpuinfra.app.workspace import open_workspace
 
-    remembered = Remembered(settings)
-    waiting = [run for run in runs if remembered.is_unfollowed(run)]
+    workspace = open_workspace(settings)
+    waiting = [run for run in runs if workspace.is_unfollowed(run)]
     if not waiting:
         return Settled(list(runs))
     ends = time.monotonic() + seconds
@@ -73,7 +73,7 @@ def settle_runs(settings: Settings, runs: Sequence[Run], seconds: float = SECOND
         group.ask_azure()
     for group in slow:
         group.wait(ends)
-    settled = {run.id: run for group in asked for run in group.settle(remembered)}
+    settled = {run.id: run for group in asked for run in group.settle(workspace)}
     rest = {run.id for run in waiting} - settled.keys()
     running = {run for group in asked for run in group.answered} & rest
     found = [settled.get(run.id, run) for run in runs]
@@ -150,7 +150,7 @@ class _Group:
         answers = _result(self._answers, 0.0) if self._answers else None
         return set(answers or {})
 
-    def settle(self, remembered: Remembered) -> Iterable[Run]:
+    def settle(self, workspace: Workspace) -> Iterable[Run]:
         from gpuinfra.runner.jobs.log import LogFile
         from gpuinfra.runner.jobs.port import JobError
         from gpuinfra.runner.results.settle import settle
@@ -162,10 +162,10 @@ class _Group:
             if not fields:
                 continue
             try:
-                with LogFile(remembered.folder(run) / "log") as log:
+                with LogFile(workspace.folder(run.id) / "log") as log:
                     # Another process may follow it by now; then that one records its end.
-                    if log.try_lock() and not remembered.history.find(run.id).state.is_over:
-                        yield remembered.history.update(run.id, **fields)
+                    if log.try_lock() and not workspace.history.find(run.id).state.is_over:
+                        yield workspace.history.update(run.id, **fields)
             except (Problem, JobError, OSError):
                 yield replace(run, **fields)  # nothing can be written here
 

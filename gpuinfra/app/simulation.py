@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.events import Question
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.models.target import Target
-    from gpuinfra.views.progress import ProgressView
 
 
 def is_simulated(settings: Settings) -> bool:
@@ -40,9 +38,7 @@ def check_target(settings: Settings, target: Target) -> None:
     raise Problem(diagnostic, exit_code=Exit.USAGE)
 
 
-def consent_to_replace(
-    settings: Settings, workspace: Path, name: str, progress: ProgressView, *, simulated: bool
-) -> None:
+def consent_to_replace(settings: Settings, workspace: Path, name: str, progress: Frontend, *, simulated: bool) -> None:
     """Ask before a simulated target replaces a real one, or the reverse. Without a terminal only `--yes` is consent."""
     from gpuinfra.workbench.targets import find_target
 
@@ -51,10 +47,9 @@ def consent_to_replace(
     if before is None or not (before.address and before.host_key) or before.simulated == simulated or settings.yes:
         return
     old, new = ("simulated", "real") if before.simulated else ("real", "simulated")
-    if sys.stdin.isatty() and not settings.json:
-        with progress.paused():
-            if typer.confirm(f"Replace the {old} target {name} ({before.address}) by a {new} one?", err=True):
-                return
+    question = Question(f"Replace the {old} target {name} ({before.address}) by a {new} one?")
+    if progress.can_ask and progress.confirm(question):
+        return
     raise Problem(
         Diagnostic(
             Code.NEEDS_CONSENT,

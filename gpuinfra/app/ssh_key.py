@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.models.events import Question
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.settings import Settings
     from gpuinfra.models.spec import Spec
-    from gpuinfra.views.progress import ProgressView
 
 
-def public_key_for(settings: Settings, spec: Spec, progress: ProgressView, *, creates: bool) -> str:
+def public_key_for(settings: Settings, spec: Spec, progress: Frontend, *, creates: bool) -> str:
     """Return the public key of a spec's administrator. With `creates`, offer to create one where there is none."""
     from gpuinfra.models.keys import OWN_KEY, lacks_key
     from gpuinfra.provision.login.host_key import new_host_key
@@ -32,7 +30,7 @@ def public_key_for(settings: Settings, spec: Spec, progress: ProgressView, *, cr
     return read_public_key(spec.admin.key(), find_workspace(settings.workspace))
 
 
-def _create(settings: Settings, progress: ProgressView) -> None:
+def _create(settings: Settings, progress: Frontend) -> None:
     from gpuinfra.models.keys import OWN_KEY, own_private_key
     from gpuinfra.provision.login.own_key import create_own_key
 
@@ -50,14 +48,11 @@ def _create(settings: Settings, progress: ProgressView) -> None:
         progress.note(f"created an SSH key for gpuinfra: {private}")
 
 
-def _consents(settings: Settings, progress: ProgressView, private: Path) -> bool:
+def _consents(settings: Settings, progress: Frontend, private: Path) -> bool:
     if settings.yes or settings.cloud == "sandbox":
         return True
-    if not sys.stdin.isatty() or settings.json:
-        return False
-    with progress.paused():
-        question = f"You have no SSH key ({private} and ~/.ssh/id_ed25519 are missing). Create one for gpuinfra?"
-        return typer.confirm(question, default=True, err=True)
+    text = f"You have no SSH key ({private} and ~/.ssh/id_ed25519 are missing). Create one for gpuinfra?"
+    return progress.can_ask and progress.confirm(Question(text, default=True))
 
 
 def _no_key(private: Path) -> Problem:

@@ -1,10 +1,9 @@
-"""What the commands that deal with jobs share: the way to a target, and where runs are remembered."""
+"""What the commands that deal with jobs share: the way to a target, and where runs are workspace."""
 
 from __future__ import annotations
 
 import re
 import secrets
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from gpuinfra.app.simulation import check_target
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gpuinfra.runner.machine.link import Link
     from gpuinfra.runner.results.history import History
     from gpuinfra.runner.results.record import Record
-    from gpuinfra.views.progress import ProgressView
 
 PROJECT_FILE = "project"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
@@ -43,6 +42,12 @@ class Workspace:
         from gpuinfra.runner.results.history import run_folder
 
         return run_folder(self.state, run_id)
+
+    def is_unfollowed(self, run: Run) -> bool:
+        """Whether the job may run while no process here follows it: its client was killed, or detached."""
+        from gpuinfra.runner.jobs.log import LogFile
+
+        return not run.state.is_over and not LogFile(self.folder(run.id) / "log").is_followed
 
     def record(self, run: Run, *, tracked: bool = True) -> Record:
         """A run that goes on."""
@@ -121,15 +126,12 @@ def with_spec(desk: Workspace, assigned: Assignment, spec: Spec | None = None) -
 
 
 @contextmanager
-def linked(
-    settings: Settings, target: Target, progress: ProgressView, *, send_credentials: bool = False
-) -> Iterator[Link]:
+def linked(target: Target, progress: Frontend, *, send_credentials: bool = False) -> Iterator[Link]:
     """The way to a target, for as long as it is needed."""
     from gpuinfra.app.passwords import secret_of
     from gpuinfra.runner.machine.link import link_to
 
-    can_ask = sys.stdin.isatty() and not settings.json
-    secret = secret_of(target, progress, can_ask=can_ask) if target.address else None
+    secret = secret_of(target, progress, can_ask=progress.can_ask) if target.address else None
     link = link_to(target, secret, send_credentials=send_credentials)
     try:
         yield link

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from gpuinfra.app.durations import grace_of
-from gpuinfra.cli.options import begin
-from gpuinfra.cli.runs import ID, Remembered
+from gpuinfra.app.workspace import open_workspace
+from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.runs import ID
 from gpuinfra.diagnostics import Exit
 
 
@@ -24,14 +25,15 @@ def cancel(
 
     settings = begin(context)
     seconds = grace_of(grace)
-    remembered = Remembered(settings)
-    found = remembered.history.find(run)
+    workspace = open_workspace(settings)
+    found = workspace.history.find(run)
     is_over = found.state.is_over
     if not is_over:
         from gpuinfra.app.run_control import cancel_run
         from gpuinfra.models.run import RunState
 
-        found = cancel_run(settings, found, seconds)
+        with frontend(settings) as progress:
+            found = cancel_run(settings, found, seconds, progress)
         is_over = found.state is RunState.LOST  # nothing was left to cancel
-    view.show_cancelled(found, remembered.folder(found), was_over=is_over, json=settings.json)
+    view.show_cancelled(found, workspace.folder(found.id), was_over=is_over, json=settings.json)
     return Exit.DONE

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import begin, frontend
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.cost import CostReport, CostRow
     from gpuinfra.models.entry import Entry
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from gpuinfra.provision.costing.evidence import Evidence
     from gpuinfra.provision.costing.history import History
     from gpuinfra.provision.costing.report import Job
-    from gpuinfra.views.progress import ProgressView
 
 SECONDS = 300.0
 CHOICES = ("machine", "run", "tag")
@@ -48,7 +48,7 @@ def cost(
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values on stdout.")] = False,
 ) -> int:
     """Show what machines have cost: time, disks and addresses, by what Azure and this workspace remember."""
-    from gpuinfra.app.machines import explained, progress_view, reach
+    from gpuinfra.app.machines import explained, reach
     from gpuinfra.views import cost as view
 
     settings = begin(context)
@@ -56,7 +56,7 @@ def cost(
     if csv and settings.json:
         raise _usage("two formats", "`--csv` and `--json` are both given", "give one of them")
     _moment(since, datetime.now(UTC))  # what is wrong with it is wrong before Azure is asked
-    with progress_view(settings) as progress, explained("reading what machines cost"):
+    with frontend(settings) as progress, explained("reading what machines cost"):
         counting = CostQuery(reach(settings, _subscription(settings), SECONDS, progress), progress)
         report = counting.report(since, wanted, tag)
     if csv:
@@ -69,7 +69,7 @@ def cost(
 class CostQuery:
     """Gathers what is known, and counts."""
 
-    def __init__(self, reached: CloudSession, progress: ProgressView) -> None:
+    def __init__(self, reached: CloudSession, progress: Frontend) -> None:
         self.reached, self.progress = reached, progress
         self.log = "read"
 

@@ -68,10 +68,10 @@ def _files(workspace: Path, name: str) -> list[Path]:
 def _runs_on(settings: Settings, name: str) -> list[Run]:
     """The target's runs that go on, or have outputs that are not here: without the target they cannot be reached."""
     from gpuinfra.app.settlement import settle_runs
-    from gpuinfra.cli.runs import Remembered
+    from gpuinfra.app.workspace import open_workspace
 
     try:
-        found = settle_runs(settings, Remembered(settings).history.list(target=name)).runs
+        found = settle_runs(settings, open_workspace(settings).history.list(target=name)).runs
     except Problem:
         return []  # a broken history does not keep a target
     return [run for run in found if not run.state.is_over or run.is_unfetched]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import begin, frontend
 from gpuinfra.diagnostics import Code, Exit, Problem
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def doctor(
 def _examine(settings: Settings, names: Sequence[str]) -> Examination:
     from gpuinfra.app.doctor_account import account
     from gpuinfra.app.doctor_machines import machines
-    from gpuinfra.app.machines import progress_view, reach
+    from gpuinfra.app.machines import reach
     from gpuinfra.models.checks import Examination, Verdict, problem
 
     specs, here = _specs(settings)
     here += _keys(settings, specs)
-    with progress_view(settings) as progress:
+    with frontend(settings) as progress:
         try:
             reached = reach(settings, _subscription(specs), SECONDS, progress)
         except Problem as error:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import begin, frontend
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.suggest import did_you_mean, listed
 
@@ -79,13 +79,13 @@ def _quoted(path: Path | str) -> str:
 
 
 def _arm(settings: Settings, name: str) -> _Export:
-    from gpuinfra.app.machines import one_spec, progress_view, ssh_sources
+    from gpuinfra.app.machines import one_spec, ssh_sources
     from gpuinfra.app.ssh_key import public_key_for
     from gpuinfra.provision.template import make_template, notes
     from gpuinfra.views.document import to_text
 
     spec = one_spec(settings, name)
-    with progress_view(settings) as progress:
+    with frontend(settings) as progress:
         key = public_key_for(settings, spec, progress, creates=True)
     template = make_template(spec, ssh_sources(spec, simulated=settings.cloud == "sandbox"), key)
     group = _quoted(spec.group_name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import begin, frontend
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def lease(
 ) -> int:
     """Show until when a machine may be on, why then, and what it costs until then; or change it."""
     from gpuinfra.app.machine_names import located
-    from gpuinfra.app.machines import Named, explained, progress_view, reach
+    from gpuinfra.app.machines import Named, explained, reach
     from gpuinfra.provision.lifecycle.renew import find_machine
     from gpuinfra.views import lease as view
 
@@ -43,7 +43,7 @@ def lease(
     length = _length(extend, release=release)
     spec = _meant(settings, machine)
     writes = release or length is not None
-    with progress_view(settings) as progress, explained(f"looking at {spec.name if spec else machine}"):
+    with frontend(settings) as progress, explained(f"looking at {spec.name if spec else machine}"):
         reached = reach(settings, spec.subscription if spec else None, SECONDS, progress, writes=writes)
         named = Named(spec.name, spec.group_name) if spec else located(settings, reached.cloud, machine)
         found = find_machine(reached.cloud, named.name, named.group)

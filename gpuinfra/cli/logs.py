@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.options import begin
-from gpuinfra.cli.runs import ID, Remembered
+from gpuinfra.app.workspace import open_workspace
+from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.runs import ID
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def logs(
     from gpuinfra.views import job as view
 
     settings = begin(context, reaches_cloud=follow)
-    remembered = Remembered(settings)
-    found = remembered.history.find(run)
+    workspace = open_workspace(settings)
+    found = workspace.history.find(run)
     only = {"stdout": (view.STDOUT,), "stderr": (view.STDERR,), "both": view.BOTH}[stream]
     sink = view.TerminalSink(json=settings.json, timestamps=timestamps, only=only)
     problems: Sequence[Diagnostic] = ()
@@ -49,10 +50,10 @@ def logs(
 
             settled = settle_runs(settings, [found])
             (found,) = settled.runs
-        _show(remembered.folder(found) / "log", sink)
+        _show(workspace.folder(found.id) / "log", sink)
     sink.finish()
     if settings.json:
-        view.show_result(found, remembered.folder(found), diagnostics=problems, json=True)
+        view.show_result(found, workspace.folder(found.id), diagnostics=problems, json=True)
     elif problems:
         diagnostics_view.show(problems)
     else:
@@ -64,7 +65,13 @@ def _followed(settings: Settings, run: Run, sink: TerminalSink) -> tuple[Run, Se
     from gpuinfra.app.run_control import follow_run
 
     try:
-        return follow_run(settings, run, sink), ()
+        with frontend(settings) as progress:
+            sink.progress = progress
+            try:
+                return follow_run(settings, run, sink, progress), ()
+            finally:
+                sink.finish()
+                sink.progress = None
     except Problem as problem:
         if not run.state.is_over:
             raise

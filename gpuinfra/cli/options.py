@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.main import get_command
@@ -12,6 +12,9 @@ from typer.main import get_command
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from gpuinfra.views.frontend import TerminalFrontend
 
 PANEL = "Options of every command"
 CLOUDS = ("azure", "sandbox")
@@ -43,6 +46,13 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
 
         start_if_need_be()
     return settings
+
+
+def frontend(settings: Settings) -> TerminalFrontend:
+    """Return where progress is shown and questions are asked: live lines for people, plain ones for programs."""
+    from gpuinfra.views.frontend import TerminalFrontend
+
+    return TerminalFrontend(json=settings.json, verbose=settings.verbose)
 
 
 def _cloud_from_environment() -> Literal["azure", "sandbox"]:

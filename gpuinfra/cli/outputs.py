@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.options import begin
-from gpuinfra.cli.runs import ID, Remembered
+from gpuinfra.app.workspace import Workspace, open_workspace
+from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.runs import ID
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ def outputs(
     settings = begin(context)
     if folder:
         check_inside(folder, settings.workspace)
-    remembered = Remembered(settings)
-    found, problem = _fetched(settings, remembered.history.find(run))
-    path = remembered.folder(found) / "outputs"
-    is_left_out = _leave_out(settings, remembered, folder) if folder else None
+    workspace = open_workspace(settings)
+    found, problem = _fetched(settings, workspace.history.find(run))
+    path = workspace.folder(found.id) / "outputs"
+    is_left_out = _leave_out(settings, workspace, folder) if folder else None
     # What is here is given, though there is more that cannot be had now.
     files = copy_outputs(path, folder, replace=settings.yes) if folder else kept_files(path)
     diagnostics = problem.diagnostics if problem else _incomplete(found)
@@ -46,12 +47,12 @@ def outputs(
     return Exit.FAILED if diagnostics else Exit.DONE
 
 
-def _leave_out(settings: Settings, remembered: Remembered, folder: Path) -> bool | None:
+def _leave_out(settings: Settings, workspace: Workspace, folder: Path) -> bool | None:
     """Whether uploads leave out the folder; None where it is not in the project."""
     from gpuinfra.runner.results.copied import leave_out_of_uploads
 
     try:
-        return leave_out_of_uploads(remembered.state, settings.workspace, folder)
+        return leave_out_of_uploads(workspace.state, settings.workspace, folder)
     except OSError:
         return False
 
@@ -63,7 +64,8 @@ def _fetched(settings: Settings, run: Run) -> tuple[Run, Problem | None]:
     from gpuinfra.app.run_control import fetch_outputs
 
     try:
-        return fetch_outputs(settings, run), None
+        with frontend(settings) as progress:
+            return fetch_outputs(settings, run, progress), None
     except Problem as problem:
         return run, problem
 

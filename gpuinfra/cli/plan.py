@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import begin, frontend
 from gpuinfra.diagnostics import Exit
 
 SECONDS = 300.0
@@ -20,12 +20,12 @@ def plan(
     ] = False,
 ) -> int:
     """Compare specs with Azure: what would be added, changed, replaced or destroyed, and what it costs."""
-    from gpuinfra.app.machines import bringing, explained, load_specs, progress_view, reach
+    from gpuinfra.app.machines import bringing, explained, load_specs, reach
     from gpuinfra.views import plan as view
 
     settings = begin(context)
     plans = []
-    with progress_view(settings) as progress:
+    with frontend(settings) as progress:
         for located in load_specs(specs):
             spec = located.spec
             reached = reach(settings, spec.subscription, SECONDS, progress)

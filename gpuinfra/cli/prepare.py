@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.job_options import BuildSecretOption, RebuildOption, SendCredentialsOption, build_secrets_of
-from gpuinfra.cli.options import begin
+from gpuinfra.app.job_options import build_secrets_of
+from gpuinfra.cli.job_options import BuildSecretOption, RebuildOption, SendCredentialsOption
+from gpuinfra.cli.options import begin, frontend
 
 
 def prepare(
@@ -22,7 +23,6 @@ def prepare(
 ) -> None:
     """Make the environment of a run configuration on its target: image, packages, and a look at the GPU."""
     from gpuinfra.app.job_checks import check_packages
-    from gpuinfra.app.machines import progress_view
     from gpuinfra.app.workspace import linked, open_workspace, with_spec
     from gpuinfra.runner.assignment import assign
     from gpuinfra.runner.environment.unused import note_for
@@ -36,8 +36,8 @@ def prepare(
     build_secrets = build_secrets_of(build_secret or ())
     check_packages(assigned, None, build_secrets)
     with (
-        progress_view(settings) as progress,
-        linked(settings, assigned.target, progress, send_credentials=send_credentials) as link,
+        frontend(settings) as progress,
+        linked(assigned.target, progress, send_credentials=send_credentials) as link,
         explained(assigned.target.name),
     ):
         assigned = replace(assigned, prepares=True)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import begin, frontend
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
     from gpuinfra.load.spec import Located
     from gpuinfra.models.reap import Reaped
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from gpuinfra.provision.lifecycle.reap import Rules
     from gpuinfra.provision.reaping.reaper import Reaper
     from gpuinfra.provision.reaping.spec_history import SpecHistory
-    from gpuinfra.views.progress import ProgressView
 
 SECONDS = 1800.0
 """For all of it. Whoever runs it every quarter of an hour has the next one begin where this one ended."""
@@ -49,7 +49,7 @@ def reap(
 ) -> int:
     """Stop every machine of gpuinfra's that should be off, remove what has lost its machine, and prove it."""
     from gpuinfra.app.durations import grace_of
-    from gpuinfra.app.machines import explained, progress_view, reach
+    from gpuinfra.app.machines import explained, reach
     from gpuinfra.provision.lifecycle.reap import Rules
     from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
     from gpuinfra.views import reap as view
@@ -59,7 +59,7 @@ def reap(
     _check_start(specs, starts=start)
     folder, missing = _folder(specs)
     located = _specs(folder) if folder else []
-    with progress_view(settings) as progress, explained("listing machines"):
+    with frontend(settings) as progress, explained("listing machines"):
         reached = reach(settings, _subscription(located), SECONDS, progress, writes=not dry_run)
         wished = Rules(grace=length, starts=start and not missing, deletes=delete and not missing)
         history = spec_history(folder, reached.cloud.now()) if folder else SpecHistory()
@@ -151,7 +151,7 @@ def _known_runs(settings: Settings) -> list[Run]:
     return History(folder).list() if folder else []
 
 
-def _reaper(reached: CloudSession, rules: Rules, progress: ProgressView, *, dry_run: bool) -> Reaper:
+def _reaper(reached: CloudSession, rules: Rules, progress: Frontend, *, dry_run: bool) -> Reaper:
     from gpuinfra.provision.azure.fleet import AzureFleet
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.reaping.reaper import Reaper
@@ -187,17 +187,17 @@ def _has_outputs(reached: CloudSession, name: str, group: str) -> bool | None:
 
 
 def _state(settings: Settings) -> Path | None:
-    """Where this is remembered: in a workspace that is one already. Cron and CI have none, and need none."""
+    """Where this is workspace: in a workspace that is one already. Cron and CI have none, and need none."""
     from gpuinfra.workspace import STATE
 
     folder = settings.workspace / STATE
     return folder if folder.is_dir() else None
 
 
-def _remember(settings: Settings, reached: CloudSession, reaped: Reaped, progress: ProgressView) -> None:
+def _remember(settings: Settings, reached: CloudSession, reaped: Reaped, progress: Frontend) -> None:
     """In the workspace's ledger, for `gpuinfra cost`; and in its history, which waits for no job on what is gone."""
+    from gpuinfra.app.down import forget_jobs
     from gpuinfra.app.ledger_recording import all_accounted, note_end
-    from gpuinfra.cli.down import forget_jobs
 
     if reaped.dry_run:
         return
@@ -215,7 +215,7 @@ def _remember(settings: Settings, reached: CloudSession, reaped: Reaped, progres
         _remember_start(settings, reached, verdict.ref, progress)
 
 
-def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progress: ProgressView) -> None:
+def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progress: Frontend) -> None:
     from gpuinfra.app.ledger_recording import note
     from gpuinfra.models.plan import Price
     from gpuinfra.provision.costing.beginning import beginning, is_spot

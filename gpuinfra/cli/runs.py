@@ -1,50 +1,25 @@
-"""`gpuinfra runs`: what is remembered of jobs."""
+"""`gpuinfra runs`: what is workspace of jobs."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpuinfra.app.accounts import with_costs
-from gpuinfra.app.settings import Settings
+from gpuinfra.app.workspace import open_workspace
 from gpuinfra.cli.group import Group
 from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
-    from gpuinfra.models.run import Run
-    from gpuinfra.runner.results.history import History
+    pass
 
 LIMIT = 20
 ID = "A run's id, the beginning of one, or `last`."
 
 runs = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
-
-
-class Remembered:
-    """A workspace's history, for reading: nothing is made where there is none."""
-
-    def __init__(self, settings: Settings) -> None:
-        from gpuinfra.runner.results.history import History
-        from gpuinfra.workspace import STATE, find_workspace
-
-        self.state = find_workspace(settings.workspace) / STATE
-        self.history: History = History(self.state)
-
-    def folder(self, run: Run) -> Path:
-        """What is kept here of a run: its log, its outputs."""
-        from gpuinfra.runner.results.history import run_folder
-
-        return run_folder(self.state, run.id)
-
-    def is_unfollowed(self, run: Run) -> bool:
-        """Whether it may go on though nobody here listens: whoever did was killed, or detached."""
-        from gpuinfra.runner.jobs.log import LogFile
-
-        return not run.state.is_over and not LogFile(self.folder(run) / "log").is_followed
 
 
 @runs.callback()
@@ -62,9 +37,9 @@ def list_runs(
     from gpuinfra.views import runs as view
 
     settings = begin(context, reaches_cloud=False)
-    remembered = Remembered(settings)
+    workspace = open_workspace(settings)
     now = datetime.now(UTC)
-    found = settle_runs(settings, remembered.history.list(limit=limit, target=target))
+    found = settle_runs(settings, workspace.history.list(limit=limit, target=target))
     view.show(
         with_costs(settings, found.runs, now),
         now,
@@ -77,17 +52,17 @@ def list_runs(
 
 @runs.command()
 def show(context: typer.Context, run: Annotated[str, typer.Argument(metavar="ID", help=ID)]) -> int:
-    """Show all that is remembered of a run."""
+    """Show all that is workspace of a run."""
     from gpuinfra.app.settlement import fetch_hint, settle_runs
     from gpuinfra.views import runs as view
 
     settings = begin(context, reaches_cloud=False)
-    remembered = Remembered(settings)
-    settled = settle_runs(settings, [remembered.history.find(run)])
+    workspace = open_workspace(settings)
+    settled = settle_runs(settings, [workspace.history.find(run)])
     (found,) = with_costs(settings, settled.runs, datetime.now(UTC))
     view.show_one(
         found,
-        remembered.folder(found),
+        workspace.folder(found.id),
         json=settings.json,
         unheard=found.id in settled.unheard,
         unfetched=fetch_hint(settings, found),
@@ -106,10 +81,10 @@ def compare(
     from gpuinfra.views import comparison as view
 
     settings = begin(context, reaches_cloud=False)
-    remembered = Remembered(settings)
-    one, other = with_costs(settings, [remembered.history.find(each) for each in (a, b)], datetime.now(UTC))
+    workspace = open_workspace(settings)
+    one, other = with_costs(settings, [workspace.history.find(each) for each in (a, b)], datetime.now(UTC))
     try:
-        files = compare_files(*(remembered.folder(run) / "outputs" for run in (one, other)))
+        files = compare_files(*(workspace.folder(run.id) / "outputs" for run in (one, other)))
     except OSError as error:
         note = f"`{error.filename}`: {error.strerror}"
         raise Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=note)) from error

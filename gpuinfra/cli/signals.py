@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from gpuinfra.app.interruption import TerminalClosedError
+
 WAKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 WAKE_TIMES, WAKE_SECONDS = 20, 0.05
 STREAMS = (0, 1, 2)
@@ -84,10 +86,6 @@ class MainThreadWaker:
                     signal.pthread_kill(self._main, signal.SIGURG)
                     if self._closed.wait(WAKE_SECONDS):
                         break
-
-
-class TerminalClosedError(KeyboardInterrupt):
-    """The interrupt that a closed terminal, pipe or SSH session makes: the user did not ask to cancel a job."""
 
 
 class Interrupts:

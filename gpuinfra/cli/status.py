@@ -12,7 +12,7 @@ import typer
 
 from gpuinfra.app.accounts import Accounts
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import begin, frontend
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.provision.waiting.progress import Silent
 
@@ -42,12 +42,12 @@ def status(
     ] = False,
 ) -> int:
     """Show machines: power state, price, cost so far, lease, next change, and how they differ from their specs."""
-    from gpuinfra.app.machines import explained, progress_view, reach
+    from gpuinfra.app.machines import explained, reach
     from gpuinfra.views import status as view
 
     settings = begin(context)
     specs = _specs(settings)
-    with progress_view(settings) as progress, explained("listing machines"):
+    with frontend(settings) as progress, explained("listing machines"):
         looking = StatusQuery(
             reach(settings, _subscription(specs), SECONDS, progress), specs, names or [], agents=agent
         )

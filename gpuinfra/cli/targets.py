@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.options import begin
+from gpuinfra.cli.options import begin, frontend
 from gpuinfra.diagnostics import Exit, Severity
 
 if TYPE_CHECKING:
@@ -38,12 +38,11 @@ def targets(
 
 
 def _reach(settings: Settings, remote: Sequence[Target]) -> dict[str, Reachability]:
-    from gpuinfra.app.machines import progress_view
     from gpuinfra.runner.machine.reach import reachability
 
     if not remote:
         return {}
-    with progress_view(settings) as progress:
+    with frontend(settings) as progress:
         counted = "1 machine" if len(remote) == 1 else f"{len(remote)} machines"
         progress.begin("targets", f"calling {counted}")
         found = reachability(remote, SECONDS)

@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.app.adoption import consent_to_adopt, known_host_key
-from gpuinfra.app.error_collector import ErrorCollector
-from gpuinfra.app.interruption import say_what_exists
-from gpuinfra.app.settings import Settings
-from gpuinfra.cli.options import begin
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.cli.options import begin, frontend
 
 if TYPE_CHECKING:
-    from gpuinfra.app.machines import CloudSession
-    from gpuinfra.load.spec import Located
-    from gpuinfra.models.gpu import GpuFacts
-    from gpuinfra.models.plan import Plan
-    from gpuinfra.models.spec import Spec
-    from gpuinfra.models.target import Target
     from gpuinfra.models.up_result import UpResult
-    from gpuinfra.runner.machine.readiness import Opener
-    from gpuinfra.views.progress import ProgressView
 
 LONGEST = "1h"
-SSH_SECONDS, GPU_SECONDS, DOCKER_SECONDS = 600.0, 300.0, 300.0
-REMOTEDOCKER = "remotedocker"
-WITHOUT_DOCKER = "set `type: remote` under `target` in the spec, and jobs run in the machine's own Python"
-OFF_SECONDS = 1200.0
-ENDING_SECONDS = 60.0
-ENDED = {
-    "gone": "nothing is billed",
-    "deallocated": "only its disk and address are billed",
-    "deallocating": "it is billed until Azure has switched it off",
-}
 
 
 def up(
@@ -62,7 +36,9 @@ def up(
 ) -> int:
     """Make Azure match specs: create, change or start machines, wait until they answer, write their targets."""
     from gpuinfra.app.durations import seconds_of
-    from gpuinfra.app.machines import load_specs, progress_view
+    from gpuinfra.app.error_collector import ErrorCollector
+    from gpuinfra.app.machines import load_specs
+    from gpuinfra.app.up import bring
     from gpuinfra.views import up as view
 
     settings = begin(context)
@@ -71,7 +47,7 @@ def up(
     brought: list[UpResult] = []
     errors = ErrorCollector()
     try:
-        with progress_view(settings) as progress:
+        with frontend(settings) as progress:
             for located in found:
                 with errors.capture():
                     brought.append(
@@ -92,216 +68,3 @@ def up(
         raise
     view.show(brought, errors.diagnostics, json=settings.json)
     return errors.exit_code()
-
-
-def bring(  # noqa: PLR0913 each is an option
-    settings: Settings,
-    located: Located,
-    seconds: float,
-    progress: ProgressView,
-    *,
-    adopt: bool = False,
-    delete: bool = False,
-    host_key: str | None = None,
-    asks: bool = False,
-) -> UpResult:
-    """Make Azure match one spec; where the machine is to be on, wait until it can be used, and write its target.
-
-    A machine whose host key is not the one that this computer knows is left alone, unless `host_key` accepts it. One
-    that this computer does not know at all needs consent.
-
-    With `asks`, a terminal is asked before a new machine is created.
-    """
-    from gpuinfra.app.host_keys import record_host_key, source_of_up
-    from gpuinfra.app.ledger_recording import note_beginning
-    from gpuinfra.app.machine_trust import MachineTrust
-    from gpuinfra.app.machines import bringing, explained, reach, with_known_key
-    from gpuinfra.app.simulation import consent_to_replace, is_simulated
-    from gpuinfra.models.target import unreached_target
-    from gpuinfra.models.up_result import UpResult
-    from gpuinfra.provision.find import target_from_spec
-    from gpuinfra.workbench.targets import check_files, check_writable_files
-    from gpuinfra.workspace import find_workspace
-
-    spec, workspace = located.spec, find_workspace(settings.workspace)
-    check_files(workspace, spec.target_name)
-    consent_to_replace(settings, workspace, spec.target_name, progress, simulated=is_simulated(settings))
-    if spec.power == "running":
-        check_writable_files(workspace, spec.target_name)
-    reached = reach(settings, spec.subscription, seconds, progress, writes=True)
-    work = bringing(reached, located, progress, writes=True)
-    simulated = reached.cloud.simulated
-    source = source_of_up(reached.cloud.subscription, spec.group_name)
-    named = unreached_target(spec.target_name, spec.name, work.host_key.public, simulated=simulated)
-    trust = MachineTrust(settings, named, source, progress, accepted=host_key)
-    work.check_found, work.before_creation = trust.check_found, trust.record_pending
-    if adopt:
-        work.adopt = consent_to_adopt(settings, spec, progress)
-        work.known_host_key = known_host_key(settings, spec)
-    try:
-        with explained(f"bringing up {spec.name}"):
-            outcome = work.up(lambda plan: _ask(plan, reached, spec, progress, delete=delete, creation=asks))
-    except KeyboardInterrupt:
-        say_what_exists(reached, spec.name, spec.group_name, progress)
-        raise
-    note_beginning(settings, outcome, reached, progress)
-    if outcome.observed is None or spec.power != "running":
-        return UpResult(outcome.plan, None, None, (), outcome.lease_until, simulated=simulated)
-    from gpuinfra.runner.machine.identity import identity_of
-
-    port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.key(), settings.workspace)
-    with _on_meanwhile(spec):
-        target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity, simulated=simulated)
-        target = with_known_key(settings.workspace, target)
-    trust.check_target(target)  # not as LeftOn: a machine of someone else is not ours to end
-    record_host_key(target, source, progress)
-    gpu = _wait_until_ready(reached, target, spec, progress, was_on=not outcome.plan.switches_on)
-    with _on_meanwhile(spec):
-        files = _write_target(settings, target)
-    agent = outcome.agent.word if outcome.agent else None
-    return UpResult(outcome.plan, target, gpu, files, outcome.lease_until, agent, simulated=simulated)
-
-
-class LeftOn(Problem):
-    """Something is wrong, and the machine is on meanwhile."""
-
-
-@contextmanager
-def _on_meanwhile(spec: Spec) -> Iterator[None]:
-    """What goes wrong with files, or an address, once the machine is on must not hide that it is."""
-    try:
-        yield
-    except Problem as problem:
-        if problem.diagnostics[0].code is Code.MACHINE_IS_OFF:
-            # It was on just now; and one that is only stopped is billed.
-            raise LeftOn(*problem.diagnostics, exit_code=problem.exit_code) from problem
-        on = f"the machine is on, and billed until `gpuinfra down {spec.name}` or the end of its lease"
-        found = (replace(each, note=f"{each.note}; {on}" if each.note else on) for each in problem.diagnostics)
-        raise LeftOn(*found, exit_code=problem.exit_code) from problem
-
-
-def _wait_until_ready(
-    reached: CloudSession, target: Target, spec: Spec, progress: ProgressView, *, was_on: bool
-) -> GpuFacts:
-    """A machine that was switched on and that nobody can use is switched off again: it would only be billed."""
-    from gpuinfra.app.watched_opener import watched_opener
-    from gpuinfra.runner.machine.readiness import NotReady, wait_until_ready
-
-    deadline = reached.cloud.clients.patience.deadline
-    ssh, gpu = min(SSH_SECONDS, deadline.left), min(GPU_SECONDS, deadline.left)
-    try:
-        opener = watched_opener(reached.cloud, spec)
-        facts = wait_until_ready(target, ssh_seconds=ssh, gpu_seconds=gpu, progress=progress, opener=opener)
-        if target.type == REMOTEDOCKER:
-            _wait_for_docker(reached, target, progress, opener)
-    except NotReady as error:
-        if ended := _ended_meanwhile(reached, spec):
-            raise ended from error
-        if was_on:
-            raise _left_running(spec, error) from error
-        raise _not_ready(reached, spec, error, progress) from error
-    except KeyboardInterrupt:
-        say_what_exists(reached, spec.name, spec.group_name, progress)
-        raise
-    return facts
-
-
-def _wait_for_docker(reached: CloudSession, target: Target, progress: ProgressView, opener: Opener) -> None:
-    from gpuinfra.runner.machine.docker_readiness import wait_for_docker
-
-    seconds = min(DOCKER_SECONDS, reached.cloud.clients.patience.deadline.left)
-    simulated = reached.cloud.simulated
-    check = wait_for_docker(target, seconds=seconds, progress=progress, opener=opener, simulated=simulated)
-    if not check.passed:
-        progress.note(f"jobs in containers cannot run on {target.machine}: start Docker here, or {WITHOUT_DOCKER}")
-
-
-def _ended_meanwhile(reached: CloudSession, spec: Spec) -> Problem | None:
-    """The problem to report if another command ended the machine while this one waited for it."""
-    from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.names import ref_of
-    from gpuinfra.provision.waiting.patience import until
-
-    cloud, ref = reached.cloud, ref_of(Kind.VM, spec.group_name, spec.name)
-
-    def power() -> str:
-        machine = cloud.look(ref)
-        return machine.power if machine else "gone"
-
-    try:
-        until(lambda: power() != "deallocating", cloud.grant(ENDING_SECONDS), cloud.interrupt.sleep)
-        state = power()
-    except CloudError:
-        return None
-    if state not in ENDED:
-        return None
-    note = f"`{spec.name}` is {state}: it was ended while `up` waited for it; {ENDED[state]}"
-    return Problem(Diagnostic(Code.NOT_READY, "machine was ended", note=note, help="`gpuinfra up` again starts it"))
-
-
-def _left_running(spec: Spec, error: Exception) -> Problem:
-    """It ran before, and somebody may be using it: that it does not answer here is no reason to end that."""
-    note = f"{error}; it was on before, and was left on: it is billed until `gpuinfra down {spec.name}`"
-    help_line = getattr(error, "help", None)
-    return Problem(Diagnostic(Code.NOT_READY, "machine is not ready", note=note, help=help_line))
-
-
-def _not_ready(reached: CloudSession, spec: Spec, error: Exception, progress: ProgressView) -> Problem:
-    from gpuinfra.app.ledger_recording import accounted, note_end
-    from gpuinfra.provision.down import Teardown
-    from gpuinfra.provision.errors import CloudError
-
-    ending = Teardown(
-        name=spec.name,
-        group=spec.group_name,
-        cloud=reached.cloud,
-        market=None,
-        progress=progress,
-        journal=reached.journal(spec.name),
-        deadline=reached.cloud.grant(OFF_SECONDS),
-        cause="gpuinfra up: it was not ready",
-    )
-    try:
-        receipt = accounted(ending.deallocate(), reached)
-        is_off = note_end(reached.settings, receipt, reached.cloud.subscription, progress).is_proof
-    except CloudError:
-        is_off = False
-    state = "it was deallocated, so nothing is billed but its disk and address"
-    bad = f"and it could not be deallocated: it may be billed; run `gpuinfra down {spec.name}`"
-    return Problem(
-        Diagnostic(
-            Code.NOT_READY,
-            "machine is not ready",
-            note=f"{error}; {state if is_off else bad}",
-            help=getattr(error, "help", None) or f"try again, or end it: `gpuinfra down {spec.name} --delete`",
-        ),
-        exit_code=Exit.FAILED if is_off else Exit.LEFT_BEHIND,
-    )
-
-
-def _ask(
-    plan: Plan, reached: CloudSession, spec: Spec, progress: ProgressView, *, delete: bool, creation: bool
-) -> None:
-    """Show the plan, and get consent to what it stops or loses; raise a Problem where that is not given."""
-    from gpuinfra.app.consent import Request, confirm_creation, require_consent
-    from gpuinfra.models.consent import Effect, effect_of
-    from gpuinfra.views import plan as view
-
-    with progress.paused():
-        view.show_first(plan)
-    request = Request(plan.name, spec.group_name, effect_of(plan), command="gpuinfra up SPEC", delete=delete)
-    require_consent(request, reached, spec, progress)
-    if creation and request.effect is Effect.NONE:
-        confirm_creation(plan, reached.settings, progress, simulated=reached.cloud.simulated)
-
-
-def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
-    from gpuinfra.workbench.targets import write_target
-    from gpuinfra.workspace import find_workspace
-
-    try:
-        return tuple(str(path) for path in write_target(find_workspace(settings.workspace), target))
-    except OSError as error:
-        note = f"its target file cannot be written: {error}"
-        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from None

@@ -153,3 +153,14 @@ def _own(run: Run, contact: Contact, found: MachineRun | None) -> RunAtRisk:
     state = run.state.value if is_running or run.state.is_over else "ended"
     is_unfetched = has_begun and not run.outputs.complete
     return RunAtRisk(run.id, run.script or " ".join(run.command[:1]), state, is_running, is_unfetched, is_own=True)
+
+
+UNKNOWN = {
+    Contact.OFF: "{} is not on, so it cannot be asked for its runs: its disk may hold outputs of other workspaces",
+    Contact.SILENT: "{} cannot be asked for its runs: jobs of other workspaces may be running there",
+}
+
+
+def unknown_runs(name: str, contact: Contact) -> str:
+    """Why there may be more runs than are listed."""
+    return UNKNOWN[contact].format(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuinfra.models.consent import Contact, Effect
+from gpuinfra.models.consent import Effect, unknown_runs
 from gpuinfra.views.cells import columns
 from gpuinfra.views.terminal import messages
 
@@ -17,10 +17,6 @@ HEADS = {
     Effect.RESTART: "This restarts {} and stops:",
     Effect.POWER_OFF: "This switches {} off and stops:",
     Effect.DELETE_DISK: "This deletes {} and everything on its disk:",
-}
-UNKNOWN = {
-    Contact.OFF: "{} is not on, so it cannot be asked for its runs: its disk may hold outputs of other workspaces",
-    Contact.SILENT: "{} cannot be asked for its runs: jobs of other workspaces may be running there",
 }
 
 
@@ -44,8 +40,3 @@ def show(name: str, decision: Decision, attached: Sequence[str] = ()) -> None:
         console.print(f"note: {unknown_runs(name, decision.unknown)}")
     if attached and decision.effect is Effect.DELETE_DISK:
         console.print(f"note: {', '.join(attached)} will be detached and kept")
-
-
-def unknown_runs(name: str, contact: Contact) -> str:
-    """Why there may be more runs than are listed."""
-    return UNKNOWN[contact].format(name)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, RLock, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from gpuinfra.views.amount import Amount
 from gpuinfra.views.cells import can_show, length
@@ -51,7 +51,7 @@ class ProgressView:
         self._left = Event()
         self._ticker: Thread | None = None
 
-    def __enter__(self) -> ProgressView:
+    def __enter__(self) -> Self:
         if self._is_live:
             self._start_live()
             self._ticker = Thread(target=self._tick, name="progress", daemon=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING
 
+from gpuinfra.models.events import Interrupted
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import document
 from gpuinfra.views import plan as plan_view
@@ -55,19 +55,17 @@ def _show(brought: UpResult) -> None:
     messages().print(f"Next: gpuinfra ssh {target.machine}{where}; gpuinfra down {target.machine}{where} when done")
 
 
-def show_interrupted(
-    name: str, parts: Sequence[str] | None, stops: datetime | None = None, *, simulated: bool = False
-) -> None:
+def show_interrupted(event: Interrupted) -> None:
     """What exists after Ctrl-C, when Azure itself stops the machine that is among it, and what to run."""
     console = messages()
-    if parts is None:
+    if event.resources is None:
         console.print("interrupted; what exists in Azure could not be seen")
-    elif parts:
-        console.print(f"interrupted; in Azure there is now: {harmless(', '.join(parts))}")
+    elif event.resources:
+        console.print(f"interrupted; in Azure there is now: {harmless(', '.join(event.resources))}")
     else:
         console.print("interrupted; there is nothing of it in Azure")
         return
-    if stops:
-        console.print(f"the machine is billed as soon as it is on; Azure's own schedule stops it at {moment(stops)}")
-    remove = f"gpuinfra down {name} --delete{place_option(simulated=simulated)}"
+    if event.stops:
+        console.print(f"the machine is billed once it is on; Azure's own schedule stops it at {moment(event.stops)}")
+    remove = f"gpuinfra down {event.name} --delete{place_option(simulated=event.simulated)}"
     console.print(f"help: run the same command again to go on, or `{remove}` to remove it all")

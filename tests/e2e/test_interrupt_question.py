@@ -30,7 +30,9 @@ def test_question_ends_with_the_job_and_the_machine_goes_off(user: User, azure: 
 
 
 def test_unanswered_question_detaches(user: User, azure: Azure) -> None:
-    with on_terminal(user, "run", "gpu.yaml", "waits.py", patch={"gpuinfra.cli.question.SECONDS": 0.5}) as terminal:
+    with on_terminal(
+        user, "run", "gpu.yaml", "waits.py", patch={"gpuinfra.views.frontend.ANSWER_SECONDS": 0.5}
+    ) as terminal:
         terminal.waits_for(b"begun")
         terminal.types(b"\x03")
         assert terminal.ends() == 130

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from keyring.backend import KeyringBackend
 
+from gpuinfra.app import attach
 from gpuinfra.app.passwords import Secret
-from gpuinfra.cli import attach
 from gpuinfra.diagnostics import Problem
 from gpuinfra.models.target import Target
 from gpuinfra.runner import openssh

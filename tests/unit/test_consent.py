@@ -24,7 +24,7 @@ from gpuinfra.models.consent import (
 from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
-from gpuinfra.views.progress import ProgressView
+from gpuinfra.views.frontend import TerminalFrontend
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
 OWN = Run(
@@ -189,7 +189,7 @@ class Questions:
 
     def __init__(self, patch: pytest.MonkeyPatch, *, answer: bool) -> None:
         self.asked: list[str] = []
-        patch.setattr(consent, "can_ask", lambda _: True)
+        patch.setattr(TerminalFrontend, "can_ask", True)
         patch.setattr("typer.confirm", self._confirm)
         self._answer = answer
 
@@ -207,14 +207,14 @@ NEW = replace(plan(change(Action.ADD)), price=Price(0.631))
 
 def test_terminal_is_asked_once_before_a_machine_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
     questions = Questions(monkeypatch, answer=True)
-    consent.confirm_creation(NEW, settings(), ProgressView(plain=True), simulated=False)
+    consent.confirm_creation(NEW, settings(), TerminalFrontend(), simulated=False)
     assert questions.asked == ["my-dsvm will be created for $0.631 an hour while it is on. Go on?"]
 
 
 def test_a_no_creates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     Questions(monkeypatch, answer=False)
     with pytest.raises(Problem) as caught:
-        consent.confirm_creation(NEW, settings(), ProgressView(plain=True), simulated=False)
+        consent.confirm_creation(NEW, settings(), TerminalFrontend(), simulated=False)
     assert caught.value.exit_code is Exit.USAGE
     assert "nothing was created" in (caught.value.diagnostics[0].note or "")
 
@@ -226,12 +226,12 @@ def test_a_no_creates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_creation_needs_no_question(monkeypatch: pytest.MonkeyPatch, made: Plan, yes: bool, simulated: bool) -> None:
     questions = Questions(monkeypatch, answer=False)
-    consent.confirm_creation(made, settings(yes=yes), ProgressView(plain=True), simulated=simulated)
+    consent.confirm_creation(made, settings(yes=yes), TerminalFrontend(), simulated=simulated)
     assert questions.asked == []
 
 
 def test_creation_goes_on_without_a_question_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     questions = Questions(monkeypatch, answer=False)
-    monkeypatch.setattr(consent, "can_ask", lambda _: False)
-    consent.confirm_creation(NEW, settings(), ProgressView(plain=True), simulated=False)
+    monkeypatch.setattr(TerminalFrontend, "can_ask", False)
+    consent.confirm_creation(NEW, settings(), TerminalFrontend(), simulated=False)
     assert questions.asked == []

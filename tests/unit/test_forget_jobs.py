@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuinfra.app.down import forget_jobs
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.down import forget_jobs
 from gpuinfra.models.run import Run, RunState
 from gpuinfra.runner.results.history import History
 from tests.unit.provision_help import NAME, NOW

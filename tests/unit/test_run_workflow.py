@@ -8,10 +8,10 @@ from typing import Any, TextIO
 
 import pytest
 
+from gpuinfra.app.job_options import OnInterrupt
 from gpuinfra.app.job_session import _leave_closed_streams
 from gpuinfra.app.run_workflow import RunWorkflow
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.job_options import OnInterrupt
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
 from gpuinfra.load.spec import Located
 from gpuinfra.models.receipt import Off, Receipt
@@ -54,7 +54,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(delete)
         return Receipt(NAME, Off.DEALLOCATED, NOW)
 
-    monkeypatch.setattr("gpuinfra.cli.down.end_machine", end_machine)
+    monkeypatch.setattr("gpuinfra.app.down.end_machine", end_machine)
     return found
 
 
@@ -158,7 +158,7 @@ def test_a_mistake_of_ours_does_not_hide_that_it_may_be_on(
     def mistake(*_: Any) -> None:
         raise KeyError("nothing")
 
-    monkeypatch.setattr("gpuinfra.cli.down.end_machine", end_machine)
+    monkeypatch.setattr("gpuinfra.app.down.end_machine", end_machine)
     monkeypatch.setattr("gpuinfra.app.run_workflow.bring", mistake)
     told = story(tmp_path, "deallocate", [])
     with pytest.raises(KeyError):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.cli.job_options import JobOptions, script_words, variables_of
+from gpuinfra.app.job_options import JobOptions, variables_of
+from gpuinfra.cli.job_options import script_words
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.runner.jobs.order import Gpus
 from gpuinfra.runner.wishes import LONGEST_VARIABLE, MOST_IN_ALL, parse_gpus, parse_size, too_large

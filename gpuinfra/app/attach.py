@@ -1,0 +1,152 @@
+"""Make a machine that exists already a target: check SSH, Docker and GPU, and write its two files."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuinfra.app.attach_options import AttachOptions
+from gpuinfra.app.settings import Settings
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
+    from gpuinfra.app.passwords import Secret
+    from gpuinfra.models.attached import Attached
+    from gpuinfra.models.checkup import Check, Checkup
+    from gpuinfra.models.target import Target
+
+SUMMARIES = {
+    "ssh": "no machine that runs jobs",
+    "docker": "Docker does not work",
+    "nvidia-runtime": "containers get no GPU",
+    "gpu": "the GPU does not work",
+    "python": "no Python 3",
+}
+NEEDS_GPU = ("nvidia-runtime", "gpu")
+
+
+def attach(settings: Settings, wish: AttachOptions, seconds: float, progress: Frontend) -> Attached:
+    """Check the machine, and write its target files."""
+    from gpuinfra.app.host_key_trust import trusted_key
+    from gpuinfra.app.host_keys import check_host_key, record_host_key
+    from gpuinfra.app.passwords import Secret, read_password
+    from gpuinfra.app.simulation import consent_to_replace
+    from gpuinfra.models.attached import Attached
+    from gpuinfra.runner.machine.host_key import HostKey
+    from gpuinfra.workbench.compute import joined_address
+    from gpuinfra.workbench.targets import find_target
+    from gpuinfra.workspace import find_workspace
+
+    workspace = find_workspace(settings.workspace)
+    before = find_target(workspace, wish.name)
+    if before and not before.address:
+        raise _taken(before)
+    if before and not wish.host_key:
+        check_host_key(settings, before, says="its target file")
+    # Before anybody is called: whoever gave it should not have to wait with it.
+    given = Secret(lambda: read_password(progress)) if wish.by_password else None
+    if given:
+        given()
+    trusted = trusted_key(wish, before, settings, seconds, progress)
+    target = wish.target(str(trusted), before)
+    secret = given or _secret(wish, target, settings, progress)
+    checkup = _look(target, wish, seconds, secret, progress)
+    if not checkup.passed:
+        raise Problem(*(_failure(check) for check in checkup.checks if not check.passed))
+    target = replace(target, simulated=_is_simulated(target, before, checkup))
+    consent_to_replace(settings, workspace, target.name, progress, simulated=target.simulated)
+    target, files = _write(workspace, target, before, secret)
+    record_host_key(target, f"attach:{joined_address(target.address, target.port)}", progress)
+    fingerprint = HostKey.parse(target.host_key).fingerprint
+    return Attached(target, fingerprint, checkup, tuple(str(file) for file in files))
+
+
+def _taken(before: Target) -> Problem:
+    """A target on this computer does not become a machine by the way."""
+    note = f"`{before.name}` is a target of type `{before.type}`, on this computer"
+    help_line = f"give another name, or `gpuinfra detach {before.name}` first"
+    diagnostic = Diagnostic(Code.FILE_EXISTS, "the name is taken", note=note, help=help_line)
+    return Problem(diagnostic, exit_code=Exit.USAGE)
+
+
+def _is_simulated(target: Target, before: Target | None, checkup: Checkup) -> bool:
+    """Its GPU says so. Where none answers, the same machine is what it was."""
+    if checkup.gpu:
+        return checkup.gpu.simulated
+    return before is not None and before.simulated and before.host_key == target.host_key
+
+
+def _secret(wish: AttachOptions, target: Target, settings: Settings, progress: Frontend) -> Secret | None:
+    from gpuinfra.app.passwords import secret_of
+
+    if wish.identity:
+        return None  # whoever names a key wants to know when it does not do
+    return secret_of(target, progress, can_ask=sys.stdin.isatty() and not settings.json)
+
+
+def _look(target: Target, wish: AttachOptions, seconds: float, secret: Secret | None, progress: Frontend) -> Checkup:
+    """Log in and ask; each finding is a line."""
+    from gpuinfra.app.host_key_trust import explained
+    from gpuinfra.runner.machine.checkup import examine
+    from gpuinfra.runner.machine.handshake import place
+    from gpuinfra.runner.machine.ssh import SshConnection
+
+    step = f"ssh {wish.name}"
+    progress.begin(step, f"logging in at {place(wish.address, wish.port)}")
+    with (
+        explained(wish, step, progress),
+        contextlib.closing(SshConnection.open(target, seconds, secret, is_new=True)) as connection,
+    ):
+        progress.begin(step, "looking at the machine")
+        checkup = examine(connection, docker=wish.docker, gpu=wish.gpu, timeout=seconds)
+    for check in checkup.checks:
+        tell = progress.end if check.passed else progress.fail
+        tell(f"{check.name} {wish.name}", check.found)
+    return checkup
+
+
+def _failure(check: Check) -> Diagnostic:
+    without = "; or attach the machine without it: `--no-gpu`" if check.name in NEEDS_GPU and check.help else ""
+    help_line = f"{check.help}{without}" if check.help else "mend what is said above first"
+    return Diagnostic(Code.UNFIT_MACHINE, SUMMARIES[check.name], note=check.found, help=help_line)
+
+
+def _write(workspace: Path, target: Target, before: Target | None, secret: Secret | None) -> tuple[Target, list[Path]]:
+    """The files, and before them the password, whose place they name."""
+    from gpuinfra.runner.machine.passwords import reference_to
+    from gpuinfra.workbench.targets import write_target
+
+    # What may be in the keyring once it was asked to keep it, though it is interrupted.
+    reference = reference_to(target.name) if secret else None
+    try:
+        reference = secret.keep(target) if secret else None
+        files = write_target(workspace, replace(target, password=reference))
+    except BaseException as error:
+        # Ctrl-C as well: a password that no file refers to must not stay. One that was there before may.
+        _forget(replace(target, password=reference), unless=before)
+        if isinstance(error, OSError | ValueError):
+            raise _unwritable(error) from None
+        raise
+    target = replace(target, password=reference)
+    if before:
+        _forget(before, unless=target)
+    return target, files
+
+
+def _unwritable(error: Exception) -> Problem:
+    note = f"the machine can be used, but its target files cannot be written: {error}"
+    help_line = "look at the folder `aml_config` of the workspace"
+    return Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help=help_line))
+
+
+def _forget(target: Target, *, unless: Target | None) -> None:
+    """A password that no file refers to must not stay, unless it is this other target's as well."""
+    from gpuinfra.runner.machine.passwords import forget, place
+
+    kept = place(target)
+    if kept and (unless is None or kept != place(unless)):
+        forget(*kept)

@@ -1,0 +1,108 @@
+"""Deallocate or delete a machine, and prove it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from gpuinfra.app.interruption import say_what_exists
+from gpuinfra.app.settings import Settings
+from gpuinfra.diagnostics import Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
+    from gpuinfra.app.machines import CloudSession, Named
+    from gpuinfra.models.receipt import Receipt
+
+SECONDS = 2700.0
+
+
+def _require_consent(reached: CloudSession, named: Named, progress: Frontend, *, delete: bool) -> None:
+    from gpuinfra.app.consent import Request, require_consent
+    from gpuinfra.models.consent import Effect
+
+    request = Request(
+        named.name,
+        named.group,
+        Effect.DELETE_DISK if delete else Effect.POWER_OFF,
+        command=f"gpuinfra down {named.name}",
+        delete=delete,
+        is_down=True,
+    )
+    require_consent(request, reached, None, progress)
+
+
+def end_machine(
+    settings: Settings,
+    named: Named,
+    progress: Frontend,
+    *,
+    delete: bool,
+    cause: str = "gpuinfra down",
+    asks: bool = False,
+) -> Receipt:
+    """One machine off, or gone; and the proof. `cause` is who ends it, for the receipt.
+
+    With `asks`, runs that it would stop and outputs that it would lose need consent.
+    """
+    receipt = _ended(settings, named, progress, delete=delete, cause=cause, asks=asks)
+    if delete and receipt.is_proof:
+        forget_jobs(settings, named.name, simulated=receipt.simulated)
+    return receipt
+
+
+def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
+    """What was on the disk is gone: no job is waited for any more, and a new machine of that name has none of it.
+
+    A machine of the embedded Azure may have the name of a real one, which is there, with all that is on its disk.
+    """
+    from datetime import UTC, datetime
+
+    from gpuinfra.app.accounts import with_costs
+    from gpuinfra.models.run import DELETED_WITH_OUTPUTS, RunState
+    from gpuinfra.runner.results.history import History
+    from gpuinfra.workspace import STATE, find_workspace
+
+    history = History(find_workspace(settings.workspace) / STATE)
+    with suppress(Problem):  # that it is gone is proven, whatever can be written here
+        found = {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}
+        own = [run for run in found.values() if run.simulated == simulated]
+        for run in with_costs(settings, own, datetime.now(UTC)):
+            gone = f"{name} {DELETED_WITH_OUTPUTS}"
+            lost = {} if run.state.is_over else {"state": RunState.LOST, "reason": f"{name} was deleted"}
+            history.update(run.id, machine="", cost_usd=run.cost_usd, warnings=(*run.warnings, gone), **lost)
+
+
+def _ended(settings: Settings, named: Named, progress: Frontend, *, delete: bool, cause: str, asks: bool) -> Receipt:
+    from gpuinfra.app.host_keys import forget_host_key, source_of_up
+    from gpuinfra.app.ledger_recording import accounted, note_end
+    from gpuinfra.app.machine_names import proven
+    from gpuinfra.app.machines import explained, reach
+    from gpuinfra.models.target import unreached_target
+    from gpuinfra.provision.down import Teardown
+
+    reached = reach(settings, named.subscription, SECONDS, progress, writes=True)
+    ending = Teardown(
+        name=named.name,
+        group=named.group,
+        cloud=reached.cloud,
+        market=reached.market,
+        progress=progress,
+        journal=reached.journal(named.name),
+        deadline=reached.cloud.clients.patience.deadline,
+        cause=cause,
+    )
+    try:
+        with explained(f"{'deleting' if delete else 'deallocating'} {named.name}"):
+            if asks:
+                _require_consent(reached, named, progress, delete=delete)
+            receipt = ending.delete() if delete else ending.deallocate()
+            receipt = accounted(proven(reached, named, receipt), reached)
+            receipt = note_end(settings, receipt, reached.cloud.subscription, progress)
+    except KeyboardInterrupt:
+        say_what_exists(reached, named.name, named.group, progress)
+        raise
+    if delete and receipt.is_proof and named.group:
+        gone = unreached_target(named.name, named.name, "", simulated=receipt.simulated)
+        forget_host_key(gone, source_of_up(reached.cloud.subscription, named.group))
+    return receipt
