@@ -206,7 +206,9 @@ class Diagnostic:
 class Problem(Exception):  # noqa: N818 it carries diagnostics, which may be several
     """Stops a command; the front door prints the diagnostics and leaves with the exit code."""
 
-    def __init__(self, *diagnostics: Diagnostic, exit_code: Exit = Exit.FAILED) -> None:
+    def __init__(self, *diagnostics: Diagnostic, exit_code: Exit = Exit.FAILED, log: str = "") -> None:
         super().__init__("; ".join(diagnostic.summary for diagnostic in diagnostics))
         self.diagnostics = diagnostics
         self.exit_code = exit_code
+        self.log = log
+        """The end of a log that shows the cause."""

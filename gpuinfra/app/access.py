@@ -40,13 +40,12 @@ def open_cloud(
 
 
 def _sandbox_access() -> Access:
-    from gpuinfra.app.sandbox_access import client_of, problems
+    from gpuinfra.app.sandbox import Sandbox
     from gpuinfra.provision.azure.access import Access, ClientSecret
-    from gpuinfra.sandbox.running import process
 
-    folder = process.default_folder()
-    client, description = client_of(folder), process.status(folder)
-    with problems(folder):
+    server = Sandbox()
+    client, description = server.client(), server.status()
+    with server.problems():
         credentials = client.get("credentials")
     assert description is not None, "the client has just answered"  # noqa: S101 for the type checker
     return Access(

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-
-import typer
+from typing import TYPE_CHECKING
 
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.events import Question
+
+if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
 
 
 def write_file(
-    path: Path, content: str | bytes, settings: Settings, *, ours: bool = False, project: Path | None = None
+    path: Path,
+    content: str | bytes,
+    settings: Settings,
+    progress: Frontend,
+    *,
+    ours: bool = False,
+    project: Path | None = None,
 ) -> None:
     """Write a whole file. One that is there is replaced where it is `ours`, by `--yes`, or when a terminal says so.
 
@@ -25,8 +33,8 @@ def write_file(
         # A device would become a plain file for everybody.
         raise _unwritable(path, "there is something else than a file")
     replace = ours or settings.yes
-    if path.exists() and not replace and sys.stdin.isatty() and not settings.json:
-        replace = typer.confirm(f"{path} exists. Replace it?", err=True)
+    if path.exists() and not replace and progress.can_ask:
+        replace = progress.confirm(Question(f"{path} exists. Replace it?"))
     try:
         write_bytes(path, content.encode("utf-8") if isinstance(content, str) else content, replace=replace)
     except FileExistsError:

@@ -15,7 +15,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.load.spec import Located
+    from gpuinfra.load.spec import Loaded, Located
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.provision.azure.cloud import AzureCloud
@@ -37,6 +37,31 @@ def load_specs(paths: Sequence[str]) -> list[Located]:
     if loaded.diagnostics:
         raise Problem(*loaded.diagnostics, exit_code=Exit.USAGE)
     return loaded.specs
+
+
+def validate(paths: Sequence[str]) -> Loaded:
+    """Return every spec in the files, and every problem of them."""
+    from gpuinfra.load.files import load_paths
+
+    return load_paths(paths)
+
+
+def readable_specs(folder: Path, what: str, progress: Progress) -> list[Located]:
+    """Return the specs of a folder that can be read. One with problems must not hide a machine that is billed."""
+    from gpuinfra.load.files import load_paths
+
+    loaded = load_paths([str(folder)])
+    problems = [each for each in loaded.diagnostics if each.code is not Code.NO_SPEC_FOUND]
+    if problems:
+        counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        progress.note(f"{counted} in the specs of {what}; `gpuinfra validate {folder}` shows more")
+    return loaded.specs
+
+
+def common_subscription(specs: Sequence[Located]) -> str | None:
+    """Return the subscription that all specs agree on, if they name any."""
+    named = {located.spec.subscription for located in specs if located.spec.subscription}
+    return named.pop() if len(named) == 1 else None
 
 
 def spec_named(workspace: Path, name: str) -> Spec | None:

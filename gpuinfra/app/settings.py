@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.suggest import did_you_mean
+
+CLOUDS = ("azure", "sandbox")
 
 
 @dataclass(frozen=True)
@@ -17,3 +23,48 @@ class Settings:
     cloud: Literal["azure", "sandbox"]
     workspace: Path
     correlation_id: str
+
+
+def open_settings(
+    *,
+    json: bool = False,
+    yes: bool = False,
+    verbose: bool = False,
+    sandbox: bool = False,
+    workspace: Path | None = None,
+) -> Settings:
+    """Start the log, and check the workspace: nothing that came with a project of others is read or run."""
+    from gpuinfra import log
+    from gpuinfra.programs import secure_path
+    from gpuinfra.workspace import check_links, check_owner
+
+    settings = Settings(
+        json=json,
+        yes=yes,
+        verbose=verbose,
+        cloud="sandbox" if sandbox else _cloud_from_environment(),
+        workspace=workspace or Path(os.environ.get("GPUINFRA_WORKSPACE") or "."),
+        correlation_id=log.start(verbose=verbose),
+    )
+    check_links(settings.workspace)
+    check_owner(settings.workspace)
+    secure_path(settings.workspace)
+    return settings
+
+
+def _cloud_from_environment() -> Literal["azure", "sandbox"]:
+    match os.environ.get("GPUINFRA_CLOUD", ""):
+        case "sandbox":
+            return "sandbox"
+        case "" | "azure":
+            return "azure"
+        case other:
+            raise Problem(
+                Diagnostic(
+                    Code.USAGE,
+                    "unknown cloud",
+                    note=f"GPUINFRA_CLOUD is `{other}`; it can be `azure` or `sandbox`",
+                    help=did_you_mean(other, CLOUDS),
+                ),
+                exit_code=Exit.USAGE,
+            )

@@ -1,4 +1,4 @@
-"""What the commands that deal with jobs share: the way to a target, and where runs are workspace."""
+"""What the commands that deal with jobs share: the connection to a target, and the history of runs."""
 
 from __future__ import annotations
 

@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gpuinfra.app.settings import Settings
 from gpuinfra.cli.options import begin, frontend
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.models.resource import Kind
-
-if TYPE_CHECKING:
-    from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession
-    from gpuinfra.models.cost import CostReport, CostRow
-    from gpuinfra.models.entry import Entry
-    from gpuinfra.provision.costing.activity import Event
-    from gpuinfra.provision.costing.evidence import Evidence
-    from gpuinfra.provision.costing.history import History
-    from gpuinfra.provision.costing.report import Job
-
-SECONDS = 300.0
-CHOICES = ("machine", "run", "tag")
-# A machine that is on at the beginning of the span was most likely switched on within so long before it.
-LOOK_BACK = timedelta(days=31)
-# No machine is older than Azure itself.
-FIRST = datetime(2010, 1, 1, tzinfo=UTC)
-_KINDS = (Kind.VM, Kind.DISK, Kind.PUBLIC_IP)
-_DAYS = re.compile(r"([1-9][0-9]{0,3})d")
+from gpuinfra.diagnostics import Exit
 
 
 def cost(
@@ -48,166 +25,17 @@ def cost(
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values on stdout.")] = False,
 ) -> int:
     """Show what machines have cost: time, disks and addresses, by what Azure and this workspace remember."""
-    from gpuinfra.app.machines import explained, reach
+    from gpuinfra.app.cost import cost as count_cost
+    from gpuinfra.app.cost import usage
     from gpuinfra.views import cost as view
 
     settings = begin(context)
-    wanted = _wanted(by, tag)
     if csv and settings.json:
-        raise _usage("two formats", "`--csv` and `--json` are both given", "give one of them")
-    _moment(since, datetime.now(UTC))  # what is wrong with it is wrong before Azure is asked
-    with frontend(settings) as progress, explained("reading what machines cost"):
-        counting = CostQuery(reach(settings, _subscription(settings), SECONDS, progress), progress)
-        report = counting.report(since, wanted, tag)
+        raise usage("two formats", "`--csv` and `--json` are both given", "give one of them")
+    with frontend(settings) as progress:
+        report = count_cost(settings, since, by, tag, progress)
     if csv:
         view.show_csv(report)
     else:
         view.show(report, tag, json=settings.json)
     return Exit.DONE
-
-
-class CostQuery:
-    """Gathers what is known, and counts."""
-
-    def __init__(self, reached: CloudSession, progress: Frontend) -> None:
-        self.reached, self.progress = reached, progress
-        self.log = "read"
-
-    def report(self, since: str, by: str, tag: str | None) -> CostReport:
-        """The lines that were asked for."""
-        from gpuinfra.models.cost import CostReport
-        from gpuinfra.provision.costing.pricing import PriceBook
-        from gpuinfra.provision.market.price_list import shipped_prices
-
-        evidence, start = self._evidence(since)
-        book = PriceBook(self.reached.market.prices(evidence.sizes()), shipped_prices())
-        histories = evidence.histories(book)
-        return CostReport(
-            since=start,
-            until=evidence.now,
-            by=by,
-            rows=tuple(self._rows(histories, by, tag, start, evidence.now)),
-            log=self.log,
-            log_since=evidence.log_since,
-            prices=book.used,
-            simulated=self.reached.cloud.simulated,
-        )
-
-    def _evidence(self, since: str) -> tuple[Evidence, datetime]:
-        from gpuinfra.provision.azure.activity import KEPT
-        from gpuinfra.provision.azure.holdings import list_holdings
-        from gpuinfra.provision.costing.evidence import Evidence
-
-        cloud = self.reached.cloud
-        machines, disks, addresses = map(self._ours, _KINDS, list_holdings(cloud.clients))
-        now = cloud.now()
-        start = _moment(since, now)
-        log_since = max(now - KEPT, start - LOOK_BACK)
-        events = self._events(log_since, now)
-        found = Evidence(
-            now=now,
-            events=events or (),
-            log_since=None if events is None else log_since,
-            entries=self._entries(),
-            machines=machines,
-            disks=disks,
-            addresses=addresses,
-        )
-        return found, start
-
-    def _ours(self, kind: Kind, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Those that are ours. What only carries our tag is said, and costs somebody else."""
-        from gpuinfra.provision.ownership import partition
-
-        ours, strange = partition(kind, bodies)
-        for line in strange:
-            self.progress.note(line)
-        return ours
-
-    def _events(self, since: datetime, until: datetime) -> list[Event] | None:
-        """What Azure's log has; None where it cannot be read, for then there is the ledger."""
-        from gpuinfra.provision.azure.activity import read_log
-        from gpuinfra.provision.costing.activity import read_events
-        from gpuinfra.provision.errors import CloudError, Fault
-
-        try:
-            return read_events(read_log(self.reached.cloud.clients, since, until))
-        except CloudError as error:
-            if error.fault in {Fault.INTERRUPTED, Fault.LOGIN}:
-                raise
-            self.log = "not allowed" if error.fault is Fault.DENIED else f"not read: {error.code}"
-            return None
-
-    def _entries(self) -> list[Entry]:
-        """What this workspace remembers of this subscription. A ledger that is broken is said, and done without."""
-        from gpuinfra.ledger.ledger import Ledger
-        from gpuinfra.workspace import STATE, find_workspace
-
-        cloud = self.reached.cloud
-        try:
-            found = Ledger(find_workspace(self.reached.settings.workspace) / STATE).entries()
-        except Problem as problem:
-            self.progress.note(f"warning: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}")
-            return []
-        mine = cloud.subscription.casefold()
-        return [each for each in found if each.subscription.casefold() == mine and each.simulated == cloud.simulated]
-
-    def _rows(
-        self, histories: list[History], by: str, tag: str | None, since: datetime, until: datetime
-    ) -> list[CostRow]:
-        from gpuinfra.provision.costing import report
-
-        if by == "run":
-            return report.by_run(histories, self._jobs(until), since, until)
-        return report.by_tag(histories, tag, since, until) if tag else report.by_machine(histories, since, until)
-
-    def _jobs(self, now: datetime) -> list[Job]:
-        from gpuinfra.app.accounts import jobs_of
-        from gpuinfra.app.settlement import settle_runs
-        from gpuinfra.runner.results.history import History as Runs
-        from gpuinfra.workspace import STATE, find_workspace
-
-        found = Runs(find_workspace(self.reached.settings.workspace) / STATE).list()
-        # A machine of the embedded Azure may have the name of a real one.
-        runs = [run for run in found if run.simulated == self.reached.cloud.simulated]
-        return jobs_of(settle_runs(self.reached.settings, runs).runs, now)
-
-
-def _wanted(by: str | None, tag: str | None) -> str:
-    from gpuinfra.suggest import did_you_mean
-
-    wanted = by or ("tag" if tag else "machine")
-    if wanted not in CHOICES:
-        help_line = did_you_mean(wanted, CHOICES) or "`machine`, `run` or `tag`"
-        raise _usage("unknown value", f"`--by {wanted}`", help_line)
-    if (wanted == "tag") != bool(tag):
-        note = "`--by tag` is given without a tag's name" if not tag else f"`--tag {tag}` is given with `--by {wanted}`"
-        raise _usage("wrong usage", note, "for example `gpuinfra cost --by tag --tag project`")
-    return wanted
-
-
-def _moment(text: str, now: datetime) -> datetime:
-    """`30d`, `12h`, or a day."""
-    from gpuinfra.app.durations import seconds_of
-
-    if found := _DAYS.fullmatch(text):
-        return max(FIRST, now - timedelta(days=int(found[1])))
-    try:
-        day = datetime.fromisoformat(text)
-    except ValueError:
-        return max(FIRST, now - timedelta(seconds=seconds_of("--since", text)))
-    return max(FIRST, min(now, day if day.tzinfo else day.replace(tzinfo=UTC)))
-
-
-def _usage(summary: str, note: str, help_line: str) -> Problem:
-    return Problem(Diagnostic(Code.USAGE, summary, note=note, help=help_line), exit_code=Exit.USAGE)
-
-
-def _subscription(settings: Settings) -> str | None:
-    """The one that all specs of the workspace agree on, if they name any."""
-    from gpuinfra.load.files import load_paths
-    from gpuinfra.workspace import find_workspace
-
-    specs = load_paths([str(find_workspace(settings.workspace))]).specs
-    named = {located.spec.subscription for located in specs if located.spec.subscription}
-    return named.pop() if len(named) == 1 else None

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from gpuinfra.app.settings import Settings
-from gpuinfra.cli.options import begin
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.models.run import Run
-    from gpuinfra.models.target import Target
+from gpuinfra.cli.options import begin, frontend
 
 
 def detach(
@@ -22,102 +14,8 @@ def detach(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The target's name.")],
 ) -> None:
     """Remove the two files of a target, and its password from the keyring. The machine is left as it is."""
+    from gpuinfra.app.detach import detach as remove_target
     from gpuinfra.views import targets as view
-    from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER
-    from gpuinfra.workbench.project import load_project
-    from gpuinfra.workbench.targets import target_of
-    from gpuinfra.workspace import find_workspace
 
     settings = begin(context, reaches_cloud=False)
-    workspace = find_workspace(settings.workspace)
-    files = _files(workspace, name)
-    project = load_project(workspace)
-    compute = project.computes.get(name)
-    runs = _runs_on(settings, name)
-    _ask(settings, name, files, runs)
-    is_forgotten = not compute or _forget(target_of(workspace, project, compute))
-    _remove(files, workspace)
-    view.show_detached(
-        name,
-        [str(file) for file in files],
-        has_machine=not compute or compute.type not in {LOCAL, LOCALDOCKER},
-        keeps_password=not is_forgotten,
-        runs=runs,
-        json=settings.json,
-    )
-
-
-def _files(workspace: Path, name: str) -> list[Path]:
-    from gpuinfra.workbench.targets import nearest_target, target_files
-
-    # A name is that of files in one folder, and of no others.
-    files = target_files(workspace, name) if Path(name).name == name else []
-    # A run configuration alone is no target: it may be one for another.
-    if any(file.suffix == ".compute" for file in files):
-        return files
-    raise Problem(
-        Diagnostic(
-            Code.NO_SUCH_TARGET,
-            "no such target",
-            note=f"there is no `{name}.compute` in `{workspace / 'aml_config'}`",
-            help=nearest_target(workspace, name) or "`gpuinfra targets --no-check` lists those that there are",
-        )
-    )
-
-
-def _runs_on(settings: Settings, name: str) -> list[Run]:
-    """The target's runs that go on, or have outputs that are not here: without the target they cannot be reached."""
-    from gpuinfra.app.settlement import settle_runs
-    from gpuinfra.app.workspace import open_workspace
-
-    try:
-        found = settle_runs(settings, open_workspace(settings).history.list(target=name)).runs
-    except Problem:
-        return []  # a broken history does not keep a target
-    return [run for run in found if not run.state.is_over or run.is_unfetched]
-
-
-def _ask(settings: Settings, name: str, files: list[Path], runs: list[Run]) -> None:
-    from gpuinfra.views.targets import unreachable_runs
-
-    listed = " and ".join(f"`{file}`" for file in files)
-    if settings.yes:
-        return
-    lost = f"; {unreachable_runs(runs)}" if runs else ""
-    question = f"Remove {listed}{lost}?"
-    if sys.stdin.isatty() and not settings.json and typer.confirm(question, err=True):
-        return
-    fetch = next((f"`gpuinfra outputs {run.id}` fetches outputs first; " for run in reversed(runs)), "")
-    raise Problem(
-        Diagnostic(
-            Code.NEEDS_CONSENT,
-            "this would remove files",
-            note=f"`{name}` is {listed}; nothing was removed{lost}",
-            help=f"{fetch}give `--yes` to remove them",
-        ),
-        exit_code=Exit.USAGE,
-    )
-
-
-def _forget(target: Target) -> bool:
-    """Whether its password is gone. A file that has a mistake elsewhere still says where it is."""
-    from gpuinfra.runner.machine.passwords import forget, place
-
-    kept = place(target)
-    return not kept or forget(*kept)
-
-
-def _remove(files: list[Path], workspace: Path) -> None:
-    from gpuinfra.workspace import check_inside
-
-    for file in files:
-        check_inside(file.parent, workspace)
-    # What makes it a target goes last: what is left half-way can be detached again.
-    for file in sorted(files, key=lambda file: file.suffix == ".compute"):
-        try:
-            file.unlink(missing_ok=True)
-        except OSError as error:
-            note = f"`{file}`: {error.strerror}"
-            help_line = "remove it yourself, or run the same command again"
-            diagnostic = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be removed", note=note, help=help_line)
-            raise Problem(diagnostic) from error
+    view.show_detached(remove_target(settings, name, frontend(settings)), json=settings.json)

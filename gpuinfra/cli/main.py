@@ -52,6 +52,10 @@ def _run(words: list[str]) -> int:
     try:
         result = get_command(app).main(words, prog_name=PROGRAM, standalone_mode=False)
     except Problem as problem:
+        if problem.log:
+            from gpuinfra.views.sandbox import show_log_tail
+
+            show_log_tail(problem.log)
         _show(words, *problem.diagnostics)
         return problem.exit_code
     except typer.TyperException as error:

@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.main import get_command
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from gpuinfra.views.frontend import TerminalFrontend
 
 PANEL = "Options of every command"
-CLOUDS = ("azure", "sandbox")
 
 _KEY = "gpuinfra.options"
 
 
 def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
     """The settings of this command. Its log starts here, and the embedded Azure where `--sandbox` asks for it."""
-    from gpuinfra import log
-    from gpuinfra.programs import secure_path
-    from gpuinfra.workspace import check_links, check_owner
+    from gpuinfra.app.settings import open_settings
 
     given: dict[str, Any] = context.meta.get(_KEY, {})
-    verbose = bool(given.get("verbose"))
-    settings = Settings(
+    settings = open_settings(
         json=bool(given.get("json")),
         yes=bool(given.get("yes")),
-        verbose=verbose,
-        cloud="sandbox" if given.get("sandbox") else _cloud_from_environment(),
-        workspace=given.get("workspace") or Path(os.environ.get("GPUINFRA_WORKSPACE") or "."),
-        correlation_id=log.start(verbose=verbose),
+        verbose=bool(given.get("verbose")),
+        sandbox=bool(given.get("sandbox")),
+        workspace=given.get("workspace"),
     )
-    check_links(settings.workspace)
-    check_owner(settings.workspace)
-    secure_path(settings.workspace)
     if settings.cloud == "sandbox" and reaches_cloud:
-        from gpuinfra.app.sandbox_access import start_if_need_be
+        from gpuinfra.app.sandbox import Sandbox
 
-        start_if_need_be()
+        if endpoint := Sandbox().start_if_needed():
+            from gpuinfra.views.sandbox import show_starting
+
+            show_starting(endpoint)
     return settings
 
 
@@ -53,24 +45,6 @@ def frontend(settings: Settings) -> TerminalFrontend:
     from gpuinfra.views.frontend import TerminalFrontend
 
     return TerminalFrontend(json=settings.json, verbose=settings.verbose)
-
-
-def _cloud_from_environment() -> Literal["azure", "sandbox"]:
-    match os.environ.get("GPUINFRA_CLOUD", ""):
-        case "sandbox":
-            return "sandbox"
-        case "" | "azure":
-            return "azure"
-        case other:
-            raise Problem(
-                Diagnostic(
-                    Code.USAGE,
-                    "unknown cloud",
-                    note=f"GPUINFRA_CLOUD is `{other}`; it can be `azure` or `sandbox`",
-                    help=did_you_mean(other, CLOUDS),
-                ),
-                exit_code=Exit.USAGE,
-            )
 
 
 def shared_parameters() -> list[Any]:

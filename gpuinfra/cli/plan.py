@@ -9,8 +9,6 @@ import typer
 from gpuinfra.cli.options import begin, frontend
 from gpuinfra.diagnostics import Exit
 
-SECONDS = 300.0
-
 
 def plan(
     context: typer.Context,
@@ -20,17 +18,12 @@ def plan(
     ] = False,
 ) -> int:
     """Compare specs with Azure: what would be added, changed, replaced or destroyed, and what it costs."""
-    from gpuinfra.app.machines import bringing, explained, load_specs, reach
+    from gpuinfra.app.plan import make_plans
     from gpuinfra.views import plan as view
 
     settings = begin(context)
-    plans = []
     with frontend(settings) as progress:
-        for located in load_specs(specs):
-            spec = located.spec
-            reached = reach(settings, spec.subscription, SECONDS, progress)
-            with explained(f"planning {spec.name}"):
-                plans.append(bringing(reached, located, progress, writes=False).plan())
+        plans = make_plans(settings, specs, progress)
     view.show(plans, json=settings.json)
     pending = detailed_exitcode and any(not each.is_empty for each in plans)
     return Exit.PENDING if pending else Exit.DONE

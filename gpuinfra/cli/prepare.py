@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from gpuinfra.app.job_options import build_secrets_of
 from gpuinfra.cli.job_options import BuildSecretOption, RebuildOption, SendCredentialsOption
 from gpuinfra.cli.options import begin, frontend
 
@@ -22,30 +20,18 @@ def prepare(
     send_credentials: SendCredentialsOption = False,
 ) -> None:
     """Make the environment of a run configuration on its target: image, packages, and a look at the GPU."""
-    from gpuinfra.app.job_checks import check_packages
-    from gpuinfra.app.workspace import linked, open_workspace, with_spec
-    from gpuinfra.runner.assignment import assign
-    from gpuinfra.runner.environment.unused import note_for
-    from gpuinfra.runner.job_environment import EnvironmentBuilder, gpus_of, is_required
-    from gpuinfra.runner.problems import explained
+    from gpuinfra.app.prepare import prepare as make_environment
     from gpuinfra.views import environment as view
 
     settings = begin(context, reaches_cloud=False)
-    desk = open_workspace(settings)
-    assigned, _ = with_spec(desk, assign(desk.workspace, configuration))
-    build_secrets = build_secrets_of(build_secret or ())
-    check_packages(assigned, None, build_secrets)
-    with (
-        frontend(settings) as progress,
-        linked(assigned.target, progress, send_credentials=send_credentials) as link,
-        explained(assigned.target.name),
-    ):
-        assigned = replace(assigned, prepares=True)
-        gpus, required = gpus_of(assigned, None), is_required(assigned, None)
-        ground = EnvironmentBuilder(
-            assigned, gpus, required, link, progress, progress.note, rebuild=rebuild, build_secrets=build_secrets
-        ).make()
-    unused = note_for(assigned.target.type) if assigned.conda else None
-    view.show(
-        assigned.target.name, ground.tag, ground.image, ground.gpu, unused, built=ground.built, json=settings.json
-    )
+    with frontend(settings) as progress:
+        made = make_environment(
+            settings,
+            configuration,
+            build_secret or [],
+            progress,
+            rebuild=rebuild,
+            send_credentials=send_credentials,
+        )
+    found = made.environment
+    view.show(made.target, found.tag, found.image, found.gpu, made.unused, built=found.built, json=settings.json)

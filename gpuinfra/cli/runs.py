@@ -1,4 +1,4 @@
-"""`gpuinfra runs`: what is workspace of jobs."""
+"""`gpuinfra runs`: the history of runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuinfra.app.accounts import with_costs
 from gpuinfra.app.workspace import open_workspace
 from gpuinfra.cli.group import Group
 from gpuinfra.cli.options import begin
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Exit
 
 if TYPE_CHECKING:
     pass
@@ -52,7 +52,7 @@ def list_runs(
 
 @runs.command()
 def show(context: typer.Context, run: Annotated[str, typer.Argument(metavar="ID", help=ID)]) -> int:
-    """Show all that is workspace of a run."""
+    """Show all that is remembered of a run."""
     from gpuinfra.app.settlement import fetch_hint, settle_runs
     from gpuinfra.views import runs as view
 
@@ -77,16 +77,10 @@ def compare(
     b: Annotated[str, typer.Argument(metavar="B", help="The other run.")],
 ) -> int:
     """Show in what two runs differ: what they ran and where, how it went, and what they wrote."""
-    from gpuinfra.runner.results.kept import compare as compare_files
+    from gpuinfra.app.runs import compare_runs
     from gpuinfra.views import comparison as view
 
     settings = begin(context, reaches_cloud=False)
-    workspace = open_workspace(settings)
-    one, other = with_costs(settings, [workspace.history.find(each) for each in (a, b)], datetime.now(UTC))
-    try:
-        files = compare_files(*(workspace.folder(run.id) / "outputs" for run in (one, other)))
-    except OSError as error:
-        note = f"`{error.filename}`: {error.strerror}"
-        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=note)) from error
+    one, other, files = compare_runs(settings, a, b)
     view.show(one, other, files, json=settings.json)
     return Exit.DONE

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from gpuinfra.app.sandbox_access import client_of, not_running, problems
+from gpuinfra.app.sandbox import Sandbox, fault_names
 from gpuinfra.cli.group import Group
 from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.sandbox.running.description import Description
 
 sandbox = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
 
@@ -38,77 +35,65 @@ def start(
     ] = None,
 ) -> None:
     """Start the server, unless it runs; it goes on after this command."""
-    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
 
-    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
-    with problems(folder):
-        running = process.status(folder)
-        description = running or process.start(folder)
-        client = client_of(folder)
+    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    with server.problems():
+        running = server.status()
+        description = running or server.start()
+        client = server.client()
         if profile:
             client.post("profile", {"profile": profile})
         state = client.get("status")
-    view.show_started({**_shown(description, state), "started": running is None}, json=settings.json)
+    view.show_started({**description.as_json(), **state, "started": running is None}, json=settings.json)
 
 
 @sandbox.command()
 def stop(context: typer.Context) -> None:
     """Stop the server. Everything in it is there again at the next start; its clock stands still until then."""
-    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
 
-    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
-    with problems(folder):
-        stopped = process.stop(folder)
+    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    with server.problems():
+        stopped = server.stop()
     view.show_stopped(stopped, json=settings.json)
 
 
 @sandbox.command()
 def status(context: typer.Context) -> None:
     """Show whether the server runs, where, and what is in it."""
-    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
 
-    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
-    with problems(folder):
-        description = process.status(folder)
-        state = client_of(folder).get("status") if description else {}
-    facts = _shown(description, state) if description else {}
-    view.show_status({"running": bool(description), "folder": str(folder), **facts}, json=settings.json)
+    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    with server.problems():
+        description = server.status()
+        state = server.client().get("status") if description else {}
+    facts = {**description.as_json(), **state} if description else {}
+    view.show_status({"running": bool(description), "folder": str(server.folder), **facts}, json=settings.json)
 
 
 @sandbox.command()
 def reset(context: typer.Context) -> None:
     """Forget all machines, groups, bills, faults and logs. Ids, secrets, certificates and clock stay."""
-    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
 
-    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
-    with problems(folder):
-        process.reset(folder)
+    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    with server.problems():
+        server.reset()
     view.show_reset(json=settings.json)
 
 
 @sandbox.command()
 def env(context: typer.Context) -> None:
     """Print what points other clients at the sandbox: eval "$(gpuinfra sandbox env)". There is a secret in it."""
-    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
 
-    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
-    with problems(folder):
-        credentials = client_of(folder).get("credentials")
-        description = process.status(folder)
-    if description is None:
-        raise not_running(folder)
-    view.show_environment(_environment(description, credentials), json=settings.json)
+    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    view.show_environment(server.environment(), json=settings.json)
 
 
 def _complete_fault(incomplete: str) -> list[str]:
-    from gpuinfra.sandbox.kernel.faults import NAMES
-
-    return [name for name in NAMES if name.lower().startswith(incomplete.lower())]
+    return [name for name in fault_names() if name.lower().startswith(incomplete.lower())]
 
 
 @sandbox.command()
@@ -144,10 +129,9 @@ def fault(  # noqa: PLR0913, PLR0917 each is an option
     clear: Annotated[bool, typer.Option("--clear", help="Disarm them all.")] = False,
 ) -> None:
     """Arm a fault: what goes wrong, for which requests, how often. Without a name, show what is armed."""
-    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
 
-    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
+    settings, server = begin(context, reaches_cloud=False), Sandbox()
     given = {
         "method": method,
         "type": type_,
@@ -162,8 +146,8 @@ def fault(  # noqa: PLR0913, PLR0917 each is an option
     }
     fields = {field: value for field, value in given.items() if value is not None}
     _check_fault(name, fields, alone=list_ or clear)
-    with problems(folder):
-        client = client_of(folder)
+    with server.problems():
+        client = server.client()
         if clear:
             client.delete("faults")
         if name:
@@ -185,15 +169,14 @@ def clock(
     ] = None,
 ) -> None:
     """Show the sandbox's time, set its pace, or step it forward. Operations, leases, tokens and bills follow it."""
-    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
 
-    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
+    settings, server = begin(context, reaches_cloud=False), Sandbox()
     payload: dict[str, float] = {} if speed is None else {"speed": speed}
     if advance is not None:
         payload["advance"] = _seconds(advance)
-    with problems(folder):
-        client = client_of(folder)
+    with server.problems():
+        client = server.client()
         state = client.post("clock", payload) if payload else client.get("clock")
     view.show_clock(state, json=settings.json)
 
@@ -209,17 +192,16 @@ def quota(
     limit: Annotated[int | None, typer.Option(help="How many vCPUs it allows.", show_default=False)] = None,
 ) -> None:
     """Show the quota limits that were set, or set one: what a subscription without GPU quota meets."""
-    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
 
-    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
+    settings, server = begin(context, reaches_cloud=False), Sandbox()
     given = {"region": region, "family": family, "limit": limit}
     missing = [f"--{name}" for name, value in given.items() if value is None]
     if 0 < len(missing) < len(given):
         diagnostic = Diagnostic(Code.USAGE, "wrong usage", note=f"a limit also needs {' and '.join(missing)}")
         raise Problem(diagnostic, exit_code=Exit.USAGE)
-    with problems(folder):
-        client = client_of(folder)
+    with server.problems():
+        client = server.client()
         state = client.get("quota") if missing else client.post("quota", given)
     view.show_limits(state["limits"], json=settings.json)
 
@@ -227,12 +209,11 @@ def quota(
 @sandbox.command()
 def bill(context: typer.Context) -> None:
     """Show what every machine has cost, by its power states."""
-    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
 
-    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
-    with problems(folder):
-        machines = client_of(folder).get("bill")["machines"]
+    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    with server.problems():
+        machines = server.client().get("bill")["machines"]
     view.show_bill(machines, json=settings.json)
 
 
@@ -247,40 +228,18 @@ def log(
     ] = False,
 ) -> None:
     """Show every request that Azure's API was sent, with its status, start and end; or every operation."""
-    from gpuinfra.sandbox.running import process
     from gpuinfra.views import sandbox as view
 
-    settings, folder = begin(context, reaches_cloud=False), process.default_folder()
-    with problems(folder):
+    settings, server = begin(context, reaches_cloud=False), Sandbox()
+    with server.problems():
         if operations:
-            found = client_of(folder).get(f"operations?after={after}")["operations"]
+            found = server.client().get(f"operations?after={after}")["operations"]
             view.show_operations(found, json=settings.json)
         else:
-            view.show_log(client_of(folder).get(f"log?after={after}")["requests"], json=settings.json)
-
-
-def _shown(description: Description, state: dict[str, Any]) -> dict[str, Any]:
-    return {**description.as_json(), **state}
-
-
-def _environment(description: Description, credentials: dict[str, Any]) -> dict[str, str]:
-    variables = {
-        "AZURE_TENANT_ID": credentials["tenant"],
-        "AZURE_CLIENT_ID": credentials["clientId"],
-        "AZURE_CLIENT_SECRET": credentials["clientSecret"],
-        "AZURE_SUBSCRIPTION_ID": credentials["subscription"],
-        "AZURE_AUTHORITY_HOST": description.authority,
-        "GPUINFRA_ARM_ENDPOINT": description.endpoint,
-        "REQUESTS_CA_BUNDLE": description.ca,
-        "AZURE_CORE_INSTANCE_DISCOVERY": "false",
-    }
-    if description.ssh_port is not None:
-        variables["GPUINFRA_SSH_PORT"] = str(description.ssh_port)
-    return variables
+            view.show_log(server.client().get(f"log?after={after}")["requests"], json=settings.json)
 
 
 def _check_fault(name: str | None, fields: dict[str, Any], *, alone: bool) -> None:
-    from gpuinfra.sandbox.kernel.faults import NAMES
     from gpuinfra.suggest import did_you_mean
 
     if (alone and name) or (fields and not name):
@@ -293,13 +252,13 @@ def _check_fault(name: str | None, fields: dict[str, Any], *, alone: bool) -> No
             ),
             exit_code=Exit.USAGE,
         )
-    if name and name not in NAMES:
+    if name and name not in fault_names():
         raise Problem(
             Diagnostic(
                 Code.UNKNOWN_FAULT,
                 "unknown fault",
                 note=f"no fault is called `{name}`",
-                help=did_you_mean(name, NAMES) or f"there are: {', '.join(NAMES)}",
+                help=did_you_mean(name, fault_names()) or f"there are: {', '.join(fault_names())}",
             ),
             exit_code=Exit.USAGE,
         )

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from gpuinfra.app.schedule_order import Words, read_order, read_scheduler, repository
-from gpuinfra.app.settings import Settings
+from gpuinfra.app.schedule_order import Words
 from gpuinfra.cli.group import Group
-from gpuinfra.cli.options import begin
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-
-if TYPE_CHECKING:
-    from gpuinfra.scheduling.rendering import Rendered, Scheduler
-    from gpuinfra.views.schedule import Outcome
+from gpuinfra.cli.options import begin, frontend
 
 schedule = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
 
@@ -85,17 +77,18 @@ def render(  # noqa: PLR0913, PLR0917 each is an option
 ) -> None:
     """Print what a scheduler would be given. Nothing is installed."""
     from gpuinfra.app.files import write_file
+    from gpuinfra.app.schedule import is_untouched_file, render_schedule
     from gpuinfra.views import schedule as view
 
     settings = begin(context, reaches_cloud=False)
     words = Words(every, specs, start, delete, grace, environment_file, package, branch, connection)
-    kind, files = _rendered(scheduler, words, settings)
+    kind, files = render_schedule(scheduler, words, settings)
     if output is None:
         view.show(kind, files, json=settings.json)
         return
     paths = [output] if len(files) == 1 else [output / file.name for file in files]
     for path, file in zip(paths, files, strict=True):
-        write_file(path, file.text, settings, ours=_is_untouched(path))
+        write_file(path, file.text, settings, frontend(settings), ours=is_untouched_file(path))
     view.show_written(kind, paths, json=settings.json)
 
 
@@ -114,190 +107,20 @@ def install(  # noqa: PLR0913, PLR0917 each is an option
     connection: Connection = None,
 ) -> None:
     """Give it to the scheduler. What somebody changed is overwritten only when a terminal says so, or with --yes."""
-    from gpuinfra.scheduling.rendering import Scheduler
+    from gpuinfra.app.schedule import install_schedule, render_schedule
     from gpuinfra.views import schedule as view
 
     settings = begin(context, reaches_cloud=False)
     words = Words(every, specs, start, delete, grace, environment_file, package, branch, connection)
-    kind, files = _rendered(scheduler, words, settings)
-    match kind:
-        case Scheduler.CRON:
-            outcome = _into_crontab(files[0].text, settings)
-        case Scheduler.SYSTEMD:
-            outcome = _as_units(files, settings)
-        case _:
-            outcome = _into_repository(kind, files[0], settings)
-    view.show_outcome(outcome, json=settings.json)
+    kind, files = render_schedule(scheduler, words, settings)
+    view.show_outcome(install_schedule(kind, files, settings, frontend(settings)), json=settings.json)
 
 
 @schedule.command()
 def uninstall(context: typer.Context, scheduler: With) -> None:
     """Take it back. Everything else of the scheduler's stays as it is."""
-    from gpuinfra.scheduling.rendering import PIPELINE, WORKFLOW, Scheduler
+    from gpuinfra.app.schedule import uninstall_schedule
     from gpuinfra.views import schedule as view
 
     settings = begin(context, reaches_cloud=False)
-    match kind := read_scheduler(scheduler):
-        case Scheduler.CRON:
-            outcome = _out_of_crontab(settings)
-        case Scheduler.SYSTEMD:
-            outcome = _without_units(settings)
-        case _:
-            file = repository(settings) / (WORKFLOW if kind is Scheduler.GITHUB_ACTIONS else PIPELINE)
-            outcome = view.Outcome(kind, removed=_removed([file], settings))
-    view.show_outcome(outcome, json=settings.json)
-
-
-def _rendered(word: str, words: Words, settings: Settings) -> tuple[Scheduler, tuple[Rendered, ...]]:
-    from gpuinfra.scheduling.crontab import check_length
-    from gpuinfra.scheduling.rendering import Scheduler, render
-
-    kind = read_scheduler(word)
-    files = render(kind, read_order(words, kind, settings))
-    if kind is Scheduler.CRON:
-        check_length(files[0].text)
-    return kind, files
-
-
-def _into_crontab(block: str, settings: Settings) -> Outcome:
-    from gpuinfra.scheduling import crontab
-    from gpuinfra.scheduling.mark import is_untouched
-    from gpuinfra.scheduling.rendering import Scheduler
-    from gpuinfra.views.schedule import CRONTAB, Outcome
-
-    before = crontab.read()
-    known = crontab.block_in(before)
-    if known == block:
-        return Outcome(Scheduler.CRON, unchanged=(CRONTAB,), active=crontab.is_read(), left=_cron_left())
-    if known is not None and not is_untouched(known):
-        _consent("gpuinfra's lines in your crontab", settings)
-    crontab.write(crontab.with_block(before, block))
-    return Outcome(Scheduler.CRON, written=(CRONTAB,), active=crontab.is_read(), left=_cron_left())
-
-
-def _cron_left() -> tuple[str, ...]:
-    from gpuinfra.scheduling import crontab
-
-    return () if crontab.is_read() else ("start cron: it does not seem to run on this computer",)
-
-
-def _out_of_crontab(settings: Settings) -> Outcome:
-    from gpuinfra.scheduling import crontab
-    from gpuinfra.scheduling.mark import is_untouched
-    from gpuinfra.scheduling.rendering import Scheduler
-    from gpuinfra.views.schedule import CRONTAB, Outcome
-
-    before = crontab.read()
-    known = crontab.block_in(before)
-    if known is None:
-        return Outcome(Scheduler.CRON)
-    if not is_untouched(known):
-        _consent("gpuinfra's lines in your crontab", settings)
-    crontab.write(crontab.without_block(before))
-    return Outcome(Scheduler.CRON, removed=(CRONTAB,))
-
-
-def _as_units(files: tuple[Rendered, ...], settings: Settings) -> Outcome:
-    from gpuinfra.scheduling import user_units
-    from gpuinfra.scheduling.rendering import Scheduler
-    from gpuinfra.views.schedule import Outcome
-
-    folder = user_units.folder(os.environ, Path.home())
-    written, unchanged = _put({folder / file.name: file.text for file in files}, settings)
-    told = user_units.start()
-    return Outcome(
-        Scheduler.SYSTEMD,
-        written=written,
-        unchanged=unchanged,
-        active=told.active,
-        left=told.left,
-        reason=told.reason,
-    )
-
-
-def _without_units(settings: Settings) -> Outcome:
-    from gpuinfra.scheduling import user_units
-    from gpuinfra.scheduling.rendering import SERVICE, TIMER, Scheduler
-    from gpuinfra.views.schedule import Outcome
-
-    folder = user_units.folder(os.environ, Path.home())
-    present = [path for path in (folder / SERVICE, folder / TIMER) if path.exists()]
-    if not present:
-        return Outcome(Scheduler.SYSTEMD)
-    _consent_to_touched(present, settings)
-    told = user_units.stop()
-    removed = _removed(present, settings, asked=True)
-    user_units.forget(folder)
-    return Outcome(Scheduler.SYSTEMD, removed=removed, left=told.left, reason=told.reason)
-
-
-def _into_repository(kind: Scheduler, file: Rendered, settings: Settings) -> Outcome:
-    from gpuinfra.scheduling.rendering import Scheduler
-    from gpuinfra.views.schedule import Outcome
-
-    written, unchanged = _put({repository(settings) / file.name: file.text}, settings)
-    service = "on GitHub" if kind is Scheduler.GITHUB_ACTIONS else "in Azure DevOps"
-    left = (f"set up what its first lines say, {service}", "commit it and push it to the default branch")
-    return Outcome(kind, written=written, unchanged=unchanged, left=left)
-
-
-def _put(texts: dict[Path, str], settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Which files were written, and which were so already. Whoever does not consent keeps all of them."""
-    from gpuinfra.app.files import write_file
-
-    new = [path for path, text in texts.items() if _read(path) != text]
-    _consent_to_touched([path for path in new if path.exists()], settings)
-    for path in new:
-        write_file(path, texts[path], settings, ours=True)
-    return tuple(map(str, new)), tuple(str(path) for path in texts if path not in new)
-
-
-def _removed(paths: list[Path], settings: Settings, *, asked: bool = False) -> tuple[str, ...]:
-    present = [path for path in paths if path.exists()]
-    if not asked:
-        _consent_to_touched(present, settings)
-    for path in present:
-        try:
-            path.unlink()
-        except OSError as error:
-            note = f"`{path}`: {error.strerror}"
-            raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be removed", note=note)) from None
-    return tuple(map(str, present))
-
-
-def _consent_to_touched(paths: list[Path], settings: Settings) -> None:
-    for path in paths:
-        if not _is_untouched(path):
-            _consent(f"`{path}`", settings)
-
-
-def _consent(what: str, settings: Settings) -> None:
-    """Only for what is not as this program left it."""
-    if settings.yes:
-        return
-    is_asked = sys.stdin.isatty() and not settings.json
-    if is_asked and typer.confirm(f"Somebody has changed {what}, or made it. Go on?", err=True):
-        return
-    diagnostic = Diagnostic(
-        Code.FILE_EXISTS,
-        "changed by somebody",
-        note=f"{what} is not as `gpuinfra schedule` wrote it, and was left as it is",
-        help="keep the change elsewhere, then give `--yes`",
-    )
-    raise Problem(diagnostic, exit_code=Exit.USAGE)
-
-
-def _is_untouched(path: Path) -> bool:
-    from gpuinfra.scheduling.mark import is_untouched
-
-    return is_untouched(_read(path) or "")
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text("utf-8", errors="surrogateescape")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        note = f"`{path}`: {error.strerror}"
-        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=note)) from None
+    view.show_outcome(uninstall_schedule(scheduler, settings, frontend(settings)), json=settings.json)

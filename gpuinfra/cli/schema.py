@@ -9,7 +9,7 @@ from gpuinfra.cli.options import begin
 
 def schema(context: typer.Context) -> None:
     """Print the JSON Schema of a spec, for editors; it accepts what validate accepts."""
-    from gpuinfra.load.schema import json_schema, schema_text
+    from gpuinfra.app.init import json_schema, schema_text
     from gpuinfra.views import document
 
     if begin(context, reaches_cloud=False).json:

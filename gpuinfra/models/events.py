@@ -57,4 +57,12 @@ class Interrupted:
     simulated: bool
 
 
-Event = PlanReady | Interrupted
+@dataclass(frozen=True)
+class ReapInterrupted:
+    """Ctrl-C ended `reap`: machines that Azure still deallocates, and those that were not begun."""
+
+    under_way: Sequence[str]
+    not_begun: Sequence[str]
+
+
+Event = PlanReady | Interrupted | ReapInterrupted

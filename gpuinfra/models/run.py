@@ -188,3 +188,8 @@ def _camel_keys(values: dict[str, Any]) -> dict[str, Any]:
 def _camel(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
+
+
+def unheard_hint(run: Run) -> str:
+    """Return what to do about a run whose client is gone."""
+    return f"{run.id} was {run.state.value} when it was last heard of; `gpuinfra logs {run.id} -f` asks again"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gpuinfra.models.events import ConsentDetails, Event, HostKeyDetails, PlanReady, Question
+from gpuinfra.models.events import ConsentDetails, Event, HostKeyDetails, PlanReady, Question, ReapInterrupted
 from gpuinfra.views.progress import ProgressView
 from gpuinfra.views.terminal import harmless, messages
 
@@ -36,11 +36,13 @@ class TerminalFrontend(ProgressView):
 
     def show(self, event: Event) -> None:
         """Show an event."""
-        from gpuinfra.views import plan, up
+        from gpuinfra.views import plan, reap, up
 
         with self.paused():
             if isinstance(event, PlanReady):
                 plan.show_first(event.plan)
+            elif isinstance(event, ReapInterrupted):
+                reap.show_interrupted(event.under_way, event.not_begun)
             else:
                 up.show_interrupted(event)
 

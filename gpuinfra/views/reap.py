@@ -46,12 +46,6 @@ def show(reaped: Reaped, *, json: bool) -> None:
         messages().print("dry run: nothing was changed")
 
 
-def show_bad_specs(problems: int, folder: str) -> None:
-    """Some specs could not be read."""
-    counted = "1 problem" if problems == 1 else f"{problems} problems"
-    messages().print(f"{counted} in the specs of {harmless(folder)}; `gpuinfra validate {harmless(folder)}` shows more")
-
-
 def show_interrupted(under_way: Sequence[str], not_begun: Sequence[str]) -> None:
     """What goes on after Ctrl-C, and what does not."""
     console = messages()

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from gpuinfra.models.gpu import GpuFacts
-from gpuinfra.models.run import RunState
+from gpuinfra.models.run import RunState, unheard_hint
 from gpuinfra.views import document
 from gpuinfra.views.amount import size
 from gpuinfra.views.cells import UNKNOWN, columns, cost, length, moment
@@ -59,11 +59,6 @@ def show(
             messages().print(harmless(unheard_hint(run)))
         elif hint := (unfetched or {}).get(run.id):
             messages().print(harmless(f"{run.id} {run.state.value}: {hint}"))
-
-
-def unheard_hint(run: Run) -> str:
-    """What to do about a run whose client has gone."""
-    return f"{run.id} was {run.state.value} when it was last heard of; `gpuinfra logs {run.id} -f` asks again"
 
 
 def render(runs: Sequence[Run], now: datetime) -> Text:

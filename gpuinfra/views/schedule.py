@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuinfra.scheduling.outcome import ScheduleOutcome
 from gpuinfra.views import document
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
     from gpuinfra.scheduling.rendering import Rendered, Scheduler
-
-CRONTAB = "your crontab"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What was written, left or taken away, and what only the user can do."""
-
-    scheduler: Scheduler
-    written: tuple[str, ...] = ()
-    unchanged: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    active: bool | None = None
-    """Whether the scheduler has it now; None where that cannot be seen from here."""
-    left: tuple[str, ...] = ()
-    reason: str | None = None
 
 
 def show(scheduler: Scheduler, files: Sequence[Rendered], *, json: bool) -> None:
@@ -54,7 +38,7 @@ def show_written(scheduler: Scheduler, files: Iterable[Path], *, json: bool) -> 
         results().print(f"wrote {harmless(path)}")
 
 
-def show_outcome(outcome: Outcome, *, json: bool) -> None:
+def show_outcome(outcome: ScheduleOutcome, *, json: bool) -> None:
     """What `install` or `uninstall` did."""
     if json:
         document.show(

@@ -41,12 +41,6 @@ def show(
         messages().print(harmless(line))
 
 
-def show_bad_specs(problems: int, workspace: str) -> None:
-    """Some specs could not be compared with."""
-    counted = "1 problem" if problems == 1 else f"{problems} problems"
-    messages().print(f"{counted} in the specs of the workspace; `gpuinfra validate {harmless(workspace)}` shows more")
-
-
 def render(machines: Sequence[Machine], now: datetime, *, simulated: bool = False) -> Text:
     """A line a machine."""
     from rich.text import Text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpuinfra.models.detached import Detached, unreachable_runs
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import document
 from gpuinfra.views.cells import UNKNOWN, columns
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from gpuinfra.diagnostics import Diagnostic
     from gpuinfra.models.reachability import Reachability
-    from gpuinfra.models.run import Run
     from gpuinfra.models.target import Target
 
 HEADER = ("NAME", "TYPE", "ADDRESS", "GPU", "IMAGE", "REACHABLE")
@@ -104,32 +104,18 @@ def _data(target: Target, reach: Reachability | None) -> dict[str, Any]:
     }
 
 
-def unreachable_runs(runs: Sequence[Run]) -> str:
-    """The runs that cannot be reached without their target."""
-    words = (f"{run.id} ({run.state.value}{', outputs not fetched' if run.is_unfetched else ''})" for run in runs)
-    return f"cannot be reached without the target: {', '.join(words)}"
-
-
-def show_detached(
-    name: str,
-    files: Sequence[str],
-    *,
-    has_machine: bool,
-    json: bool,
-    keeps_password: bool = False,
-    runs: Sequence[Run] = (),
-) -> None:
-    """What was removed, and what was not."""
+def show_detached(detached: Detached, *, json: bool) -> None:
+    """Show what was removed, and what was not."""
     if json:
-        kept = {"keepsPassword": True} if keeps_password else {}
-        left = {"runs": [run.id for run in runs]} if runs else {}
-        document.show({"name": name, "removed": list(files), **kept, **left})
+        kept = {"keepsPassword": True} if detached.keeps_password else {}
+        left = {"runs": [run.id for run in detached.runs]} if detached.runs else {}
+        document.show({"name": detached.name, "removed": list(detached.files), **kept, **left})
         return
-    for file in files:
+    for file in detached.files:
         results().print(f"removed {harmless(file)}")
-    if runs:
-        messages().print(harmless(unreachable_runs(runs)))
-    if keeps_password:
+    if detached.runs:
+        messages().print(harmless(unreachable_runs(detached.runs)))
+    if detached.keeps_password:
         messages().print("Its password may still be in the keyring of this computer, which did not forget it.")
-    if has_machine:
+    if detached.has_machine:
         messages().print("The machine itself is left as it is: while it is on, it may be billed.")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.cli.import_project import _root
+from gpuinfra.app.import_project import _root
 from gpuinfra.lint.fix import check_projects
 from gpuinfra.workbench.importing import Wishes, import_project
 from gpuinfra.workbench.project import load_project

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.app.cost import CostQuery, _moment, _wanted
 from gpuinfra.app.ledger_recording import note, note_cost, note_end
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.cost import CostQuery, _moment, _wanted
 from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.ledger.ledger import FILE, Ledger
 from gpuinfra.models.entry import Entry, EntryKind

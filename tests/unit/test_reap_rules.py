@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from gpuinfra.app.reap import _rules
 from gpuinfra.app.settings import Settings
-from gpuinfra.cli.reap import _rules
 from gpuinfra.provision.lifecycle.reap import Rules
 from gpuinfra.provision.reaping.spec_history import SpecHistory
 from gpuinfra.runner.results.history import FILE

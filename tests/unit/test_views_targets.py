@@ -6,6 +6,7 @@ import pytest
 
 from gpuinfra.models.attached import Attached
 from gpuinfra.models.checkup import Check, Checkup
+from gpuinfra.models.detached import Detached
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.reachability import Reachability
 from gpuinfra.models.target import Target
@@ -47,19 +48,19 @@ def test_nothing_in_a_file_drives_the_terminal() -> None:
 
 
 def test_what_is_left_is_said_where_there_is_a_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    view.show_detached("lab", ["lab.compute"], has_machine=True, json=False)
+    view.show_detached(Detached("lab", ("lab.compute",), has_machine=True), json=False)
     captured = capsys.readouterr()
     assert captured.out == "removed lab.compute\n"
     assert "may be billed" in captured.err
-    view.show_detached("lab", ["lab.compute"], has_machine=False, json=False)
+    view.show_detached(Detached("lab", ("lab.compute",), has_machine=False), json=False)
     assert capsys.readouterr().err == ""
 
 
 def test_a_password_that_is_left_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    view.show_detached("lab", [], has_machine=False, json=False, keeps_password=True)
+    view.show_detached(Detached("lab", (), has_machine=False, keeps_password=True), json=False)
     assert "may still be in the keyring" in capsys.readouterr().err
     for keeps in (True, False):
-        view.show_detached("lab", [], has_machine=False, json=True, keeps_password=keeps)
+        view.show_detached(Detached("lab", (), has_machine=False, keeps_password=keeps), json=True)
         assert ("keepsPassword" in json.loads(capsys.readouterr().out)) is keeps
 
 

@@ -1,0 +1,120 @@
+"""A machine for other programs: an ARM template, a block for ~/.ssh/config, or a Docker context."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuinfra.app.settings import Settings
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.suggest import did_you_mean, listed
+
+if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
+
+ARM, SSH_CONFIG, DOCKER_CONTEXT = "arm", "ssh-config", "docker-context"
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was made, what it cannot say itself, and what to do with its file."""
+
+    name: str
+    content: str | bytes
+    notes: tuple[str, ...]
+    hint: Callable[[Path], str]
+
+
+def check_format(form: str) -> None:
+    """Raise a Problem for a format that does not exist."""
+    _maker(form)
+
+
+def export(settings: Settings, name: str, form: str, progress: Frontend) -> Export:
+    """Return a machine in a format: `arm`, `ssh-config` or `docker-context`."""
+    return _maker(form)(settings, name, progress)
+
+
+def _maker(form: str) -> Callable[[Settings, str, Frontend], Export]:
+    makers = {ARM: _arm, SSH_CONFIG: _ssh_config, DOCKER_CONTEXT: _docker_context}
+    if form in makers:
+        return makers[form]
+    note = f"there is no format `{form}`; it can be {listed(makers)}"
+    raise usage(note, did_you_mean(form, makers) or "`gpuinfra export --help` shows how")
+
+
+def usage(note: str, help_line: str) -> Problem:
+    """Return the Problem of a wrong option."""
+    return Problem(Diagnostic(Code.USAGE, "wrong usage", note=note, help=help_line), exit_code=Exit.USAGE)
+
+
+def _quoted(path: Path | str) -> str:
+    return shlex.quote(str(path))
+
+
+def _arm(settings: Settings, name: str, progress: Frontend) -> Export:
+    from gpuinfra.app.machines import one_spec, ssh_sources
+    from gpuinfra.app.ssh_key import public_key_for
+    from gpuinfra.provision.template import make_template, notes
+
+    spec = one_spec(settings, name)
+    key = public_key_for(settings, spec, progress, creates=True)
+    template = make_template(spec, ssh_sources(spec, simulated=settings.cloud == "sandbox"), key)
+    group = _quoted(spec.group_name)
+    return Export(
+        spec.name,
+        json.dumps(template, indent=2, ensure_ascii=False) + "\n",
+        tuple(notes(spec)),
+        lambda file: (
+            f"az group create --name {group} --location {spec.regions[0]}, then: "
+            f"az deployment group create --resource-group {group} --template-file {_quoted(file)}"
+        ),
+    )
+
+
+def _ssh_config(settings: Settings, name: str, _: Frontend) -> Export:
+    from gpuinfra.app.machines import bad_host_key, target_named
+    from gpuinfra.runner import openssh
+    from gpuinfra.runner.machine.connection import HostKeyInvalid
+
+    target = target_named(settings, name)
+    try:
+        block = openssh.standalone_block(target)
+    except HostKeyInvalid as error:
+        raise bad_host_key(error) from error
+    host = openssh.host_name(target)
+    return Export(
+        target.machine,
+        block,
+        (),
+        lambda file: f"put at the top of ~/.ssh/config: Include {_quoted(file.absolute())}, then: ssh {host}",
+    )
+
+
+def _docker_context(settings: Settings, name: str, _: Frontend) -> Export:
+    from gpuinfra.app.machines import bad_host_key, target_named
+    from gpuinfra.runner import docker_context
+    from gpuinfra.runner.machine.connection import HostKeyInvalid
+    from gpuinfra.runner.machine.host_key import HostKey
+
+    target = target_named(settings, name)
+    try:
+        fingerprint, line = HostKey.parse(target.host_key).fingerprint, docker_context.known_hosts_line(target)
+    except HostKeyInvalid as error:
+        raise bad_host_key(error) from error
+    notes = [
+        f"docker reaches {target.machine} by ssh; its host key is {fingerprint}",
+        f"for ssh to know it, add this line to ~/.ssh/known_hosts: {line}",
+    ]
+    if target.identity:
+        notes.append(f"for ssh to have your key, run: ssh-add {_quoted(target.identity)}")
+    return Export(
+        target.machine,
+        docker_context.archive(target),
+        tuple(notes),
+        lambda file: f"docker context import {target.machine} {_quoted(file)}",
+    )

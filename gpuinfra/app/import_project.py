@@ -1,0 +1,71 @@
+"""Make a spec of a project of Azure ML Workbench."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuinfra.app.checked import require
+from gpuinfra.app.init import DEFAULT
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.models.spec import Spec
+    from gpuinfra.workbench.importing import Imported, Wishes
+
+
+def import_project(
+    folder: Path, target: str | None, region: str | None, size: str | None, name: str | None
+) -> tuple[Path, Imported, Spec]:
+    """Return the project's folder, what was imported, and its spec. The project is not changed."""
+    from gpuinfra.workbench.importing import Wishes
+    from gpuinfra.workbench.importing import import_project as make
+    from gpuinfra.workbench.project import load_project
+
+    wishes = Wishes(target, region, size, name)
+    _check(wishes)
+    root = _root(folder)
+    imported = make(load_project(root), wishes)
+    return root, imported, _loaded(imported.spec_text)
+
+
+def _check(wishes: Wishes) -> None:
+    from gpuinfra.models.names import check_machine_name
+    from gpuinfra.models.regions import check_region
+    from gpuinfra.models.sizes import check_size
+
+    require(check_region, wishes.region, f"--region {wishes.region}", "import")
+    require(check_size, wishes.size, f"--size {wishes.size}", "import")
+    require(check_machine_name, wishes.name, f"--name {wishes.name}", "import")
+
+
+def _root(folder: Path) -> Path:
+    """The project's folder, where it or its `aml_config` was named."""
+    from gpuinfra.suggest import listed
+    from gpuinfra.workbench.project import find_projects
+
+    if not folder.is_dir():
+        note, help_line = f"`{folder}` is not a directory", "name the project's folder"
+        raise Problem(
+            Diagnostic(Code.FILE_NOT_FOUND, "no such project", note=note, help=help_line), exit_code=Exit.USAGE
+        )
+    found = find_projects(folder)
+    first = next(found, None)
+    # `aml_config` may be a link, and belongs to the project where it stands, not where it leads.
+    if first is not None and first.resolve() in {folder.resolve(), folder.absolute().parent.resolve()}:
+        return first
+    others = [] if first is None else [str(first), *map(str, islice(found, 9))]
+    note = f"there is no folder `aml_config` with targets, run configurations or environments in `{folder}`"
+    help_line = f"there is one in {listed(others, 'and in')}" if others else "name a project's folder"
+    diagnostic = Diagnostic(Code.NO_PROJECT_FOUND, "no project found", note=note, help=help_line)
+    raise Problem(diagnostic, exit_code=Exit.USAGE)
+
+
+def _loaded(text: str) -> Spec:
+    from gpuinfra.load.spec import load_bytes
+
+    loaded = load_bytes(DEFAULT, text.encode("utf-8"))
+    if loaded.diagnostics:
+        raise Problem(*loaded.diagnostics, exit_code=Exit.USAGE)
+    return loaded.specs[0].spec

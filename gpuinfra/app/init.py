@@ -1,0 +1,63 @@
+"""Write a spec to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuinfra.app.files import write_file
+from gpuinfra.app.settings import Settings
+
+if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
+
+DEFAULT = "gpu.yaml"
+# In the template, and what it becomes for the embedded Azure.
+IN_CONTAINERS = "  type: remotedocker      "
+WITHOUT_CONTAINERS = (
+    "  # In Azure: remotedocker. On the embedded Azure, containers need a Docker Engine with a GPU on this computer.\n"
+    "  type: remote            "
+)
+
+
+def init(settings: Settings, path: Path | None, progress: Frontend) -> list[Path]:
+    """Write a commented starter spec, and beside it the schema that editors check it with; return both files."""
+    from gpuinfra.load.schema import SCHEMA_FILE, is_ours
+    from gpuinfra.templates import read_template
+
+    spec = _destination(settings, path)
+    content = starter(read_template("starter.yaml"), sandbox=settings.cloud == "sandbox")
+    write_file(spec, content, settings, progress)
+    schema = spec.with_name(SCHEMA_FILE)
+    # A schema that gpuinfra wrote can be written again at any time; another file with its name is the user's work.
+    if schema.exists() and not is_ours(schema):
+        return [spec]
+    write_file(schema, schema_text(), settings, progress, ours=True)
+    return [spec, schema]
+
+
+def schema_text() -> str:
+    """Return the JSON Schema of a spec as text."""
+    from gpuinfra.load import schema
+
+    return schema.schema_text()
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a spec."""
+    from gpuinfra.load import schema
+
+    return schema.json_schema()
+
+
+def starter(template: str, *, sandbox: bool) -> str:
+    """Return the starter spec; on the embedded Azure, one whose jobs run on a computer without Docker too."""
+    return template.replace(IN_CONTAINERS, WITHOUT_CONTAINERS) if sandbox else template
+
+
+def _destination(settings: Settings, path: Path | None) -> Path:
+    from gpuinfra.workspace import find_workspace
+
+    if path is None:
+        return find_workspace(settings.workspace) / DEFAULT
+    return path / DEFAULT if path.is_dir() else path

@@ -1,0 +1,102 @@
+"""Until when a machine may be on; and how to change that."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from gpuinfra.app.settings import Settings
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
+    from gpuinfra.app.machines import CloudSession
+    from gpuinfra.models.hours import Hours
+    from gpuinfra.models.lease import LeaseState
+    from gpuinfra.models.spec import Spec
+    from gpuinfra.provision.cloud import ObservedResource
+    from gpuinfra.provision.lifecycle.renew import Renewed
+
+SECONDS = 300.0
+
+
+def lease(
+    settings: Settings, machine: str, extend: str | None, progress: Frontend, *, release: bool
+) -> tuple[LeaseState, bool]:
+    """Return the lease, changed if asked for, and whether a change was in vain because of the cost cap."""
+    from gpuinfra.app.machine_names import located
+    from gpuinfra.app.machines import Named, explained, reach
+    from gpuinfra.provision.lifecycle.renew import find_machine
+
+    length = _length(extend, release=release)
+    spec = _meant(settings, machine)
+    writes = release or length is not None
+    with explained(f"looking at {spec.name if spec else machine}"):
+        reached = reach(settings, spec.subscription if spec else None, SECONDS, progress, writes=writes)
+        named = Named(spec.name, spec.group_name) if spec else located(settings, reached.cloud, machine)
+        found = find_machine(reached.cloud, named.name, named.group)
+        hours = _hours(found, spec)
+        renewed = _renew(reached, found, hours, length, release=release) if writes else None
+        if renewed:
+            found = reached.cloud.look(found.ref) or found
+        state = _state(reached, found, hours, renewed)
+    return state, renewed is not None and renewed.capped and not renewed.changed
+
+
+def _length(extend: str | None, *, release: bool) -> timedelta | None:
+    from gpuinfra.app.durations import seconds_of
+
+    if extend is None:
+        return None
+    if release:
+        raise Problem(
+            Diagnostic(
+                Code.USAGE,
+                "wrong usage",
+                note="`--extend` gives more time, and `--release` takes it all",
+                help="leave one of them out",
+            ),
+            exit_code=Exit.USAGE,
+        )
+    return timedelta(seconds=seconds_of("--extend", extend))
+
+
+def _meant(settings: Settings, word: str) -> Spec | None:
+    """The spec of the machine, where there is one."""
+    from gpuinfra.app.machines import is_path, one_spec, spec_named
+
+    return one_spec(settings, word) if is_path(word) else spec_named(settings.workspace, word)
+
+
+def _hours(machine: ObservedResource, spec: Spec | None) -> Hours | None:
+    """The spec knows of holidays, but one that was changed since does not count yet."""
+    from gpuinfra.provision import tags
+    from gpuinfra.provision.lifecycle.hours import from_tag
+
+    if spec and tags.get(machine.tags, tags.DIGEST) == spec.digest():
+        return spec.lifecycle.hours
+    return from_tag(tags.get(machine.tags, tags.HOURS))
+
+
+def _renew(
+    reached: CloudSession, machine: ObservedResource, hours: Hours | None, length: timedelta | None, *, release: bool
+) -> Renewed:
+    from gpuinfra.provision import tags
+    from gpuinfra.provision.lifecycle.renew import renew
+
+    name = tags.get(machine.tags, tags.NAME)
+    deadline = reached.cloud.clients.patience.deadline
+    group = machine.ref.group
+    return renew(reached.cloud, name, group, extend=length, release=release, hours=hours, deadline=deadline)
+
+
+def _state(
+    reached: CloudSession, machine: ObservedResource, hours: Hours | None, renewed: Renewed | None
+) -> LeaseState:
+    from gpuinfra.app.accounts import Accounts
+    from gpuinfra.provision import fleet
+    from gpuinfra.provision.lifecycle.standing import standing
+
+    prices, now = reached.market.prices(fleet.sizes([machine.body])), reached.cloud.now()
+    past = Accounts(reached).histories([machine.body], now, prices)[str(machine.body["id"]).casefold()]
+    return standing(machine, hours, now, prices, renewed, past=past, simulated=reached.cloud.simulated)

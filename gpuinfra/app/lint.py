@@ -1,0 +1,45 @@
+"""Check targets, run configurations and environments of projects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.app.settings import Settings
+    from gpuinfra.lint.fix import Outcome
+
+
+def lint(settings: Settings, projects: Sequence[Path], *, fix: bool) -> tuple[list[Path], Outcome]:
+    """Return the projects in these folders, or in the workspace, and what is wrong with them."""
+    from gpuinfra.lint.fix import check_projects, fix_projects
+    from gpuinfra.workspace import find_workspace
+
+    found = _find(list(projects) or [find_workspace(settings.workspace)])
+    return found, fix_projects(found) if fix else check_projects(found)
+
+
+def _find(folders: list[Path]) -> list[Path]:
+    """Every project in these folders, each once."""
+    from gpuinfra.workbench.project import find_projects
+
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            note = f"`{folder}` is not a directory"
+            raise Problem(Diagnostic(Code.FILE_NOT_FOUND, "no such project", note=note), exit_code=Exit.USAGE)
+        for root in find_projects(folder):
+            found.setdefault(root.resolve(), root)
+    if found:
+        return list(found.values())
+    listed = ", ".join(f"`{folder}`" for folder in folders)
+    diagnostic = Diagnostic(
+        Code.NO_PROJECT_FOUND,
+        "no project found",
+        note=f"there is no folder `aml_config` with targets, run configurations or environments in {listed}",
+        help="name a project's folder: gpuinfra lint PROJECT",
+    )
+    raise Problem(diagnostic, exit_code=Exit.USAGE)

@@ -1,0 +1,98 @@
+"""What a job printed, and what it continues to print."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuinfra.app.job_result import exit_code_of
+from gpuinfra.app.settings import Settings
+from gpuinfra.app.workspace import open_workspace
+from gpuinfra.diagnostics import Code, Diagnostic, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend, JobOutput
+    from gpuinfra.app.settlement import Settled
+    from gpuinfra.models.run import Run
+
+
+@dataclass(frozen=True)
+class ShownLog:
+    """A log that was shown."""
+
+    run: Run
+    folder: Path
+    diagnostics: tuple[Diagnostic, ...] = ()
+    hint: str = ""
+    """What to do if the log is not complete, or why there is none."""
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the job."""
+        return exit_code_of(self.run, [])
+
+
+def show_log(settings: Settings, run_id: str, output: JobOutput) -> ShownLog:
+    """Show what is here of a run's log."""
+    from gpuinfra.app.settlement import settle_runs
+
+    workspace = open_workspace(settings)
+    settled = settle_runs(settings, [workspace.history.find(run_id)])
+    (run,) = settled.runs
+    folder = workspace.folder(run.id)
+    _show(folder / "log", output)
+    return ShownLog(run, folder, hint=_hint(settings, run, settled))
+
+
+def follow_log(settings: Settings, run_id: str, output: JobOutput, progress: Frontend) -> ShownLog:
+    """Show a run's log from its beginning, and follow the run to its end."""
+    from gpuinfra.app.run_control import follow_run
+
+    workspace = open_workspace(settings)
+    run = workspace.history.find(run_id)
+    folder = workspace.folder(run.id)
+    if run.state.is_over and not run.is_unfetched:
+        _show(folder / "log", output)
+        return ShownLog(run, folder, hint=_hint(settings, run, None))
+    try:
+        run = follow_run(settings, run, output, progress)
+    except Problem as problem:
+        if not run.state.is_over:
+            raise
+        # How it ended is known, and what is here of its log was shown.
+        return ShownLog(run, folder, tuple(problem.diagnostics))
+    return ShownLog(run, folder, hint=_hint(settings, run, None))
+
+
+def _hint(settings: Settings, run: Run, settled: Settled | None) -> str:
+    """What to do where the log is not complete, or why there is none."""
+    from gpuinfra.app.settlement import fetch_hint
+    from gpuinfra.models.run import unheard_hint
+    from gpuinfra.runner.results.settle import went_off
+
+    if settled and run.id in settled.unheard:
+        return unheard_hint(run)
+    if settled and run.id in settled.running:
+        return f"{run.id} is {run.state.value}: `gpuinfra logs {run.id} -f` follows it"
+    if run.state.is_over and not run.job and not run.started:
+        return f"{run.id} never began: {run.reason or run.state.value}"
+    if run.is_unfetched and went_off(run):
+        return f"{run.reason}; {fetch_hint(settings, run)}"
+    if run.is_unfetched and settled:
+        return f"not everything that it printed may be here: `gpuinfra logs {run.id} -f` fetches the rest"
+    return ""
+
+
+def _show(path: Path, output: JobOutput) -> None:
+    from gpuinfra.runner.jobs.log import LogFile
+
+    try:
+        with LogFile(path) as log:
+            for frame in log.frames():
+                output(frame)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        note = f"`{path}`: {error.strerror}"
+        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "log cannot be read", note=note)) from error

@@ -1,0 +1,84 @@
+"""What a job wrote to `outputs/`: fetched, and copied if asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuinfra.app.settings import Settings
+from gpuinfra.app.workspace import Workspace, open_workspace
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
+    from gpuinfra.models.run import Run
+    from gpuinfra.runner.results.kept import KeptFile
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of a run that are here."""
+
+    run: Run
+    path: Path
+    files: Sequence[KeptFile]
+    left_out: bool | None
+    """Whether uploads leave out the folder; None if it is not in the project."""
+    diagnostics: tuple[Diagnostic, ...]
+    exit_code: Exit
+
+
+def outputs(settings: Settings, run_id: str, folder: Path | None, progress: Frontend) -> Outputs:
+    """Fetch what is missing of a run's outputs, and copy all of them to `folder`."""
+    from gpuinfra.runner.results.kept import copy_outputs, kept_files
+    from gpuinfra.workspace import check_inside
+
+    if folder:
+        check_inside(folder, settings.workspace)
+    workspace = open_workspace(settings)
+    found, problem = _fetched(settings, workspace.history.find(run_id), progress)
+    path = workspace.folder(found.id) / "outputs"
+    is_left_out = _leave_out(settings, workspace, folder) if folder else None
+    # Copy what is here, even if more of it cannot be fetched now.
+    files = copy_outputs(path, folder, replace=settings.yes) if folder else kept_files(path)
+    diagnostics = tuple(problem.diagnostics) if problem else _incomplete(found)
+    code = problem.exit_code if problem else Exit.FAILED if diagnostics else Exit.DONE
+    return Outputs(found, folder or path, files, is_left_out, diagnostics, code)
+
+
+def _leave_out(settings: Settings, workspace: Workspace, folder: Path) -> bool | None:
+    """Whether uploads leave out the folder; None where it is not in the project."""
+    from gpuinfra.runner.results.copied import leave_out_of_uploads
+
+    try:
+        return leave_out_of_uploads(workspace.state, settings.workspace, folder)
+    except OSError:
+        return False
+
+
+def _fetched(settings: Settings, run: Run, progress: Frontend) -> tuple[Run, Problem | None]:
+    # A job that never began has written nothing.
+    if run.outputs.complete or not (run.job or run.started):
+        return run, None
+    from gpuinfra.app.run_control import fetch_outputs
+
+    try:
+        return fetch_outputs(settings, run, progress), None
+    except Problem as problem:
+        return run, problem
+
+
+def _incomplete(run: Run) -> tuple[Diagnostic, ...]:
+    """Of a job that goes on nobody expects that all is here."""
+    if run.outputs.complete or not run.state.is_over or not (run.job or run.started):
+        return ()
+    return (
+        Diagnostic(
+            Code.OUTPUTS_INCOMPLETE,
+            "outputs are not complete",
+            note=f"not all that run {run.id} wrote was fetched",
+            help=f"`gpuinfra outputs {run.id}` tries again; `gpuinfra runs show {run.id}` has the reasons",
+        ),
+    )

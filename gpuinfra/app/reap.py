@@ -1,0 +1,205 @@
+"""Stop machines that should be off, and remove what has lost its machine, in the whole subscription."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuinfra.app.settings import Settings
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.events import ReapInterrupted
+
+if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
+    from gpuinfra.app.machines import CloudSession
+    from gpuinfra.load.spec import Located
+    from gpuinfra.models.reap import Reaped
+    from gpuinfra.models.resource import Ref
+    from gpuinfra.models.run import Run
+    from gpuinfra.provision.journal import Journal
+    from gpuinfra.provision.lifecycle.reap import Rules
+    from gpuinfra.provision.reaping.reaper import Reaper
+    from gpuinfra.provision.reaping.spec_history import SpecHistory
+
+SECONDS = 1800.0
+"""For the whole command. A scheduled `reap` continues where the last one ended."""
+
+
+@dataclass(frozen=True)
+class ReapOptions:
+    """What `reap` may do."""
+
+    specs: str | None = None
+    """A folder of specs in git: machines are compared with them."""
+    grace: timedelta = timedelta(hours=24)
+    """How long a machine stays after its spec was deleted."""
+    starts: bool = False
+    deletes: bool = False
+    dry_run: bool = False
+
+
+def reap(settings: Settings, options: ReapOptions, progress: Frontend) -> tuple[Reaped, Exit]:
+    """Return what was stopped, started and removed, and the exit code."""
+    from gpuinfra.app.machines import common_subscription, explained, reach, readable_specs
+    from gpuinfra.provision.lifecycle.reap import Rules
+    from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
+
+    _check_start(options.specs, starts=options.starts)
+    folder, missing = _folder(options.specs)
+    located = readable_specs(folder, str(folder), progress) if folder else []
+    may = not missing
+    wished = Rules(grace=options.grace, starts=options.starts and may, deletes=options.deletes and may)
+    with explained("listing machines"):
+        reached = reach(settings, common_subscription(located), SECONDS, progress, writes=not options.dry_run)
+        history = spec_history(folder, reached.cloud.now()) if folder else SpecHistory()
+        rules, notes = _rules(settings, history, located, wished)
+        reaper = _reaper(reached, rules, progress, dry_run=options.dry_run)
+        try:
+            reaped = reaper.reap()
+        except KeyboardInterrupt:
+            progress.show(ReapInterrupted(tuple(reaper.under_way), tuple(reaper.not_begun)))
+            raise
+        _remember(settings, reached, reaped, progress)
+    reaped.notes += [*notes, *([missing] if missing else [])]
+    if reaped.failed or any(each.is_billed for each in reaped.untagged):
+        return reaped, Exit.LEFT_BEHIND
+    return reaped, Exit.USAGE if missing or history.is_shallow else Exit.DONE
+
+
+def _check_start(specs: str | None, *, starts: bool) -> None:
+    if starts and specs is None:
+        raise Problem(
+            Diagnostic(
+                Code.USAGE,
+                "`--start` needs specs",
+                note="which machines have hours, and which of them are holidays, is in the specs",
+                help="`gpuinfra reap --start --specs DIR`",
+            ),
+            exit_code=Exit.USAGE,
+        )
+
+
+def _folder(specs: str | None) -> tuple[Path | None, str | None]:
+    """The folder of specs, or what is wrong with it.
+
+    One that is misspelt must not look like one from which every spec is gone; and one that was moved must not keep the
+    machines on whose leases are over: the reaper may be the last who stops them.
+    """
+    if specs is None or Path(specs).is_dir():
+        return (Path(specs) if specs else None), None
+    return None, f"`{specs}` is not a directory: no machine was held against its spec, and nothing else was removed"
+
+
+def _rules(settings: Settings, history: SpecHistory, located: list[Located], wished: Rules) -> tuple[Rules, list[str]]:
+    """All that is to be known before anything is looked at; and what could not be known."""
+    from gpuinfra.provision.names import machine_key
+
+    notes = [history.note] if history.note else []
+    specs = {machine_key(each.spec.group_name, each.spec.name): each.spec for each in located}
+    rules = replace(wished, specs=specs, repository=history.repository, deleted=history.deleted)
+    if wished.deletes and _state(settings) is None and not settings.yes:
+        note = (
+            f"nothing is deleted: `{settings.workspace}` knows of no runs, so their outputs may not be fetched; "
+            "`--workspace` names the one that knows, `--yes` deletes all the same"
+        )
+        return replace(rules, deletes=False), [*notes, note]
+    try:
+        if not settings.yes:
+            _known_runs(settings)
+    except Problem as problem:
+        # Nobody knows what a disk holds: then none goes, and what is billed is stopped all the same.
+        note = f"nothing is deleted: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}"
+        return replace(rules, deletes=False), [*notes, *([note] if wished.deletes else [])]
+    return rules, notes
+
+
+def _known_runs(settings: Settings) -> list[Run]:
+    from gpuinfra.runner.results.history import History
+
+    folder = _state(settings)
+    return History(folder).list() if folder else []
+
+
+def _reaper(reached: CloudSession, rules: Rules, progress: Frontend, *, dry_run: bool) -> Reaper:
+    from gpuinfra.provision.azure.fleet import AzureFleet
+    from gpuinfra.provision.journal import Journal
+    from gpuinfra.provision.reaping.reaper import Reaper
+
+    folder = _state(reached.settings)
+
+    def journal(name: str) -> Journal:
+        return Journal(None if dry_run else folder, name, reached.settings.correlation_id, reached.cloud.now)
+
+    return Reaper(
+        cloud=reached.cloud,
+        fleet=AzureFleet(reached.cloud.clients),
+        market=reached.market,
+        rules=rules,
+        progress=progress,
+        journal=journal,
+        deadline=reached.cloud.clients.patience.deadline,
+        dry_run=dry_run,
+        has_outputs=None if reached.settings.yes else lambda name, group: _has_outputs(reached, name, group),
+    )
+
+
+def _has_outputs(reached: CloudSession, name: str, group: str) -> bool | None:
+    """Whether deleting a machine's disk needs the same consent as `down --delete`; None if only it could tell."""
+    from gpuinfra.app.remote_runs import ask_machine
+    from gpuinfra.models.consent import Consent, Effect, decide
+
+    answer, known = ask_machine(reached, name, group, None), _known_runs(reached.settings)
+    decision = decide(Effect.DELETE_DISK, name, known, answer, simulated=reached.cloud.simulated)
+    if decision.runs or decision.consent is not Consent.DELETE:
+        return bool(decision.runs)
+    return None
+
+
+def _state(settings: Settings) -> Path | None:
+    """Return the state folder, if the workspace has one. Cron and CI have none, and need none."""
+    from gpuinfra.workspace import STATE
+
+    folder = settings.workspace / STATE
+    return folder if folder.is_dir() else None
+
+
+def _remember(settings: Settings, reached: CloudSession, reaped: Reaped, progress: Frontend) -> None:
+    """In the workspace's ledger, for `gpuinfra cost`; and in its history, which waits for no job on what is gone."""
+    from gpuinfra.app.down import forget_jobs
+    from gpuinfra.app.ledger_recording import all_accounted, note_end
+
+    if reaped.dry_run:
+        return
+    for found in (reaped.stopped, reaped.deleted):
+        receipts = all_accounted([ended.receipt for ended in found if ended.receipt], reached)
+        if _state(settings):
+            receipts = [note_end(settings, each, reached.cloud.subscription, progress) for each in receipts]
+        left = iter(receipts)
+        found[:] = [replace(ended, receipt=next(left)) if ended.receipt else ended for ended in found]
+    if _state(settings) is None:
+        return
+    for ended in reaped.deleted:
+        forget_jobs(settings, ended.verdict.name, simulated=reached.cloud.simulated)
+    for verdict in reaped.started:
+        _remember_start(settings, reached, verdict.ref, progress)
+
+
+def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progress: Frontend) -> None:
+    from gpuinfra.app.ledger_recording import note
+    from gpuinfra.models.plan import Price
+    from gpuinfra.provision.costing.beginning import beginning, is_spot
+    from gpuinfra.provision.errors import CloudError
+
+    cloud = reached.cloud
+    try:
+        machine = cloud.look(ref)
+        size = str((machine.properties.get("hardwareProfile") or {}).get("vmSize") or "") if machine else ""
+        price = reached.market.price(size, machine.region, spot=is_spot(machine)) if machine else None
+    except CloudError:
+        return  # Azure's own log has it too
+    if machine:
+        entry = beginning(machine, Price(price), at=None, subscription=cloud.subscription, simulated=cloud.simulated)
+        if entry:
+            note(settings, entry, progress)

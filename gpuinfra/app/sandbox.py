@@ -1,0 +1,114 @@
+"""The embedded Azure: its server process, and what to say when it does not work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.sandbox.running.client import Client
+    from gpuinfra.sandbox.running.description import Description
+
+START = "`gpuinfra sandbox start` starts it"
+
+
+def fault_names() -> Sequence[str]:
+    """Return the names of the faults that can be armed."""
+    from gpuinfra.sandbox.kernel.faults import NAMES
+
+    return NAMES
+
+
+class Sandbox:
+    """The server of the user's own folder."""
+
+    def __init__(self) -> None:
+        from gpuinfra.sandbox.running import process
+
+        self._process = process
+        self.folder: Path = process.default_folder()
+
+    def status(self) -> Description | None:
+        """Return where the server is; None if it does not run."""
+        return self._process.status(self.folder)
+
+    def start(self) -> Description:
+        """Start the server."""
+        return self._process.start(self.folder)
+
+    def start_if_needed(self) -> str | None:
+        """Start the server unless it runs; return its endpoint if it was started."""
+        with self.problems():
+            return None if self.status() else self._process.ensure_started(self.folder).endpoint
+
+    def stop(self) -> bool:
+        """Stop the server; return whether it ran."""
+        return self._process.stop(self.folder)
+
+    def reset(self) -> None:
+        """Forget machines, groups, bills, faults and logs."""
+        self._process.reset(self.folder)
+
+    def client(self) -> Client:
+        """Return a client of the server; raise a Problem if it does not run."""
+        client = self._process.client(self.folder)
+        if client is None:
+            raise self.not_running()
+        return client
+
+    def not_running(self) -> Problem:
+        """Return the Problem that nothing serves the folder."""
+        note = f"nothing serves `{self.folder}`"
+        return Problem(Diagnostic(Code.SANDBOX_NOT_RUNNING, "the sandbox is not running", note=note, help=START))
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that point other clients at the server. There is a secret in them."""
+        with self.problems():
+            credentials = self.client().get("credentials")
+            description = self.status()
+        if description is None:
+            raise self.not_running()
+        variables = {
+            "AZURE_TENANT_ID": credentials["tenant"],
+            "AZURE_CLIENT_ID": credentials["clientId"],
+            "AZURE_CLIENT_SECRET": credentials["clientSecret"],
+            "AZURE_SUBSCRIPTION_ID": credentials["subscription"],
+            "AZURE_AUTHORITY_HOST": description.authority,
+            "GPUINFRA_ARM_ENDPOINT": description.endpoint,
+            "REQUESTS_CA_BUNDLE": description.ca,
+            "AZURE_CORE_INSTANCE_DISCOVERY": "false",
+        }
+        if description.ssh_port is not None:
+            variables["GPUINFRA_SSH_PORT"] = str(description.ssh_port)
+        return variables
+
+    @contextmanager
+    def problems(self) -> Iterator[None]:
+        """Turn what goes wrong with the server into a Problem."""
+        from gpuinfra.sandbox.running.client import ClientError, RefusedError
+        from gpuinfra.sandbox.running.process import MissingPartsError, ProcessError
+
+        try:
+            yield
+        except MissingPartsError as error:
+            raise Problem(
+                Diagnostic(
+                    Code.SANDBOX_NOT_INSTALLED,
+                    "the sandbox is not installed",
+                    note=str(error),
+                    help="pip install 'gpuinfra[sandbox]'",
+                )
+            ) from error
+        except RefusedError as error:
+            raise Problem(
+                Diagnostic(Code.SANDBOX_REFUSED, "the sandbox refuses", note=str(error)),
+                exit_code=Exit.USAGE if error.status == 400 else Exit.FAILED,
+            ) from error
+        except (ProcessError, ClientError) as error:
+            note, where = str(error), f"its log is `{self.folder / 'server.log'}`"
+            diagnostic = Diagnostic(Code.SANDBOX_FAILED, "the sandbox does not work", note=note, help=where)
+            raise Problem(diagnostic, log=getattr(error, "log", "")) from error

@@ -1,0 +1,197 @@
+"""Have cron, systemd, GitHub Actions or Azure Pipelines run `gpuinfra reap`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuinfra.app.schedule_order import Words, read_order, read_scheduler, repository
+from gpuinfra.app.settings import Settings
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.events import Question
+from gpuinfra.scheduling.outcome import CRONTAB, ScheduleOutcome
+
+if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
+    from gpuinfra.scheduling.rendering import Rendered, Scheduler
+
+
+def render_schedule(word: str, words: Words, settings: Settings) -> tuple[Scheduler, tuple[Rendered, ...]]:
+    """Return the scheduler that a word means, and the files to give it."""
+    from gpuinfra.scheduling.crontab import check_length
+    from gpuinfra.scheduling.rendering import Scheduler, render
+
+    kind = read_scheduler(word)
+    files = render(kind, read_order(words, kind, settings))
+    if kind is Scheduler.CRON:
+        check_length(files[0].text)
+    return kind, files
+
+
+def install_schedule(
+    kind: Scheduler, files: tuple[Rendered, ...], settings: Settings, progress: Frontend
+) -> ScheduleOutcome:
+    """Give the files to the scheduler."""
+    from gpuinfra.scheduling.rendering import Scheduler
+
+    match kind:
+        case Scheduler.CRON:
+            return _into_crontab(files[0].text, settings, progress)
+        case Scheduler.SYSTEMD:
+            return _as_units(files, settings, progress)
+        case _:
+            return _into_repository(kind, files[0], settings, progress)
+
+
+def uninstall_schedule(word: str, settings: Settings, progress: Frontend) -> ScheduleOutcome:
+    """Take back from the scheduler what `install` gave it."""
+    from gpuinfra.scheduling.rendering import PIPELINE, WORKFLOW, Scheduler
+
+    match kind := read_scheduler(word):
+        case Scheduler.CRON:
+            return _out_of_crontab(settings, progress)
+        case Scheduler.SYSTEMD:
+            return _without_units(settings, progress)
+        case _:
+            file = repository(settings) / (WORKFLOW if kind is Scheduler.GITHUB_ACTIONS else PIPELINE)
+            return ScheduleOutcome(kind, removed=_removed([file], settings, progress))
+
+
+def _into_crontab(block: str, settings: Settings, progress: Frontend) -> ScheduleOutcome:
+    from gpuinfra.scheduling import crontab
+    from gpuinfra.scheduling.mark import is_untouched
+    from gpuinfra.scheduling.rendering import Scheduler
+
+    before = crontab.read()
+    known = crontab.block_in(before)
+    if known == block:
+        return ScheduleOutcome(Scheduler.CRON, unchanged=(CRONTAB,), active=crontab.is_read(), left=_cron_left())
+    if known is not None and not is_untouched(known):
+        _consent("gpuinfra's lines in your crontab", settings, progress)
+    crontab.write(crontab.with_block(before, block))
+    return ScheduleOutcome(Scheduler.CRON, written=(CRONTAB,), active=crontab.is_read(), left=_cron_left())
+
+
+def _cron_left() -> tuple[str, ...]:
+    from gpuinfra.scheduling import crontab
+
+    return () if crontab.is_read() else ("start cron: it does not seem to run on this computer",)
+
+
+def _out_of_crontab(settings: Settings, progress: Frontend) -> ScheduleOutcome:
+    from gpuinfra.scheduling import crontab
+    from gpuinfra.scheduling.mark import is_untouched
+    from gpuinfra.scheduling.rendering import Scheduler
+
+    before = crontab.read()
+    known = crontab.block_in(before)
+    if known is None:
+        return ScheduleOutcome(Scheduler.CRON)
+    if not is_untouched(known):
+        _consent("gpuinfra's lines in your crontab", settings, progress)
+    crontab.write(crontab.without_block(before))
+    return ScheduleOutcome(Scheduler.CRON, removed=(CRONTAB,))
+
+
+def _as_units(files: tuple[Rendered, ...], settings: Settings, progress: Frontend) -> ScheduleOutcome:
+    from gpuinfra.scheduling import user_units
+    from gpuinfra.scheduling.rendering import Scheduler
+
+    folder = user_units.folder(os.environ, Path.home())
+    written, unchanged = _put({folder / file.name: file.text for file in files}, settings, progress)
+    told = user_units.start()
+    return ScheduleOutcome(
+        Scheduler.SYSTEMD,
+        written=written,
+        unchanged=unchanged,
+        active=told.active,
+        left=told.left,
+        reason=told.reason,
+    )
+
+
+def _without_units(settings: Settings, progress: Frontend) -> ScheduleOutcome:
+    from gpuinfra.scheduling import user_units
+    from gpuinfra.scheduling.rendering import SERVICE, TIMER, Scheduler
+
+    folder = user_units.folder(os.environ, Path.home())
+    present = [path for path in (folder / SERVICE, folder / TIMER) if path.exists()]
+    if not present:
+        return ScheduleOutcome(Scheduler.SYSTEMD)
+    _consent_to_touched(present, settings, progress)
+    told = user_units.stop()
+    removed = _removed(present, settings, progress, asked=True)
+    user_units.forget(folder)
+    return ScheduleOutcome(Scheduler.SYSTEMD, removed=removed, left=told.left, reason=told.reason)
+
+
+def _into_repository(kind: Scheduler, file: Rendered, settings: Settings, progress: Frontend) -> ScheduleOutcome:
+    from gpuinfra.scheduling.rendering import Scheduler
+
+    written, unchanged = _put({repository(settings) / file.name: file.text}, settings, progress)
+    service = "on GitHub" if kind is Scheduler.GITHUB_ACTIONS else "in Azure DevOps"
+    left = (f"set up what its first lines say, {service}", "commit it and push it to the default branch")
+    return ScheduleOutcome(kind, written=written, unchanged=unchanged, left=left)
+
+
+def _put(texts: dict[Path, str], settings: Settings, progress: Frontend) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which files were written, and which were so already. Whoever does not consent keeps all of them."""
+    from gpuinfra.app.files import write_file
+
+    new = [path for path, text in texts.items() if _read(path) != text]
+    _consent_to_touched([path for path in new if path.exists()], settings, progress)
+    for path in new:
+        write_file(path, texts[path], settings, progress, ours=True)
+    return tuple(map(str, new)), tuple(str(path) for path in texts if path not in new)
+
+
+def _removed(paths: list[Path], settings: Settings, progress: Frontend, *, asked: bool = False) -> tuple[str, ...]:
+    present = [path for path in paths if path.exists()]
+    if not asked:
+        _consent_to_touched(present, settings, progress)
+    for path in present:
+        try:
+            path.unlink()
+        except OSError as error:
+            note = f"`{path}`: {error.strerror}"
+            raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be removed", note=note)) from None
+    return tuple(map(str, present))
+
+
+def _consent_to_touched(paths: list[Path], settings: Settings, progress: Frontend) -> None:
+    for path in paths:
+        if not is_untouched_file(path):
+            _consent(f"`{path}`", settings, progress)
+
+
+def _consent(what: str, settings: Settings, progress: Frontend) -> None:
+    """Only for what is not as this program left it."""
+    if settings.yes:
+        return
+    if progress.can_ask and progress.confirm(Question(f"Somebody has changed {what}, or made it. Go on?")):
+        return
+    diagnostic = Diagnostic(
+        Code.FILE_EXISTS,
+        "changed by somebody",
+        note=f"{what} is not as `gpuinfra schedule` wrote it, and was left as it is",
+        help="keep the change elsewhere, then give `--yes`",
+    )
+    raise Problem(diagnostic, exit_code=Exit.USAGE)
+
+
+def is_untouched_file(path: Path) -> bool:
+    """Whether a file is as this program wrote it."""
+    from gpuinfra.scheduling.mark import is_untouched
+
+    return is_untouched(_read(path) or "")
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text("utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        note = f"`{path}`: {error.strerror}"
+        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=note)) from None

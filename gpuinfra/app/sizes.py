@@ -1,0 +1,81 @@
+"""NC sizes: where, for how much, and within which quota."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuinfra.app.settings import Settings
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.suggest import did_you_mean, listed
+
+if TYPE_CHECKING:
+    from gpuinfra.models.offer import Listed
+    from gpuinfra.provision.waiting.progress import Progress
+
+SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class SizeQuery:
+    """Which sizes to list."""
+
+    model: str | None
+    regions: tuple[str, ...]
+    with_quota: bool
+
+
+def size_query(gpu: str | None, regions: Sequence[str], *, with_quota: bool) -> SizeQuery:
+    """Return a query for a GPU model and regions; raise a Problem for one that does not exist."""
+    return SizeQuery(_model(gpu), _regions(regions), with_quota)
+
+
+def list_sizes(settings: Settings, query: SizeQuery, progress: Progress) -> tuple[tuple[Listed, ...], bool]:
+    """Return the sizes, and whether they are those of the embedded Azure."""
+    from gpuinfra.app.machines import explained, reach
+    from gpuinfra.provision.market.listing import list_sizes as find_sizes
+
+    reached = reach(settings, None, SECONDS, progress)
+    with explained("listing sizes"):
+        found = find_sizes(reached.market, query.model, query.regions, with_quota=query.with_quota)
+    return found, reached.cloud.simulated
+
+
+def _model(word: str | None) -> str | None:
+    from gpuinfra.models.sizes import GPU_MODELS, retired_gpu
+
+    known = {model.casefold(): model for model in GPU_MODELS}
+    if word is None or word.casefold() in known:
+        return known[word.casefold()] if word else None
+    if retired := retired_gpu(word):
+        raise Problem(
+            Diagnostic(Code.RETIRED_SIZE, "retired GPU", note=retired[0], help=retired[1]), exit_code=Exit.USAGE
+        )
+    raise Problem(
+        Diagnostic(
+            Code.UNKNOWN_GPU,
+            "unknown GPU",
+            note=f"no NC size has a `{word}`",
+            help=did_you_mean(word, GPU_MODELS) or f"there are {listed(GPU_MODELS, 'and')}",
+        ),
+        exit_code=Exit.USAGE,
+    )
+
+
+def _regions(words: Sequence[str]) -> tuple[str, ...]:
+    from gpuinfra.models.regions import REGIONS
+
+    wrong = [
+        Diagnostic(
+            Code.UNKNOWN_REGION,
+            "unknown region",
+            note=f"Azure has no region `{word}`",
+            help=did_you_mean(word, REGIONS) or "for example `southcentralus`",
+        )
+        for word in words
+        if word not in REGIONS
+    ]
+    if wrong:
+        raise Problem(*wrong, exit_code=Exit.USAGE)
+    return tuple(dict.fromkeys(words))

@@ -1,0 +1,122 @@
+"""Every machine of ours in the subscription."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from gpuinfra.app.accounts import Accounts
+from gpuinfra.app.settings import Settings
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.provision.waiting.progress import Silent
+
+if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
+    from gpuinfra.app.machines import CloudSession
+    from gpuinfra.load.spec import Located
+    from gpuinfra.models.machine import Machine
+    from gpuinfra.provision.market.port import Prices
+
+SECONDS = 120.0
+"""For one query, including the waits that Azure asks for."""
+
+
+def open_status(settings: Settings, names: Sequence[str], progress: Frontend, *, agents: bool) -> StatusQuery:
+    """Return a query for the machines with these names; all machines without a name."""
+    from gpuinfra.app.machines import common_subscription, reach, readable_specs
+    from gpuinfra.workspace import find_workspace
+
+    specs = readable_specs(find_workspace(settings.workspace), "the workspace", progress)
+    return StatusQuery(reach(settings, common_subscription(specs), SECONDS, progress), specs, names, agents=agents)
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether an error of the cloud may be gone at the next query."""
+    from gpuinfra.provision.errors import CloudError, Fault
+
+    passing = {Fault.UNREACHABLE, Fault.THROTTLED, Fault.BUSY, Fault.TIMEOUT}
+    return isinstance(error, CloudError) and error.fault in passing
+
+
+def settle_stopped(settings: Settings, machines: Sequence[Machine]) -> None:
+    """Record the end of runs whose machine is off."""
+    from gpuinfra.app.settlement import OFF, settle_runs
+    from gpuinfra.runner.results.history import History
+    from gpuinfra.workspace import STATE, find_workspace
+
+    off = {machine.name.casefold() for machine in machines if machine.power_state in OFF}
+    with suppress(Problem):  # what is wrong with the history does not hide a machine that is billed
+        runs = History(find_workspace(settings.workspace) / STATE).unfinished() if off else []
+        settle_runs(settings, [run for run in runs if run.machine.casefold() in off])
+
+
+class StatusQuery:
+    """Looks at the machines as often as it is asked to."""
+
+    def __init__(
+        self, reached: CloudSession, specs: Sequence[Located], names: Sequence[str], *, agents: bool = False
+    ) -> None:
+        self.reached, self._specs, self._names, self._agents = reached, specs, names, agents
+        self.left_alone: tuple[str, ...] = ()
+        """What carries our tag and is not ours."""
+        self._asked: tuple[str, ...] = ()
+        self._prices: Prices | None = None
+        self._accounts = Accounts(reached)
+
+    def look(self, *, strict: bool = True) -> tuple[list[Machine], datetime]:
+        """The machines, and the time in Azure. Strict raises a Problem about a name that no machine has."""
+        from gpuinfra.app.machine_names import chosen
+        from gpuinfra.provision import fleet
+        from gpuinfra.provision.azure.fleet import list_all_machines
+        from gpuinfra.provision.waiting.deadline import Deadline
+
+        clients = self.reached.cloud.clients
+        clients.patience.deadline = Deadline.after(SECONDS)
+        rows = list_all_machines(clients)
+        now = self.reached.cloud.now()
+        prices = self._prices_of(fleet.sizes(rows))
+        found = fleet.machines(rows, self._specs, now, prices, self._accounts.histories(rows, now, prices))
+        self.left_alone = fleet.lookalikes(rows)
+        wanted, absent, problems = chosen(self.reached.settings, self._names, rows)
+        if strict and (problems or absent):
+            raise Problem(*problems, *map(_not_made, absent), exit_code=Exit.USAGE if problems else Exit.FAILED)
+        shown = [machine for machine in found if not self._names or (machine.name, machine.group) in wanted]
+        return (self._with_agents(shown) if self._agents else shown), now
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the machines are those of the embedded Azure."""
+        return self.reached.cloud.simulated
+
+    def report_waits(self, report: Callable[[str, float], None]) -> None:
+        """Report waits, with reason and seconds, to `report` from now on."""
+        self.reached.cloud.clients.patience.progress = _Waits(report)
+
+    def _with_agents(self, machines: list[Machine]) -> list[Machine]:
+        from gpuinfra.app.agents import with_agents
+
+        return with_agents(self.reached, machines, self._specs)
+
+    def _prices_of(self, sizes: tuple[str, ...]) -> Prices:
+        # A service of prices that does not answer is not asked again and again.
+        if self._prices is None or not set(sizes) <= set(self._asked):
+            self._prices, self._asked = self.reached.market.prices(sizes), sizes
+        return self._prices
+
+
+class _Waits(Silent):
+    """Reports waits, and nothing else."""
+
+    def __init__(self, report: Callable[[str, float], None]) -> None:
+        self._report = report
+
+    def wait(self, reason: str, seconds: float) -> None:
+        """Azure asked to wait."""
+        self._report(reason, seconds)
+
+
+def _not_made(name: str) -> Diagnostic:
+    note, help_line = f"Azure has no machine `{name}` in the group of its spec", "`gpuinfra up SPEC` creates it"
+    return Diagnostic(Code.NO_SUCH_MACHINE, "no such machine", note=note, help=help_line)

@@ -1,0 +1,38 @@
+"""The places where jobs can run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuinfra.app.frontend import Frontend
+    from gpuinfra.app.settings import Settings
+    from gpuinfra.models.reachability import Reachability
+    from gpuinfra.models.target import Target
+    from gpuinfra.workbench.targets import Targets
+
+SECONDS = 5.0
+
+
+def list_targets(settings: Settings) -> Targets:
+    """Return the workspace's targets, and what is wrong with their files."""
+    from gpuinfra.workbench.targets import read_targets
+    from gpuinfra.workspace import find_workspace
+
+    return read_targets(find_workspace(settings.workspace))
+
+
+def call_targets(targets: Sequence[Target], progress: Frontend) -> dict[str, Reachability]:
+    """Return for each target with an address whether it answers."""
+    from gpuinfra.runner.machine.reach import reachability
+
+    remote = [target for target in targets if target.address]
+    if not remote:
+        return {}
+    counted = "1 machine" if len(remote) == 1 else f"{len(remote)} machines"
+    progress.begin("targets", f"calling {counted}")
+    found = reachability(remote, SECONDS)
+    answering = sum(reach.state == "yes" for reach in found)
+    progress.end("targets", f"{answering} of {counted} can be used")
+    return {target.name: reach for target, reach in zip(remote, found, strict=True)}
