@@ -54,6 +54,8 @@ class JobResult:
     diagnostics: tuple[Diagnostic, ...]
     exit_code: int
     receipt: Receipt | None = None
+    interrupted: bool = False
+    """Whether Ctrl-C ended the command."""
 
 
 def result_of(work: JobSession, receipt: Receipt | None = None, problem: Problem | None = None) -> JobResult:

@@ -30,6 +30,17 @@ def named_machines(settings: Settings, words: Sequence[str], progress: Progress,
     return list(found.values())
 
 
+def named_machine(settings: Settings, word: str, progress: Progress) -> Named:
+    """Return the one machine that a word means."""
+    found = _meant(settings, word, progress)
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(f"`{each.name}`" for each in found)
+    note, help_line = f"`{word}` means {names}", "give the name of one of them"
+    diagnostic = Diagnostic(Code.USAGE, "more than one machine", note=note, help=help_line)
+    raise Problem(diagnostic, exit_code=Exit.USAGE)
+
+
 def _meant(settings: Settings, word: str, progress: Progress) -> list[Named]:
     if specs := specs_meant(settings, word):
         return [Named(spec.name, spec.group_name, spec.subscription) for spec in specs]

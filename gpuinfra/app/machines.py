@@ -252,7 +252,7 @@ def reach(
     return CloudSession(settings, cloud, AzureMarket(cloud.clients))
 
 
-def bringing(reached: CloudSession, located: Located, progress: Frontend, *, writes: bool) -> Provisioner:
+def open_provisioner(reached: CloudSession, located: Located, progress: Frontend, *, writes: bool) -> Provisioner:
     """All that planning and making a machine need."""
     spec = located.spec
     from gpuinfra.app.ssh_key import public_key_for

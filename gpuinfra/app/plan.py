@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuinfra.app.machines import bringing, explained, load_specs, reach
+from gpuinfra.app.machines import explained, load_specs, open_provisioner, reach
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.settings import Settings
+    from gpuinfra.load.spec import Located
     from gpuinfra.models.plan import Plan
 
 SECONDS = 300.0
@@ -17,10 +18,12 @@ SECONDS = 300.0
 
 def make_plans(settings: Settings, paths: Sequence[str], progress: Frontend) -> list[Plan]:
     """Compare the specs in the files with Azure."""
-    plans = []
-    for located in load_specs(paths):
-        spec = located.spec
-        reached = reach(settings, spec.subscription, SECONDS, progress)
-        with explained(f"planning {spec.name}"):
-            plans.append(bringing(reached, located, progress, writes=False).plan())
-    return plans
+    return [make_plan(settings, located, progress) for located in load_specs(paths)]
+
+
+def make_plan(settings: Settings, located: Located, progress: Frontend) -> Plan:
+    """Compare one spec with Azure."""
+    spec = located.spec
+    reached = reach(settings, spec.subscription, SECONDS, progress)
+    with explained(f"planning {spec.name}"):
+        return open_provisioner(reached, located, progress, writes=False).plan()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.app.job_options import JobOptions, OnInterrupt, usage, variables_of
 from gpuinfra.app.settings import Settings
-from gpuinfra.app.up import LeftOn, bring
+from gpuinfra.app.up import LeftOn, up
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class RunResult:
     receipt: Receipt | None
     diagnostics: tuple[Diagnostic, ...]
     exit_code: int
+    interrupted: bool
 
 
 @dataclass
@@ -94,7 +95,7 @@ class RunWorkflow:
         """From beginning to end."""
         is_up = False
         try:
-            bring(self.settings, self.located, UP_SECONDS, self.progress)
+            up(self.settings, self.located, UP_SECONDS, self.progress)
             is_up = True
             self._submit()
         except KeyboardInterrupt:
@@ -294,7 +295,8 @@ class RunWorkflow:
         else:
             code = job.exit_code
         diagnostics = self.problem.diagnostics if self.problem else ()
-        return RunResult(job, self.receipt, tuple(diagnostics), Exit.LEFT_BEHIND if is_left else code)
+        code = Exit.LEFT_BEHIND if is_left else code
+        return RunResult(job, self.receipt, tuple(diagnostics), code, self.interrupted)
 
 
 def _afterwards(spec: Spec, given: str | None) -> str:

@@ -32,9 +32,9 @@ def open_settings(
     verbose: bool = False,
     sandbox: bool = False,
     workspace: Path | None = None,
+    correlation_id: str,
 ) -> Settings:
-    """Start the log, and check the workspace: nothing that came with a project of others is read or run."""
-    from gpuinfra import log
+    """Check the workspace: nothing that came with a project of others is read or run."""
     from gpuinfra.programs import secure_path
     from gpuinfra.workspace import check_links, check_owner
 
@@ -44,7 +44,7 @@ def open_settings(
         verbose=verbose,
         cloud="sandbox" if sandbox else _cloud_from_environment(),
         workspace=workspace or Path(os.environ.get("GPUINFRA_WORKSPACE") or "."),
-        correlation_id=log.start(verbose=verbose),
+        correlation_id=correlation_id,
     )
     check_links(settings.workspace)
     check_owner(settings.workspace)

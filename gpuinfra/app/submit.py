@@ -58,4 +58,4 @@ def submit(
     finally:
         sink.finish()
     result = result_of(work, problem=problem)
-    return replace(result, exit_code=Exit.INTERRUPTED) if interrupted else result
+    return replace(result, exit_code=Exit.INTERRUPTED, interrupted=True) if interrupted else result

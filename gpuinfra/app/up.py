@@ -35,7 +35,7 @@ ENDED = {
 }
 
 
-def bring(  # noqa: PLR0913 each is an option
+def up(  # noqa: PLR0913 each is an option
     settings: Settings,
     located: Located,
     seconds: float,
@@ -56,7 +56,7 @@ def bring(  # noqa: PLR0913 each is an option
     from gpuinfra.app.host_keys import record_host_key, source_of_up
     from gpuinfra.app.ledger_recording import note_beginning
     from gpuinfra.app.machine_trust import MachineTrust
-    from gpuinfra.app.machines import bringing, explained, reach, with_known_key
+    from gpuinfra.app.machines import explained, open_provisioner, reach, with_known_key
     from gpuinfra.app.simulation import consent_to_replace, is_simulated
     from gpuinfra.models.target import unreached_target
     from gpuinfra.models.up_result import UpResult
@@ -70,7 +70,7 @@ def bring(  # noqa: PLR0913 each is an option
     if spec.power == "running":
         check_writable_files(workspace, spec.target_name)
     reached = reach(settings, spec.subscription, seconds, progress, writes=True)
-    work = bringing(reached, located, progress, writes=True)
+    work = open_provisioner(reached, located, progress, writes=True)
     simulated = reached.cloud.simulated
     source = source_of_up(reached.cloud.subscription, spec.group_name)
     named = unreached_target(spec.target_name, spec.name, work.host_key.public, simulated=simulated)

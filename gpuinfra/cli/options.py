@@ -20,6 +20,7 @@ _KEY = "gpuinfra.options"
 
 def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
     """The settings of this command. Its log starts here, and the embedded Azure where `--sandbox` asks for it."""
+    from gpuinfra import log
     from gpuinfra.app.settings import open_settings
 
     given: dict[str, Any] = context.meta.get(_KEY, {})
@@ -29,6 +30,7 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
         verbose=bool(given.get("verbose")),
         sandbox=bool(given.get("sandbox")),
         workspace=given.get("workspace"),
+        correlation_id=log.start(verbose=bool(given.get("verbose"))),
     )
     if settings.cloud == "sandbox" and reaches_cloud:
         from gpuinfra.app.sandbox import Sandbox

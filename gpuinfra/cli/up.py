@@ -38,7 +38,7 @@ def up(
     from gpuinfra.app.durations import seconds_of
     from gpuinfra.app.error_collector import ErrorCollector
     from gpuinfra.app.machines import load_specs
-    from gpuinfra.app.up import bring
+    from gpuinfra.app.up import up as provision
     from gpuinfra.views import up as view
 
     settings = begin(context)
@@ -51,7 +51,7 @@ def up(
             for located in found:
                 with errors.capture():
                     brought.append(
-                        bring(
+                        provision(
                             settings,
                             located,
                             seconds,

@@ -13,9 +13,10 @@ ROOT = Path(__file__).parents[2]
 ROOMS: dict[str, tuple[str, ...]] = {
     "gpuinfra.__main__": ("gpuinfra.cli",),
     "gpuinfra.cli": (
-        *("gpuinfra", "gpuinfra.app", "gpuinfra.views", "gpuinfra.models"),
+        *("gpuinfra", "gpuinfra.app", "gpuinfra.views", "gpuinfra.models", "gpuinfra.log"),
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
+    "gpuinfra.api": ("gpuinfra.app", "gpuinfra.load", "gpuinfra.models", "gpuinfra.runner", "gpuinfra.diagnostics"),
     "gpuinfra.app": (
         *("gpuinfra.provision", "gpuinfra.runner", "gpuinfra.sandbox", "gpuinfra.workspace", "gpuinfra.load"),
         *("gpuinfra.lint", "gpuinfra.workbench", "gpuinfra.scheduling", "gpuinfra.ledger", "gpuinfra.log"),
@@ -67,7 +68,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "gpuinfra.programs": (),
     "gpuinfra.suggest": (),
     "gpuinfra.diagnostics": (),
-    "gpuinfra": (),
+    "gpuinfra": ("gpuinfra.api",),
 }
 # Who alone may import a package of others.
 KEPT = {

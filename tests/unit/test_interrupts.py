@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from gpuinfra.cli.signals import TOGETHER_SECONDS, Interrupts
+from gpuinfra.app.interruption import TOGETHER_SECONDS, Interrupts
 from gpuinfra.runner.engine.client import Engine
 from gpuinfra.runner.machine.connection import Broken
 from gpuinfra.runner.machine.handshake import translated
@@ -77,7 +77,7 @@ def raises(call: Callable[[], None]) -> bool:
 
 IN_PARAMIKO = """
 import os, signal, threading, time
-from gpuinfra.cli.signals import Interrupts
+from gpuinfra.app.interruption import Interrupts
 signal.signal(signal.SIGINT, Interrupts())
 LIBRARY = '''
 import threading, time

@@ -136,7 +136,7 @@ def test_a_machine_that_came_up_and_cannot_be_used_is_ended(
     monkeypatch.setattr("gpuinfra.workbench.targets.check_files", lambda *_: None)
     monkeypatch.setattr("gpuinfra.app.machines.reach", lambda *_, **__: SimpleNamespace(cloud=cloud))
     provisioner = SimpleNamespace(up=lambda _: outcome, host_key=SimpleNamespace(public=""))
-    monkeypatch.setattr("gpuinfra.app.machines.bringing", lambda *_, **__: provisioner)
+    monkeypatch.setattr("gpuinfra.app.machines.open_provisioner", lambda *_, **__: provisioner)
     monkeypatch.setattr("gpuinfra.app.ledger_recording.note_beginning", lambda *_: None)
     told = story(tmp_path, "deallocate", [])
     told.work = None
@@ -159,7 +159,7 @@ def test_a_mistake_of_ours_does_not_hide_that_it_may_be_on(
         raise KeyError("nothing")
 
     monkeypatch.setattr("gpuinfra.app.down.end_machine", end_machine)
-    monkeypatch.setattr("gpuinfra.app.run_workflow.bring", mistake)
+    monkeypatch.setattr("gpuinfra.app.run_workflow.up", mistake)
     told = story(tmp_path, "deallocate", [])
     with pytest.raises(KeyError):
         told.execute()
