@@ -69,4 +69,4 @@ def result_of(work: JobSession, receipt: Receipt | None = None, problem: Problem
         code: int = problem.exit_code
     else:
         code = exit_code_of(run, diagnostics) if run.state.is_over else Exit.DONE
-    return JobResult(run, work.folder, diagnostics, code, receipt)
+    return JobResult(run, work.folder, diagnostics, code, receipt, interrupted=work.was_interrupted)

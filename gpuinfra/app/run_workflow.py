@@ -296,7 +296,8 @@ class RunWorkflow:
             code = job.exit_code
         diagnostics = self.problem.diagnostics if self.problem else ()
         code = Exit.LEFT_BEHIND if is_left else code
-        return RunResult(job, self.receipt, tuple(diagnostics), code, self.interrupted)
+        interrupted = self.interrupted or (job is not None and job.interrupted)
+        return RunResult(job, self.receipt, tuple(diagnostics), code, interrupted)
 
 
 def _afterwards(spec: Spec, given: str | None) -> str:

@@ -50,7 +50,7 @@ def submit(
         if detach and spec:
             renew_for(cloud_of(settings, assigned.target), spec, wishes.timeout, progress)
     except KeyboardInterrupt:
-        interrupted = True
+        interrupted = work.was_interrupted = True
     except Problem as found:
         if work.run.job is None:
             raise  # the target has nothing of it
@@ -58,4 +58,4 @@ def submit(
     finally:
         sink.finish()
     result = result_of(work, problem=problem)
-    return replace(result, exit_code=Exit.INTERRUPTED, interrupted=True) if interrupted else result
+    return replace(result, exit_code=Exit.INTERRUPTED) if interrupted else result

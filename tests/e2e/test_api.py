@@ -96,7 +96,7 @@ except KeyboardInterrupt:
 
 
 def test_machine_of_others_is_left_alone(project: User) -> None:
-    project.up("gpu.yaml")
+    project.up()
     code = """
 import gpuinfra
 try:
