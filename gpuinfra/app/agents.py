@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from gpuinfra.load.spec import Located
     from gpuinfra.models.agent import AgentState
     from gpuinfra.models.machine import Machine
+    from gpuinfra.models.target import Target
     from gpuinfra.provision.cloud import Observed
 
 AT_ONCE = 16
@@ -47,7 +49,6 @@ def _observed(reached: CloudSession, machine: Machine) -> Observed:
 
 
 def _ask(reached: CloudSession, machine: Machine, public_key: str | None) -> AgentState | str:
-    from gpuinfra.app.agent_state import NoAgentError, read_agent_state
     from gpuinfra.app.machines import with_known_key
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.find import target_of
@@ -69,3 +70,47 @@ def _ask(reached: CloudSession, machine: Machine, public_key: str | None) -> Age
     except Problem as problem:
         found = problem.diagnostics[0]
         return found.note or found.summary
+
+
+SECONDS = 10.0
+
+
+class NoAgentError(Exception):
+    """There is nothing to read; `is_reached` where the machine was, and the agent is what is missing."""
+
+    def __init__(self, reason: str, *, is_reached: bool) -> None:
+        super().__init__(reason)
+        self.is_reached = is_reached
+
+
+def read_agent_state(target: Target, seconds: float = SECONDS) -> AgentState:
+    """The agent's own file, within so many seconds; NoAgentError where there is none."""
+    from gpuinfra.runner.machine.within import within
+
+    try:
+        return within(seconds, lambda: _read(target, time.monotonic() + seconds))
+    except TimeoutError:
+        raise NoAgentError(f"the machine did not answer within {seconds:g} s", is_reached=False) from None
+
+
+def _read(target: Target, ends: float) -> AgentState:
+    import contextlib
+
+    from gpuinfra.models.agent import STATE_FILE, parse_agent_state
+    from gpuinfra.runner.machine.connection import ConnectError
+    from gpuinfra.runner.machine.ssh import SshConnection
+
+    try:
+        with contextlib.closing(SshConnection.open(target, ends - time.monotonic())) as connection:
+            # A simulated machine has no root of its own: where its files are is in a variable there, and nowhere else.
+            shown = connection.run(
+                ["sh", "-c", f'cat "$GPUINFRA_GUEST_ROOT{STATE_FILE}"'], timeout=max(0.1, ends - time.monotonic())
+            )
+    except ConnectError as error:
+        raise NoAgentError(str(error), is_reached=False) from error
+    if shown.exit_code != 0:
+        raise NoAgentError(f"the machine has no {STATE_FILE}: no agent runs there", is_reached=True)
+    state = parse_agent_state(shown.stdout)
+    if state is None:
+        raise NoAgentError(f"what is in {STATE_FILE} of the machine is not the agent's", is_reached=True)
+    return state

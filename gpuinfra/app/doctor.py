@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
+    from gpuinfra.app.machines import CloudSession
     from gpuinfra.load.spec import Located
-    from gpuinfra.models.checks import Check, Examination
+    from gpuinfra.models.checks import Check, Examination, MachineChecks
+    from gpuinfra.models.spec import Spec
+    from gpuinfra.provision.cloud import Observed, ObservedResource
+    from gpuinfra.provision.health.machine import Facts
 
 SECONDS = 120.0
 """For everything, including the waits that Azure asks for."""
@@ -19,8 +26,6 @@ SECONDS = 120.0
 
 def examine(settings: Settings, names: Sequence[str], progress: Frontend) -> Examination:
     """Check the account, this computer, and the machines with these names; all machines without a name."""
-    from gpuinfra.app.doctor_account import account
-    from gpuinfra.app.doctor_machines import machines
     from gpuinfra.app.machines import common_subscription, reach
     from gpuinfra.models.checks import Examination, Verdict, problem
 
@@ -84,3 +89,183 @@ def _keys(settings: Settings, specs: Sequence[Located]) -> list[Check]:
         else:
             checks.append(ok("ssh-key", f"{shown} is there"))
     return checks
+
+
+REAPER = "`gpuinfra schedule install --with cron` has it run here; also systemd, github-actions, azure-pipelines"
+
+
+def account(reached: CloudSession) -> list[Check]:
+    """The login first: without it, nothing else of Azure is asked."""
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.health import account as health
+
+    market, cloud = reached.market, reached.cloud
+    try:
+        name = market.subscription_name()
+    except CloudError as error:
+        return [health.no_login(error)]
+    here, there = datetime.now(UTC), cloud.now()
+    with ThreadPoolExecutor(4, thread_name_prefix="doctor") as pool:
+        asked = [pool.submit(ask, reached) for ask in (_providers, _rights, _prices)]
+        found = [each for question in asked for each in question.result()]
+    return [
+        health.login(name, market.subscription),
+        _place(reached),
+        *found,
+        health.clock(here, there, simulated=cloud.simulated),
+        _reaper(),
+    ]
+
+
+def _place(reached: CloudSession) -> Check:
+    from gpuinfra.models.checks import ok
+
+    arm = reached.cloud.clients.access.arm
+    return ok("azure", f"the embedded one, at {arm}: nothing here is billed" if reached.cloud.simulated else arm)
+
+
+def _reaper() -> Check:
+    """No layer is more than a note where nobody can see it."""
+    from gpuinfra.models.checks import ok
+
+    return ok("reaper", "whether `gpuinfra reap` runs anywhere, again and again, cannot be seen from here", REAPER)
+
+
+def _providers(reached: CloudSession) -> list[Check]:
+    from gpuinfra.provision.health import account as health
+    from gpuinfra.provision.market.preflight import PROVIDERS
+
+    return _known("providers", lambda: [health.providers(reached.market.unregistered(PROVIDERS))])
+
+
+def _rights(reached: CloudSession) -> list[Check]:
+    from gpuinfra.provision.azure.rights import Rights
+    from gpuinfra.provision.health import account as health
+
+    def ask() -> list[Check]:
+        market = reached.market
+        allowed, has_role = market.actions_allowed(None), Rights(reached.cloud.clients).has_role()
+        return [
+            health.permissions(allowed, market.subscription),
+            health.roles(allowed, market.subscription, has_role=has_role),
+        ]
+
+    return _known("rights", ask)
+
+
+def _prices(reached: CloudSession) -> list[Check]:
+    from gpuinfra.models.sizes import SIZES
+    from gpuinfra.provision.health import account as health
+
+    return [health.prices(is_live=bool(reached.market.prices([next(iter(SIZES))]).rates))]
+
+
+def _known(name: str, ask: Callable[[], list[Check]]) -> list[Check]:
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.health import account as health
+
+    try:
+        return ask()
+    except CloudError as error:
+        return [health.unknown(name, error)]
+
+
+AT_ONCE = 4
+
+
+def machines(reached: CloudSession, names: Sequence[str], specs: Sequence[Located]) -> tuple[MachineChecks, ...]:
+    """What is found of the machines with these names, or of all."""
+    from gpuinfra.app.machine_names import chosen
+    from gpuinfra.app.machines import explained
+    from gpuinfra.provision.azure.fleet import list_all_machines
+    from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
+
+    with explained("listing machines"):
+        rows = list_all_machines(reached.cloud.clients)
+    by_key = {(each.spec.name.casefold(), each.spec.group_name.casefold()): each.spec for each in specs}
+    # By name, and then by group: a name that is there twice is shown twice.
+    parts = sorted(map(machine_of_row, rows), key=lambda part: (part.ref.name, part.ref.group))
+    wanted, absent, problems = chosen(reached.settings, names, rows)
+    if problems:
+        raise Problem(*problems, exit_code=Exit.USAGE)
+    shown = [part for part in parts if not names or (part.ref.name, part.ref.group) in wanted]
+    untagged = [_untagged(part) for part in shown if owner_of(part) is Owner.UNTAGGED]
+    ours = [part.ref for part in shown if owner_of(part) is Owner.OURS]
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="doctor") as pool:
+        asked = [
+            pool.submit(_look, reached, ref.name, ref.group, by_key.get((ref.name.casefold(), ref.group.casefold())))
+            for ref in ours
+        ]
+        return (*(each.result() for each in asked), *untagged, *(_absent(name) for name in absent))
+
+
+def _untagged(machine: ObservedResource) -> MachineChecks:
+    from gpuinfra.models.checks import MachineChecks, problem
+    from gpuinfra.provision.ownership import untagged_problem
+
+    (found,) = untagged_problem(machine).diagnostics
+    return MachineChecks(
+        machine.ref.name, machine.ref.group, (problem("tags", f"{found.summary}: {found.note}", found.help),)
+    )
+
+
+def _absent(name: str) -> MachineChecks:
+    from gpuinfra.models.checks import MachineChecks, problem
+
+    seen = "Azure has no machine of gpuinfra's with this name in the subscription"
+    return MachineChecks(name, "", (problem("state", seen, "`gpuinfra status` lists those that there are"),))
+
+
+def _look(reached: CloudSession, name: str, group: str, spec: Spec | None) -> MachineChecks:
+    from gpuinfra.models.checks import MachineChecks, warning
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.health.machine import examine
+
+    try:
+        facts = _facts(reached, name, group, spec)
+    except CloudError as error:
+        return MachineChecks(name, group, (warning("state", f"not known: {error.code}: {error.message}"),))
+    return MachineChecks(name, group, examine(facts)) if facts else _absent(name)
+
+
+def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> Facts | None:
+    from gpuinfra.models.resource import Kind
+    from gpuinfra.provision.azure.rights import Rights
+    from gpuinfra.provision.health.machine import Facts
+
+    cloud = reached.cloud
+    observed = cloud.observe(name, group)
+    machine = observed.part(Kind.VM)
+    if machine is None:
+        return None  # it went meanwhile
+    facts = Facts(
+        subscription=cloud.subscription,
+        machine=machine,
+        schedule=observed.part(Kind.SHUTDOWN_SCHEDULE),
+        right=Rights(cloud.clients).look(machine),
+        permissions=reached.market.actions_allowed(group),
+        now=cloud.now(),
+    )
+    if machine.power != "running":
+        return facts
+    return replace(_with_agent(reached, facts, observed, spec), now=cloud.now())
+
+
+def _with_agent(reached: CloudSession, facts: Facts, observed: Observed, spec: Spec | None) -> Facts:
+    from gpuinfra.app.agents import NoAgentError, read_agent_state
+    from gpuinfra.app.machines import with_known_key
+    from gpuinfra.provision.find import target_of
+    from gpuinfra.runner.machine.identity import identity_of
+    from gpuinfra.workspace import find_workspace
+
+    settings = reached.settings
+    identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
+    try:
+        port, simulated = reached.cloud.clients.access.ssh_port, reached.cloud.simulated
+        target = target_of(observed, ssh_port=port, identity=identity, simulated=simulated)
+        state = read_agent_state(with_known_key(find_workspace(settings.workspace), target))
+    except NoAgentError as error:
+        return replace(facts, no_agent=str(error), is_reached=error.is_reached)
+    except Problem as error:
+        return replace(facts, no_agent=str(error.diagnostics[0].note))
+    return replace(facts, agent=state, is_reached=True)

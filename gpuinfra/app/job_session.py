@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuinfra.app.access import cloud_of, power_of
 from gpuinfra.app.interruption import TerminalClosedError
 from gpuinfra.app.job_options import OnInterrupt
 from gpuinfra.app.lease_renewal import renew_for, renewing
-from gpuinfra.app.power import cloud_of, power_of
 from gpuinfra.app.run_control import log_of, never_began
 from gpuinfra.app.workspace import Workspace, linked
 from gpuinfra.diagnostics import Problem

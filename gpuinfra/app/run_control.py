@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpuinfra.app.access import cloud_of, power_of
 from gpuinfra.app.lease_renewal import renewing
-from gpuinfra.app.power import cloud_of, power_of
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.workspace import Workspace, linked, open_workspace, target_of_run
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem

@@ -24,11 +24,11 @@ def submit(
     detach: bool,
 ) -> JobResult:
     """Run a script on the target of a run configuration, and follow it to its end unless `detach`."""
+    from gpuinfra.app.access import cloud_of
     from gpuinfra.app.job_checks import check_detach, check_packages, wishes_of
     from gpuinfra.app.job_result import result_of
     from gpuinfra.app.job_session import JobSession
     from gpuinfra.app.lease_renewal import renew_for
-    from gpuinfra.app.power import cloud_of
     from gpuinfra.app.workspace import check_workspace, open_workspace, with_spec
     from gpuinfra.runner.assignment import assign
 

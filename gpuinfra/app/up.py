@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuinfra.app.adoption import consent_to_adopt, known_host_key
 from gpuinfra.app.interruption import say_what_exists
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.events import Question
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuinfra.load.spec import Located
     from gpuinfra.models.gpu import GpuFacts
     from gpuinfra.models.plan import Plan
+    from gpuinfra.models.resource import Ref
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.models.up_result import UpResult
@@ -53,9 +54,8 @@ def up(  # noqa: PLR0913 each is an option
 
     With `asks`, a terminal is asked before a new machine is created.
     """
-    from gpuinfra.app.host_keys import record_host_key, source_of_up
+    from gpuinfra.app.host_keys import MachineTrust, record_host_key, source_of_up
     from gpuinfra.app.ledger_recording import note_beginning
-    from gpuinfra.app.machine_trust import MachineTrust
     from gpuinfra.app.machines import explained, open_provisioner, reach, with_known_key
     from gpuinfra.app.simulation import consent_to_replace, is_simulated
     from gpuinfra.models.target import unreached_target
@@ -243,3 +243,37 @@ def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
     except OSError as error:
         note = f"its target file cannot be written: {error}"
         raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from None
+
+
+def consent_to_adopt(settings: Settings, spec: Spec, progress: Frontend) -> Callable[[Sequence[Ref]], None]:
+    """What is asked with the resources that would get our tags; it raises a Problem where the answer is no."""
+
+    def consent(refs: Sequence[Ref]) -> None:
+        if settings.yes:
+            return
+        names = ", ".join(str(ref) for ref in refs)
+        question = Question(
+            f"Is this the machine {spec.name}, made by gpuinfra? Put its tags back?",
+            details=f"in group {spec.group_name}, without tags: {names}",
+        )
+        if progress.can_ask and progress.confirm(question):
+            return
+        raise Problem(
+            Diagnostic(
+                Code.NEEDS_CONSENT,
+                "this would adopt a machine",
+                note=f"in group `{spec.group_name}`, without tags: {names}; nothing was changed",
+                help="if gpuinfra made it for this spec, give `--yes`",
+            ),
+            exit_code=Exit.USAGE,
+        )
+
+    return consent
+
+
+def known_host_key(settings: Settings, spec: Spec) -> str:
+    """The host key in the files of the machine's target; empty where there is none."""
+    from gpuinfra.workbench.targets import find_target
+
+    found = find_target(settings.workspace, spec.target_name)
+    return found.host_key if found else ""
