@@ -36,7 +36,7 @@ SUMMARIES = {
 NEEDS_GPU = ("nvidia-runtime", "gpu")
 
 
-def attach(settings: Settings, wish: AttachOptions, seconds: float, progress: Frontend) -> Attached:
+def attach(settings: Settings, options: AttachOptions, seconds: float, progress: Frontend) -> Attached:
     """Check the machine, and write its target files."""
     from gpuinfra.app.host_keys import check_host_key, record_host_key
     from gpuinfra.app.passwords import Secret, read_password
@@ -48,19 +48,19 @@ def attach(settings: Settings, wish: AttachOptions, seconds: float, progress: Fr
     from gpuinfra.workspace import find_workspace
 
     workspace = find_workspace(settings.workspace)
-    before = find_target(workspace, wish.name)
+    before = find_target(workspace, options.name)
     if before and not before.address:
         raise _taken(before)
-    if before and not wish.host_key:
+    if before and not options.host_key:
         check_host_key(settings, before, says="its target file")
     # Before anybody is called: whoever gave it should not have to wait with it.
-    given = Secret(lambda: read_password(progress)) if wish.by_password else None
+    given = Secret(lambda: read_password(progress)) if options.by_password else None
     if given:
         given()
-    trusted = trusted_key(wish, before, settings, seconds, progress)
-    target = wish.target(str(trusted), before)
-    secret = given or _secret(wish, target, settings, progress)
-    checkup = _look(target, wish, seconds, secret, progress)
+    trusted = trusted_key(options, before, settings, seconds, progress)
+    target = options.target(str(trusted), before)
+    secret = given or _secret(options, target, settings, progress)
+    checkup = _look(target, options, seconds, secret, progress)
     if not checkup.passed:
         raise Problem(*(_failure(check) for check in checkup.checks if not check.passed))
     target = replace(target, simulated=_is_simulated(target, before, checkup))
@@ -86,31 +86,31 @@ def _is_simulated(target: Target, before: Target | None, checkup: Checkup) -> bo
     return before is not None and before.simulated and before.host_key == target.host_key
 
 
-def _secret(wish: AttachOptions, target: Target, settings: Settings, progress: Frontend) -> Secret | None:
+def _secret(options: AttachOptions, target: Target, settings: Settings, progress: Frontend) -> Secret | None:
     from gpuinfra.app.passwords import secret_of
 
-    if wish.identity:
+    if options.identity:
         return None  # whoever names a key wants to know when it does not do
     return secret_of(target, progress, can_ask=sys.stdin.isatty() and not settings.json)
 
 
-def _look(target: Target, wish: AttachOptions, seconds: float, secret: Secret | None, progress: Frontend) -> Checkup:
+def _look(target: Target, options: AttachOptions, seconds: float, secret: Secret | None, progress: Frontend) -> Checkup:
     """Log in and ask; each finding is a line."""
     from gpuinfra.runner.machine.checkup import examine
     from gpuinfra.runner.machine.handshake import place
     from gpuinfra.runner.machine.ssh import SshConnection
 
-    step = f"ssh {wish.name}"
-    progress.begin(step, f"logging in at {place(wish.address, wish.port)}")
+    step = f"ssh {options.name}"
+    progress.begin(step, f"logging in at {place(options.address, options.port)}")
     with (
-        explained(wish, step, progress),
+        explained(options, step, progress),
         contextlib.closing(SshConnection.open(target, seconds, secret, is_new=True)) as connection,
     ):
         progress.begin(step, "looking at the machine")
-        checkup = examine(connection, docker=wish.docker, gpu=wish.gpu, timeout=seconds)
+        checkup = examine(connection, docker=options.docker, gpu=options.gpu, timeout=seconds)
     for check in checkup.checks:
         tell = progress.end if check.passed else progress.fail
-        tell(f"{check.name} {wish.name}", check.found)
+        tell(f"{check.name} {options.name}", check.found)
     return checkup
 
 
@@ -158,28 +158,28 @@ def _forget(target: Target, *, unless: Target | None) -> None:
 
 
 def trusted_key(
-    wish: AttachOptions, before: Target | None, settings: Settings, seconds: float, progress: Frontend
+    options: AttachOptions, before: Target | None, settings: Settings, seconds: float, progress: Frontend
 ) -> HostKey:
     """The host key that the machine has to show: the one that is said, or known, or that somebody consents to."""
     from gpuinfra.runner.machine.handshake import first_meeting, place
     from gpuinfra.runner.machine.host_key import HostKey
 
-    step = f"ssh {wish.name}"
-    with explained(wish, step, progress):
-        if wish.host_key and not wish.has_fingerprint:
-            return HostKey.parse(wish.host_key)
-        if before and before.host_key and not wish.host_key:
+    step = f"ssh {options.name}"
+    with explained(options, step, progress):
+        if options.host_key and not options.has_fingerprint:
+            return HostKey.parse(options.host_key)
+        if before and before.host_key and not options.host_key:
             return HostKey.parse(before.host_key)
-        progress.begin(step, f"asking {place(wish.address, wish.port)} for its host key")
-        if wish.host_key:
-            return _key_with(wish.host_key, wish, seconds)
-        shown = first_meeting(wish.address, wish.port, seconds)
-    _consent(shown, wish, settings, progress)
+        progress.begin(step, f"asking {place(options.address, options.port)} for its host key")
+        if options.host_key:
+            return _key_with(options.host_key, options, seconds)
+        shown = first_meeting(options.address, options.port, seconds)
+    _consent(shown, options, settings, progress)
     return shown
 
 
 @contextmanager
-def explained(wish: AttachOptions, step: str, progress: Frontend) -> Iterator[None]:
+def explained(options: AttachOptions, step: str, progress: Frontend) -> Iterator[None]:
     """What keeps us from a machine, in the words of this program."""
     from gpuinfra.runner.machine.connection import ConnectError
 
@@ -187,34 +187,34 @@ def explained(wish: AttachOptions, step: str, progress: Frontend) -> Iterator[No
         yield
     except ConnectError as error:
         progress.fail(step, str(error))
-        raise Problem(_diagnostic(error, wish)) from error
+        raise Problem(_diagnostic(error, options)) from error
 
 
-def _key_with(fingerprint: str, wish: AttachOptions, seconds: float) -> HostKey:
+def _key_with(fingerprint: str, options: AttachOptions, seconds: float) -> HostKey:
     """The machine's key that has this fingerprint. It may have a key of each kind, and shows one at a time."""
     from gpuinfra.runner.machine.connection import HostKeyMismatch, Unreachable
     from gpuinfra.runner.machine.handshake import first_meeting, place
     from gpuinfra.runner.machine.host_key import ALGORITHMS
 
-    best = first_meeting(wish.address, wish.port, seconds)
+    best = first_meeting(options.address, options.port, seconds)
     if best.fingerprint == fingerprint:
         return best
     for kind in ALGORITHMS:
         if kind == best.kind:
             continue
         try:
-            shown = first_meeting(wish.address, wish.port, seconds, [kind])
+            shown = first_meeting(options.address, options.port, seconds, [kind])
         except Unreachable:
             continue  # it has no key of this kind
         if shown.fingerprint == fingerprint:
             return shown
-    raise HostKeyMismatch(place(wish.address, wish.port), fingerprint, best.fingerprint)
+    raise HostKeyMismatch(place(options.address, options.port), fingerprint, best.fingerprint)
 
 
-def _consent(shown: HostKey, wish: AttachOptions, settings: Settings, progress: Frontend) -> None:
+def _consent(shown: HostKey, options: AttachOptions, settings: Settings, progress: Frontend) -> None:
     from gpuinfra.runner.machine.handshake import place
 
-    where = place(wish.address, wish.port)
+    where = place(options.address, options.port)
     if settings.yes:
         progress.note(f"{where} has the host key {shown.fingerprint} ({shown.kind}), taken unseen: --yes")
         return
@@ -231,37 +231,35 @@ def _consent(shown: HostKey, wish: AttachOptions, settings: Settings, progress: 
             "unknown host key",
             note=f"{where} shows {shown.fingerprint} ({shown.kind}), and {reason}; nothing was written",
             help=f"compare it with what the machine itself says (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`), "
-            f"then: `{wish.command(shown.fingerprint)}`",
+            f"then: `{options.command(shown.fingerprint)}`",
         ),
         exit_code=Exit.USAGE,
     )
 
 
-def _diagnostic(error: ConnectError, wish: AttachOptions) -> Diagnostic:
+def _diagnostic(error: ConnectError, options: AttachOptions) -> Diagnostic:
     from gpuinfra.runner.machine.connection import HostKeyInvalid, HostKeyMismatch, LoginRefused
 
     note = f"{error}; nothing was written"
     if isinstance(error, HostKeyMismatch):
-        known = wish.command(error.shown) if error.shown else wish.command("KEY")
+        known = options.command(error.shown) if error.shown else options.command("KEY")
         help_line = f"{error.help}. If you know that the machine has got a new key: `{known}`"
         return Diagnostic(Code.OTHER_HOST_KEY, "the machine shows another host key", note=note, help=help_line)
     if isinstance(error, HostKeyInvalid):
         help_line = "say the right one by `--host-key`, or take `hostKey` out of the target's file"
         return Diagnostic(Code.BAD_HOST_KEY, "no valid host key", note=note, help=help_line)
     if isinstance(error, LoginRefused):
-        help_line = _help_with_login(error, wish)
+        help_line = _help_with_login(error, options)
         return Diagnostic(Code.LOGIN_REFUSED, "the machine does not let us in", note=note, help=help_line)
     help_line = error.help or "look whether it is the right address and port, and whether the machine is on"
     return Diagnostic(Code.NO_ANSWER, "the machine cannot be reached", note=note, help=help_line)
 
 
-def _help_with_login(error: LoginRefused, wish: AttachOptions) -> str:
+def _help_with_login(error: LoginRefused, options: AttachOptions) -> str:
     from gpuinfra.runner.machine.connection import KeyUnusable
 
-    if error.help and (wish.by_password or (wish.identity and isinstance(error, KeyUnusable))):
+    if error.help and (options.by_password or (options.identity and isinstance(error, KeyUnusable))):
         return error.help
-    if wish.identity:
-        return (
-            f"is its public half in `~{wish.username}/.ssh/authorized_keys` on the machine? else give another `--key`"
-        )
+    if options.identity:
+        return f"is its public key in `~{options.username}/.ssh/authorized_keys` there? Otherwise give another `--key`"
     return "give the private key by `--key`, or a password by `--password-stdin`"

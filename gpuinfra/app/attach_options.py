@@ -70,7 +70,7 @@ class AttachOptions:
         )
 
     def command(self, host_key: str) -> str:
-        """The same wish once more, with the host key."""
+        """The same options once more, with the host key."""
         words = ["gpuinfra", "attach", self.name, "--address", self.address, "--username", self.username]
         words += ["--port", str(self.port)] if self.port != USUAL_PORT else []
         words += ["--key", self.identity] if self.identity else []
@@ -81,23 +81,25 @@ class AttachOptions:
         return shlex.join([*words, "--host-key", host_key])
 
 
-def check_wish(wish: AttachOptions) -> None:
+def check_options(options: AttachOptions) -> None:
     """Every rule that can be looked at without the machine."""
     from gpuinfra.models.images import check_container_image
     from gpuinfra.models.names import check_target_name
 
-    require(check_target_name, wish.name, wish.name, "attach")
-    require(check_container_image, wish.image, wish.image or "", "attach")
-    if wish.type not in TYPES:
-        help_line = did_you_mean(wish.type, TYPES) or f"it can be {listed(TYPES)}"
-        raise _wrong(Code.UNKNOWN_VALUE, "unknown type of target", f"there is no type `{wish.type}`", help_line)
-    if wish.image and not wish.docker:
+    require(check_target_name, options.name, options.name, "attach")
+    require(check_container_image, options.image, options.image or "", "attach")
+    if options.type not in TYPES:
+        help_line = did_you_mean(options.type, TYPES) or f"it can be {listed(TYPES)}"
+        raise _wrong(Code.UNKNOWN_VALUE, "unknown type of target", f"there is no type `{options.type}`", help_line)
+    if options.image and not options.docker:
         raise _usage("`--base-image` is for containers, and `--type remote` has none")
-    if wish.identity and wish.by_password:
+    if options.identity and options.by_password:
         raise _usage("the login is by `--key` or by `--password-stdin`, not by both")
-    if not is_user(wish.username):
-        raise _wrong(Code.BAD_USERNAME, "invalid user name", f"nobody is called `{wish.username}`", "as in `azureuser`")
-    _check_host_key(wish)
+    if not is_user(options.username):
+        raise _wrong(
+            Code.BAD_USERNAME, "invalid user name", f"nobody is called `{options.username}`", "as in `azureuser`"
+        )
+    _check_host_key(options)
 
 
 def read_address(address: str, port: int | None) -> tuple[str, int]:
@@ -131,16 +133,16 @@ def read_identity(key: str) -> str:
     raise _wrong(Code.FILE_NOT_FOUND, "no such private key", note, "give the path of the private key, or leave it out")
 
 
-def _check_host_key(wish: AttachOptions) -> None:
+def _check_host_key(options: AttachOptions) -> None:
     from gpuinfra.runner.machine.connection import HostKeyInvalid
     from gpuinfra.runner.machine.host_key import HostKey
 
-    if wish.host_key is None or wish.has_fingerprint:
+    if options.host_key is None or options.has_fingerprint:
         return
     try:
-        HostKey.parse(wish.host_key)
+        HostKey.parse(options.host_key)
     except HostKeyInvalid:
-        note = f"`--host-key {wish.host_key[:80]}` is neither a public key nor a fingerprint"
+        note = f"`--host-key {options.host_key[:80]}` is neither a public key nor a fingerprint"
         help_line = "`ssh-ed25519 AAAA…`, or `SHA256:…` as `ssh-keygen -l` prints it"
         raise _wrong(Code.BAD_HOST_KEY, "invalid host key", note, help_line) from None
 

@@ -49,7 +49,7 @@ MOST_ABANDONED = 20
 class JobSession:
     """A job that this process begins, and follows unless it is told to let go."""
 
-    desk: Workspace
+    workspace: Workspace
     assigned: Assignment
     wishes: Wishes
     progress: Frontend
@@ -85,9 +85,9 @@ class JobSession:
         ):
             link.power = power_of(self._cloud, self.spec, is_there=self.after_run is not None)
             link.warm(engine=self.assigned.in_container)
-            record = self.desk.record(self._with_commit(), tracked=self.assigned.tracked)
+            record = self.workspace.record(self._with_commit(), tracked=self.assigned.tracked)
             try:
-                with log_of(self.desk, self.run.id) as log, self._attending(link) as attending:
+                with log_of(self.workspace, self.run.id) as log, self._attending(link) as attending:
                     log.try_lock()
                     record.begin()
                     with renewing(self._cloud, self.spec, self.progress, _without_work(record, attending)):
@@ -97,7 +97,7 @@ class JobSession:
                 self.run = record.run
                 self.is_off = link.is_off
                 if link.is_off and self.assigned.tracked:
-                    (self.run,) = settle_runs(self.desk.settings, [record.run]).runs
+                    (self.run,) = settle_runs(self.workspace.settings, [record.run]).runs
                 if self.after_run is not None:
                     self._look_around(link)
                 if not self.assigned.tracked:
@@ -114,13 +114,13 @@ class JobSession:
     def _with_commit(self) -> Run:
         from gpuinfra.runner.results.git import commit_of
 
-        if commit := commit_of(self.desk.workspace):
+        if commit := commit_of(self.workspace.path):
             self.run = replace(self.run, git_commit=commit.id, git_dirty=commit.dirty)
         return self.run
 
     @property
     def _cloud(self) -> Settings:
-        return cloud_of(self.desk.settings, self.assigned.target)
+        return cloud_of(self.workspace.settings, self.assigned.target)
 
     @property
     def _said(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class JobSession:
             wishes=self.wishes,
             link=link,
             record=record,
-            project=self.desk.project_key(),
+            project=self.workspace.project_key(),
             progress=self.progress,
             output=self.progress.note,
             attended=self._said,
@@ -169,16 +169,16 @@ class JobSession:
             raise
         with contextlib.suppress(Problem):  # the next start tries again
             for run in abandoned:
-                never_began(self.desk, run)
+                never_began(self.workspace, run)
 
     def _abandoned(self) -> list[Run]:
         """Runs on the same target that never began, and whose clients are gone: killed, or cut off."""
         found = []
-        history, target = self.desk.history, self.run.target
+        history, target = self.workspace.history, self.run.target
         # A run that never began is recorded as lost by the next `gpuinfra runs`.
         lost = history.list(target=target, state=RunState.LOST, limit=MOST_ABANDONED)
         for run in (*history.list(target=target, state=RunState.PREPARING), *lost):
-            with log_of(self.desk, run.id) as log:
+            with log_of(self.workspace, run.id) as log:
                 if run.job is None and run.id != self.run.id and not log.is_followed:
                     found.append(run)
         return found
@@ -186,7 +186,7 @@ class JobSession:
     @property
     def folder(self) -> Path:
         """Where its log and its outputs are."""
-        return self.desk.folder(self.run.id)
+        return self.workspace.run_folder(self.run.id)
 
     def _to_the_end(self, following: JobFollower) -> Run:
         while True:

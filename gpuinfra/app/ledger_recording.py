@@ -165,11 +165,11 @@ def note_cost(work: JobSession) -> Run:
     run = work.run
     if run.cost_usd is not None or run.ended is None:
         return run
-    (counted,) = with_costs(work.desk.settings, [run], run.ended)
+    (counted,) = with_costs(work.workspace.settings, [run], run.ended)
     if counted.cost_usd is None or not work.assigned.tracked:
         return counted
     try:
-        return work.desk.history.update(run.id, cost_usd=counted.cost_usd)
+        return work.workspace.history.update(run.id, cost_usd=counted.cost_usd)
     except Problem:
         return counted
 

@@ -40,7 +40,7 @@ def show_log(settings: Settings, run_id: str, output: JobOutput) -> ShownLog:
     workspace = open_workspace(settings)
     settled = settle_runs(settings, [workspace.history.find(run_id)])
     (run,) = settled.runs
-    folder = workspace.folder(run.id)
+    folder = workspace.run_folder(run.id)
     _show(folder / "log", output)
     return ShownLog(run, folder, hint=_hint(settings, run, settled))
 
@@ -51,7 +51,7 @@ def follow_log(settings: Settings, run_id: str, output: JobOutput, progress: Fro
 
     workspace = open_workspace(settings)
     run = workspace.history.find(run_id)
-    folder = workspace.folder(run.id)
+    folder = workspace.run_folder(run.id)
     if run.state.is_over and not run.is_unfetched:
         _show(folder / "log", output)
         return ShownLog(run, folder, hint=_hint(settings, run, None))

@@ -39,7 +39,7 @@ def outputs(settings: Settings, run_id: str, folder: Path | None, progress: Fron
         check_inside(folder, settings.workspace)
     workspace = open_workspace(settings)
     found, problem = _fetched(settings, workspace.history.find(run_id), progress)
-    path = workspace.folder(found.id) / "outputs"
+    path = workspace.run_folder(found.id) / "outputs"
     is_left_out = _leave_out(settings, workspace, folder) if folder else None
     # Copy what is here, even if more of it cannot be fetched now.
     files = copy_outputs(path, folder, replace=settings.yes) if folder else kept_files(path)

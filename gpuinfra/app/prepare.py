@@ -42,7 +42,7 @@ def prepare(
     from gpuinfra.runner.problems import explained
 
     workspace = open_workspace(settings)
-    assigned, _ = with_spec(workspace, assign(workspace.workspace, configuration))
+    assigned, _ = with_spec(workspace, assign(workspace.path, configuration))
     secrets = build_secrets_of(build_secrets)
     check_packages(assigned, None, secrets)
     target = assigned.target

@@ -27,11 +27,11 @@ LOOK_SECONDS = 0.2
 SETTLE_SECONDS = 60.0
 
 
-def log_of(desk: Workspace, run_id: str) -> LogFile:
+def log_of(workspace: Workspace, run_id: str) -> LogFile:
     """The log of a run, as it is here."""
     from gpuinfra.runner.jobs.log import LogFile
 
-    return LogFile(desk.folder(run_id) / "log")
+    return LogFile(workspace.run_folder(run_id) / "log")
 
 
 def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], progress: Frontend) -> Run:
@@ -40,12 +40,12 @@ def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], prog
     While another process of ours follows it, that one writes the log, and here it is only read; where that one ends
     before the job does, this one goes on in its place.
     """
-    desk = open_workspace(settings)
+    workspace = open_workspace(settings)
     shown = 0
     while True:
-        with log_of(desk, run.id) as log:
+        with log_of(workspace, run.id) as log:
             is_ours = log.try_lock()
-            run = desk.history.find(run.id)
+            run = workspace.history.find(run.id)
             end = log.position.size
             for frame in log.frames(shown):
                 if shown >= end:
@@ -55,26 +55,26 @@ def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], prog
             if run.state.is_over and (run.outputs.complete or not is_ours):
                 return run
             if is_ours:
-                return _take_over(desk, run, log, show, progress)
+                return _take_over(workspace, run, log, show, progress)
         time.sleep(LOOK_SECONDS)
 
 
-def _take_over(desk: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], progress: Frontend) -> Run:
+def _take_over(workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], progress: Frontend) -> Run:
     if run.job is None:
-        return never_began(desk, run)
-    return _asked(desk, run, log, show, lambda following: following.to_the_end(), progress)
+        return never_began(workspace, run)
+    return _asked(workspace, run, log, show, lambda following: following.to_the_end(), progress)
 
 
 def fetch_outputs(settings: Settings, run: Run, progress: Frontend) -> Run:
     """Bring what a run has written so far, and all of it where it has ended."""
-    desk = open_workspace(settings)
-    with log_of(desk, run.id) as log:
+    workspace = open_workspace(settings)
+    with log_of(workspace, run.id) as log:
         if not log.try_lock():
             return run  # whoever follows it brings them
-        run = desk.history.find(run.id)
+        run = workspace.history.find(run.id)
         if run.job is None:
-            return never_began(desk, run)
-        return _asked(desk, run, log, lambda _: None, _brought, progress)
+            return never_began(workspace, run)
+        return _asked(workspace, run, log, lambda _: None, _brought, progress)
 
 
 def _brought(following: JobFollower) -> Run:
@@ -87,7 +87,7 @@ def cancel_run(settings: Settings, run: Run, grace: float, progress: Frontend) -
     from gpuinfra.runner.job_follower import open_job
     from gpuinfra.runner.results.settle import CANCELLED
 
-    desk = open_workspace(settings)
+    workspace = open_workspace(settings)
     if run.state.is_over:
         return run
     is_delivered = False
@@ -99,25 +99,25 @@ def cancel_run(settings: Settings, run: Run, grace: float, progress: Frontend) -
         return following.to_the_end() if is_ours else run
 
     # The process that follows it learns from this why it ended, so it is written before the job is told.
-    desk.history.update(run.id, reason=CANCELLED)
+    workspace.history.update(run.id, reason=CANCELLED)
     try:
-        with log_of(desk, run.id) as log:
+        with log_of(workspace, run.id) as log:
             is_ours = log.try_lock()
             if run.job is None:
                 is_delivered = True
-                return never_began(desk, run) if is_ours else _settled(desk, run)
-            run = _asked(desk, run, log, lambda _: None, end, progress)
-        return _settled(desk, run)
+                return never_began(workspace, run) if is_ours else _settled(workspace, run)
+            run = _asked(workspace, run, log, lambda _: None, end, progress)
+        return _settled(workspace, run)
     except Problem as problem:
         if is_delivered:
             raise
-        found = desk.history.find(run.id)
+        found = workspace.history.find(run.id)
         if found.state.is_over:
             return found  # its machine is off
         raise _undelivered(run, problem) from problem
     finally:
-        if not is_delivered and not desk.history.find(run.id).state.is_over:
-            desk.history.update(run.id, reason="")
+        if not is_delivered and not workspace.history.find(run.id).state.is_over:
+            workspace.history.update(run.id, reason="")
 
 
 def _undelivered(run: Run, problem: Problem) -> Problem:
@@ -131,11 +131,11 @@ def _undelivered(run: Run, problem: Problem) -> Problem:
     return Problem(found, exit_code=problem.exit_code)
 
 
-def _settled(desk: Workspace, run: Run) -> Run:
+def _settled(workspace: Workspace, run: Run) -> Run:
     ends = time.monotonic() + SETTLE_SECONDS
     while not run.state.is_over and time.monotonic() < ends:
         time.sleep(LOOK_SECONDS)
-        run = desk.history.find(run.id)
+        run = workspace.history.find(run.id)
     if run.state.is_over:
         return run
     note = f"run {run.id} was asked to end, and the process that follows it has not recorded its end"
@@ -143,16 +143,16 @@ def _settled(desk: Workspace, run: Run) -> Run:
     raise Problem(Diagnostic(Code.JOB_FAILED, "the job has not ended", note=note, help=help_line))
 
 
-def never_began(desk: Workspace, run: Run) -> Run:
+def never_began(workspace: Workspace, run: Run) -> Run:
     """Whoever was to begin it is gone, and nothing of it is anywhere."""
     from gpuinfra.runner.results.settle import never_began as fields_of
 
-    known = desk.history.find(run.id)
-    return known if known.state.is_over else desk.history.update(run.id, **fields_of(known))
+    known = workspace.history.find(run.id)
+    return known if known.state.is_over else workspace.history.update(run.id, **fields_of(known))
 
 
 def _asked(
-    desk: Workspace,
+    workspace: Workspace,
     run: Run,
     log: LogFile,
     show: Callable[[Frame], None],
@@ -163,52 +163,52 @@ def _asked(
     from gpuinfra.models.run import KNOWS_NOTHING, RunState
 
     try:
-        with _following(desk, run, log, show, progress) as following:
+        with _following(workspace, run, log, show, progress) as following:
             return work(following)
     except Problem as problem:
         code = problem.diagnostics[0].code
         if code is Code.MACHINE_IS_OFF:
-            raise _off(desk, run, log, problem) from problem
+            raise _off(workspace, run, log, problem) from problem
         if code is not Code.NO_SUCH_RUN:
             raise
         if run.started is None:
-            return never_began(desk, run)
-        if not desk.history.find(run.id).state.is_over:
-            desk.history.update(run.id, state=RunState.LOST, reason=f"the target {KNOWS_NOTHING}")
+            return never_began(workspace, run)
+        if not workspace.history.find(run.id).state.is_over:
+            workspace.history.update(run.id, state=RunState.LOST, reason=f"the target {KNOWS_NOTHING}")
         raise
 
 
-def _off(desk: Workspace, run: Run, log: LogFile, problem: Problem) -> Problem:
+def _off(workspace: Workspace, run: Run, log: LogFile, problem: Problem) -> Problem:
     """The same problem with the commands that fetch what the run wrote. The run is settled."""
     from gpuinfra.app.settlement import off_hint, settle_runs
 
     log.close()
-    settle_runs(desk.settings, [desk.history.find(run.id)])
-    found = replace(problem.diagnostics[0], help=off_hint(desk.settings, run))
+    settle_runs(workspace.settings, [workspace.history.find(run.id)])
+    found = replace(problem.diagnostics[0], help=off_hint(workspace.settings, run))
     return Problem(found, exit_code=problem.exit_code)
 
 
 @contextmanager
 def _following(
-    desk: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], progress: Frontend
+    workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], progress: Frontend
 ) -> Iterator[JobFollower]:
     from gpuinfra.runner.heartbeat import Heartbeat
     from gpuinfra.runner.job_follower import JobFollower
     from gpuinfra.runner.problems import explained
 
-    target, spec = target_of_run(desk, run)
+    target, spec = target_of_run(workspace, run)
     with (
         linked(target, progress) as link,
         explained(target.name),
     ):
-        cloud = cloud_of(desk.settings, target)
+        cloud = cloud_of(workspace.settings, target)
         link.power = power_of(cloud, spec)
         _call(link)
         with (
             Heartbeat(link, run.id) as attending,
             renewing(cloud, spec, progress, lambda: attending.seconds_without_work),
         ):
-            yield JobFollower(link, desk.record(run), log, progress, show, attending=attending, anew=True)
+            yield JobFollower(link, workspace.record(run), log, progress, show, attending=attending, anew=True)
 
 
 def _call(link: Link) -> None:

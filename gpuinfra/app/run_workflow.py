@@ -120,13 +120,13 @@ class RunWorkflow:
         from gpuinfra.app.workspace import open_workspace, with_spec
         from gpuinfra.runner.assignment import assign
 
-        desk = open_workspace(self.settings)
-        assigned, _ = with_spec(desk, assign(desk.workspace, self.spec.target_name), self.spec)
+        workspace = open_workspace(self.settings)
+        assigned, _ = with_spec(workspace, assign(workspace.path, self.spec.target_name), self.spec)
         wishes = wishes_of(assigned, self.options)
         check_packages(assigned, wishes.gpus, wishes.build_secrets)
         sink = self.progress.open_output()
         self.work = JobSession(
-            desk,
+            workspace,
             assigned,
             wishes,
             self.progress,
@@ -224,7 +224,7 @@ class RunWorkflow:
             return []
         own: set[str] = set()
         with suppress(Problem):  # without a history all are strangers
-            own = {run.id for run in self.work.desk.history.list()}
+            own = {run.id for run in self.work.workspace.history.list()}
         return [each for each in self.work.neighbours if each.run not in own]
 
     @property
@@ -248,10 +248,10 @@ class RunWorkflow:
 
         found: list[str] = []
         with suppress(Problem):
-            desk = open_workspace(self.settings)
-            history, name = desk.history, self.spec.name
+            workspace = open_workspace(self.settings)
+            history, name = workspace.history, self.spec.name
             for run in {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}.values():
-                with log_of(desk, run.id) as log:
+                with log_of(workspace, run.id) as log:
                     is_followed = log.is_followed
                 if run.id != own and (is_followed or self._goes_on(run)):
                     found.append(run.id)

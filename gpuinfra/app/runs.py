@@ -22,7 +22,7 @@ def compare_runs(settings: Settings, a: str, b: str) -> tuple[Run, Run, list[Fil
     workspace = open_workspace(settings)
     one, other = with_costs(settings, [workspace.history.find(each) for each in (a, b)], datetime.now(UTC))
     try:
-        files = compare(*(workspace.folder(run.id) / "outputs" for run in (one, other)))
+        files = compare(*(workspace.run_folder(run.id) / "outputs" for run in (one, other)))
     except OSError as error:
         note = f"`{error.filename}`: {error.strerror}"
         raise Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=note)) from error

@@ -162,7 +162,7 @@ class _Group:
             if not fields:
                 continue
             try:
-                with LogFile(workspace.folder(run.id) / "log") as log:
+                with LogFile(workspace.run_folder(run.id) / "log") as log:
                     # Another process may follow it by now; then that one records its end.
                     if log.try_lock() and not workspace.history.find(run.id).state.is_over:
                         yield workspace.history.update(run.id, **fields)

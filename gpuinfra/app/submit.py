@@ -32,9 +32,9 @@ def submit(
     from gpuinfra.app.workspace import check_workspace, open_workspace, with_spec
     from gpuinfra.runner.assignment import assign
 
-    desk = open_workspace(settings)
+    workspace = open_workspace(settings)
     check_workspace(settings)
-    assigned, spec = with_spec(desk, assign(desk.workspace, configuration))
+    assigned, spec = with_spec(workspace, assign(workspace.path, configuration))
     wishes = wishes_of(assigned, options)
     if detach:
         check_detach(assigned)
@@ -44,7 +44,7 @@ def submit(
         raise usage("an option without effect", note, "leave one of them out")
     interrupted, problem = False, None
     sink = progress.open_output()
-    work = JobSession(desk, assigned, wishes, progress, sink, on_interrupt, spec, detach=detach)
+    work = JobSession(workspace, assigned, wishes, progress, sink, on_interrupt, spec, detach=detach)
     try:
         work.go()
         if detach and spec:

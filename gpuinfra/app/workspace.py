@@ -33,11 +33,11 @@ class Workspace:
     """A workspace, from where jobs are sent."""
 
     settings: Settings
-    workspace: Path
+    path: Path
     state: Path
     history: History
 
-    def folder(self, run_id: str) -> Path:
+    def run_folder(self, run_id: str) -> Path:
         """What is kept here of one run."""
         from gpuinfra.runner.results.history import run_folder
 
@@ -47,16 +47,16 @@ class Workspace:
         """Whether the job may run while no process here follows it: its client was killed, or detached."""
         from gpuinfra.runner.jobs.log import LogFile
 
-        return not run.state.is_over and not LogFile(self.folder(run.id) / "log").is_followed
+        return not run.state.is_over and not LogFile(self.run_folder(run.id) / "log").is_followed
 
     def record(self, run: Run, *, tracked: bool = True) -> Record:
         """A run that goes on."""
         from gpuinfra.runner.results.record import Record
         from gpuinfra.workspace import state_folder
 
-        with _writing(self.workspace):
-            state_folder(self.workspace)
-            folder = self.folder(run.id)
+        with _writing(self.path):
+            state_folder(self.path)
+            folder = self.run_folder(run.id)
             folder.mkdir(parents=True, exist_ok=True)
         return Record(run, folder, self.history if tracked else None)
 
@@ -68,7 +68,7 @@ class Workspace:
         for _ in range(2):
             if file.is_file() and _KEY.fullmatch(key := file.read_text("utf-8", "replace").strip()):
                 return key
-            plain = re.sub(r"[^A-Za-z0-9]+", "-", self.workspace.resolve().name).strip("-")[:40] or "project"
+            plain = re.sub(r"[^A-Za-z0-9]+", "-", self.path.resolve().name).strip("-")[:40] or "project"
             # Of two who do so at once, one is first, and the other reads what it wrote.
             with suppress(FileExistsError):
                 write_text(file, f"{plain}-{secrets.token_hex(4)}\n", replace=file.exists())
@@ -104,21 +104,21 @@ def _writing(workspace: Path) -> Iterator[None]:
         raise Problem(diagnostic) from error
 
 
-def with_spec(desk: Workspace, assigned: Assignment, spec: Spec | None = None) -> tuple[Assignment, Spec | None]:
+def with_spec(workspace: Workspace, assigned: Assignment, spec: Spec | None = None) -> tuple[Assignment, Spec | None]:
     """A target that is a machine of ours: its spec, the one that is given or that of the workspace, says which key, and
     that it has a GPU."""
     from gpuinfra.app.machines import spec_named
 
     target = assigned.target
-    check_target(desk.settings, target)
+    check_target(workspace.settings, target)
     if spec is None and target.address:
-        spec = spec_named(desk.workspace, target.name)
+        spec = spec_named(workspace.path, target.name)
     if spec is None or spec.target_name != target.name:
         return assigned, None
     from gpuinfra.runner.assignment import WantsGpu
     from gpuinfra.runner.machine.identity import identity_of
 
-    identity = target.identity or identity_of(spec.admin.key(), desk.workspace)
+    identity = target.identity or identity_of(spec.admin.key(), workspace.path)
     target = replace(target, machine=spec.name, identity=identity)
     # Only a file that says so itself keeps the GPU of a machine that has one from its jobs.
     needs = spec.target.nvidia_docker and not assigned.says_gpu
@@ -139,11 +139,11 @@ def linked(target: Target, progress: Frontend, *, send_credentials: bool = False
         link.drop()
 
 
-def target_of_run(desk: Workspace, run: Run) -> tuple[Target, Spec | None]:
+def target_of_run(workspace: Workspace, run: Run) -> tuple[Target, Spec | None]:
     """Where a run of the past was, by its configuration's files as they are now; with the spec of a machine of ours."""
     from gpuinfra.runner.assignment import assign
 
-    assigned, spec = with_spec(desk, assign(desk.workspace, run.configuration))
+    assigned, spec = with_spec(workspace, assign(workspace.path, run.configuration))
     if assigned.target.type != run.type or assigned.target.name != run.target:
         note = f"run {run.id} was on `{run.target}`, of type {run.type}; `{run.configuration}` means something else now"
         raise Problem(Diagnostic(Code.UNKNOWN_TARGET, "the target has changed", note=note, help="undo that first"))

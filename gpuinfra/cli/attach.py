@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.app.attach_options import DOCKER, AttachOptions, check_wish, read_address, read_identity
+from gpuinfra.app.attach_options import DOCKER, AttachOptions, check_options, read_address, read_identity
 from gpuinfra.cli.options import begin, frontend
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
 
     settings = begin(context, reaches_cloud=False)
     host, at = read_address(address, port)
-    wish = AttachOptions(
+    options = AttachOptions(
         name=name,
         address=host,
         port=at,
@@ -62,8 +62,8 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
         host_key=host_key,
         image=base_image,
     )
-    check_wish(wish)
+    check_options(options)
     seconds = seconds_of("--timeout", timeout)
     with frontend(settings) as progress:
-        attached = run_attach(settings, wish, seconds, progress)
+        attached = run_attach(settings, options, seconds, progress)
     view.show(attached, json=settings.json)

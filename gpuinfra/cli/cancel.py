@@ -35,5 +35,5 @@ def cancel(
         with frontend(settings) as progress:
             found = cancel_run(settings, found, seconds, progress)
         is_over = found.state is RunState.LOST  # nothing was left to cancel
-    view.show_cancelled(found, workspace.folder(found.id), was_over=is_over, json=settings.json)
+    view.show_cancelled(found, workspace.run_folder(found.id), was_over=is_over, json=settings.json)
     return Exit.DONE

@@ -62,7 +62,7 @@ def show(context: typer.Context, run: Annotated[str, typer.Argument(metavar="ID"
     (found,) = with_costs(settings, settled.runs, datetime.now(UTC))
     view.show_one(
         found,
-        workspace.folder(found.id),
+        workspace.run_folder(found.id),
         json=settings.json,
         unheard=found.id in settled.unheard,
         unfetched=fetch_hint(settings, found),

@@ -94,8 +94,8 @@ RUN = Run(
 def work_of(run: Run, workspace: Path, *, tracked: bool) -> Any:
     history = History(workspace / ".gpuinfra")
     history.save(run)
-    desk = SimpleNamespace(settings=settings(workspace), history=history)
-    return SimpleNamespace(run=run, desk=desk, assigned=SimpleNamespace(tracked=tracked))
+    opened = SimpleNamespace(settings=settings(workspace), history=history)
+    return SimpleNamespace(run=run, workspace=opened, assigned=SimpleNamespace(tracked=tracked))
 
 
 @pytest.mark.parametrize("tracked", [True, False])
@@ -104,7 +104,7 @@ def test_a_run_has_what_its_machine_cost_while_its_job_ran(tmp_path: Path, track
         note(settings(tmp_path), Entry(EntryKind.ON, at, NAME, price_per_hour=price), Heard())
     work = work_of(RUN, tmp_path, tracked=tracked)
     assert note_cost(work).cost_usd == 0.25
-    assert work.desk.history.find("1").cost_usd == (0.25 if tracked else None)
+    assert work.workspace.history.find("1").cost_usd == (0.25 if tracked else None)
 
 
 @pytest.mark.parametrize(

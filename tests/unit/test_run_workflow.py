@@ -64,7 +64,7 @@ def story(workspace: Path, afterwards: str, neighbours: list[RemoteRun] | None, 
         run=DONE,
         is_off=False,
         neighbours=neighbours,
-        desk=SimpleNamespace(history=history or History(workspace / ".gpuinfra")),
+        workspace=SimpleNamespace(history=history or History(workspace / ".gpuinfra")),
         assigned=SimpleNamespace(tracked=False),
     )
     progress: Any = Heard()

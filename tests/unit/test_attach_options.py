@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.app.attach_options import AttachOptions, check_wish, read_address, read_identity
+from gpuinfra.app.attach_options import AttachOptions, check_options, read_address, read_identity
 from gpuinfra.diagnostics import Code, Exit, Problem
 from gpuinfra.models.spec import TargetOptions
 from gpuinfra.models.target import Target
@@ -66,7 +66,7 @@ def test_a_user_beside_the_address_is_shown_the_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "code"),
+    ("options", "code"),
     [
         (replace(WISH, name="local"), Code.BAD_NAME),
         (replace(WISH, name="../up"), Code.BAD_NAME),
@@ -83,23 +83,23 @@ def test_a_user_beside_the_address_is_shown_the_option() -> None:
         (replace(WISH, username="a b"), Code.BAD_USERNAME),
     ],
 )
-def test_a_wish_that_cannot_be_is_told(wish: AttachOptions, code: Code) -> None:
+def test_a_wish_that_cannot_be_is_told(options: AttachOptions, code: Code) -> None:
     with pytest.raises(Problem) as caught:
-        check_wish(wish)
+        check_options(options)
     (diagnostic,) = caught.value.diagnostics
     assert (diagnostic.code, caught.value.exit_code, bool(diagnostic.help)) == (code, Exit.USAGE, True)
 
 
-@pytest.mark.parametrize("wish", [WISH, replace(WISH, host_key=KEY), replace(WISH, host_key=FINGERPRINT)])
-def test_a_wish_that_can_be_is_none_of_our_business(wish: AttachOptions) -> None:
-    check_wish(wish)
-    assert wish.has_fingerprint == (wish.host_key == FINGERPRINT)
+@pytest.mark.parametrize("options", [WISH, replace(WISH, host_key=KEY), replace(WISH, host_key=FINGERPRINT)])
+def test_a_wish_that_can_be_is_none_of_our_business(options: AttachOptions) -> None:
+    check_options(options)
+    assert options.has_fingerprint == (options.host_key == FINGERPRINT)
 
 
 def test_the_command_says_all_of_it_again() -> None:
     assert WISH.command("K") == "gpuinfra attach lab --address gpu.lab --username me --host-key K"
-    wish = AttachOptions("lab", "::1", 5022, "me", "remote", gpu=False, identity="/a b/key")
-    assert shlex.split(wish.command("K"))[2:] == [
+    options = AttachOptions("lab", "::1", 5022, "me", "remote", gpu=False, identity="/a b/key")
+    assert shlex.split(options.command("K"))[2:] == [
         *("lab", "--address", "::1", "--username", "me", "--port", "5022", "--key", "/a b/key", "--type", "remote"),
         *("--no-gpu", "--host-key", "K"),
     ]
