@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 # Tests wait for servers and programs part of the time, so there are more workers than cores.
-WORKERS ?= $(shell expr $$(nproc) + 1)
+WORKERS ?= $(shell expr $$(nproc) '*' 2)
 # Options for pytest: make test ARGS='-k lease'
 ARGS ?=
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 10 --durations-min 1

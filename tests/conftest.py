@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.balance import balance
 from tests.program import stop_fork_server
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
     _hear_signals()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = balance(items, workers, lambda item: item.nodeid)
 
 
 def _hear_signals() -> None:
