@@ -61,6 +61,14 @@ def test_state_of_another_user_is_not_read_until_it_is_trusted(run: Run, tmp_pat
     assert run("runs", **other).returncode == 0
 
 
+def test_own_folder_is_closed_to_other_users(run: Run, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "train.py").write_text("print(1)\n")
+    assert run("submit", "-c", "local", "train.py", HOME=str(home)).returncode == 0
+    assert (home / ".gpuinfra").stat().st_mode & 0o777 == 0o700
+
+
 def test_linked_file_that_is_no_spec_is_not_shown(run: Run, tmp_path: Path) -> None:
     secret = tmp_path.parent / f"{tmp_path.name}-secret"
     secret.write_text('{"username": "me", "key": "s3cr3t"}\n')
