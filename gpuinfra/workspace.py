@@ -92,7 +92,8 @@ def _claim(state: Path) -> None:
     home, own = _home(), secrets.token_hex(16)
     if home is None:
         raise FileNotFoundError(errno.ENOENT, "there is no home folder; set HOME", "~")
-    (home / "workspaces").mkdir(mode=0o700, parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (home / "workspaces").mkdir(mode=0o700, exist_ok=True)
     (home / "workspaces" / own).touch(mode=0o600)
     write_text(state / OWNER, own, replace=True)
     write_text(state / ".gitignore", "*\n", replace=True)

@@ -42,7 +42,8 @@ class SshFiles:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Two commands at once must not each write what it alone has read."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
         self.folder.chmod(0o700)
         lock = os.open(self.folder / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
         try:

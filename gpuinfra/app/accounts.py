@@ -92,10 +92,9 @@ class Accounts:
 def ledger_entries(settings: Settings, *, simulated: bool) -> list[Entry]:
     """What this workspace wrote down, of real or of simulated machines; nothing where it cannot be read."""
     from gpuinfra.ledger.ledger import Ledger
-    from gpuinfra.workspace import STATE, find_workspace
 
     try:
-        found = Ledger(find_workspace(settings.workspace) / STATE).entries()
+        found = Ledger(settings.state).entries()
     except Problem:
         return []
     return [each for each in found if each.simulated == simulated]
@@ -107,11 +106,10 @@ def with_costs(settings: Settings, runs: Sequence[Run], now: datetime) -> list[R
 
     from gpuinfra.provision.costing.report import cost_by_ledger
     from gpuinfra.runner.results.history import History as Runs
-    from gpuinfra.workspace import STATE, find_workspace
 
     if not any(run.machine and run.started for run in runs):
         return list(runs)
-    everything = {run.id: run for run in (*Runs(find_workspace(settings.workspace) / STATE).list(), *runs)}
+    everything = {run.id: run for run in (*Runs(settings.state).list(), *runs)}
     costs: dict[str, float] = {}
     for simulated in {run.simulated for run in runs}:
         own = [run for run in everything.values() if run.simulated == simulated]

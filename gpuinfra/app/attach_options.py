@@ -65,7 +65,7 @@ class AttachOptions:
             identity=before.identity if before and keeps else self.identity,
             password=ASK if self.by_password else before.password if before and keeps else None,
             base_docker_image=image if self.docker else None,
-            nvidia_docker=self.docker and self.gpu,
+            nvidia_docker=self.gpu,
             said=frozenset(said),
         )
 

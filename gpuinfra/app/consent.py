@@ -85,10 +85,9 @@ def _is_given(request: Request, settings: Settings) -> bool:
 
 def _known_runs(request: Request, settings: Settings) -> list[Run]:
     from gpuinfra.runner.results.history import History
-    from gpuinfra.workspace import STATE, find_workspace
 
     try:
-        return History(find_workspace(settings.workspace) / STATE).list()
+        return History(settings.state).list()
     except Problem:
         if request.effect is Effect.POWER_OFF:
             return []  # a broken file here must not keep a machine billed

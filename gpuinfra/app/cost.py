@@ -119,11 +119,10 @@ class CostQuery:
     def _entries(self) -> list[Entry]:
         """What this workspace remembers of this subscription. A ledger that is broken is said, and done without."""
         from gpuinfra.ledger.ledger import Ledger
-        from gpuinfra.workspace import STATE, find_workspace
 
         cloud = self.reached.cloud
         try:
-            found = Ledger(find_workspace(self.reached.settings.workspace) / STATE).entries()
+            found = Ledger(self.reached.settings.state).entries()
         except Problem as problem:
             self.progress.note(f"warning: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}")
             return []
@@ -143,9 +142,8 @@ class CostQuery:
         from gpuinfra.app.accounts import jobs_of
         from gpuinfra.app.settlement import settle_runs
         from gpuinfra.runner.results.history import History as Runs
-        from gpuinfra.workspace import STATE, find_workspace
 
-        found = Runs(find_workspace(self.reached.settings.workspace) / STATE).list()
+        found = Runs(self.reached.settings.state).list()
         # A machine of the embedded Azure may have the name of a real one.
         runs = [run for run in found if run.simulated == self.reached.cloud.simulated]
         return jobs_of(settle_runs(self.reached.settings, runs).runs, now)

@@ -61,9 +61,8 @@ def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
     from gpuinfra.app.accounts import with_costs
     from gpuinfra.models.run import DELETED_WITH_OUTPUTS, RunState
     from gpuinfra.runner.results.history import History
-    from gpuinfra.workspace import STATE, find_workspace
 
-    history = History(find_workspace(settings.workspace) / STATE)
+    history = History(settings.state)
     with suppress(Problem):  # that it is gone is proven, whatever can be written here
         found = {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}
         own = [run for run in found.values() if run.simulated == simulated]

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 def note(settings: Settings, entry: Entry, progress: Progress) -> None:
     """Remember it in the workspace."""
     from gpuinfra.ledger.ledger import Ledger
-    from gpuinfra.workspace import find_workspace, state_folder
+    from gpuinfra.workspace import make_state_folder
 
+    if settings.ignores_state:
+        return
     try:
-        Ledger(state_folder(find_workspace(settings.workspace))).add(entry)
+        Ledger(make_state_folder(settings.state)).add(entry)
     except Problem as problem:
         progress.note(f"warning: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}")
     except OSError as error:
@@ -177,10 +179,9 @@ def note_cost(work: JobSession) -> Run:
 def _entries(settings: Settings, machine: str) -> list[Entry]:
     """What the ledger has of a machine; nothing where it cannot be read."""
     from gpuinfra.ledger.ledger import Ledger
-    from gpuinfra.workspace import STATE, find_workspace
 
     try:
-        entries = Ledger(find_workspace(settings.workspace) / STATE).entries()
+        entries = Ledger(settings.state).entries()
     except Problem:
         return []
     return [each for each in entries if each.machine.casefold() == machine.casefold()]

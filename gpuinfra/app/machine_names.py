@@ -149,11 +149,10 @@ def _is_remembered(reached: CloudSession, named: Named) -> bool:
     from gpuinfra.provision.azure.activity import KEPT, read_log
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.names import default_group
-    from gpuinfra.workspace import STATE
 
     cloud = reached.cloud
     with suppress(Problem):
-        entries = Ledger(reached.settings.workspace / STATE).entries()
+        entries = Ledger(reached.settings.state).entries()
         mine = (each for each in entries if each.simulated == cloud.simulated)
         if any(each.machine.casefold() == named.name.casefold() for each in mine):
             return True

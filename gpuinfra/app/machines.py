@@ -234,9 +234,8 @@ class CloudSession:
     def journal(self, name: str) -> Journal:
         """Where intents are written down."""
         from gpuinfra.provision.journal import Journal
-        from gpuinfra.workspace import STATE, find_workspace
 
-        folder = find_workspace(self.settings.workspace) / STATE
+        folder = None if self.settings.ignores_state else self.settings.state
         return Journal(folder, name, self.settings.correlation_id, self.cloud.now)
 
 

@@ -159,9 +159,8 @@ def _has_outputs(reached: CloudSession, name: str, group: str) -> bool | None:
 
 def _state(settings: Settings) -> Path | None:
     """Return the state folder, if the workspace has one. Cron and CI have none, and need none."""
-    from gpuinfra.workspace import STATE
 
-    folder = settings.workspace / STATE
+    folder = settings.state
     return folder if folder.is_dir() else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +23,16 @@ class Settings:
     cloud: Literal["azure", "sandbox"]
     workspace: Path
     correlation_id: str
+    ignores_state: bool = False
+    """Whether `.gpuinfra` is not this user's: nothing in it is read, and nothing is written there."""
+
+    @property
+    def state(self) -> Path:
+        """The folder with what the workspace remembers of machines and runs."""
+        from gpuinfra.workspace import STATE, find_workspace
+
+        # Nothing can be below a device, so there is nothing to read.
+        return (Path(os.devnull) if self.ignores_state else find_workspace(self.workspace)) / STATE
 
 
 def open_settings(
@@ -33,8 +43,12 @@ def open_settings(
     sandbox: bool = False,
     workspace: Path | None = None,
     correlation_id: str,
+    needs_state: bool = True,
 ) -> Settings:
-    """Check the workspace: nothing that came with a project of others is read or run."""
+    """Check the workspace: nothing that came with a project of others is read or run.
+
+    With `needs_state`, a `.gpuinfra` folder of others is a Problem. Commands that stop machines ignore it instead.
+    """
     from gpuinfra.programs import secure_path
     from gpuinfra.workspace import check_links, check_owner
 
@@ -46,9 +60,14 @@ def open_settings(
         workspace=workspace or Path(os.environ.get("GPUINFRA_WORKSPACE") or "."),
         correlation_id=correlation_id,
     )
-    check_links(settings.workspace)
-    check_owner(settings.workspace)
     secure_path(settings.workspace)
+    try:
+        check_links(settings.workspace)
+        check_owner(settings.workspace)
+    except Problem:
+        if needs_state:
+            raise
+        return replace(settings, ignores_state=True)
     return settings
 
 

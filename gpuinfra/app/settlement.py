@@ -282,11 +282,10 @@ class _Place:
 def _place(settings: Settings, run: Run) -> _Place | None:
     from gpuinfra.app.machines import spec_named
     from gpuinfra.ledger.ledger import Ledger
-    from gpuinfra.workspace import STATE, find_workspace
 
     entries: list[Entry] = []
     with suppress(Problem):
-        entries = Ledger(find_workspace(settings.workspace) / STATE).entries()
+        entries = Ledger(settings.state).entries()
     for entry in reversed(entries):
         if entry.machine.casefold() == run.machine.casefold() and entry.simulated == run.simulated and entry.group:
             return _Place(entry.group, entry.subscription, existed=True)

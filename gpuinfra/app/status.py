@@ -44,11 +44,10 @@ def settle_stopped(settings: Settings, machines: Sequence[Machine]) -> None:
     """Record the end of runs whose machine is off."""
     from gpuinfra.app.settlement import OFF, settle_runs
     from gpuinfra.runner.results.history import History
-    from gpuinfra.workspace import STATE, find_workspace
 
     off = {machine.name.casefold() for machine in machines if machine.power_state in OFF}
     with suppress(Problem):  # what is wrong with the history does not hide a machine that is billed
-        runs = History(find_workspace(settings.workspace) / STATE).unfinished() if off else []
+        runs = History(settings.state).unfinished() if off else []
         settle_runs(settings, [run for run in runs if run.machine.casefold() in off])
 
 

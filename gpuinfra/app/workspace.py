@@ -78,10 +78,10 @@ class Workspace:
 def open_workspace(settings: Settings) -> Workspace:
     """The workspace's own. Its folder `.gpuinfra` is created with the first run."""
     from gpuinfra.runner.results.history import History
-    from gpuinfra.workspace import STATE, find_workspace
+    from gpuinfra.workspace import find_workspace
 
     workspace = find_workspace(settings.workspace)
-    state = workspace / STATE
+    state = settings.state
     return Workspace(settings, workspace, state, History(state))
 
 

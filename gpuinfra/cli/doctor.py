@@ -22,7 +22,7 @@ def doctor(
     from gpuinfra.models.checks import Verdict
     from gpuinfra.views import doctor as view
 
-    settings = begin(context)
+    settings = begin(context, needs_state=False)
     with frontend(settings) as progress:
         examination = examine(settings, machines or [], progress)
     view.show(examination, json=settings.json)

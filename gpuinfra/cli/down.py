@@ -27,7 +27,7 @@ def down(
     from gpuinfra.app.machine_names import named_machines
     from gpuinfra.views import receipt as view
 
-    settings = begin(context)
+    settings = begin(context, needs_state=False)
     receipts: list[Receipt] = []
     errors = ErrorCollector()
     with frontend(settings) as progress:

@@ -25,7 +25,7 @@ def lease(
     from gpuinfra.app.lease import lease as change_lease
     from gpuinfra.views import lease as view
 
-    settings = begin(context)
+    settings = begin(context, needs_state=False)
     with frontend(settings) as progress:
         state, in_vain = change_lease(settings, machine, extend, progress, release=release)
     view.show(state, json=settings.json)

@@ -18,7 +18,7 @@ PANEL = "Options of every command"
 _KEY = "gpuinfra.options"
 
 
-def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
+def begin(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bool = True) -> Settings:
     """The settings of this command. Its log starts here, and the embedded Azure where `--sandbox` asks for it."""
     from gpuinfra import log
     from gpuinfra.app.settings import open_settings
@@ -31,7 +31,12 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True) -> Settings:
         sandbox=bool(given.get("sandbox")),
         workspace=given.get("workspace"),
         correlation_id=log.start(verbose=bool(given.get("verbose"))),
+        needs_state=needs_state,
     )
+    if settings.ignores_state:
+        frontend(settings).note(
+            "the `.gpuinfra` folder of this workspace is not yours, or from another computer: it is not read"
+        )
     if settings.cloud == "sandbox" and reaches_cloud:
         from gpuinfra.app.sandbox import Sandbox
 

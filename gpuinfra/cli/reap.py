@@ -34,7 +34,7 @@ def reap(
     from gpuinfra.app.reap import reap as run_reap
     from gpuinfra.views import reap as view
 
-    settings = begin(context)
+    settings = begin(context, needs_state=False)
     options = ReapOptions(specs, timedelta(seconds=grace_of(grace)), starts=start, deletes=delete, dry_run=dry_run)
     with frontend(settings) as progress:
         reaped, code = run_reap(settings, options, progress)

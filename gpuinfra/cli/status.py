@@ -36,7 +36,7 @@ def status(
     from gpuinfra.app.status import open_status, settle_stopped
     from gpuinfra.views import status as view
 
-    settings = begin(context)
+    settings = begin(context, needs_state=False)
     with frontend(settings) as progress, explained("listing machines"):
         query = open_status(settings, names or [], progress, agents=agent)
         machines, now = query.look()

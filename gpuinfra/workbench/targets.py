@@ -16,7 +16,16 @@ from gpuinfra.models.target import ASK, KEYRING, Target
 from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
-from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER, OLDER_TYPES, REMOTEDOCKER, SHARE, Compute, joined_address
+from gpuinfra.workbench.compute import (
+    LOCAL,
+    LOCALDOCKER,
+    OLDER_TYPES,
+    REMOTE,
+    REMOTEDOCKER,
+    SHARE,
+    Compute,
+    joined_address,
+)
 from gpuinfra.workbench.project import FOLDER, Project, load_project, read_content, read_file
 from gpuinfra.workbench.runconfig import PYTHON
 from gpuinfra.workspace import STATE, check_folder, check_inside, check_writable, write_bytes
@@ -148,6 +157,8 @@ def _compute_values(target: Target, found: Document) -> dict[str, Value]:
         "nvidia_docker": ("nvidiaDocker", target.nvidia_docker),
     }
     values |= {key: value for name, (key, value) in asked.items() if name in target.said}
+    if _has_checked_gpu(target) and found.value("nvidiaDocker") is None:
+        values["nvidiaDocker"] = True
     # What is simulated says so; and a machine that is real is not called so because its predecessor was.
     if target.simulated or found.value("simulated"):
         values["simulated"] = target.simulated
@@ -160,6 +171,11 @@ def _compute_values(target: Target, found: Document) -> dict[str, Value]:
     if OLDER_TYPES.get(str(found.value("type"))) == target.type:
         values.pop("type", None)
     return values
+
+
+def _has_checked_gpu(target: Target) -> bool:
+    """Whether a machine whose jobs run in its own Python has a GPU: the file says so, and no job runs without it."""
+    return target.type == REMOTE and target.nvidia_docker
 
 
 def _runconfig_values(target: Target, found: Document) -> dict[str, Value]:
@@ -205,6 +221,8 @@ def compute_text(target: Target) -> str:
             "nvidiaDocker": target.nvidia_docker,
             "sharedVolumes": True,
         }
+    elif _has_checked_gpu(target):
+        values["nvidiaDocker"] = True
     if target.simulated:
         values["simulated"] = True
     return "".join(f"{key}: {written(value)}\n" for key, value in sorted(values.items()))

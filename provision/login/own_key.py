@@ -15,7 +15,8 @@ def create_own_key() -> Path:
     """Create the key pair, mode 0600 in a folder of mode 0700. A private key that exists is kept."""
     public = Path(OWN_KEY).expanduser()
     private = public.with_suffix("")
-    private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private.parent.mkdir(mode=0o700, exist_ok=True)
     private.parent.chmod(0o700)
     _write_new(private, new_host_key().private.encode("ascii"))
     _write_new(public, f"{_public_half(private)} gpuinfra\n".encode("ascii"))

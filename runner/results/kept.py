@@ -11,12 +11,14 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 CHUNK = 1 << 20
+# Programs run, or trust, what is in these folders: git hooks, target files, what gpuinfra remembers.
+RESERVED = frozenset({".git", ".gpuinfra", "aml_config"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ def copy_outputs(folder: Path, destination: Path, *, replace: bool) -> list[Kept
     What has another content there is left alone, and nothing is copied at all, unless it is to be replaced.
     """
     files = kept_files(folder)
+    if own := [file.name for file in files if RESERVED & {part.casefold() for part in PurePosixPath(file.name).parts}]:
+        raise _reserved(own)
     with _explained(destination):
         taken = [file.name for file in files if _is_blocked(destination, file.name)]
         if not replace:
@@ -130,6 +134,13 @@ def copy_outputs(folder: Path, destination: Path, *, replace: bool) -> list[Kept
         for file in files:
             _copy(folder / file.name, destination / file.name, file.link)
     return files
+
+
+def _reserved(names: list[str]) -> Problem:
+    more = f", and {len(names) - 1} more" if len(names) > 1 else ""
+    note = f"the job wrote `{names[0]}`{more}: programs run, or trust, what is in such a folder; nothing was copied"
+    help_line = "copy what you need by hand from the folder that `gpuinfra outputs ID` prints"
+    return Problem(Diagnostic(Code.FILE_UNWRITABLE, "outputs with a reserved name", note=note, help=help_line))
 
 
 def _taken(destination: Path, names: list[str]) -> Problem:

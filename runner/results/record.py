@@ -13,6 +13,8 @@ from typing import Any
 from gpuinfra.models.run import Run
 from gpuinfra.runner.results.history import History
 
+MOST_WARNINGS = 100
+
 
 class Record:
     """The run as it is now. Changes may come from several threads."""
@@ -67,8 +69,11 @@ class Record:
     def warn(self, text: str) -> None:
         """Something that whoever reads of it should know."""
         with self._lock:
-            if text not in self._run.warnings:
-                self.note(warnings=(*self._run.warnings, text))
+            known = self._run.warnings
+            if text in known or len(known) > MOST_WARNINGS:
+                return
+            text = text if len(known) < MOST_WARNINGS else f"more than {MOST_WARNINGS} warnings: the rest is left out"
+            self.note(warnings=(*known, text))
 
     def note_time(self, name: str, seconds: float) -> None:
         """How long something took that was not waited for here from its beginning to its end."""

@@ -22,6 +22,7 @@ from gpuinfra.runner.upload.tree import FILE, Entry, Tree
 STEP = "upload"
 # Of a project that changes while it is sent.
 ATTEMPTS = 3
+MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,16 @@ def _wanted(call: Call) -> list[tuple[str, int]]:
     while True:
         kind, payload = call.receive()
         if kind == DATA:
-            return [(digest, offset) for digest, offset in json.loads(zlib.decompress(payload))]
+            return [(digest, offset) for digest, offset in json.loads(_decompress(payload))]
+
+
+def _decompress(payload: bytes) -> bytes:
+    """Return what a target sent, decompressed. A few bytes of a hostile target could fill the memory otherwise."""
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(payload, MOST_BYTES)
+    if unpacker.unconsumed_tail:
+        raise RemoteError("too-large", f"it answered with more than {MOST_BYTES >> 20} MiB")
+    return data
 
 
 def _answer(call: Call) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.user import Run
+from tests.e2e.azure import Azure
+from tests.e2e.user import Run, User
 
 READERS = [
     ("runs",),
@@ -15,8 +16,7 @@ READERS = [
     ("outputs", "last"),
     ("cancel", "last"),
     ("cost",),
-    ("status",),
-    ("reap", "--dry-run"),
+    ("prepare", "-c", "local"),
 ]
 
 
@@ -61,6 +61,14 @@ def test_state_of_another_user_is_not_read_until_it_is_trusted(run: Run, tmp_pat
     assert run("runs", **other).returncode == 0
 
 
+def test_own_folder_is_closed_to_other_users(run: Run, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "train.py").write_text("print(1)\n")
+    assert run("submit", "-c", "local", "train.py", HOME=str(home)).returncode == 0
+    assert (home / ".gpuinfra").stat().st_mode & 0o777 == 0o700
+
+
 def test_linked_file_that_is_no_spec_is_not_shown(run: Run, tmp_path: Path) -> None:
     secret = tmp_path.parent / f"{tmp_path.name}-secret"
     secret.write_text('{"username": "me", "key": "s3cr3t"}\n')
@@ -82,3 +90,18 @@ def test_linked_folder_of_targets_is_read_and_never_changed(run: Run, tmp_path: 
     assert done.returncode == 1
     assert "leads out of the project" in done.stderr
     assert compute.exists()
+
+
+def test_state_of_others_does_not_keep_a_machine_on(user: User, azure: Azure) -> None:
+    user.up()
+    ledger = (user.workspace / ".gpuinfra" / "ledger.db").read_bytes()
+    other = str(user.home.with_name("other"))
+    for words in (("status",), ("doctor",), ("lease", "my-dsvm"), ("reap", "--dry-run")):
+        done = user(*words, HOME=other)
+        assert "it is not read" in done.stderr, words
+        assert "foreign-state" not in done.stdout + done.stderr
+    assert azure.is_billed()
+    done = user("down", "my-dsvm", "--yes", HOME=other)
+    assert (done.returncode, azure.is_billed()) == (0, False), done.stderr
+    assert (user.workspace / ".gpuinfra" / "ledger.db").read_bytes() == ledger
+    assert not (user.home.with_name("other") / ".gpuinfra" / "workspaces").exists()

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.user import Run
 
 SCRIPT = """
@@ -37,3 +39,14 @@ def test_copied_outputs_are_not_sent_with_the_next_run(run: Run, tmp_path: Path)
     wanted = run("submit", *words, "-c", "local", "train.py", HOME=home)
     assert "'results'" in wanted.stdout
     assert "copies" not in wanted.stderr
+
+
+@pytest.mark.parametrize("name", [".git/hooks/pre-commit", "a/.GIT/config", ".gpuinfra/a", "aml_config/a.runconfig"])
+def test_outputs_that_would_change_the_project_itself_are_not_copied(run: Run, tmp_path: Path, name: str) -> None:
+    script = f"from pathlib import Path\np = Path('outputs') / '{name}'\np.parent.mkdir(parents=True)\np.touch()\n"
+    (tmp_path / "train.py").write_text(script)
+    assert run("submit", "-c", "local", "train.py").returncode == 0
+    done = run("outputs", "last", ".")
+    assert (done.returncode, (tmp_path / name).exists()) == (1, False)
+    assert "reserved name" in done.stderr
+    assert run("outputs", "last").returncode == 0

@@ -7,7 +7,7 @@ import pytest
 
 from gpuinfra.models.run import Run, RunState
 from gpuinfra.runner.results.history import History
-from gpuinfra.runner.results.record import Record
+from gpuinfra.runner.results.record import MOST_WARNINGS, Record
 
 RUN = Run("r1", "lab", "remote", "lab", ("python", "a.py"), RunState.PREPARING, datetime(2026, 11, 16, tzinfo=UTC))
 
@@ -64,3 +64,10 @@ def test_a_run_that_is_not_tracked_is_remembered_nowhere(tmp_path: Path) -> None
     assert record.change(state=RunState.COMPLETED).state is RunState.COMPLETED
     assert record.refresh().state is RunState.COMPLETED
     assert not list(tmp_path.iterdir())
+
+
+def test_warnings_have_a_limit(record: Record) -> None:
+    for number in range(MOST_WARNINGS + 50):
+        record.warn(f"outputs/{number} was not fetched")
+    assert len(record.run.warnings) == MOST_WARNINGS + 1
+    assert record.run.warnings[-1] == f"more than {MOST_WARNINGS} warnings: the rest is left out"

@@ -127,7 +127,7 @@ def test_a_port_goes_with_the_address() -> None:
 
 def test_a_target_without_a_container() -> None:
     assert compute_text(replace(TARGET, type="remote")) == (
-        "address: 203.0.113.7\nhostKey: ssh-ed25519 AAAA\ntype: remote\nusername: azureuser\n"
+        "address: 203.0.113.7\nhostKey: ssh-ed25519 AAAA\nnvidiaDocker: true\ntype: remote\nusername: azureuser\n"
     )
 
 
