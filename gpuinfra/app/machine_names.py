@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.app.machines import FIND_SECONDS, CloudSession, Named, explained, reach, specs_meant
+from gpuinfra.app.machines import FIND_SECONDS, CloudSession, Named, explained, is_path, reach, specs_meant
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.error_collector import ErrorCollector
     from gpuinfra.models.receipt import Receipt
+    from gpuinfra.models.spec import Spec
     from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.waiting.progress import Progress
 
@@ -42,27 +43,72 @@ def named_machine(settings: Settings, word: str, progress: Progress) -> Named:
 
 
 def _meant(settings: Settings, word: str, progress: Progress) -> list[Named]:
-    if specs := specs_meant(settings, word):
-        return [Named(spec.name, spec.group_name, spec.subscription) for spec in specs]
-    reached = reach(settings, None, FIND_SECONDS, progress)
+    described = [_described(spec) for spec in specs_meant(settings, word)]
+    if described and not _may_name_another(word, described):
+        return described
+    reached = reach(settings, described[0].subscription if described else None, FIND_SECONDS, progress)
     with explained(f"looking for {word}"):
-        return [_located(reached.cloud, word) or _unseen(settings, reached.cloud, word)]
+        return _located(reached.cloud, word, described) or [_unseen(settings, reached.cloud, word)]
 
 
-def located(settings: Settings, cloud: AzureCloud, word: str) -> Named:
-    """The machine that Azure has under this name or target name; a Problem where it has none."""
+def located(settings: Settings, cloud: AzureCloud, word: str, spec: Spec | None = None) -> Named:
+    """The machine that a word means, which may be that of this spec; a Problem where neither spec nor Azure has it."""
+    described = [_described(spec)] if spec else []
+    if described and not _may_name_another(word, described):
+        return described[0]
     with explained(f"looking for {word}"):
-        found = _located(cloud, word)
-        if found is None:
+        found = _located(cloud, word, described)
+        if not found:
             raise unknown_machine(settings, word, _rows(cloud))
+    return found[0]
+
+
+def _described(spec: Spec) -> Named:
+    return Named(spec.name, spec.group_name, spec.subscription, spec)
+
+
+def _may_name_another(word: str, described: Sequence[Named]) -> bool:
+    """Whether the word led to these machines by a target name or a folder, and may be the name of another machine."""
+    from gpuinfra.models.names import check_machine_name
+
+    if is_path(word) or any(each.name.casefold() == word.casefold() for each in described):
+        return False
+    try:
+        check_machine_name(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _located(cloud: AzureCloud, word: str, described: Sequence[Named]) -> list[Named]:
+    from gpuinfra.provision.find import ambiguous_name, locate
+
+    rows = _rows(cloud)
+    if not described:
+        ref = locate(rows, word)
+        return [Named(ref.name, ref.group)] if ref else []
+    found = _own_name_first(word, described, rows)
+    if len(found) > 1 and found[0] not in described:
+        help_line = "give the file of the spec for its machine; for the other one, change `target.name` in that spec"
+        raise ambiguous_name(word, [f"`{each.name}` in group `{each.group}`" for each in found], help_line)
     return found
 
 
-def _located(cloud: AzureCloud, word: str) -> Named | None:
-    from gpuinfra.provision.find import locate
+def _own_name_first(word: str, described: Sequence[Named], rows: Sequence[dict[str, Any]]) -> list[Named]:
+    """The machines that have the word as their own name, then those of the specs that exist; else those of the specs.
 
-    ref = locate(_rows(cloud), word)
-    return Named(ref.name, ref.group) if ref else None
+    A word that is the target name of one machine and the name of another must not end the wrong one.
+    """
+    from gpuinfra.provision.find import called
+
+    own = [Named(ref.name, ref.group, described[0].subscription) for ref in called(rows, word)]
+    if not own:
+        return list(described)
+    return own + [
+        each
+        for each in described
+        if any(ref.group.casefold() == str(each.group).casefold() for ref in called(rows, each.name))
+    ]
 
 
 def _unseen(settings: Settings, cloud: AzureCloud, word: str) -> Named:
@@ -112,16 +158,19 @@ def chosen(
     settings: Settings, words: Sequence[str], rows: Sequence[dict[str, Any]]
 ) -> tuple[set[tuple[str, str]], list[str], list[Diagnostic]]:
     """Name and group of every machine of a listing that the words mean; specs without one; what is wrong with words."""
-    from gpuinfra.provision.find import matching
+    from gpuinfra.provision.find import called, matching
 
     found: set[tuple[str, str]] = set()
     absent, problems = list[str](), list[Diagnostic]()
     for word in words:
         if specs := specs_meant(settings, word):
-            for spec in specs:
-                here = [ref for ref in matching(rows, spec.name) if ref.group.casefold() == spec.group_name.casefold()]
+            described = [_described(spec) for spec in specs]
+            meant = _own_name_first(word, described, rows) if _may_name_another(word, described) else described
+            for each in meant:
+                group = str(each.group).casefold()
+                here = [ref for ref in called(rows, each.name) if ref.group.casefold() == group]
                 found |= {(ref.name, ref.group) for ref in here}
-                absent += [] if here else [spec.name]
+                absent += [] if here else [each.name]
         elif refs := matching(rows, word):
             found |= {(ref.name, ref.group) for ref in refs}
         else:
