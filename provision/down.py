@@ -18,7 +18,14 @@ from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.market.port import Market
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.ownership import LEFT_ALONE, is_default_group, left_alone, untagged_problem
+from gpuinfra.provision.ownership import (
+    LEFT_ALONE,
+    Owner,
+    is_default_group,
+    left_alone,
+    owner_of,
+    untagged_problem,
+)
 from gpuinfra.provision.plan import is_disk_of_ours
 from gpuinfra.provision.remove import remove, strangers
 from gpuinfra.provision.waiting.deadline import Deadline
@@ -132,8 +139,10 @@ class Teardown:
         reasons = (f"{failure.subject}: {failure.code}: {failure.message}",) if failure else ()
         deleted = tuple(str(ref) for ref in refs if not left or str(ref) not in left)
         words = (*kept.values(), *_detached(machine), *_left_alone(observed))
-        receipt = replace(self._receipt(machine, off, was_on=was_on), existed=_existed(observed))
-        return replace(receipt, deleted=deleted, kept=words, left=(*left, *reasons), deletes=True)
+        elsewhere = _on_elsewhere(observed)
+        receipt = self._receipt(machine, None if elsewhere else off, was_on=was_on)
+        receipt = replace(receipt, deleted=deleted, kept=words, left=(*left, *reasons, *elsewhere), deletes=True)
+        return replace(receipt, existed=_existed(observed))
 
     def _at_least_off(self, observed: Observed) -> None:
         """What cannot be deleted need not be billed."""
@@ -174,12 +183,14 @@ class Teardown:
     # Receipts
 
     def _absent(self, observed: Observed) -> Receipt:
+        elsewhere = _on_elsewhere(observed)
         return Receipt(
             self.name,
-            Off.ABSENT,
+            None if elsewhere else Off.ABSENT,
             self.cloud.now(),
             residue=tuple(_residue(observed)),
             kept=_left_alone(observed),
+            left=elsewhere,
             simulated=self.cloud.simulated,
             existed=_existed(observed),
         )
@@ -218,6 +229,22 @@ def _verified(machine: ObservedResource | None) -> Off | None:
     if machine is None:
         return Off.ABSENT
     return Off.DEALLOCATED if machine.power == OFF else None
+
+
+def _on_elsewhere(observed: Observed) -> tuple[str, ...]:
+    """A line for each machine of ours with this name that is on in another group, where this group has none.
+
+    It may be the one that the user means: then "off" would be wrong.
+    """
+    if observed.part(Kind.VM):
+        return ()
+    found = (part for part in observed.lookalikes() if part.ref.kind is Kind.VM and owner_of(part) is Owner.OURS)
+    return tuple(
+        f"{part.ref} in group {part.ref.group} is {part.power}, and this was for group {observed.group}: "
+        f"with `resourceGroup: {part.ref.group}` in the spec, `down` ends it"
+        for part in found
+        if part.power != OFF
+    )
 
 
 def _existed(observed: Observed) -> bool:

@@ -12,7 +12,7 @@ from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.models.target import Target
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, Observed
+from gpuinfra.provision.cloud import Cloud, Observed, ObservedResource
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of, untagged_problem
 from gpuinfra.provision.problems import explain
@@ -32,28 +32,44 @@ def locate(rows: Iterable[Mapping[str, Any]], word: str) -> Ref | None:
 def matching(rows: Iterable[Mapping[str, Any]], word: str) -> list[Ref]:
     """All machines of a listing that a word may name."""
     parts = [machine_of_row(row) for row in rows]
-    ours = [part for part in parts if owner_of(part) is Owner.OURS]
     choices = (
-        [part.ref for part in ours if _is_called(part.ref.name, word)],
+        _called(parts, word, Owner.OURS),
         # Not by the tag with the target's name, which others can write: a name of your own needs the spec.
-        [part.ref for part in ours if _is_called(part.ref.name.replace("-", "_"), word)],
-        [part.ref for part in parts if _is_called(part.ref.name, word) and owner_of(part) is Owner.UNTAGGED],
+        [part.ref for part in parts if owner_of(part) is Owner.OURS and _is_called(_usual_target(part.ref), word)],
+        _called(parts, word, Owner.UNTAGGED),
     )
     return next((each for each in choices if each), [])
+
+
+def called(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ref]:
+    """All machines of a listing with exactly this name. One without our tags counts where no other does."""
+    parts = [machine_of_row(row) for row in rows]
+    return _called(parts, name, Owner.OURS) or _called(parts, name, Owner.UNTAGGED)
+
+
+def _called(parts: Iterable[ObservedResource], name: str, owner: Owner) -> list[Ref]:
+    return [part.ref for part in parts if _is_called(part.ref.name, name) and owner_of(part) is owner]
+
+
+def _usual_target(ref: Ref) -> str:
+    return ref.name.replace("-", "_")
 
 
 def _is_called(name: str, word: str) -> bool:
     return name.casefold() == word.casefold()
 
 
-def ambiguous_name(word: str, candidates: Sequence[str]) -> Problem:
+GIVE_FILE = "give the file of the spec: its `resourceGroup` says which machine is meant"
+
+
+def ambiguous_name(word: str, candidates: Sequence[str], help_line: str = GIVE_FILE) -> Problem:
     """The error about a word that means more than one machine."""
     return Problem(
         Diagnostic(
             Code.AMBIGUOUS_NAME,
             "more than one machine of this name",
             note=f"`{word}` is {', or '.join(sorted(candidates))}; nothing was changed",
-            help="give the file of the spec: its `resourceGroup` says which machine is meant",
+            help=help_line,
         ),
         exit_code=Exit.USAGE,
     )

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Exit, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -196,7 +196,11 @@ def machines(reached: CloudSession, names: Sequence[str], specs: Sequence[Locate
             pool.submit(_look, reached, ref.name, ref.group, by_key.get((ref.name.casefold(), ref.group.casefold())))
             for ref in ours
         ]
-        return (*(each.result() for each in asked), *untagged, *(_absent(name) for name in absent))
+        return (
+            *(each.result() for each in asked),
+            *untagged,
+            *(_not_made(name, each) for name, each in absent.items()),
+        )
 
 
 def _untagged(machine: ObservedResource) -> MachineChecks:
@@ -207,6 +211,12 @@ def _untagged(machine: ObservedResource) -> MachineChecks:
     return MachineChecks(
         machine.ref.name, machine.ref.group, (problem("tags", f"{found.summary}: {found.note}", found.help),)
     )
+
+
+def _not_made(name: str, found: Diagnostic) -> MachineChecks:
+    from gpuinfra.models.checks import MachineChecks, problem
+
+    return MachineChecks(name, "", (problem("state", str(found.note), found.help),))
 
 
 def _absent(name: str) -> MachineChecks:

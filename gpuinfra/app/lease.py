@@ -25,7 +25,7 @@ def lease(
 ) -> tuple[LeaseState, bool]:
     """Return the lease, changed if asked for, and whether a change was in vain because of the cost cap."""
     from gpuinfra.app.machine_names import located
-    from gpuinfra.app.machines import Named, explained, reach
+    from gpuinfra.app.machines import explained, reach
     from gpuinfra.provision.lifecycle.renew import find_machine
 
     length = _length(extend, release=release)
@@ -33,9 +33,9 @@ def lease(
     writes = release or length is not None
     with explained(f"looking at {spec.name if spec else machine}"):
         reached = reach(settings, spec.subscription if spec else None, SECONDS, progress, writes=writes)
-        named = Named(spec.name, spec.group_name) if spec else located(settings, reached.cloud, machine)
+        named = located(settings, reached.cloud, machine, spec)
         found = find_machine(reached.cloud, named.name, named.group)
-        hours = _hours(found, spec)
+        hours = _hours(found, named.spec)
         renewed = _renew(reached, found, hours, length, release=release) if writes else None
         if renewed:
             found = reached.cloud.look(found.ref) or found

@@ -7,13 +7,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.app.machines import FIND_SECONDS, CloudSession, Named, explained, reach, specs_meant
+from gpuinfra.app.machines import FIND_SECONDS, CloudSession, Named, explained, is_path, reach, specs_meant
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.error_collector import ErrorCollector
+    from gpuinfra.models.entry import Entry
     from gpuinfra.models.receipt import Receipt
+    from gpuinfra.models.spec import Spec
     from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.waiting.progress import Progress
 
@@ -42,27 +44,72 @@ def named_machine(settings: Settings, word: str, progress: Progress) -> Named:
 
 
 def _meant(settings: Settings, word: str, progress: Progress) -> list[Named]:
-    if specs := specs_meant(settings, word):
-        return [Named(spec.name, spec.group_name, spec.subscription) for spec in specs]
-    reached = reach(settings, None, FIND_SECONDS, progress)
+    described = [_described(spec) for spec in specs_meant(settings, word)]
+    if described and not _may_name_another(word, described):
+        return described
+    reached = reach(settings, described[0].subscription if described else None, FIND_SECONDS, progress)
     with explained(f"looking for {word}"):
-        return [_located(reached.cloud, word) or _unseen(settings, reached.cloud, word)]
+        return _located(reached.cloud, word, described) or [_unseen(settings, reached.cloud, word)]
 
 
-def located(settings: Settings, cloud: AzureCloud, word: str) -> Named:
-    """The machine that Azure has under this name or target name; a Problem where it has none."""
+def located(settings: Settings, cloud: AzureCloud, word: str, spec: Spec | None = None) -> Named:
+    """The machine that a word means, which may be that of this spec; a Problem where neither spec nor Azure has it."""
+    described = [_described(spec)] if spec else []
+    if described and not _may_name_another(word, described):
+        return described[0]
     with explained(f"looking for {word}"):
-        found = _located(cloud, word)
-        if found is None:
+        found = _located(cloud, word, described)
+        if not found:
             raise unknown_machine(settings, word, _rows(cloud))
+    return found[0]
+
+
+def _described(spec: Spec) -> Named:
+    return Named(spec.name, spec.group_name, spec.subscription, spec)
+
+
+def _may_name_another(word: str, described: Sequence[Named]) -> bool:
+    """Whether the word led to these machines by a target name or a folder, and may be the name of another machine."""
+    from gpuinfra.models.names import check_machine_name
+
+    if is_path(word) or any(each.name.casefold() == word.casefold() for each in described):
+        return False
+    try:
+        check_machine_name(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _located(cloud: AzureCloud, word: str, described: Sequence[Named]) -> list[Named]:
+    from gpuinfra.provision.find import ambiguous_name, locate
+
+    rows = _rows(cloud)
+    if not described:
+        ref = locate(rows, word)
+        return [Named(ref.name, ref.group)] if ref else []
+    found = _own_name_first(word, described, rows)
+    if len(found) > 1 and found[0] not in described:
+        help_line = "give the file of the spec for its machine; for the other one, change `target.name` in that spec"
+        raise ambiguous_name(word, [f"`{each.name}` in group `{each.group}`" for each in found], help_line)
     return found
 
 
-def _located(cloud: AzureCloud, word: str) -> Named | None:
-    from gpuinfra.provision.find import locate
+def _own_name_first(word: str, described: Sequence[Named], rows: Sequence[dict[str, Any]]) -> list[Named]:
+    """The machines that have the word as their own name, then those of the specs that exist; else those of the specs.
 
-    ref = locate(_rows(cloud), word)
-    return Named(ref.name, ref.group) if ref else None
+    A word that is the target name of one machine and the name of another must not end the wrong one.
+    """
+    from gpuinfra.provision.find import called
+
+    own = [Named(ref.name, ref.group, described[0].subscription) for ref in called(rows, word)]
+    if not own:
+        return list(described)
+    return own + [
+        each
+        for each in described
+        if any(ref.group.casefold() == str(each.group).casefold() for ref in called(rows, each.name))
+    ]
 
 
 def _unseen(settings: Settings, cloud: AzureCloud, word: str) -> Named:
@@ -110,23 +157,40 @@ def _known(settings: Settings, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def chosen(
     settings: Settings, words: Sequence[str], rows: Sequence[dict[str, Any]]
-) -> tuple[set[tuple[str, str]], list[str], list[Diagnostic]]:
-    """Name and group of every machine of a listing that the words mean; specs without one; what is wrong with words."""
-    from gpuinfra.provision.find import matching
+) -> tuple[set[tuple[str, str]], dict[str, Diagnostic], list[Diagnostic]]:
+    """Name and group of every machine of a listing that the words mean; what to say of machines that specs describe
+    and the listing does not have, by name; what is wrong with words."""
+    from gpuinfra.provision.find import called, matching
 
     found: set[tuple[str, str]] = set()
-    absent, problems = list[str](), list[Diagnostic]()
+    absent, problems = dict[str, Diagnostic](), list[Diagnostic]()
     for word in words:
         if specs := specs_meant(settings, word):
-            for spec in specs:
-                here = [ref for ref in matching(rows, spec.name) if ref.group.casefold() == spec.group_name.casefold()]
+            described = [_described(spec) for spec in specs]
+            meant = _own_name_first(word, described, rows) if _may_name_another(word, described) else described
+            for each in meant:
+                group, anywhere = str(each.group), called(rows, each.name)
+                here = [ref for ref in anywhere if ref.group.casefold() == group.casefold()]
                 found |= {(ref.name, ref.group) for ref in here}
-                absent += [] if here else [spec.name]
+                if not here:
+                    absent[each.name] = _absent(each.name, group, [ref.group for ref in anywhere])
         elif refs := matching(rows, word):
             found |= {(ref.name, ref.group) for ref in refs}
         else:
             problems += unknown_machine(settings, word, rows).diagnostics
     return found, absent, problems
+
+
+def _absent(name: str, group: str, elsewhere: Sequence[str]) -> Diagnostic:
+    """What to say of a machine that its spec describes, and that is not in the spec's group."""
+    note, help_line = (
+        f"Azure has no machine `{name}` in group `{group}`, that of its spec",
+        "`gpuinfra up SPEC` creates it",
+    )
+    if elsewhere:
+        note = f"{note}; it has one in group `{elsewhere[0]}`"
+        help_line = f"set `resourceGroup: {elsewhere[0]}` in the spec if it means that one, or else another `name`"
+    return Diagnostic(Code.NO_SUCH_MACHINE, "no such machine", note=note, help=help_line)
 
 
 def proven(reached: CloudSession, named: Named, receipt: Receipt) -> Receipt:
@@ -135,27 +199,52 @@ def proven(reached: CloudSession, named: Named, receipt: Receipt) -> Receipt:
 
     if receipt.existed or receipt.verified is not Off.ABSENT:
         return receipt
-    if _is_remembered(reached, named):
+    entries = _remembered(reached, named.name)
+    if left := _on_in_another_subscription(entries, reached.cloud.subscription):
+        return replace(receipt, verified=None, left=(*receipt.left, left))
+    if _is_remembered(reached, named, entries):
         return replace(receipt, existed=True)
     if named.group is None:
         raise unknown_machine(reached.settings, named.name, _rows(reached.cloud))
     return receipt
 
 
-def _is_remembered(reached: CloudSession, named: Named) -> bool:
-    """Whether the workspace's ledger or Azure's activity log knows the machine."""
+def _remembered(reached: CloudSession, name: str) -> list[Entry]:
+    """What the workspace's ledger has of machines of this name, in whichever group and subscription."""
     from gpuinfra.ledger.ledger import Ledger
+
+    with suppress(Problem):
+        entries = Ledger(reached.settings.state).entries()
+        same = (each for each in entries if each.machine.casefold() == name.casefold())
+        return [each for each in same if each.simulated == reached.cloud.simulated]
+    return []
+
+
+def _on_in_another_subscription(entries: Sequence[Entry], subscription: str) -> str | None:
+    """A line about a machine that was switched on in another subscription, and whose end is not known."""
+    from gpuinfra.models.entry import EntryKind
+
+    last = {each.subscription: each for each in entries if each.subscription}
+    for each in last.values():
+        if each.subscription != subscription and each.what in {EntryKind.ON, EntryKind.CHANGED}:
+            return (
+                f"vm {each.machine} in subscription {each.subscription} was switched on from this workspace, and this "
+                f"was for subscription {subscription}: `AZURE_SUBSCRIPTION_ID={each.subscription}` selects it"
+            )
+    return None
+
+
+def _is_remembered(reached: CloudSession, named: Named, entries: Sequence[Entry]) -> bool:
+    """Whether the workspace's ledger or Azure's activity log knows the machine, in this subscription and group."""
     from gpuinfra.models.resource import Kind, Ref
     from gpuinfra.provision.azure.activity import KEPT, read_log
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.names import default_group
 
     cloud = reached.cloud
-    with suppress(Problem):
-        entries = Ledger(reached.settings.state).entries()
-        mine = (each for each in entries if each.simulated == cloud.simulated)
-        if any(each.machine.casefold() == named.name.casefold() for each in mine):
-            return True
+    here = (each for each in entries if each.subscription in {"", cloud.subscription})
+    if any(named.group is None or (each.group or named.group).casefold() == named.group.casefold() for each in here):
+        return True
     ref = Ref(Kind.VM, named.group or default_group(named.name), named.name)
     now = cloud.now()
     cloud.grant(LOG_SECONDS)

@@ -167,9 +167,10 @@ def target_named(settings: Settings, name: str) -> Target:
     if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):
         check_target(settings, attached)
         return with_own_key(check_host_key(settings, _with_address(attached), says="its target file"))
-    identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
     cloud = open_cloud(settings, spec.subscription if spec else None, deadline=Deadline.after(FIND_SECONDS))
-    named = Named(spec.name, spec.group_name) if spec else located(settings, cloud, name)
+    named = located(settings, cloud, name, spec)
+    spec = named.spec
+    identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
     found = find_target(cloud, named.name, named.group, ssh_port=cloud.clients.access.ssh_port, identity=identity)
     found = replace(found, name=spec.target_name) if spec else found
     return with_own_key(check_host_key(settings, with_known_key(settings.workspace, found)))
@@ -298,6 +299,8 @@ class Named:
     group: str | None = None
     """None where neither a spec nor Azure says it: then nothing is known of such a machine."""
     subscription: str | None = None
+    spec: Spec | None = None
+    """The spec that describes it, where the word led to one."""
 
 
 def _mode(word: str) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.app.accounts import Accounts
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.provision.waiting.progress import Silent
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class StatusQuery:
         self.left_alone = fleet.lookalikes(rows)
         wanted, absent, problems = chosen(self.reached.settings, self._names, rows)
         if strict and (problems or absent):
-            raise Problem(*problems, *map(_not_made, absent), exit_code=Exit.USAGE if problems else Exit.FAILED)
+            raise Problem(*problems, *absent.values(), exit_code=Exit.USAGE if problems else Exit.FAILED)
         shown = [machine for machine in found if not self._names or (machine.name, machine.group) in wanted]
         return (self._with_agents(shown) if self._agents else shown), now
 
@@ -114,8 +114,3 @@ class _Waits(Silent):
     def wait(self, reason: str, seconds: float) -> None:
         """Azure asked to wait."""
         self._report(reason, seconds)
-
-
-def _not_made(name: str) -> Diagnostic:
-    note, help_line = f"Azure has no machine `{name}` in the group of its spec", "`gpuinfra up SPEC` creates it"
-    return Diagnostic(Code.NO_SUCH_MACHINE, "no such machine", note=note, help=help_line)
