@@ -144,6 +144,7 @@ class Code(StrEnum):
     WRONG_PYTHON = "wrong-python"
     MISSING_FILE = "missing-file"
     UNKNOWN_TARGET = "unknown-target"
+    OTHER_TARGET = "other-target"
     MIXED_IMAGES = "mixed-images"
     PLACEHOLDER = "placeholder"
     PLAIN_SECRET = "plain-secret"  # noqa: S105 the name of a problem, not a secret

@@ -44,13 +44,14 @@ def attach(settings: Settings, options: AttachOptions, seconds: float, progress:
     from gpuinfra.models.attached import Attached
     from gpuinfra.runner.machine.host_key import HostKey
     from gpuinfra.workbench.compute import joined_address
-    from gpuinfra.workbench.targets import find_target
+    from gpuinfra.workbench.targets import check_files, find_target
     from gpuinfra.workspace import find_workspace
 
     workspace = find_workspace(settings.workspace)
     before = find_target(workspace, options.name)
     if before and not before.address:
         raise _taken(before)
+    check_files(workspace, options.name)
     if before and not options.host_key:
         check_host_key(settings, before, says="its target file")
     # Before anybody is called: whoever gave it should not have to wait with it.

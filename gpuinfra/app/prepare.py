@@ -35,6 +35,7 @@ def prepare(
 ) -> Prepared:
     """Make image and packages, and check the GPU. `build_secrets` are names of environment variables."""
     from gpuinfra.app.job_checks import check_packages
+    from gpuinfra.app.job_destination import check_job_destination
     from gpuinfra.app.workspace import linked, open_workspace, with_spec
     from gpuinfra.runner.assignment import assign
     from gpuinfra.runner.environment.unused import note_for
@@ -42,7 +43,9 @@ def prepare(
     from gpuinfra.runner.problems import explained
 
     workspace = open_workspace(settings)
-    assigned, _ = with_spec(workspace, assign(workspace.path, configuration))
+    assigned = assign(workspace.path, configuration)
+    check_job_destination(workspace.path, assigned)
+    assigned, _ = with_spec(workspace, assigned)
     secrets = build_secrets_of(build_secrets)
     check_packages(assigned, None, secrets)
     target = assigned.target

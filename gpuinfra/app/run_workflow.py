@@ -116,12 +116,15 @@ class RunWorkflow:
 
     def _submit(self) -> None:
         from gpuinfra.app.job_checks import check_packages, wishes_of
+        from gpuinfra.app.job_destination import check_job_destination
         from gpuinfra.app.job_session import JobSession
         from gpuinfra.app.workspace import open_workspace, with_spec
         from gpuinfra.runner.assignment import assign
 
         workspace = open_workspace(self.settings)
-        assigned, _ = with_spec(workspace, assign(workspace.path, self.spec.target_name), self.spec)
+        assigned = assign(workspace.path, self.spec.target_name)
+        check_job_destination(workspace.path, assigned, self.spec)
+        assigned, _ = with_spec(workspace, assigned, self.spec)
         wishes = wishes_of(assigned, self.options)
         check_packages(assigned, wishes.gpus, wishes.build_secrets)
         sink = self.progress.open_output()
@@ -316,6 +319,7 @@ def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
     from gpuinfra.app.job_checks import check_packages, wishes_of
     from gpuinfra.app.workspace import check_workspace
     from gpuinfra.runner.assignment import assign
+    from gpuinfra.workbench.targets import check_destination
     from gpuinfra.workspace import find_workspace
 
     if spec.power != "running":
@@ -324,6 +328,7 @@ def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
         raise Problem(diagnostic, exit_code=Exit.USAGE)
     workspace = find_workspace(settings.workspace)
     project = _expected(workspace, spec)
+    check_destination(project, spec.target_name)
     assigned = assign(workspace, spec.target_name, project)
     wishes = wishes_of(assigned, options)
     check_packages(assigned, wishes.gpus, wishes.build_secrets)

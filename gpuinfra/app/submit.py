@@ -26,6 +26,7 @@ def submit(
     """Run a script on the target of a run configuration, and follow it to its end unless `detach`."""
     from gpuinfra.app.access import cloud_of
     from gpuinfra.app.job_checks import check_detach, check_packages, wishes_of
+    from gpuinfra.app.job_destination import check_job_destination
     from gpuinfra.app.job_result import result_of
     from gpuinfra.app.job_session import JobSession
     from gpuinfra.app.lease_renewal import renew_for
@@ -34,7 +35,9 @@ def submit(
 
     workspace = open_workspace(settings)
     check_workspace(settings)
-    assigned, spec = with_spec(workspace, assign(workspace.path, configuration))
+    assigned = assign(workspace.path, configuration)
+    check_job_destination(workspace.path, assigned)
+    assigned, spec = with_spec(workspace, assigned)
     wishes = wishes_of(assigned, options)
     if detach:
         check_detach(assigned)

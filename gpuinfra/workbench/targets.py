@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.load.document import Document, EditError, written
 from gpuinfra.load.scalars import Value
 from gpuinfra.models.hosts import is_host, is_user
@@ -17,6 +17,7 @@ from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
 from gpuinfra.workbench.compute import (
+    CLUSTER,
     LOCAL,
     LOCALDOCKER,
     OLDER_TYPES,
@@ -99,6 +100,25 @@ def check_files(workspace: Path, name: str) -> None:
     for path in _paths(workspace, name):
         if os.path.lexists(path) and read_content(path).strip():
             read_file(path)
+    check_destination(load_project(workspace), name)
+
+
+def check_destination(project: Project, name: str) -> None:
+    """Raise a Problem if the files of a machine's target send its jobs to another place."""
+    runconfig, compute = project.runconfigs.get(name), project.computes.get(name)
+    if runconfig and (other := runconfig.target or name) != name:
+        place, span = f"`{other}`", runconfig.place("target" if runconfig.is_later else "Target")
+        help_line = f"set it to `{name}`; or rename the file, and give `-c` its new name"
+    elif compute and compute.type in {LOCAL, LOCALDOCKER, CLUSTER}:
+        place = "a cluster" if compute.type == CLUSTER else "this computer"
+        node = compute.document.root.items.get("type")
+        span = compute.document.span(node) if node else compute.document.source.span(0, 0)
+        help_line = "set it to `remotedocker` or `remote`; or give the machine's target another name"
+    else:
+        return
+    label = f"`{name}` is a machine's target, and its jobs would go to {place}"
+    diagnostic = Diagnostic(Code.OTHER_TARGET, "jobs would not go to the machine", span, label, help=help_line)
+    raise Problem(diagnostic, exit_code=Exit.USAGE)
 
 
 def check_writable_files(workspace: Path, name: str) -> None:
