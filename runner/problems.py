@@ -57,8 +57,8 @@ def problem_of(error: ConnectError | RemoteError | JobError, target: str) -> Pro
         code, summary, help_line = FAR.get(error.code, usual)
         return Problem(Diagnostic(code, summary, note=f"`{target}`: {error}", help=help_line.replace("NAME", target)))
     code, summary = next((code, words) for kind, code, words in CONNECTIONS if isinstance(error, kind))
-    usual = f"`gpuinfra targets` shows whether `{target}` answers"
-    help_line = error.help or ("`gpuinfra up SPEC` starts it" if code is Code.MACHINE_IS_OFF else usual)
+    starts, shows = "`gpuinfra up SPEC` starts it", f"`gpuinfra targets` shows whether `{target}` answers"
+    help_line = error.help or (starts if code is Code.MACHINE_IS_OFF else shows)
     is_lost = error.was_connected or code in {Code.CONNECTION_LOST, Code.MACHINE_IS_OFF}
     exit_code = Exit.LOST if is_lost else Exit.FAILED
     return Problem(Diagnostic(code, summary, note=f"`{target}`: {error}", help=help_line), exit_code=exit_code)

@@ -160,8 +160,7 @@ def _has_outputs(reached: CloudSession, name: str, group: str) -> bool | None:
 def _state(settings: Settings) -> Path | None:
     """Return the state folder, if the workspace has one. Cron and CI have none, and need none."""
 
-    folder = settings.state
-    return folder if folder.is_dir() else None
+    return settings.state if settings.workspace.is_dir() and settings.state.is_dir() else None
 
 
 def _remember(settings: Settings, reached: CloudSession, reaped: Reaped, progress: Frontend) -> None:
