@@ -5,8 +5,10 @@ import gc
 import json
 import shutil
 import ssl
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPSConnection
@@ -89,7 +91,13 @@ class Sandbox:
             connection.close()
         self.server.stop()
         self._thread.join(timeout=WAIT_SECONDS)
-        assert not self._thread.is_alive(), "the server did not stop"
+        assert not self._thread.is_alive(), f"the server did not stop: {self._doing()}"
+
+    def _doing(self) -> str:
+        """What the tasks of the server wait for, and where its thread is."""
+        tasks = [f"{task.get_coro()} at {task.get_stack(limit=3)}" for task in asyncio.all_tasks(self._loop)]
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "\n".join([*tasks, *traceback.format_stack(frame)])
 
     def reset(self) -> None:
         """Make it as good as new: empty, at the computer's own time, instant. Only its identity and clients stay."""
