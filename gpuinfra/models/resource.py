@@ -74,7 +74,7 @@ _MACHINE_ID = re.compile(
 def parse_machine_id(text: str | None, host_key: str = "") -> MachineId | None:
     """The machine that an id of Azure's means; None for any other text."""
     found = _MACHINE_ID.fullmatch(text or "")
-    return MachineId(*found.groups(), host_key) if found else None
+    return MachineId(found[1], found[2], found[3], host_key) if found else None
 
 
 def same_machine(one: str, other: str) -> bool:
