@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.resource import Kind, MachineId, Ref, parse_machine_id
 from gpuinfra.models.spec import Spec
 from gpuinfra.models.target import Target
 from gpuinfra.provision import tags
@@ -148,7 +148,14 @@ def target_of(
         host_key=tags.get(machine.tags, tags.HOST_KEY),
         identity=identity,
         simulated=simulated,
+        resource_id=_resource_id(machine),
     )
+
+
+def _resource_id(machine: ObservedResource) -> str:
+    """The machine's id in the case of its spec: Azure's own answers differ in case."""
+    found = parse_machine_id(str(machine.body.get("id") or ""))
+    return str(MachineId(found.subscription, machine.ref.group, machine.ref.name)) if found else ""
 
 
 def stops_at(observed: Observed) -> datetime | None:

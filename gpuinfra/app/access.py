@@ -10,6 +10,7 @@ from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.models.resource import MachineId
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.provision.azure.access import Access
@@ -77,7 +78,9 @@ def cloud_of(settings: Settings, target: Target) -> Settings:
     return replace(settings, cloud="sandbox") if target.simulated else settings
 
 
-def power_of(settings: Settings, spec: Spec | None, *, is_there: bool = False) -> Callable[[], str | None] | None:
+def power_of(
+    settings: Settings, spec: Spec | MachineId | None, *, is_there: bool = False
+) -> Callable[[], str | None] | None:
     """Asks for the power state of a machine of ours: what it is, where it is off; None where it is on, or nobody knows.
 
     One that Azure does not know is gone where it `is_there`, for sure, as seen by the same login; otherwise it may be

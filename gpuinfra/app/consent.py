@@ -49,7 +49,8 @@ def require_consent(request: Request, reached: CloudSession, spec: Spec | None, 
         return
     answer = ask_machine(reached, name, request.group, spec)
     known = _known_runs(request, settings)
-    decision = decide(request.effect, name, known, answer, simulated=reached.cloud.simulated)
+    place = reached.machine_id(name, request.group)
+    decision = decide(request.effect, name, known, answer, simulated=reached.cloud.simulated, resource_id=str(place))
     if decision.consent is Consent.NONE or (settings.yes and decision.consent is Consent.YES):
         if decision.unknown is Contact.SILENT:
             progress.note(unknown_runs(name, decision.unknown))

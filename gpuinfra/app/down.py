@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession, Named
     from gpuinfra.models.receipt import Receipt
+    from gpuinfra.models.resource import MachineId
 
 SECONDS = 2700.0
 
@@ -45,13 +46,17 @@ def end_machine(
 
     With `asks`, runs that it would stop and outputs that it would lose need consent.
     """
-    receipt = _ended(settings, named, progress, delete=delete, cause=cause, asks=asks)
+    from gpuinfra.app.machines import reach
+
+    reached = reach(settings, named.subscription, SECONDS, progress, writes=True)
+    receipt = _ended(reached, named, progress, delete=delete, cause=cause, asks=asks)
     if delete and receipt.is_proof:
-        forget_jobs(settings, named.name, simulated=receipt.simulated)
+        place = reached.machine_id(named.name, receipt.group or named.group)
+        forget_jobs(settings, place, simulated=receipt.simulated)
     return receipt
 
 
-def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
+def forget_jobs(settings: Settings, machine: MachineId, *, simulated: bool) -> None:
     """What was on the disk is gone: no job is waited for any more, and a new machine of that name has none of it.
 
     A machine of the embedded Azure may have the name of a real one, which is there, with all that is on its disk.
@@ -62,25 +67,24 @@ def forget_jobs(settings: Settings, name: str, *, simulated: bool) -> None:
     from gpuinfra.models.run import DELETED_WITH_OUTPUTS, RunState
     from gpuinfra.runner.results.history import History
 
-    history = History(settings.state)
+    history, name = History(settings.state), machine.name
     with suppress(Problem):  # that it is gone is proven, whatever can be written here
         found = {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}
-        own = [run for run in found.values() if run.simulated == simulated]
+        own = [run for run in found.values() if run.simulated == simulated and run.is_of(name, str(machine))]
         for run in with_costs(settings, own, datetime.now(UTC)):
             gone = f"{name} {DELETED_WITH_OUTPUTS}"
             lost = {} if run.state.is_over else {"state": RunState.LOST, "reason": f"{name} was deleted"}
             history.update(run.id, machine="", cost_usd=run.cost_usd, warnings=(*run.warnings, gone), **lost)
 
 
-def _ended(settings: Settings, named: Named, progress: Frontend, *, delete: bool, cause: str, asks: bool) -> Receipt:
+def _ended(reached: CloudSession, named: Named, progress: Frontend, *, delete: bool, cause: str, asks: bool) -> Receipt:
     from gpuinfra.app.host_keys import forget_host_key, source_of_up
     from gpuinfra.app.ledger_recording import accounted, note_end
     from gpuinfra.app.machine_names import proven
-    from gpuinfra.app.machines import explained, reach
+    from gpuinfra.app.machines import explained
     from gpuinfra.models.target import unreached_target
     from gpuinfra.provision.down import Teardown
 
-    reached = reach(settings, named.subscription, SECONDS, progress, writes=True)
     ending = Teardown(
         name=named.name,
         group=named.group,
@@ -97,7 +101,7 @@ def _ended(settings: Settings, named: Named, progress: Frontend, *, delete: bool
                 _require_consent(reached, named, progress, delete=delete)
             receipt = ending.delete() if delete else ending.deallocate()
             receipt = accounted(proven(reached, named, receipt), reached)
-            receipt = note_end(settings, receipt, reached.cloud.subscription, progress)
+            receipt = note_end(reached.settings, receipt, reached.cloud.subscription, progress)
     except KeyboardInterrupt:
         say_what_exists(reached, named.name, named.group, progress)
         raise

@@ -18,13 +18,14 @@ from gpuinfra.app.interruption import TerminalClosedError
 from gpuinfra.app.job_options import OnInterrupt
 from gpuinfra.app.lease_renewal import renew_for, renewing
 from gpuinfra.app.run_control import log_of, never_began
-from gpuinfra.app.workspace import Workspace, linked
+from gpuinfra.app.workspace import Workspace, linked, machine_of
 from gpuinfra.diagnostics import Problem
 from gpuinfra.models.run import Run, RunState
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend, JobOutput
     from gpuinfra.app.settings import Settings
+    from gpuinfra.models.resource import MachineId
     from gpuinfra.models.spec import Spec
     from gpuinfra.runner.assignment import Assignment
     from gpuinfra.runner.heartbeat import Heartbeat
@@ -83,14 +84,14 @@ class JobSession:
             linked(target, self.progress, send_credentials=sends) as link,
             explained(target.name),
         ):
-            link.power = power_of(self._cloud, self.spec, is_there=self.after_run is not None)
+            link.power = power_of(self._cloud, self.machine, is_there=self.after_run is not None)
             link.warm(engine=self.assigned.in_container)
             record = self.workspace.record(self._with_commit(), tracked=self.assigned.tracked)
             try:
                 with log_of(self.workspace, self.run.id) as log, self._attending(link) as attending:
                     log.try_lock()
                     record.begin()
-                    with renewing(self._cloud, self.spec, self.progress, _without_work(record, attending)):
+                    with renewing(self._cloud, self.machine, self.progress, _without_work(record, attending)):
                         self._begin(record, link)
                         return record.run if self.detach else self._followed(record, link, log, attending)
             finally:
@@ -117,6 +118,11 @@ class JobSession:
         if commit := commit_of(self.workspace.path):
             self.run = replace(self.run, git_commit=commit.id, git_dirty=commit.dirty)
         return self.run
+
+    @property
+    def machine(self) -> Spec | MachineId | None:
+        """Which machine of ours the job runs on, if it is one."""
+        return machine_of(self.assigned.target, self.spec)
 
     @property
     def _cloud(self) -> Settings:
@@ -225,8 +231,8 @@ class JobSession:
 
     def _give_time(self, run: Run) -> None:
         """Nobody renews the lease of a job that is left: it gets the time that it may take, as with `--detach`."""
-        if self.spec and not run.state.is_over:
-            renew_for(self._cloud, self.spec, self.wishes.timeout, self.progress)
+        if self.machine and not run.state.is_over:
+            renew_for(self._cloud, self.machine, self.wishes.timeout, self.progress)
 
     def _cancel(self, following: JobFollower) -> None:
         from gpuinfra.runner.background import begin
@@ -328,7 +334,8 @@ def _new_run(assigned: Assignment, wishes: Wishes, spec: Spec | None) -> Run:
         command=assigned.command(wishes.script, wishes.words, ["python"]),
         state=RunState.PREPARING,
         created=now,
-        machine=spec.name if spec else "",
+        machine=target.machine if spec or target.resource_id else "",
+        resource_id=target.resource_id,
         script=wishes.script,
         spec_digest=spec.digest() if spec else None,
         image=assigned.base_image if assigned.in_container else None,

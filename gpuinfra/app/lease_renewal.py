@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
+from gpuinfra.models.resource import MachineId
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -39,15 +40,18 @@ AFTERWARDS = timedelta(minutes=10)
 
 
 def renewing(
-    settings: Settings, spec: Spec | None, progress: Frontend, without_work: Callable[[], float]
+    settings: Settings, spec: Spec | MachineId | None, progress: Frontend, without_work: Callable[[], float]
 ) -> AbstractContextManager[object]:
-    """For as long as a job is followed. `without_work` says for how many seconds it has done nothing."""
+    """For as long as a job is followed. `without_work` says for how many seconds it has done nothing.
+
+    A machine without a spec here has its terms in its tags.
+    """
     if spec is None:
         return nullcontext()
     return LeaseRenewal(spec, lambda: _open(settings, spec), progress.note, without_work)
 
 
-def renew_for(settings: Settings, spec: Spec, seconds: float | None, progress: Frontend) -> None:
+def renew_for(settings: Settings, spec: Spec | MachineId, seconds: float | None, progress: Frontend) -> None:
     """Once, for a job that nobody follows: until it is done, if it says how long that takes. That it cannot be done is
     no failure of the job."""
     try:
@@ -67,7 +71,7 @@ class LeaseRenewal:
 
     def __init__(
         self,
-        spec: Spec,
+        spec: Spec | MachineId,
         opener: Callable[[], Cloud],
         note: Callable[[str], None],
         without_work: Callable[[], float],
@@ -176,37 +180,45 @@ class LeaseRenewal:
             self._note(text)
 
 
-def _open(settings: Settings, spec: Spec) -> Cloud:
+def _open(settings: Settings, spec: Spec | MachineId) -> Cloud:
     from gpuinfra.app.access import open_cloud
     from gpuinfra.provision.waiting.deadline import Deadline
 
     return open_cloud(settings, spec.subscription, deadline=Deadline.after(CLOUD_SECONDS), writes=True)
 
 
-def _look(cloud: Cloud, spec: Spec) -> ObservedResource | None:
+def _look(cloud: Cloud, spec: Spec | MachineId) -> ObservedResource | None:
     from gpuinfra.app.machines import explained
     from gpuinfra.models.resource import Kind
+    from gpuinfra.provision import tags
     from gpuinfra.provision.names import ref_of
 
     with explained(f"looking at the lease of {spec.name}"):
-        return cloud.look(ref_of(Kind.VM, spec.group_name, spec.name))
+        machine = cloud.look(ref_of(Kind.VM, spec.group_name, spec.name))
+    # A target's file comes from others, too: it must not keep on a machine that the job does not run on.
+    if machine and isinstance(spec, MachineId) and tags.get(machine.tags, tags.HOST_KEY) != spec.host_key:
+        return None
+    return machine
 
 
-def _terms(machine: ObservedResource, spec: Spec) -> Terms:
+def _terms(machine: ObservedResource, spec: Spec | MachineId) -> Terms:
+    from gpuinfra.models.spec import Lifecycle
     from gpuinfra.provision import tags
     from gpuinfra.provision.lifecycle.terms import from_tag, terms_of
 
-    return from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(spec.lifecycle, None)
+    lifecycle = Lifecycle() if isinstance(spec, MachineId) else spec.lifecycle
+    return from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(lifecycle, None)
 
 
-def _renew(cloud: Cloud, spec: Spec, to: datetime | None = None) -> Renewed:
+def _renew(cloud: Cloud, spec: Spec | MachineId, to: datetime | None = None) -> Renewed:
     from gpuinfra.provision.lifecycle.renew import renew
     from gpuinfra.provision.waiting.deadline import Deadline
 
+    hours = None if isinstance(spec, MachineId) else spec.lifecycle.hours
     deadline = Deadline.after(CLOUD_SECONDS)
-    return renew(cloud, spec.name, spec.group_name, to=to, hours=spec.lifecycle.hours, deadline=deadline)
+    return renew(cloud, spec.name, spec.group_name, to=to, hours=hours, deadline=deadline)
 
 
-def _trouble(spec: Spec, problem: Problem) -> str:
+def _trouble(spec: Spec | MachineId, problem: Problem) -> str:
     found = problem.diagnostics[0]
     return f"the lease of {spec.name} cannot be renewed: {found.summary}{f', {found.note}' if found.note else ''}"

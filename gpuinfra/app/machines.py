@@ -16,6 +16,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.load.spec import Loaded, Located
+    from gpuinfra.models.resource import MachineId
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.provision.azure.cloud import AzureCloud
@@ -68,6 +69,24 @@ def spec_named(workspace: Path, name: str) -> Spec | None:
     """The spec of a machine, by its name or its target's, if the workspace has one."""
     found = _located_named(workspace, name)
     return found.spec if found else None
+
+
+def spec_of_machine(workspace: Path, name: str, group: str | None) -> Spec | None:
+    """The spec of exactly this machine, if the workspace has one; without a group, by its name alone."""
+    from gpuinfra.load.folder import has_spec
+    from gpuinfra.workspace import find_workspace
+
+    if not has_spec(find_workspace(workspace)):
+        return None
+    from gpuinfra.load.files import load_paths
+
+    for spec in (located.spec for located in load_paths([str(workspace)]).specs):
+        if (
+            spec.name.casefold() == name.casefold()
+            and (group or spec.group_name).casefold() == spec.group_name.casefold()
+        ):
+            return spec
+    return None
 
 
 def _located_named(workspace: Path, name: str) -> Located | None:
@@ -231,6 +250,13 @@ class CloudSession:
     settings: Settings
     cloud: AzureCloud
     market: AzureMarket
+
+    def machine_id(self, name: str, group: str | None) -> MachineId:
+        """Which machine this is, in the subscription that is asked."""
+        from gpuinfra.models.resource import MachineId
+        from gpuinfra.provision.names import default_group
+
+        return MachineId(self.cloud.subscription, group or default_group(name), name)
 
     def journal(self, name: str) -> Journal:
         """Where intents are written down."""

@@ -151,7 +151,8 @@ def _has_outputs(reached: CloudSession, name: str, group: str) -> bool | None:
     from gpuinfra.models.consent import Consent, Effect, decide
 
     answer, known = ask_machine(reached, name, group, None), _known_runs(reached.settings)
-    decision = decide(Effect.DELETE_DISK, name, known, answer, simulated=reached.cloud.simulated)
+    place, simulated = reached.machine_id(name, group), reached.cloud.simulated
+    decision = decide(Effect.DELETE_DISK, name, known, answer, simulated=simulated, resource_id=str(place))
     if decision.runs or decision.consent is not Consent.DELETE:
         return bool(decision.runs)
     return None
@@ -179,7 +180,8 @@ def _remember(settings: Settings, reached: CloudSession, reaped: Reaped, progres
     if _state(settings) is None:
         return
     for ended in reaped.deleted:
-        forget_jobs(settings, ended.verdict.name, simulated=reached.cloud.simulated)
+        place = reached.machine_id(ended.verdict.name, ended.verdict.ref.group)
+        forget_jobs(settings, place, simulated=reached.cloud.simulated)
     for verdict in reaped.started:
         _remember_start(settings, reached, verdict.ref, progress)
 

@@ -68,12 +68,12 @@ def _ask(reached: CloudSession, observed: Observed, spec: Spec | None) -> Machin
 
 
 def _target(reached: CloudSession, observed: Observed, spec: Spec | None) -> Target:
-    from gpuinfra.app.machines import spec_named, with_known_key
+    from gpuinfra.app.machines import spec_of_machine, with_known_key
     from gpuinfra.provision.find import target_of
     from gpuinfra.runner.machine.identity import identity_of, with_own_key
 
     workspace = reached.settings.workspace
-    spec = spec or spec_named(workspace, observed.name)
+    spec = spec or spec_of_machine(workspace, observed.name, observed.group)
     identity = identity_of(spec.admin.key(), workspace) if spec else None
     port = reached.cloud.clients.access.ssh_port
     found = target_of(observed, ssh_port=port, identity=identity, simulated=reached.cloud.simulated)

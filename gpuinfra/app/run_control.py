@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.app.access import cloud_of, power_of
 from gpuinfra.app.lease_renewal import renewing
 from gpuinfra.app.settings import Settings
-from gpuinfra.app.workspace import Workspace, linked, open_workspace, target_of_run
+from gpuinfra.app.workspace import Workspace, linked, machine_of, open_workspace, target_of_run
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
@@ -202,11 +202,12 @@ def _following(
         explained(target.name),
     ):
         cloud = cloud_of(workspace.settings, target)
-        link.power = power_of(cloud, spec)
+        machine = machine_of(target, spec)
+        link.power = power_of(cloud, machine)
         _call(link)
         with (
             Heartbeat(link, run.id) as attending,
-            renewing(cloud, spec, progress, lambda: attending.seconds_without_work),
+            renewing(cloud, machine, progress, lambda: attending.seconds_without_work),
         ):
             yield JobFollower(link, workspace.record(run), log, progress, show, attending=attending, anew=True)
 

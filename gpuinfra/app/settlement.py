@@ -63,7 +63,7 @@ def settle_runs(settings: Settings, runs: Sequence[Run], seconds: float = SECOND
     ends = time.monotonic() + seconds
     groups: defaultdict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in waiting:
-        groups[run.configuration, run.target, run.machine, str(run.simulated)].append(run)
+        groups[run.configuration, run.target, run.machine, run.resource_id, str(run.simulated)].append(run)
     asked = [_Group(settings, group) for group in groups.values()]
     for group in asked:
         group.ask_machine()
@@ -280,14 +280,17 @@ class _Place:
 
 
 def _place(settings: Settings, run: Run) -> _Place | None:
-    from gpuinfra.app.machines import spec_named
+    from gpuinfra.app.machines import spec_of_machine
     from gpuinfra.ledger.ledger import Ledger
+    from gpuinfra.models.resource import parse_machine_id
 
+    if found := parse_machine_id(run.resource_id):
+        return _Place(found.group_name, found.subscription, existed=True)
     entries: list[Entry] = []
     with suppress(Problem):
         entries = Ledger(settings.state).entries()
     for entry in reversed(entries):
         if entry.machine.casefold() == run.machine.casefold() and entry.simulated == run.simulated and entry.group:
             return _Place(entry.group, entry.subscription, existed=True)
-    spec = spec_named(settings.workspace, run.machine)
+    spec = spec_of_machine(settings.workspace, run.machine, None)
     return _Place(spec.group_name, spec.subscription, existed=False) if spec else None

@@ -50,8 +50,8 @@ def submit(
     work = JobSession(workspace, assigned, wishes, progress, sink, on_interrupt, spec, detach=detach)
     try:
         work.go()
-        if detach and spec:
-            renew_for(cloud_of(settings, assigned.target), spec, wishes.timeout, progress)
+        if detach and work.machine:
+            renew_for(cloud_of(settings, assigned.target), work.machine, wishes.timeout, progress)
     except KeyboardInterrupt:
         interrupted = work.was_interrupted = True
     except Problem as found:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuinfra.load.spec import Located
     from gpuinfra.models.gpu import GpuFacts
     from gpuinfra.models.plan import Plan
-    from gpuinfra.models.resource import Ref
+    from gpuinfra.models.resource import MachineId, Ref
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.models.up_result import UpResult
@@ -70,6 +70,7 @@ def up(  # noqa: PLR0913 each is an option
     if spec.power == "running":
         check_writable_files(workspace, spec.target_name)
     reached = reach(settings, spec.subscription, seconds, progress, writes=True)
+    _consent_to_repoint(settings, reached, spec, progress)
     work = open_provisioner(reached, located, progress, writes=True)
     simulated = reached.cloud.simulated
     source = source_of_up(reached.cloud.subscription, spec.group_name)
@@ -243,6 +244,47 @@ def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
     except OSError as error:
         note = f"its target file cannot be written: {error}"
         raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from None
+
+
+def _consent_to_repoint(settings: Settings, reached: CloudSession, spec: Spec, progress: Frontend) -> None:
+    """Ask before a target leads to another machine, while the one that it leads to exists."""
+    from gpuinfra.models.resource import parse_machine_id
+    from gpuinfra.workbench.targets import find_target
+    from gpuinfra.workspace import find_workspace
+
+    name = spec.target_name
+    before = find_target(find_workspace(settings.workspace), name)
+    machine = parse_machine_id(before.resource_id) if before else None
+    # One of the same name in another group is a problem of its own.
+    if machine is None or settings.yes or machine.name.casefold() == spec.name.casefold():
+        return
+    if not _may_exist(reached, machine):
+        return
+    was = f"leads to the machine `{machine.name}` in group `{machine.group_name}`"
+    if progress.can_ask and progress.confirm(Question(f"Point the target {name} to {spec.name}?", f"it {was}")):
+        return
+    raise Problem(
+        Diagnostic(
+            Code.NEEDS_CONSENT,
+            "this would point a target to another machine",
+            note=f"`{name}` {was}, and would lead to `{spec.name}`; nothing was changed",
+            help="choose another `target.name` in the spec, or give `--yes`",
+        ),
+        exit_code=Exit.USAGE,
+    )
+
+
+def _may_exist(reached: CloudSession, machine: MachineId) -> bool:
+    from gpuinfra.models.resource import Kind
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.names import ref_of
+
+    if machine.subscription.casefold() != reached.cloud.subscription.casefold():
+        return True
+    try:
+        return reached.cloud.look(ref_of(Kind.VM, machine.group_name, machine.name)) is not None
+    except CloudError:
+        return True
 
 
 def consent_to_adopt(settings: Settings, spec: Spec, progress: Frontend) -> Callable[[Sequence[Ref]], None]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.simulation import check_target
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.models.resource import MachineId, parse_machine_id
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -107,13 +108,16 @@ def _writing(workspace: Path) -> Iterator[None]:
 def with_spec(workspace: Workspace, assigned: Assignment, spec: Spec | None = None) -> tuple[Assignment, Spec | None]:
     """A target that is a machine of ours: its spec, the one that is given or that of the workspace, says which key, and
     that it has a GPU."""
-    from gpuinfra.app.machines import spec_named
+    from gpuinfra.app.machines import spec_named, spec_of_machine
 
     target = assigned.target
     check_target(workspace.settings, target)
-    if spec is None and target.address:
+    machine = parse_machine_id(target.resource_id)
+    if spec is None and machine:
+        spec = spec_of_machine(workspace.path, machine.name, machine.group_name)
+    elif spec is None and target.address:
         spec = spec_named(workspace.path, target.name)
-    if spec is None or spec.target_name != target.name:
+    if spec is None or (machine is None and spec.target_name != target.name):
         return assigned, None
     from gpuinfra.runner.assignment import WantsGpu
     from gpuinfra.runner.machine.identity import identity_of
@@ -144,7 +148,18 @@ def target_of_run(workspace: Workspace, run: Run) -> tuple[Target, Spec | None]:
     from gpuinfra.runner.assignment import assign
 
     assigned, spec = with_spec(workspace, assign(workspace.path, run.configuration))
-    if assigned.target.type != run.type or assigned.target.name != run.target:
-        note = f"run {run.id} was on `{run.target}`, of type {run.type}; `{run.configuration}` means something else now"
-        raise Problem(Diagnostic(Code.UNKNOWN_TARGET, "the target has changed", note=note, help="undo that first"))
-    return assigned.target, spec
+    target = assigned.target
+    if target.type != run.type or target.name != run.target:
+        was, now = f"`{run.target}`, of type {run.type}", "something else"
+    elif run.machine and target.resource_id and not run.is_of(target.machine, target.resource_id):
+        was, now = f"the machine `{run.machine}`", f"`{target.machine}`"
+    else:
+        return target, spec
+    note = f"run {run.id} was on {was}; `{run.configuration}` means {now} now"
+    help_line = "restore the original configuration first: `gpuinfra up` with the spec of that machine"
+    raise Problem(Diagnostic(Code.UNKNOWN_TARGET, "the target has changed", note=note, help=help_line))
+
+
+def machine_of(target: Target, spec: Spec | None) -> Spec | MachineId | None:
+    """Which machine of ours a target is, by its spec or by the target's file; None where it is not one of ours."""
+    return spec or parse_machine_id(target.resource_id, target.host_key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
@@ -111,14 +111,24 @@ def creates_machine(plan: Plan) -> bool:
     return any(change.ref.kind is Kind.VM and change.action is Action.ADD for change in plan.changes)
 
 
-def decide(effect: Effect, machine: str, known: Iterable[Run], answer: MachineAnswer, *, simulated: bool) -> Decision:
+def decide(
+    effect: Effect,
+    machine: str,
+    known: Sequence[Run],
+    answer: MachineAnswer,
+    *,
+    simulated: bool,
+    resource_id: str = "",
+) -> Decision:
     """Which runs are at risk, and which consent the change needs.
 
     `known` are all runs of this workspace; the runs of others only the machine knows.
     """
     if effect is Effect.NONE or answer.contact is Contact.NOTHING_THERE:
         return Decision(effect, Consent.NONE)
-    runs = tuple(_all_runs(machine, known, answer, simulated=simulated))
+    # A simulated machine may have the name of a real one.
+    mine = [run for run in known if run.simulated == simulated and run.is_of(machine, resource_id)]
+    runs = tuple(_all_runs(mine, known, answer))
     unknown = None if answer.contact is Contact.ANSWERED else answer.contact
     if effect is Effect.DELETE_DISK:
         lost = tuple(run for run in runs if run.is_running or run.is_unfetched)
@@ -130,13 +140,12 @@ def decide(effect: Effect, machine: str, known: Iterable[Run], answer: MachineAn
     return Decision(effect, Consent.YES if asks else Consent.NONE, stopped, unknown)
 
 
-def _all_runs(machine: str, known: Iterable[Run], answer: MachineAnswer, *, simulated: bool) -> Iterator[RunAtRisk]:
-    seen, own = {run.id: run for run in answer.runs}, set[str]()
-    for run in known:
-        own.add(run.id)
-        # A simulated machine may have the name of a real one.
-        if run.machine.casefold() == machine.casefold() and run.simulated == simulated:
-            yield _own(run, answer.contact, seen.get(run.id))
+def _all_runs(mine: Iterable[Run], known: Sequence[Run], answer: MachineAnswer) -> Iterator[RunAtRisk]:
+    """Runs that the machine reports always count, whatever this workspace knows about their machine."""
+    seen = {run.id: run for run in answer.runs}
+    own = {run.id: run for run in mine} | {run.id: run for run in known if run.id in seen}
+    for run in own.values():
+        yield _own(run, answer.contact, seen.get(run.id))
     for found in answer.runs:
         if found.id not in own:
             state = "ended" if found.is_over else "running"
@@ -147,7 +156,8 @@ def _own(run: Run, contact: Contact, found: MachineRun | None) -> RunAtRisk:
     has_begun = run.job is not None or run.started is not None
     if contact is Contact.ANSWERED:
         # For a while the machine expects a job to begin that was interrupted before; this workspace knows that.
-        is_running = found is not None and not found.is_over and run.state is not RunState.LOST
+        is_expected = run.state is RunState.LOST and not has_begun
+        is_running = found is not None and not found.is_over and not is_expected
     else:
         is_running = contact is Contact.SILENT and has_begun and not run.state.is_over
     state = run.state.value if is_running or run.state.is_over else "ended"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -47,6 +48,38 @@ class Ref:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineId:
+    """Which virtual machine: what target files and runs keep of it, and what tells it from others of its name."""
+
+    subscription: str
+    group_name: str
+    name: str
+    host_key: str = field(default="", compare=False)
+    """By which it was known where this was read; empty where that does not matter."""
+
+    def __str__(self) -> str:
+        return Ref(Kind.VM, self.group_name, self.name).id(self.subscription)
+
+
+_MACHINE_ID = re.compile(
+    r"/subscriptions/([0-9A-Za-z-]{1,64})/resourceGroups/([^/\s]{1,90})"
+    r"/providers/Microsoft\.Compute/virtualMachines/([0-9A-Za-z-]{1,64})",
+    re.IGNORECASE,
+)
+
+
+def parse_machine_id(text: str | None, host_key: str = "") -> MachineId | None:
+    """The machine that an id of Azure's means; None for any other text."""
+    found = _MACHINE_ID.fullmatch(text or "")
+    return MachineId(found[1], found[2], found[3], host_key) if found else None
+
+
+def same_machine(one: str, other: str) -> bool:
+    """Whether two ids mean one machine: Azure does not see case."""
+    return one.casefold() == other.casefold()
 
 
 @dataclass(frozen=True, slots=True)

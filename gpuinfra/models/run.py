@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from gpuinfra.models.resource import same_machine
+
 DELETED_WITH_OUTPUTS = "was deleted with outputs that were not fetched"
 """The end of the warning of a run whose machine took its outputs with it."""
 KNOWS_NOTHING = "knows nothing of it"
@@ -92,6 +94,8 @@ class Run:
     created: datetime
     machine: str = ""
     """The machine's name, where it is one of ours."""
+    resource_id: str = ""
+    """The id of its virtual machine; empty where the target did not have it."""
     script: str = ""
     started: datetime | None = None
     """When the job itself began."""
@@ -130,6 +134,12 @@ class Run:
         is_deleted = not self.machine and any(each.endswith(DELETED_WITH_OUTPUTS) for each in self.warnings)
         is_unknown = self.state is RunState.LOST and KNOWS_NOTHING in self.reason
         return bool(self.job or self.started) and not (self.outputs.complete or is_deleted or is_unknown)
+
+    def is_of(self, machine: str, resource_id: str = "") -> bool:
+        """Whether its job was sent to this machine: by id where both are known, else by name."""
+        if self.machine.casefold() != machine.casefold():
+            return False
+        return not (self.resource_id and resource_id) or same_machine(self.resource_id, resource_id)
 
     def as_json(self) -> dict[str, Any]:
         """For programs, and for the history. `run_from_json` reads it again."""

@@ -40,6 +40,8 @@ class Target:
     said: frozenset[str] = frozenset()
     """The fields that were asked for by name: the target's files follow these. Others, save for how the machine is
     reached, are the user's own once the files are there."""
+    resource_id: str = ""
+    """The id of its virtual machine, where `up` made it: two machines can have one name."""
     more_identities: tuple[str, ...] = ()
     """Private keys that OpenSSH tries as well."""
 
@@ -54,6 +56,7 @@ class Target:
             "username": self.username,
             "hostKey": self.host_key,
             "password": self.password,
+            "resourceId": self.resource_id or None,
             "simulated": self.simulated or None,
         }
         return {key: value for key, value in found.items() if value is not None}

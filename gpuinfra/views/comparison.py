@@ -19,8 +19,20 @@ if TYPE_CHECKING:
 
 # Of the many fields of a run, those that two runs can be told apart by. Moments and ids always differ.
 FIELDS = (
-    *("state", "command", "script", "target", "type", "configuration", "machine", "exitCode", "reason", "gitCommit"),
-    *("gitDirty", "specDigest", "image", "imageDigest", "environment", "gpu", "usage", "timings", "outputs"),
+    *("state", "command", "script", "target", "type", "configuration", "machine", "exitCode", "reason"),
+    *(
+        "resourceId",
+        "gitCommit",
+        "gitDirty",
+        "specDigest",
+        "image",
+        "imageDigest",
+        "environment",
+        "gpu",
+        "usage",
+        "timings",
+        "outputs",
+    ),
     *("costUsd", "simulated", "afterRun", "warnings"),
 )
 

@@ -19,7 +19,8 @@ SHARE = "~/.azureml/share/"
 
 KEYS = frozenset(
     "type address username password baseDockerImage nvidiaDocker sharedVolumes nativeSharedDirectory pythonLocation "
-    "sparkSubmitLocation yarnDeployMode userManagedEnvironment cluster native hostKey privateKeyFile simulated".split()
+    "sparkSubmitLocation yarnDeployMode userManagedEnvironment cluster native hostKey privateKeyFile resourceId "
+    "simulated".split()
 )
 _ADDRESS = re.compile(r"(?P<host>[^:\[\]]+|\[[^\[\]]+\])(?::(?P<port>[0-9]{1,9}))?")
 
@@ -48,6 +49,7 @@ class Compute:
     host_key: str | None
     private_key_file: str | None
     simulated: bool
+    resource_id: str
 
     @property
     def shares_usual_folder(self) -> bool:
@@ -93,6 +95,7 @@ def read_compute(name: str, document: Document) -> tuple[Compute, list[Diagnosti
         host_key=fields.text("hostKey"),
         private_key_file=fields.text("privateKeyFile"),
         simulated=fields.truth("simulated", default=False),
+        resource_id=fields.text("resourceId") or "",
     )
     if not 0 < port < 65536:
         place = fields.node("address")

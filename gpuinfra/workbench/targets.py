@@ -12,6 +12,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.load.document import Document, EditError, written
 from gpuinfra.load.scalars import Value
 from gpuinfra.models.hosts import is_host, is_user
+from gpuinfra.models.resource import parse_machine_id
 from gpuinfra.models.target import ASK, KEYRING, Target
 from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench import compute as compute_file
@@ -187,6 +188,9 @@ def _compute_values(target: Target, found: Document) -> dict[str, Value]:
     for name, key in (("identity", "privateKeyFile"), ("password", "password")):
         if (is_other or name in target.said) and key not in values and found.value(key) is not None:
             values[key] = None
+    # `attach` does not know the id of the machine that it meets; that of the machine before would be wrong.
+    if not target.resource_id and found.value("resourceId") and found.value("hostKey") != target.host_key:
+        values["resourceId"] = None
     # An older name of the same type is as good.
     if OLDER_TYPES.get(str(found.value("type"))) == target.type:
         values.pop("type", None)
@@ -216,6 +220,7 @@ def _reached(target: Target) -> dict[str, str]:
         "password": target.password,
         # Of a machine from a spec, the spec says which key; here it would be one colleague's path in everybody's file.
         "privateKeyFile": _from_home(target.identity) if "identity" in target.said else None,
+        "resourceId": target.resource_id,
         "username": target.username,
     }
     return {key: value for key, value in values.items() if value}
@@ -338,9 +343,10 @@ def target_of(workspace: Path, project: Project, compute: Compute) -> Target:
     """A file as a target, whatever else may be wrong with it."""
     runconfig = project.runconfigs.get(compute.name)
     identity = _to_home(compute.private_key_file)
+    machine = parse_machine_id(compute.resource_id)
     return Target(
         name=compute.name,
-        machine=compute.name,
+        machine=machine.name if machine else compute.name,
         type=compute.type,
         address=compute.address or "",
         port=compute.port,
@@ -353,6 +359,7 @@ def target_of(workspace: Path, project: Project, compute: Compute) -> Target:
         framework=runconfig.framework if runconfig else PYTHON,
         conda_dependencies=runconfig.conda_file if runconfig else runconfig_file.CONDA_FILE,
         simulated=compute.simulated,
+        resource_id=str(machine) if machine else "",
     )
 
 

@@ -151,6 +151,7 @@ def _assert_target_files(user: User, files: list[str]) -> None:
         f"hostKey: {user.azure.machine()['tags']['gpuinfra:host-key']}",
         "nativeSharedDirectory: ~/.azureml/share/",
         "nvidiaDocker: true",
+        f"resourceId: {user.azure.id('Microsoft.Compute/virtualMachines', 'my-dsvm')}",
         "sharedVolumes: true",
         "simulated: true",
         "type: remotedocker",

@@ -22,7 +22,7 @@ from gpuinfra.models.consent import (
     effect_of,
 )
 from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
-from gpuinfra.models.resource import Kind, Ref
+from gpuinfra.models.resource import Kind, MachineId, Ref
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
 from gpuinfra.views.frontend import TerminalFrontend
 
@@ -139,7 +139,7 @@ def test_run_that_never_began_has_no_outputs() -> None:
 
 @pytest.mark.parametrize("effect", STOPS)
 def test_run_that_was_lost_before_it_began_is_not_running(effect: Effect) -> None:
-    assert decided(effect, answered(there()), replace(OWN, state=RunState.LOST)).consent is Consent.NONE
+    assert decided(effect, answered(there()), replace(OWN, state=RunState.LOST, job=None)).consent is Consent.NONE
 
 
 # Plans
@@ -235,3 +235,17 @@ def test_creation_goes_on_without_a_question_where_there_is_no_terminal(monkeypa
     monkeypatch.setattr(TerminalFrontend, "can_ask", False)
     consent.confirm_creation(NEW, settings(), TerminalFrontend(), simulated=False)
     assert questions.asked == []
+
+
+def test_run_that_the_machine_reports_counts_whatever_machine_this_workspace_recorded() -> None:
+    for run in (replace(OWN, machine=""), replace(OWN, machine="other"), replace(OWN, state=RunState.LOST)):
+        decision = decided(Effect.POWER_OFF, answered(there()), run)
+        assert (decision.consent, ids(decision), decision.runs[0].is_own) == (Consent.YES, ["own"], True)
+
+
+def test_run_of_a_machine_of_this_name_in_another_group_does_not_count() -> None:
+    here, there_id = MachineId("s", "here", "my-dsvm"), MachineId("s", "there", "my-dsvm")
+    run = replace(UNFETCHED, resource_id=str(there_id))
+    for machine, expected in ((here, []), (there_id, ["own"])):
+        found = decide(Effect.DELETE_DISK, "my-dsvm", [run], answered(), simulated=False, resource_id=str(machine))
+        assert ids(found) == expected

@@ -8,10 +8,12 @@ import pytest
 
 from gpuinfra.app.down import forget_jobs
 from gpuinfra.app.settings import Settings
+from gpuinfra.models.resource import MachineId
 from gpuinfra.models.run import Run, RunState
 from gpuinfra.runner.results.history import History
 from tests.unit.provision_help import NAME, NOW
 
+HERE, ELSEWHERE = MachineId("s", "here", NAME), MachineId("s", "elsewhere", NAME)
 RUN = Run(
     id="1",
     target="t",
@@ -33,7 +35,18 @@ def test_only_jobs_of_the_machine_that_is_gone_are_given_up(tmp_path: Path, simu
     there = replace(RUN, id="there", simulated=not simulated)
     history.save(there)
     settings = Settings(json=False, yes=False, verbose=False, cloud="azure", workspace=tmp_path, correlation_id="")
-    forget_jobs(settings, NAME, simulated=simulated)
+    forget_jobs(settings, HERE, simulated=simulated)
     assert (history.find("here").state, history.find("here").machine) == (RunState.LOST, "")
     assert history.find("there") == there
     assert [run.id for run in history.unfetched(NAME)] == ["there"]
+
+
+def test_jobs_of_a_machine_of_this_name_in_another_group_are_kept(tmp_path: Path) -> None:
+    history = History(tmp_path / ".gpuinfra")
+    history.save(replace(RUN, id="here", resource_id=str(HERE).upper()))
+    there = replace(RUN, id="there", resource_id=str(ELSEWHERE))
+    history.save(there)
+    settings = Settings(json=False, yes=False, verbose=False, cloud="azure", workspace=tmp_path, correlation_id="")
+    forget_jobs(settings, HERE, simulated=False)
+    assert history.find("here").state is RunState.LOST
+    assert history.find("there") == there
