@@ -14,6 +14,7 @@ from gpuinfra.provision.cloud import Act, Cloud, ObservedResource, Operation
 from gpuinfra.provision.errors import CloudError, Fault, fault_of
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.ownership import Owner, owner_of
 from gpuinfra.provision.remove import remove
 from gpuinfra.provision.resources import NEEDS
 from gpuinfra.provision.role_grant import RoleGrant
@@ -28,6 +29,8 @@ PART_SECONDS = 600.0
 UNREACHABLE_SECONDS = 30.0
 # Of these a change says only what changes; of the others it says everything.
 PATCHED = frozenset({Kind.PUBLIC_IP, Kind.VM, Kind.DISK})
+# Created only if they do not exist (`If-None-Match`): another may have created one since the plan.
+ONLY_NEW = frozenset({Kind.NSG, Kind.VNET, Kind.PUBLIC_IP, Kind.NIC, Kind.VM})
 
 
 @dataclass
@@ -79,17 +82,31 @@ class PlanExecution:
             try:
                 self.cloud.wait(self._send(resource, in_place=in_place), deadline)
             except CloudError as error:
-                if error.fault is not Fault.EXISTS or resource.ref.kind is not Kind.VM:
+                if error.fault is not Fault.EXISTS:
                     raise
-                self._follow(resource, deadline)
+                self._check_own(resource)
+                if resource.ref.kind is Kind.VM:
+                    self._follow(resource, deadline)
+                else:
+                    self.cloud.wait(self._send(resource, in_place=in_place, new=False), deadline)
 
         self._carry_out(resource.ref, doing, done, attempt, deadline)
 
-    def _send(self, resource: Resource, *, in_place: bool) -> Operation:
+    def _check_own(self, resource: Resource) -> None:
+        """Raise if what another has made since the plan is not from gpuinfra."""
+        part, name = self.cloud.look(resource.ref), tags.get(resource.body["tags"], tags.NAME)
+        if part is None:
+            return
+        is_own = owner_of(part) is Owner.OURS if part.ref.kind is Kind.VM else tags.belongs_to(part.tags, name)
+        if not is_own:
+            message = "another has just created it, and it is not from gpuinfra; it was not changed"
+            raise CloudError(Fault.TAKEN, "PreconditionFailed", message, subject=str(part.ref))
+
+    def _send(self, resource: Resource, *, in_place: bool, new: bool = True) -> Operation:
         kind = resource.ref.kind
         if in_place and kind in PATCHED:
             return self.cloud.patch(resource)
-        operation = self.cloud.put(resource, new=kind is Kind.VM)
+        operation = self.cloud.put(resource, new=new and not in_place and kind in ONLY_NEW)
         if not in_place:
             with self._lock:
                 self.created.append(resource.ref)

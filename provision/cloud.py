@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 OFF = "deallocated"
 """The one power state that is not billed."""
+DELETING = "Deleting"
+"""The provisioning state in which Azure accepts nothing but another delete."""
 
 
 class Act(StrEnum):

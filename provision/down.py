@@ -11,7 +11,7 @@ from gpuinfra.models.receipt import Off, Receipt, Residue
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.attachments import attached_by_others
-from gpuinfra.provision.cloud import OFF, Act, Cloud, Observed, ObservedResource
+from gpuinfra.provision.cloud import DELETING, OFF, Act, Cloud, Observed, ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle.lease import ON
@@ -77,6 +77,8 @@ class Teardown:
             left=tuple(left) if off is None else (),
             residue=tuple(_residue(observed)),
             kept=_left_alone(observed),
+            # Of such a machine Azure accepts nothing but another delete.
+            deletes=machine.state == DELETING,
         )
 
     def _switch_off(self, ref: Ref) -> None:

@@ -15,6 +15,8 @@ class Fault(StrEnum):
     ABSENT = "absent"
     EXISTS = "exists"
     """Somebody else made it first (`If-None-Match`)."""
+    TAKEN = "taken"
+    """What exists under this name was not made by gpuinfra."""
     BUSY = "busy"
     """Something else is going on with it: the same request may work in a moment."""
     IN_USE = "in-use"

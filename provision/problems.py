@@ -131,6 +131,11 @@ TABLE: dict[Fault, Row] = {
         "somebody else has just made it",
         _fixed("run the same command again: it goes on from what is there"),
     ),
+    Fault.TAKEN: (
+        Code.NAME_TAKEN,
+        "the name is taken",
+        _fixed("use another `name` or `resourceGroup` in the spec, or delete what has the name"),
+    ),
     Fault.ABSENT: (Code.REFUSED, "not found in Azure", _fixed(None)),
     Fault.INTERRUPTED: (Code.REFUSED, "interrupted", _fixed("run the same command again: it goes on from there")),
     Fault.OTHER: (

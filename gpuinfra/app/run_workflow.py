@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from getpass import getuser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gpuinfra.app.job_result import JobResult
     from gpuinfra.app.job_session import JobSession
     from gpuinfra.load.spec import Located
+    from gpuinfra.models.consent import MachineAnswer
+    from gpuinfra.models.plan import Plan
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
@@ -32,6 +34,7 @@ NOT_YET = "not-yet.invalid"
 logger = logging.getLogger(f"gpuinfra.{__name__}")
 
 UP_SECONDS = 3600.0
+ASK_SECONDS = 120.0
 KEEP, DELETE = "keep", "delete"
 CANCELLED = "cancelled"
 
@@ -85,6 +88,11 @@ class RunWorkflow:
     problem: Problem | None = None
     interrupted: bool = False
     receipt: Receipt | None = None
+    plan: Plan | None = None
+    """What `up` has begun to change; None if it has changed nothing."""
+    host_key: str = ""
+    """The host key of a machine that this run creates."""
+    _answer: MachineAnswer | None = field(default=None, init=False)
 
     @property
     def spec(self) -> Spec:
@@ -95,7 +103,7 @@ class RunWorkflow:
         """From beginning to end."""
         is_up = False
         try:
-            up(self.settings, self.located, UP_SECONDS, self.progress)
+            up(self.settings, self.located, UP_SECONDS, self.progress, before_change=self._note_change)
             is_up = True
             self._submit()
         except KeyboardInterrupt:
@@ -113,6 +121,9 @@ class RunWorkflow:
                 self.progress.note(f"{self.spec.name} may be on: {self._stops}")
             raise
         self._end()
+
+    def _note_change(self, plan: Plan, host_key: str) -> None:
+        self.plan, self.host_key = plan, host_key
 
     def _submit(self) -> None:
         from gpuinfra.app.job_checks import check_packages, wishes_of
@@ -150,6 +161,9 @@ class RunWorkflow:
         """Whatever comes of it is told; that it may be billed above all."""
         try:
             try:
+                if not self._may_end():
+                    self.progress.note(f"{self.spec.name} is left as it is: this run did not switch it on")
+                    return
                 if reason := self._known_reason():
                     self.progress.note(reason)
                     return
@@ -167,6 +181,35 @@ class RunWorkflow:
             )
             after = (replace(each, note=f"{each.note}; {on}" if each.note else on) for each in found.diagnostics)
             self.problem = Problem(*before, *after, exit_code=Exit.LEFT_BEHIND)
+
+    def _may_end(self) -> bool:
+        """Whether this run has used the machine that exists now, or has switched it on."""
+        if self.work:
+            return True
+        if self.plan is None or not self.plan.switches_on:
+            return False
+        return not self._creates or self._found_key() in {self.host_key, None}
+
+    @property
+    def _creates(self) -> bool:
+        from gpuinfra.models.plan import Action
+        from gpuinfra.models.resource import Kind
+
+        changes = self.plan.changes if self.plan else ()
+        return any(each.ref.kind is Kind.VM and each.action in {Action.ADD, Action.REPLACE} for each in changes)
+
+    def _found_key(self) -> str | None:
+        """Return the host key of the machine in Azure, or None if there is no machine. Another `up` may have been
+        quicker to create it."""
+        from gpuinfra.app.machines import explained, reach
+        from gpuinfra.models.resource import Kind
+        from gpuinfra.provision import tags
+        from gpuinfra.provision.names import ref_of
+
+        reached = reach(self.settings, self.spec.subscription, ASK_SECONDS, self.progress)
+        with explained(f"looking at {self.spec.name}"):
+            found = reached.cloud.look(ref_of(Kind.VM, self.spec.group_name, self.spec.name))
+        return tags.get(found.tags, tags.HOST_KEY) if found else None
 
     def _switch_off(self) -> Receipt:
         from gpuinfra.app.down import end_machine
@@ -193,7 +236,9 @@ class RunWorkflow:
             found.add(run.id)
         # Others may have sent jobs there as well, and want what they wrote.
         found |= {each.run for each in self._strangers() if each.has_outputs}
-        if self.work and self.work.neighbours is None and not found:
+        # On a machine that this run created, and sent no job to, there is nothing to lose.
+        is_new = self.work is None and self._creates
+        if self._neighbours() is None and not found and not is_new:
             return "other runs, as far as anybody knows,"
         return ", ".join(sorted(found))
 
@@ -201,6 +246,10 @@ class RunWorkflow:
         """That nobody can find out whether somebody needs it is no reason to leave it on."""
         try:
             return self._reason_to_keep()
+        except KeyboardInterrupt:
+            if self.interrupted:
+                self._leave()
+            raise
         except Exception:
             logger.debug("it is not known whether somebody needs %s", self.spec.name, exc_info=True)
             return None
@@ -223,12 +272,41 @@ class RunWorkflow:
 
     def _strangers(self) -> list[RemoteRun]:
         """Runs that the machine knows and this workspace does not; of its own it knows more by itself."""
-        if self.work is None or not self.work.neighbours:
+        from gpuinfra.app.workspace import open_workspace
+
+        neighbours = self._neighbours()
+        if not neighbours:
             return []
         own: set[str] = set()
         with suppress(Problem):  # without a history all are strangers
-            own = {run.id for run in self.work.workspace.history.list()}
-        return [each for each in self.work.neighbours if each.run not in own]
+            workspace = self.work.workspace if self.work else open_workspace(self.settings)
+            own = {run.id for run in workspace.history.list()}
+        return [each for each in neighbours if each.run not in own]
+
+    def _neighbours(self) -> list[RemoteRun] | None:
+        """Other runs on the machine, whichever workspace sent them; None if the machine cannot be asked."""
+        from gpuinfra.models.consent import Contact
+        from gpuinfra.runner.watch import RemoteRun
+
+        if self.work and self.work.neighbours is not None:
+            return self.work.neighbours
+        self._answer = self._answer or self._ask()
+        if self._answer.contact not in {Contact.ANSWERED, Contact.NOTHING_THERE}:
+            return None
+        own = self.work.run.id if self.work else ""
+        return [RemoteRun(run.id, run.is_over, run.has_outputs) for run in self._answer.runs if run.id != own]
+
+    def _ask(self) -> MachineAnswer:
+        from gpuinfra.app.machines import reach
+        from gpuinfra.app.remote_runs import ask_machine
+        from gpuinfra.models.consent import Contact, MachineAnswer
+        from gpuinfra.provision.errors import CloudError
+
+        try:
+            reached = reach(self.settings, self.spec.subscription, ASK_SECONDS, self.progress)
+            return ask_machine(reached, self.spec.name, self.spec.group_name, self.spec)
+        except (Problem, CloudError):
+            return MachineAnswer(Contact.SILENT)
 
     @property
     def _stops(self) -> str:

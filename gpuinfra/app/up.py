@@ -46,13 +46,15 @@ def up(  # noqa: PLR0913 each is an option
     delete: bool = False,
     host_key: str | None = None,
     asks: bool = False,
+    before_change: Callable[[Plan, str], None] | None = None,
 ) -> UpResult:
     """Make Azure match one spec; where the machine is to be on, wait until it can be used, and write its target.
 
     A machine whose host key is not the one that this computer knows is left alone, unless `host_key` accepts it. One
     that this computer does not know at all needs consent.
 
-    With `asks`, a terminal is asked before a new machine is created.
+    With `asks`, a terminal is asked before a new machine is created. `before_change` gets the plan, and the host key of
+    a new machine, after all questions and before Azure is changed.
     """
     from gpuinfra.app.host_keys import MachineTrust, record_host_key, source_of_up
     from gpuinfra.app.ledger_recording import note_beginning
@@ -80,9 +82,15 @@ def up(  # noqa: PLR0913 each is an option
     if adopt:
         work.adopt = consent_to_adopt(settings, spec, progress)
         work.known_host_key = known_host_key(settings, spec)
+
+    def consent(plan: Plan) -> None:
+        _ask(plan, reached, spec, progress, delete=delete, creation=asks)
+        if before_change:
+            before_change(plan, work.host_key.public)
+
     try:
         with explained(f"bringing up {spec.name}"):
-            outcome = work.up(lambda plan: _ask(plan, reached, spec, progress, delete=delete, creation=asks))
+            outcome = work.up(consent)
     except KeyboardInterrupt:
         say_what_exists(reached, spec.name, spec.group_name, progress)
         raise

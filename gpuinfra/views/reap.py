@@ -113,8 +113,9 @@ def _failure(failure: Failure, *, simulated: bool) -> Text:
     why = f" ({failure.cause})" if failure.cause else ""
     text = Text("FAILED".ljust(LABEL_WIDTH), "bold red")
     text.append(harmless(f"{failure.action} {failure.name}{why}: {failure.code}: {failure.message}"), "bold")
-    if failure.action == "stop":
-        command = f"gpuinfra down {failure.name}{place_option(simulated=simulated)}"
+    if failure.action in {"stop", "delete"}:
+        delete = " --delete" if failure.action == "delete" else ""
+        command = f"gpuinfra down {failure.name}{delete}{place_option(simulated=simulated)}"
         text.append(f"\n{' ' * LABEL_WIDTH}{harmless(failure.name)} may still be on, and billed; run: {command}")
     return text
 

@@ -11,6 +11,7 @@ from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.operations import Pace
 
 SCHEDULES_VERSION = "2018-09-15"
+IF_NEW = {"If-None-Match": "*"}
 
 
 class Calls:
@@ -58,7 +59,11 @@ class Calls:
                 )
             case kind:
                 # Two who make the same machine must not make it twice.
-                condition = {"match_condition": MatchConditions.IfMissing} if new and kind is Kind.VM else {}
+                condition: dict[str, Any] = {}
+                if new:
+                    # The clients of networks know no conditions, but send headers.
+                    is_vm = kind is Kind.VM
+                    condition = {"match_condition": MatchConditions.IfMissing} if is_vm else {"headers": IF_NEW}
                 return self._operations(kind).begin_create_or_update(
                     ref.group, ref.name, body, polling=self._pace(), **condition
                 )

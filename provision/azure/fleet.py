@@ -55,6 +55,11 @@ class AzureFleet:
         with translated(str(ref)):
             self.clients.compute.virtual_machines.begin_deallocate(ref.group, ref.name, polling=False, retry_status=0)
 
+    def ask_delete(self, ref: Ref) -> None:
+        """Have a machine deleted whose deletion has not ended."""
+        with translated(str(ref)):
+            self.clients.compute.virtual_machines.begin_delete(ref.group, ref.name, polling=False, retry_status=0)
+
 
 def _listed(row: dict[str, Any]) -> Listed | None:
     ref = ref_from_id(str(row.get("id") or ""))

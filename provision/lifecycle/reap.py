@@ -13,7 +13,7 @@ from gpuinfra.models.reap import ReapAction, Verdict
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.cloud import DELETING, ObservedResource
 from gpuinfra.provision.lifecycle.hours import HORIZON, from_tag, is_on, next_change
 from gpuinfra.provision.lifecycle.lease import ON, cap_end, is_over, why_over
 from gpuinfra.provision.lifecycle.terms import from_tag as terms_from_tag
@@ -103,8 +103,8 @@ def is_protected(marks: Mapping[str, str]) -> bool:
 
 def _judge(machine: ObservedResource, name: str, rules: Rules, now: datetime) -> Verdict:
     keep = Verdict(name, machine.ref, ReapAction.KEEP)
-    if machine.state == "Deleting":
-        return keep
+    if machine.state == DELETING:
+        return _unfinished_deletion(keep, machine, now)
     key = machine_key(machine.ref.group, name)
     spec, gone = rules.specs.get(key), _gone(machine, key, rules, now)
     if gone and rules.deletes and not _is_being_made(machine, now):
@@ -118,6 +118,14 @@ def _judge(machine: ObservedResource, name: str, rules: Rules, now: datetime) ->
     if until is None:
         return keep
     return Verdict(name, machine.ref, ReapAction.START, "its hours have begun", until=until)
+
+
+def _unfinished_deletion(keep: Verdict, machine: ObservedResource, now: datetime) -> Verdict:
+    """Azure bills a machine until its deletion has ended: beyond its lease, the deletion is asked for again."""
+    causes = [] if machine.power in OFF else [*_causes(machine, None, "", now)]
+    if not causes:
+        return keep
+    return Verdict(keep.name, keep.ref, ReapAction.STOP, "; ".join([*causes, "its deletion has not ended"]))
 
 
 def _deletion(keep: Verdict, gone: str, machine: ObservedResource, rules: Rules) -> Verdict:

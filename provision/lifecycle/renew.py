@@ -19,7 +19,7 @@ from gpuinfra.provision.lifecycle.lease import ON, settled
 from gpuinfra.provision.lifecycle.terms import from_tag as terms_from_tag
 from gpuinfra.provision.lifecycle.terms import terms_of
 from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.ownership import untagged_problem
+from gpuinfra.provision.ownership import Owner, owner_of, untagged_problem
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.resources.common import with_others
 from gpuinfra.provision.resources.shutdown_schedule import moved
@@ -95,7 +95,7 @@ def renewal(
 def find_machine(cloud: Cloud, name: str, group: str | None) -> ObservedResource:
     """The machine of this name, which must be ours. Without a group, wherever it is."""
     found = cloud.look(ref_of(Kind.VM, group, name)) if group else cloud.observe(name).part(Kind.VM)
-    if found and not tags.belongs_to(found.tags, name):
+    if found and owner_of(found) is not Owner.OURS:
         raise untagged_problem(found)
     if found is None:
         raise Problem(

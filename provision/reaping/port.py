@@ -30,3 +30,6 @@ class Fleet(Protocol):
 
     def ask_off(self, ref: Ref) -> None:
         """Have a machine deallocated. Returns once Azure has accepted it; nobody asks after the operation."""
+
+    def ask_delete(self, ref: Ref) -> None:
+        """Have a machine deleted whose deletion has not ended. Returns once Azure has accepted it."""

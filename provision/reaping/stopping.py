@@ -15,7 +15,7 @@ from gpuinfra.models.receipt import Off, Receipt, Residue, next_morning
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import fleet as listing
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, ObservedResource
+from gpuinfra.provision.cloud import DELETING, Cloud, ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle.lease import ON
@@ -140,7 +140,10 @@ class Stopping:
         if not stop.attempts:
             self.progress.begin(stop.step, DOING)
             self.journal(stop.verdict.name).intend(DOING, ref)
-        self.fleet.ask_off(ref)
+        if machine.state == DELETING:
+            self.fleet.ask_delete(ref)
+        else:
+            self.fleet.ask_off(ref)
         stop.asked_at, stop.attempts = self.cloud.now(), stop.attempts + 1
         return False
 
@@ -167,7 +170,8 @@ class Stopping:
         verdict = stop.verdict
         self.progress.fail(stop.step, code)
         self.journal(verdict.name).failed(DOING, verdict.ref, code)
-        self.failed.append(Failure(verdict.name, "stop", code, message, verdict.cause, verdict.ref.group))
+        action = "delete" if stop.machine and stop.machine.state == DELETING else "stop"
+        self.failed.append(Failure(verdict.name, action, code, message, verdict.cause, verdict.ref.group))
         return True
 
     def _receipt(self, stop: Stop, how: Off) -> Receipt:

@@ -98,12 +98,12 @@ def test_machines(found: list[dict[str, Any]], rules: Rules) -> None:
     assert len(judged) == sum(map(is_ours, found)), "all of ours, and no other"
     for verdict in judged:
         row = by_place[verdict.ref.group, verdict.ref.name]
-        marks, state = row["tags"], row["properties"]["provisioningState"]
+        marks = row["tags"]
         assert tags.get(marks, tags.NAME) == verdict.name
         if tags.get(marks, tags.PROTECT) not in {"", "false"}:
             assert verdict.action in {ReapAction.KEEP, ReapAction.PROTECTED}
         until = tags.moment(marks, tags.LEASE_UNTIL)
-        if power(row) in ON and (until is None or until <= NOW) and state != "Deleting":
+        if power(row) in ON and (until is None or until <= NOW):
             assert verdict.action is not ReapAction.KEEP, "billed, and nobody would stop it"
         if verdict.action is ReapAction.DELETE:
             assert rules.deletes

@@ -367,11 +367,28 @@ def test_a_machine_that_another_never_finishes_is_given_up() -> None:
     assert cloud.time.seconds < 60
 
 
-def test_only_a_machine_is_followed() -> None:
+@pytest.mark.parametrize("kind", [Kind.VM, Kind.NIC, Kind.PUBLIC_IP, Kind.VNET, Kind.NSG])
+def test_what_others_create_meanwhile_is_not_changed(kind: Kind) -> None:
     cloud = FakeCloud()
-    cloud.fail("put vnet", CloudError(Fault.EXISTS, "PreconditionFailed", "it is there"))
-    _, error = refused(cloud)
-    assert error.fault is Fault.EXISTS
+    plan = planned(cloud)
+    theirs = {"tags": {"owner": "bob"}, "properties": {"provisioningState": "Succeeded"}}
+    cloud.add(kind, theirs)
+    work = applying(cloud)
+    with pytest.raises(CloudError) as caught:
+        work.apply(plan)
+    assert (caught.value.fault, caught.value.subject) == (Fault.TAKEN, str(ref(kind)))
+    assert cloud.body(kind)["tags"] == theirs["tags"]
+    assert Kind.SHUTDOWN_SCHEDULE not in cloud.kinds
+    assert ref(kind) not in work.created
+
+
+def test_part_that_another_up_creates_meanwhile_is_used() -> None:
+    cloud = FakeCloud()
+    plan = planned(cloud)
+    cloud.add(Kind.NIC, {"tags": {tags.NAME: NAME}, "properties": {}})
+    applying(cloud).apply(plan)
+    assert cloud.body(Kind.NIC)["properties"]
+    assert Kind.VM in cloud.kinds
 
 
 def test_a_place_is_handed_on() -> None:

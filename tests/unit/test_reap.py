@@ -127,7 +127,8 @@ def test_a_tag_that_is_no_moment_to_reckon_with_keeps_no_other_machine_on(moment
         row("running", "Updating"),
         row("", "Creating"),
         row("", "Failed"),  # nobody says that it is on
-        row("running", "Deleting", lease_until=""),
+        row("running", "Deleting"),
+        row("running", "Deleting", hours="UTC mon 08:00-11:00"),
         row("deallocated", lease_until=""),
         row("deallocated", "Failed"),
         row("deallocating", lease_until=ago(minutes=1)),
@@ -135,6 +136,16 @@ def test_a_tag_that_is_no_moment_to_reckon_with_keeps_no_other_machine_on(moment
 )
 def test_what_is_left_alone(body: dict[str, Any]) -> None:
     assert verdict(body) == Verdict("my-dsvm", machine_of_row(body).ref, ReapAction.KEEP)
+
+
+@pytest.mark.parametrize(
+    ("given", "cause"), [({"lease_until": ago(minutes=1)}, "lease is over"), ({"lease_until": ""}, "it has no lease")]
+)
+def test_deletion_that_has_not_ended_by_the_end_of_the_lease_is_asked_for_again(
+    given: dict[str, str], cause: str
+) -> None:
+    found = verdict(row("running", "Deleting", **given))
+    assert (found.action, found.cause) == (ReapAction.STOP, f"{cause}; its deletion has not ended")
 
 
 def test_a_spec_that_wants_it_off() -> None:
@@ -254,6 +265,9 @@ class Listing:
         return [part for part in self._parts if isinstance(part, Listed)]
 
     def ask_off(self, ref: Ref) -> None:
+        raise AssertionError(ref)
+
+    def ask_delete(self, ref: Ref) -> None:
         raise AssertionError(ref)
 
 

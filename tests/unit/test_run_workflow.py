@@ -14,9 +14,12 @@ from gpuinfra.app.run_workflow import RunWorkflow
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
 from gpuinfra.load.spec import Located
+from gpuinfra.models.consent import Contact, MachineAnswer, MachineRun
+from gpuinfra.models.plan import Action, Change, Plan, Power
 from gpuinfra.models.receipt import Off, Receipt
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.run import Outputs, Run, RunState, run_from_json
+from gpuinfra.provision.names import ref_of
 from gpuinfra.runner.jobs.port import JobError
 from gpuinfra.runner.results.history import History
 from gpuinfra.runner.watch import RemoteRun
@@ -55,7 +58,14 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return Receipt(NAME, Off.DEALLOCATED, NOW)
 
     monkeypatch.setattr("gpuinfra.app.down.end_machine", end_machine)
+    answers(monkeypatch, MachineAnswer(Contact.SILENT))
     return found
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, answer: MachineAnswer) -> None:
+    """The machine answers so when it is asked for its runs."""
+    monkeypatch.setattr("gpuinfra.app.machines.reach", lambda *_, **__: None)
+    monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", lambda *_: answer)
 
 
 def story(workspace: Path, afterwards: str, neighbours: list[RemoteRun] | None, history: Any = None) -> RunWorkflow:
@@ -81,6 +91,36 @@ def test_a_machine_that_nobody_else_needs_is_deleted(tmp_path: Path, ends: list[
 def test_what_nobody_could_ask_for_is_not_deleted(tmp_path: Path, ends: list[bool]) -> None:
     story(tmp_path, "delete", None)._end()
     assert ends == [False]
+
+
+@pytest.mark.parametrize(("is_over", "expected"), [(False, []), (True, [False])])
+def test_machine_that_the_session_could_not_ask_is_asked_before_it_ends(
+    is_over: bool, expected: list[bool], tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = (MachineRun("r0", is_over=is_over, has_outputs=True), MachineRun(DONE.id, is_over=True, has_outputs=True))
+    answers(monkeypatch, MachineAnswer(Contact.ANSWERED, runs))
+    told = story(tmp_path, "delete", None)
+    told._end()
+    assert ends == expected
+    assert "r0" in str(told.progress.lines)  # type: ignore[attr-defined]
+    assert DONE.id not in str(told.progress.lines)  # type: ignore[attr-defined]
+
+
+def test_second_interrupt_while_the_machine_is_asked_says_that_it_may_be_on(
+    tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = story(tmp_path, "deallocate", None)
+    told.interrupted = True
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", interrupt)
+    monkeypatch.setattr("gpuinfra.app.interruption.say_what_exists", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        told._end()
+    assert ends == []
+    assert "my-dsvm is left as it is: it is billed until" in str(told.progress.lines)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("has_outputs", "expected"), [(True, [False]), (False, [True])])
@@ -135,7 +175,14 @@ def test_a_machine_that_came_up_and_cannot_be_used_is_ended(
     outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=None)
     monkeypatch.setattr("gpuinfra.workbench.targets.check_files", lambda *_: None)
     monkeypatch.setattr("gpuinfra.app.machines.reach", lambda *_, **__: SimpleNamespace(cloud=cloud))
-    provisioner = SimpleNamespace(up=lambda _: outcome, host_key=SimpleNamespace(public=""))
+    start = Change(Action.CHANGE, ref_of(Kind.VM, "group", NAME), power=Power.START)
+
+    def started(consent: Any) -> Any:
+        consent(Plan(NAME, "", "group", None, (start,)))
+        return outcome
+
+    monkeypatch.setattr("gpuinfra.app.up._ask", lambda *_, **__: None)
+    provisioner = SimpleNamespace(up=started, host_key=SimpleNamespace(public=""))
     monkeypatch.setattr("gpuinfra.app.machines.open_provisioner", lambda *_, **__: provisioner)
     monkeypatch.setattr("gpuinfra.app.ledger_recording.note_beginning", lambda *_: None)
     told = story(tmp_path, "deallocate", [])
@@ -155,7 +202,7 @@ def test_a_mistake_of_ours_does_not_hide_that_it_may_be_on(
             raise Problem(Diagnostic(Code.INTERNAL, "Azure refuses"))
         return Receipt(NAME, None, NOW)
 
-    def mistake(*_: Any) -> None:
+    def mistake(*_: Any, **__: Any) -> None:
         raise KeyError("nothing")
 
     monkeypatch.setattr("gpuinfra.app.down.end_machine", end_machine)
