@@ -131,9 +131,20 @@ def with_known_host(text: str, target: Target, source: str = "") -> str:
 
 
 def without_known_host(text: str, target: Target, source: str) -> str:
-    """Return a known-hosts file without the lines of this machine that this source recorded."""
-    kept = [line for line in text.splitlines() if not _is_of(line, host_alias(target), source)]
+    """Return a known-hosts file without the lines of this machine, and of its targets, that this source recorded."""
+    alias, end = host_alias(target), f" {target_source(target, source)}"
+    kept = [line for line in text.splitlines() if not _is_of(line, alias, source) and not line.endswith(end)]
     return "".join(f"{line}\n" for line in kept)
+
+
+def target_source(target: Target, source: str) -> str:
+    """Return how a key is marked that this source recorded for the name of the machine's target."""
+    return f"{source}/{host_name(target)}".casefold()
+
+
+def is_same_name(one: str, other: str) -> bool:
+    """Whether two names have the same known keys: `-` and `_` are the same, as are capital letters."""
+    return one.replace("_", "-").casefold() == other.replace("_", "-").casefold()
 
 
 def _is_of(line: str, alias: str, source: str) -> bool:

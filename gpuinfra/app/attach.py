@@ -44,14 +44,15 @@ def attach(settings: Settings, options: AttachOptions, seconds: float, progress:
     from gpuinfra.models.attached import Attached
     from gpuinfra.runner.machine.host_key import HostKey
     from gpuinfra.workbench.compute import joined_address
-    from gpuinfra.workbench.targets import check_files, find_target
+    from gpuinfra.workbench.project import load_project
+    from gpuinfra.workbench.targets import check_destination, find_target
     from gpuinfra.workspace import find_workspace
 
     workspace = find_workspace(settings.workspace)
     before = find_target(workspace, options.name)
     if before and not before.address:
         raise _taken(before)
-    check_files(workspace, options.name)
+    check_destination(load_project(workspace), options.name)
     if before and not options.host_key:
         check_host_key(settings, before, says="its target file")
     # Before anybody is called: whoever gave it should not have to wait with it.
@@ -65,6 +66,8 @@ def attach(settings: Settings, options: AttachOptions, seconds: float, progress:
     if not checkup.passed:
         raise Problem(*(_failure(check) for check in checkup.checks if not check.passed))
     target = replace(target, simulated=_is_simulated(target, before, checkup))
+    if not options.host_key:  # the machine has said by now whether it is simulated
+        check_host_key(settings, target, says=joined_address(target.address, target.port))
     consent_to_replace(settings, workspace, target.name, progress, simulated=target.simulated)
     target, files = _write(workspace, target, before, secret)
     record_host_key(target, f"attach:{joined_address(target.address, target.port)}", progress)
@@ -162,6 +165,8 @@ def trusted_key(
     options: AttachOptions, before: Target | None, settings: Settings, seconds: float, progress: Frontend
 ) -> HostKey:
     """The host key that the machine has to show: the one that is said, or known, or that somebody consents to."""
+    from gpuinfra.app.host_keys import check_host_key
+    from gpuinfra.app.simulation import is_simulated
     from gpuinfra.runner.machine.handshake import first_meeting, place
     from gpuinfra.runner.machine.host_key import HostKey
 
@@ -175,6 +180,8 @@ def trusted_key(
         if options.host_key:
             return _key_with(options.host_key, options, seconds)
         shown = first_meeting(options.address, options.port, seconds)
+    found = replace(options.target(str(shown), None), simulated=is_simulated(settings))
+    check_host_key(settings, found, says=place(options.address, options.port))
     _consent(shown, options, settings, progress)
     return shown
 

@@ -54,16 +54,32 @@ def keys_in_files(settings: Settings, target: Target) -> list[HostKey]:
 
 
 def record_host_key(target: Target, source: str, progress: Frontend) -> None:
-    """Record the host key of a machine that the user created or attached, so that no other machine takes its name."""
+    """Record the host key of a machine that the user created or attached, so that no other machine takes its name.
+
+    If its target has another name, the key is recorded for that name as well.
+    """
     from gpuinfra.runner.machine.connection import HostKeyInvalid
+    from gpuinfra.runner.openssh import PENDING, is_same_name, target_source
 
     try:
         own_ssh_files().remember(target, source)
+        if PENDING not in source and not is_same_name(target.machine, target.name):
+            named = replace(target, machine=target.name)
+            own_ssh_files().remember(named, target_source(target, source) if source else "")
     except HostKeyInvalid:
         return  # a machine that was deployed from an exported template, before `attach`
     except (OSError, Problem) as error:
         reason = error.strerror if isinstance(error, OSError) else error.diagnostics[0].summary
         progress.note(f"the host key of {target.machine} cannot be recorded on this computer: {reason}")
+
+
+def record_first_use(target: Target, progress: Frontend) -> None:
+    """Record the host key of a machine that only a file names, so that a changed file does not lead to another one."""
+    from gpuinfra.runner.machine.known_keys import recorded_keys
+
+    names = (target.machine, target.name)
+    if target.address and not all(recorded_keys(replace(target, machine=name)) for name in names):
+        record_host_key(target, "", progress)
 
 
 def forget_host_key(target: Target, source: str) -> None:
@@ -148,7 +164,7 @@ def _require_known_machine(settings: Settings, target: Target, progress: Fronten
         fingerprint = HostKey.parse(target.host_key).fingerprint
     except HostKeyInvalid:
         return  # the caller reports an invalid key
-    if recorded_keys(target) or keys_in_files(settings, target):
+    if recorded_keys(target):  # a file of the project is not consent
         return
     since = f"; created {created.partition('.')[0]}" if created else ""
     found = f"exists, and this computer has not used it before; host key {fingerprint}{since}"

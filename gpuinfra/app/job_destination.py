@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 def check_job_destination(workspace: Path, assigned: Assignment, spec: Spec | None = None) -> None:
     """Raise a Problem if the run configuration has a machine's name, and its jobs would go elsewhere.
 
-    The machine is that of the spec, or of a spec of the workspace, or one that this computer has used.
+    The machine is that of the spec, or of a spec of the workspace, or one that this computer has used. Different specs
+    of one machine are a Problem, too.
     """
-    from gpuinfra.app.machines import spec_named
+    from gpuinfra.app.machines import check_specs_agree, spec_named
     from gpuinfra.workbench.project import load_project
     from gpuinfra.workbench.targets import BUILT_IN, check_destination
 
     name, target = assigned.configuration, assigned.target
+    if target.address and spec is None:
+        check_specs_agree(workspace, target.name)
     if name in BUILT_IN or (target.address and target.name == name):
         return  # the connection checks the host key
     spec = spec or spec_named(workspace, name)

@@ -146,6 +146,7 @@ class JobSession:
         return self._to_the_end(JobFollower(link, record, log, self.progress, self.sink, attending=attending))
 
     def _begin(self, record: Record, link: Link) -> None:
+        from gpuinfra.app.host_keys import record_first_use
         from gpuinfra.runner.machine.connection import ConnectError
         from gpuinfra.runner.submission import CANCELLED, Submission
 
@@ -173,6 +174,7 @@ class JobSession:
                     state = RunState.CANCELLED if is_cancelled else RunState.FAILED
                     record.change(state=state, ended=datetime.now(UTC), reason=_reason(error), job=None)
             raise
+        record_first_use(self.assigned.target, self.progress)
         with contextlib.suppress(Problem):  # the next start tries again
             for run in abandoned:
                 never_began(self.workspace, run)

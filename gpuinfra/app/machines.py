@@ -68,7 +68,7 @@ def common_subscription(specs: Sequence[Located]) -> str | None:
 def spec_named(workspace: Path, name: str) -> Spec | None:
     """The spec of a machine, by its name or its target's, if the workspace has one."""
     found = _located_named(workspace, name)
-    return found.spec if found else None
+    return found[0].spec if found else None
 
 
 def spec_of_machine(workspace: Path, name: str, group: str | None) -> Spec | None:
@@ -89,13 +89,23 @@ def spec_of_machine(workspace: Path, name: str, group: str | None) -> Spec | Non
     return None
 
 
-def _located_named(workspace: Path, name: str) -> Located | None:
+def check_specs_agree(workspace: Path, name: str) -> None:
+    """Raise a Problem if different specs of the workspace describe the machine: none of them is chosen silently."""
+    from gpuinfra.provision.find import ambiguous_name
+
+    found = _located_named(workspace, name)
+    if any(each.spec != found[0].spec for each in found):
+        raise ambiguous_name(name, [f"`{each.spec.name}` of {each.span.file}" for each in found])
+
+
+def _located_named(workspace: Path, name: str) -> list[Located]:
+    """The specs of one machine, by its name or its target's."""
     from gpuinfra.load.folder import has_spec
     from gpuinfra.workspace import find_workspace
 
     # To read one takes much that is not needed otherwise.
     if not has_spec(find_workspace(workspace)):
-        return None
+        return []
     from gpuinfra.load.files import load_paths
 
     # Problems of other specs in the workspace are none of this machine's.
@@ -106,7 +116,7 @@ def _located_named(workspace: Path, name: str) -> Located | None:
         from gpuinfra.provision.find import ambiguous_name
 
         raise ambiguous_name(name, [f"`{each.spec.name}` of {each.span.file}" for each in chosen])
-    return chosen[0] if chosen else None
+    return chosen
 
 
 def one_spec(settings: Settings, word: str) -> Spec:
@@ -119,6 +129,8 @@ def one_located(settings: Settings, word: str) -> Located:
     found = _located_meant(settings, word)
     if not found:
         raise _no_spec(settings.workspace, word)
+    if not is_path(word):
+        check_specs_agree(settings.workspace, word)
     if len(found) == 1:
         return found[0]
     names = ", ".join(f"`{each.spec.name}`" for each in found)
@@ -144,7 +156,7 @@ def _located_meant(settings: Settings, word: str) -> list[Located]:
     if is_path(word):
         return load_specs([word])
     if found := _located_named(settings.workspace, word):
-        return [found]
+        return found[:1]
     if stat.S_ISDIR(_mode(word)) and has_spec(Path(word)):
         return load_specs([word])
     return []

@@ -34,6 +34,7 @@ def prepare(
     send_credentials: bool,
 ) -> Prepared:
     """Make image and packages, and check the GPU. `build_secrets` are names of environment variables."""
+    from gpuinfra.app.host_keys import record_first_use
     from gpuinfra.app.job_checks import check_packages
     from gpuinfra.app.job_destination import check_job_destination
     from gpuinfra.app.workspace import linked, open_workspace, with_spec
@@ -55,4 +56,5 @@ def prepare(
         environment = EnvironmentBuilder(
             assigned, gpus, required, link, progress, progress.note, rebuild=rebuild, build_secrets=secrets
         ).make()
+        record_first_use(target, progress)
     return Prepared(target.name, environment, note_for(target.type) if assigned.conda else None)

@@ -7,6 +7,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import paramiko
 
@@ -63,15 +64,16 @@ class SshConnection:
     ) -> SshConnection:
         """Connect and log in within so many seconds, to the machine with the target's host key and to no other.
 
-        Raise HostKeyChanged if this computer knows the machine's name by another key, unless the user said that the
-        key is new.
+        Raise HostKeyChanged if this computer knows the machine's name, or the target's, by another key, unless the user
+        said that the key is new.
 
         The password is asked for when the keys were refused. A target that has one and no key of its own has no keys
         tried: machines hang up after a few. The time that the asking takes does not count.
         """
         ends = time.monotonic() + timeout
         if not is_new:
-            check_known_key(target)
+            for name in dict.fromkeys((target.machine, target.name)):
+                check_known_key(replace(target, machine=name))
         transport = greet(target.address, target.port, HostKey.parse(target.host_key), ends)
         with contextlib.ExitStack() as hang_up:
             hang_up.callback(close, transport)
