@@ -22,7 +22,7 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.models.target import Target
 
 if TYPE_CHECKING:
-    from gpuinfra.load.spec import Located
+    from gpuinfra.parse.spec import Located
     from gpuinfra.models.events import Event, Question
     from gpuinfra.models.machine import Machine as MachineState
     from gpuinfra.models.reap import Reaped
@@ -154,7 +154,7 @@ def _settings(workspace: str | Path | None, *, sandbox: bool, yes: bool) -> Iter
 def _located(spec: str | Path | Spec) -> Located:
     from gpuinfra.app.machines import load_specs
     from gpuinfra.diagnostics import Code, Exit, Span
-    from gpuinfra.load.spec import Located
+    from gpuinfra.parse.spec import Located
 
     if isinstance(spec, Spec):
         return Located(spec, Span("", 1, 1, 1, 1, ""))

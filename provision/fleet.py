@@ -18,7 +18,7 @@ from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.ownership import UNTAGGED, Owner, left_alone, machine_of_row, owner_of
 
 if TYPE_CHECKING:
-    from gpuinfra.load.spec import Located
+    from gpuinfra.parse.spec import Located
     from gpuinfra.models.spec import Spec
     from gpuinfra.provision.costing.history import History
 

@@ -12,7 +12,7 @@ from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.load.spec import Located
+    from gpuinfra.parse.spec import Located
     from gpuinfra.models.agent import AgentState
     from gpuinfra.models.machine import Machine
     from gpuinfra.models.target import Target

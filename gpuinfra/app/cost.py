@@ -33,7 +33,7 @@ _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 def cost(settings: Settings, since: str, by: str | None, tag: str | None, progress: Frontend) -> CostReport:
     """Return what machines have cost since a moment, by machine, run or tag."""
     from gpuinfra.app.machines import common_subscription, explained, reach
-    from gpuinfra.load.files import load_paths
+    from gpuinfra.parse.files import load_paths
     from gpuinfra.workspace import find_workspace
 
     wanted = _wanted(by, tag)

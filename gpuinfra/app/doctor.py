@@ -14,7 +14,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.load.spec import Located
+    from gpuinfra.parse.spec import Located
     from gpuinfra.models.checks import Check, Examination, MachineChecks
     from gpuinfra.models.spec import Spec
     from gpuinfra.provision.cloud import Observed, ObservedResource
@@ -50,7 +50,7 @@ def examine(settings: Settings, names: Sequence[str], progress: Frontend) -> Exa
 
 def _specs(settings: Settings) -> tuple[list[Located], list[Check]]:
     """The workspace's specs, and a check where some cannot be read."""
-    from gpuinfra.load.files import load_paths
+    from gpuinfra.parse.files import load_paths
     from gpuinfra.models.checks import warning
     from gpuinfra.workspace import find_workspace
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
@@ -24,7 +23,8 @@ class Export:
     """What was made, what it cannot say itself, and what to do with its file."""
 
     name: str
-    content: str | bytes
+    content: str | bytes | dict[str, Any]
+    """A dictionary is to be written as JSON."""
     notes: tuple[str, ...]
     hint: Callable[[Path], str]
 
@@ -67,7 +67,7 @@ def _arm(settings: Settings, name: str, progress: Frontend) -> Export:
     group = _quoted(spec.group_name)
     return Export(
         spec.name,
-        json.dumps(template, indent=2, ensure_ascii=False) + "\n",
+        template,
         tuple(notes(spec)),
         lambda file: (
             f"az group create --name {group} --location {spec.regions[0]}, then: "

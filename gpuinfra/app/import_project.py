@@ -63,7 +63,7 @@ def _root(folder: Path) -> Path:
 
 
 def _loaded(text: str) -> Spec:
-    from gpuinfra.load.spec import load_bytes
+    from gpuinfra.parse.spec import load_bytes
 
     loaded = load_bytes(DEFAULT, text.encode("utf-8"))
     if loaded.diagnostics:

@@ -22,7 +22,7 @@ WITHOUT_CONTAINERS = (
 
 def init(settings: Settings, path: Path | None, progress: Frontend) -> list[Path]:
     """Write a commented starter spec, and beside it the schema that editors check it with; return both files."""
-    from gpuinfra.load.schema import SCHEMA_FILE, is_ours
+    from gpuinfra.parse.schema import SCHEMA_FILE, is_ours
     from gpuinfra.templates import read_template
 
     spec = _destination(settings, path)
@@ -38,14 +38,14 @@ def init(settings: Settings, path: Path | None, progress: Frontend) -> list[Path
 
 def schema_text() -> str:
     """Return the JSON Schema of a spec as text."""
-    from gpuinfra.load import schema
+    from gpuinfra.parse import schema
 
     return schema.schema_text()
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a spec."""
-    from gpuinfra.load import schema
+    from gpuinfra.parse import schema
 
     return schema.json_schema()
 

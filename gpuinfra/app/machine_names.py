@@ -144,7 +144,7 @@ def unknown_machine(settings: Settings, word: str, rows: Sequence[dict[str, Any]
 
 
 def _known(settings: Settings, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    from gpuinfra.load.files import load_paths
+    from gpuinfra.parse.files import load_paths
     from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 
     specs = [located.spec for located in load_paths([str(settings.workspace)]).specs]

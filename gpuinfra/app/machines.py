@@ -15,7 +15,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.load.spec import Loaded, Located
+    from gpuinfra.parse.spec import Loaded, Located
     from gpuinfra.models.resource import MachineId
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
@@ -32,7 +32,7 @@ LOOPBACK_SOURCE = "127.0.0.1/32"
 
 def load_specs(paths: Sequence[str]) -> list[Located]:
     """Every spec in the files, or every problem of them."""
-    from gpuinfra.load.files import load_paths
+    from gpuinfra.parse.files import load_paths
 
     loaded = load_paths(paths)
     if loaded.diagnostics:
@@ -42,14 +42,14 @@ def load_specs(paths: Sequence[str]) -> list[Located]:
 
 def validate(paths: Sequence[str]) -> Loaded:
     """Return every spec in the files, and every problem of them."""
-    from gpuinfra.load.files import load_paths
+    from gpuinfra.parse.files import load_paths
 
     return load_paths(paths)
 
 
 def readable_specs(folder: Path, what: str, progress: Progress) -> list[Located]:
     """Return the specs of a folder that can be read. One with problems must not hide a machine that is billed."""
-    from gpuinfra.load.files import load_paths
+    from gpuinfra.parse.files import load_paths
 
     loaded = load_paths([str(folder)])
     problems = [each for each in loaded.diagnostics if each.code is not Code.NO_SPEC_FOUND]
@@ -73,12 +73,12 @@ def spec_named(workspace: Path, name: str) -> Spec | None:
 
 def spec_of_machine(workspace: Path, name: str, group: str | None) -> Spec | None:
     """The spec of exactly this machine, if the workspace has one; without a group, by its name alone."""
-    from gpuinfra.load.folder import has_spec
+    from gpuinfra.parse.folder import has_spec
     from gpuinfra.workspace import find_workspace
 
     if not has_spec(find_workspace(workspace)):
         return None
-    from gpuinfra.load.files import load_paths
+    from gpuinfra.parse.files import load_paths
 
     for spec in (located.spec for located in load_paths([str(workspace)]).specs):
         if (
@@ -100,13 +100,13 @@ def check_specs_agree(workspace: Path, name: str) -> None:
 
 def _located_named(workspace: Path, name: str) -> list[Located]:
     """The specs of one machine, by its name or its target's."""
-    from gpuinfra.load.folder import has_spec
+    from gpuinfra.parse.folder import has_spec
     from gpuinfra.workspace import find_workspace
 
     # To read one takes much that is not needed otherwise.
     if not has_spec(find_workspace(workspace)):
         return []
-    from gpuinfra.load.files import load_paths
+    from gpuinfra.parse.files import load_paths
 
     # Problems of other specs in the workspace are none of this machine's.
     found = load_paths([str(workspace)]).specs
@@ -151,7 +151,7 @@ def specs_meant(settings: Settings, word: str) -> list[Spec]:
 
 
 def _located_meant(settings: Settings, word: str) -> list[Located]:
-    from gpuinfra.load.folder import has_spec
+    from gpuinfra.parse.folder import has_spec
 
     if is_path(word):
         return load_specs([word])
@@ -163,7 +163,7 @@ def _located_meant(settings: Settings, word: str) -> list[Located]:
 
 
 def _no_spec(workspace: Path, name: str) -> Problem:
-    from gpuinfra.load.files import load_paths
+    from gpuinfra.parse.files import load_paths
     from gpuinfra.suggest import did_you_mean
 
     names = [located.spec.name for located in load_paths([str(workspace)]).specs]

@@ -14,7 +14,7 @@ from gpuinfra.models.events import ReapInterrupted
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.load.spec import Located
+    from gpuinfra.parse.spec import Located
     from gpuinfra.models.reap import Reaped
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.job_result import JobResult
     from gpuinfra.app.job_session import JobSession
-    from gpuinfra.load.spec import Located
+    from gpuinfra.parse.spec import Located
     from gpuinfra.models.consent import MachineAnswer
     from gpuinfra.models.plan import Plan
     from gpuinfra.models.receipt import Receipt
@@ -430,7 +430,7 @@ def _check_own_engine(spec: Spec) -> None:
 
 def _expected(workspace: Path, spec: Spec) -> Project:
     """The project with the target's files: those that there are, or as `up` will write them."""
-    from gpuinfra.load.document import read_document
+    from gpuinfra.parse.document import read_document
     from gpuinfra.models.target import Target
     from gpuinfra.workbench.compute import read_compute
     from gpuinfra.workbench.project import load_project

@@ -98,8 +98,8 @@ def off_hint(settings: Settings, run: Run) -> str:
 
 def spec_file(settings: Settings, machine: str) -> str | None:
     """Return the file of a machine's spec as one would type it here; None if the workspace has none."""
-    from gpuinfra.load.files import load_paths
-    from gpuinfra.load.folder import has_spec
+    from gpuinfra.parse.files import load_paths
+    from gpuinfra.parse.folder import has_spec
     from gpuinfra.workspace import find_workspace
 
     workspace = find_workspace(settings.workspace)

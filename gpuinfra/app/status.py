@@ -15,7 +15,7 @@ from gpuinfra.provision.waiting.progress import Silent
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.load.spec import Located
+    from gpuinfra.parse.spec import Located
     from gpuinfra.models.machine import Machine
     from gpuinfra.provision.market.port import Prices
 

@@ -15,7 +15,7 @@ from gpuinfra.models.events import Question
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.load.spec import Located
+    from gpuinfra.parse.spec import Located
     from gpuinfra.models.gpu import GpuFacts
     from gpuinfra.models.plan import Plan
     from gpuinfra.models.resource import MachineId, Ref

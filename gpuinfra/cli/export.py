@@ -31,6 +31,7 @@ def export(
     from gpuinfra.app.export import export as make_export
     from gpuinfra.app.files import write_file
     from gpuinfra.views import export as view
+    from gpuinfra.views.document import to_text
 
     check_format(form)
     # A template is made of a spec alone: it needs no account.
@@ -39,10 +40,11 @@ def export(
         raise usage("a Docker context is an archive, which no terminal can show", "`--output FILE` writes it")
     with frontend(settings) as progress:
         made = make_export(settings, name, form, progress)
+    content = to_text(made.content, indent=2) if isinstance(made.content, dict) else made.content
     if output:
-        write_file(output, made.content, settings, progress)
+        write_file(output, content, settings, progress)
     view.show_notes(made.notes)
     if output:
         view.show_file(made.name, form, output, made.hint(output), json=settings.json)
     else:
-        view.show(made.name, form, made.content, json=settings.json)
+        view.show(made.name, form, content, json=settings.json)

@@ -8,9 +8,9 @@ from typing import Any
 
 from gpuinfra.diagnostics import Diagnostic
 from gpuinfra.lint.words import is_nearly
-from gpuinfra.load.document import Document, Edit, EditError
-from gpuinfra.load.scalars import Value
-from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence, data
+from gpuinfra.parse.document import Document, Edit, EditError
+from gpuinfra.parse.scalars import Value
+from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, data
 
 Path = tuple[str | int, ...]
 """Keys and numbers on the way from a file's mapping to a value."""

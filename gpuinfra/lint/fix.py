@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.lint.finding import Finding, Fix
 from gpuinfra.lint.rules import check
-from gpuinfra.load.document import Document, Edit, EditError
+from gpuinfra.parse.document import Document, Edit, EditError
 from gpuinfra.workbench.project import load_project
 from gpuinfra.workspace import write_bytes
 

@@ -8,7 +8,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Severity
 from gpuinfra.lint.finding import Finding, rename_key
 from gpuinfra.lint.passwords import unshown
 from gpuinfra.lint.words import is_nearly, plain
-from gpuinfra.load.document import Document
+from gpuinfra.parse.document import Document
 from gpuinfra.suggest import nearest
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file

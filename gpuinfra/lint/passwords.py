@@ -9,9 +9,9 @@ from dataclasses import replace
 from gpuinfra.diagnostics import Code, Diagnostic, Span
 from gpuinfra.lint.finding import Finding, node_at
 from gpuinfra.lint.words import is_nearly, is_placeholder
-from gpuinfra.load.document import Document
-from gpuinfra.load.redaction import CHANNEL_TOKEN, LOGIN, PRIVATE_KEY
-from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence
+from gpuinfra.parse.document import Document
+from gpuinfra.parse.redaction import CHANNEL_TOKEN, LOGIN, PRIVATE_KEY
+from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence
 from gpuinfra.workbench.compute import Compute
 from gpuinfra.workbench.project import Project
 from gpuinfra.workbench.runconfig import RunConfig

@@ -16,7 +16,7 @@ from gpuinfra.lint.references import missing_files, not_filled_in, unknown_targe
 from gpuinfra.lint.requirements import bad_requirements
 from gpuinfra.lint.volumes import not_shared
 from gpuinfra.lint.wheels import wheels
-from gpuinfra.load.redaction import without_logins
+from gpuinfra.parse.redaction import without_logins
 from gpuinfra.workbench.project import Project
 
 RULES: tuple[Callable[[Project], Iterator[Finding]], ...] = (

@@ -11,7 +11,7 @@ from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
     from gpuinfra.diagnostics import Diagnostic
-    from gpuinfra.load.spec import Located
+    from gpuinfra.parse.spec import Located
 
 
 def show(specs: Sequence[Located], diagnostics: Sequence[Diagnostic], *, json: bool) -> None:

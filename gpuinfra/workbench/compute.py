@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.load.document import Document
+from gpuinfra.parse.document import Document
 from gpuinfra.suggest import did_you_mean, listed
 from gpuinfra.workbench.fields import Fields
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 from urllib.parse import unquote
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.load.document import Document
-from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence
+from gpuinfra.parse.document import Document
+from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence
 from gpuinfra.workbench.fields import Fields
 
 _CONDA = re.compile(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Severity
-from gpuinfra.load.source import Source
-from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence, data
+from gpuinfra.parse.source import Source
+from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, data
 
 NOTHING = Mapping(0, 0, {}, {})
 

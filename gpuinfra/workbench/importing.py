@@ -9,8 +9,8 @@ from pathlib import Path
 from string import Template
 
 from gpuinfra.diagnostics import Span
-from gpuinfra.load.document import written
-from gpuinfra.load.scalars import Value
+from gpuinfra.parse.document import written
+from gpuinfra.parse.scalars import Value
 from gpuinfra.models.names import MACHINE_NAME_LENGTH, check_machine_name, check_target_name, check_username
 from gpuinfra.models.paths import check_yaml_path
 from gpuinfra.models.spec import Admin, TargetOptions

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
-from gpuinfra.load.document import Document, read_document
-from gpuinfra.load.source import LARGEST
+from gpuinfra.parse.document import Document, read_document
+from gpuinfra.parse.source import LARGEST
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
 from gpuinfra.workbench.compute import Compute, read_compute

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpuinfra.diagnostics import Code, Diagnostic, Span
-from gpuinfra.load.document import Document
-from gpuinfra.load.tree import Mapping, Node, data
+from gpuinfra.parse.document import Document
+from gpuinfra.parse.tree import Mapping, Node, data
 from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench.fields import Fields
 

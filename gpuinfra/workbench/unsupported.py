@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuinfra.diagnostics import Diagnostic, Span
-from gpuinfra.load.document import Document
-from gpuinfra.load.tree import data
+from gpuinfra.parse.document import Document
+from gpuinfra.parse.tree import data
 from gpuinfra.workbench.choice import Choice
 from gpuinfra.workbench.compute import CLUSTER, LOCAL, REMOTE, REMOTEDOCKER, SHARE, Compute
 from gpuinfra.workbench.fields import Fields

@@ -11,10 +11,10 @@ from pathlib import Path, PurePosixPath
 
 from gpuinfra.diagnostics import Problem
 from gpuinfra.git import GitError, Repository, ShallowCloneError, open_repository
-from gpuinfra.load.folder import is_ours, yaml_files
-from gpuinfra.load.source import LARGEST, decode
-from gpuinfra.load.tree import Mapping as Document
-from gpuinfra.load.tree import Scalar, read
+from gpuinfra.parse.folder import is_ours, yaml_files
+from gpuinfra.parse.source import LARGEST, decode
+from gpuinfra.parse.tree import Mapping as Document
+from gpuinfra.parse.tree import Scalar, read
 from gpuinfra.provision.names import default_group, machine_key
 
 LONGEST = timedelta(days=90)

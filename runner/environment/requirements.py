@@ -12,8 +12,8 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison, Undefi
 from packaging.requirements import InvalidRequirement, Requirement
 
 from gpuinfra.diagnostics import Code, Diagnostic, Span
-from gpuinfra.load.source import Source
-from gpuinfra.load.tree import Scalar
+from gpuinfra.parse.source import Source
+from gpuinfra.parse.tree import Scalar
 from gpuinfra.runner.environment.secrets import VARIABLE
 from gpuinfra.workbench.conda import By, Conda, Option, Package, parse
 from gpuinfra.workbench.project import plain_path

@@ -5,9 +5,9 @@ import codecs
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
-from gpuinfra.load.document import Document, Edit, EditError, read_document, written
-from gpuinfra.load.scalars import Value
-from gpuinfra.load.tree import Sequence, data
+from gpuinfra.parse.document import Document, Edit, EditError, read_document, written
+from gpuinfra.parse.scalars import Value
+from gpuinfra.parse.tree import Sequence, data
 
 
 def document(text: str | bytes) -> Document:

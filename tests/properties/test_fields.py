@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.load.fields import flow, keys_at
-from gpuinfra.load.schema import json_schema
-from gpuinfra.load.spec import load_bytes
+from gpuinfra.parse.fields import flow, keys_at
+from gpuinfra.parse.schema import json_schema
+from gpuinfra.parse.spec import load_bytes
 from tests.properties.test_load_properties import BASE
 
 WRONG: tuple[Any, ...] = (True, 0, -1, 10**9, 0.5, "", "x", [], ["x"], [1], {}, {"x": 1}, None)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code, Exit, Problem
-from gpuinfra.load.spec import load_bytes
+from gpuinfra.parse.spec import load_bytes
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision.find import target_from_spec
 from gpuinfra.workbench.importing import Imported, Wishes, import_project

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code, Exit, Problem
-from gpuinfra.load.spec import load_bytes
+from gpuinfra.parse.spec import load_bytes
 from gpuinfra.models.sizes import GPU_MODELS
 from gpuinfra.models.spec import Spec, TargetOptions
 from gpuinfra.workbench.cuda import NEEDED, cuda_of, is_for_gpu

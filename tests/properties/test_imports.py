@@ -16,9 +16,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("gpuinfra", "gpuinfra.app", "gpuinfra.views", "gpuinfra.models", "gpuinfra.log"),
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
-    "gpuinfra.api": ("gpuinfra.app", "gpuinfra.load", "gpuinfra.models", "gpuinfra.runner", "gpuinfra.diagnostics"),
+    "gpuinfra.api": ("gpuinfra.app", "gpuinfra.parse", "gpuinfra.models", "gpuinfra.runner", "gpuinfra.diagnostics"),
     "gpuinfra.app": (
-        *("gpuinfra.provision", "gpuinfra.runner", "gpuinfra.sandbox", "gpuinfra.workspace", "gpuinfra.load"),
+        *("gpuinfra.provision", "gpuinfra.runner", "gpuinfra.sandbox", "gpuinfra.workspace", "gpuinfra.parse"),
         *("gpuinfra.lint", "gpuinfra.workbench", "gpuinfra.scheduling", "gpuinfra.ledger", "gpuinfra.log"),
         *("gpuinfra.programs", "gpuinfra.templates", "gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
@@ -26,12 +26,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "gpuinfra.lint",
         "gpuinfra.scheduling",
         "gpuinfra.workbench",
-        "gpuinfra.load",
+        "gpuinfra.parse",
         "gpuinfra.models",
         "gpuinfra.diagnostics",
     ),
     "gpuinfra.provision": (
-        *("gpuinfra.git", "gpuinfra.workspace", "gpuinfra.load", "gpuinfra.templates", "gpuinfra.models"),
+        *("gpuinfra.git", "gpuinfra.workspace", "gpuinfra.parse", "gpuinfra.templates", "gpuinfra.models"),
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
     "gpuinfra.runner": (
@@ -41,7 +41,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "gpuinfra.git",
             "gpuinfra.workbench",
             "gpuinfra.workspace",
-            "gpuinfra.load",
+            "gpuinfra.parse",
             "gpuinfra.templates",
             "gpuinfra.models",
         ),
@@ -50,17 +50,17 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "gpuinfra.remote": (),
     "gpuinfra.sandbox": (),
     "gpuinfra.lint": (
-        *("gpuinfra.workbench", "gpuinfra.workspace", "gpuinfra.load", "gpuinfra.models"),
+        *("gpuinfra.workbench", "gpuinfra.workspace", "gpuinfra.parse", "gpuinfra.models"),
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
     "gpuinfra.workbench": (
-        *("gpuinfra.workspace", "gpuinfra.load", "gpuinfra.templates", "gpuinfra.models"),
+        *("gpuinfra.workspace", "gpuinfra.parse", "gpuinfra.templates", "gpuinfra.models"),
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
     "gpuinfra.scheduling": ("gpuinfra.templates", "gpuinfra.programs", "gpuinfra.diagnostics"),
     "gpuinfra.workspace": ("gpuinfra.models", "gpuinfra.diagnostics"),
     "gpuinfra.ledger": ("gpuinfra.models", "gpuinfra.diagnostics"),
-    "gpuinfra.load": ("gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
+    "gpuinfra.parse": ("gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
     "gpuinfra.templates": (),
     "gpuinfra.models": ("gpuinfra.suggest", "gpuinfra.diagnostics"),
     "gpuinfra.log": (),
@@ -81,7 +81,7 @@ KEPT = {
     "uvicorn": ("gpuinfra.sandbox",),
     "typer": ("gpuinfra.cli", "gpuinfra.views.frontend"),
     "rich": ("gpuinfra.views", "gpuinfra.cli"),
-    "yaml": ("gpuinfra.load", "gpuinfra.sandbox.guest"),
+    "yaml": ("gpuinfra.parse", "gpuinfra.sandbox.guest"),
 }
 
 
@@ -140,8 +140,8 @@ def test_imports_point_one_way() -> None:
         ("gpuinfra.provision.up", "gpuinfra.runner.job"),
         ("gpuinfra.runner.job", "gpuinfra.provision.plan"),
         ("gpuinfra.sandbox.server", "gpuinfra.models.spec"),
-        ("gpuinfra.models.spec", "gpuinfra.load.spec"),
-        ("gpuinfra.load.spec", "gpuinfra.views.diagnostics"),
+        ("gpuinfra.models.spec", "gpuinfra.parse.spec"),
+        ("gpuinfra.parse.spec", "gpuinfra.views.diagnostics"),
         ("gpuinfra.cli.up", "azure.identity"),
         ("gpuinfra.cli.up", "gpuinfra.provision.plan"),
         ("gpuinfra.app.up", "gpuinfra.cli.options"),
@@ -150,7 +150,7 @@ def test_imports_point_one_way() -> None:
         ("gpuinfra.app.up", "rich.console"),
         ("gpuinfra.provision.plan", "azure.mgmt.compute"),
         ("gpuinfra.provision.plan", "gpuinfra.cli.main"),
-        ("gpuinfra.load.files", "rich.console"),
+        ("gpuinfra.parse.files", "rich.console"),
     ],
 )
 def test_a_wrong_import_would_be_found(module: str, name: str) -> None:

@@ -9,7 +9,7 @@ from gpuinfra.diagnostics import Code
 from gpuinfra.lint import fix as fix_module
 from gpuinfra.lint.finding import Finding, Fix, set_value
 from gpuinfra.lint.fix import Outcome, apply, check_projects, fix_projects
-from gpuinfra.load.document import Document, Edit, EditError, read_document
+from gpuinfra.parse.document import Document, Edit, EditError, read_document
 from gpuinfra.workspace import write_bytes
 
 COMPUTE = b"type: localdocker\nbaseDockerImage: microsoft/mmlspark:plus-gpu-0.9.9\n"

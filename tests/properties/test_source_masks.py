@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from gpuinfra.load.source import LARGEST, Source
+from gpuinfra.parse.source import LARGEST, Source
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
-from gpuinfra.load.schema import json_schema
-from gpuinfra.load.source import decode
-from gpuinfra.load.spec import load_bytes
-from gpuinfra.load.tree import data, read
+from gpuinfra.parse.schema import json_schema
+from gpuinfra.parse.source import decode
+from gpuinfra.parse.spec import load_bytes
+from gpuinfra.parse.tree import data, read
 from tests.cases import content
 from tests.properties.test_spec_cases import BAD, GOOD, name_of
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuinfra.diagnostics import Problem
-from gpuinfra.load.document import Document, EditError, read_document, written
-from gpuinfra.load.scalars import Value
-from gpuinfra.load.tree import Scalar, data
+from gpuinfra.parse.document import Document, EditError, read_document, written
+from gpuinfra.parse.scalars import Value
+from gpuinfra.parse.tree import Scalar, data
 from gpuinfra.workbench.project import find_projects, load_project
 from tests.workbench import FOLDER, files, needs_projects
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.load.document import read_document
+from gpuinfra.parse.document import read_document
 from gpuinfra.workbench.compute import Compute, joined_address, read_compute, split_address
 from gpuinfra.workbench.conda import By, Conda, Package, read_conda
 from gpuinfra.workbench.project import find_projects, load_project

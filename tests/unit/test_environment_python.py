@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuinfra.load.document import read_document
+from gpuinfra.parse.document import read_document
 from gpuinfra.runner.environment.python import FIRST, LAST, PythonWish, python_wish
 from gpuinfra.workbench.conda import Conda, read_conda
 

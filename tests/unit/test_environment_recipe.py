@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
-from gpuinfra.load.document import read_document
+from gpuinfra.parse.document import read_document
 from gpuinfra.runner.environment.recipe import Recipe, recipe
 from gpuinfra.runner.environment.unused import note_for
 from gpuinfra.templates import read_template

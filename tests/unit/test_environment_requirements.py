@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.load.document import read_document
+from gpuinfra.parse.document import read_document
 from gpuinfra.runner.environment.requirements import Requirements
 from gpuinfra.workbench.conda import read_conda
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gpuinfra.diagnostics import Span
-from gpuinfra.load.spec import Located
+from gpuinfra.parse.spec import Located
 from gpuinfra.models.machine import Machine, ScheduledChange
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.spec import Spec

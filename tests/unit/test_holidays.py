@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Diagnostic
-from gpuinfra.load.files import load_paths
-from gpuinfra.load.spec import Loaded
+from gpuinfra.parse.files import load_paths
+from gpuinfra.parse.spec import Loaded
 from gpuinfra.models.holidays import DATE, MOST_DAYS, parse_date, parse_days
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.spec import Spec

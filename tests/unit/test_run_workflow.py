@@ -13,7 +13,7 @@ from gpuinfra.app.job_session import _leave_closed_streams
 from gpuinfra.app.run_workflow import RunWorkflow
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
-from gpuinfra.load.spec import Located
+from gpuinfra.parse.spec import Located
 from gpuinfra.models.consent import Contact, MachineAnswer, MachineRun
 from gpuinfra.models.plan import Action, Change, Plan, Power
 from gpuinfra.models.receipt import Off, Receipt

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuinfra.load.source import Source
-from gpuinfra.load.spec import load_bytes
+from gpuinfra.parse.source import Source
+from gpuinfra.parse.spec import load_bytes
 from gpuinfra.views.diagnostics import render
 
 

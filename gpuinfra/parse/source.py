@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
-from gpuinfra.load.redaction import PRIVATE_KEY, lines_of_secrets, masked
+from gpuinfra.parse.redaction import PRIVATE_KEY, lines_of_secrets, masked
 
 # A hundred long specs fit. The YAML parser takes seconds for more, and no spec is more.
 LARGEST = 256 * 1024

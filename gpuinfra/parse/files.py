@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.load.folder import is_ours, yaml_files
-from gpuinfra.load.source import LARGEST
-from gpuinfra.load.spec import Loaded, Located, load_bytes
+from gpuinfra.parse.folder import is_ours, yaml_files
+from gpuinfra.parse.source import LARGEST
+from gpuinfra.parse.spec import Loaded, Located, load_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuinfra.load.source import LARGEST
+from gpuinfra.parse.source import LARGEST
 
 _SUFFIXES = {".yaml", ".yml"}
 _SKIPPED = {"node_modules", "__pycache__"}

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from gpuinfra.load.rules import RULES
+from gpuinfra.parse.rules import RULES
 from gpuinfra.models.sizes import GPU_MODELS
 from gpuinfra.models.spec import Spec
 

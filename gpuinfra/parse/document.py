@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
-from gpuinfra.load.scalars import Value, read_scalar
-from gpuinfra.load.source import Source, decode
-from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence, data, read
+from gpuinfra.parse.scalars import Value, read_scalar
+from gpuinfra.parse.source import Source, decode
+from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, data, read
 
 # What a plain text can be made of and stand anywhere, in a flow collection too; all else is quoted.
 _PLAIN = re.compile(r"[A-Za-z0-9_./~$\\(+](?:[A-Za-z0-9_./~$\\()*+=@;%^ -]|:(?=[^\s,\[\]{}]))*")

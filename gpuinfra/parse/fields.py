@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.load.redaction import SECRET_NAME
-from gpuinfra.load.source import Source
-from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence, data
+from gpuinfra.parse.redaction import SECRET_NAME
+from gpuinfra.parse.source import Source
+from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, data
 from gpuinfra.models.base import Model
 from gpuinfra.models.spec import Spec
 from gpuinfra.suggest import nearest

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.load.source import Source
-from gpuinfra.load.tree import Mapping, Node, Scalar, Sequence
+from gpuinfra.parse.source import Source
+from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence
 from gpuinfra.models.addresses import WIDE, is_wide
 from gpuinfra.models.base import whole
 from gpuinfra.models.images import ALIAS_DRIVER, ALIASES, DEFAULT_ALIAS

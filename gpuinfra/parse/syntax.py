@@ -10,7 +10,7 @@ from gpuinfra.diagnostics import Code, Diagnostic
 if TYPE_CHECKING:
     import yaml
 
-    from gpuinfra.load.source import Source
+    from gpuinfra.parse.source import Source
 
 # The parser's own words, what they mean to a person, and the fix.
 _WORDS: tuple[tuple[str, str, str | None], ...] = (

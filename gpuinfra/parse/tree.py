@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.load.scalars import Value, read_scalar
-from gpuinfra.load.syntax import syntax_error
+from gpuinfra.parse.scalars import Value, read_scalar
+from gpuinfra.parse.syntax import syntax_error
 
 if TYPE_CHECKING:
-    from gpuinfra.load.source import Source
+    from gpuinfra.parse.source import Source
 
 # Far more than a spec needs, and little enough that no input costs time or memory.
 DEEPEST = 32
