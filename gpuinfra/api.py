@@ -22,10 +22,10 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.models.target import Target
 
 if TYPE_CHECKING:
-    from gpuinfra.parse.spec import Located
     from gpuinfra.models.events import Event, Question
     from gpuinfra.models.machine import Machine as MachineState
     from gpuinfra.models.reap import Reaped
+    from gpuinfra.parse.spec import Located
     from gpuinfra.runner.jobs.port import Frame
 
 __all__ = [

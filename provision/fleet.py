@@ -18,8 +18,8 @@ from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.ownership import UNTAGGED, Owner, left_alone, machine_of_row, owner_of
 
 if TYPE_CHECKING:
-    from gpuinfra.parse.spec import Located
     from gpuinfra.models.spec import Spec
+    from gpuinfra.parse.spec import Located
     from gpuinfra.provision.costing.history import History
 
 _GOING_OFF = {OFF, "deallocating"}

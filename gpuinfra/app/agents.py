@@ -12,10 +12,10 @@ from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.parse.spec import Located
     from gpuinfra.models.agent import AgentState
     from gpuinfra.models.machine import Machine
     from gpuinfra.models.target import Target
+    from gpuinfra.parse.spec import Located
     from gpuinfra.provision.cloud import Observed
 
 AT_ONCE = 16

@@ -14,9 +14,9 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.parse.spec import Located
     from gpuinfra.models.checks import Check, Examination, MachineChecks
     from gpuinfra.models.spec import Spec
+    from gpuinfra.parse.spec import Located
     from gpuinfra.provision.cloud import Observed, ObservedResource
     from gpuinfra.provision.health.machine import Facts
 
@@ -50,8 +50,8 @@ def examine(settings: Settings, names: Sequence[str], progress: Frontend) -> Exa
 
 def _specs(settings: Settings) -> tuple[list[Located], list[Check]]:
     """The workspace's specs, and a check where some cannot be read."""
-    from gpuinfra.parse.files import load_paths
     from gpuinfra.models.checks import warning
+    from gpuinfra.parse.files import load_paths
     from gpuinfra.workspace import find_workspace
 
     workspace = find_workspace(settings.workspace)

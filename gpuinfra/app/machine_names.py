@@ -24,11 +24,11 @@ LOG_SECONDS = 20.0
 
 def named_machines(settings: Settings, words: Sequence[str], progress: Progress, errors: ErrorCollector) -> list[Named]:
     """All machines that the words mean, each once. A word that is wrong keeps no other machine on."""
-    found: dict[tuple[str, str | None], Named] = {}
+    found: dict[tuple[str, str | None, str | None], Named] = {}
     for word in words:
         with errors.capture():
             for named in _meant(settings, word, progress):
-                found.setdefault((named.name.casefold(), named.group), named)
+                found.setdefault((named.name.casefold(), named.group, named.subscription), named)
     return list(found.values())
 
 

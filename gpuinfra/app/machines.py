@@ -15,10 +15,10 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.parse.spec import Loaded, Located
     from gpuinfra.models.resource import MachineId
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
+    from gpuinfra.parse.spec import Loaded, Located
     from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.azure.market import AzureMarket
     from gpuinfra.provision.journal import Journal

@@ -10,8 +10,8 @@ from gpuinfra.app.machines import explained, load_specs, open_provisioner, reach
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.settings import Settings
-    from gpuinfra.parse.spec import Located
     from gpuinfra.models.plan import Plan
+    from gpuinfra.parse.spec import Located
 
 SECONDS = 300.0
 

@@ -14,10 +14,10 @@ from gpuinfra.models.events import ReapInterrupted
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.parse.spec import Located
     from gpuinfra.models.reap import Reaped
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run
+    from gpuinfra.parse.spec import Located
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.lifecycle.reap import Rules
     from gpuinfra.provision.reaping.reaper import Reaper

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.job_result import JobResult
     from gpuinfra.app.job_session import JobSession
-    from gpuinfra.parse.spec import Located
     from gpuinfra.models.consent import MachineAnswer
     from gpuinfra.models.plan import Plan
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
+    from gpuinfra.parse.spec import Located
     from gpuinfra.runner.watch import RemoteRun
     from gpuinfra.workbench.project import Project
 
@@ -430,8 +430,8 @@ def _check_own_engine(spec: Spec) -> None:
 
 def _expected(workspace: Path, spec: Spec) -> Project:
     """The project with the target's files: those that there are, or as `up` will write them."""
-    from gpuinfra.parse.document import read_document
     from gpuinfra.models.target import Target
+    from gpuinfra.parse.document import read_document
     from gpuinfra.workbench.compute import read_compute
     from gpuinfra.workbench.project import load_project
     from gpuinfra.workbench.runconfig import read_runconfig

@@ -15,8 +15,8 @@ from gpuinfra.provision.waiting.progress import Silent
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.parse.spec import Located
     from gpuinfra.models.machine import Machine
+    from gpuinfra.parse.spec import Located
     from gpuinfra.provision.market.port import Prices
 
 SECONDS = 120.0

@@ -15,13 +15,13 @@ from gpuinfra.models.events import Question
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.parse.spec import Located
     from gpuinfra.models.gpu import GpuFacts
     from gpuinfra.models.plan import Plan
     from gpuinfra.models.resource import MachineId, Ref
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.models.up_result import UpResult
+    from gpuinfra.parse.spec import Located
     from gpuinfra.runner.machine.readiness import Opener
 
 SSH_SECONDS, GPU_SECONDS, DOCKER_SECONDS = 600.0, 300.0, 300.0

@@ -12,9 +12,9 @@ from gpuinfra.lint.finding import Finding, node_at, replace_part, replace_value,
 from gpuinfra.lint.markers import is_meant
 from gpuinfra.lint.uses import uses_of
 from gpuinfra.lint.words import has_variable, is_placeholder
+from gpuinfra.models.images import CONTAINER_IMAGE
 from gpuinfra.parse.document import Document
 from gpuinfra.parse.tree import Scalar
-from gpuinfra.models.images import CONTAINER_IMAGE
 from gpuinfra.workbench.compute import Compute
 from gpuinfra.workbench.cuda import is_for_gpu
 from gpuinfra.workbench.project import Project

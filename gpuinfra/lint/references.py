@@ -9,8 +9,8 @@ from pathlib import Path
 from gpuinfra.diagnostics import Code, Diagnostic, Severity
 from gpuinfra.lint.finding import Finding, node_at, replace_value
 from gpuinfra.lint.words import is_placeholder, is_placeholder_address
-from gpuinfra.parse.tree import Scalar
 from gpuinfra.models.names import BUILT_IN_TARGETS
+from gpuinfra.parse.tree import Scalar
 from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench.compute import LOCALDOCKER, SUFFIX, Compute
 from gpuinfra.workbench.project import FOLDER, Project, file_within, plain_path

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpuinfra.diagnostics import Code, Diagnostic
+from gpuinfra.models.base import Model
+from gpuinfra.models.spec import Spec
 from gpuinfra.parse.redaction import SECRET_NAME
 from gpuinfra.parse.source import Source
 from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, data
-from gpuinfra.models.base import Model
-from gpuinfra.models.spec import Spec
 from gpuinfra.suggest import nearest
 
 # pydantic's error types, and what was expected. `test_fields.py` proves that none that can occur is missing.

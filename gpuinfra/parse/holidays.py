@@ -11,9 +11,9 @@ from pathlib import Path
 from pydantic_core import PydanticCustomError
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
+from gpuinfra.models.holidays import MOST_DAYS, is_text_path, parse_days
 from gpuinfra.parse.source import LARGEST, Source, decode
 from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence
-from gpuinfra.models.holidays import MOST_DAYS, is_text_path, parse_days
 
 PLACE = ("lifecycle", "hours", "holidays")
 # What is left of a line without its comment and the space about it.

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.parse.source import Source
-from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence
 from gpuinfra.models.addresses import WIDE, is_wide
 from gpuinfra.models.base import whole
 from gpuinfra.models.images import ALIAS_DRIVER, ALIASES, DEFAULT_ALIAS
 from gpuinfra.models.sizes import GPU_MODELS, GPUS_WITHOUT_VTPM, NEEDED_DRIVERS, SIZES, gpu_counts, needed_driver
+from gpuinfra.parse.source import Source
+from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence
 from gpuinfra.suggest import listed
 
 ZONES = "zones"

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from gpuinfra.parse.rules import RULES
 from gpuinfra.models.sizes import GPU_MODELS
 from gpuinfra.models.spec import Spec
+from gpuinfra.parse.rules import RULES
 
 SCHEMA_ID = "urn:gpuinfra:v1:spec"
 SCHEMA_FILE = "gpuinfra.schema.json"

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
+from gpuinfra.models.spec import Spec
 from gpuinfra.parse.fields import check_fields
 from gpuinfra.parse.holidays import with_holidays
 from gpuinfra.parse.rules import check_rules
 from gpuinfra.parse.source import Source, decode
 from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, read
-from gpuinfra.models.spec import Spec
 
 
 @dataclass(frozen=True)

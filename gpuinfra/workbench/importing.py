@@ -9,11 +9,11 @@ from pathlib import Path
 from string import Template
 
 from gpuinfra.diagnostics import Span
-from gpuinfra.parse.document import written
-from gpuinfra.parse.scalars import Value
 from gpuinfra.models.names import MACHINE_NAME_LENGTH, check_machine_name, check_target_name, check_username
 from gpuinfra.models.paths import check_yaml_path
 from gpuinfra.models.spec import Admin, TargetOptions
+from gpuinfra.parse.document import written
+from gpuinfra.parse.scalars import Value
 from gpuinfra.templates import read_template
 from gpuinfra.workbench.choice import Choice, choose
 from gpuinfra.workbench.compute import REMOTE, REMOTEDOCKER

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.parse.document import Document, EditError, written
-from gpuinfra.parse.scalars import Value
 from gpuinfra.models.hosts import is_host, is_user
 from gpuinfra.models.resource import parse_machine_id
 from gpuinfra.models.target import ASK, KEYRING, Target
+from gpuinfra.parse.document import Document, EditError, written
+from gpuinfra.parse.scalars import Value
 from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file

@@ -10,11 +10,11 @@ from gpuinfra.cli.commands import COMMANDS
 from gpuinfra.cli.lazy_group import load_command
 from gpuinfra.cli.options import shared_parameters
 from gpuinfra.diagnostics import Code, Exit
+from gpuinfra.models.images import ALIASES
+from gpuinfra.models.sizes import SIZES
 from gpuinfra.parse.files import load_paths
 from gpuinfra.parse.schema import json_schema
 from gpuinfra.parse.spec import load_bytes
-from gpuinfra.models.images import ALIASES
-from gpuinfra.models.sizes import SIZES
 from gpuinfra.sandbox.kernel.faults import ERRORS, NAMES, OTHERS
 from gpuinfra.views.diagnostics import render
 

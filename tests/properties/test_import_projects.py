@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code, Exit, Problem
-from gpuinfra.parse.spec import load_bytes
 from gpuinfra.models.spec import Spec
+from gpuinfra.parse.spec import load_bytes
 from gpuinfra.provision.find import target_from_spec
 from gpuinfra.workbench.importing import Imported, Wishes, import_project
 from gpuinfra.workbench.project import Project, find_projects, load_project

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code, Exit, Problem
-from gpuinfra.parse.spec import load_bytes
 from gpuinfra.models.sizes import GPU_MODELS
 from gpuinfra.models.spec import Spec, TargetOptions
+from gpuinfra.parse.spec import load_bytes
 from gpuinfra.workbench.cuda import NEEDED, cuda_of, is_for_gpu
 from gpuinfra.workbench.importing import Imported, Wishes, import_project
 from gpuinfra.workbench.project import load_project

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.models.hours import time_zones
 from gpuinfra.parse.schema import json_schema
 from gpuinfra.parse.source import decode
 from gpuinfra.parse.spec import load_bytes
 from gpuinfra.parse.tree import read
-from gpuinfra.models.hours import time_zones
 from gpuinfra.views.diagnostics import as_json, render
 from tests.cases import content, spec_cases
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuinfra.models.spec import Spec
 from gpuinfra.parse.files import load_paths
 from gpuinfra.parse.spec import Loaded, load_bytes
-from gpuinfra.models.spec import Spec
 from gpuinfra.views.diagnostics import as_json, render
 from tests.cases import SPEC_CASES, compare, content, spec_cases
 

@@ -9,10 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gpuinfra.diagnostics import Span
-from gpuinfra.parse.spec import Located
 from gpuinfra.models.machine import Machine, ScheduledChange
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.spec import Spec
+from gpuinfra.parse.spec import Located
 from gpuinfra.provision import tags
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.fleet import list_machines

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Diagnostic
-from gpuinfra.parse.files import load_paths
-from gpuinfra.parse.spec import Loaded
 from gpuinfra.models.holidays import DATE, MOST_DAYS, parse_date, parse_days
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.spec import Spec
+from gpuinfra.parse.files import load_paths
+from gpuinfra.parse.spec import Loaded
 from gpuinfra.views.diagnostics import render
 
 SPEC = """\

@@ -13,12 +13,12 @@ from gpuinfra.app.job_session import _leave_closed_streams
 from gpuinfra.app.run_workflow import RunWorkflow
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
-from gpuinfra.parse.spec import Located
 from gpuinfra.models.consent import Contact, MachineAnswer, MachineRun
 from gpuinfra.models.plan import Action, Change, Plan, Power
 from gpuinfra.models.receipt import Off, Receipt
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.run import Outputs, Run, RunState, run_from_json
+from gpuinfra.parse.spec import Located
 from gpuinfra.provision.names import ref_of
 from gpuinfra.runner.jobs.port import JobError
 from gpuinfra.runner.results.history import History

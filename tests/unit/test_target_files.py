@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuinfra.parse.spec import load_bytes
 from gpuinfra.models.target import Target
+from gpuinfra.parse.spec import load_bytes
 from gpuinfra.provision.find import target_from_spec
 from gpuinfra.workbench.targets import find_target, write_target
 from tests.cases import compare

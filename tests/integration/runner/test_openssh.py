@@ -38,7 +38,7 @@ def find_target(cloud, name, group, *, ssh_port, identity):
 found = types.SimpleNamespace(clients=types.SimpleNamespace(access=types.SimpleNamespace(ssh_port=target["port"])))
 access.open_cloud = lambda *arguments, **options: found
 find.find_target = find_target
-words.located = lambda settings, cloud, name: Named(name)
+words.located = lambda settings, cloud, name, spec=None: Named(name, spec=spec)
 sys.exit(main(sys.argv[2:]))
 """
 SPEC = """
