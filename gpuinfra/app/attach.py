@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -61,7 +60,7 @@ def attach(settings: Settings, options: AttachOptions, seconds: float, progress:
         given()
     trusted = trusted_key(options, before, settings, seconds, progress)
     target = options.target(str(trusted), before)
-    secret = given or _secret(options, target, settings, progress)
+    secret = given or _secret(options, target, progress)
     checkup = _look(target, options, seconds, secret, progress)
     if not checkup.passed:
         raise Problem(*(_failure(check) for check in checkup.checks if not check.passed))
@@ -90,12 +89,12 @@ def _is_simulated(target: Target, before: Target | None, checkup: Checkup) -> bo
     return before is not None and before.simulated and before.host_key == target.host_key
 
 
-def _secret(options: AttachOptions, target: Target, settings: Settings, progress: Frontend) -> Secret | None:
+def _secret(options: AttachOptions, target: Target, progress: Frontend) -> Secret | None:
     from gpuinfra.app.passwords import secret_of
 
     if options.identity:
         return None  # whoever names a key wants to know when it does not do
-    return secret_of(target, progress, can_ask=sys.stdin.isatty() and not settings.json)
+    return secret_of(target, progress, can_ask=progress.can_ask)
 
 
 def _look(target: Target, options: AttachOptions, seconds: float, secret: Secret | None, progress: Frontend) -> Checkup:
