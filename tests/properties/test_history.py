@@ -25,6 +25,7 @@ FULL = Run(
     state=RunState.FAILED,
     created=NOW,
     machine="my-dsvm",
+    resource_id="/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/my-dsvm",
     script="train.py",
     started=NOW + timedelta(seconds=20),
     ended=NOW + timedelta(seconds=80),

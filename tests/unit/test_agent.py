@@ -4,11 +4,13 @@ import ast
 import fcntl
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -459,6 +461,15 @@ class FakeAzure:
             raise AzureError("503")
 
 
+def replace_in_agent(monkeypatch: pytest.MonkeyPatch, module: ModuleType, **functions: Any) -> None:
+    """Replace functions of a module for the agent alone.
+
+    Threads of other tests use the module too: an event loop that sees another time once may then wait for hours.
+    """
+    stand_in = SimpleNamespace(**{**vars(module), **functions})
+    monkeypatch.setattr(f"gpuinfra.templates.agent.{module.__name__}", stand_in)
+
+
 class World:
     """An agent with its folder, its Azure and a clock that a test sets."""
 
@@ -466,8 +477,8 @@ class World:
         self.folder, self.azure, self.now, self.seconds = folder, FakeAzure(), ON, 1000.0
         self.logins = ""
         monkeypatch.setattr(agent.Program, "ask", lambda program: self.logins if "ss" in program._words else None)
-        monkeypatch.setattr("gpuinfra.templates.agent.time.monotonic", lambda: self.seconds)
-        monkeypatch.setattr("gpuinfra.templates.agent.subprocess.Popen", self._begin)
+        replace_in_agent(monkeypatch, time, monotonic=lambda: self.seconds)
+        replace_in_agent(monkeypatch, subprocess, Popen=self._begin)
         self.walls: list[list[str]] = []
         (folder / "config.json").write_text('{"lease": 3600, "idle": 1200, "cap": null}')
         self.agent = self.start()
@@ -669,7 +680,7 @@ def test_a_tick_that_fails_is_not_the_last(world: World, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(world.agent, "tick", fails)
     monkeypatch.setattr(world.agent, "meet", lambda: None)
-    monkeypatch.setattr("gpuinfra.templates.agent.time.sleep", pauses)
+    replace_in_agent(monkeypatch, time, sleep=pauses)
     with pytest.raises(KeyboardInterrupt):
         world.agent.work()
     assert len(ticks) == 3
