@@ -133,6 +133,8 @@ class Client:
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGUSR1)  # a forked program then prints what its threads do
+            time.sleep(1)
             raise AssertionError(f"it does not end: {self.said}") from None
         assert "Traceback" not in self.err, self.err
         assert "internal error" not in self.out + self.err, self.said
