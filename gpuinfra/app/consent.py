@@ -133,5 +133,6 @@ def _help(request: Request, decision: Decision, *, simulated: bool) -> str:
     if decision.runs:
         return f"`gpuinfra outputs` fetches them in the workspace that sent them; {command} deletes them"
     if decision.unknown is Contact.OFF:
-        return f"`gpuinfra up SPEC` starts it, and then it can be asked; {command} deletes the disk unseen"
+        first = "restore the spec as it was; then " if request.command.startswith("gpuinfra up") else ""
+        return f"{first}`gpuinfra up SPEC` starts it, and then it can be asked; {command} deletes the disk unseen"
     return f"{command} deletes the disk"

@@ -63,7 +63,7 @@ class TerminalFrontend(ProgressView):
     def ask_password(self, prompt: str) -> str:
         """Ask for a password without showing it."""
         with self.paused():
-            return str(typer.prompt(prompt, hide_input=True, err=True))
+            return str(typer.prompt(harmless(prompt), hide_input=True, err=True))
 
     def open_output(self) -> TerminalSink:
         """Return where the output of a job goes."""

@@ -249,3 +249,21 @@ def test_run_of_a_machine_of_this_name_in_another_group_does_not_count() -> None
     for machine, expected in ((here, []), (there_id, ["own"])):
         found = decide(Effect.DELETE_DISK, "my-dsvm", [run], answered(), simulated=False, resource_id=str(machine))
         assert ids(found) == expected
+
+
+def test_password_prompt_shows_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts: list[str] = []
+
+    def prompt(text: str, **_: Any) -> str:
+        prompts.append(text)
+        return "secret"
+
+    monkeypatch.setattr("typer.prompt", prompt)
+    assert TerminalFrontend().ask_password("Password of me\x9b2K\x1b[2J at lab") == "secret"
+    assert not {"\x9b", "\x1b"} & set(prompts[0])
+
+
+def test_help_for_a_changed_spec_names_the_step_before_up() -> None:
+    decision = decide(Effect.DELETE_DISK, "my-dsvm", [], MachineAnswer(Contact.OFF), simulated=False)
+    request = consent.Request("my-dsvm", "g", Effect.DELETE_DISK, command="gpuinfra up SPEC")
+    assert consent._help(request, decision, simulated=False).startswith("restore the spec as it was; then `gpuinfra up")
