@@ -64,8 +64,11 @@ def test_reap_does_not_delete_outputs_that_were_not_fetched(user: User, azure: A
     run = submitted(user)
     (guest_home(azure) / "go").touch()
     soon(lambda: "ended" in (state_of_job(azure, run) or {}), "the end of the job")
+    # Commits, machines and `reap` have times in whole seconds.
+    azure.control("POST", "clock", {"advance": 60})
     (specs / "gpu.yaml").unlink()
     commit_all(user, "Delete the spec", specs)
+    azure.control("POST", "clock", {"advance": 60})
     words = ["reap", "--specs", str(specs), "--delete", "--grace", "0m"]
     user(*words)
     assert "disks/my-dsvm-disk" in azure.everything()
