@@ -1,16 +1,16 @@
-# Two commands do all the set-up: `make demo` to see it, `make test` to work on it.
+# `make demo` and `make test` do all the setup: one to see the program, the other to work on it.
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all soak unit check format cases bench clean
-# Without byte code each process compiles everything again, which doubles the time of the tests.
+# Without byte code, each process compiles everything again, which doubles the time of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-# Tests wait for servers and programs part of the time, so there are more workers than cores.
+# Tests wait part of the time for servers and programs, so use more workers than cores.
 WORKERS ?= $(shell expr $$(nproc) '*' 2)
 # Options for pytest: make test ARGS='-k lease'
 ARGS ?=
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 10 --durations-min 1
-# How long `make soak` looks for new examples.
+# How long `make soak` searches for new examples.
 SOAK ?= 10m
 
 help: ## list the commands

@@ -1,1 +1,1 @@
-"""Measurements. Each figure is a ratio of two things timed in the same run, so it means the same on any machine."""
+"""Benchmarks. Each figure is a ratio of two times measured in the same run, so it is comparable across machines."""

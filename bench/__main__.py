@@ -1,4 +1,4 @@
-"""`python -m bench`: every measurement, or those of the groups that are named; a table, and with `--json` data."""
+"""Run all benchmarks, or the named groups, as `python -m bench`; print a table, or JSON with `--json`."""
 
 import json
 import sys

@@ -1,7 +1,7 @@
-"""How quickly a job that does nothing is over, against OpenSSH and Docker by hand, at the same machine.
+"""Compare the time of a job that does nothing with OpenSSH and Docker by hand, on the same machine.
 
-Twice: the whole program, whose own start is that of Python and its packages, and the job alone, from the login to the
-outputs, in a Python that has started.
+Two figures: the whole program, including the start of Python and its packages, and the job alone, from the login to the
+outputs, in a running Python.
 """
 
 import os
@@ -34,10 +34,12 @@ BY_HAND = f"ssh host docker run --rm {PYTHON} python -c pass"
 
 
 def measure(command: Sequence[str] = COMMAND, rounds: int = ROUNDS) -> Sequence[Ratio]:
-    """Whole times, each with its own connection and login; the median of alternating rounds. The project is there
-    already, as it is from the second job on."""
+    """Return ratios of median times in alternating rounds, each with its own connection and login.
+
+    The project is already on the machine, as it is from the second job on.
+    """
     with running() as lab:
-        # No GPU, so that both start one container.
+        # Without a GPU, so that both start one container.
         user = lab.user()
         user.compute(nvidiaDocker=False)
         user.script("pass\n", SCRIPT)
@@ -47,7 +49,7 @@ def measure(command: Sequence[str] = COMMAND, rounds: int = ROUNDS) -> Sequence[
         ours: list[float] = []
         theirs: list[float] = []
         for number in range(rounds):
-            # Each is first in turn.
+            # Alternate which one is first.
             for words, times in ((command, ours), (by_hand, theirs))[:: 1 if number % 2 else -1]:
                 times.append(_seconds(words, user))
         alone = _alone(user, rounds)
@@ -60,7 +62,7 @@ def measure(command: Sequence[str] = COMMAND, rounds: int = ROUNDS) -> Sequence[
 
 
 def _alone(user: LabUser, rounds: int) -> list[float]:
-    """Jobs one after the other in one process, each with its own connection and login; the first one does not count."""
+    """Return the times of consecutive jobs in one process, each with its own login, without the first one."""
     environment = {**os.environ, **user.variables}
     words = [sys.executable, "-c", WITHIN, str(rounds + 1), REMOTEDOCKER, SCRIPT]
     done = subprocess.run(
@@ -78,7 +80,7 @@ def _by_hand(lab: Lab, user: LabUser) -> list[str]:
 
 
 def _seconds(command: Sequence[str], user: LabUser) -> float:
-    # What is installed has its byte code beside it; a checkout has it from the second round on.
+    # An installed package has its byte code; a checkout has it from the second round on.
     environment = {**os.environ, **user.variables, "PYTHONPYCACHEPREFIX": str(user.home / "bytecode")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How long `reap` takes to stop 50 of 5,000 machines where Azure takes its time."""
+"""Measure how long `reap` takes to stop 50 of 5,000 machines with realistic operation times."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ MOST_SECONDS = 60.0
 
 
 def measure() -> Sequence[Ratio]:
-    """One `reap`, by the installed program, with operations as long as recorded ones."""
+    """Run one `reap` with the installed program and operation times as recorded in Azure."""
     with tempfile.TemporaryDirectory(prefix="gpuinfra-bench-") as name:
         folder = Path(name)
         fill(folder / "sandbox", ALL)

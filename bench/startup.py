@@ -1,4 +1,4 @@
-"""How quickly the front door opens."""
+"""Measure the start time of the program."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ ROUNDS = 15
 
 
 def measure() -> Ratio:
-    """`gpuinfra --version` against the least that a Typer program costs, the best of alternating rounds."""
+    """Compare `gpuinfra --version` with the minimum of a Typer program: the best of alternating rounds."""
     ours = [sys.executable, "-m", "gpuinfra", "--version"]
     least = [sys.executable, "-c", "import typer"]
     pairs = [(_seconds(ours), _seconds(least)) for _ in range(ROUNDS)]

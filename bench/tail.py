@@ -1,8 +1,7 @@
-"""How long a machine is billed after its job has ended: from the job's exit until Azure has accepted its deallocation.
+"""Measure how long a machine is billed after its job: from the job's exit to Azure's acceptance of the deallocation.
 
-On the embedded Azure, whose operations take as long as recorded ones and whose every answer comes a fifth of a second
-late, as over a real network: with a client that is alive, and with one that was killed while the job ran, where the
-guest agent has to notice by itself.
+In the sandbox, with operation times as recorded in Azure and a delay of 0.2 s per response, as over a real network.
+Once with a client, and once with a client killed during the job, where the guest agent must notice by itself.
 """
 
 import sys
@@ -23,7 +22,7 @@ ROUNDS = 3
 ALIVE_SECONDS, KILLED_SECONDS = 2.0, 75.0
 LONGEST = 180.0
 ANSWER_SECONDS = 0.2
-# The last thing that the job does is to look at the clock.
+# The last action of the job is to read the clock.
 SCRIPT = """
 import pathlib, time
 home = pathlib.Path.home()
@@ -38,7 +37,7 @@ OF = "seconds from the job's exit to the accepted deallocation"
 
 
 def measure(rounds: int = ROUNDS) -> Sequence[Ratio]:
-    """Both figures: of several rounds with a client the median, of one that was killed a single round."""
+    """Return both figures: the median of several rounds with a client, and one round with a killed client."""
     with tempfile.TemporaryDirectory(prefix="gpuinfra-bench-") as name:
         folder = Path(name)
         azure = Azure(folder / "sandbox")
@@ -78,7 +77,7 @@ def _tail(user: User, *, killed: bool) -> float:
 
 
 def _accepted(azure: Azure, last: int) -> float:
-    """When Azure accepted it, by the clock on the wall: the sandbox's runs beside it, as fast."""
+    """Return when Azure accepted it, in local time: the sandbox's clock has an offset but the same speed."""
     ends = time.monotonic() + LONGEST
     while time.monotonic() < ends:
         ahead = float(azure.control("GET", "clock")["now"]) - time.time()
@@ -90,5 +89,5 @@ def _accepted(azure: Azure, last: int) -> float:
 
 
 def _moment(text: str) -> float:
-    # Seven digits, as Azure has them, are one more than Python reads.
+    # Azure has seven digits, one more than Python can parse.
     return datetime.fromisoformat(text[:26] + text[27:]).timestamp()

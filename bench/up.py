@@ -1,4 +1,4 @@
-"""How long `up` takes where Azure takes its time, as a multiple of the operations that must follow one another."""
+"""Compare the time of `up` with the operations that must follow one another, with realistic operation times."""
 
 import subprocess
 import sys
@@ -22,11 +22,11 @@ LONGEST = 600.0
 
 @dataclass(frozen=True)
 class Critical:
-    """What had to be done one after the other, and how long each took in Azure, in seconds."""
+    """The operations that must follow one another, with their durations in Azure, in seconds."""
 
     group: float
     parts: dict[str, float]
-    """These at the same time."""
+    """These run in parallel."""
     interface: float
     machine: float
 
@@ -36,7 +36,7 @@ class Critical:
 
 
 def critical(operations: list[dict[str, Any]], requests: list[dict[str, Any]]) -> Critical:
-    """By the sandbox's own logs; what was over with its request has no operation."""
+    """Return the durations from the sandbox's logs. What finished with its request has no operation."""
 
     def took(kind: str) -> float:
         found = [each for each in operations if each["action"] == f"{kind}/write"]
@@ -50,12 +50,12 @@ def critical(operations: list[dict[str, Any]], requests: list[dict[str, Any]]) -
 
 
 def _moment(text: str) -> float:
-    # Seven digits, as Azure has them, are one more than Python reads.
+    # Azure has seven digits, one more than Python can parse.
     return datetime.fromisoformat(text[:26] + text[27:]).timestamp()
 
 
 def measure() -> Sequence[Ratio]:
-    """One `up` of a new machine, by the installed program, with operations as long as recorded ones."""
+    """Run one `up` of a new machine with the installed program and operation times as recorded in Azure."""
     with tempfile.TemporaryDirectory(prefix="gpuinfra-bench-") as name:
         folder = Path(name)
         azure = Azure(folder / "sandbox")

@@ -1,4 +1,4 @@
-"""How quickly a project gets to a machine, against `rsync -a` over OpenSSH, both through the same real sshd."""
+"""Compare the time to upload a project with `rsync -a` over OpenSSH, both through the same real sshd."""
 
 import os
 import shlex
@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 
 from bench.ratio import Ratio
-from gpuinfra.runner.machine.remote_client import RemoteClient
-from gpuinfra.runner.machine.ssh import SshConnection
+from gpuinfra.runner.connection.remote_client import RemoteClient
+from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.upload import read_tree, upload
 from tests.real import program
 from tests.sshd import SshServer
@@ -25,7 +25,7 @@ RSYNC = "rsync -a -e ssh"
 
 
 class Silent:
-    """Progress that nobody hears."""
+    """A Progress that ignores all reports."""
 
     def begin(self, step: str, doing: str) -> None: ...
     def amount(self, step: str, done: int, total: int | None) -> None: ...
@@ -35,7 +35,7 @@ class Silent:
 
 
 def measure() -> Sequence[Ratio]:
-    """Whole times, each with its own connection and login; the median of alternating rounds."""
+    """Return ratios of median times in alternating rounds, each with its own connection and login."""
     with tempfile.TemporaryDirectory(prefix="gpuinfra-bench-") as name:
         folder = Path(name)
         server = SshServer(folder / "sshd")
@@ -50,7 +50,7 @@ def measure() -> Sequence[Ratio]:
 
 
 class Bench:
-    """One machine and two ways to it."""
+    """One machine, and two ways to upload to it."""
 
     def __init__(self, folder: Path, server: SshServer) -> None:
         self._folder, self._server = folder, server
@@ -82,7 +82,7 @@ class Bench:
 
     def unchanged(self) -> Ratio:
         project = self._folder / "many"
-        time.sleep(2.5)  # until then nobody trusts the times of files that were just made
+        time.sleep(2.5)  # file times younger than this are not trusted
         value = self._compared(project, anew=False)
         return Ratio("upload of 10,000 unchanged files", RSYNC, value, 1.0)
 
@@ -93,7 +93,7 @@ class Bench:
             for way in ways:
                 way(project)
         for number in range(ROUNDS):
-            # Each is first in turn; what one leaves for the disk to do burdens the next.
+            # Alternate which one is first: disk writes left over from one slow down the next.
             for which in (0, 1) if number % 2 else (1, 0):
                 if anew:
                     shutil.rmtree(self._folder / "home")

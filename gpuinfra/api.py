@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from gpuinfra.app.interruption import safe_interrupts
-from gpuinfra.app.job_options import JobOptions, OnInterrupt
+from gpuinfra.app.job_request import JobRequest, OnInterrupt
 from gpuinfra.app.settings import Settings, open_settings
 from gpuinfra.diagnostics import Diagnostic, Problem
 from gpuinfra.models.plan import Plan
@@ -24,9 +24,9 @@ from gpuinfra.models.target import Target
 if TYPE_CHECKING:
     from gpuinfra.models.events import Event, Question
     from gpuinfra.models.machine import Machine as MachineState
-    from gpuinfra.models.reap import Reaped
-    from gpuinfra.parse.spec import Located
-    from gpuinfra.runner.jobs.port import Frame
+    from gpuinfra.models.reap import ReapResult
+    from gpuinfra.parse.spec import LocatedSpec
+    from gpuinfra.runner.jobs.job import Frame
 
 __all__ = [
     "Machine",
@@ -151,13 +151,13 @@ def _settings(workspace: str | Path | None, *, sandbox: bool, yes: bool) -> Iter
                 os.environ[name] = value
 
 
-def _located(spec: str | Path | Spec) -> Located:
+def _located(spec: str | Path | Spec) -> LocatedSpec:
     from gpuinfra.app.machines import load_specs
     from gpuinfra.diagnostics import Code, Exit, Span
-    from gpuinfra.parse.spec import Located
+    from gpuinfra.parse.spec import LocatedSpec
 
     if isinstance(spec, Spec):
-        return Located(spec, Span("", 1, 1, 1, 1, ""))
+        return LocatedSpec(spec, Span("", 1, 1, 1, 1, ""))
     found = load_specs([str(spec)])
     if len(found) == 1:
         return found[0]
@@ -247,6 +247,7 @@ def submit(  # noqa: PLR0913 each is an option
     require_gpu_use: bool = False,
     on_interrupt: str = "detach",
     detach: bool = False,
+    yes: bool = False,
     sandbox: bool = False,
     workspace: str | Path | None = None,
     progress: Callable[[str], object] | None = None,
@@ -254,14 +255,15 @@ def submit(  # noqa: PLR0913 each is an option
 ) -> Run:
     """Run a script on a target, fetch its outputs, and return the run.
 
+    A target of the project that is this computer, other than `local` and `docker`, needs `yes`, or raises Problem.
     Ctrl-C detaches from the job, or cancels it with `on_interrupt="cancel"`, and raises KeyboardInterrupt.
     """
     from gpuinfra.app.submit import submit as run_submit
 
-    options = _job_options(script, arguments, gpus, timeout, env, require_gpu_use=require_gpu_use)
-    with _settings(workspace, sandbox=sandbox, yes=False) as settings:
+    request = _job_request(script, arguments, gpus, timeout, env, require_gpu_use=require_gpu_use, detach=detach)
+    with _settings(workspace, sandbox=sandbox, yes=yes) as settings:
         frontend = Callbacks(progress, None, output)
-        result = run_submit(settings, target, options, OnInterrupt(on_interrupt), frontend, detach=detach)
+        result = run_submit(settings, target, request, OnInterrupt(on_interrupt), frontend)
     if result.interrupted:
         raise KeyboardInterrupt
     if result.diagnostics:
@@ -291,10 +293,10 @@ def run(  # noqa: PLR0913 each is an option
     """
     from gpuinfra.app.run_workflow import run_job
 
-    options = _job_options(script, arguments, gpus, timeout, env, require_gpu_use=require_gpu_use)
+    request = _job_request(script, arguments, gpus, timeout, env, require_gpu_use=require_gpu_use)
     with _settings(workspace, sandbox=sandbox, yes=False) as settings:
         frontend = Callbacks(progress, None, output)
-        result = run_job(settings, spec, options, after_run, OnInterrupt.CANCEL, frontend)
+        result = run_job(settings, spec, request, after_run, OnInterrupt.CANCEL, frontend)
     if result.interrupted:
         raise KeyboardInterrupt
     diagnostics = result.job.diagnostics if result.job else result.diagnostics
@@ -303,7 +305,7 @@ def run(  # noqa: PLR0913 each is an option
     return result.job.run, result.receipt
 
 
-def _job_options(
+def _job_request(
     script: str,
     arguments: Sequence[str],
     gpus: str | None,
@@ -311,14 +313,16 @@ def _job_options(
     env: Mapping[str, str] | None,
     *,
     require_gpu_use: bool,
-) -> JobOptions:
-    return JobOptions(
+    detach: bool = False,
+) -> JobRequest:
+    return JobRequest(
         script=script,
         words=tuple(arguments),
         gpus=gpus,
         timeout=timeout,
         environment=tuple(f"{name}={value}" for name, value in (env or {}).items()),
         require_gpu_use=require_gpu_use,
+        detach=detach,
     )
 
 
@@ -348,7 +352,7 @@ def reap(  # noqa: PLR0913 each is an option
     sandbox: bool = False,
     workspace: str | Path | None = None,
     progress: Callable[[str], object] | None = None,
-) -> Reaped:
+) -> ReapResult:
     """Stop every machine of gpuinfra that should be off, and return what was done."""
     from gpuinfra.app.reap import ReapOptions
     from gpuinfra.app.reap import reap as run_reap

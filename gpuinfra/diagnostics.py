@@ -1,4 +1,4 @@
-"""What went wrong, as data: one code, one place, one fix. Views print it; nothing here does."""
+"""Diagnostics as data: code, location, explanation and fix. Views print them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Severity(StrEnum):
 
 
 class Code(StrEnum):
-    """Every kind of problem, by a name that scripts can rely on; `docs/errors.md` explains each."""
+    """Every problem, with a stable name for scripts; `docs/errors.md` explains each."""
 
     # The command line and the disk.
     USAGE = "usage"
@@ -41,7 +41,7 @@ class Code(StrEnum):
     NO_SCHEDULER = "no-scheduler"
     SCHEDULER_FAILED = "scheduler-failed"
 
-    # The text of a YAML file, before anybody asks what it means.
+    # The text of a YAML file.
     FILE_TOO_LARGE = "file-too-large"
     NOT_UTF8 = "not-utf8"
     BAD_CHARACTER = "bad-character"
@@ -69,7 +69,7 @@ class Code(StrEnum):
     REPEATED_VALUE = "repeated-value"
     DUPLICATE_NAME = "duplicate-name"
 
-    # What single fields ask for.
+    # Values of single fields.
     UNKNOWN_API_VERSION = "unknown-api-version"
     BAD_NAME = "bad-name"
     BAD_SUBSCRIPTION = "bad-subscription"
@@ -180,7 +180,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of one file. Lines and columns count from 1; the end column is the first one outside."""
+    """A location in a file. Lines and columns count from 1; the end column is exclusive."""
 
     file: str
     line: int
@@ -188,12 +188,12 @@ class Span:
     end_line: int
     end_column: int
     text: str
-    """The first line of the stretch, for showing; empty where it must not be shown."""
+    """The first line of the location; empty if it must not be shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One problem: a short fixed summary, the user's own value in the label, the fix in the help."""
+    """One problem: a fixed summary, the user's value in the label, the fix in the help."""
 
     code: Code
     summary: str
@@ -205,7 +205,7 @@ class Diagnostic:
 
 
 class Problem(Exception):  # noqa: N818 it carries diagnostics, which may be several
-    """Stops a command; the front door prints the diagnostics and leaves with the exit code."""
+    """Stops a command: the program prints the diagnostics and exits with the code."""
 
     def __init__(self, *diagnostics: Diagnostic, exit_code: Exit = Exit.FAILED, log: str = "") -> None:
         super().__init__("; ".join(diagnostic.summary for diagnostic in diagnostics))

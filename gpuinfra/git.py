@@ -28,11 +28,11 @@ _BORROWED = ("shallow", "info/exclude", "info/sparse-checkout", "sharedindex.*")
 
 
 class GitError(Exception):
-    """Git does not answer, and why."""
+    """Git failed, with the reason."""
 
 
 class ShallowCloneError(GitError):
-    """The repository cannot be told from others, because its first commits are missing."""
+    """The repository cannot be identified, because its first commits are missing."""
 
     def __init__(self) -> None:
         super().__init__("the clone is shallow; fetch its whole history (`fetch-depth: 0` in CI)")
@@ -40,7 +40,7 @@ class ShallowCloneError(GitError):
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository that can be asked, and the commit that is checked out."""
+    """A repository for queries, and its checked-out commit."""
 
     root: Path
     """The folder of its files."""
@@ -133,9 +133,9 @@ def _run(
 ) -> bytes:
     git = find_program("git")
     if git is None:
-        raise GitError("there is no git on this computer")
+        raise GitError("git is not installed")
     try:
-        done = subprocess.run(  # noqa: S603 git itself, with words of ours
+        done = subprocess.run(  # noqa: S603 git itself, with fixed arguments
             [git, *_PLAIN, *words],
             cwd=folder,
             env=environment,

@@ -1,4 +1,4 @@
-"""The log that `--verbose` shows: standard error, every line with the id that Azure's own logs will have too."""
+"""The log of `--verbose`, with the correlation id that Azure's logs also have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME = "gpuinfra"
 
 
 def start(*, verbose: bool) -> str:
-    """Begin the log of this command and give its correlation id."""
+    """Start the log of this command, and return its correlation id."""
     correlation_id = str(uuid.uuid4())
     logger = logging.getLogger(NAME)
     logger.setLevel(logging.DEBUG if verbose else logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Which programs of this computer are started: none of the project, which may come from others."""
+"""Find programs on this computer, never in the project, which may be foreign."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USUAL = "/usr/local/bin:/usr/bin:/bin"
 
 
 def secure_path(project: Path) -> None:
-    """Remove what leads into the project from the PATH of this process and of all that it starts, libraries included.
+    """Remove the project's folders from PATH, for this process and all programs that it starts.
 
     Jobs keep the absolute entries: the user may have activated a virtual environment of the project.
     """
@@ -23,9 +23,9 @@ def secure_path(project: Path) -> None:
 
 
 def entries_outside(entries: list[str], project: Path) -> list[str]:
-    """The absolute entries that lead to folders outside of the project.
+    """Return the absolute entries outside the project.
 
-    The folder of this very program stays. A project that holds the user's home is the user's own.
+    This program's own folder stays. A project that contains the home folder is the user's own.
     """
     root, own = project.resolve(), Path(sys.executable).parent
     if Path(os.path.expanduser("~")).resolve().is_relative_to(root):  # noqa: PTH111 never fails
@@ -39,15 +39,15 @@ def entries_outside(entries: list[str], project: Path) -> list[str]:
 
 
 def absolute_entries(entries: list[str]) -> list[str]:
-    """The entries that mean the same folder wherever a program runs. An empty one means the current folder."""
+    """Return the absolute entries. Others, such as the empty one, depend on the current folder."""
     return [each for each in entries if Path(each).is_absolute()]
 
 
 def find_program(name: str) -> str | None:
-    """The full path of a program, by the absolute entries of PATH; None if there is none."""
+    """Return the full path of a program in the absolute entries of PATH, or None."""
     return shutil.which(name, path=os.pathsep.join(absolute_entries(os.get_exec_path())) or USUAL)
 
 
 def find_job_program(name: str) -> str | None:
-    """The full path of a program as a job on this computer finds it; None if there is none."""
+    """Return the full path of a program in the PATH of local jobs, or None."""
     return shutil.which(name, path=os.environ.get(JOB_PATH)) if JOB_PATH in os.environ else find_program(name)

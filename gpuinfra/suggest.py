@@ -1,4 +1,4 @@
-"""Did you mean: the nearest known word."""
+"""Suggest the nearest known word."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` most likely stands for, or None.
+    """Return the known word that `word` most likely means, or None.
 
-    Spelling that differs only in case, spaces and punctuation wins over likeness, so `South Central US`
-    finds `southcentralus` and `allow_ssh_from` finds `allowSshFrom`.
+    A word that differs only in case, spaces and punctuation wins: `South Central US` finds `southcentralus`, and
+    `allow_ssh_from` finds `allowSshFrom`.
     """
     choices = list(known)
     plain = {_plain(choice): choice for choice in choices}
@@ -21,23 +21,23 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
         return None
     if wanted in plain:
         return plain[wanted]
-    # difflib is quadratic in the word's length; no known word is anywhere near this long.
+    # difflib is quadratic in the word's length, and no known word is this long.
     if len(wanted) > 100:
         return None
     found = difflib.get_close_matches(wanted, plain, n=5, cutoff=0.7)
-    # Of equals, the one with the same first letter: slips are rarer there.
+    # Among equals, prefer the same first letter.
     found.sort(key=lambda choice: (-_likeness(wanted, choice), choice[0] != wanted[0]))
     return plain[found[0]] if found else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """The help line for a misspelt word, or None where nothing is near."""
+    """Return the help line for a misspelt word, or None without a suggestion."""
     found = nearest(word, known)
     return f"did you mean `{found}`?" if found else None
 
 
 def listed(words: Iterable[str], joint: str = "or") -> str:
-    """`a`, `b` or `c`, for a sentence."""
+    """Return words as `a`, `b` or `c`."""
     quoted = [f"`{word}`" for word in words]
     if len(quoted) < 2:
         return "".join(quoted)

@@ -1,4 +1,4 @@
-"""The project's folder on disk, and safe writing in it."""
+"""The project's folder on disk: its state folder, its owner, and safe writes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _ID = re.compile(f"[0-9a-f]{{{ID_BYTES}}}")
 
 
 def find_workspace(path: Path) -> Path:
-    """The workspace, which has to be there: a misspelt one must not become a new and empty one."""
+    """Return the workspace. Raises a Problem if it does not exist."""
     if not path.is_dir():
         raise Problem(
             Diagnostic(
                 Code.FILE_NOT_FOUND,
                 "no such workspace",
                 note=f"`{path}` is not a directory",
-                help="a workspace is the project's folder; make it first, or leave `--workspace` out",
+                help="a workspace is the project's folder; create it first, or omit `--workspace`",
             ),
             exit_code=Exit.USAGE,
         )
@@ -38,7 +38,7 @@ def find_workspace(path: Path) -> Path:
 
 
 def check_links(workspace: Path) -> None:
-    """Raise a Problem if a symbolic link is in `.gpuinfra`: in a project from others it could lead to any file."""
+    """Raise a Problem for symbolic links in `.gpuinfra`: in a foreign project they could lead to any file."""
     state = workspace / STATE
     for pattern in ("", "*", "runs/*", "runs/*/*"):
         for path in state.glob(pattern) if pattern else [state]:
@@ -61,7 +61,7 @@ def check_owner(workspace: Path) -> None:
         return
     note = f"`{state}` came with the project, or from another computer; nothing in it was read"
     help_line = f"remove or rename it; if you copied it yourself, `{TRUST}=1 gpuinfra runs` makes it yours"
-    raise Problem(Diagnostic(Code.FOREIGN_STATE, "state of somebody else", note=note, help=help_line))
+    raise Problem(Diagnostic(Code.FOREIGN_STATE, "foreign state folder", note=note, help=help_line))
 
 
 def _is_own(state: Path) -> bool:
@@ -88,7 +88,7 @@ def _home() -> Path | None:
 
 
 def _claim(state: Path) -> None:
-    """Give a state folder an id, and remember that it is this user's. Raises OSError."""
+    """Give a state folder an id, and record it as this user's. Raises OSError."""
     home, own = _home(), secrets.token_hex(16)
     if home is None:
         raise FileNotFoundError(errno.ENOENT, "there is no home folder; set HOME", "~")
@@ -105,10 +105,10 @@ def state_folder(workspace: Path) -> Path:
 
 
 def make_state_folder(folder: Path) -> Path:
-    """Create the folder for what is remembered of machines and runs. It holds no secret, and git does not see it."""
+    """Create the folder for the records of machines and runs. It has no secrets, and git ignores it."""
     if folder.is_dir():
         return folder
-    # A folder without an id would be refused, so it appears with its id or not at all.
+    # Rename it into place with its id: a folder without one would be refused.
     made = Path(tempfile.mkdtemp(prefix=f"{STATE}.", dir=folder.parent))
     try:
         made.chmod(0o777 & ~_umask())
@@ -133,12 +133,12 @@ def check_state_folder(workspace: Path) -> None:
 
 
 def write_text(path: Path, text: str, *, replace: bool) -> None:
-    """Write a whole file or nothing. Without `replace` a file that is there raises FileExistsError."""
+    """Write a file atomically. Without `replace`, an existing file raises FileExistsError."""
     write_bytes(path, text.encode("utf-8"), replace=replace)
 
 
 def write_bytes(path: Path, content: bytes, *, replace: bool) -> None:
-    """The same for what is not text. What is replaced keeps its mode. A symbolic link raises an OSError."""
+    """Write bytes atomically. A replaced file keeps its mode. A symbolic link raises OSError."""
     if path.is_symlink():
         # It could lead to any file of the user, in a project that comes from others.
         raise OSError(errno.ELOOP, f"it is a symbolic link to `{path.readlink()}`", str(path))
@@ -165,17 +165,19 @@ def write_bytes(path: Path, content: bytes, *, replace: bool) -> None:
 
 
 def check_inside(path: Path, project: Path) -> None:
-    """Raise a Problem if a path in the project leads out of it by a link: the project may come from others."""
+    """Raise a Problem if a link leads from the project, which may be foreign, to outside."""
     written, real = Path(os.path.abspath(path)), Path(os.path.realpath(path))  # noqa: PTH100 `..` is not a link
     if written.is_relative_to(os.path.abspath(project)) and not real.is_relative_to(project.resolve()):  # noqa: PTH100
         note = f"`{path}` leads out of the project, to `{real}`, by a symbolic link"
-        help_line = "give that path itself, or another one"
+        help_line = "use that path directly, or another one"
         raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "link out of the project", note=note, help=help_line))
 
 
 def check_folder(folder: Path) -> None:
-    """Raise OSError if no file can be made in a folder, or where it would be made. Only a try tells: root may do
-    everything by its rights, and a disk may be full or read-only."""
+    """Raise OSError if files cannot be created in a folder or its nearest existing parent.
+
+    Creates a temporary file: permissions alone do not show a full or read-only disk.
+    """
     while not os.path.lexists(folder):
         folder = folder.parent
     try:
@@ -186,7 +188,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_writable(path: Path) -> os.stat_result | None:
-    """What is known of a file that is there; one that is read-only raises PermissionError, for a rename asks nobody."""
+    """Return the status of a file, or None without a file. A read-only file raises PermissionError."""
     if not path.exists():
         return None
     found = path.stat()
@@ -196,7 +198,7 @@ def check_writable(path: Path) -> os.stat_result | None:
 
 
 def _be_like(path: Path, before: os.stat_result | None) -> None:
-    """Mode and owner of what is replaced; a new file has the mode that the user's umask gives."""
+    """Set mode and owner of the replaced file, or the umask's mode for a new file."""
     path.chmod(stat.S_IMODE(before.st_mode) if before else 0o666 & ~_umask())
     if before:
         with contextlib.suppress(OSError):  # only root can, and only root needs to

@@ -1,1 +1,1 @@
-"""From a Spec to a machine in Azure, and back to nothing. Never imports `runner`: `Target` is the hand-off."""
+"""Create a machine in Azure from a Spec, and remove it. Never imports `runner`: `Target` connects the two."""

@@ -1,4 +1,4 @@
-"""Takes back a machine of ours that has lost its tags."""
+"""Adopt a gpuinfra machine that has lost its tags."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Cloud, Observed, ObservedResource
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.ownership import is_made_by_us
+from gpuinfra.provision.plan import check_elsewhere, check_names
 from gpuinfra.provision.resources.common import with_others
 from gpuinfra.provision.waiting.deadline import Deadline
 
@@ -17,7 +18,7 @@ DOING = "adopting"
 
 
 def adoptable(observed: Observed) -> list[ObservedResource]:
-    """Parts that have our names and no machine's tag, where the machine among them was made by `up`."""
+    """Return resources with our names and without a machine tag, if the VM among them was created by `up`."""
     machine = observed.part(Kind.VM)
     if machine is None or not is_made_by_us(machine):
         return []
@@ -32,13 +33,16 @@ def adopted(
     journal: Journal,
     deadline: Deadline,
 ) -> Observed:
-    """The current state, with all that has lost its tags counted as ours. `consent` raises where it is not given.
+    """Return the observed state, in which untagged resources count as ours. `consent` raises if the user refuses.
 
-    The machine itself gets its name back at once, so that it is found whatever happens next; the plan does the rest.
+    The VM gets its name tag immediately, so that it can be found even after a crash. The plan restores the other tags.
     """
     parts = adoptable(observed)
     if not parts:
         return observed
+    # What the plan would refuse must be refused before anything is written.
+    check_names(replace(observed, adopts=True))
+    check_elsewhere(observed)
     consent([part.ref for part in parts])
     for machine in (part for part in parts if part.ref.kind is Kind.VM):
         journal.intend(DOING, machine.ref)

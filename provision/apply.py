@@ -1,4 +1,4 @@
-"""Carries a plan out. It decides nothing: the plan says what, the kinds say in which order."""
+"""Execute a plan. The plan decides what to do, and the resource kinds decide the order."""
 
 from __future__ import annotations
 
@@ -23,32 +23,34 @@ from gpuinfra.provision.waiting.patience import patiently, until
 from gpuinfra.provision.waiting.progress import Progress
 from gpuinfra.provision.waiting.steps import run_steps
 
-# Longest waits in seconds; Azure's own slowest recorded ones are half of these.
+# The longest waits, in seconds. They are twice the slowest times recorded in Azure.
 MACHINE_SECONDS = 2400.0
 PART_SECONDS = 600.0
 UNREACHABLE_SECONDS = 30.0
-# Of these a change says only what changes; of the others it says everything.
+# Changes to these kinds are sent as a PATCH with only the changed fields; all other kinds need a full PUT.
 PATCHED = frozenset({Kind.PUBLIC_IP, Kind.VM, Kind.DISK})
-# Created only if they do not exist (`If-None-Match`): another may have created one since the plan.
+# Created only if absent (`If-None-Match`): another client may have created one since the plan.
 ONLY_NEW = frozenset({Kind.NSG, Kind.VNET, Kind.PUBLIC_IP, Kind.NIC, Kind.VM})
 
 
 @dataclass
 class PlanExecution:
-    """A plan on its way into Azure, and what this run has made so far."""
+    """The execution of one plan, with the resources that this run has created so far."""
 
     cloud: Cloud
     progress: Progress
     journal: Journal
     deadline: Deadline
     allowing: RoleGrant | None = None
-    """Gives a machine that was made the right to switch itself off; None leaves it without."""
+    """Grants a new machine the role to deallocate itself. If None, the machine gets no role."""
     created: list[Ref] = field(default_factory=list)
     _schedule: Change | None = None
+    _follows: bool = False
+    """Whether another client creates the machine."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def apply(self, plan: Plan) -> None:
-        """All of it. What was made is in `created`, also when it fails half-way."""
+        """Execute the whole plan. `created` lists the new resources, even after a failure."""
         changes = {change.ref.kind: change for change in plan.changes}
         self._schedule = changes.get(Kind.SHUTDOWN_SCHEDULE)
         machine = ref_of(Kind.VM, plan.group, plan.name)
@@ -58,23 +60,57 @@ class PlanExecution:
         if gone:
             remove(self.cloud, gone, self.progress, self.journal, self.deadline)
         steps: dict[Kind, Callable[[], None]] = {
-            kind: self._step(change) for kind, change in changes.items() if change.resource is not None
+            kind: self._step(change, machine) for kind, change in changes.items() if change.resource is not None
         }
         run_steps(steps, NEEDS, self.cloud.interrupt)
+        if plan.needs_agent:
+            self._require_agent(machine)
         if _starts(plan):
             self.act(machine, Act.START)
 
-    def _step(self, change: Change) -> Callable[[], None]:
+    def _step(self, change: Change, machine: Ref) -> Callable[[], None]:
         def step() -> None:
             assert change.resource is not None  # noqa: S101 for the type checker
-            if change.ref.kind is Kind.SHUTDOWN_SCHEDULE and self._schedule is None:
-                return  # it was set as soon as there was a machine
-            self.make(change.resource, in_place=change.action is Action.CHANGE)
+            if change.ref.kind is Kind.SHUTDOWN_SCHEDULE and self._has_schedule(change):
+                return
+            try:
+                self.make(change.resource, in_place=change.action is Action.CHANGE)
+            except CloudError as error:
+                if not self._can_do_without(change, machine, error):
+                    raise
+                self.progress.note(
+                    f"warning: Azure's daily schedule is refused ({error.code}): the guest agent and `gpuinfra reap` "
+                    "end this machine"
+                )
 
         return step
 
+    def _has_schedule(self, change: Change) -> bool:
+        """Return whether the schedule exists: set when Azure accepted the VM, or by the client that created the VM.
+
+        The lease of that client applies. It is in the VM's tags and may end at another minute than ours. A schedule
+        that was there before the VM belongs to an earlier one, and may be switched off.
+        """
+        is_new = change.action is Action.ADD
+        return self._schedule is None or (self._follows and is_new and self.cloud.look(change.ref) is not None)
+
+    def _can_do_without(self, change: Change, machine: Ref, error: CloudError) -> bool:
+        """Return whether Azure refused only the schedule and the guest agent can stop the machine without it."""
+        is_new_schedule = change.ref.kind is Kind.SHUTDOWN_SCHEDULE and change.action is Action.ADD
+        return is_new_schedule and error.is_lasting and self._has_agent(machine)
+
+    def _has_agent(self, machine: Ref) -> bool:
+        found = ObservedResource(machine, {})
+        return self.allowing is not None and self.allowing.wait(found, self.deadline).is_held
+
+    def _require_agent(self, machine: Ref) -> None:
+        """Raise CloudError if neither the schedule nor the guest agent can stop the machine."""
+        if not self._has_agent(machine):
+            message = "the region offers no daily schedule, and the guest agent may not switch the machine off"
+            raise CloudError(Fault.OTHER, "NothingEndsTheMachine", message, subject=str(machine))
+
     def make(self, resource: Resource, *, in_place: bool) -> None:
-        """Make one resource, or change it, and wait until it is so."""
+        """Create or change one resource and wait until Azure has finished."""
         doing, done = ("changing", "changed") if in_place else ("creating", "created")
         deadline = self.deadline.within(MACHINE_SECONDS if resource.ref.kind is Kind.VM else PART_SECONDS)
 
@@ -93,7 +129,7 @@ class PlanExecution:
         self._carry_out(resource.ref, doing, done, attempt, deadline)
 
     def _check_own(self, resource: Resource) -> None:
-        """Raise if what another has made since the plan is not from gpuinfra."""
+        """Raise CloudError if a resource created since the plan is not managed by gpuinfra."""
         part, name = self.cloud.look(resource.ref), tags.get(resource.body["tags"], tags.NAME)
         if part is None:
             return
@@ -115,7 +151,7 @@ class PlanExecution:
         return operation
 
     def _arm(self, machine: Ref) -> None:
-        """The machine is accepted, and will be billed: its end is set before anybody waits for its beginning."""
+        """Set the schedule and request the role once Azure accepts the VM, before the wait: it will be billed."""
         self._set_schedule()
         if self.allowing:
             self.allowing.begin(ObservedResource(machine, {}))
@@ -125,7 +161,7 @@ class PlanExecution:
         if schedule is None or schedule.resource is None:
             return
         self.journal.intend("arming", schedule.ref)
-        with contextlib.suppress(CloudError):  # then it is set when the machine is there
+        with contextlib.suppress(CloudError):  # `_step` sets it later, once the VM exists
             self.cloud.wait(self.cloud.put(schedule.resource), self.deadline.within(PART_SECONDS))
             self.journal.did("arming", schedule.ref)
             self._schedule = None
@@ -134,7 +170,7 @@ class PlanExecution:
                     self.created.append(schedule.ref)
 
     def act(self, ref: Ref, act: Act) -> None:
-        """Start or deallocate the machine, and wait until it is so."""
+        """Start or deallocate the machine, and wait until Azure has finished."""
         doing, done = ("starting", "started") if act is Act.START else ("deallocating", "deallocated")
         deadline = self.deadline.within(MACHINE_SECONDS)
         self._carry_out(ref, doing, done, lambda: self.cloud.wait(self.cloud.act(ref, act), deadline), deadline)
@@ -152,13 +188,14 @@ class PlanExecution:
         self.journal.did(doing, ref)
 
     def _follow(self, resource: Resource, deadline: Deadline) -> None:
-        """Somebody else was quicker, or an answer of Azure's was lost: the machine that is there will do."""
+        """Use the VM that exists: another client created it first, or we missed Azure's response to our own request."""
         ref = resource.ref
         if self._is_of_this_run(resource):
             with self._lock:
                 self.created.append(ref)
             self._arm(ref)
         else:
+            self._follows = True
             self.progress.note(f"{ref} is being made already; following that")
 
         def is_settled() -> bool:
@@ -174,7 +211,7 @@ class PlanExecution:
             raise CloudError(fault_of(code), code, message, subject=str(ref))
 
     def _is_of_this_run(self, resource: Resource) -> bool:
-        """Whether it has the host key that was made for it a moment ago: nobody else can have made that one."""
+        """Return whether the VM has the host key generated for this run, which no other client has."""
         part = self.cloud.look(resource.ref)
         return part is not None and tags.get(part.tags, tags.HOST_KEY) == resource.body["tags"][tags.HOST_KEY]
 

@@ -1,4 +1,4 @@
-"""What others attached to a machine: it must survive the machine. All pure."""
+"""Find disks, NICs and public IPs that others attached to a machine, which must survive it. All functions are pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,28 @@ from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.ownership import refers_to
 
 
-def attached_by_others(machine: ObservedResource) -> tuple[str, ...]:
-    """Disks and NICs of this machine that gpuinfra did not create, each with its group."""
-    return tuple(_describe(kind, entry) for kind, entry in _entries(machine) if not _is_ours(kind, entry, machine))
+def attached_by_others(machine: ObservedResource, nic: ObservedResource | None) -> tuple[str, ...]:
+    """Describe the disks, NICs and (on the own NIC) public IPs that gpuinfra did not create, each with its group."""
+    attached = [(kind, entry) for kind, entry in _entries(machine) if not _is_ours(kind, entry, machine)]
+    addresses = [(Kind.PUBLIC_IP, address) for address in _addresses(nic) if not _is_own_address(address, machine)]
+    return tuple(_describe(kind, entry) for kind, entry in (*attached, *addresses))
+
+
+def dissociating_update(machine: ObservedResource, nic: ObservedResource | None) -> Resource | None:
+    """Return the machine's own NIC without the public IPs of others, or None if it has none.
+
+    The NIC's settings decide whether Azure deletes these IPs with the VM. Not every API version shows that setting.
+    """
+    if nic is None or all(_is_own_address(address, machine) for address in _addresses(nic)):
+        return None
+    configurations = [_without_foreign_address(each, machine) for each in _configurations(nic)]
+    return Resource(nic.ref, {**nic.body, "properties": {**nic.properties, "ipConfigurations": configurations}})
 
 
 def detaching_update(machine: ObservedResource) -> Resource | None:
-    """The change after which Azure deletes none of them with the machine; None if none is needed.
+    """Return the update after which Azure keeps the attachments when it deletes the VM, or None if none is needed.
 
-    A machine's delete options decide that: https://learn.microsoft.com/azure/virtual-machines/delete
+    The VM's delete options decide this: https://learn.microsoft.com/azure/virtual-machines/delete
     """
     changed = {kind for kind, entry in _entries(machine) if _is_at_risk(kind, entry, machine)}
     if not changed:
@@ -48,13 +61,36 @@ def _section(machine: ObservedResource, name: str) -> dict[str, Any]:
 
 
 def _id(kind: Kind, entry: dict[str, Any]) -> str:
-    return str((entry if kind is Kind.NIC else entry.get("managedDisk") or {}).get("id") or "")
+    return str(((entry.get("managedDisk") or {}) if kind is Kind.DISK else entry).get("id") or "")
 
 
 def _is_ours(kind: Kind, entry: dict[str, Any], machine: ObservedResource) -> bool:
     own, found = ref_of(kind, machine.ref.group, machine.ref.name), _id(kind, entry)
-    # Azure shows the id of a new disk only once the disk is there.
+    # Azure shows the ID of a new disk only after the disk exists.
     return refers_to(found, own) if found else str(entry.get("name") or "").casefold() == own.name.casefold()
+
+
+def _configurations(nic: ObservedResource | None) -> list[dict[str, Any]]:
+    return list(nic.properties.get("ipConfigurations") or []) if nic else []
+
+
+def _address(configuration: dict[str, Any]) -> dict[str, Any]:
+    return (configuration.get("properties") or {}).get("publicIPAddress") or {}
+
+
+def _addresses(nic: ObservedResource | None) -> list[dict[str, Any]]:
+    return [address for each in _configurations(nic) if (address := _address(each))]
+
+
+def _is_own_address(address: dict[str, Any], machine: ObservedResource) -> bool:
+    return refers_to(address.get("id"), ref_of(Kind.PUBLIC_IP, machine.ref.group, machine.ref.name))
+
+
+def _without_foreign_address(configuration: dict[str, Any], machine: ObservedResource) -> dict[str, Any]:
+    address, inner = _address(configuration), configuration.get("properties") or {}
+    if not address or _is_own_address(address, machine):
+        return configuration
+    return {**configuration, "properties": {name: inner[name] for name in inner if name != "publicIPAddress"}}
 
 
 def _option(entry: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The port: everything that provisioning asks of a cloud, and the values that it answers with."""
+"""The port to a cloud: every operation that provisioning needs, and the values that these operations return."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 OFF = "deallocated"
-"""The one power state that is not billed."""
+"""The only power state that is not billed."""
 DELETING = "Deleting"
-"""The provisioning state in which Azure accepts nothing but another delete."""
+"""The provisioning state in which Azure accepts only another delete."""
 
 
 class Act(StrEnum):
-    """What can be done to a machine."""
+    """A power operation on a VM."""
 
     START = "start"
     DEALLOCATE = "deallocate"
@@ -32,46 +32,46 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ObservedResource:
-    """A resource as it is: a body in ARM's own words."""
+    """A resource as Azure shows it, with its body in ARM's format."""
 
     ref: Ref
     body: dict[str, Any] = field(repr=False)
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The body's `properties`."""
+        """The body's `properties`, or an empty dict."""
         return self.body.get("properties") or {}
 
     @property
     def tags(self) -> dict[str, str]:
-        """Its tags."""
+        """The resource's tags, or an empty dict."""
         return self.body.get("tags") or {}
 
     @property
     def region(self) -> str:
-        """Where it is, in the spelling that specs use."""
+        """The region in the spelling that specs use."""
         return str(self.body.get("location") or "").replace(" ", "").lower()
 
     @property
     def state(self) -> str:
-        """Its provisioning state: Succeeded, Failed, Creating, Updating, Deleting, …."""
+        """The provisioning state: Succeeded, Failed, Creating, Updating, Deleting, …."""
         return str(self.properties.get("provisioningState") or "Succeeded")
 
     @property
     def is_settled(self) -> bool:
-        """Nothing goes on with it."""
+        """Whether no operation on the resource is in progress."""
         return self.state in {"Succeeded", "Failed", "Canceled"}
 
     @property
     def failure(self) -> str:
-        """Azure's code for why a machine failed; empty where it did not, or Azure does not say."""
+        """Azure's code for the failure of a VM, or an empty string if it did not fail or Azure shows no code."""
         view = self.properties.get("instanceView") or {}
         codes = (str(status.get("code", "")).split("/") for status in view.get("statuses") or [])
         return next((code[2] for code in codes if code[:2] == ["ProvisioningState", "failed"] and len(code) > 2), "")
 
     @property
     def power(self) -> str:
-        """A machine's power state: running, deallocated, …; `unknown` where Azure does not say."""
+        """The VM's power state: running, deallocated, …; `unknown` if Azure does not show it."""
         view = self.properties.get("instanceView") or {}
         codes = (str(status.get("code", "")) for status in view.get("statuses") or [])
         return next((code.removeprefix("PowerState/") for code in codes if code.startswith("PowerState/")), "unknown")
@@ -79,27 +79,28 @@ class ObservedResource:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything in Azure that has to do with one machine."""
+    """All resources in Azure that concern one machine."""
 
     name: str
     group: str
     parts: tuple[ObservedResource, ...] = ()
     unknown: tuple[str, ...] = ()
-    """Ids of resources that carry our tag and are of a kind that is never made here."""
+    """IDs of resources that carry our tag but are of a kind that gpuinfra never creates."""
     adopts: bool = False
-    """Whether what has our names and no machine's tag counts as ours: the user has agreed."""
+    """Whether untagged resources with our names count as ours, because the user agreed to adopt them."""
 
     def part(self, kind: Kind) -> ObservedResource | None:
-        """The one of this kind in the machine's own group, ours or not."""
+        """Return the resource of this kind with our name in the machine's group, ours or not, or None."""
         from gpuinfra.provision.names import ref_of
 
         wanted = ref_of(kind, self.group, self.name)
         return next((part for part in self.parts if same(part.ref, wanted)), None)
 
     def is_ours(self, part: ObservedResource) -> bool:
-        """Whether it carries the machine's tag, has the name of one of its parts, and is in its group.
+        """Return whether a resource has the machine's tag, the expected name and the machine's group.
 
-        Others can write tags: outside of the default group it must also be made or used as `up` does it.
+        Others can write tags. Outside the default group, the resource must also be created or used the way `up` does
+        it.
         """
         from gpuinfra.provision.names import ref_of
         from gpuinfra.provision.own_parts import is_own_part
@@ -117,35 +118,35 @@ class Observed:
         return part.ref.kind is Kind.VM or is_default_group(self.group, self.name) or is_own_part(part, self)
 
     def _is_made_by_us(self, machine: ObservedResource) -> bool:
-        """Whether a tagged machine is in its default group, or made as `up` makes machines."""
+        """Return whether a tagged VM is in its default group or has the properties that `up` gives its VMs."""
         from gpuinfra.provision.ownership import Owner, owner_of
 
-        return self.adopts or owner_of(machine) is not Owner.LOOKALIKE
+        return self.adopts or owner_of(machine) not in {Owner.UNRECOGNISED, Owner.LOOKALIKE}
 
     @property
     def machine(self) -> ObservedResource | None:
-        """The machine, where it is ours."""
+        """The VM, or None if it does not exist or is not ours."""
         found = self.part(Kind.VM)
         return found if found and self.is_ours(found) else None
 
     @property
     def untagged(self) -> ObservedResource | None:
-        """A machine that has our name and group, and not our tag."""
+        """A VM with our name and group that is not ours, usually because it lacks our tag; else None."""
         found = self.part(Kind.VM)
         return found if found and not self.is_ours(found) else None
 
     def ours(self) -> Iterator[ObservedResource]:
-        """All that is part of the machine."""
+        """Iterate over the resources that belong to the machine."""
         return (part for part in self.parts if self.is_ours(part))
 
     def lookalikes(self) -> tuple[ObservedResource, ...]:
-        """What carries the machine's tag and is not part of it: never changed, only reported. Groups do not count."""
+        """Return tagged resources, except groups, that do not belong to the machine: reported, never changed."""
         tagged = (part for part in self.parts if tags.belongs_to(part.tags, self.name))
         return tuple(part for part in tagged if part.ref.kind is not Kind.RESOURCE_GROUP and not self.is_ours(part))
 
 
 def same(one: Ref, other: Ref) -> bool:
-    """Whether two references mean one resource: Azure does not see case."""
+    """Return whether two references mean the same resource. Azure ignores case."""
     return one.kind is other.kind and (one.group.casefold(), one.name.casefold()) == (
         other.group.casefold(),
         other.name.casefold(),
@@ -153,56 +154,56 @@ def same(one: Ref, other: Ref) -> bool:
 
 
 class Operation(Protocol):
-    """Something that goes on in Azure."""
+    """An operation in progress in Azure."""
 
     @property
     def ref(self) -> Ref:
-        """With what."""
+        """The resource that the operation changes."""
 
 
 class Cloud(Protocol):
-    """What a cloud can do. Every method raises CloudError and nothing else."""
+    """The operations of a cloud. Every method raises only CloudError."""
 
     subscription: str
     simulated: bool
     interrupt: Interrupt
-    """Once set, `wait` gives up."""
+    """Once set, `wait` raises Fault.INTERRUPTED."""
 
     def grant(self, seconds: float) -> Deadline:
-        """More time, to clear up: a deadline that is over must not be the reason why a machine stays on."""
+        """Return extra time for cleanup, so that an expired deadline never leaves a machine on."""
 
     def now(self) -> datetime:
-        """The cloud's own time, so that a wrong clock on this computer shortens no lease."""
+        """Return the cloud's time, so that a wrong local clock never shortens a lease."""
 
     def observe(self, name: str, group: str | None = None, *, thorough: bool = False) -> Observed:
-        """All that belongs to a machine: by name in its group, and by tag. Without a group, the one that is found.
+        """Return all resources of a machine, by name in its group and by tag. Without `group`, search for the group.
 
-        Thorough misses no machine of this name anywhere, however new.
+        With `thorough`, no machine with this name is missed in any group, however new it is.
         """
 
     def look(self, ref: Ref) -> ObservedResource | None:
-        """One resource, or None where there is none."""
+        """Return one resource, or None if it does not exist."""
 
     def contents(self, group: str) -> tuple[str, ...]:
-        """Ids of all that is in a group. A group that is gone has none."""
+        """Return the IDs of all resources in a group, or an empty tuple if the group does not exist."""
 
     def put(self, resource: Resource, *, new: bool = False) -> Operation:
-        """Make it so, and return at once. With `new` it must not exist yet: Fault.EXISTS where it does."""
+        """Create or update a resource and return at once. With `new`, raise Fault.EXISTS if it exists already."""
 
     def patch(self, resource: Resource) -> Operation:
-        """Change only what the body has, and return at once."""
+        """Change only the fields in the body, and return at once."""
 
     def act(self, ref: Ref, act: Act) -> Operation:
-        """Start or deallocate a machine, and return at once."""
+        """Start or deallocate a VM, and return at once."""
 
     def delete(self, ref: Ref) -> Operation:
-        """Delete it, and return at once. Absent is done."""
+        """Delete a resource and return at once. An absent resource counts as deleted."""
 
     def allow_self_stop(self, machine: ObservedResource) -> AgentRole:
-        """See to it that a machine may deallocate itself. Raises nothing: what Azure refuses is in the answer."""
+        """Grant the VM the role to deallocate itself. Never raises: the result contains what Azure refused."""
 
     def disown(self, group: str) -> None:
-        """Take our tags off a group, which from then on is somebody else's."""
+        """Remove our tags from a group, so that gpuinfra no longer owns it."""
 
     def wait(self, operation: Operation, deadline: Deadline) -> None:
-        """Until it is done. Fault.TIMEOUT where it is not by then."""
+        """Wait until the operation is finished. Raise Fault.TIMEOUT if the deadline passes first."""

@@ -1,4 +1,4 @@
-"""Ends a machine: off, or gone; and proves it."""
+"""Deallocate or delete a machine, and verify the result with Azure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gpuinfra.models.receipt import Off, Receipt, Residue
+from gpuinfra.models.receipt import OffProof, Receipt, Residue
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.attachments import attached_by_others
@@ -18,11 +18,15 @@ from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.market.port import Market
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.own_parts import NOT_MADE, is_deletable, why_kept
 from gpuinfra.provision.ownership import (
     LEFT_ALONE,
     Owner,
     is_default_group,
     left_alone,
+    left_alone_machine,
+    namesakes,
+    on_elsewhere,
     owner_of,
     untagged_problem,
 )
@@ -32,7 +36,7 @@ from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.patience import patiently, until
 from gpuinfra.provision.waiting.progress import Progress
 
-# A teardown does not give up easily: as long as it tries, the machine is billed.
+# A teardown retries for long, because the machine is billed until it succeeds.
 UNREACHABLE_SECONDS = 300.0
 OFF_SECONDS = 1200.0
 SEEN_SECONDS = 60.0
@@ -41,7 +45,7 @@ ALREADY = "it was off already"
 
 @dataclass
 class Teardown:
-    """One machine on its way down. It needs no spec: tag, name and group say what is ours."""
+    """The teardown of one machine. It needs no spec: tag, name and group identify our resources."""
 
     name: str
     group: str | None
@@ -51,12 +55,15 @@ class Teardown:
     journal: Journal
     deadline: Deadline
     cause: str = ""
-    """Who or what ends it, for the receipt."""
+    """Who or what stops the machine, for the receipt."""
 
-    # Off
+    # Deallocate
 
     def deallocate(self) -> Receipt:
-        """Off, as Azure itself says. Absent is off; a machine without our tags is a Problem unless it is off."""
+        """Deallocate the VM and return a receipt with Azure's own state. An absent VM counts as off.
+
+        Raise Problem if the VM lacks our tags and is not off.
+        """
         observed = self.cloud.observe(self.name, self.group, thorough=True)
         if (stranger := observed.untagged) and stranger.power != OFF:
             raise untagged_problem(stranger)
@@ -74,10 +81,10 @@ class Teardown:
         off = _verified(self.cloud.look(machine.ref))
         return replace(
             self._receipt(machine, off, was_on=machine.power in ON),
-            left=tuple(left) if off is None else (),
+            left=(*(left if off is None else ()), *_on_elsewhere(observed)),
             residue=tuple(_residue(observed)),
             kept=_left_alone(observed),
-            # Of such a machine Azure accepts nothing but another delete.
+            # In this state Azure accepts only another delete.
             deletes=machine.state == DELETING,
         )
 
@@ -88,7 +95,7 @@ class Teardown:
         pause = self.cloud.interrupt.sleep
         try:
             self._ask_off(ref, deadline)
-            # Azure's word that the operation is over is not yet its word that the machine is off.
+            # A finished operation does not prove that the VM is off, so read its power state.
             seen = until(lambda: _verified(self.cloud.look(ref)) is not None, deadline.within(SEEN_SECONDS), pause)
         except CloudError as error:
             self._not_off(ref, error.code)
@@ -108,7 +115,7 @@ class Teardown:
                 unreachable_seconds=UNREACHABLE_SECONDS,
             )
         except CloudError as error:
-            # It may be the operation that is not found; whether the machine is off, or gone, is seen next.
+            # Azure may have lost the operation, not the VM. The next look shows whether the VM is off or gone.
             if error.fault is not Fault.ABSENT:
                 raise
 
@@ -116,13 +123,13 @@ class Teardown:
         self.progress.fail(str(ref), reason)
         self.journal.failed("deallocating", ref, reason)
 
-    # Gone
+    # Delete
 
     def delete(self) -> Receipt:
-        """Everything that is part of the machine, and nothing else. What is still there afterwards is in `left`."""
+        """Delete the machine's resources and nothing else. The receipt's `left` lists what still exists."""
         observed = self.cloud.observe(self.name, self.group, thorough=True)
         if stranger := observed.untagged:
-            # Its schedule, its address and its disk belong to it: nothing goes while it stays.
+            # Its schedule, public IP and disk belong to it, so nothing is deleted while the VM stays.
             raise untagged_problem(stranger)
         machine = observed.machine
         was_on = machine is not None and machine.power in ON
@@ -137,17 +144,18 @@ class Teardown:
             self._at_least_off(observed)
         left, off = self._left(observed.group, refs, kept)
         if failure and not left:
-            failure = None  # somebody else has finished it
+            failure = None  # another client has finished the deletion
         reasons = (f"{failure.subject}: {failure.code}: {failure.message}",) if failure else ()
         deleted = tuple(str(ref) for ref in refs if not left or str(ref) not in left)
-        words = (*kept.values(), *_detached(machine), *_left_alone(observed))
+        words = (*kept.values(), *_detached(observed), *_left_alone(observed))
         elsewhere = _on_elsewhere(observed)
-        receipt = self._receipt(machine, None if elsewhere else off, was_on=was_on)
+        # Where this group had no machine, the user may mean the other one.
+        receipt = self._receipt(machine, off if machine or not elsewhere else None, was_on=was_on)
         receipt = replace(receipt, deleted=deleted, kept=words, left=(*left, *reasons, *elsewhere), deletes=True)
         return replace(receipt, existed=_existed(observed))
 
     def _at_least_off(self, observed: Observed) -> None:
-        """What cannot be deleted need not be billed."""
+        """Deallocate a machine that cannot be deleted, so that it is not billed."""
         if machine := observed.machine:
             with contextlib.suppress(CloudError):
                 found = self.cloud.look(machine.ref)
@@ -155,29 +163,34 @@ class Teardown:
                     self._switch_off(machine.ref)
 
     def _to_delete(self, observed: Observed) -> tuple[list[Ref], dict[str, str]]:
-        """What goes; and what stays on purpose, by its name, with the reason."""
+        """Return the resources to delete, and those to keep: their names with the reason."""
         ours = [part for part in observed.parts if observed.is_ours(part) or is_disk_of_ours(observed, part)]
-        refs = [part.ref for part in ours if part.ref.kind is not Kind.RESOURCE_GROUP]
-        kept: dict[str, str] = {}
+        parts = [part for part in ours if part.ref.kind is not Kind.RESOURCE_GROUP]
+        refs = [part.ref for part in parts if is_deletable(part, observed)]
+        stays = [part for part in parts if part.ref not in refs]
+        kept = {str(part.ref): why_kept(part, observed) for part in stays}
         named = observed.part(Kind.RESOURCE_GROUP)
         if named and not is_default_group(observed.group, self.name):
             kept[str(named.ref)] = f"{named.ref}: it is named in the spec"
         for group in (part for part in ours if part.ref.kind is Kind.RESOURCE_GROUP):
             found = self.cloud.contents(group.ref.group)
-            # Another `up` may have created parts of this machine since it was observed: those keep the group, too.
+            # Another `up` may have created resources of this machine since it was observed. They keep the group, too.
             own = [ref_of(kind, group.ref.group, self.name) for kind in Kind if kind is not Kind.RESOURCE_GROUP]
             if others := strangers(found, [*refs, *own], self.cloud.subscription):
                 names = ", ".join(sorted(each.rsplit("/", 1)[-1] for each in others))
-                kept[str(group.ref)] = f"{group.ref}: it holds what was not made for this machine: {names}"
+                kept[str(group.ref)] = f"{group.ref}: {NOT_MADE}: {names}"
                 self.cloud.disown(group.ref.group)
+            elif stays:
+                # It keeps its tag: once others have removed what is theirs, `down --delete` deletes all of it.
+                kept[str(group.ref)] = f"{group.ref}: {', '.join(str(part.ref) for part in stays)} is kept"
             elif not strangers(found, refs, self.cloud.subscription):
                 refs.append(group.ref)
         return refs, kept
 
-    def _left(self, group: str, refs: list[Ref], kept: dict[str, str]) -> tuple[tuple[str, ...], Off | None]:
-        """What is still there of it; and how Azure says that the machine is not on."""
+    def _left(self, group: str, refs: list[Ref], kept: dict[str, str]) -> tuple[tuple[str, ...], OffProof | None]:
+        """Return the resources that still exist, and Azure's proof that the machine is off, if any."""
         observed = self.cloud.observe(self.name, group, thorough=True)
-        # What a machine uses is known only while the machine is there.
+        # Which resources a VM uses is known only while the VM exists, so compare with `refs`, too.
         found = [part for part in observed.parts if observed.is_ours(part) or part.ref in refs]
         parts = [part for part in found if str(part.ref) not in kept]
         return tuple(str(part.ref) for part in parts), _verified(observed.part(Kind.VM))
@@ -188,7 +201,7 @@ class Teardown:
         elsewhere = _on_elsewhere(observed)
         return Receipt(
             self.name,
-            None if elsewhere else Off.ABSENT,
+            None if elsewhere else OffProof.ABSENT,
             self.cloud.now(),
             residue=tuple(_residue(observed)),
             kept=_left_alone(observed),
@@ -197,7 +210,7 @@ class Teardown:
             existed=_existed(observed),
         )
 
-    def _receipt(self, machine: ObservedResource | None, off: Off | None, *, was_on: bool) -> Receipt:
+    def _receipt(self, machine: ObservedResource | None, off: OffProof | None, *, was_on: bool) -> Receipt:
         now = self.cloud.now()
         size = machine.properties["hardwareProfile"]["vmSize"] if machine else None
         return Receipt(
@@ -226,52 +239,49 @@ def _is_spot(machine: ObservedResource) -> bool:
     return str(machine.properties.get("priority") or "").casefold() == "spot"
 
 
-def _verified(machine: ObservedResource | None) -> Off | None:
-    """Off only where Azure says so."""
+def _verified(machine: ObservedResource | None) -> OffProof | None:
+    """Return the proof that a VM is off, or None unless Azure shows it as deallocated or absent."""
     if machine is None:
-        return Off.ABSENT
-    return Off.DEALLOCATED if machine.power == OFF else None
+        return OffProof.ABSENT
+    return OffProof.DEALLOCATED if machine.power == OFF else None
 
 
 def _on_elsewhere(observed: Observed) -> tuple[str, ...]:
-    """A line for each machine of ours with this name that is on in another group, where this group has none.
+    """A line for each of our machines with this name that is on in another group, tagged or not.
 
-    It may be the one that the user means: then "off" would be wrong.
+    The user may mean that one, and then "off" would be wrong.
     """
+    on = [part for part in namesakes(observed) if part.power != OFF]
     if observed.part(Kind.VM):
-        return ()
-    found = (part for part in observed.lookalikes() if part.ref.kind is Kind.VM and owner_of(part) is Owner.OURS)
-    return tuple(
-        f"{part.ref} in group {part.ref.group} is {part.power}, and this was for group {observed.group}: "
-        f"with `resourceGroup: {part.ref.group}` in the spec, `down` ends it"
-        for part in found
-        if part.power != OFF
-    )
+        # The spec means that one. What is tagged has its own lease and `reap`, and is named as kept.
+        on = [part for part in on if owner_of(part) is Owner.UNTAGGED]
+    return tuple(on_elsewhere(part, observed.group) for part in on)
 
 
 def _existed(observed: Observed) -> bool:
-    """Whether anything of the machine is there: then it was there too."""
+    """Return whether any resource of the machine exists, which means that the machine existed."""
     return any(observed.ours())
 
 
 def _left_alone(observed: Observed) -> tuple[str, ...]:
-    """A line for each resource that carries the machine's tag and is not part of it."""
+    """Describe each resource that has the machine's tag but does not belong to it."""
     unknown = (f"{each}: it has the tag of {observed.name}; {LEFT_ALONE}" for each in observed.unknown)
     found = (
-        left_alone(part.ref, observed.name, part.power if part.ref.kind is Kind.VM else "")
+        left_alone_machine(part) if part.ref.kind is Kind.VM else left_alone(part.ref, observed.name)
         for part in observed.lookalikes()
     )
     return (*found, *unknown)
 
 
-def _detached(machine: ObservedResource | None) -> Iterator[str]:
-    """A line for each disk and NIC that others attached to a machine which goes."""
-    for each in attached_by_others(machine) if machine else ():
-        yield f"{each}: it was attached to this machine, and is detached"
+def _detached(observed: Observed) -> Iterator[str]:
+    """Describe each disk, NIC and public IP that others attached to a machine to be deleted."""
+    if machine := observed.machine:
+        for each in attached_by_others(machine, observed.part(Kind.NIC)):
+            yield f"{each}: it was attached to this machine, and is detached"
 
 
 def _residue(observed: Observed) -> list[Residue]:
-    """What is paid for while the machine is off."""
+    """Return the resources that cost money while the machine is off."""
     found = []
     disk, address = observed.part(Kind.DISK), observed.part(Kind.PUBLIC_IP)
     if disk and (observed.is_ours(disk) or is_disk_of_ours(observed, disk)):

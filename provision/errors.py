@@ -1,4 +1,4 @@
-"""What Azure refuses, in our words. The adapter turns every foreign exception into one of these."""
+"""Errors from the cloud. The Azure adapter converts every foreign exception to CloudError."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from enum import StrEnum
 
 
 class Fault(StrEnum):
-    """What kind of refusal it is, which decides what to do next."""
+    """The kind of an error, which decides how to continue."""
 
     CAPACITY = "capacity"
-    """No room for this size here: another candidate may have some."""
+    """Azure has no capacity for this size here. Another candidate may have it."""
     QUOTA = "quota"
-    """The subscription may not have as many cores here: another candidate may do."""
+    """The core quota does not suffice here. Another candidate may have quota."""
     ABSENT = "absent"
     EXISTS = "exists"
-    """Somebody else made it first (`If-None-Match`)."""
+    """Another client created it first (`If-None-Match`)."""
     TAKEN = "taken"
-    """What exists under this name was not made by gpuinfra."""
+    """The resource with this name was not created by gpuinfra."""
     BUSY = "busy"
-    """Something else is going on with it: the same request may work in a moment."""
+    """Another operation on the resource is in progress. A retry may succeed."""
     IN_USE = "in-use"
     """Another resource uses it, so it cannot be deleted."""
     DENIED = "denied"
@@ -34,7 +34,7 @@ class Fault(StrEnum):
 
 
 class CloudError(Exception):
-    """A refusal: its kind, Azure's own code and message, and what it was about."""
+    """An error from the cloud: its kind, Azure's code and message, and the resource concerned."""
 
     def __init__(self, fault: Fault, code: str, message: str, *, subject: str = "", status: int | None = None) -> None:
         super().__init__(f"{code}: {message}")
@@ -42,8 +42,13 @@ class CloudError(Exception):
 
     @property
     def moves_on(self) -> bool:
-        """Another candidate may have what this one has not."""
+        """Whether another candidate may succeed."""
         return self.fault in {Fault.CAPACITY, Fault.QUOTA}
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether a retry cannot succeed: missing rights, a policy, or a region that lacks the resource type."""
+        return self.fault in {Fault.DENIED, Fault.POLICY} or self.code == "LocationNotAvailableForResourceType"
 
 
 CODES = {
@@ -84,7 +89,7 @@ CODES = {
     "SubscriptionRequestsThrottled": Fault.THROTTLED,
     "ResourceRequestsThrottled": Fault.THROTTLED,
 }
-# Where the code says nothing that is known. A 409 alone says nothing at all.
+# Used if the code is unknown. 409 is missing because it has too many meanings.
 STATUSES = {
     401: Fault.LOGIN,
     403: Fault.DENIED,
@@ -99,12 +104,12 @@ STATUSES = {
 
 
 def fault_of(code: str, message: str = "", status: int | None = None) -> Fault:
-    """What kind of refusal it is. The code decides; a status alone can mean anything."""
+    """Return the kind of an error. The code takes precedence, because a status is ambiguous."""
     return CODES.get(code) or _by_text(code, message) or STATUSES.get(status or 0, Fault.OTHER)
 
 
 def _by_text(code: str, message: str) -> Fault | None:
-    # One code for many things; only the text of a quota error tells it from the others.
+    # This code has many causes. Only the message identifies quota and throttling errors.
     if code == "OperationNotAllowed":
         if "quota" in message.lower():
             return Fault.QUOTA

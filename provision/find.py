@@ -1,4 +1,4 @@
-"""Finding a machine again by nothing but its name."""
+"""Find a machine by its name alone."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Cloud, Observed, ObservedResource
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of, untagged_problem
+from gpuinfra.provision.plan_input import BACKSTOP
 from gpuinfra.provision.problems import explain
+from gpuinfra.provision.vm_identity import vm_id_of
 
 
 def locate(rows: Iterable[Mapping[str, Any]], word: str) -> Ref | None:
-    """The machine that a word names in a listing: by its name, else by its target's; None where none does.
+    """Return the machine in a listing with this name or, failing that, this target name; None if there is none.
 
-    Two machines of one name are a Problem that lists both. A machine without our tags counts where no other does.
+    Two machines of one name are a Problem that lists both. One that is not certainly ours counts where no other does.
     """
     found = matching(rows, word)
     if len(found) > 1:
@@ -30,21 +32,23 @@ def locate(rows: Iterable[Mapping[str, Any]], word: str) -> Ref | None:
 
 
 def matching(rows: Iterable[Mapping[str, Any]], word: str) -> list[Ref]:
-    """All machines of a listing that a word may name."""
+    """Return all machines in a listing that the word may name."""
     parts = [machine_of_row(row) for row in rows]
     choices = (
         _called(parts, word, Owner.OURS),
-        # Not by the tag with the target's name, which others can write: a name of your own needs the spec.
+        # Not by the tag with the target name, which others can write. To use a custom target name, give the spec.
         [part.ref for part in parts if owner_of(part) is Owner.OURS and _is_called(_usual_target(part.ref), word)],
         _called(parts, word, Owner.UNTAGGED),
+        _called(parts, word, Owner.UNRECOGNISED),
     )
     return next((each for each in choices if each), [])
 
 
 def called(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ref]:
-    """All machines of a listing with exactly this name. One without our tags counts where no other does."""
+    """All machines of a listing with exactly this name. One that is not certainly ours counts where no other does."""
     parts = [machine_of_row(row) for row in rows]
-    return _called(parts, name, Owner.OURS) or _called(parts, name, Owner.UNTAGGED)
+    choices = (_called(parts, name, owner) for owner in (Owner.OURS, Owner.UNTAGGED, Owner.UNRECOGNISED))
+    return next((each for each in choices if each), [])
 
 
 def _called(parts: Iterable[ObservedResource], name: str, owner: Owner) -> list[Ref]:
@@ -63,7 +67,7 @@ GIVE_FILE = "give the file of the spec: its `resourceGroup` says which machine i
 
 
 def ambiguous_name(word: str, candidates: Sequence[str], help_line: str = GIVE_FILE) -> Problem:
-    """The error about a word that means more than one machine."""
+    """Return the Problem for a name that matches more than one machine."""
     return Problem(
         Diagnostic(
             Code.AMBIGUOUS_NAME,
@@ -78,7 +82,7 @@ def ambiguous_name(word: str, candidates: Sequence[str], help_line: str = GIVE_F
 def find_target(
     cloud: Cloud, name: str, group: str | None = None, *, ssh_port: int = 22, identity: str | None = None
 ) -> Target:
-    """The machine of this name in this group as a target, by what Azure says of it."""
+    """Return the machine as a Target, from Azure's data alone. Raise Problem if it is not running or not reachable."""
     try:
         observed = cloud.observe(name, group)
     except CloudError as error:
@@ -89,7 +93,7 @@ def find_target(
 def target_from_spec(
     observed: Observed, spec: Spec, *, ssh_port: int, identity: str | None, simulated: bool = False
 ) -> Target:
-    """A machine that was just brought up: what Azure says of it, and what its spec says of jobs."""
+    """Return a machine that `up` just provisioned as a Target, from Azure's data and the spec's job options."""
     options = spec.target
     return replace(
         target_of(observed, ssh_port=ssh_port, identity=identity, simulated=simulated),
@@ -99,14 +103,14 @@ def target_from_spec(
         nvidia_docker=options.nvidia_docker,
         framework=options.framework,
         conda_dependencies=options.conda_dependencies,
-        said=frozenset(options.model_fields_set),
+        explicit_fields=frozenset(options.model_fields_set),
     )
 
 
 def target_of(
     observed: Observed, *, ssh_port: int = 22, identity: str | None = None, simulated: bool = False
 ) -> Target:
-    """A machine that is on, as a target."""
+    """Return a running machine as a Target. Raise Problem if it is absent, untagged, off or without an address."""
     machine, address = observed.machine, observed.part(Kind.PUBLIC_IP)
     if observed.untagged:
         raise untagged_problem(observed.untagged)
@@ -149,18 +153,20 @@ def target_of(
         identity=identity,
         simulated=simulated,
         resource_id=_resource_id(machine),
+        vm_id=vm_id_of(machine),
     )
 
 
 def _resource_id(machine: ObservedResource) -> str:
-    """The machine's id in the case of its spec: Azure's own answers differ in case."""
+    """Return the VM's ID with the spec's upper and lower case, because Azure's responses vary."""
     found = parse_machine_id(str(machine.body.get("id") or ""))
     return str(MachineId(found.subscription, machine.ref.group, machine.ref.name)) if found else ""
 
 
 def stops_at(observed: Observed) -> datetime | None:
-    """When Azure's own schedule stops the machine; None where there is no machine, or no such schedule."""
+    """Return when Azure's schedule stops the machine, or None without a machine or an enabled schedule."""
     machine, schedule = observed.part(Kind.VM), observed.part(Kind.SHUTDOWN_SCHEDULE)
     if machine is None or schedule is None or schedule.properties.get("status") != "Enabled":
         return None
-    return tags.moment(machine.tags, tags.LEASE_UNTIL)
+    until = tags.moment(machine.tags, tags.LEASE_UNTIL)
+    return until + BACKSTOP if until else None

@@ -1,4 +1,4 @@
-"""Every machine of ours in a subscription: from what one listing shows, the specs in the workspace, and the time."""
+"""Describe all our machines in a subscription, from one listing, the workspace's specs and the current time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpuinfra.models.sizes import SIZES
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import OFF, ObservedResource
 from gpuinfra.provision.lifecycle.hours import from_tag, next_change
-from gpuinfra.provision.lifecycle.lease import cause, is_over, why_over
+from gpuinfra.provision.lifecycle.lease import cause, changed_at, why_off
 from gpuinfra.provision.lifecycle.reap import STOPPED
 from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.ownership import UNTAGGED, Owner, left_alone, machine_of_row, owner_of
+from gpuinfra.provision.ownership import UNTAGGED, Owner, left_alone_machine, machine_of_row, owner_of
 
 if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
-    from gpuinfra.parse.spec import Located
+    from gpuinfra.parse.spec import LocatedSpec
     from gpuinfra.provision.costing.history import History
 
 _GOING_OFF = {OFF, "deallocating"}
@@ -29,14 +29,14 @@ _SIZES = {name.casefold(): name for name in SIZES}
 
 def machines(
     rows: Sequence[Mapping[str, Any]],
-    specs: Sequence[Located],
+    specs: Sequence[LocatedSpec],
     now: datetime,
     prices: Prices,
     histories: Mapping[str, History] | None = None,
 ) -> list[Machine]:
-    """Our machines by name, those that have lost their tags as well.
+    """Return our machines sorted by name, including those that lost their tags.
 
-    `rows` are bodies with instance views; `histories` are theirs, by id in lower case.
+    `rows` are VM bodies with instance views. `histories` maps each VM's lower-case ID to its history.
     """
     by_name = {_key(located.spec.group_name, located.spec.name): located for located in specs}
     known = histories or {}
@@ -56,8 +56,9 @@ def machines(
 
 def lookalikes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """A line for each machine that carries our tag and is not ours."""
-    parts = [part for part in map(machine_of_row, rows) if owner_of(part) is Owner.LOOKALIKE]
-    return tuple(sorted(left_alone(part.ref, tags.get(part.tags, tags.NAME), part.power) for part in parts))
+    found = {Owner.UNRECOGNISED, Owner.LOOKALIKE}
+    parts = [part for part in map(machine_of_row, rows) if owner_of(part) in found]
+    return tuple(sorted(map(left_alone_machine, parts)))
 
 
 def _key(group: str, name: str) -> str:
@@ -65,15 +66,15 @@ def _key(group: str, name: str) -> str:
 
 
 def sizes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The sizes that prices are needed of."""
+    """Return the VM sizes whose prices are needed."""
     parts = (part for part in map(machine_of_row, rows) if owner_of(part) in _SHOWN)
     return tuple(dict.fromkeys(map(_size, parts)))
 
 
 def machine_of(
-    part: ObservedResource, located: Located | None, now: datetime, prices: Prices, past: History | None = None
+    part: ObservedResource, located: LocatedSpec | None, now: datetime, prices: Prices, past: History | None = None
 ) -> Machine:
-    """One machine, compared with its spec where there is one. `past` says since when it is on or off, and its cost."""
+    """Return one machine, compared with its spec if there is one. `past` has the last power change and the cost."""
     spec, is_tagged = located.spec if located else None, owner_of(part) is Owner.OURS
     size, spot = _size(part), str(part.properties.get("priority") or "").casefold() == "spot"
     lease = tags.moment(part.tags, tags.LEASE_UNTIL)
@@ -93,7 +94,7 @@ def machine_of(
         next_change=_next_change(part, hours, now),
         drift=(*_waste(part, hours, now), *(_drift(part, spec) if spec else ()))
         if is_tagged
-        else (f"{UNTAGGED}; `gpuinfra up --adopt` takes it back",),
+        else (f"{UNTAGGED}; `gpuinfra up --adopt SPEC` puts its tags back",),
         spec_file=located.span.file if located else None,
         cost=past.last_cost if past and past.is_on else None,
         counted=now if past else None,
@@ -102,7 +103,7 @@ def machine_of(
 
 
 def _size(part: ObservedResource) -> str:
-    # Azure keeps the case in which a size was asked for; prices go by its own spelling.
+    # Azure keeps the case that the request used. Prices are listed under the official spelling.
     name = str((part.properties.get("hardwareProfile") or {}).get("vmSize") or "")
     return _SIZES.get(name.casefold(), name)
 
@@ -112,21 +113,15 @@ def _zone(part: ObservedResource) -> str | None:
 
 
 def _since(part: ObservedResource) -> datetime | None:
-    """Since when it is on or off. A tag says it of the one, Azure's last change to the machine of the other."""
+    """Return when the machine was last switched on or off: from our tag if on, from Azure's last change if off."""
     on = tags.moment(part.tags, tags.ON_SINCE)
     if on and part.power != OFF:
         return on
-    view = part.properties.get("instanceView") or {}
-    times = (
-        status.get("time")
-        for status in view.get("statuses") or []
-        if str(status.get("code", "")).startswith("ProvisioningState/")
-    )
-    return tags.moment({"time": str(next(times, None) or "")}, "time")
+    return changed_at(part)
 
 
 def _hours(part: ObservedResource, spec: Spec | None) -> Hours | None:
-    """The spec knows of holidays, which a tag has no room for; a spec that was changed since does not count yet."""
+    """Return the hours from the spec, which knows holidays, or from the tag if the spec changed since `up`."""
     if spec and tags.get(part.tags, tags.DIGEST) == spec.digest():
         return spec.lifecycle.hours
     return from_tag(tags.get(part.tags, tags.HOURS)) or (spec.lifecycle.hours if spec else None)
@@ -135,22 +130,22 @@ def _hours(part: ObservedResource, spec: Spec | None) -> Hours | None:
 def _next_change(part: ObservedResource, hours: Hours | None, now: datetime) -> ScheduledChange | None:
     if part.power != OFF:
         lease = tags.moment(part.tags, tags.LEASE_UNTIL)
-        # One that should be off already has no moment to wait for.
+        # A machine that should already be off has no upcoming change.
         return ScheduledChange(lease, OFF, cause(part.tags, hours)) if lease and lease > now else None
     change = next_change(hours, now) if hours else None
     return ScheduledChange(change[0], "running", "hours") if change and change[1] else None
 
 
 def _waste(part: ObservedResource, hours: Hours | None, now: datetime) -> Iterator[str]:
-    """What is wrong with it whatever its spec says."""
+    """Describe problems that do not depend on the spec."""
     if part.state == "Failed":
         yield "provisioning failed"
     if part.power in _GOING_OFF:
         return
     if part.power == "stopped":
         yield STOPPED
-    if is_over(part.tags, now):
-        yield why_over(part.tags, now, hours)
+    if why := why_off(part, now, hours):
+        yield why
 
 
 def _drift(part: ObservedResource, spec: Spec) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What was about to be done, written down before it is done: so that a crash can be explained."""
+"""Record each action before it happens, so that a crash can be explained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILE = "journal.jsonl"
 
 
 class Journal:
-    """A line an event, in the workspace's own folder. Azure is the state; nothing is ever decided by this."""
+    """A log in the workspace's state folder, one line per event. Azure has the state; no decision uses this log."""
 
     def __init__(
         self,
@@ -30,15 +30,15 @@ class Journal:
         self._lock = threading.Lock()
 
     def intend(self, doing: str, ref: Ref) -> None:
-        """About to."""
+        """Record that an action is about to start."""
         self._write("intent", doing, ref)
 
     def did(self, doing: str, ref: Ref) -> None:
-        """Done."""
+        """Record that an action succeeded."""
         self._write("done", doing, ref)
 
     def failed(self, doing: str, ref: Ref, code: str) -> None:
-        """Azure refused."""
+        """Record that Azure refused an action."""
         self._write("failed", doing, ref, code=code)
 
     def _write(self, event: str, doing: str, ref: Ref, **more: str) -> None:
@@ -55,7 +55,7 @@ class Journal:
             "correlationId": self._correlation_id,
             **more,
         }
-        # A disk that is full is no reason to leave a machine on.
+        # A full disk must not prevent a teardown.
         with self._lock, contextlib.suppress(OSError):
             file = make_state_folder(self._folder) / FILE
             with file.open("a", encoding="utf-8") as stream:

@@ -1,4 +1,4 @@
-"""Names that follow from a machine's own, so that everything is found again from any computer."""
+"""Derive resource names from the machine name, so that every computer finds them."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _SUFFIXES = {
 
 
 def default_group(machine: str) -> str:
-    """The group that a machine gets where its spec names none."""
+    """Return the resource group for a machine whose spec names none."""
     return f"gpuinfra-{machine}"
 
 
 def machine_key(group: str, machine: str) -> str:
-    """What tells machines apart: the name, and the group where it is not the default one. Azure does not see case."""
+    """Return a key that identifies a machine: its name, with the group unless it is the default. Azure ignores case."""
     return (machine if group.casefold() == default_group(machine).casefold() else f"{group}/{machine}").casefold()
 
 
 def name_of(kind: Kind, machine: str) -> str:
-    """The name of a machine's part."""
+    """Return the name of a machine's resource."""
     if kind is Kind.SHUTDOWN_SCHEDULE:
-        return f"shutdown-computevm-{machine}"  # Azure's daily stop is known by this name and no other
+        return f"shutdown-computevm-{machine}"  # Azure accepts the daily shutdown schedule only under this name
     suffix, longest = _SUFFIXES[kind]
     if len(machine) + len(suffix) <= longest:
         return machine + suffix
-    # Two long names that begin alike must not become one.
+    # Long names with the same beginning must stay different.
     mark = hashlib.sha256(machine.casefold().encode()).hexdigest()[:6]
     return f"{machine[: longest - len(suffix) - 7]}-{mark}{suffix}"
 
 
 def ref_of(kind: Kind, group: str, machine: str) -> Ref:
-    """A machine's part."""
+    """Return the reference to a machine's resource."""
     return Ref(kind, group, group if kind is Kind.RESOURCE_GROUP else name_of(kind, machine))

@@ -1,4 +1,4 @@
-"""Looking at a machine until it holds still."""
+"""Observe a machine once no operation on it is in progress."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SETTLE_SECONDS = 2400.0
 
 def observe_settled(cloud: Cloud, name: str, group: str | None, progress: Progress, deadline: Deadline) -> Observed:
     """What there is once it holds still: a run that was killed, or another's, may have something under way."""
-    observed = cloud.observe(name, group)
+    observed = cloud.observe(name, group, thorough=True)
     while moving := [part for part in observed.ours() if not part.is_settled]:
         for part in moving:
             _wait(cloud, part.ref, part.state, progress, deadline.within(SETTLE_SECONDS))
-        observed = cloud.observe(name, observed.group)
+        observed = cloud.observe(name, observed.group, thorough=True)
     return observed
 
 

@@ -1,4 +1,4 @@
-"""Which git repository a spec comes from."""
+"""Identify the git repository that contains a spec."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuinfra.git import GitError, ShallowCloneError, open_repository
 
 
 def repository_of(file: Path) -> tuple[str, str]:
-    """Return the id of the git repository that a spec's file is in, and a note where a shallow clone hides the id."""
+    """Return the ID of the git repository that contains the spec, and a note if a shallow clone hides the ID."""
     if not file.is_file():
         return "", ""
     try:

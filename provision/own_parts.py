@@ -1,6 +1,9 @@
-"""Which parts in a group that a spec names are ours: others may have resources under the same names there. All pure.
+"""Decide which resources are ours in a group that the spec names, where others may use the same names. All pure.
 
-A part is ours if our machine uses it, or if it is exactly what an `up` that was killed leaves behind.
+Others can write tags, create resources with our names, and attach to resources that they cannot delete. So a resource
+is ours if our VM uses it. Without a VM, it is ours if it is exactly what an interrupted `up` leaves behind: configured
+as `up` creates it, which requires the right to write the resource itself, and used by nothing except a NIC that passes
+the same test.
 """
 
 from __future__ import annotations
@@ -12,27 +15,55 @@ from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Observed, ObservedResource
 from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.ownership import refers_to
+from gpuinfra.provision.ownership import is_default_group, left_alone, refers_to
 from gpuinfra.provision.resources import nic, nsg, public_ip, vnet
+
+NOT_MADE = "it holds what was not made for this machine"
 
 
 def is_own_part(part: ObservedResource, observed: Observed) -> bool:
-    """Whether a part under our name, and with our tag, was made by `up`."""
+    """Return whether a resource with our name and tag was created by `up`."""
     match part.ref.kind:
         case Kind.DISK:
             return _is_disk_of(observed.machine, part)
         case Kind.SHUTDOWN_SCHEDULE:
             return refers_to(part.properties.get("targetResourceId"), _ref(observed, Kind.VM))
         case Kind.NIC:
-            return _is_own_nic(part, observed)
-    own = observed.part(Kind.NIC)
-    if own is None or not _is_own_nic(own, observed):
-        own = None
-    if own and any(refers_to(each, part.ref) for each in nic.uses(own)):
+            return _is_nic_of(observed.machine, part) or _is_left_nic(part, observed)
+    found = observed.part(Kind.NIC)
+    if found and _is_nic_of(observed.machine, found) and any(refers_to(each, part.ref) for each in nic.uses(found)):
         return True
+    own = found if found and is_own_part(found, observed) else None
     users = {Kind.NSG: nsg.users, Kind.VNET: vnet.users, Kind.PUBLIC_IP: public_ip.users}[part.ref.kind](part)
     as_created = {Kind.NSG: nsg.is_as_created, Kind.VNET: vnet.is_as_created, Kind.PUBLIC_IP: public_ip.is_as_created}
     return as_created[part.ref.kind](part) and _has_no_others(users, own)
+
+
+def is_deletable(part: ObservedResource, observed: Observed) -> bool:
+    """Return whether one of our resources may be deleted with the machine.
+
+    A VNet does not go with subnets or peerings of others. An NSG goes with rules that others added: `up` removes such
+    rules, too, and Azure deletes no NSG that a NIC or a subnet uses.
+    A machine that others made as ours can use an NSG or a VNet that neither they nor gpuinfra created: in a group that
+    a spec names these go only if what `up` puts into them is in them. They cost nothing.
+    """
+    if part.ref.kind is Kind.VNET and vnet.of_others(part):
+        return False
+    if is_default_group(observed.group, observed.name):
+        return True
+    match part.ref.kind:
+        case Kind.NSG:
+            return nsg.has_own_rule(part)
+        case Kind.VNET:
+            return vnet.has_own_subnet(part)
+    return True
+
+
+def why_kept(part: ObservedResource, observed: Observed) -> str:
+    """The line about a part that is ours and does not go with the machine."""
+    if part.ref.kind is Kind.VNET and vnet.has_own_subnet(part) and (others := vnet.of_others(part)):
+        return f"{part.ref}: {NOT_MADE}: {', '.join(others)}"
+    return left_alone(part.ref, observed.name)
 
 
 def _ref(observed: Observed, kind: Kind) -> Ref:
@@ -46,16 +77,16 @@ def _is_disk_of(machine: ObservedResource | None, disk: ObservedResource) -> boo
     return refers_to(held.get("id"), disk.ref) or refers_to(disk.body.get("managedBy"), machine.ref)
 
 
-def _is_own_nic(part: ObservedResource, observed: Observed) -> bool:
-    """Whether our machine has it; or no machine does, and it joins what `up` joins."""
-    machine = observed.machine
+def _is_nic_of(machine: ObservedResource | None, part: ObservedResource) -> bool:
     used = (machine.properties.get("networkProfile") or {}).get("networkInterfaces") or [] if machine else []
-    if any(refers_to(each.get("id"), part.ref) for each in used):
-        return True
-    is_free = not part.properties.get("virtualMachine") and tags.belongs_to(part.tags, observed.name)
+    return any(refers_to(each.get("id"), part.ref) for each in used)
+
+
+def _is_left_nic(part: ObservedResource, observed: Observed) -> bool:
+    """Return whether no VM uses the NIC, it is configured as `up` creates it, and it uses our other resources."""
     wanted = [_ref(observed, kind) for kind in (Kind.NSG, Kind.VNET, Kind.PUBLIC_IP)]
-    found = nic.uses(part)
-    return is_free and len(found) == len(wanted) and all(map(refers_to, found, wanted))
+    joins_ours = all(map(refers_to, nic.uses(part), wanted))
+    return nic.is_as_created(part) and joins_ours and tags.belongs_to(part.tags, observed.name)
 
 
 def _has_no_others(users: Iterable[Mapping[str, Any]], own: ObservedResource | None) -> bool:

@@ -1,59 +1,88 @@
-"""Which resources are ours: a tag alone never decides. All pure."""
+"""Decide which resources are ours. A tag alone never suffices. All functions are pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import OFF, ObservedResource
-from gpuinfra.provision.names import default_group, name_of, ref_of
+from gpuinfra.provision.cloud import OFF, Observed, ObservedResource
+from gpuinfra.provision.names import default_group, machine_key, name_of, ref_of
 
 LEFT_ALONE = "looks like ours, left alone"
 UNTAGGED = "exists, untagged"
+UNRECOGNISED = "exists, not recognised"
 
 
 class Owner(StrEnum):
-    """Whose a virtual machine is, as far as its own body tells."""
+    """The owner of a VM, as far as its body shows."""
 
     OURS = "ours"
-    """Tagged with its own name, and in its default group or made as `up` makes machines."""
+    """Tagged with its own name, and either in its default group or configured as `up` configures VMs."""
     UNTAGGED = "untagged"
     """Named and made as ours are, without the tag."""
+    UNRECOGNISED = "unrecognised"
+    """Tagged with its own name and created as `up` does it, but with another disk or NIC: it may be ours and billed."""
     LOOKALIKE = "lookalike"
-    """Tagged, and nothing else fits: it is reported and never changed."""
+    """Tagged, but nothing else matches: reported and never changed."""
     OTHER = "other"
 
 
 def owner_of(machine: ObservedResource) -> Owner:
-    """Whose this machine is."""
+    """Return the owner of a VM."""
     name, tagged = machine.ref.name, tags.get(machine.tags, tags.NAME)
     if is_default_group(machine.ref.group, name) or is_made_by_us(machine):
         return Owner.OURS if tags.belongs_to(machine.tags, name) else Owner.UNTAGGED
+    if tags.belongs_to(machine.tags, name) and _is_created_by_us(machine):
+        return Owner.UNRECOGNISED
     return Owner.LOOKALIKE if tagged else Owner.OTHER
+
+
+def is_namesake(machine: ObservedResource, name: str) -> bool:
+    """Whether this is our machine with this name, or one that has lost its tags, its disk or its NIC."""
+    return _same(machine.ref.name, name) and owner_of(machine) in {Owner.OURS, Owner.UNTAGGED, Owner.UNRECOGNISED}
+
+
+def namesakes(observed: Observed) -> list[ObservedResource]:
+    """Such machines with the same name in other groups."""
+    machines = [part for part in observed.parts if part.ref.kind is Kind.VM and is_namesake(part, observed.name)]
+    return [part for part in machines if not _same(part.ref.group, observed.group)]
 
 
 def is_made_by_us(machine: ObservedResource) -> bool:
     """Whether it has what every machine of `up` has and no tag can say: disk and NIC under our names, the NIC deleted
     with the machine, its own name as host name, and no password."""
+    return _is_created_by_us(machine) and not misfit(machine)
+
+
+def _is_created_by_us(machine: ObservedResource) -> bool:
+    """Whether it has what `up` chooses and Azure lets no one change later: the host name, and no password."""
+    system = machine.properties.get("osProfile") or {}
+    has_no_password = (system.get("linuxConfiguration") or {}).get("disablePasswordAuthentication") is True
+    return _same(system.get("computerName"), machine.ref.name) and has_no_password
+
+
+def misfit(machine: ObservedResource) -> str:
+    """Which of its disk and NIC are not those of a machine of `up`; empty if both are."""
     found, name = machine.properties, machine.ref.name
     disk = (found.get("storageProfile") or {}).get("osDisk") or {}
     nics = (found.get("networkProfile") or {}).get("networkInterfaces") or []
     own_nics = [nic for nic in nics if refers_to(nic.get("id"), ref_of(Kind.NIC, machine.ref.group, name))]
-    system = found.get("osProfile") or {}
-    return (
-        _same(disk.get("name"), name_of(Kind.DISK, name))
-        and any(_same((nic.get("properties") or {}).get("deleteOption"), "Delete") for nic in own_nics)
-        and _same(system.get("computerName"), name)
-        and (system.get("linuxConfiguration") or {}).get("disablePasswordAuthentication") is True
-    )
+    reasons = []
+    if not _same(disk.get("name"), name_of(Kind.DISK, name)):
+        reasons.append(f"its disk is not `{name_of(Kind.DISK, name)}`")
+    if not own_nics:
+        reasons.append(f"its NIC is not `{name_of(Kind.NIC, name)}`")
+    elif not any(_same((nic.get("properties") or {}).get("deleteOption"), "Delete") for nic in own_nics):
+        reasons.append(f"its NIC `{name_of(Kind.NIC, name)}` is not set to be deleted with it")
+    return " and ".join(reasons)
 
 
 def refers_to(resource_id: Any, ref: Ref) -> bool:
-    """Whether an id is that of this resource, or of something inside of it. The subscription is not compared."""
+    """Return whether an ID is that of this resource or of a child of it. The subscription is not compared."""
     own = ref.id("").casefold().removeprefix("/subscriptions/")
     return f"{own}/" in f"{str(resource_id or '').casefold()}/"
 
@@ -63,7 +92,7 @@ def _same(found: Any, wanted: str) -> bool:
 
 
 def has_our_name(ref: Ref, marks: Mapping[str, str] | None) -> bool:
-    """Whether a part that carries a machine's tag has the name that such a part of this machine gets."""
+    """Return whether a tagged resource has the name that `up` would give it for the machine in the tag."""
     machine = tags.get(marks, tags.NAME)
     if not machine or ref.kind is Kind.RESOURCE_GROUP:
         return False
@@ -71,7 +100,7 @@ def has_our_name(ref: Ref, marks: Mapping[str, str] | None) -> bool:
 
 
 def is_own_group(group: ObservedResource, name: str) -> bool:
-    """Whether a group goes with this machine: it has the default name and the machine's tag.
+    """Return whether a group belongs to this machine: it has the default name and the machine's tag.
 
     A group that a spec names is never deleted, even if `up` created it: others may rely on it.
     """
@@ -79,55 +108,98 @@ def is_own_group(group: ObservedResource, name: str) -> bool:
 
 
 def is_leftover(ref: Ref, marks: Mapping[str, str] | None) -> bool:
-    """Whether a tagged part without a machine is certainly ours: it has our name and is in the default group."""
+    """Return whether a tagged resource without a VM is certainly ours: our name, in the default group."""
     return has_our_name(ref, marks) and is_default_group(ref.group, tags.get(marks, tags.NAME))
 
 
 def is_default_group(group: str, machine: str) -> bool:
-    """Whether this is the group that a machine gets if its spec names none."""
+    """Return whether this is the group for a machine whose spec names none."""
     return group.casefold() == default_group(machine).casefold()
 
 
 def machine_of_row(row: Mapping[str, Any]) -> ObservedResource:
-    """A machine from a listing."""
+    """Return a VM from a row of a listing."""
     # /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/M
     words = str(row.get("id") or "").split("/")
     group = words[4] if len(words) > 4 else ""
     return ObservedResource(Ref(Kind.VM, group, str(row.get("name") or words[-1])), dict(row))
 
 
-def partition(kind: Kind, bodies: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Of listed bodies that carry our tag, those that are ours; and a line for each that is not."""
+def partition(
+    kind: Kind, bodies: Iterable[Mapping[str, Any]], machines: Collection[str] = ()
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return which listed bodies with our tag are ours, and a line for each that is not.
+
+    `machines` has the keys of our machines. A disk or address is ours if it is in the group of its machine, or left
+    over in the default group.
+    """
     ours, strange = list[dict[str, Any]](), list[str]()
     for body in bodies:
         found = machine_of_row(body)
         ref = Ref(kind, found.ref.group, found.ref.name)
-        if owner_of(found) is Owner.OURS if kind is Kind.VM else has_our_name(ref, found.tags):
+        machine = tags.get(found.tags, tags.NAME)
+        if kind is Kind.VM:
+            is_ours = owner_of(found) is Owner.OURS
+        else:
+            is_known = machine_key(ref.group, machine) in machines
+            is_ours = has_our_name(ref, found.tags) and (is_known or is_leftover(ref, found.tags))
+        if is_ours:
             ours.append(dict(body))
         else:
-            strange.append(left_alone(ref, tags.get(found.tags, tags.NAME)))
+            strange.append(left_alone(ref, machine))
     return ours, strange
 
 
+def left_alone_machine(machine: ObservedResource) -> str:
+    """The line that reports a machine which only looks like ours."""
+    ref, tagged = machine.ref, tags.get(machine.tags, tags.NAME)
+    if owner_of(machine) is not Owner.UNRECOGNISED:
+        return left_alone(ref, tagged, machine.power)
+    return (
+        f"{ref} in group {ref.group}, {machine.power}: it has the tag of {tagged}, but {misfit(machine)}; {LEFT_ALONE}"
+    )
+
+
 def left_alone(ref: Ref, machine: str, power: str = "") -> str:
-    """The line that reports a resource which only looks like a part of this machine."""
+    """Describe a resource that looks like part of this machine but is not."""
     state = f", {power}" if power else ""
     return f"{ref} in group {ref.group}{state}: it has the tag of {machine} and is not part of it; {LEFT_ALONE}"
 
 
 def untagged_problem(machine: ObservedResource) -> Problem:
-    """The error about a machine under our name without our tags."""
+    """The error about a machine under our name that has lost its tags, its disk or its NIC."""
     ref, is_off = machine.ref, machine.power == OFF
     billed = "is deallocated" if is_off else f"is {machine.power} and billed"
-    by_hand = f"`az vm deallocate --resource-group {ref.group} --name {ref.name}` ends the billing"
-    adopt = f"`gpuinfra up --adopt SPEC` puts the tags back, then `gpuinfra down {ref.name}` works"
-    other = "gpuinfra did not make it: use another `name` or `resourceGroup`"
+    if owner_of(machine) is Owner.UNRECOGNISED:
+        state, why = UNRECOGNISED, f"it has gpuinfra's tags, but {misfit(machine)}, so it was not changed"
+        disk, nic = name_of(Kind.DISK, ref.name), name_of(Kind.NIC, ref.name)
+        fix = f"gpuinfra recognises it again with disk `{disk}`, and NIC `{nic}` set to be deleted with it"
+    else:
+        state, why = UNTAGGED, "without gpuinfra's tags it was not changed"
+        adopt = f"`gpuinfra up --adopt SPEC` puts the tags back, then `gpuinfra down {ref.name}` works"
+        fix = adopt if is_made_by_us(machine) else "gpuinfra did not make it: use another `name` or `resourceGroup`"
     return Problem(
         Diagnostic(
             Code.UNTAGGED_MACHINE,
-            f"machine {UNTAGGED}, {'off' if is_off else 'ON'}",
-            note=f"`{ref.name}` in group `{ref.group}` {billed}; without gpuinfra's tags it was not changed",
-            help=f"{adopt if is_made_by_us(machine) else other}; {by_hand}",
+            f"machine {state}, {'off' if is_off else 'ON'}",
+            note=f"`{ref.name}` in group `{ref.group}` {billed}; {why}",
+            help=f"{fix}; {_by_hand(ref)}",
         ),
         exit_code=Exit.LEFT_BEHIND,
     )
+
+
+def on_elsewhere(machine: ObservedResource, group: str) -> str:
+    """The line about a machine of the same name that is on in another group than the given one."""
+    ref, spec = machine.ref, f"with `resourceGroup: {machine.ref.group}` in the spec"
+    where = f"{ref} in group {ref.group} is {machine.power}"
+    if owner_of(machine) is Owner.OURS:
+        return f"{where}, and this was for group {group}: {spec}, `down` ends it"
+    adopt = f"{spec}, `gpuinfra up --adopt SPEC` puts the tags back; " if is_made_by_us(machine) else ""
+    why = misfit(machine) if owner_of(machine) is Owner.UNRECOGNISED else "untagged"
+    return f"{where}, {why}, and this was for group {group}: {adopt}{_by_hand(ref)}"
+
+
+def _by_hand(ref: Ref) -> str:
+    """The command for a machine that gpuinfra does not change."""
+    return f"`az vm deallocate --resource-group {ref.group} --name {ref.name}` ends the billing"

@@ -1,8 +1,8 @@
-"""Where a machine that is there belongs: it stays where it is for as long as the spec allows that."""
+"""Decide where an existing machine belongs: it stays in place if the spec allows that."""
 
 from __future__ import annotations
 
-from gpuinfra.models.candidate import Candidate
+from gpuinfra.models.plan import Candidate
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision.cloud import Observed, ObservedResource
@@ -10,13 +10,13 @@ from gpuinfra.provision.plan import creation_failed
 
 
 def actual_place(machine: ObservedResource) -> Candidate:
-    """Where it is, whatever any spec says."""
+    """Return where the VM is, regardless of the spec."""
     zone = (machine.body.get("zones") or [None])[0]
     return Candidate(machine.region, machine.properties["hardwareProfile"]["vmSize"], zone)
 
 
 def present_place(spec: Spec, observed: Observed) -> Candidate | None:
-    """The candidate that the machine is at; None where there is no machine, or it is where the spec has none."""
+    """Return the candidate for the VM's current place, or None without a VM or if the spec does not allow its place."""
     machine = observed.part(Kind.VM)
     if machine is None or not observed.is_ours(machine) or creation_failed(observed):
         return None
@@ -27,6 +27,6 @@ def present_place(spec: Spec, observed: Observed) -> Candidate | None:
 
 
 def _present_size(spec: Spec, size: str) -> str:
-    """The size that it has, if the spec names it; else the first that the spec names, which it is changed to."""
+    """Return the current size if the spec names it, else the spec's first size, to which the VM is resized."""
     named = {each.casefold(): each for each in spec.candidate_sizes}
     return named.get(size.casefold(), spec.candidate_sizes[0])

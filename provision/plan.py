@@ -1,8 +1,9 @@
-"""The difference between what git says and what Azure shows. Pure: nothing is asked, nothing is done."""
+"""Compare the spec with the state in Azure. Pure: no requests, no changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
@@ -12,24 +13,37 @@ from gpuinfra.provision.attachments import attached_by_others
 from gpuinfra.provision.cloud import Observed, ObservedResource, same
 from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.lifecycle.reap import STOPPED
+from gpuinfra.provision.login.acceptance import is_created_with
 from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.ownership import Owner, is_made_by_us, left_alone, owner_of, untagged_problem
-from gpuinfra.provision.plan_input import PlanInput
-from gpuinfra.provision.resources import MODULES
+from gpuinfra.provision.ownership import (
+    Owner,
+    is_made_by_us,
+    left_alone,
+    namesakes,
+    owner_of,
+    refers_to,
+    untagged_problem,
+)
+from gpuinfra.provision.plan_input import BACKSTOP, PlanInput
+from gpuinfra.provision.resources import MODULES, shutdown_schedule, vnet
 
-# These go when the machine goes: it is made with delete options.
+# Azure deletes these with the VM, because of its delete options.
 _WITH_MACHINE = (Kind.DISK, Kind.NIC, Kind.PUBLIC_IP)
 _NETWORK = (Kind.NSG, Kind.VNET, Kind.PUBLIC_IP, Kind.NIC)
+CREATION_FAILED = Difference("state", "creation failed", "created again", replaces=True)
+_AFTER = f"{BACKSTOP.total_seconds() / 60:.0f}"
 
 
 def make_plan(setting: PlanInput, observed: Observed, price: Price | None = None) -> Plan:
     """Everything that has to be done for this machine at this place."""
-    if (stranger := observed.untagged) and is_made_by_us(stranger):
+    stranger = observed.untagged
+    if stranger and (is_made_by_us(stranger) or owner_of(stranger) is Owner.UNRECOGNISED):
         raise untagged_problem(stranger)
     check_names(observed)
     check_elsewhere(observed)
     spec = setting.spec
     changes = tuple(_off(setting, observed) if spec.power == "deallocated" else _changes(setting, observed))
+    _check_replaced(changes, observed)
     return Plan(
         name=spec.name,
         subscription=setting.subscription,
@@ -39,11 +53,16 @@ def make_plan(setting: PlanInput, observed: Observed, price: Price | None = None
         price=price or Price(),
         notes=(*_notes(setting, observed), *_detached(changes, observed)),
         wants_running=spec.power == "running",
+        needs_agent=spec.power == "running" and _lacks_schedule(setting, observed),
     )
 
 
+def _lacks_schedule(setting: PlanInput, observed: Observed) -> bool:
+    return not setting.has_schedule and observed.part(Kind.SHUTDOWN_SCHEDULE) is None
+
+
 def check_names(observed: Observed) -> None:
-    """A resource that has the name of one of ours, and is not ours, is never touched."""
+    """Raise Problem if a resource has one of our names but is not ours: it must never be changed."""
     taken = [
         part
         for part in (observed.part(kind) for kind in Kind if kind is not Kind.RESOURCE_GROUP)
@@ -57,7 +76,7 @@ def check_names(observed: Observed) -> None:
                 "name is taken",
                 note=f"in group `{observed.group}` there is {names}, which gpuinfra did not make; it was left alone",
                 help="`gpuinfra up --adopt SPEC` puts the tags back on parts of this machine that have lost them"
-                if observed.machine and is_made_by_us(observed.machine)
+                if observed.machine and is_made_by_us(observed.machine) and not observed.adopts
                 else "give the machine another name, or another `resourceGroup`",
             )
         )
@@ -65,8 +84,7 @@ def check_names(observed: Observed) -> None:
 
 def check_elsewhere(observed: Observed) -> None:
     """A second machine of one name would be billed beside the first."""
-    machines = (part for part in observed.lookalikes() if part.ref.kind is Kind.VM)
-    groups = ", ".join(f"`{part.ref.group}`" for part in machines if owner_of(part) is Owner.OURS)
+    groups = ", ".join(f"`{part.ref.group}`" for part in namesakes(observed))
     if groups:
         raise Problem(
             Diagnostic(
@@ -78,8 +96,23 @@ def check_elsewhere(observed: Observed) -> None:
         )
 
 
+def _check_replaced(changes: tuple[Change, ...], observed: Observed) -> None:
+    """Raise if a VNet would be replaced that has subnets or peerings of others: Azure would delete them with it."""
+    part = observed.part(Kind.VNET)
+    is_replaced = any(each.ref.kind is Kind.VNET and each.action is Action.REPLACE for each in changes)
+    if is_replaced and part and (others := vnet.of_others(part)):
+        raise Problem(
+            Diagnostic(
+                Code.NAME_TAKEN,
+                "VNet is in use",
+                note=f"{part.ref} would be replaced, and others created {', '.join(others)} in it; it was left alone",
+                help="remove them first, or give the machine another `name`",
+            )
+        )
+
+
 def is_disk_of_ours(observed: Observed, part: ObservedResource) -> bool:
-    """A disk that Azure made along with our machine is ours with or without a tag."""
+    """Return whether a resource is the disk that Azure created with our VM. It is ours even without a tag."""
     found = observed.machine
     if found is None or not same(part.ref, ref_of(Kind.DISK, observed.group, observed.name)):
         return False
@@ -88,18 +121,27 @@ def is_disk_of_ours(observed: Observed, part: ObservedResource) -> bool:
 
 
 def creation_failed(observed: Observed) -> bool:
-    """A machine whose making failed: there is nothing on its disk, if it has one, to lose.
+    """Return whether the VM seems never to have been ready. It is then created again, at any place in the spec.
 
-    Azure calls a machine whose start failed by the same state, so that state alone proves nothing.
+    Azure shows the same state after a failed start, and anyone can remove the ready tag. So this is never consent to
+    delete a disk: see `has_disk`.
     """
     found, address = observed.part(Kind.VM), observed.part(Kind.PUBLIC_IP)
     if found is None or found.state != "Failed":
         return False
-    return observed.part(Kind.DISK) is None or (address is not None and not tags.get(address.tags, tags.READY))
+    return not has_disk(observed) or (address is not None and not tags.get(address.tags, tags.READY))
+
+
+def has_disk(observed: Observed) -> bool:
+    """Return whether there may be data on a disk: ours exists, or the VM uses another one."""
+    found, own = observed.part(Kind.VM), ref_of(Kind.DISK, observed.group, observed.name)
+    disk = ((found.properties.get("storageProfile") or {}).get("osDisk") or {}) if found else {}
+    held = (disk.get("managedDisk") or {}).get("id")
+    return observed.part(Kind.DISK) is not None or bool(held and not refers_to(held, own))
 
 
 def _off(setting: PlanInput, observed: Observed) -> Iterator[Change]:
-    """The spec wants it off. What else differs can wait until it is wanted on: nothing is made only to be off."""
+    """Return the change to power off. Other differences wait: nothing is created for a machine that is off."""
     found = observed.part(Kind.VM)
     if found and found.power != "deallocated":
         power = Difference("power", found.power, "deallocated")
@@ -110,11 +152,15 @@ def _changes(setting: PlanInput, observed: Observed) -> Iterator[Change]:
     wanted = {kind: module.desired(setting) for kind, module in MODULES.items()}
     parts = {kind: observed.part(kind) for kind in MODULES}
     found = {kind: tuple(_differences(wanted[kind], part)) for kind, part in parts.items() if part}
+    if creation_failed(observed):
+        found[Kind.VM] = (*found[Kind.VM], CREATION_FAILED)
     replaced = _replaced(observed, parts, found)
     if parts[Kind.VM] is None and (disk := parts[Kind.DISK]):
         yield Change(Action.DESTROY, disk.ref, "left over from a machine that is gone", loses=True)
     for kind, resource in wanted.items():
         if kind is Kind.DISK and parts[Kind.VM] is None:
+            continue
+        if kind is Kind.SHUTDOWN_SCHEDULE and _lacks_schedule(setting, observed):
             continue
         if kind is Kind.RESOURCE_GROUP and (group := parts[kind]) and not observed.is_ours(group):
             continue
@@ -126,7 +172,7 @@ def _changes(setting: PlanInput, observed: Observed) -> Iterator[Change]:
 def _differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
     kind = wanted.ref.kind
     yield from MODULES[kind].differences(wanted, part)
-    # What failed may be as it should be or not; said once more, it is. A machine has its own ways.
+    # A failed resource may be incomplete; sending it again completes it. VMs are handled separately.
     if part.state == "Failed" and kind in _NETWORK:
         yield Difference("state", "Failed", "made again")
 
@@ -134,13 +180,13 @@ def _differences(wanted: Resource, part: ObservedResource) -> Iterator[Differenc
 def _replaced(
     observed: Observed, parts: dict[Kind, ObservedResource | None], found: dict[Kind, tuple[Difference, ...]]
 ) -> dict[Kind, bool]:
-    """Which kinds are made anew, and whether something is lost by it."""
+    """Return the kinds to be created again, and for each whether data is lost."""
     replaced = {kind for kind, differences in found.items() if any(each.replaces for each in differences)}
-    if parts[Kind.VM] and (replaced & {*_NETWORK, Kind.DISK} or creation_failed(observed)):
+    if parts[Kind.VM] and replaced & {*_NETWORK, Kind.DISK}:
         replaced.add(Kind.VM)
     if Kind.VM in replaced and parts[Kind.VM]:
         replaced |= {kind for kind in _WITH_MACHINE if parts[kind]}
-    lost = Kind.VM in replaced and not creation_failed(observed)
+    lost = Kind.VM in replaced and (has_disk(observed) or not creation_failed(observed))
     return {kind: lost and kind is Kind.VM for kind in replaced}
 
 
@@ -154,7 +200,7 @@ def _change(
     kind = wanted.ref.kind
     summary = _summary(setting, kind)
     if kind is Kind.DISK and (part is None or kind in replaced or Kind.VM in replaced):
-        return None  # the machine's own body makes it
+        return None  # Azure creates the disk with the VM
     if part is None:
         return Change(Action.ADD, wanted.ref, summary, resource=wanted)
     if kind in replaced:
@@ -170,7 +216,7 @@ def _change(
 
 
 def _power(part: ObservedResource) -> Power | None:
-    # A stopped machine is billed and of no use: it is started like one that is off.
+    # A stopped VM is billed and unusable, so it is started like a deallocated one.
     return None if part.power in ON - {"stopped", "stopping"} else Power.START
 
 
@@ -185,7 +231,9 @@ def _summary(setting: PlanInput, kind: Kind) -> str:
             return f"ssh from {', '.join(setting.sources)}"
         case Kind.SHUTDOWN_SCHEDULE:
             return (
-                f"daily stop at {setting.lease.until:%H:%M} UTC, the lease's end" if setting.lease.is_daily else "off"
+                f"daily stop at {setting.lease.backstop:%H:%M} UTC, {_AFTER} min after the lease"
+                if setting.lease.is_daily
+                else "off"
             )
         case Kind.DISK:
             return f"{spec.disk.size_gib} GiB {spec.disk.sku}"
@@ -201,24 +249,33 @@ def _notes(setting: PlanInput, observed: Observed) -> Iterator[str]:
     found = observed.part(Kind.VM)
     if found and found.power in {"stopped", "stopping"}:
         yield f"the machine is {STOPPED}: only a deallocated one costs nothing"
-    if found and setting.public_key.split()[:2] not in _keys(found):
+    if found and not is_created_with(found, setting.public_key):
         yield "the machine has another SSH key than the spec names; a key cannot be changed in place"
     if setting.spec.lifecycle.max_cost and setting.terms.cap is None:
         yield "no price is known: the cost cap cannot be kept"
     if found and setting.lease.decided and setting.lease.until <= setting.lease.decided:
-        yield "the machine has cost what it may since power-on: it goes off; `gpuinfra down` and `up` begin anew"
+        again = f"`gpuinfra down {setting.spec.name}`, then `gpuinfra up SPEC` starts a new sum"
+        yield f"the machine has cost what it may since power-on: it goes off; {again}"
     if not setting.lease.is_daily:
         yield "a lease of a day or more is beyond Azure's own daily schedule: the tag alone says when it ends"
+    if _lacks_schedule(setting, observed):
+        yield (
+            f"{setting.candidate.region} does not offer Azure's daily schedule: the guest agent and `gpuinfra reap` "
+            "end the machine, and without the agent's right `up` deletes it again"
+        )
+    if stop := _old_stop(setting, observed):
+        yield f"Azure's daily schedule may still stop the machine at {stop:%H:%M} UTC: {shutdown_schedule.TOO_LATE}"
+
+
+def _old_stop(setting: PlanInput, observed: Observed) -> datetime | None:
+    """Return when the existing schedule still fires although this plan moves it, or None."""
+    found, now = observed.part(Kind.SHUTDOWN_SCHEDULE), setting.lease.decided or setting.lease.on_since
+    moves = found and any(shutdown_schedule.differences(shutdown_schedule.desired(setting), found))
+    return shutdown_schedule.imminent_stop(found, now) if moves and setting.spec.power == "running" else None
 
 
 def _detached(changes: tuple[Change, ...], observed: Observed) -> Iterator[str]:
-    """A line for each disk and NIC that others attached to a machine which is replaced."""
+    """Describe each disk, NIC and public IP that others attached to a machine to be replaced."""
     if observed.machine and any(each.ref.kind is Kind.VM and each.action is Action.REPLACE for each in changes):
-        for each in attached_by_others(observed.machine):
+        for each in attached_by_others(observed.machine, observed.part(Kind.NIC)):
             yield f"{each}: it is attached to this machine, and will be detached"
-
-
-def _keys(part: ObservedResource) -> list[list[str]]:
-    linux = (part.properties.get("osProfile") or {}).get("linuxConfiguration") or {}
-    keys = (linux.get("ssh") or {}).get("publicKeys") or []
-    return [str(key.get("keyData", "")).split()[:2] for key in keys]

@@ -1,21 +1,28 @@
-"""All that a plan depends on besides what Azure shows: pure values, settled before planning."""
+"""The inputs of a plan in addition to the observed state: pure values, resolved before planning."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from gpuinfra.models.candidate import Candidate
+from gpuinfra.models.plan import Candidate
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision.lifecycle.terms import Terms, terms_of
 from gpuinfra.provision.market.port import ImagePlan
 from gpuinfra.provision.names import ref_of
 
+BACKSTOP = timedelta(minutes=35)
+"""How long after the end of the lease Azure's daily schedule stops the machine.
+
+A change shortly before the schedule fires takes effect only the next day. Sources name windows of 1 to 31 minutes. With
+this margin, both an extension at the last moment of a lease and a new end in the near future are outside that window.
+"""
+
 
 @dataclass(frozen=True)
 class HostKey:
-    """A machine's own SSH key, made here so that the very first connection can be verified."""
+    """A machine's SSH host key, generated here so that the first connection can be verified."""
 
     public: str
     private: str = field(repr=False)
@@ -23,51 +30,58 @@ class HostKey:
 
 @dataclass(frozen=True)
 class Lease:
-    """How long a machine may be on."""
+    """The time that a machine may be on."""
 
     on_since: datetime
     until: datetime
     decided: datetime | None = field(default=None, compare=False)
-    """When this was decided; None is at power-on."""
+    """When this was decided; None means at power-on."""
+
+    @property
+    def backstop(self) -> datetime:
+        """When Azure's schedule stops the machine if nothing else has."""
+        return self.until + BACKSTOP
 
     @property
     def is_daily(self) -> bool:
-        """Whether Azure's own schedule, which knows a time of day but no day, can end it."""
-        return self.until - (self.decided or self.on_since) < timedelta(days=1)
+        """Whether Azure's schedule can end the lease: it has a time of day but no date."""
+        return self.backstop - (self.decided or self.on_since) < timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class PlanInput:
-    """One machine at one place."""
+    """One machine at one place, with everything that the plan needs to know."""
 
     spec: Spec
     candidate: Candidate
     subscription: str
     sources: tuple[str, ...]
-    """Who may reach SSH, `auto` made an address."""
+    """The addresses that may reach SSH, with `auto` resolved to an address."""
     public_key: str
-    """The administrator's public key itself."""
+    """The administrator's public key itself, not its file."""
     host_key: HostKey
     lease: Lease
     image_plan: ImagePlan | None = None
     ready: str = ""
-    """Since when there is a machine with something to lose; empty where there is none."""
+    """Since when the machine may hold data; empty if there is none."""
     price_per_hour: float | None = None
-    """In US dollars, while it is on; None where no price is known."""
+    """In US dollars while the machine is on; None if no price is known."""
     repository: str = ""
-    """Which git repository the spec comes from; empty where that is not known."""
+    """The git repository that contains the spec; empty if unknown."""
+    has_schedule: bool = True
+    """Whether the region offers Azure's daily shutdown schedule."""
     kept_terms: Terms | None = None
-    """What a machine that is on was promised, and is still."""
+    """The terms that a machine was switched on with, which still apply while it is on."""
 
     @property
     def terms(self) -> Terms:
-        """How long its lease is, when idleness ends it, and its cost cap as a time."""
+        """The lease length, the idle time limit, and the cost cap as a duration."""
         return self.kept_terms or terms_of(self.spec.lifecycle, self.price_per_hour)
 
     def ref(self, kind: Kind) -> Ref:
-        """A part of this machine."""
+        """Return the reference to a resource of this machine."""
         return ref_of(kind, self.spec.group_name, self.spec.name)
 
     def id(self, kind: Kind) -> str:
-        """The id of a part of this machine."""
+        """Return the ID of a resource of this machine."""
         return self.ref(kind).id(self.subscription)

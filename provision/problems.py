@@ -1,4 +1,4 @@
-"""The one table from what Azure refuses to what the user reads: a summary, Azure's own words, the next step."""
+"""Convert errors from Azure to messages for the user: a summary, Azure's own text, and the next step."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LOGIN_HELP = (
     "`az login`, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET; "
     "to try it without an account, add `--sandbox`"
 )
-# What a failed look for the subscription is called, whatever the status.
+# Codes for an unusable subscription, with any status.
 _NO_SUBSCRIPTION = {"SubscriptionNotFound", "InvalidSubscriptionId", "DisallowedSubscription", "SubscriptionDisabled"}
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What Azure's message says about itself; an empty word where it does not say it."""
+    """Details parsed from Azure's message; a detail that the message lacks is an empty string."""
 
     action: str = ""
     scope: str = ""
@@ -28,13 +28,13 @@ class Facts:
     locked: str = ""
     group: str = ""
     tenant: str = ""
-    """The tenant that the subscription belongs to, where the login is for another one."""
+    """The subscription's tenant, if the login is for another one."""
 
 
 def facts(error: CloudError) -> Facts:
-    """Read a message. Azure's texts are many; what does not fit is left to the reader."""
+    """Parse an error message. Azure's texts vary: a part that does not match stays empty."""
     text = error.message
-    # Of a linked refusal, the action that is missing comes second, after the one that is there.
+    # A linked refusal names two actions: first the one that is allowed, then the missing one.
     action = _first(r"action\(s\) '([^']+)'", text) or _first(r"perform action '([^']+)'", text)
     scope = _first(r"linked scope\(s\) '([^']+)'", text) or _first(r"over scope '([^']+)'", text)
     policy = _first(r'"policyAssignment":\s*\{"name":\s*"([^"]+)"', text) or _first(r"policy '([^'\[]+)'", text)
@@ -59,7 +59,7 @@ def _other_tenant(found: Facts) -> str:
 
 
 def role_help(scope: str) -> str:
-    """Which role is needed, and the line that gives it."""
+    """Describe the role that is needed, with the command that assigns it."""
     where = "the subscription or the resource group"
     place = scope or "/subscriptions/SUBSCRIPTION"
     return (
@@ -73,7 +73,7 @@ def _denied(found: Facts) -> str:
 
 
 def _role_scope(scope: str) -> str:
-    """The group of a resource, or else its subscription: roles on single resources are of no use here."""
+    """Return the group of a resource, or its subscription. A role on a single resource would not suffice."""
     return _first(r"^(/subscriptions/[^/]+(?:/resourcegroups/[^/]+)?)", scope, re.IGNORECASE)
 
 
@@ -154,7 +154,10 @@ _NO_SUBSCRIPTION_ROW: Row = (
 
 
 def explain(error: CloudError, doing: str, *extra: str) -> Problem:
-    """The problem that a refusal is. `doing` says at what, such as `creating machine my-dsvm`; `extra` what holds."""
+    """Return the Problem for an error. `doing` names the action, such as `creating machine my-dsvm`.
+
+    `extra` adds facts to the note, such as what was kept.
+    """
     code, summary, help_of = _row(error)
     found = facts(error)
     named = [f"missing is {found.action}" + (f" on {found.scope}" if found.scope else "")] if found.action else []
@@ -176,7 +179,7 @@ def _said(error: CloudError) -> str:
 
 
 def not_allowed(missing: Iterable[str], subscription: str, group: str) -> Problem:
-    """Rights that are missing, known before the first write."""
+    """Return the Problem for missing rights that are known before the first write."""
     actions = tuple(missing)
     note = f"missing on the subscription and on resource group `{group}`: {', '.join(actions)}; nothing was created"
     scope = f"/subscriptions/{subscription}" if subscription else ""

@@ -1,14 +1,15 @@
-"""Removes resources, the machine first, and sees that each is gone."""
+"""Delete resources, the VM first, and verify that each is gone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
 from gpuinfra.models.resource import Kind, Ref
-from gpuinfra.provision.attachments import attached_by_others, detaching_update
+from gpuinfra.provision.attachments import attached_by_others, detaching_update, dissociating_update
 from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.patience import patiently, until
 from gpuinfra.provision.waiting.progress import Progress
@@ -17,10 +18,10 @@ from gpuinfra.provision.waiting.steps import run_steps
 UNREACHABLE_SECONDS = 300.0
 REMOVE_SECONDS = 1200.0
 
-# The opposite of how they come to be: what uses another goes before it.
+# The reverse of the creation order: a resource is deleted before those that it uses.
 _AFTER: dict[Kind, tuple[Kind, ...]] = {
     Kind.VM: (),
-    # As long as there is a machine, something has to stop it.
+    # While the VM exists, something must be able to stop it.
     Kind.SHUTDOWN_SCHEDULE: (Kind.VM,),
     Kind.DISK: (Kind.VM,),
     Kind.NIC: (Kind.VM,),
@@ -32,7 +33,7 @@ _AFTER: dict[Kind, tuple[Kind, ...]] = {
 
 
 def strangers(others: Iterable[str], going: Iterable[Ref], subscription: str) -> list[str]:
-    """Ids in a group that would stay when these go. What is inside of a resource, as an extension, goes with it."""
+    """Return the IDs in a group that belong to none of these resources. A child resource belongs to its parent."""
     ids = [ref.id(subscription).casefold() for ref in going if ref.kind is not Kind.RESOURCE_GROUP]
     return [
         other
@@ -42,7 +43,7 @@ def strangers(others: Iterable[str], going: Iterable[Ref], subscription: str) ->
 
 
 def remove(cloud: Cloud, refs: Iterable[Ref], progress: Progress, journal: Journal, deadline: Deadline) -> None:
-    """Delete all of these, and see them gone. Absent is gone."""
+    """Delete all these resources and verify that they are gone. An absent resource counts as gone."""
     going = list(dict.fromkeys(refs))
     _remove_all(cloud, going, lambda ref: _check_and_remove(cloud, ref, going, progress, journal, deadline))
 
@@ -50,7 +51,7 @@ def remove(cloud: Cloud, refs: Iterable[Ref], progress: Progress, journal: Journ
 def remove_unused(
     cloud: Cloud, refs: Iterable[Ref], progress: Progress, journal: Journal, deadline: Deadline
 ) -> list[Ref]:
-    """Delete those that no other resource uses, and return the others. A group stays if something in it does."""
+    """Delete the resources that no other resource uses, and return the rest. A group stays if any resource stays."""
     used: list[Ref] = []
     going = list(dict.fromkeys(refs))
 
@@ -88,7 +89,7 @@ def _check_and_remove(
 
 
 def _check_only_ours(cloud: Cloud, group: Ref, going: Iterable[Ref]) -> None:
-    """Raise if something was put into a group meanwhile: a group goes with everything in it."""
+    """Raise CloudError if the group contains other resources by now: deleting a group deletes its contents."""
     if others := strangers(cloud.contents(group.group), going, cloud.subscription):
         names = ", ".join(sorted(each.rsplit("/", 1)[-1] for each in others))
         message = f"it holds what was not made for this machine: {names}"
@@ -96,14 +97,19 @@ def _check_only_ours(cloud: Cloud, group: Ref, going: Iterable[Ref]) -> None:
 
 
 def _keep_attached(cloud: Cloud, ref: Ref, progress: Progress, deadline: Deadline) -> None:
-    """See to it that Azure deletes nothing with a machine that others attached to it."""
+    """Make sure that Azure keeps what others attached when it deletes the VM."""
 
     def attempt() -> None:
-        machine = cloud.look(ref)
-        update = detaching_update(machine) if machine else None
-        if machine and update:
-            progress.note(f"kept: {', '.join(attached_by_others(machine))}")
+        machine, nic = cloud.look(ref), cloud.look(ref_of(Kind.NIC, ref.group, ref.name))
+        if machine is None:
+            return
+        update, without_addresses = detaching_update(machine), dissociating_update(machine, nic)
+        if update or without_addresses:
+            progress.note(f"kept: {', '.join(attached_by_others(machine, nic))}")
+        if update:
             cloud.wait(cloud.patch(update), deadline)
+        if without_addresses:
+            cloud.wait(cloud.put(without_addresses), deadline)
 
     patiently(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
 
@@ -131,12 +137,12 @@ def _delete(cloud: Cloud, ref: Ref, deadline: Deadline) -> None:
             unreachable_seconds=UNREACHABLE_SECONDS,
         )
     except CloudError as error:
-        # It may be the operation that is not found; whether the resource is gone is seen next.
+        # Azure may have lost the operation, not the resource. The next look shows whether the resource is gone.
         if error.fault is not Fault.ABSENT:
             raise
 
 
 def _see_gone(cloud: Cloud, ref: Ref, deadline: Deadline) -> None:
-    """Azure can say done and still show it for a moment; only a 404 is gone."""
+    """Wait until Azure returns 404. It can show a resource for a moment after reporting it as deleted."""
     if not until(lambda: cloud.look(ref) is None, deadline, cloud.interrupt.sleep):
         raise CloudError(Fault.TIMEOUT, "StillThere", "deleted, and Azure still shows it", subject=str(ref))

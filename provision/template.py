@@ -1,4 +1,4 @@
-"""A machine as an ARM template: the bodies that `up` sends, with what only the deployment can know left to it. Pure."""
+"""Export a machine as an ARM template: the bodies that `up` sends, with expressions for times and IDs. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.images import ALIASES
+from gpuinfra.models.plan import Candidate
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.login.cloud_init import public_data
 from gpuinfra.provision.names import name_of
-from gpuinfra.provision.plan_input import HostKey, Lease, PlanInput
+from gpuinfra.provision.plan_input import BACKSTOP, HostKey, Lease, PlanInput
 from gpuinfra.provision.resources import MODULES, NEEDS
 
 SCHEMA = "https://schema.management.azure.com/schemas/2019-04-01/deploymentTemplate.json#"
@@ -22,31 +22,31 @@ API_VERSIONS = {
     Kind.VNET: "2024-05-01",
     Kind.PUBLIC_IP: "2024-05-01",
     Kind.NIC: "2024-05-01",
-    Kind.VM: "2025-11-01",  # the first with which a subscription may always ask for the security type Standard
+    Kind.VM: "2025-11-01",  # the first version in which every subscription may request the security type Standard
     Kind.SHUTDOWN_SCHEDULE: "2018-09-15",
 }
-"""The kinds that a template has: the group is there before it, and the disk comes with the machine."""
+"""The kinds in a template. The group exists before the deployment, and the disk is created with the VM."""
 
 _MOMENT = "yyyy-MM-ddTHH:mm:ssZ"
 _WHOLE_MINUTE = "yyyy-MM-ddTHH:mm:00Z"
 _TIME_OF_DAY = "HHmm"
-# Whose template it will be is not known. No id of anybody's has this in it.
+# The subscription is not known yet. No real ID contains this placeholder.
 _SUBSCRIPTION = "{subscription}"
 
-# Its role belongs to the subscription, and who deploys to a group may not make one; so the agent could do nothing.
+# The agent's role belongs to the subscription. A deployment to a group cannot create it, and the agent needs it.
 NO_AGENT = "the guest agent, and the right to switch the machine off, are not in a template: Azure's daily schedule is"
 
 
 class Expression(str):
-    """Text that ARM works out. All other text that looks like it is escaped."""
+    """Text that ARM evaluates. All other text that looks like an expression is escaped."""
 
     __slots__ = ()
 
 
 def make_template(spec: Spec, sources: tuple[str, ...], public_key: str) -> dict[str, Any]:
-    """The template of a machine. `sources` may reach SSH, with `auto` made an address.
+    """Return a machine's template. `sources` may reach SSH, with `auto` resolved to an address.
 
-    There is no secret in it, so no host key: the machine makes its own.
+    The template contains no secret, so no host key: the machine generates its own.
     """
     setting = _setting(spec, sources, public_key)
     wanted = [MODULES[kind].desired(setting) for kind in MODULES if kind in API_VERSIONS]
@@ -63,7 +63,7 @@ def make_template(spec: Spec, sources: tuple[str, ...], public_key: str) -> dict
 
 
 def notes(spec: Spec) -> Iterator[str]:
-    """What a template cannot say, and whoever deploys it has to know."""
+    """Describe what the template cannot do, for the user who deploys it."""
     yield NO_AGENT
     if not _lease(spec).is_daily:
         yield "a lease of a day or more is beyond Azure's own daily schedule: nothing in Azure ends this machine"
@@ -92,12 +92,12 @@ def _setting(spec: Spec, sources: tuple[str, ...], public_key: str) -> PlanInput
 
 
 def _lease(spec: Spec) -> Lease:
-    # Only how long it is matters: the deployment works out its moments.
+    # Only the length matters: the deployment computes the times.
     since = datetime(2000, 1, 1, tzinfo=UTC)
     return Lease(since, since + spec.lifecycle.lease)
 
 
-# What the deployment works out
+# Values that the deployment computes
 
 
 def _parameter(name: str) -> Expression:
@@ -105,13 +105,13 @@ def _parameter(name: str) -> Expression:
 
 
 def _parameters(spec: Spec) -> dict[str, Any]:
-    """Every candidate of the spec can be chosen; the first is the default."""
+    """Return the parameters: every candidate in the spec can be chosen, and the first is the default."""
     found = {
         "location": _choice(spec.regions, "The region."),
         "vmSize": _choice(spec.candidate_sizes, "The machine's size."),
         "now": {
             "type": "string",
-            # ARM knows the time only here, and reads what `u` writes.
+            # ARM knows the current time only in a parameter default, and can parse the format `u`.
             "defaultValue": "[utcNow('u')]",
             "metadata": {"description": "When the machine is switched on: its lease begins."},
         },
@@ -129,12 +129,12 @@ def _choice(values: tuple[str, ...], description: str) -> dict[str, Any]:
 
 
 def _variables(lease: timedelta) -> dict[str, str]:
-    """The moments of the lease, rounded up to a whole minute as `lifecycle.lease` does."""
+    """Return the times of the lease, rounded up to a whole minute like `lifecycle.lease` does."""
     rounded_up = lease + timedelta(seconds=59)
     return {
         "onSince": _later(timedelta(), _MOMENT),
         "leaseUntil": _later(rounded_up, _WHOLE_MINUTE),
-        "stopsAt": _later(rounded_up, _TIME_OF_DAY),
+        "stopsAt": _later(rounded_up + BACKSTOP, _TIME_OF_DAY),
     }
 
 
@@ -143,7 +143,7 @@ def _later(length: timedelta, pattern: str) -> str:
 
 
 def _iso(length: timedelta) -> str:
-    """ISO 8601, as in P1DT4H0M59S."""
+    """Return an ISO 8601 duration, such as P1DT4H0M59S."""
     minutes, seconds = divmod(length.seconds, 60)
     hours, minutes = divmod(minutes, 60)
     days = f"{length.days}D" if length.days else ""
@@ -154,7 +154,7 @@ def _iso(length: timedelta) -> str:
 
 
 def _declared(setting: PlanInput, resource: Resource) -> dict[str, Any]:
-    """A resource in the template. What is secret of it (`resource.secrets`) stays out."""
+    """Return a resource as a template declares it. Its secrets (`resource.secrets`) are left out."""
     kind = resource.ref.kind
     needed = [setting.ref(each) for each in NEEDS[kind] if each in API_VERSIONS]
     return {
@@ -167,7 +167,7 @@ def _declared(setting: PlanInput, resource: Resource) -> dict[str, Any]:
 
 
 def _deferred(kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
-    """The body with its moments left to the deployment, and without the key that the machine will not have."""
+    """Return the body with times as expressions, and without the host key, which the machine generates itself."""
     if kind is Kind.VM:
         own = {name: value for name, value in body["tags"].items() if name != tags.HOST_KEY}
         moments = {
@@ -184,9 +184,9 @@ def _deferred(kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _written(value: Any, setting: PlanInput) -> Any:
-    """A JSON value as a template has it: our ids by reference, and nothing taken for an expression that is none."""
+    """Return a JSON value for the template: our IDs become references, and other text is escaped."""
     if isinstance(value, dict):
-        # Tags are the user's words: what looks like an id in them is text.
+        # Tags are the user's text: an ID in them stays text.
         return {
             _escaped(name): _plain(item) if name == "tags" else _written(item, setting) for name, item in value.items()
         }
@@ -202,7 +202,7 @@ def _plain(tags: dict[str, str]) -> dict[str, str]:
 
 
 def _reference(text: str, setting: PlanInput) -> str | None:
-    """An id of a part of the machine, whatever subscription and group the template is deployed to."""
+    """Return a resource's ID as an expression that works in any subscription and group; None if it is not our ID."""
     group = f"{setting.id(Kind.RESOURCE_GROUP)}/providers/"
     if not text.startswith(group):
         return None
@@ -216,5 +216,5 @@ def _resource_id(kind: str, *names: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    # ARM takes for an expression what begins and ends with a bracket; where only one is there, nothing is to escape.
+    # ARM evaluates text that begins and ends with a bracket. Text with only one of them needs no escape.
     return f"[{text}" if text.startswith("[") and text.endswith("]") else text

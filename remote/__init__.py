@@ -1,7 +1,7 @@
 """The remote side: what runs on the machine that jobs are sent to.
 
 Its modules travel there as text, sent by `runner.machine.remote_client`, and need nothing but Python 3.8 or newer and
-its standard library. They import nothing of ours but each other.
+its standard library. They import each other, and nothing else of gpuinfra.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Importer:
         self._texts = texts
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The module of this name, if it is one of ours."""
+        """Return the module of this name, if its text was sent."""
         return ModuleSpec(name, self) if name in self._texts else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:

@@ -1,4 +1,4 @@
-"""Who keeps watch on a job in a container, whoever is connected: waits for its end, ends it in time, samples GPUs."""
+"""Watch a job in a container, with or without a client: wait for its end, stop it in time, sample its GPUs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuinfra.remote import detached, home, states, stop_reason
-from gpuinfra.remote.samples import SAMPLES, Sampler
+from gpuinfra.remote import home, processes, run_folder, states
+from gpuinfra.remote.samples import Sampler
 from gpuinfra.remote.wire import Wire
 
 DOCKER = ("docker",)
@@ -23,7 +23,7 @@ LONGEST_WAIT = 60.0
 
 
 def watch(wire: Wire, request: dict[str, Any]) -> None:
-    """Begin to keep watch. One who does so already is left to it."""
+    """Start to watch a container, unless a watcher runs already."""
     run = request["run"]
     os.makedirs(home.run_folder(run), exist_ok=True)
     lock = states.take(run)
@@ -38,11 +38,11 @@ def watch(wire: Wire, request: dict[str, Any]) -> None:
         docker = list(request.get("docker") or DOCKER)
         state = {"kind": "container", "container": request["container"], "docker": docker, "started": time.time()}
         if known and known.get("container") == request["container"]:
-            state.update(known)  # another kept watch before
+            state.update(known)  # another watcher ran before
         states.write(run, state)
         with contextlib.suppress(OSError):
             states.reserve(run)
-        report = detached.detach(ContainerWatcher(request, state).work, lock)
+        report = processes.detach(ContainerWatcher(request, state).work, lock)
     finally:
         os.close(lock)
     wire.send_json(report)
@@ -58,14 +58,14 @@ class ContainerWatcher:
         self._docker: list[str] = state["docker"]
         self._timeout, self._grace = request.get("timeout"), request.get("grace", 10.0)
         self._state = state
-        # That its time was up is in the state: it stays known if this keeper is lost.
+        # That its time was up is in the state: it stays known if this watcher is lost.
         self._has_stopped = self._has_engine_failed = False
         self._waiter: Any = None
         self._pause, self._again_at, self._gone_since = FIRST_PAUSE, 0.0, 0.0
         self._sampler: Sampler | None = None
         if request.get("gpu"):
             words = [*self._docker, "exec", self._container, "nvidia-smi"]
-            self._sampler = Sampler(words, states.path(self._run, SAMPLES))
+            self._sampler = Sampler(words, states.path(self._run, run_folder.SAMPLES))
 
     def work(self, report: Callable[[dict[str, Any]], None]) -> None:
         """All of it."""
@@ -76,7 +76,7 @@ class ContainerWatcher:
         for child in (self._sampler, self._waiter):
             if child:
                 _stop(child)
-        # Whoever removed the run meanwhile does not want to know.
+        # The run may have been removed meanwhile.
         with contextlib.suppress(FileNotFoundError):
             states.write(self._run, self._state)
 
@@ -120,7 +120,7 @@ class ContainerWatcher:
             self._waiter = None
         found = states.inspect(self._docker, self._container)
         if found is None:
-            self._state.update(ended=time.time(), exitCode=None, how=states.LOST, detail="the engine forgot it")
+            self._state.update(_lost("the engine forgot it"))
         elif found.get("Status") in {"exited", "dead"}:
             self._state.update(self._ended(found))
         else:
@@ -132,26 +132,26 @@ class ContainerWatcher:
         self._pause = FIRST_PAUSE if is_there else min(2 * self._pause, LONGEST_PAUSE)
         self._again_at = now + self._pause
         self._gone_since = 0.0 if is_there else self._gone_since or now
-        # Where the run was removed as well, nobody waits for it to come again.
+        # A run that was removed as well does not come back.
         patience = GONE_SECONDS if os.path.isdir(self._folder) else 0.0
         if not is_there and now - self._gone_since >= patience:
-            self._state.update(ended=time.time(), exitCode=None, how=states.LOST, detail="the engine does not answer")
+            self._state.update(_lost("the engine does not answer"))
 
     def _ended(self, found: dict[str, Any]) -> dict[str, Any]:
         code = found.get("ExitCode")
         how = self._state.get("how")
         if not how and found.get("OOMKilled"):
-            how = states.OUT_OF_MEMORY
+            how = run_folder.OUT_OF_MEMORY
         elif not how:
             is_killed = self._has_engine_failed and code in {137, 143}
-            how = states.ENGINE_STOPPED if is_killed else states.EXITED
+            how = run_folder.ENGINE_STOPPED if is_killed else run_folder.EXITED
         at = moment(found.get("FinishedAt")) or time.time()
         ended: dict[str, Any] = {"ended": at, "exitCode": code, "how": how}
         if found.get("Error"):
             ended["detail"] = str(found["Error"])[:1000]
-        if how in {states.EXITED, states.ENGINE_STOPPED}:
-            # Of a container nobody but whoever stops it knows why: here, the machine itself.
-            ended.update(stop_reason.of_end(self._run, at))
+        if how in {run_folder.EXITED, run_folder.ENGINE_STOPPED}:
+            # Docker does not know why a container was stopped. If the machine stopped it, its agent wrote down why.
+            ended.update(states.stop_reason_at(self._run, at))
         return ended
 
     def _stop_in_time(self) -> None:
@@ -162,7 +162,7 @@ class ContainerWatcher:
         import subprocess  # it takes a while, and few calls need it
 
         if "how" not in self._state:
-            self._state["how"] = states.TIMED_OUT
+            self._state["how"] = run_folder.TIMED_OUT
             with contextlib.suppress(OSError):
                 states.write(self._run, self._state)
                 states.reserve(self._run)
@@ -177,6 +177,10 @@ class ContainerWatcher:
             pass  # the engine is busy, or gone for the moment
         if not self._has_stopped:
             time.sleep(1)
+
+
+def _lost(detail: str) -> dict[str, Any]:
+    return {"ended": time.time(), "exitCode": None, "how": run_folder.LOST, "detail": detail}
 
 
 def _waiter(words: list[str]) -> Any:

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuinfra.remote import detached, heartbeat, home, states, stop_reason
-from gpuinfra.remote.removal import remove_tree
-from gpuinfra.remote.supervisor import CONTROL, LOG, Supervisor
+from gpuinfra.remote import heartbeat, home, processes, run_folder, states
+from gpuinfra.remote.home import remove_tree
+from gpuinfra.remote.supervisor import Supervisor
 from gpuinfra.remote.wire import DATA, GoneError, RefusedError, Wire
 
 CHUNK = 1 << 18
@@ -21,7 +21,7 @@ SILENCE_SECONDS = 15.0
 START_SECONDS, CANCEL_SECONDS, FORGET_SECONDS = 30.0, 30.0, 3.0
 # For an engine that is stopped, or restarts. What is left then the next job of the project removes.
 REMOVE_SECONDS, FIRST_REMOVE_PAUSE, LONGEST_REMOVE_PAUSE = 3600.0, 0.5, 30.0
-KEPT = frozenset({"outputs", states.STATE})
+KEPT = frozenset({run_folder.OUTPUTS, run_folder.STATE})
 
 is_over = states.is_over
 
@@ -30,7 +30,7 @@ def start(wire: Wire, request: dict[str, Any]) -> None:
     """Begin a job. One that was begun already, by a call whose answer was lost, is not begun again."""
     order = request["order"]
     run = order["run"]
-    os.makedirs(os.path.join(home.run_folder(run), "outputs"), exist_ok=True)
+    os.makedirs(os.path.join(home.run_folder(run), run_folder.OUTPUTS), exist_ok=True)
     ends = time.monotonic() + START_SECONDS
     while True:
         lock = states.take(run)
@@ -47,7 +47,7 @@ def start(wire: Wire, request: dict[str, Any]) -> None:
         time.sleep(LONGEST_PAUSE)
     supervisor = Supervisor(order, request.get("secrets", {}))
     try:
-        report = detached.detach(supervisor.work, lock)
+        report = processes.detach(supervisor.work, lock)
     finally:
         os.close(lock)
     wire.send_json(report)
@@ -81,25 +81,25 @@ def frames(wire: Wire, request: dict[str, Any]) -> None:
 def _log_of(run: str) -> Any:
     states.must_read(run)
     # It may not be there yet: the job has only just begun.
-    return os.fdopen(os.open(states.path(run, LOG), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb", 0)
+    return os.fdopen(os.open(states.path(run, run_folder.LOG), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb", 0)
 
 
 def _pause(seconds: float) -> None:
-    """Wait; a near side that has hung up is not waited with."""
+    """Wait, unless the client hangs up."""
     if select.select([0], [], [], seconds)[0]:
         raise GoneError()
 
 
 def state(wire: Wire, request: dict[str, Any]) -> None:
-    """What is known of a job, with or without a container; `ending` is why the machine ends it, as long as nobody has
-    written down how it ended."""
+    """What is known of a job, with or without a container; `ending` is why the machine stops it, until its end is
+    recorded."""
     found = states.looked_at(request["run"])
-    ending = None if "ended" in found else stop_reason.read(request["run"])
+    ending = None if "ended" in found else states.read_stop_reason(request["run"])
     wire.send_json(dict(found, ending=ending) if ending else found)
 
 
 def cancel(wire: Wire, request: dict[str, Any]) -> None:
-    """Ask a job to end, make it after so many seconds, and wait for that."""
+    """Ask a job to end, kill it after the grace period, and wait for its end."""
     wire.send_json(_cancelled(request["run"], request["grace"]))
 
 
@@ -117,9 +117,9 @@ def _cancelled(run: str, grace: float) -> dict[str, Any]:
 
 
 def _tell(run: str, words: bytes) -> None:
-    # Where nobody listens, the next look finds out why.
+    # If nothing reads it, the next look finds out why.
     with contextlib.suppress(OSError):
-        control = os.open(states.path(run, CONTROL), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        control = os.open(states.path(run, run_folder.CONTROL), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             os.write(control, words)
         finally:
@@ -133,8 +133,8 @@ def forget(wire: Wire, request: dict[str, Any]) -> None:
     if found is not None and found["kind"] == "process" and "ended" not in found:
         _cancelled(run, 0.0)
     elif found is not None and "ended" not in found:
-        # Of a container that is removed as well: whoever kept watch on it finds nothing more to see.
-        states.write(run, dict(found, ended=time.time(), exitCode=None, how=states.LOST))
+        # Of a container that is removed as well: its watcher finds nothing more to see.
+        states.write(run, dict(found, ended=time.time(), exitCode=None, how=run_folder.LOST))
     with contextlib.suppress(FileNotFoundError):
         for name in set(os.listdir(home.run_folder(run))) - KEPT:
             os.unlink(states.path(run, name))
@@ -144,13 +144,13 @@ def forget(wire: Wire, request: dict[str, Any]) -> None:
 def forget_run(wire: Wire, request: dict[str, Any]) -> None:
     """Remove all that is kept of a run, its outputs too; its container goes by and by. Absent is done.
 
-    Where the machine is to end with the run, it stays known that the run is over, and that nobody may be there any
-    more: a client that is killed before it has switched the machine off leaves that to the guest agent.
+    Where the machine is to end with the run, the state stays: the run is over, and its client may be gone. If it is
+    killed before it has switched the machine off, the guest agent does that.
     """
     run, found = request["run"], states.read(request["run"])
     if request.get("container") and found is not None:
         _remove_container(found.get("docker") or ["docker"], request["container"])
-    # Whoever keeps watch on a container that was removed just now needs a moment to see it.
+    # The watcher of a container that was just removed needs a moment to see it.
     ends = time.monotonic() + FORGET_SECONDS
     while states.read(run) is not None and not is_over(run):
         if time.monotonic() > ends:
@@ -166,12 +166,12 @@ def remove(run: str) -> str:
     """Remove the folder of a run that is over; the path at which what cannot be removed is left."""
     gone, kept = home.named("runs", f".gone-{run}"), _to_be_known(run)
     with contextlib.suppress(FileNotFoundError, OSError):
-        # At once, so that whoever looks for the run's state finds none, and not half of it.
+        # In one step, so that no reader finds half of the run's state.
         os.rename(home.run_folder(run), gone)
         if kept:
             os.mkdir(home.run_folder(run))
             states.write(run, kept)
-            os.rename(os.path.join(gone, heartbeat.ATTENDED), states.path(run, heartbeat.ATTENDED))
+            os.rename(os.path.join(gone, run_folder.HEARTBEAT), states.path(run, run_folder.HEARTBEAT))
     remove_tree(gone)
     return gone
 
@@ -180,7 +180,13 @@ def _to_be_known(run: str) -> dict[str, Any] | None:
     """The state of a run that is over, or never began, and with which the machine is to end."""
     if not heartbeat.ends_the_machine(run):
         return None
-    return {"kind": "process", "ended": time.time(), "exitCode": None, "how": states.LOST, **(states.read(run) or {})}
+    return {
+        "kind": "process",
+        "ended": time.time(),
+        "exitCode": None,
+        "how": run_folder.LOST,
+        **(states.read(run) or {}),
+    }
 
 
 def _remove_container(docker: list[str], container: str) -> None:
@@ -194,7 +200,7 @@ def _remove_container(docker: list[str], container: str) -> None:
             pause = min(2 * pause, LONGEST_REMOVE_PAUSE)
 
     with contextlib.suppress(OSError):
-        detached.detach(work, 0)
+        processes.detach(work, 0)
 
 
 def _is_removed(docker: list[str], container: str) -> bool:
@@ -214,11 +220,11 @@ def _is_removed(docker: list[str], container: str) -> bool:
 
 
 def runs(wire: Wire, request: dict[str, Any]) -> None:
-    """Every run that this machine knows, whoever sent it: whether it goes on, and whether it has outputs."""
+    """List every run of this machine, from any workspace: whether it is over, and whether it has outputs."""
     found = []
     with contextlib.suppress(FileNotFoundError):
         for run in sorted(each for each in os.listdir(home.named("runs")) if not each.startswith(".")):
-            outputs = os.path.join(home.run_folder(run), "outputs")
+            outputs = os.path.join(home.run_folder(run), run_folder.OUTPUTS)
             has_outputs = os.path.isdir(outputs) and bool(os.listdir(outputs))
             found.append({"run": run, "over": is_over(run), "outputs": has_outputs})
     wire.send_json({"runs": found})

@@ -26,7 +26,7 @@ MODULES = {
     "run-attend": "gpuinfra.remote.heartbeat",
     "runs": "gpuinfra.remote.jobs",
 }
-"""Which module has a verb in its `VERBS`; it is imported when somebody calls. A verb is called with the wire and the
+"""Which module has a verb in its `VERBS`; it is imported by the first call. A verb is called with the wire and the
 request, a dictionary, and sends its answer itself."""
 
 CODES = {
@@ -38,7 +38,7 @@ CODES = {
 
 
 def main() -> int:
-    """Answer calls on standard input and output, one after the other, until the near side hangs up."""
+    """Answer calls on standard input and output, one after the other, until the client hangs up."""
     sys.stdout.buffer.write(MARK)
     sys.stdout.buffer.flush()
     wire = Wire(sys.stdin.buffer, sys.stdout.buffer)
@@ -55,12 +55,12 @@ def main() -> int:
         return 0
     except OSError as error:
         return _refuse(wire, CODES.get(error.errno or 0, "system"), str(error))
-    except Exception as error:  # whatever it is, the near side has to know
+    except Exception as error:  # whatever it is, the client has to know
         return _refuse(wire, "internal", f"{type(error).__name__}: {error}")
 
 
 def _refuse(wire: Wire, code: str, message: str) -> int:
-    """The end of this process as well: what else the near side may be sending is nothing that anybody waits for."""
+    """Report why, and end this process: what the client still sends is not needed."""
     with contextlib.suppress(OSError):
         wire.send_error(code, message)
     return 1

@@ -1,13 +1,17 @@
-"""Processes that a job without a container has started, however they were detached from it."""
+"""Processes: those that a job without a container has started, and those that outlive the call that starts them."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from gpuinfra.remote.wire import RefusedError
 
 MARKER = "GPUINFRA_RUN_ID"
 SET_CHILD_SUBREAPER = 36
@@ -93,3 +97,71 @@ def _environment(pid: int) -> list[bytes]:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return file.read().split(b"\0")
     return []
+
+
+REPORT_SECONDS = 60.0
+
+
+def detach(work: Callable[..., None], keep: int) -> dict[str, Any]:
+    """Do the work in a process of its own, in which only the file `keep` is open still; what it reports first.
+
+    It is called with a function that takes the report, once; one with a `code` is a refusal.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reading)
+            _become_own(work, keep, writing)
+        finally:
+            # Neither what is buffered nor who waits further up is this process's own.
+            os._exit(1)
+    os.close(writing)
+    try:
+        os.waitpid(child, 0)
+        return _first_report(reading)
+    finally:
+        os.close(reading)
+
+
+def _become_own(work: Callable[..., None], keep: int, writing: int) -> None:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    _close_all_but(keep, writing)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        # Not ignored: programs that it starts would inherit that.
+        signal.signal(number, lambda *_: None)
+
+    def report(value: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # the caller may be gone
+            os.write(writing, json.dumps(value).encode() + b"\n")
+        os.close(writing)
+
+    work(report)
+    os._exit(0)
+
+
+def _close_all_but(*kept: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in kept:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def _first_report(reading: int) -> dict[str, Any]:
+    found, ends = b"", time.monotonic() + REPORT_SECONDS
+    while not found.endswith(b"\n"):
+        if not select.select([reading], [], [], max(0.0, ends - time.monotonic()))[0]:
+            raise RefusedError("system", f"a job did not begin within {REPORT_SECONDS:g} s")
+        data = os.read(reading, 1 << 16)
+        if not data:
+            raise RefusedError("internal", "the process that watches the job ended at once")
+        found += data
+    report: dict[str, Any] = json.loads(found)
+    if "code" in report:
+        raise RefusedError(report["code"], report["message"])
+    return report

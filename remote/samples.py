@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuinfra.remote import states
+from gpuinfra.remote.run_folder import SAMPLES
 from gpuinfra.remote.wire import Wire
 
-SAMPLES = "samples"
 # What `nvidia-smi` prints for a value that a GPU does not tell.
 _UNKNOWN = re.compile(rb"N/A|\[[^\]]*\]")
 QUERY = ("--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
@@ -23,7 +23,7 @@ MOST_FAILURES = 8
 LONGEST_LINE = 1000
 # A GPU that does less is idle.
 BUSY_PERCENT = 5
-# Half an hour of four GPUs: whoever asks does so more often.
+# Half an hour of four GPUs; clients ask more often.
 TAIL_SIZE = 1 << 16
 
 
@@ -76,7 +76,7 @@ class Sampler:
             _append(self._file, found)
 
     def stop(self) -> None:
-        """End it. To do so twice is no error."""
+        """Stop the program. A second call does nothing."""
         if self._child:
             child, self._child = self._child, None
             child.kill()

@@ -1,19 +1,21 @@
-"""Slots: the work trees of a project. Each is held by one run until that is over."""
+"""Slots, the work trees of a project, and staging: content that has arrived and has no place yet."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from gpuinfra.remote import detached, home
-from gpuinfra.remote.removal import remove_tree
+from gpuinfra.remote import home, processes
+from gpuinfra.remote.home import remove_tree
+from gpuinfra.remote.run_folder import STATE
 from gpuinfra.remote.wire import RefusedError
 
 # A run whose job has not begun by then will not begin: its client is gone.
@@ -45,7 +47,7 @@ class Lock:
         return True
 
     def wait(self, seconds: float) -> bool:
-        """Have it within so many seconds."""
+        """Take the lock within these seconds."""
         ends = time.monotonic() + seconds
         while not self.try_now():
             if time.monotonic() > ends:
@@ -118,7 +120,7 @@ def folders(project: str) -> list[str]:
 def take(project: str, run: str, abandoned: Sequence[str] = ()) -> Slot:
     """A slot for this run: the one it has, or one of an abandoned run, or one that is free, or a new one."""
     above = home.named("projects", project)
-    home.run_folder(run)  # refused here where it is no name
+    home.run_folder(run)  # raises if it is not a name
     os.makedirs(above, exist_ok=True)
     choice = Lock(os.path.join(above, "lock"))
     try:
@@ -158,7 +160,7 @@ def _new(project: str) -> Slot:
     folder = home.named("projects", project, f"slot-{number}")
     os.mkdir(folder)
     lock = Lock(os.path.join(folder, "lock"))
-    lock.try_now()  # nobody knows of it yet
+    lock.try_now()  # no other process knows it yet
     return Slot(folder, lock)
 
 
@@ -169,7 +171,7 @@ def remove_unused(project: str) -> None:
             lock = Lock(os.path.join(folder, "lock"))
             try:
                 if lock.try_now() and _is_unused(folder):
-                    detached.detach(_emptier(folder), lock.fileno())
+                    processes.detach(_emptier(folder), lock.fileno())
             finally:
                 lock.close()
 
@@ -196,7 +198,7 @@ def _emptier(folder: str) -> Callable[..., None]:
 
 
 def is_free(folder: str) -> bool:
-    """Whether no run needs the slot any more."""
+    """Whether no run needs the slot."""
     run = holder(folder)
     try:
         return not run or _is_over(run, folder)
@@ -209,8 +211,122 @@ def _is_over(run: str, folder: str) -> bool:
 
     there = home.run_folder(run)
     age = time.time() - os.stat(os.path.join(folder, "holder")).st_mtime
-    if age < MARK_SECONDS and os.path.isdir(there) and not os.path.exists(os.path.join(there, "state.json")):
+    if age < MARK_SECONDS and os.path.isdir(there) and not os.path.exists(os.path.join(there, STATE)):
         # It was sent and has not begun. An upload renews the mark, however long it takes; who waits for something
         # else renews the run's folder, and that is for `jobs` to know.
         return False
     return bool(jobs.is_over(run))
+
+
+BLOCK = 1 << 20
+DIGEST_LETTERS = 32
+# Of an upload that was not resumed.
+FORGOTTEN_SECONDS = 7 * 24 * 3600.0
+
+
+def digest_of(data: bytes | memoryview) -> str:
+    """Of a whole content."""
+    return hashlib.sha256(data).hexdigest()[:DIGEST_LETTERS]
+
+
+def hashed(path: bytes | str, pulse: Callable[[], None]) -> str:
+    """The digest of a file; of one that cannot be read, none that fits."""
+    whole = hashlib.sha256()
+    try:
+        for part in _parts(path, pulse):
+            whole.update(part)
+    except OSError:
+        return ""
+    return whole.hexdigest()[:DIGEST_LETTERS]
+
+
+class StagingArea:
+    """The staging folder of the project, or of the slot if another upload uses that of the project."""
+
+    def __init__(self, slot: Slot, pulse: Callable[[], None]) -> None:
+        self._pulse = pulse
+        self._lock = Lock(os.path.join(os.path.dirname(slot.folder), "staging.lock"))
+        above = os.path.dirname(slot.folder) if self._lock.try_now() else slot.folder
+        self._folder = os.path.join(above, "staging")
+        os.makedirs(self._folder, exist_ok=True)
+        with os.scandir(self._folder) as found:
+            self._sizes = {each.name: each.stat(follow_symlinks=False).st_size for each in found}
+
+    def path(self, digest: str) -> str:
+        """Where a content is, or will be."""
+        return os.path.join(self._folder, digest)
+
+    def offset(self, digest: str, size: int) -> int:
+        """How much of a content is here. What is whole is right as well."""
+        there = self._sizes.get(digest, 0)
+        if there < size:
+            return there if there >= BLOCK else 0
+        if there == size and hashed(self.path(digest), self._pulse) == digest:
+            return size
+        os.unlink(self.path(digest))
+        return 0
+
+    def write(self, digest: str, data: bytes | memoryview) -> None:
+        """A whole content, which is right."""
+        handle = os.open(self.path(digest), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            _write(handle, data)
+        finally:
+            os.close(handle)
+
+    def append(self, digest: str, offset: int, parts: Iterable[memoryview]) -> bool:
+        """The rest of a content, piece by piece; whether the whole is right then. What is not does not stay."""
+        whole = hashlib.sha256()
+        handle = os.open(self.path(digest), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(handle, offset)
+            for begun in _parts(self.path(digest), self._pulse):
+                whole.update(begun)
+            os.lseek(handle, offset, os.SEEK_SET)
+            for part in parts:
+                _write(handle, part)
+                whole.update(part)
+                self._pulse()
+        finally:
+            os.close(handle)
+        if whole.hexdigest()[:DIGEST_LETTERS] == digest:
+            return True
+        os.unlink(self.path(digest))
+        return False
+
+    def copy(self, digest: str, source: bytes) -> bool:
+        """A content that is on this machine already; whether it is what it was taken for."""
+        try:
+            return self.append(digest, 0, _parts(source, self._pulse))
+        except (FileNotFoundError, PermissionError):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path(digest))
+            return False
+
+    def clean(self) -> None:
+        """Remove what was not resumed for a week."""
+        for digest in self._sizes:
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - os.stat(self.path(digest)).st_mtime > FORGOTTEN_SECONDS:
+                    os.unlink(self.path(digest))
+
+    def close(self) -> None:
+        """Let others have it."""
+        self._lock.close()
+
+
+def _parts(path: bytes | str, pulse: Callable[[], None]) -> Iterator[memoryview]:
+    buffer = memoryview(bytearray(BLOCK))
+    with open(path, "rb", buffering=0) as file:
+        while True:
+            count = file.readinto(buffer)
+            if not count:
+                return
+            yield buffer[:count]
+            pulse()
+
+
+def _write(handle: int, data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(handle, left) :]

@@ -1,4 +1,4 @@
-"""What is known of a run on this machine: its state, whether somebody keeps watch on it, whether it is over."""
+"""What this machine knows about a run: its state, whether something watches it, why the machine stops it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gpuinfra.remote import home, processes, stop_reason
+from gpuinfra.remote import home, processes
+from gpuinfra.remote.run_folder import ALIVE, BY_MACHINE, LOST, SPARE, STATE, STOP_REASON
 from gpuinfra.remote.wire import RefusedError
 
-STATE, SPARE, ALIVE = "state.json", "state.spare", "alive"
-EXITED, TIMED_OUT, CANCELLED, LOST = "exited", "timed out", "cancelled", "lost"
-OUT_OF_MEMORY, ENGINE_STOPPED = "out of memory", "the engine was stopped"
-# Of a run that has no state yet: its project is being sent, or whoever sent it has given up.
+# Of a run that has no state yet: its project is being sent, or its client has given up.
 GIVEN_UP_SECONDS = 15 * 60
 DOCKER_SECONDS = 30.0
 # A state is written into space that was taken before: a full disk must not hide how a job ended.
@@ -75,7 +73,7 @@ def reserve(run: str) -> None:
 
 
 def take(run: str) -> int | None:
-    """The lock that whoever keeps watch on the job holds, as a file; None where somebody has it."""
+    """Take the lock that a job's watcher holds, as a file; None if another process has it."""
     file = os.open(path(run, ALIVE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,7 +84,7 @@ def take(run: str) -> int | None:
 
 
 def is_alive(run: str) -> bool:
-    """Whether somebody keeps watch on the job."""
+    """Whether the job has a watcher."""
     try:
         file = os.open(path(run, ALIVE), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -101,17 +99,17 @@ def is_alive(run: str) -> bool:
 
 
 def looked_at(run: str) -> dict[str, Any]:
-    """Its state, with whether anybody keeps watch; a process whose keeper is gone is lost from now on."""
+    """Return its state, and whether it is watched; a process whose supervisor is gone is lost from now on."""
     state = must_read(run)
     if "ended" in state:
         return dict(state, alive=False)
     if is_alive(run):
         return dict(state, alive=True)
-    # Whoever keeps watch writes the end before it lets go of the lock.
+    # The watcher records the end before it releases the lock.
     state = must_read(run)
     if "ended" not in state and state["kind"] == "process":
         lock = take(run)
-        if lock is None:  # somebody else is about to write it down
+        if lock is None:  # another process is about to record it
             return dict(state, alive=True)
         try:
             state = _lost(run, state)
@@ -121,21 +119,21 @@ def looked_at(run: str) -> dict[str, Any]:
 
 
 def _lost(run: str, state: dict[str, Any]) -> dict[str, Any]:
-    """Nobody knows how it ended. What is left of it is ended as well: its folder is for others now."""
+    """Record that its end is unknown, and stop what is left of it: others use its folder now."""
     pid = state.get("pid")
     if pid and state.get("ticks") and ticks(pid) == state["ticks"]:
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
     processes.end(lambda: processes.marked(run))
-    lost = {"how": LOST, "detail": "whoever kept watch on it is gone"}
-    # The machine may have been switched off before anybody could write down more than that it is about to be.
-    state = dict(state, ended=time.time(), exitCode=None, **(stop_reason.read(run) or lost))
+    lost = {"how": LOST, "detail": "the process that watched it is gone"}
+    # The machine may have gone off before more was recorded than that it would.
+    state = dict(state, ended=time.time(), exitCode=None, **(read_stop_reason(run) or lost))
     write(run, state)
     return state
 
 
 def ticks(pid: int) -> int | None:
-    """When a process began, in the kernel's own count: by it, it is told from a later one of the same number."""
+    """Return when a process started, in the kernel's ticks: a later process with the same number has others."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
@@ -144,14 +142,14 @@ def ticks(pid: int) -> int | None:
 
 
 def is_over(run: str) -> bool:
-    """Whether nothing of the run goes on here, so that its folder is for others."""
+    """Whether nothing of the run is active here, so that others may use its folder."""
     state = read(run)
     if state is None:
         try:
             began = os.stat(home.run_folder(run)).st_mtime
         except FileNotFoundError:
             return True
-        # A container that nobody keeps watch on is one all the same.
+        # A container without a watcher still counts.
         return time.time() - began > GIVEN_UP_SECONDS and not _runs_unwatched(run)
     state = looked_at(run)
     if "ended" in state:
@@ -191,3 +189,33 @@ def inspect(docker: Sequence[str], container: str) -> dict[str, Any] | None:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+LONGEST_DETAIL = 1000
+
+
+def read_stop_reason(run: str) -> dict[str, str] | None:
+    """Return how and why the machine stops the job; None if it does not, or if the file is invalid."""
+    try:
+        with open(_stop_reason_path(run), "rb") as file:
+            found = json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or found.get("how") not in BY_MACHINE:
+        return None
+    return {"how": str(found["how"]), "detail": str(found.get("detail") or "")[:LONGEST_DETAIL]}
+
+
+def stop_reason_at(run: str, ended: float) -> dict[str, str]:
+    """Return why the machine stopped a job that ended at this time; nothing if the job had ended before."""
+    found = read_stop_reason(run)
+    try:
+        # By the second: some file systems keep no more of a file's time.
+        is_before = os.stat(_stop_reason_path(run)).st_mtime - 1.0 > ended
+    except OSError:
+        return {}
+    return {} if found is None or is_before else {key: value for key, value in found.items() if value}
+
+
+def _stop_reason_path(run: str) -> str:
+    return os.path.join(home.run_folder(run), STOP_REASON)

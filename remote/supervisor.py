@@ -1,4 +1,4 @@
-"""Who stays with a job that has no container: writes down what it prints, ends it in time, and says how it ended."""
+"""The supervisor of a job without a container: it writes the log, stops the job in time, and records how it ended."""
 
 from __future__ import annotations
 
@@ -7,15 +7,67 @@ import errno
 import os
 import select
 import signal
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuinfra.remote import home, processes, states, stop_reason
-from gpuinfra.remote.job_log import STDERR, STDOUT, Log
-from gpuinfra.remote.samples import SAMPLES, Sampler
+from gpuinfra.remote import home, processes, run_folder, states
+from gpuinfra.remote.run_folder import CONTROL, LOG, OUTPUTS, SAMPLES
+from gpuinfra.remote.samples import Sampler
 
-LOG, CONTROL = "log", "control"
+FRAME_HEADER = struct.Struct("!BQI")
+STDOUT, STDERR = 1, 2
+LOG_GAP = b"\n[gpuinfra: %d bytes of the job's output are missing here: they could not be written]\n"
+
+
+class JobLog:
+    """The file of frames. What cannot be written is counted, and said as soon as it can be."""
+
+    def __init__(self, file: str) -> None:
+        self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._rest = b""
+        self._last = 0
+        self._gap = 0
+        self.missing = 0
+        """Bytes of output that are not in it."""
+
+    def add(self, stream: int, data: bytes) -> None:
+        """Some output, as a frame."""
+        if self._is_whole() and (not self._gap or self._write(STDERR, LOG_GAP % self._gap)):
+            self._gap = 0
+            if self._write(stream, data):
+                return
+        self._gap += len(data)
+        self.missing += len(data)
+
+    def end(self) -> None:
+        """The last chance to say what is missing."""
+        if self._is_whole() and self._gap:
+            self._write(STDERR, LOG_GAP % self._gap)
+        if not self._is_whole():
+            self.missing += len(self._rest)
+
+    def _is_whole(self) -> bool:
+        """Whether a frame may begin: others read already, so what has begun is gone on with and never taken back."""
+        while self._rest:
+            try:
+                self._rest = self._rest[os.write(self._file, self._rest) :]
+            except OSError:
+                return False
+        return True
+
+    def _write(self, stream: int, data: bytes) -> bool:
+        self._last = max(self._last, time.time_ns())
+        frame = FRAME_HEADER.pack(stream, self._last, len(data)) + data
+        try:
+            self._rest = frame[os.write(self._file, frame) :]
+        except OSError:
+            return False
+        self._is_whole()
+        return True
+
+
 # On the user's own computer: the PATH for jobs. That of this process leads to no program of a project.
 JOB_PATH = "GPUINFRA_JOB_PATH"
 CHUNK = 1 << 16
@@ -26,7 +78,7 @@ REAP_SECONDS = 1.0
 FINDINGS = {
     errno.ENOENT: "is not found",
     errno.EACCES: "may not be run",
-    errno.ENOEXEC: "is no program",
+    errno.ENOEXEC: "is not a program",
     errno.ENOTDIR: "is not found",
 }
 
@@ -59,11 +111,11 @@ class Supervisor:
             self._begin()
         except (OSError, ValueError) as error:
             with contextlib.suppress(OSError):
-                os.unlink(states.path(self.run, states.STATE))
+                os.unlink(states.path(self.run, run_folder.STATE))
             report(_refusal(error, self._order))
             return
         report({"started": self._state["started"], "pid": self._child.pid})
-        self._log = Log(states.path(self.run, LOG))
+        self._log = JobLog(states.path(self.run, LOG))
         with contextlib.suppress(OSError):
             states.reserve(self.run)
         while not self._is_done():
@@ -79,7 +131,7 @@ class Supervisor:
         # For writing as well: so it never comes to its end.
         self._control = os.open(control, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._awaken()
-        # Before it begins: who finds this and nobody keeping watch knows that it may have run.
+        # Before it starts: a state without a supervisor means that the job may have run.
         self._state = {"kind": "process", "started": time.time()}
         states.write(self.run, self._state)
         self._child = subprocess.Popen(  # noqa: S603 the user's own job
@@ -96,7 +148,7 @@ class Supervisor:
         self._began = time.monotonic()
         self._streams = {self._child.stdout.fileno(): STDOUT, self._child.stderr.fileno(): STDERR}
         self._state.update(pid=self._child.pid, ticks=states.ticks(self._child.pid), supervisor=os.getpid())
-        with contextlib.suppress(OSError):  # it runs: a full disk is no reason to give up
+        with contextlib.suppress(OSError):  # it runs, and a full disk must not end it
             states.write(self.run, self._state)
         if self._order.get("gpus") is not None:
             self._sampler = Sampler(["nvidia-smi", *_chosen(self._order["gpus"])], states.path(self.run, SAMPLES))
@@ -108,11 +160,11 @@ class Supervisor:
             os.set_blocking(number, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # Nobody who cancels a job sends this: the system is shutting down.
-        signal.signal(signal.SIGTERM, lambda *_: self._ask_to_end(states.LOST, 10.0, "the machine was shut down"))
+        # No client sends this signal: the system is shutting down.
+        signal.signal(signal.SIGTERM, lambda *_: self._ask_to_end(run_folder.LOST, 10.0, "the machine was shut down"))
 
     def _serve(self) -> None:
-        """Wait for what comes next, and see to it."""
+        """Wait for the next event, and handle it."""
         sampling = self._sampler.fileno if self._sampler else None
         watched = [*self._streams, self._control, self._signals, *([] if sampling is None else [sampling])]
         poll = select.poll()
@@ -138,9 +190,9 @@ class Supervisor:
             del self._streams[number]
 
     def _hear(self) -> None:
-        """Somebody wants it to end: so many seconds, on a line."""
+        """Read a request to stop: the grace period in seconds, on a line."""
         with contextlib.suppress(OSError, ValueError):
-            self._ask_to_end(states.CANCELLED, float(os.read(self._control, 1 << 10).split()[-1]), "")
+            self._ask_to_end(run_folder.CANCELLED, float(os.read(self._control, 1 << 10).split()[-1]), "")
 
     def _wait_milliseconds(self) -> float:
         moments = []
@@ -154,19 +206,19 @@ class Supervisor:
             moments.append(self._sampler.due)
         if self._has_orphans:
             moments.append(self._reap_at)
-        # The longest is for what nobody announces, as a child that was stopped and goes on.
+        # The longest wait is for what sends no signal, such as a stopped child that continues.
         return 1000 * max(0.0, min([moment - time.monotonic() for moment in moments] + [10.0])) + 1
 
     def _look_at_the_time(self) -> None:
         now = time.monotonic()
         if not self._exited_at:
             options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            # It stays a zombie, so that its number stays its own until nobody needs it.
+            # It stays a zombie, so that its number is not reused while it is needed.
             if os.waitid(os.P_PID, self._child.pid, options):
                 self._exited_at = now
         timeout = self._order.get("timeout")
         if timeout and not self._ending and not self._exited_at and now >= self._began + timeout:
-            self._ask_to_end(states.TIMED_OUT, self._order.get("grace", 10.0), f"after {timeout:g} s")
+            self._ask_to_end(run_folder.TIMED_OUT, self._order.get("grace", 10.0), f"after {timeout:g} s")
         if self._ending and not self._was_killed and (now >= self._kill_at or (self._exited_at and not self._streams)):
             self._was_killed = True
             self._signal(signal.SIGKILL)
@@ -211,20 +263,20 @@ class Supervisor:
         left = processes.end(self._left)
         self._log.end()
         code = self._child.wait()
-        how = self._ending or states.EXITED
+        how = self._ending or run_folder.EXITED
         if code == -signal.SIGKILL and not self._was_killed and _kills_for_memory() > self._out_of_memory:
-            how = states.OUT_OF_MEMORY
+            how = run_folder.OUT_OF_MEMORY
         self._state.update(ended=time.time(), exitCode=code if code >= 0 else 128 - code, how=how)
         if self._detail:
             self._state["detail"] = self._detail
-        if how in (states.CANCELLED, states.LOST):
+        if how in (run_folder.CANCELLED, run_folder.LOST):
             # It may be the machine itself that wants it to end.
-            self._state.update(stop_reason.of_end(self.run, self._state["ended"]))
+            self._state.update(states.stop_reason_at(self.run, self._state["ended"]))
         if left and not self._ending:
             self._state["leftProcesses"] = left
         if self._log.missing:
             self._state["logGap"] = self._log.missing
-        _save_outputs(self._order["folder"], states.path(self.run, "outputs"))
+        _save_outputs(self._order["folder"], states.path(self.run, OUTPUTS))
         self._write_down()
 
     def _write_down(self) -> None:
@@ -239,7 +291,7 @@ class Supervisor:
 
 
 def environment(order: dict[str, Any], secrets: dict[str, str]) -> dict[str, str]:
-    """The job's: that of this session, what was asked for, and which GPUs it may see."""
+    """Return the job's environment: that of this session, the requested variables, and the GPUs that it may see."""
     found = dict(os.environ)
     if JOB_PATH in found:
         found["PATH"] = found.pop(JOB_PATH)
@@ -291,7 +343,7 @@ def _refusal(error: Exception, order: dict[str, Any]) -> dict[str, str]:
 
 
 def _save_outputs(folder: str, outputs: str) -> None:
-    """A job may have put a folder in the place of the link that leads to its outputs: what is in it is no less its."""
+    """Move outputs to their folder if the job replaced the link that leads there."""
     made = os.path.join(folder, "outputs")
     if os.path.islink(made) or not os.path.isdir(made) or not made.startswith(home.root() + os.sep):
         return
@@ -312,7 +364,7 @@ def _free(path: str) -> str:
 
 
 def _kills_for_memory() -> int:
-    """How many processes this machine has ended for want of memory."""
+    """Return how many processes this machine has killed because memory ran out."""
     with contextlib.suppress(OSError, ValueError), open("/proc/vmstat", "rb") as lines:
         for line in lines:
             if line.startswith(b"oom_kill "):

@@ -12,23 +12,23 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpuinfra.remote import heartbeat, slots, states
-from gpuinfra.remote.staging import BLOCK, Staging, digest_of
+from gpuinfra.remote.slots import BLOCK, StagingArea, digest_of
 from gpuinfra.remote.wire import DATA, GoneError, RefusedError, Wire
 from gpuinfra.remote.work_tree import WorkTree
 
 PULSE_SECONDS = 5.0
-# What the first byte of a part says of the others.
+# The first byte of a part says how the rest is encoded.
 COMPRESSED = 1
 
 
 class Pulse:
-    """Tells the near side, and whoever looks at the slot, that work goes on."""
+    """Tells the client and other uploads that work continues."""
 
     def __init__(self, wire: Wire, slot: slots.Slot) -> None:
         self._wire, self._slot, self._last = wire, slot, time.monotonic()
 
     def __call__(self) -> None:
-        """From time to time; to be called often is no burden."""
+        """Report it from time to time. Cheap to call often."""
         now = time.monotonic()
         if now - self._last > PULSE_SECONDS:
             self._last = now
@@ -43,14 +43,14 @@ class Source:
         self._wire, self._present, self._held = wire, present, memoryview(b"")
 
     def take(self, count: int) -> bytes | memoryview:
-        """So many bytes at once."""
+        """Return this many bytes at once."""
         if count > len(self._held):
             return b"".join(self.parts(count))
         found, self._held = self._held[:count], self._held[count:]
         return found
 
     def parts(self, count: int) -> Iterator[memoryview]:
-        """So many bytes, as they come."""
+        """Yield this many bytes as they arrive."""
         while count:
             if not self._held:
                 self._held = self._next()
@@ -109,7 +109,7 @@ def _forget(runs: list[str]) -> None:
 
 def _bring(wire: Wire, tree: WorkTree, digest: str, present: Callable[[], None]) -> None:
     tree.expect(_entries(wire))
-    staging = Staging(tree.slot, Pulse(wire, tree.slot))
+    staging = StagingArea(tree.slot, Pulse(wire, tree.slot))
     try:
         with tree.permitted():
             wanted = tree.clear(staging)
@@ -138,7 +138,7 @@ def _entries(wire: Wire) -> list[list[Any]]:
         entries += json.loads(zlib.decompress(payload))
 
 
-def _received(source: Source, tree: WorkTree, staging: Staging, wanted: list[tuple[str, int]]) -> list[str]:
+def _received(source: Source, tree: WorkTree, staging: StagingArea, wanted: list[tuple[str, int]]) -> list[str]:
     try:
         return _receive(source, tree, staging, wanted)
     except (GoneError, OSError):
@@ -148,7 +148,7 @@ def _received(source: Source, tree: WorkTree, staging: Staging, wanted: list[tup
         raise
 
 
-def _receive(source: Source, tree: WorkTree, staging: Staging, wanted: list[tuple[str, int]]) -> list[str]:
+def _receive(source: Source, tree: WorkTree, staging: StagingArea, wanted: list[tuple[str, int]]) -> list[str]:
     """Take the stream apart, and place what is whole; gives what is not what it should be."""
     bad = []
     for digest, offset in wanted:

@@ -13,7 +13,7 @@ JSON, DATA, ERROR, END = b"J", b"D", b"E", b"."
 
 
 class RefusedError(Exception):
-    """Something that cannot be done here; the near side shows it in its own words, by the code."""
+    """Something that cannot be done here. The client chooses its message by the code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class RefusedError(Exception):
 
 
 class GoneError(Exception):
-    """The near side has hung up."""
+    """The client has hung up."""
 
 
 class Wire:

@@ -1,6 +1,6 @@
 """A slot's work tree, on its way to what it should be.
 
-It is compared with what its index says of it: the state of each file as it was placed, and its content's digest. The
+It is compared with its index: the state of each file as it was placed, and its content's digest. The
 index is written last; whatever a tree has got since, or before an upload was cut off, is known by its content.
 """
 
@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpuinfra.remote import home, slots
-from gpuinfra.remote.staging import BLOCK, Staging, hashed
+from gpuinfra.remote.run_folder import OUTPUTS
+from gpuinfra.remote.slots import BLOCK, StagingArea, hashed
 from gpuinfra.remote.wire import RefusedError
 
 FORMAT = 1
-OUTPUTS = "outputs"
 FILE, FOLDER, LINK = "f", "d", "l"
 
 
@@ -42,7 +42,7 @@ def walk(root: bytes) -> dict[str, list[int]]:
 
 
 def state_of(found: os.stat_result) -> list[int]:
-    """By what a file is taken for the one that was placed; of a folder that is its mode alone."""
+    """Return what identifies a file as the one that was placed; for a folder, its mode alone."""
     if stat.S_ISDIR(found.st_mode):
         return [found.st_mode & 0o777]
     return [found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
@@ -76,7 +76,7 @@ class WorkTree:
 
     @contextlib.contextmanager
     def permitted(self) -> Iterator[None]:
-        """What a container's root left behind, nobody else can remove."""
+        """Raise RefusedError for files that only a container's root can remove."""
         try:
             yield
         except PermissionError as error:
@@ -101,7 +101,7 @@ class WorkTree:
                 folders.add(path)
             self._entries[path] = entry
 
-    def clear(self, staging: Staging) -> list[tuple[str, int]]:
+    def clear(self, staging: StagingArea) -> list[tuple[str, int]]:
         """Leave what is right and nothing else, and place what this machine has; gives the contents that it has not,
         and how much of each is here."""
         for path, state in self._found.items():
@@ -122,7 +122,7 @@ class WorkTree:
                 self.place(digest, staging)
         return [(digest, offset) for digest, offset in offsets.items() if offset < self.sizes[digest]]
 
-    def place(self, digest: str, staging: Staging) -> None:
+    def place(self, digest: str, staging: StagingArea) -> None:
         """A content that is whole, in every place that it belongs to."""
         first, *others = self._places[digest]
         for path in others:
@@ -208,7 +208,7 @@ class WorkTree:
             return os.readlink(self._full(path)) == content.encode("utf-8", "surrogateescape")
         return state[1] == size and hashed(self._full(path), self._pulse) == content
 
-    def _copy(self, staging: Staging, offsets: dict[str, int]) -> None:
+    def _copy(self, staging: StagingArea, offsets: dict[str, int]) -> None:
         """Contents that are in this tree, or in that of another slot, need not be sent."""
         missing = {digest for digest, offset in offsets.items() if offset < self.sizes[digest]}
         for source, digest in self._sources(missing):
@@ -217,7 +217,7 @@ class WorkTree:
                 missing.discard(digest)
 
     def _sources(self, missing: set[str]) -> Iterator[tuple[bytes, str]]:
-        """Files with these contents, as far as is known: it gets smaller while this goes on."""
+        """Files with these contents, as far as is known. The set shrinks meanwhile."""
         for path in self._states:
             if self._entries[path][4] in missing:
                 yield self._full(path), self._entries[path][4]

@@ -1,4 +1,4 @@
-"""Who hears of what goes on with a job."""
+"""The port for progress reports."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ class Progress(Protocol):
     """Hears of every step; `step` is a line on the screen. Calls may come from any thread."""
 
     def begin(self, step: str, doing: str) -> None:
-        """A step begins, or goes on with something else."""
+        """A step begins, or does something else now."""
 
     def amount(self, step: str, done: int, total: int | None) -> None:
-        """How many bytes of a step are done, of how many. To be told often is no burden."""
+        """How many bytes of a step are done, of how many. Cheap to call often."""
 
     def end(self, step: str, outcome: str) -> None:
         """It is done."""

@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.run import JobRef, RunState
-from gpuinfra.runner.assignment import Assignment
 from gpuinfra.runner.background import begin
-from gpuinfra.runner.engine.body import PROJECT_LABEL
-from gpuinfra.runner.job_environment import EnvironmentBuilder, JobEnvironment, gpus_of, is_required, unused_gpu_image
-from gpuinfra.runner.jobs.order import Order
-from gpuinfra.runner.jobs.port import JobError, StopReason
-from gpuinfra.runner.machine.connection import ConnectError
-from gpuinfra.runner.machine.link import Link
-from gpuinfra.runner.machine.remote_client import RemoteError
+from gpuinfra.runner.environment.builder import (
+    EnvironmentBuilder,
+    JobEnvironment,
+    unused_gpu_image,
+)
+from gpuinfra.runner.errors import ConnectError, JobError, RemoteError
+from gpuinfra.runner.job_spec import JobSpec, StartRequest, too_large
+from gpuinfra.runner.jobs.container import PROJECT_LABEL
+from gpuinfra.runner.jobs.job import StopReason
+from gpuinfra.runner.link import Link
 from gpuinfra.runner.progress import Progress
-from gpuinfra.runner.results.record import Record
-from gpuinfra.runner.script import outside
-from gpuinfra.runner.wishes import Wishes, parse_size, too_large
+from gpuinfra.runner.record import Record
+from gpuinfra.runner.resolve import outside
 from gpuinfra.workbench.compute import SHARE as USUAL_SHARE
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 PROJECT, SHARE = "/project", "/share"
 SHARE_VARIABLE = "AZUREML_NATIVE_SHARE_DIRECTORY"
 RUN_VARIABLE = "GPUINFRA_RUN_ID"
-# A connection that breaks before the job has begun is tried anew for so long, and what was sent is not sent again.
+# A connection that breaks before the job has begun is retried for this long, and what was sent is not sent again.
 RESUME_SECONDS = 120.0
 KEEP_SECONDS = 60.0
 GRACE_SECONDS = 10.0
@@ -47,8 +48,7 @@ CANCELLED = StopReason.CANCELLED.value
 class Submission:
     """One job, up to the moment at which it runs."""
 
-    assignment: Assignment
-    wishes: Wishes
+    job: JobSpec
     link: Link
     record: Record
     project: str
@@ -57,40 +57,28 @@ class Submission:
     output: Callable[[str], None]
     """Hears what the building of an environment prints."""
     attended: dict[str, Any] | None = None
-    """What the target is told of who is there for the run."""
+    """The first heartbeat of the run."""
     abandoned: Sequence[str] = ()
     """Earlier runs of the project on this target that never began, and whose clients are gone."""
     _has_sent: bool = field(default=False, init=False)
 
     def start(self) -> None:
         """Send everything, and begin the job. From then on the target owns it."""
-        if warning := unused_gpu_image(self.assignment, self.wishes.gpus):
+        if warning := unused_gpu_image(self.job):
             self.progress.note(f"warning: {warning}")
             self.record.warn(warning)
         prepared = begin(self._make_environment, "environment")
         try:
             uploaded = self._upload(prepared.result)
-            order = self._order(uploaded, self._awaited(prepared))
-            self._begin(order)
+            request = self._start_request(uploaded, self._awaited(prepared))
+            self._begin(request)
         except BaseException:
-            # What still goes on beside has nothing to go on for.
+            # Other threads have nothing left to do.
             self.link.drop()
             raise
 
     def _make_environment(self) -> JobEnvironment:
-        assigned, wanted = self.assignment, self.wishes.gpus
-        work = EnvironmentBuilder(
-            assigned,
-            gpus_of(assigned, wanted),
-            is_required(assigned, wanted),
-            self.link,
-            self.progress,
-            self.output,
-            rebuild=self.wishes.rebuild,
-            environment={**assigned.environment, **self.wishes.environment},
-            secrets=self.wishes.secrets,
-            build_secrets=self.wishes.build_secrets,
-        )
+        work = EnvironmentBuilder(self.job, self.link, self.progress, self.output)
         try:
             made = self.link.steadily(work.make, self.link.patience(RESUME_SECONDS))
         finally:
@@ -105,7 +93,7 @@ class Submission:
         return made
 
     def _awaited(self, prepared: Future[JobEnvironment]) -> JobEnvironment:
-        """Building an environment can take long; the target is told that what was sent is still wanted."""
+        """Wait for the environment, and keep telling the target that what was sent is still needed."""
         while True:
             with contextlib.suppress(TimeoutError):
                 return prepared.result(KEEP_SECONDS)
@@ -118,7 +106,7 @@ class Submission:
         from gpuinfra.runner.upload import read_tree, upload
 
         with self.record.phase("upload"):
-            tree = read_tree(self.assignment.project, self.record.folder.parent.parent, self.progress)
+            tree = read_tree(self.job.project, self.record.folder.parent.parent, self.progress)
             self._check_script(tree)
             self._check_engine()
             for skipped in tree.skipped:
@@ -134,7 +122,7 @@ class Submission:
                             tree,
                             project=self._place,
                             run=self.record.run.id,
-                            outputs="mount" if self.assignment.in_container else "link",
+                            outputs="mount" if self.job.in_container else "link",
                             progress=self.progress,
                             attended=self.attended,
                             abandoned=self.abandoned,
@@ -143,7 +131,7 @@ class Submission:
                     )
                 except RemoteError as error:
                     scrubs += 1
-                    if error.code != "foreign-files" or not self.assignment.in_container or scrubs > MOST_SCRUBS:
+                    if error.code != "foreign-files" or not self.job.in_container or scrubs > MOST_SCRUBS:
                         raise
                     self._scrub(str(prepared().image), str(error))
 
@@ -163,23 +151,23 @@ class Submission:
 
     @property
     def _place(self) -> str:
-        """Where its copies are. What a container's root leaves in one is in nobody's way who runs without."""
-        return self.project if self.assignment.in_container else f"{self.project}.bare"
+        """The key of its copies. Jobs without a container have their own: a container's root leaves files there."""
+        return self.project if self.job.in_container else f"{self.project}.bare"
 
     def _check_script(self, tree: Tree) -> None:
-        script = self.wishes.script
+        script = self.job.script
         if not tree.includes(script):
             raise outside(script, "an ignore file, or a link that leads out of the project, keeps it from being sent")
 
     def _check_engine(self) -> None:
         """Find out that Docker does not work before the project is sent."""
-        if self.assignment.in_container:
+        if self.job.in_container:
             patience = self.link.patience(RESUME_SECONDS, self._told_of_loss)
             self.link.steadily(lambda: self.link.engine.api, patience)
 
     def _scrub(self, image: str, folder: str) -> None:
         """Files of an earlier job that its container's root owns become the user's own, who can then remove them."""
-        from gpuinfra.runner.engine.helper import scrub
+        from gpuinfra.runner.jobs.helper_containers import scrub
 
         who = self.link.remote.ask("hello")
         scrub(self.link.engine, image, folder, int(who["user"]), int(who["group"]))
@@ -189,22 +177,21 @@ class Submission:
 
     # The job
 
-    def _order(self, uploaded: Uploaded, prepared: JobEnvironment) -> Order:
-        assigned, wishes = self.assignment, self.wishes
-        command = assigned.command(wishes.script, wishes.words, prepared.python)
+    def _start_request(self, uploaded: Uploaded, prepared: JobEnvironment) -> StartRequest:
+        job = self.job
+        command = job.command(prepared.python)
         environment = {
             "PYTHONUNBUFFERED": "1",  # what a job prints is seen when it prints it
             RUN_VARIABLE: self.record.run.id,
-            **assigned.environment,
-            **wishes.environment,
+            **job.variables,
         }
         mounts: tuple[tuple[str, str], ...] = ()
-        if wanted := wishes.share or assigned.share:
-            below = None if wishes.share else USUAL_SHARE
-            share = str(self.link.remote.ask("folder", path=wanted, below=below)["path"])
-            environment[SHARE_VARIABLE] = f"{SHARE if assigned.in_container else share}/"
+        if job.share:
+            below = None if job.is_share_chosen else USUAL_SHARE
+            share = str(self.link.remote.ask("folder", path=job.share, below=below)["path"])
+            environment[SHARE_VARIABLE] = f"{SHARE if job.in_container else share}/"
             mounts = ((share, SHARE),)
-        if reason := too_large({**environment, **wishes.secrets}, command):
+        if reason := too_large({**environment, **job.secrets}, command):
             raise Problem(
                 Diagnostic(
                     Code.ENVIRONMENT_TOO_LARGE,
@@ -213,44 +200,44 @@ class Submission:
                     help="put it into a file of the project, and read that in the script",
                 )
             )
-        return Order(
+        return StartRequest(
             run=self.record.run.id,
             command=command,
-            folder=PROJECT if assigned.in_container else uploaded.tree,
+            folder=PROJECT if job.in_container else uploaded.tree,
             environment=environment,
-            secrets=wishes.secrets,
-            gpus=gpus_of(assigned, wishes.gpus) if prepared.gpu else None,
-            memory=wishes.memory,
-            shm_size=wishes.shm_size or (parse_size(assigned.shm_size) if assigned.shm_size else None),
-            timeout=wishes.timeout,
+            secrets=job.secrets,
+            gpus=job.gpus if prepared.gpu else None,
+            memory=job.memory,
+            shm_size=job.shm_size,
+            timeout=job.timeout,
             image=prepared.image,
             mounts=((uploaded.tree, PROJECT), (uploaded.outputs, f"{PROJECT}/outputs"), *mounts)
-            if assigned.in_container
+            if job.in_container
             else (),
             labels={PROJECT_LABEL: self.project},
         )
 
-    def _begin(self, order: Order) -> None:
-        names = tuple(sorted({*order.environment, *order.secrets}))
-        kind = "container" if self.assignment.in_container else "process"
-        # Before it is begun: whoever is killed now must be able to find it again.
-        run = self.record.change(command=order.command, environment=names, job=JobRef(kind, job_id(order.run, kind)))
+    def _begin(self, request: StartRequest) -> None:
+        names = tuple(sorted({*request.environment, *request.secrets}))
+        kind = "container" if self.job.in_container else "process"
+        # Before it starts: if this process is killed now, the job can be found again.
+        run = self.record.change(
+            command=request.command, environment=names, job=JobRef(kind, job_id(request.run, kind))
+        )
         if run.reason == CANCELLED:
-            raise JobError(
-                "the run was cancelled", f"somebody has cancelled {run.id} before the job began", "run it again"
-            )
+            raise JobError("the run was cancelled", f"{run.id} was cancelled before the job began", "run it again")
         with self.record.phase("start"):
             patience = self.link.patience(RESUME_SECONDS, self._told_of_loss)
-            self.link.steadily(lambda: self._start_once(order), patience)
+            self.link.steadily(lambda: self._start_once(request), patience)
         run = self.record.change(state=RunState.RUNNING, started=datetime.now(UTC))
-        if run.reason == CANCELLED:  # by somebody who found no job yet
-            from gpuinfra.runner.job_follower import open_job
+        if run.reason == CANCELLED:  # cancelled before the job was found
+            from gpuinfra.runner.jobs.follower import open_job
 
             open_job(self.link, run).cancel(GRACE_SECONDS)
 
     def undo(self) -> bool:
-        """Take back a job that may have begun before anybody knew; whether it is certain that none runs."""
-        from gpuinfra.runner.job_follower import open_job
+        """Stop a job that may have started; return whether it is certain that none runs."""
+        from gpuinfra.runner.jobs.follower import open_job
 
         if self.record.run.job is None:
             self._release()
@@ -273,30 +260,31 @@ class Submission:
         with contextlib.suppress(ConnectError, RemoteError, TimeoutError):
             done.result(RELEASE_SECONDS)
 
-    def _start_once(self, order: Order) -> None:
+    def _start_once(self, request: StartRequest) -> None:
         """Twice is once: a job that was begun before the connection broke is found by its name."""
-        if self.assignment.in_container:
+        if self.job.in_container:
             from gpuinfra.runner.jobs.container import start_container
 
             # While the engine works there is time for what comes next.
-            begin(lambda: import_module("gpuinfra.runner.job_follower"), "imports")
-            self._watch(order, start_container(self.link.engine, order).id)
+            begin(lambda: import_module("gpuinfra.runner.jobs.follower"), "imports")
+            self._watch(request, start_container(self.link.engine, request).id)
         else:
             from gpuinfra.runner.jobs.process import start_process
 
-            start_process(self.link.remote, order)
+            start_process(self.link.remote, request)
 
-    def _watch(self, order: Order, container: str) -> None:
-        from gpuinfra.runner.watch import start_watch
+    def _watch(self, request: StartRequest, container: str) -> None:
+        from gpuinfra.runner.jobs.remote_runs import start_watch
 
-        gpu = order.gpus is not None
+        gpu = request.gpus is not None
         try:
-            start_watch(self.link.remote, order.run, container, timeout=order.timeout, grace=GRACE_SECONDS, gpu=gpu)
+            start_watch(self.link.remote, request.run, container, timeout=request.timeout, grace=GRACE_SECONDS, gpu=gpu)
         except JobError as error:
             # It runs by now, and may have filled the disk itself. Only one whose time is limited must not go unwatched.
-            if order.timeout is not None:
+            if request.timeout is not None:
                 raise
-            self.record.warn(f"the use of the GPU was not measured: {error}" if gpu else f"nobody watches it: {error}")
+            what = "the use of the GPU was not measured" if gpu else "the job has no watcher"
+            self.record.warn(f"{what}: {error}")
 
 
 def job_id(run: str, kind: str) -> str:

@@ -1,1 +1,1 @@
-"""The embedded Azure, an outsider on loopback. Imports nothing of the other packages."""
+"""The embedded Azure: an independent server on loopback. It imports no other package of gpuinfra."""

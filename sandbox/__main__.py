@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from gpuinfra.sandbox.server import Server
 
 PORT = "port"
-"""The file with the port of the last time: clients that were pointed at it find it again."""
+"""The file with the last port, so that clients find a restarted server."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m gpuinfra.sandbox", description="The embedded Azure.")
     commands = parser.add_subparsers(required=True, metavar="serve")
     serve = commands.add_parser("serve", help="serve a folder in the foreground")
     serve.add_argument("--folder", required=True, type=Path, metavar="DIR", help="where all state is kept")
     serve.add_argument("--port", type=int, default=0, metavar="N", help="on loopback; the last one if left out")
     given = parser.parse_args(arguments)
-    # State and log hold keys; whatever is written is this user's own.
+    # State and log contain keys: only this user may read them.
     os.umask(0o077)
     folder: Path = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
-        # Not given back: whoever finds the lock free finds no process either.
+        # Held until the process ends: a free lock means that no server runs.
         take(folder, SERVER)
         return _serve(folder, given.port)
     except LockedError:
@@ -55,11 +55,11 @@ def _serve(folder: Path, port: int) -> int:
     remove_description(folder)
     _log_to(folder / "server.log")
     server = Server(folder, port or _last_port(folder))
-    # The web server has handlers of its own while it runs, and raises the signal once more at its end.
+    # The web server installs its own handlers while it runs, and raises the signal again when it ends.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     for number in (signal.SIGHUP, signal.SIGQUIT):
-        # `nohup`, and shells for what is in the background, ignore them; what runs in a guest must not inherit that.
+        # `nohup` and shells start background processes with these ignored; processes in a guest must not inherit that.
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     try:
@@ -93,7 +93,7 @@ def _log_to(file: Path) -> None:
 
 
 def _last_port(folder: Path) -> int:
-    """The port of the last time, if nobody else has it by now; otherwise any."""
+    """Return the last port if it is free, otherwise 0."""
     with contextlib.suppress(OSError, ValueError, OverflowError):
         port = int((folder / PORT).read_text("ascii"))
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

@@ -1,4 +1,4 @@
-"""The server process: one loop that answers requests, lets time pass, and hosts the guests."""
+"""The server: one event loop that answers requests, processes due events, and runs the guests."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gpuinfra.sandbox.hosting import Host
+from gpuinfra.sandbox.guest_host import GuestHost
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.services.catalog import EFFECTS, ROUTES
+from gpuinfra.sandbox.services.registry import EFFECTS, ROUTES
 from gpuinfra.sandbox.web.app import abort, make_app
 from gpuinfra.sandbox.web.authority import make_identities
 from gpuinfra.sandbox.web.certificates import make_certificates
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 TICK = 0.05
-"""How often time is looked at, in real seconds, when no request does."""
+"""How often due events are processed between requests, in real seconds."""
 KEEP = 1.0
-"""How often the time is written down, in real seconds: what a killed server may have to live again."""
+"""How often the simulated time is saved, in real seconds; a killed server may repeat this much."""
 
 
 class _Protocol(H11Protocol):
-    """Shows the application its connection, so that a fault can cut it."""
+    """Passes its connection to the application, so that a fault can cut it."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -44,7 +44,7 @@ class _Protocol(H11Protocol):
 
 
 class _Quiet(uvicorn.Server):
-    """A second web server in one process: signals are for the first."""
+    """A second web server in the process, which leaves signals to the first."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -66,13 +66,14 @@ class Server:
         self.cloud.base_url = f"https://localhost:{self.port}"
         self.metadata_socket = _listen(0)
         metadata_url = f"http://{HOST}:{self.metadata_socket.getsockname()[1]}"
-        self.host = Host(self.cloud, _ssh_port(self.cloud), metadata_url)
+        ssh_port, self._ssh_socket = _reserve_ssh_port(self.cloud)
+        self.host = GuestHost(self.cloud, ssh_port, metadata_url)
         self._uvicorn = _web_server(
             make_app(self.cloud, Control(self.cloud, self.secret), self.host.carry_out),
             http=_Protocol,
             ssl_certfile=str(certificate),
             ssl_keyfile=str(key),
-            date_header=False,  # the gate says the sandbox's own time
+            date_header=False,  # RequestHandler sets the simulated time
         )
         self._metadata = _Quiet(_web_server(metadata_app(self.cloud), date_header=False).config)
 
@@ -84,20 +85,22 @@ class Server:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._uvicorn.serve([self.socket])
         for connection in list(self._uvicorn.server_state.connections):
-            abort(connection.transport)  # its client does not let go of it
+            abort(connection.transport)  # its client keeps it open
         self._metadata.should_exit = True
         await metadata
         await self.host.stop()
+        if self._ssh_socket:
+            self._ssh_socket.close()
         self.cloud.clock.keep()
         self.cloud.store.close()
 
     @property
     def is_serving(self) -> bool:
-        """Whether requests are answered by now."""
+        """Whether the server answers requests by now."""
         return self._uvicorn.started
 
     def stop(self) -> None:
-        """Let `run` come to its end."""
+        """Make `run` return."""
         self._uvicorn.should_exit = True
 
     @contextlib.asynccontextmanager
@@ -120,11 +123,11 @@ class Server:
                     self.cloud.clock.keep()
                     kept = time.monotonic()
             except Exception:
-                logger.exception("while time passed")
+                logger.exception("while processing events")
             await asyncio.sleep(TICK)
 
     def describe(self) -> dict[str, Any]:
-        """What a client has to know."""
+        """Return what clients need to know, for `server.json`."""
         setting = self.cloud.store.setting
         return {
             "pid": os.getpid(),
@@ -149,18 +152,26 @@ def _web_server(app: Starlette, **settings: Any) -> uvicorn.Server:
     return uvicorn.Server(uvicorn.Config(app, **common, **settings))
 
 
-def _ssh_port(cloud: Cloud) -> int:
-    """The port that guests answer SSH on, each on an address of its own; the same for the life of the sandbox."""
-    port = cloud.store.setting("ssh-port")
-    if port is None:
-        with _listen(0) as probe:
-            port = probe.getsockname()[1]
-        cloud.store.set_setting("ssh-port", port)
-    return int(port)
+def _reserve_ssh_port(cloud: Cloud) -> tuple[int, socket.socket | None]:
+    """Return the port that guests answer SSH on, each on an address of its own, and a socket that holds it.
+
+    The guests of another sandbox have the same addresses: while the socket is open, no other sandbox gets the port. It
+    is the same for the life of the sandbox. If another program has it after a restart, only the guests listen there.
+    """
+    kept = cloud.store.setting("ssh-port")
+    try:
+        held = _listen(int(kept or 0))
+    except OSError:
+        if kept is None:
+            raise
+        return int(kept), None
+    port = int(held.getsockname()[1])
+    cloud.store.set_setting("ssh-port", port)
+    return port, held
 
 
 def _listen(port: int) -> socket.socket:
-    # With the protocol named, asyncio sets TCP_NODELAY; without, every answer waits 40 ms for an acknowledgement.
+    # With the protocol set, asyncio uses TCP_NODELAY; without it, every answer waits 40 ms for an acknowledgement.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((HOST, port))
@@ -169,7 +180,7 @@ def _listen(port: int) -> socket.socket:
 
 def _secret(file: Path) -> str:
     if not file.exists():
-        # Whole or not at all: an empty secret would let everybody in.
+        # Atomic: an empty secret would admit every caller.
         temporary = file.with_suffix(".new")
         temporary.touch(mode=0o600)
         temporary.write_text(secrets.token_urlsafe(32))

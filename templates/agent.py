@@ -1,9 +1,9 @@
-"""The guest agent: switches its own virtual machine off when nothing needs it any more.
+"""The guest agent: deallocates its own VM when nothing needs it.
 
-It runs as a service on the machine, alone: Python 3.8, the standard library, one file. Every tick it asks instance
-metadata for the machine's tags, looks for signs of life, and decides anew: each rule is one of state, so nothing that
-was missed is lost. It deallocates by the machine's own identity. It never shuts the guest down: a machine that is
-stopped is billed. Moments are seconds since 1970 by Azure's clock; files and jobs live by the guest's own.
+It runs as a service on the machine: Python 3.8, the standard library, one file. Every tick it reads the VM's tags from
+instance metadata, looks for activity, and decides from the current state alone, so a missed tick does no harm. It
+deallocates with the VM's own identity. It never shuts the guest down, because a stopped VM is billed. Times are seconds
+since 1970 by Azure's clock; files and jobs use the guest's clock.
 """
 
 from __future__ import annotations
@@ -32,39 +32,45 @@ LEASE_OVER, COST_CAP, IDLE, FINISHED, EVICTED = "lease over", "cost cap", "idle"
 WATCHING, WARNING, STOPPING, DEALLOCATING = "watching", "warning", "stopping-jobs", "deallocating"
 
 TICK = 5.0
-# Azure asks to look for scheduled events once a second; so tags that changed are seen as soon.
+# Azure recommends polling scheduled events once a second; changed tags are seen as fast.
 LONGEST_PAUSE, SHORTEST_PAUSE = 1.0, 0.1
-# Programs are asked less often than files are read: where Azure's clock runs fast, they would do nothing else.
+# Run programs less often than files are read: with an accelerated Azure clock they would use all the time.
 SHORTEST_LOOK = 0.3
 BUSY_PERCENT = 5
 WARN_SECONDS = 300.0
-# A client that is there says so every ten seconds.
+# A connected client sends a heartbeat every ten seconds.
 HEARTBEAT_SECONDS = 45.0
 GRACE_SECONDS, STOP_SECONDS = 20.0, 30.0
 EVICTION_GRACE_SECONDS, EVICTION_STOP_SECONDS = 15.0, 20.0
-# A job needs a moment of the guest's own time to end, however fast Azure's clock runs.
+# A job needs some of the guest's own time to end, however fast Azure's clock runs.
 SHORTEST_GRACE = 2.0
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 1.0, 60.0
 ACCEPTED_SECONDS = 600.0
 METADATA_SECONDS, ARM_SECONDS, PROGRAM_SECONDS = 3.0, 20.0, 5.0
 KILL_SECONDS = 1.0
 MEETING_SECONDS = 30.0
-# For so long may nobody have looked for signs of life: who was away longer does not know of idleness.
+# After a gap this long between samples, idle time is unknown and starts from zero.
 LONGEST_BLINDNESS = 120.0
 LARGEST_FILE = 64 * 1024
 NEVER = (-1e12, -1e12)
 
 METADATA_VERSION, EVENTS_VERSION, TOKEN_VERSION = "2021-02-01", "2020-07-01", "2018-02-01"
 COMPUTE_VERSION = "2024-11-01"
-RESOURCE = "https://management.azure.com/"
+PUBLIC = "https://management.azure.com"
+# By `azEnvironment` in instance metadata. A token is valid only for Resource Manager of its own cloud.
+MANAGERS = {
+    "azurepubliccloud": PUBLIC,
+    "azureusgovernmentcloud": "https://management.usgovcloudapi.net",
+    "azurechinacloud": "https://management.chinacloudapi.cn",
+}
 
 
-# What is known
+# State
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How long the machine may be on: seconds."""
+    """How long the machine may be on, in seconds."""
 
     lease: float = 4 * 3600.0
     idle: float = 20 * 60.0
@@ -73,25 +79,25 @@ class Terms:
 
 @dataclass(frozen=True)
 class Run:
-    """One run as its folder shows it. Ages are of the guest's own clock."""
+    """One run, from its folder. Ages use the guest's clock."""
 
     id: str
     alive: bool = False
-    """Its job goes on."""
+    """Whether its job runs."""
     container: bool = False
     after_run: str | None = None
     heartbeat_age: float | None = None
-    """Since a client said last that it is there; None where none ever did."""
+    """Seconds since the last heartbeat of a client; None if there was none."""
     detached: bool = False
     ended_age: float | None = None
-    """Since its job ended; None where it goes on, or never began."""
+    """Seconds since its job ended; None if it runs or never began."""
     of_this_boot: bool = True
 
     @property
     def attended(self) -> bool:
-        """Whether its client is there. A clock that was set may put its last word into the future.
+        """Whether its client is connected. After a clock change, the last heartbeat may be in the future.
 
-        A client that does not mean to stay says so from the beginning, but is there until the job has begun.
+        A client that will detach says so from the beginning, but is connected until the job has begun.
         """
         if self.heartbeat_age is None or abs(self.heartbeat_age) >= HEARTBEAT_SECONDS:
             return False
@@ -109,24 +115,24 @@ class Run:
 
     @property
     def seconds_to_finish(self) -> float | None:
-        """Until the machine may go off if no client comes back; None while the job runs or other rules decide."""
+        """Seconds until the machine may go off without a client; None while the job runs or other rules decide."""
         return None if self.alive or not self.ends_machine or self.heartbeat_age is None else self.seconds_to_wait
 
     @property
     def seconds_to_wait(self) -> float:
-        """For how long a client may come back: from its last sign on, and from the end of the job on."""
+        """Seconds for which a client may still reconnect, after its last heartbeat and after the end of the job."""
         ages = (self.heartbeat_age, self.ended_age)
         return max(0.0 if age is None else _rest_of_window(age) for age in ages)
 
 
 def _rest_of_window(age: float) -> float:
-    """Seconds for which a sign of this age still counts. After the clock was set, it may lie in the future."""
+    """Return for how many seconds a sign of this age still counts. After a clock change, it may be in the future."""
     return 0.0 if abs(age) >= HEARTBEAT_SECONDS else HEARTBEAT_SECONDS - age
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All that a decision depends on."""
+    """All inputs of a decision."""
 
     now: float
     power_on: float
@@ -136,11 +142,11 @@ class Facts:
     runs: tuple[Run, ...] = ()
     sessions: int = 0
     gpu: int | None = None
-    """Percent, of the busiest; None where there is none to ask."""
+    """Utilization of the busiest GPU in percent; None if unknown."""
     notice: str | None = None
-    """The event by which Azure says that it takes this spot machine away."""
+    """The ID of the event with which Azure announces the eviction of this spot VM."""
     rate: float = 1.0
-    """Azure's seconds in one of the guest's."""
+    """Azure's seconds per second of the guest."""
 
     @property
     def needed(self) -> bool:
@@ -149,36 +155,36 @@ class Facts:
 
     @property
     def shows_life(self) -> bool:
-        """Whether something needs the machine at this moment."""
+        """Whether something needs the machine right now."""
         return bool(self.sessions) or (self.gpu or 0) >= BUSY_PERCENT or self.needed
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What one decision leaves for the next."""
+    """What one decision passes to the next."""
 
     idle_since: float | None = None
     warned: tuple[tuple[str, float], ...] = ()
     begun: float | None = None
-    """The end of lease or cost cap for which jobs were asked to end: it is not called off when they have."""
+    """The end of lease or cost cap for which jobs were asked to end. It stays in force after they have ended."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is to be done now."""
+    """What to do now."""
 
     until: float
     limit: str
-    """What ends the machine at that moment: its lease, or its cost cap."""
+    """What ends the machine at that time: its lease or its cost cap."""
     cause: str | None
-    """Why it ends now; None while it goes on."""
+    """Why it ends now; None while it stays on."""
     detail: str
     warnings: tuple[tuple[str, float], ...]
     is_warning: bool
     memory: Memory
     idle_until: float | None
     ends_with: tuple[str, ...] = ()
-    """Runs that need the machine now, where it goes off after the last of them."""
+    """Runs that need the machine now, if it goes off after the last of them."""
     finished_until: float | None = None
     """When the machine goes off because these runs have ended; None while something needs it."""
 
@@ -187,7 +193,7 @@ class Decision:
 
 
 def decide(facts: Facts, memory: Memory) -> Decision:
-    """Whether the machine goes off now, and why; else until when it may be on."""
+    """Return whether the machine goes off now and why, and until when it may be on."""
     until, limit = end_of(facts)
     idle_since = idle_from(facts, memory)
     idle_until = None if idle_since is None else idle_since + facts.terms.idle
@@ -195,7 +201,7 @@ def decide(facts: Facts, memory: Memory) -> Decision:
     near = [] if cause else list(_near(facts, until, limit, idle_until))
     warnings = tuple(each for each in near if each not in memory.warned)
     begun = until if cause in {LEASE_OVER, COST_CAP} else None
-    # What is not near any more, since it was moved, is warned of again.
+    # An end that was moved away is warned of again when it is near.
     left = Memory(idle_since, tuple(near) if cause is None else memory.warned, begun)
     needing = tuple(run.id for run in facts.runs if run.needs_machine)
     ends_with = needing if any(run.ends_machine for run in facts.runs) else ()
@@ -205,10 +211,10 @@ def decide(facts: Facts, memory: Memory) -> Decision:
 
 
 def end_of(facts: Facts) -> tuple[float, str]:
-    """When the machine goes off at the latest, and what ends it then.
+    """Return when the machine goes off at the latest, and why.
 
-    A tag that was over before this power-on is of an earlier one: whoever switches a machine on in the portal gets a
-    lease as well, and its cost counts from then. The cap ends with a whole minute, as in the tag.
+    A tag with an end before this power-on belongs to an earlier one: a machine started in the portal gets a new lease,
+    and its cost counts from then. The cap ends with a whole minute, as in the tag.
     """
     until, since = facts.power_on + facts.terms.lease, facts.power_on
     if facts.lease_until is not None and facts.lease_until > facts.power_on:
@@ -221,11 +227,11 @@ def end_of(facts: Facts) -> tuple[float, str]:
 
 
 def idle_from(facts: Facts, memory: Memory) -> float | None:
-    """Since when there was no sign of life; None while there is one."""
+    """Return since when there was no activity, or None while there is."""
     if facts.shows_life:
         return None
     before = facts.now if memory.idle_since is None else memory.idle_since
-    # A clock that was set back must not make the wait longer than the window.
+    # A clock that was set back must not extend the wait beyond the window.
     return min(max(before, facts.power_on), facts.now)
 
 
@@ -234,7 +240,7 @@ def _cause(
 ) -> tuple[str | None, str]:
     if facts.notice is not None:
         return EVICTED, "Azure takes this spot machine away"
-    # Jobs are asked a little before: at the moment itself Azure's own schedule switches the machine off.
+    # Jobs are asked a little earlier, so that the machine is not billed beyond the end.
     ahead = STOP_SECONDS if any(run.alive for run in facts.runs) else 0.0
     if facts.now >= until - ahead or begun == until:
         what = "the lease ends" if limit == LEASE_OVER else "the cost cap is reached"
@@ -248,41 +254,41 @@ def _cause(
 
 
 def _finish(facts: Facts) -> tuple[float, str] | None:
-    """When the machine goes off because a run has ended, and which; None while something needs it."""
+    """Return when the machine goes off because a run has ended, and which; None while something needs it."""
     if facts.needed:
         return None
     over = [run for run in facts.runs if run.seconds_to_finish is not None]
     if not over:
         return None
-    # The last run to end has its whole window, also where an older one has used up its own.
+    # The last run to end gets its whole window, even if that of an older one is over.
     wait = max(run.seconds_to_wait for run in facts.runs)
     return facts.now + wait * facts.rate, max(over, key=lambda run: run.seconds_to_wait).id
 
 
 def _near(facts: Facts, until: float, limit: str, idle_until: float | None) -> Iterator[tuple[str, float]]:
-    """The ends that are so near that whoever is logged in should know."""
+    """Yield the ends that are so near that logged-in users should know."""
     if until - facts.now <= WARN_SECONDS:
         yield limit, until
-    # A short window must not warn from its first moment on.
+    # A short window must not warn from its start.
     if idle_until is not None and idle_until - facts.now <= min(WARN_SECONDS, facts.terms.idle / 2):
         yield IDLE, idle_until
 
 
 def pause_for(rate: float) -> float:
-    """How long to wait between two ticks, of the guest's own seconds, where Azure's clock runs at this rate."""
+    """Return the pause between two ticks in the guest's seconds, if Azure's clock runs at this rate."""
     return min(LONGEST_PAUSE, max(SHORTEST_PAUSE, TICK / max(rate, 1.0)))
 
 
 def back_off(failures: int) -> float:
-    """How long to wait after so many failures."""
+    """Return the pause after this number of failures."""
     return min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(failures - 1, 16))
 
 
-# Texts
+# Parsing
 
 
 def stamp(moment: float) -> str:
-    """`2026-11-16T08:00:00Z`; the last moment there is where it lies beyond."""
+    """Return `2026-11-16T08:00:00Z`, limited to the years that this format can show."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(max(moment, 0.0), 253402300799.0)))
 
 
@@ -291,7 +297,7 @@ _SPAN = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?")
 
 
 def read_moment(text: Any) -> float | None:
-    """What `stamp` wrote; None for anything else, since anybody can write a tag."""
+    """Parse the text from `stamp`; return None for other text, because anyone can write a tag."""
     found = _MOMENT.fullmatch(text) if isinstance(text, str) else None
     if not found:
         return None
@@ -302,7 +308,7 @@ def read_moment(text: Any) -> float | None:
 
 
 def read_span(text: str) -> float | None:
-    """`9h30m` as seconds; None where it is no length of time."""
+    """Return the seconds in a text like `9h30m`, or None if it is not a duration."""
     found = _SPAN.fullmatch(text)
     if not found or not text:
         return None
@@ -311,7 +317,7 @@ def read_span(text: str) -> float | None:
 
 
 def read_terms(tag: str, otherwise: Terms) -> Terms:
-    """`lease=4h idle=20m cap=9h30m`; what it does not say readably is as before."""
+    """Parse `lease=4h idle=20m cap=9h30m`; return `otherwise` if it is invalid."""
     words = dict(word.partition("=")[::2] for word in tag.split())
     lease, idle = read_span(words.get("lease", "")), read_span(words.get("idle", ""))
     if lease is None or idle is None:
@@ -320,7 +326,7 @@ def read_terms(tag: str, otherwise: Terms) -> Terms:
 
 
 def read_config(text: str) -> tuple[Terms, str]:
-    """The terms that hold where metadata cannot be asked, and the user's home. Rubbish is nothing."""
+    """Return the terms to use without metadata, and the user's home. Invalid values are ignored."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -338,102 +344,108 @@ def _positive(value: Any) -> float | None:
 
 
 def read_utilization(output: str) -> int | None:
-    """The busiest GPU's, in percent; None where none says a number."""
+    """Return the utilization of the busiest GPU in percent, or None if there is no number."""
     numbers = [int(line) for line in output.split() if line.isdecimal()]
     return max(numbers) if numbers else None
 
 
 def read_notice(events: Any, machine: str) -> dict[str, Any] | None:
-    """The event that takes this spot machine away, among those that are scheduled."""
+    """Return the scheduled event that evicts this spot VM, or None."""
     found = events.get("Events") if isinstance(events, dict) else None
     for event in found if isinstance(found, list) else []:
         if not isinstance(event, dict) or event.get("EventType") != "Preempt" or not event.get("EventId"):
             continue
         names = event.get("Resources")
-        # `_name` is how Azure writes the machine of a set.
+        # Azure writes VMs of a scale set as `_name`.
         known = {str(name).lower().lstrip("_") for name in names} if isinstance(names, list) else set()
         if machine.lower() in known:
             return event
     return None
 
 
-# Azure's side: metadata, tokens, the order to deallocate
+# Azure: metadata, tokens, deallocation
 
 
 class Clock:
-    """Azure's time, heard from its answers; the guest's own where there is none."""
+    """Azure's time, from its responses; the guest's time before the first one."""
 
     def __init__(self) -> None:
         self._heard: deque[tuple[float, float]] = deque(maxlen=20)
 
     def hear(self, date: str | None) -> None:
-        """An answer's `Date`."""
+        """Note a response's `Date`."""
         parsed = email.utils.parsedate_tz(date) if date else None
         if parsed:
             self._heard.append((time.monotonic(), float(email.utils.mktime_tz(parsed))))
 
     @property
     def is_set(self) -> bool:
-        """Whether Azure was heard."""
+        """Whether a response was received."""
         return bool(self._heard)
 
     def now(self) -> float:
-        """Seconds since 1970."""
+        """Return seconds since 1970."""
         if not self._heard:
             return time.time()
         at, moment = self._heard[-1]
         return moment + (time.monotonic() - at)
 
     def rate(self) -> float:
-        """How many of Azure's seconds pass in one of the guest's; one, but in the embedded Azure."""
+        """Return Azure's seconds per second of the guest: 1, except in the sandbox."""
         if len(self._heard) < 2:
             return 1.0
         (first, before), (last, after) = self._heard[0], self._heard[-1]
-        # An answer tells whole seconds.
+        # A response has whole seconds.
         return max(1.0, (after - before - 1.0) / max(last - first, 0.05))
 
 
+def manager_of(cloud: str) -> str:
+    """Return the Resource Manager of a cloud, by its name in instance metadata; public Azure's by default."""
+    return MANAGERS.get(cloud.lower(), PUBLIC)
+
+
 class AzureError(Exception):
-    """Azure did not do what it was asked, or did not answer."""
+    """Azure refused a request, or did not answer."""
 
 
 class Azure:
-    """What this machine can ask Azure, and tell it."""
+    """The requests that this VM can send to Azure."""
 
     def __init__(self, clock: Clock, environment: Mapping[str, str]) -> None:
         self._clock = clock
         self._metadata = environment.get("GPUINFRA_IMDS_ENDPOINT") or "http://169.254.169.254/metadata"
-        self._arm = environment.get("GPUINFRA_ARM_ENDPOINT") or "https://management.azure.com"
-        # Metadata is at a link-local address, and refuses what comes through a proxy.
+        self._arm = environment.get("GPUINFRA_ARM_ENDPOINT")
+        # Metadata has a link-local address and refuses requests through a proxy.
         self._direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._outward = urllib.request.build_opener()
 
     def compute(self) -> dict[str, Any]:
-        """What this machine is, its tags included."""
+        """Return this VM's metadata, including its tags."""
         found = self._ask_metadata(f"instance/compute?api-version={METADATA_VERSION}")
         if not isinstance(found, dict):
             raise AzureError("instance metadata has no machine in it")
         return found
 
     def events(self) -> Any:
-        """What Azure is about to do to this machine."""
+        """Return what Azure is about to do to this VM."""
         return self._ask_metadata(f"scheduledevents?api-version={EVENTS_VERSION}")
 
     def acknowledge(self, event: str) -> None:
-        """Say that nothing is left to wait for."""
+        """Tell Azure not to wait any longer for this event."""
         body = {"StartRequests": [{"EventId": event}]}
         self._ask_metadata(f"scheduledevents?api-version={EVENTS_VERSION}", body)
 
-    def deallocate(self, machine: str) -> None:
-        """Have this machine switched off. Returns when Azure has accepted it."""
+    def deallocate(self, machine: str, cloud: str) -> None:
+        """Deallocate this VM in this cloud. Returns when Azure has accepted the request."""
         if not machine:
             raise AzureError("instance metadata never said which machine this is")
-        path = f"identity/oauth2/token?api-version={TOKEN_VERSION}&resource={RESOURCE}"
+        manager = manager_of(cloud)
+        path = f"identity/oauth2/token?api-version={TOKEN_VERSION}&resource={manager}/"
         answer = self._ask_metadata(path)
         token = answer.get("access_token") if isinstance(answer, dict) else None
         if not token:
             raise AzureError("instance metadata gave no token")
-        url = f"{self._arm.rstrip('/')}{machine}/deallocate?api-version={COMPUTE_VERSION}"
+        url = f"{(self._arm or manager).rstrip('/')}{machine}/deallocate?api-version={COMPUTE_VERSION}"
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         request = urllib.request.Request(url, b"", headers, method="POST")  # noqa: S310 Azure's own
         self._send(self._outward, request, ARM_SECONDS)
@@ -449,7 +461,7 @@ class Azure:
             raise AzureError("instance metadata answered no JSON") from None
 
     def _send(self, opener: urllib.request.OpenerDirector, request: urllib.request.Request, seconds: float) -> bytes:
-        """The answer's content. Every answer tells Azure's time, a refusal too."""
+        """Return the response's content. Every response has Azure's time, even an error."""
         what = f"{request.get_method()} {request.full_url.partition('?')[0]}"
         try:
             with opener.open(request, timeout=seconds) as response:
@@ -463,22 +475,22 @@ class Azure:
             raise AzureError(f"{what}: {error.code} {' '.join(text.split())[:300]}") from None
         except (OSError, ValueError, EOFError) as error:
             raise AzureError(f"{what}: {error}") from None
-        except Exception as error:  # http.client has errors of its own kind
+        except Exception as error:  # http.client has its own exceptions
             raise AzureError(f"{what}: {type(error).__name__}: {error}") from None
 
 
-# The guest's side: programs, and the folders of runs
+# The guest: programs, and the folders of runs
 
 
 class Program:
-    """One that is asked again and again. One that hangs is left to itself, and not asked again before it ends."""
+    """A program that is run repeatedly. If it hangs, it is not run again before it ends."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = list(words)
         self._hung: subprocess.Popen[bytes] | None = None
 
     def ask(self) -> str | None:
-        """What it prints; None where it is missing, fails or hangs."""
+        """Return its output, or None if it is missing, fails or hangs."""
         if self._hung is not None and self._hung.poll() is None:
             return None
         self._hung = None
@@ -495,7 +507,7 @@ class Program:
         return output.decode("utf-8", "replace") if child.returncode == 0 else None
 
     def _give_up(self, child: subprocess.Popen[bytes]) -> None:
-        """A driver that is stuck lets nobody end its programs: they are not waited for."""
+        """Kill the child without waiting for long: a stuck driver can prevent its end."""
         child.kill()
         if child.stdout:
             child.stdout.close()
@@ -506,7 +518,7 @@ class Program:
 
 
 def read_file(path: str) -> str | None:
-    """A small regular file's text; None for anything else: what lies in a user's folder may be a pipe or a device."""
+    """Return a small regular file's text, or None: a file in a user's folder may be a pipe or a device."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -522,7 +534,7 @@ def read_file(path: str) -> str | None:
 
 
 def read_object(path: str) -> dict[str, Any] | None:
-    """A file that holds an object of JSON; None where it does not."""
+    """Return the JSON object in a file, or None."""
     try:
         found = json.loads(read_file(path) or "")
     except (ValueError, RecursionError):
@@ -531,7 +543,7 @@ def read_object(path: str) -> dict[str, Any] | None:
 
 
 def write_whole(path: str, value: Any) -> None:
-    """A reader sees the old content or the new, never a part."""
+    """Write JSON atomically: a reader sees the old or the new content, never a part."""
     beside = f"{path}.{os.getpid()}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(beside)
@@ -548,7 +560,7 @@ def write_whole(path: str, value: Any) -> None:
 
 
 def age_of(path: str) -> float | None:
-    """Since when a file is as it is, by the guest's own clock; None where it is missing."""
+    """Return the seconds since a file's last change by the guest's clock, or None if it is missing."""
     try:
         return time.time() - os.lstat(path).st_mtime
     except OSError:
@@ -556,7 +568,7 @@ def age_of(path: str) -> float | None:
 
 
 def booted_at(run: str) -> float:
-    """When this boot began, by the guest's own clock: the kernel's word, and nothing in `/run` is older."""
+    """Return when this boot began by the guest's clock: from the kernel, and no file in `/run` is older."""
     moments = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         moments.append(time.time() - float((read_file("/proc/uptime") or "").split()[0]))
@@ -567,7 +579,7 @@ def booted_at(run: str) -> float:
 
 
 def _is_container(state: dict[str, Any] | None) -> bool:
-    """Whether a run has a container that is not known to have ended."""
+    """Return whether a run has a container that is not known to have ended."""
     return state is not None and state.get("kind") == "container" and "ended" not in state
 
 
@@ -580,25 +592,25 @@ class Runs:
         self._docker = Program(["docker", "ps", "--no-trunc", "--filter", "name=gpuinfra-", "--format", "{{.Names}}"])
 
     def look(self) -> tuple[Run, ...]:
-        """All of them."""
+        """Return all runs."""
         try:
             names = sorted(name for name in os.listdir(self._folder) if not name.startswith("."))
         except OSError:
             return ()
         states = {name: self._state(name) for name in names if os.path.isdir(self.path(name))}
-        # The engine is asked only where a container can be: that of a run which is not known to be over.
+        # Query the engine only if there may be a container: for a run that is not known to be over.
         containers = self._containers() if any("ended" not in (state or {}) for state in states.values()) else set()
         return tuple(self._run(name, state, containers) for name, state in states.items())
 
     def path(self, *parts: str) -> str:
-        """Of a run, or a file of its own."""
+        """Return the path of a run's folder, or of a file in it."""
         return os.path.join(self._folder, *parts)
 
     def _state(self, run: str) -> dict[str, Any] | None:
         return read_object(self.path(run, "state.json"))
 
     def _containers(self) -> set[str] | None:
-        """Those that run; None where the engine does not say."""
+        """Return the running containers, or None if the engine does not answer."""
         output = self._docker.ask()
         return None if output is None else set(output.split())
 
@@ -609,7 +621,7 @@ class Runs:
         newest = began if began is not None else time.time() - (heartbeat or 0.0)
         of_this_boot = newest >= self._booted
         container = f"gpuinfra-{name}" in containers if containers is not None else _is_container(state)
-        # An engine that is silent may have its containers still; none outlives a boot.
+        # If the engine does not answer, containers of this boot may still run.
         alive = (container and (containers is not None or of_this_boot)) or self._is_watched(name, state)
         after_run = attended.get("afterRun")
         return Run(
@@ -624,7 +636,7 @@ class Runs:
         )
 
     def _is_watched(self, run: str, state: dict[str, Any] | None) -> bool:
-        """Whether somebody keeps watch on a job, and holds a lock for it: until its end is written down."""
+        """Return whether a process watches the job: it holds a lock until the job's end is recorded."""
         if state is None or "ended" in state:
             return False
         try:
@@ -648,7 +660,7 @@ class Runs:
         return time.time() - ended
 
     def end(self, run: Run, how: str, detail: str, grace: float) -> None:
-        """Ask a job to end, and leave word why. What cannot be said is no reason not to ask."""
+        """Ask a job to end, and record why. A failure to record does not prevent the request."""
         with contextlib.suppress(OSError):
             write_whole(self.path(run.id, "ending.json"), {"how": how, "detail": detail})
         if run.container:
@@ -672,15 +684,15 @@ class Runs:
 
 @dataclass
 class Ending:
-    """The machine's end under way: jobs are asked, then Azure is."""
+    """The teardown in progress: first jobs are asked to end, then Azure to deallocate."""
 
     cause: str
     detail: str
     began: float
-    """By the guest's own monotonic clock."""
+    """By the guest's monotonic clock."""
     asked: list[str] = dataclasses.field(default_factory=list)
     stopped: bool = False
-    """Jobs have ended, or had the time to."""
+    """Whether jobs have ended, or had the time to."""
     error: str | None = None
     failures: int = 0
     next_try: float = 0.0
@@ -689,7 +701,7 @@ class Ending:
 
 
 class Agent:
-    """Looks, decides, acts: a tick after the other."""
+    """The agent, which looks, decides and acts in every tick."""
 
     def __init__(self, config: str, run: str, home: str, environment: Mapping[str, str]) -> None:
         self._folder = run
@@ -711,19 +723,19 @@ class Agent:
         self._found: tuple[tuple[Run, ...], int, int | None] = ((), 0, None)
 
     def work(self) -> None:
-        """Until somebody ends it."""
+        """Run until the process is stopped."""
         self.meet()
         while True:
             try:
                 pause = self.tick()
             except Exception as error:
-                # Whatever it was, the next tick comes: while nobody watches, the machine is billed.
+                # After any error the next tick must come: without the agent, the machine stays billed.
                 self.say("tick", f"a tick failed: {type(error).__name__}: {error}")
                 pause = LONGEST_PAUSE
             time.sleep(pause)
 
     def meet(self) -> None:
-        """Wait for Azure's time, but not for long: the network may come up after this."""
+        """Wait briefly for Azure's time: the network may come up later."""
         ends = time.monotonic() + MEETING_SECONDS
         self._ask_azure()
         while not self.clock.is_set and time.monotonic() < ends:
@@ -731,12 +743,12 @@ class Agent:
             self._ask_azure()
 
     def tick(self) -> float:
-        """One look, one decision, one step. Returns how long to wait."""
+        """Look, decide, act once, and return the pause before the next tick."""
         self._ask_azure()
         facts = self._facts()
         decision = decide(facts, self._memory)
         if decision.cause and self._ending is None:
-            # Signs of life were looked for a while ago: who has just come must not be missed.
+            # The last look was a while ago: look again, so that a new login or job is not missed.
             self._looked_at = NEVER
             facts = self._facts()
             decision = decide(facts, self._memory)
@@ -747,10 +759,10 @@ class Agent:
         self._write_down(facts, decision, action)
         return SHORTEST_PAUSE if action == STOPPING else pause_for(self.clock.rate())
 
-    # Looking
+    # Look
 
     def _ask_azure(self) -> None:
-        """What Azure says; where it does not answer, what it said last holds."""
+        """Read metadata and events from Azure. Without an answer, the last ones stay valid."""
         try:
             self._machine = self._azure.compute()
             if str(self._machine.get("priority")).lower() == "spot":
@@ -782,7 +794,7 @@ class Agent:
         )
 
     def _power_on_at(self, now: float) -> float:
-        """When this agent first ran in this boot. A file in `/run` says so to the next one of the same boot."""
+        """Return when an agent first ran in this boot. A file in `/run` keeps that for a restarted agent."""
         if self._power_on is None:
             file = os.path.join(self._folder, "power-on.json")
             known = read_moment((read_object(file) or {}).get("powerOn"))
@@ -793,7 +805,7 @@ class Agent:
         return self._power_on
 
     def _remembered(self, now: float) -> Memory:
-        """What the last agent of this boot knew, unless it is too long ago."""
+        """Return what the last agent of this boot knew, unless that is too old."""
         found = read_object(os.path.join(self._folder, "agent.json")) or {}
         at = read_moment(found.get("at"))
         if at is None or not 0 <= now - at <= LONGEST_BLINDNESS * self.clock.rate():
@@ -801,11 +813,11 @@ class Agent:
         return Memory(read_moment(found.get("idleSince")))
 
     def _signs(self, now: float) -> tuple[tuple[Run, ...], int, int | None]:
-        """Signs of life: of jobs, of people, of GPUs. What cannot be asked is none: waste has to end."""
+        """Return activity of jobs, users and GPUs. What cannot be queried counts as none, so that waste ends."""
         at, moment = self._looked_at
         is_stopping = self._ending is not None and not self._ending.stopped
         if is_stopping:
-            # Only jobs matter now, and every moment does.
+            # Only jobs matter now, and they are checked in every tick.
             self._found = (self._runs.look(), *self._found[1:])
         elif abs(now - moment) >= TICK - LONGEST_PAUSE / 2 and time.monotonic() - at >= SHORTEST_LOOK:
             sessions = self._sessions.ask()
@@ -815,7 +827,7 @@ class Agent:
             self.say("ss", "" if sessions is not None else "`ss` cannot be asked: logins are not seen")
         return self._found
 
-    # Acting
+    # Act
 
     def _act(self, facts: Facts, decision: Decision) -> str:
         ending = self._ending
@@ -837,17 +849,17 @@ class Agent:
             return STOPPING
         if ending.cause == EVICTED:
             self._acknowledge(ending, facts)
-        # Azure takes it away within a minute. One that is still on, its jobs ended, must not wait for that for ever.
+        # Azure evicts it within a minute. If it stays on after its jobs have ended, do not wait forever.
         if ending.cause != EVICTED or time.monotonic() - ending.began >= ACCEPTED_SECONDS:
             self._deallocate(ending)
         return DEALLOCATING
 
     def _is_stopping_jobs(self, ending: Ending, facts: Facts) -> bool:
-        """Ask every job to end, also one that begins meanwhile; whether there is one to wait for."""
+        """Ask every job to end, including new ones, and return whether to wait for one."""
         grace, limit = GRACE_SECONDS, STOP_SECONDS
         if ending.cause == EVICTED:
             grace, limit = EVICTION_GRACE_SECONDS, EVICTION_STOP_SECONDS
-        # It is Azure's time that is paid for.
+        # Azure's time is what is billed.
         scale = self.clock.rate()
         grace, limit = max(grace / scale, SHORTEST_GRACE), max(limit / scale, 2 * SHORTEST_GRACE)
         alive = [run for run in facts.runs if run.alive]
@@ -873,11 +885,12 @@ class Agent:
 
     def _deallocate(self, ending: Ending) -> None:
         now = self.clock.now()
-        # A clock that was set back must not make the wait longer.
+        # A clock that was set back must not extend the wait.
         if ending.next_try - LONGEST_BACK_OFF <= now < ending.next_try:
             return
         try:
-            self._azure.deallocate(str(self._machine.get("resourceId") or ""))
+            cloud = str(self._machine.get("azEnvironment") or "")
+            self._azure.deallocate(str(self._machine.get("resourceId") or ""), cloud)
         except AzureError as error:
             ending.failures += 1
             wait = back_off(ending.failures)
@@ -895,15 +908,15 @@ class Agent:
             text += " To have it longer: gpuinfra lease NAME --extend 2h"
         self.say("wall", text)
         if self._wall is not None and self._wall.poll() is None:
-            return  # the last message hangs at somebody's terminal
+            return  # the last message is stuck at a terminal
         null = subprocess.DEVNULL
         with contextlib.suppress(OSError):
             self._wall = subprocess.Popen(["wall", text], stdin=null, stdout=null, stderr=null)  # noqa: S603, S607
 
-    # Telling
+    # Report
 
     def _write_down(self, facts: Facts, decision: Decision, action: str) -> None:
-        """The state that people and `gpuinfra status` read, and the next agent of this boot."""
+        """Write the state for users, `gpuinfra status`, and the next agent of this boot."""
         idle_since = decision.memory.idle_since
         state = {
             "schemaVersion": 1,
@@ -925,7 +938,7 @@ class Agent:
         self._write(os.path.join(self._folder, "agent.json"), state)
 
     def _write(self, file: str, value: Any) -> None:
-        """What cannot be written is no reason to stop: the machine has to go off all the same."""
+        """Write a file. A failure is only reported, because the machine must still go off."""
         try:
             os.makedirs(self._folder, mode=0o755, exist_ok=True)
             write_whole(file, value)
@@ -938,7 +951,7 @@ class Agent:
         self.say("error", error or "")
 
     def say(self, about: str, text: str) -> None:
-        """A line for the journal, unless it was the last one about this."""
+        """Print a line to the journal, unless it repeats the last one on this subject."""
         if self._said.get(about, "") == text:
             return
         self._said[about] = text
@@ -949,7 +962,7 @@ class Agent:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The service."""
+    """Run the service."""
     parser = argparse.ArgumentParser(description="Switches this machine off when nothing needs it.")
     parser.add_argument("--config", default="/etc/gpuinfra/agent.json")
     parser.add_argument("--run", default="/run/gpuinfra")

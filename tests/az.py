@@ -13,7 +13,7 @@ PYTHON = Path(__file__).parents[1] / ".venv-az" / "bin" / "python"
 
 
 class Az:
-    """Runs `az` with a home of its own; what it prints as data."""
+    """`az` with its own home folder; a call returns what it prints as JSON."""
 
     def __init__(self, folder: Path, *, endpoint: str, authority_file: str) -> None:
         if not PYTHON.with_name("az").exists():
@@ -32,12 +32,12 @@ class Az:
         self("cloud", "set", "-n", "Sandbox")
 
     def login(self, *, tenant: str, client: str, secret: str) -> Any:
-        """Log in as a service principal; the one subscription."""
+        """Log in as a service principal, and return the one subscription."""
         (subscription,) = self("login", "--service-principal", "-u", client, "-p", secret, "-t", tenant)
         return subscription
 
     def __call__(self, *words: str, fails: str | None = None) -> Any:
-        """It succeeds, or `fails` with a message that has these words in it."""
+        """Run `az`. It must succeed, or fail with a message that contains `fails`."""
         done = subprocess.run(
             [PYTHON, "-m", "azure.cli", *words, "--output", "json"],
             env=self._environment,

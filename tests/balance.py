@@ -1,11 +1,11 @@
-"""The order of tests: the slow ones first, dealt out to the workers, so that no worker is left with them at the end."""
+"""The order of tests: slow ones first, spread over the workers, so that no worker ends with them."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
 
-# Seconds per test, by the start of its id, as `--durations` shows them. The longest start that fits counts.
+# Seconds per test, by the prefix of its id, as `--durations` shows them. The longest matching prefix counts.
 SECONDS = {
     "tests/e2e/test_waste.py": 20.0,
     "tests/e2e/test_up_errors.py": 5.0,
@@ -47,7 +47,7 @@ def balance(tests: Sequence[T], workers: int, id_of: Callable[[T], str]) -> list
         parts[least] += files[file]
         load[least] += seconds[file]
     for place, part in enumerate(parts):
-        # As worksteal does: the rest, divided by the workers that are left.
+        # As worksteal does: the rest, divided by the remaining workers.
         size = (len(tests) - sum(map(len, parts[:place]))) // (workers - place)
         count = max(0, size - len(part))
         part.extend(quick[:count])

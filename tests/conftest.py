@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
-    _hear_signals()
+    _restore_signals()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,8 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = balance(items, workers, lambda item: item.nodeid)
 
 
-def _hear_signals() -> None:
-    """Give the processes that tests start the usual signals, also under `nohup` and as a background job.
+def _restore_signals() -> None:
+    """Give the processes that tests start the usual signals, also under `nohup`, as a background job, or if blocked.
 
     A child inherits what its parent ignores, but not what its parent handles. So a handler replaces each inherited
     "ignore"; only SIGINT has a meaning for the tests themselves, as Ctrl-C.
@@ -49,6 +49,9 @@ def _hear_signals() -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+    # Where it is ignored, every program that a test starts seems to end with 0.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def pytest_sessionfinish() -> None:
@@ -90,8 +93,8 @@ def covered(record_property: Callable[[str, object], None]) -> Covered:
 
 @pytest.fixture(scope="session")
 def running_lab() -> "Iterator[Lab]":
-    """One laboratory for all tests of a worker."""
-    from tests.lab import running  # with what it imports, which few tests need
+    """One lab for all tests of a worker."""
+    from tests.lab import running  # imported late: few tests need it
 
     with running() as made:
         yield made
@@ -99,14 +102,14 @@ def running_lab() -> "Iterator[Lab]":
 
 @pytest.fixture
 def lab(running_lab: "Lab") -> "Lab":
-    """It, with nothing left of the tests before."""
+    """The lab, without leftovers of earlier tests."""
     running_lab.reset()
     return running_lab
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [report for found in terminalreporter.stats.values() for report in found]
-    # Each of the reports of a test repeats its properties; the last has them all.
+    # Each report of a test repeats its properties; the last one has them all.
     ends = [report for report in reports if getattr(report, "when", None) == "teardown"]
     properties = [each for report in ends for each in report.user_properties]
     counts: dict[str, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""A real Docker Engine of the test's own, from Debian's packages, with images made from this machine's files."""
+"""A real Docker Engine of the test, from Debian's packages, with images made from this machine's files."""
 
 import os
 import shutil
@@ -18,10 +18,10 @@ from tests.images import BUSYBOX, busybox_archive
 from tests.real import PATH, missing, program
 
 IMAGE = BUSYBOX
-# Whatever was started so ends with this process, even if that is killed.
+# Started processes end with this process, even if it is killed.
 TIED = ("setpriv", "--pdeathsig", "TERM")
-# Engines run side by side, and with the host's own. These parts of the system each engine has for itself: its network,
-# its control groups, its names in a containerd that the system may run, and its settings.
+# Engines run in parallel with each other and with the host's engine. Each has its own network,
+# control groups, containerd namespace and settings.
 NETWORK = ("unshare", "--net", "sh", "-c", "busybox ip link set lo up && echo up && exec sleep infinity")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 WAIT_SECONDS = 60.0
@@ -29,7 +29,7 @@ GONE, BUSY = 404, 409
 
 
 class Engine:
-    """It needs root, and is stopped by its own process id. What it keeps is removed by `remove`."""
+    """An engine. It needs root, and is stopped by its process id. `remove` deletes its data."""
 
     def __init__(self, folder: Path, *, path: str = PATH, options: Sequence[str] = ()) -> None:
         self._program, self._client = program("dockerd", "docker.io"), program("docker", "docker.io")
@@ -40,10 +40,10 @@ class Engine:
         self.folder, self.options = folder, tuple(options)
         self.socket = folder / "docker.sock"
         self.address = f"unix://{self.socket}"
-        """For DOCKER_HOST."""
+        """The value for DOCKER_HOST."""
         self.log = folder / "dockerd.log"
         self.name = f"gpuinfra-tests-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        """Of its control groups. No two engines share it, on the whole machine."""
+        """The parent of its control groups, unique on the machine."""
         (folder / "name").write_text(self.name)
         self._path = path
         self._version: str | None = None
@@ -59,7 +59,7 @@ class Engine:
         return {**os.environ, "PATH": self._path, "DOCKER_HOST": self.address}
 
     def start(self) -> None:
-        """It answers when this returns. Not to be called from a thread: it would end with that."""
+        """Start the engine and wait until it answers. Not from a thread: the engine would end with it."""
         self._network = self._network or self._make_network()
         (self.folder / "daemon.json").write_text("{}")
         files = {
@@ -92,13 +92,13 @@ class Engine:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process is there."""
+        """Return whether its process exists."""
         return self._process is not None and self._process.poll() is None
 
     @contextmanager
     def api(self) -> Iterator[docker.APIClient]:
-        """The engine, without our own code in between, and without the time that the Docker program takes to start."""
-        # Asked for once: to answer, an engine starts several programs.
+        """Connect to the engine without our own code, and without the start-up time of the Docker program."""
+        # Asked once: to answer, an engine starts several programs.
         client = docker.APIClient(base_url=self.address, version=self._version or "auto")
         self._version = client.api_version
         try:
@@ -107,7 +107,7 @@ class Engine:
             client.close()
 
     def _make_network(self) -> "subprocess.Popen[bytes]":
-        """It outlives the engine, as a machine's does."""
+        """Create the network namespace. It outlives the engine, as a machine's network does."""
         holder = subprocess.Popen([*TIED, *NETWORK], stdout=subprocess.PIPE, env=self.variables)
         assert holder.stdout is not None
         with holder.stdout as said:
@@ -115,15 +115,15 @@ class Engine:
         return holder
 
     def stop(self) -> None:
-        """As a system does that shuts down: containers are ended. To do so twice is no error."""
+        """Stop the engine as a shutdown does, which ends containers. A second call does nothing."""
         process, self._process = self._process, None
         if process:
             process.terminate()
             process.wait(timeout=WAIT_SECONDS)
 
     def kill(self) -> None:
-        """It is gone at once, as after a crash. Containers go on until it is started again, which then ends them, as
-        Docker does, or with the option `--live-restore` lets them go on."""
+        """Kill the engine, as a crash does. Containers run until it is started again, which then ends them, as
+        Docker does, or keeps them running with the option `--live-restore`."""
         process, self._process = self._process, None
         if not process:
             return
@@ -132,9 +132,9 @@ class Engine:
         self._forget_containerd()
 
     def _forget_containerd(self) -> None:
-        """It dies with the engine. The next engine must not take one that nobody has buried yet for one that runs."""
+        """End containerd and wait for it: the next engine must not mistake a zombie for a running one."""
         file = self.folder / "exec" / "containerd" / "containerd.pid"
-        if not file.exists():  # the system's own is used, which lives on
+        if not file.exists():  # the system's containerd is used, which keeps running
             return
         status = Path(f"/proc/{file.read_text().strip()}/status")
         deadline = time.monotonic() + WAIT_SECONDS
@@ -144,15 +144,15 @@ class Engine:
         file.unlink()
 
     def restart(self) -> None:
-        """With all that it knew."""
+        """Start the engine again with its data."""
         self.stop()
         self.start()
 
     def remove(self) -> None:
-        """Stop it, and all that it runs, and leave nothing but its log."""
+        """Stop the engine and its containers, and delete everything except its log."""
         try:
             if self._process is None and (self.folder / "data").exists():
-                self.start()  # one that was killed has left processes behind
+                self.start()  # a killed engine has left processes behind
             if self.is_running:
                 self.clear()
         finally:
@@ -161,7 +161,7 @@ class Engine:
                 self._network.kill()
                 self._network.wait(timeout=WAIT_SECONDS)
                 self._network = None
-        # Engines mount it upon itself, which not all of their ends undo; then nobody could remove it.
+        # Engines mount it on itself, and some exits leave the mount, which prevents the removal.
         while not self._run("umount", "--lazy", str(self.folder / "data")).returncode:
             pass
         for name in ("data", "exec"):
@@ -174,17 +174,17 @@ class Engine:
         with self.api() as api:
             while found := api.containers(all=True, quiet=True):
                 for each in found:
-                    with _unless(GONE, BUSY):  # somebody else is just removing it
+                    with _unless(GONE, BUSY):  # another process is removing it
                         api.remove_container(each["Id"], v=True, force=True)
                 assert time.monotonic() < deadline, found
 
     def containers(self, *, running: bool = False, **filters: str) -> list[str]:
-        """The ids of containers: of all, or of those that run, or as `name="…"` and `label="…"` narrow it down."""
+        """Return the ids of containers: of all, or of running ones, or filtered by `name="…"` and `label="…"`."""
         with self.api() as api:
             return [each["Id"] for each in api.containers(all=not running, quiet=True, filters=filters)]
 
     def remove_images(self, keep: str) -> None:
-        """Remove every image but those with tags that end so."""
+        """Remove every image except those whose tags end so."""
         with self.api() as api:
             for each in api.images():
                 if not any(tag.endswith(keep) for tag in each["RepoTags"] or ()):
@@ -192,7 +192,7 @@ class Engine:
                         api.remove_image(each["Id"], force=True)
 
     def docker(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-        """By the Docker program."""
+        """Run the Docker program."""
         done = self._run(self._client, *words)
         assert not check or done.returncode == 0, (words, done.stderr)
         return done
@@ -201,15 +201,15 @@ class Engine:
         return subprocess.run(words, env=self.variables, capture_output=True, text=True, timeout=120, check=False)
 
     def add_image(self, name: str, archive: Path, *settings: str) -> str:
-        """Its id. The settings are lines of a Dockerfile, as `ENV A=b`."""
+        """Import an image and return its id. The settings are Dockerfile lines such as `ENV A=b`."""
         changes = [word for setting in settings for word in ("--change", setting)]
         return self.docker("import", *changes, str(archive), name).stdout.strip()
 
 
 def remove_control_groups(folder: Path) -> None:
-    """Remove those of the engine that has, or had, this folder."""
+    """Remove the control groups of the engine with this folder."""
     name = (folder / "name").read_text()
-    # One for each controller, or one for all, as the system has it.
+    # One for each controller, or one for all, depending on the system.
     for group in (CONTROL_GROUPS / name, *CONTROL_GROUPS.glob(f"*/{name}")):
         for each, _, _ in os.walk(group, topdown=False):
             with suppress(OSError):  # a process in it has not ended yet
@@ -218,7 +218,7 @@ def remove_control_groups(folder: Path) -> None:
 
 @contextmanager
 def _unless(*statuses: int) -> Iterator[None]:
-    """Pass over these answers of an engine."""
+    """Ignore these responses of an engine."""
     try:
         yield
     except APIError as error:
@@ -228,7 +228,7 @@ def _unless(*statuses: int) -> Iterator[None]:
 
 @contextmanager
 def docker_engine(folder: Path) -> Iterator[str]:
-    """Run an engine with a busybox image; its address for DOCKER_HOST."""
+    """Run an engine with a busybox image, and return its address for DOCKER_HOST."""
     engine = Engine(folder)
     try:
         engine.start()

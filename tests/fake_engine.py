@@ -1,4 +1,4 @@
-"""A Docker Engine that only says its version: enough for `docker version`, and started in no time."""
+"""A Docker Engine that only answers its version: enough for `docker version`, and started at once."""
 
 import json
 import socketserver
@@ -35,7 +35,7 @@ class _Answers(BaseHTTPRequestHandler):
 
 @contextmanager
 def fake_engine(socket: Path) -> Iterator[str]:
-    """Answers at this socket for a while; gives its address. A socket's path has at most a hundred characters."""
+    """Serve at this socket, and return its address. A socket's path has at most a hundred characters."""
     with socketserver.ThreadingUnixStreamServer(str(socket), _Answers) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)

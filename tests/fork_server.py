@@ -3,7 +3,6 @@
 It has no threads, so that a fork of it is whole.
 """
 
-import atexit
 import faulthandler
 import fcntl
 import gc
@@ -59,9 +58,10 @@ def serve(requests: socket.socket) -> None:
             request: dict[str, Any] = json.loads(message)
             if "warm" in request:
                 requests.send(json.dumps({"codes": warm_up(request)}).encode())
+                report_ended(statuses)  # the program has its own handlers meanwhile
                 continue
             files = array("i", rights[0][2]).tolist()
-            assert threading.active_count() == 1, "a fork of a process with threads is not whole"
+            assert threading.active_count() == 1, "a process with threads cannot be forked safely"
             pid = os.fork()
             if not pid:
                 become(request, files)
@@ -77,7 +77,7 @@ def report_ended(statuses: dict[int, int]) -> None:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             file = statuses.pop(pid)
-            with suppress(BrokenPipeError):  # the test has lost interest
+            with suppress(BrokenPipeError):  # the test no longer waits for it
                 os.write(file, str(status).encode())
             os.close(file)
 
@@ -90,7 +90,6 @@ def warm_up(request: Mapping[str, Any]) -> list[int]:
     unseen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     with redirect_stdout(unseen), redirect_stderr(unseen):
         codes = [int(main(words)) for words in request["warm"]]
-    signal.signal(signal.SIGCHLD, lambda *_: None)
     gc.collect()
     deadline = time.monotonic() + THREADS_END_SECONDS
     while threading.active_count() > 1 and time.monotonic() < deadline:
@@ -106,8 +105,9 @@ def set_environment(variables: Mapping[str, str]) -> None:
 
 
 def become(request: Mapping[str, Any], files: list[int]) -> NoReturn:
-    """Be the command: with its files, folder, environment and signals, and nothing else of the server."""
-    code = 70
+    """Become the command: with its files, folder, environment and signals, and nothing of the server."""
+    from gpuinfra.cli.main import program
+
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
@@ -119,7 +119,7 @@ def become(request: Mapping[str, Any], files: list[int]) -> NoReturn:
             os.umask(request["umask"])
         os.chdir(request["cwd"])
         set_environment(request["env"])
-        # Above all numbers that are replaced, so that none is overwritten before its turn.
+        # Above all numbers that are replaced, so that none is overwritten too early.
         safe = [os.dup(file) for file in files[:3]]
         for place, file in enumerate(safe):
             os.dup2(file, place)
@@ -133,37 +133,21 @@ def become(request: Mapping[str, Any], files: list[int]) -> NoReturn:
         sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")  # type: ignore[misc]
         sys.stdout = sys.__stdout__ = text_file(1, "strict")  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = text_file(2, "backslashreplace")  # type: ignore[misc]
-        faulthandler.register(signal.SIGUSR1)  # where a program hangs that does not end in time
+        faulthandler.register(signal.SIGUSR1)  # shows where a program hangs
         sys.argv[:] = request["words"]
-        code = run()
+        program()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+        raise
     finally:
-        os._exit(code)
+        os._exit(70)
 
 
 def text_file(number: int, errors: str) -> io.TextIOWrapper:
-    """A standard stream as Python makes it: by lines on a terminal, and errors always."""
+    """Return a standard stream as Python creates it: line-buffered for errors, and for output on a terminal."""
     buffer = io.BufferedWriter(io.FileIO(number, "w", closefd=False))
     return io.TextIOWrapper(buffer, encoding="utf-8", errors=errors, line_buffering=number == 2 or os.isatty(number))
-
-
-def run() -> int:
-    """The program from its entry point to Python's own end, without the time that freeing all modules takes."""
-    from gpuinfra.cli.main import program
-
-    try:
-        program()
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        code = 1
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    return code
 
 
 def main() -> None:

@@ -135,7 +135,7 @@ class Hostile:
         os.utime(inner / "train.py", (1, 1))
 
     def embedded_bare_repository(self) -> None:
-        """The settings are among the project's own files, beside no `.git`."""
+        """The settings are among the project's files, without a `.git` folder."""
         self.fsmonitor()
         self.process_filter()
         for name in ("HEAD", "config", "objects", "refs", "index"):

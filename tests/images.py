@@ -1,4 +1,4 @@
-"""Root file systems for images, made of this machine's own files: there is no registry to pull from."""
+"""Root file systems for images, made from this machine's files: there is no registry to pull from."""
 
 import fcntl
 import hashlib
@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.real import program
 
 BUSYBOX, PYTHON = "busybox:test", "python:test"
-# Of Python's own library, what no job of a test needs.
+# Parts of Python's library that no job of a test needs.
 LEFT_OUT = re.compile(
     r"/(tests?|idlelib|_?tkinter[^/]*|turtledemo|lib2to3|config-[^/]*|site-packages|dist-packages|[^/]*\.opt-[12]\.pyc)$"
 )
@@ -30,7 +30,7 @@ def busybox_archive() -> Path:
 
 
 def python_archive() -> Path:
-    """The very Python that runs the tests, with its library and pip, and busybox for all else."""
+    """The Python that runs the tests, with its library and pip, and busybox."""
     return _cached("python", f"{sys.version} {sys.base_prefix} {sysconfig.get_paths()}", _add_python)
 
 
@@ -38,11 +38,11 @@ _SHORT = ("sh", "echo", "cat", "ls", "sleep", "true")
 
 
 def _cached(name: str, what: str, write: Callable[[tarfile.TarFile], None]) -> Path:
-    """Made once on this machine for each user, by the first test that needs it; a new recipe is a new file."""
+    """Return an archive that is created once for each user of this machine; a changed recipe gives a new file."""
     recipe = hashlib.sha256(Path(__file__).read_bytes() + what.encode()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir(), f"gpuinfra-tests-{os.geteuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    assert folder.stat().st_uid == os.geteuid(), f"{folder} is somebody else's"
+    assert folder.stat().st_uid == os.geteuid(), f"{folder} belongs to another user"
     file = folder / f"{name}-{recipe}.tar"
     with _lock(file.with_suffix(".lock")):
         if not file.exists():
@@ -96,7 +96,7 @@ def _kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _libraries(files: list[Path]) -> set[str]:
-    """What the files are linked with, and the loader itself."""
+    """Return the libraries that the files are linked with, and the loader."""
     words = [program("ldd", "libc-bin"), *map(str, files)]
     said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60).stdout
     return set(LIBRARY.findall(said))

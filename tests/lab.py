@@ -1,7 +1,7 @@
-"""A laboratory: a machine that takes jobs, of real parts, with GPUs that are none; and somebody who sends them.
+"""A lab: a machine for jobs, made of real programs with fake GPUs, and users who submit jobs.
 
-The machine is a real OpenSSH server and a real Docker Engine of the test's own. Whoever logs in has a home in the
-laboratory's folder and finds the engine by DOCKER_HOST; `nvidia-smi` and NVIDIA's hook are stand-ins, and say so.
+The machine is a real OpenSSH server and a real Docker Engine of the test. A login has its home in the
+lab's folder and finds the engine by DOCKER_HOST; `nvidia-smi` and NVIDIA's hook are fakes, and say so.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuinfra.models.target import Target
-from gpuinfra.runner.machine.ssh import SshConnection
+from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.workbench.targets import write_target
 from tests import program
 from tests.e2e.user import inherited
@@ -32,71 +32,71 @@ __all__ = ["BUSYBOX", "PYTHON", "Lab", "LabUser", "running"]
 
 IMAGE_PATH = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SECONDS = 110.0
-"""For one call of the program: less than a test has."""
+"""For one call of the program: less than a test's timeout."""
 PREFIX, LOCK = "gpuinfra-lab-", "lock"
 KEPT = ":test"
-"""How images are tagged that stay from one test to the next: the test makes them the same each time."""
+"""Tags of images that tests keep: each test creates them identically."""
 
 REMOTEDOCKER, REMOTE, LOCALDOCKER, LOCAL = "my_dsvm", "bare", "docker", "local"
-"""The targets in a user's workspace: of each type one. Their runconfigs have the same names."""
+"""The targets in a user's workspace, one of each type. Their runconfigs have the same names."""
 TARGETS = (REMOTEDOCKER, REMOTE, LOCALDOCKER, LOCAL)
 
 
 class Lab:
-    """The machine, and all that can be done to it."""
+    """The lab's machine, and everything that tests do to it."""
 
     def __init__(self, folder: Path, *, gpus: int = 2) -> None:
         self.folder = folder
         self.home = folder / "home"
-        """Of whoever logs in to the machine."""
+        """The home folder of logins on the machine."""
         self.home.mkdir()
         self.nvidia = Nvidia(folder / "nvidia", gpus)
         (folder / "engine").mkdir()
         self.engine = Engine(folder / "engine", path=f"{self.nvidia.hooks}:{PATH}")
         self.server = SshServer(folder / "sshd")
         self.path = f"{self.nvidia.programs}:{self.nvidia.hooks}:{PATH}"
-        """Of whoever logs in, and of users of this computer's own engine."""
+        """The PATH of logins, and of users of this computer's own engine."""
         self.server.settings["SetEnv"] = f"HOME={self.home} PATH={self.path} DOCKER_HOST={self.engine.address}"
         self._users = 0
 
     def start(self) -> None:
-        """All of it answers when this returns."""
+        """Start everything, and wait until it answers."""
         self.engine.start()
         self.engine.add_image(BUSYBOX, busybox_archive(), IMAGE_PATH)
         self.engine.add_image(PYTHON, python_archive(), IMAGE_PATH)
         self.server.start()
 
     def close(self) -> None:
-        """Nothing of it is left running."""
+        """Stop everything."""
         self.server.stop()
         self.end_processes()
         self.engine.remove()
 
     def reset(self) -> None:
-        """As it was at first: no connection, no container, nothing at home, GPUs that work and do nothing."""
-        if not self.engine.is_running:  # a test that failed may have left it so
+        """Restore the first state: no connection, no container, an empty home, idle and working GPUs."""
+        if not self.engine.is_running:  # a failed test may have left it so
             self.engine.start()
         self.server.cut()
         self.end_processes()
         self.engine.clear()
         self.engine.remove_images(keep=KEPT)
-        self.nvidia.mend()
+        self.nvidia.repair()
         self.nvidia.idle()
         for folder in (self.home, *self.folder.glob("user-*")):
             shutil.rmtree(folder)
         self.home.mkdir()
 
     def end_processes(self) -> None:
-        """What was started to outlive its connection or its program: all that has its home in the laboratory."""
+        """Kill processes that outlive their connection or program: all with a home in the lab."""
 
         def is_over() -> bool:
             left = list(self._processes())
             for process in left:
-                with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
                     os.kill(process, signal.SIGKILL)
             return not left
 
-        assert eventually(is_over), "processes of the laboratory do not end"
+        assert eventually(is_over), "processes of the lab do not end"
 
     def _processes(self) -> Iterator[int]:
         home = f"HOME={self.folder}/".encode()
@@ -107,7 +107,7 @@ class Lab:
 
     @property
     def target(self) -> Target:
-        """The machine, for jobs in containers with GPUs."""
+        """Return the machine as a target for container jobs with GPUs."""
         return self.target_with()
 
     def target_with(self, **changes: Any) -> Target:
@@ -116,7 +116,7 @@ class Lab:
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[SshConnection]:
-        """Logged in to the machine."""
+        """Connect to the machine."""
         connection = SshConnection.open(self.target, 20)
         try:
             yield connection
@@ -125,7 +125,7 @@ class Lab:
 
     @contextlib.contextmanager
     def small_disk(self, mebibytes: int) -> Iterator[None]:
-        """For a while all that gpuinfra keeps on the machine is on a disk of its own, new and so small."""
+        """Put gpuinfra's folder on the machine onto a new disk of this size."""
         folder = self.home / ".gpuinfra"
         folder.mkdir(mode=0o700, exist_ok=True)
         options = f"size={mebibytes}m,mode=700"
@@ -133,12 +133,12 @@ class Lab:
         try:
             yield
         finally:
-            # Lazily: somebody may still have a file open there.
+            # Lazily: a process may still have a file open there.
             subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=20)
 
     @contextlib.contextmanager
     def without_runtime(self) -> Iterator[None]:
-        """For a while the engine gives no GPU to containers: NVIDIA's hook is not installed."""
+        """Make the engine give no GPU to containers, as if NVIDIA's hook were not installed."""
         self.nvidia.remove_hook()
         self.engine.restart()
         try:
@@ -148,13 +148,13 @@ class Lab:
             self.engine.restart()
 
     def user(self, **changes: Any) -> "LabUser":
-        """Somebody new, with a workspace in which the lab's targets are. Changes are fields of all four."""
+        """Return a new user with a workspace that has the lab's targets. Changes are fields of all four."""
         self._users += 1
         return LabUser(self, self.folder / f"user-{self._users}", **changes)
 
 
 class LabUser:
-    """Somebody with the installed program, a home, a key that the machine takes, and a project."""
+    """A user with the installed program, a home, a key that the machine accepts, and a project."""
 
     def __init__(self, lab: Lab, folder: Path, **changes: Any) -> None:
         self.lab, self.home, self.workspace = lab, folder / "home", folder / "project"
@@ -186,7 +186,7 @@ class LabUser:
             _write(self.workspace / "aml_config" / f"{name}.compute", values)
 
     def script(self, text: str, name: str = "train.py") -> str:
-        """Write a script into the project; its name."""
+        """Write a script into the project, and return its name."""
         (self.workspace / name).write_text(text)
         return name
 
@@ -195,7 +195,7 @@ class LabUser:
         return {"HOME": str(self.home), "PATH": self.lab.path, "DOCKER_HOST": self.lab.engine.address}
 
     def start(self, *words: str, **more: str) -> "subprocess.Popen[str]":
-        """The program on its way."""
+        """Start the program."""
         return program.Program(
             *words,
             cwd=self.workspace,
@@ -207,7 +207,7 @@ class LabUser:
         )
 
     def __call__(self, *words: str, stdin: str = "", **more: str) -> "subprocess.CompletedProcess[str]":
-        """Whatever comes of it; only a traceback never does."""
+        """Run the program. Any result is fine, except a traceback."""
         variables = {**inherited(), **self.variables, **more}
         done = program.run(*words, cwd=self.workspace, env=variables, stdin=stdin, timeout=SECONDS, errors="replace")
         assert "Traceback" not in done.stderr, done.stderr
@@ -215,7 +215,7 @@ class LabUser:
         return done
 
     def does(self, *words: str, **more: str) -> dict[str, Any]:
-        """It succeeds; the object that it prints."""
+        """Run a command that must succeed, and return the object that it prints."""
         done = self(*words, "--json", **more)
         assert done.returncode == 0, done.stdout + done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
@@ -223,7 +223,7 @@ class LabUser:
         return document
 
     def fails(self, *words: str, code: str, exit_code: int = 1, **more: str) -> dict[str, Any]:
-        """It fails with this one problem, and says what to do."""
+        """Run a command that must fail with this one problem, which has a help text."""
         done = self(*words, "--json", **more)
         assert done.returncode == exit_code, done.stdout + done.stderr
         (diagnostic,) = json.loads(done.stdout)["diagnostics"]
@@ -233,14 +233,14 @@ class LabUser:
 
 
 def _write(file: Path, values: dict[str, Any]) -> None:
-    """JSON is YAML. Lists that are written below their key stay there: do not replace these."""
+    """Replace values. JSON is YAML. Lists on the lines below their key stay there: do not replace these."""
     kept = [line for line in file.read_text().splitlines() if line.partition(":")[0] not in values]
     file.write_text("\n".join([*kept, *(f"{key}: {json.dumps(value)}" for key, value in values.items()), ""]))
 
 
 @contextlib.contextmanager
 def running(*, gpus: int = 2) -> Iterator[Lab]:
-    """A laboratory for as long as this takes. Its folder is short, for sockets, and open to users without rights."""
+    """Run a lab. Its folder has a short path, for sockets, and is accessible to unprivileged users."""
     _remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name, Path(name, "new-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -259,7 +259,7 @@ def running(*, gpus: int = 2) -> Iterator[Lab]:
 
 
 def _remove_abandoned() -> None:
-    """Remove what is left of laboratories whose tests were killed: nobody holds their locks."""
+    """Remove leftovers of labs whose tests were killed: their locks are free."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError), (folder / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -273,7 +273,7 @@ def _remove_abandoned() -> None:
 
 
 def _started_from(folder: Path) -> Iterator[int]:
-    """Processes with a file of this folder in their command lines: servers, engines, and what those start."""
+    """Return processes with this folder in their command lines: servers, engines, and their children."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if f"{folder}/".encode() in (process / "cmdline").read_bytes():

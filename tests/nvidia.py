@@ -1,7 +1,7 @@
-"""A stand-in for NVIDIA's part of a machine: `nvidia-smi` on the host, and the hook that puts it into containers.
+"""A fake of NVIDIA's part of a machine: `nvidia-smi` on the host, and the hook that adds it to containers.
 
-All of it says `simulated`. It answers `--query-gpu=…`, `-q -x`, `-L`, `-l` and `-lms`, in any image: its interpreter
-comes along. What the GPUs do, and what is wrong with them, can be changed at any time, in running containers as well.
+All output says `simulated`. It answers `--query-gpu=…`, `-q -x`, `-L`, `-l` and `-lms`, in any image: its interpreter
+is included. Load and failures of the GPUs can be changed at any time, also in running containers.
 """
 
 import os
@@ -17,11 +17,11 @@ HOOK = "nvidia-container-runtime-hook"
 MODEL, DRIVER, CUDA, MEMORY_MIB, CAPABILITY = "Tesla T4 (simulated)", "535.161.08", "12.2", 15360, "7.5"
 
 HOST, CONTAINER = "host", "container"
-# What can be wrong, and how the real tool and the real hook say so.
+# Failures, and how the real tool and the real hook report them.
 NO_DRIVER, NO_DEVICES, MISMATCH, UNKNOWN_ERROR = "no-driver", "no-devices", "mismatch", "unknown-error"
 NOT_INSTALLED = "not-installed"
 
-# Where the folder is seen in a container.
+# The path of the folder in a container.
 INSIDE = "/usr/local/nvidia-stand-in"
 
 ANSWER = r"""
@@ -195,12 +195,12 @@ sys.exit(subprocess.call([*enter, *mounts]))
 
 
 class Nvidia:
-    """GPUs that are none, in a folder: programs for the host's PATH, and for the engine's."""
+    """Fake GPUs in a folder: programs for the host's PATH and for the engine's."""
 
     def __init__(self, folder: Path, count: int = 2) -> None:
         self._shared = folder / "shared"
         self.programs, self.hooks = folder / "bin", folder / "hooks"
-        """Folders for the PATH of whoever logs in, and of the engine."""
+        """The folders for the PATH of a login and of the engine."""
         for each in (self._shared, self.programs, self.hooks):
             each.mkdir(parents=True)
         shutil.copy(program("busybox", "busybox-static"), self._shared / "busybox")
@@ -209,48 +209,48 @@ class Nvidia:
         _program(self.programs / "nvidia-smi", f"#!/bin/sh\n{_launcher(str(self._shared), HOST)}")
         self.count(count)
         self.load(0, 0)
-        self.mend()
+        self.repair()
         self.install_hook()
 
     def count(self, gpus: int) -> None:
-        """How many there are: ten at most."""
+        """Set how many GPUs there are, at most ten."""
         _write(self._shared / "gpus", " ".join(str(index) for index in range(gpus)))
 
     def load(self, utilization: int, memory_mib: int = 0, gpu: int | None = None) -> None:
-        """What all GPUs do from now on, or one of them."""
+        """Set the load of all GPUs, or of one."""
         _write(self._shared / ("load" if gpu is None else f"load.{gpu}"), f"{utilization} {memory_mib}")
 
     def idle(self) -> None:
-        """No GPU does anything."""
+        """Make all GPUs idle."""
         for file in self._shared.glob("load.*"):
             file.unlink()
         self.load(0, 0)
 
     def fail(self, how: str, *places: str) -> None:
-        """From now on they fail so, on the host and in containers, or in one of these."""
+        """Make the GPUs fail in this way, on the host and in containers, or in one of these."""
         for place in places or (HOST, CONTAINER):
             _write(self._shared / f"failure.{place}", how)
 
-    def mend(self) -> None:
-        """They work again."""
+    def repair(self) -> None:
+        """Make the GPUs work again."""
         self.fail("none")
 
     @contextmanager
     def failing(self, how: str, *places: str) -> Iterator[None]:
-        """They fail for a while."""
+        """Make the GPUs fail during the block."""
         self.fail(how, *places)
         try:
             yield
         finally:
-            self.mend()
+            self.repair()
 
     def install_hook(self) -> None:
-        """An engine looks for it when it starts."""
+        """Install the hook. An engine looks for it when it starts."""
         text = HOOK_SCRIPT.replace("@PYTHON", os.path.realpath(sys.executable))
         _program(self.hooks / HOOK, text.replace("@HERE", str(self._shared)).replace("@INSIDE", INSIDE))
 
     def remove_hook(self) -> None:
-        """Engines that start from now on give no GPU to containers."""
+        """Make engines that start later give no GPU to containers."""
         (self.hooks / HOOK).unlink(missing_ok=True)
 
 
@@ -266,7 +266,7 @@ def _filled(text: str) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """At once: somebody may be reading."""
+    """Write atomically: another process may be reading."""
     new = file.with_suffix(f"{file.suffix}.new")
     new.write_text(f"{text}\n")
     new.rename(file)

@@ -1,4 +1,4 @@
-"""A place of its own for programs that keep things in the system's folders: a namespace of mounts, for root alone."""
+"""A mount namespace for programs that keep files in system folders; it needs root."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from tests.real import missing, program
 
 SPOOL = "/var/spool/cron/crontabs"
 RUNTIME = "/run/user/manager"
-# `systemd --user` runs only where systemd seems to run, which is told by a folder.
+# `systemd --user` runs only where a folder shows that systemd runs.
 SET_UP = f"""set -e
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/systemd/system {RUNTIME}
@@ -22,14 +22,14 @@ exec sleep 300
 
 
 class Private:
-    """Nothing that is done in `/run` and in the spool of cron is seen outside."""
+    """Changes in `/run` and in cron's spool folder are not visible outside."""
 
     def __init__(self, pid: int, environment: dict[str, str]) -> None:
         self._enter = [program("nsenter", "util-linux"), f"--target={pid}", "--mount"]
         self.environment = {**environment, "XDG_RUNTIME_DIR": RUNTIME}
 
     def __call__(self, *words: str, folder: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a program in it."""
+        """Run a program in the namespace."""
         return subprocess.run(
             [*self._enter, f"--wdns={folder}", *words],
             env=self.environment,
@@ -42,7 +42,7 @@ class Private:
 
     @contextmanager
     def systemd(self, folder: Path) -> Iterator[None]:
-        """The manager of a user, the real one."""
+        """Run the real systemd user manager."""
         systemd = program("systemd", "systemd")
         said = folder / "systemd.log"
         with said.open("w") as log:
@@ -73,7 +73,7 @@ class Private:
 
 @contextmanager
 def private(environment: dict[str, str]) -> Iterator[Private]:
-    """A namespace, for as long as it is needed."""
+    """Create a namespace for the block."""
     if os.getuid() != 0:
         missing("not root, which alone can mount something over /run and the spool of cron")
     unshare = program("unshare", "util-linux")
@@ -84,7 +84,7 @@ def private(environment: dict[str, str]) -> Iterator[Private]:
     assert holder.stderr is not None
     try:
         if holder.stdout.readline() != "ready\n":
-            missing(f"no namespace of mounts to be had here: {holder.stderr.read()}")
+            missing(f"mount namespaces are not available here: {holder.stderr.read()}")
         yield Private(holder.pid, environment)
     finally:
         holder.kill()

@@ -1,4 +1,4 @@
-"""The installed program, for tests: executed, or forked from a process that has imported it already.
+"""The installed program, for tests: executed, or forked from a process that has already imported it.
 
 Starting Python with Azure's SDK takes more than a second of processor time, and the tests start the program thousands
 of times. `Program` takes the same arguments as `subprocess.Popen` and is one, but its process comes from a fork server.

@@ -1,4 +1,4 @@
-"""A proxy before a server on loopback that holds back what clients send, so that a test can stop an upload halfway."""
+"""A proxy on loopback that holds back what clients send, so that a test can stop an upload halfway."""
 
 import contextlib
 import socket
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Proxy:
-    """It lets `allowed` bytes of its clients through, and all the rest when it is opened. Answers pass at once."""
+    """It passes `allowed` bytes from its clients, and the rest when it is opened. Responses pass at once."""
 
     def __init__(self, port: int, allowed: int) -> None:
         self._server, self._left = port, allowed
@@ -22,15 +22,15 @@ class Proxy:
         self._begin(self._accept)
 
     def open(self) -> None:
-        """Let everything through from now on."""
+        """Pass everything from now on."""
         self._is_open.set()
 
     def freeze(self) -> None:
-        """Hold back everything in both directions: the connection stays, and is silent."""
+        """Hold back everything in both directions: the connection stays open and silent."""
         self._is_passing.clear()
 
     def thaw(self) -> None:
-        """Let everything through again that came meanwhile."""
+        """Pass everything again, including what was held back."""
         self._is_passing.set()
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ def _end(link: socket.socket) -> None:
 
 @contextmanager
 def holding(port: int, allowed: int) -> Iterator[Proxy]:
-    """A proxy for as long as this takes."""
+    """Run a proxy for the block."""
     proxy = Proxy(port, allowed)
     try:
         yield proxy

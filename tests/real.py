@@ -1,4 +1,4 @@
-"""Real programs that tests drive. One that is missing skips the test, or fails it where all are required."""
+"""Real programs that tests use. A missing one skips the test, or fails it where all are required."""
 
 import os
 import shutil
@@ -6,18 +6,18 @@ from typing import NoReturn
 
 import pytest
 
-# Debian keeps servers where a user's PATH does not look.
+# Debian installs servers outside a user's PATH.
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 def program(name: str, package: str) -> str:
-    """The path of a program that Debian's `package` has."""
+    """Return the path of a program in Debian's `package`."""
     found = shutil.which(name, path=PATH)
     return found or missing(f"no `{name}` on this machine: apt-get install {package}")
 
 
 def missing(reason: str) -> NoReturn:
-    """A real part is not to be had: the test is skipped, or fails where every real part is required."""
+    """Skip the test because a real part is missing, or fail it where every real part is required."""
     if os.environ.get("GPUINFRA_REQUIRE_REAL"):
         pytest.fail(reason)
     pytest.skip(reason)

@@ -12,7 +12,7 @@ from tests.lab import Lab
 
 @contextlib.contextmanager
 def serving(lab: Lab, *options: str) -> Iterator[str]:
-    """The address of a registry that the lab's engine can reach."""
+    """Return the address of a registry that the lab's engine can reach."""
     inside = [
         *TIED,
         "nsenter",

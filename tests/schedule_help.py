@@ -1,18 +1,17 @@
-"""Orders for schedulers, as the tests of them share."""
+"""Orders for schedulers, shared by their tests."""
 
 from dataclasses import replace
 from typing import Any
 
-from gpuinfra.scheduling.interval import Interval
-from gpuinfra.scheduling.order import Order
+from gpuinfra.scheduling.schedule import Interval, ReapSchedule
 
 ODD = """/srv/sp ace/it's "so" $HOME %h \\n;&*[x]"""
-"""A folder's name with everything in it that means something to a shell, to cron or to systemd."""
+"""The name of a folder with all special characters of a shell, cron and systemd."""
 
 
-def order(**fields: Any) -> Order:
-    """A usual one, with these fields instead."""
-    usual = Order(
+def order(**fields: Any) -> ReapSchedule:
+    """Return a usual order with changed fields."""
+    usual = ReapSchedule(
         Interval(15),
         specs="infra",
         program=("/opt/gpuinfra",),

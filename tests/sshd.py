@@ -1,4 +1,4 @@
-"""A real OpenSSH server of the test's own, on loopback, and a user who may log in to it."""
+"""A real OpenSSH server of the test on loopback, and a user who may log in."""
 
 import contextlib
 import getpass
@@ -21,16 +21,16 @@ WAIT_SECONDS = 20.0
 
 def make_key(file: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
     keygen = program("ssh-keygen", "openssh-client")
-    size = ["-b", "2048"] if kind == "rsa" else []  # longer ones take seconds to make
+    size = ["-b", "2048"] if kind == "rsa" else []  # longer keys take seconds to create
     command = [keygen, "-q", "-t", kind, *size, "-N", passphrase, "-C", "test", "-f", str(file)]
     subprocess.run(command, check=True, timeout=WAIT_SECONDS)
     return file
 
 
 class ReservedPort:
-    """A port of loopback where nobody listens. No other process is given it for as long as this object lives.
+    """A free port on loopback. No other process gets it while this object exists.
 
-    A server that shares its address, as sshd does, may listen there all the same.
+    A server that shares its address, as sshd does, can still listen there.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class ReservedPort:
             weakref.finalize(self, os.close, bound.detach())
 
     def is_listening(self) -> bool:
-        """Whether a server listens there. It does not notice the question, as it would notice a connection."""
+        """Return whether a server listens there, without a connection that it would notice."""
         local, listening = f"0100007F:{self.number:04X}", "0A"
         lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
         return any(fields[1] == local and fields[3] == listening for fields in map(str.split, lines))
@@ -57,7 +57,7 @@ def eventually(holds: Callable[[], bool], seconds: float = WAIT_SECONDS) -> bool
 
 
 class SshServer:
-    """sshd with a configuration of its own. What it starts for connections dies with it."""
+    """sshd with its own configuration. Its connection processes end with it."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -70,7 +70,7 @@ class SshServer:
         self.authorize(self.user_key)
         self.settings: dict[str, str] = {}
         self.prefix: list[str] = []
-        """What the server is started by, where it is not started by itself."""
+        """The command that starts the server, where it is not started directly."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def authorize(self, *keys: Path) -> None:
@@ -78,7 +78,7 @@ class SshServer:
 
     def start(self) -> None:
         if os.geteuid() == 0:
-            # Where root's sshd locks itself in; Debian's unit makes it. It must be root's alone to write.
+            # The privilege separation folder of root's sshd; Debian's unit creates it. Only root may write to it.
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         settings = {
             "ListenAddress": "127.0.0.1",
@@ -103,13 +103,13 @@ class SshServer:
         return self._process is None or self._process.poll() is not None
 
     def serving(self) -> list[int]:
-        """Processes that serve connections, one each: the last sshd in each line of sshds."""
+        """Return the processes that serve connections: the last sshd of each chain."""
         return [line[-1] for line in self._lines()]
 
     def _lines(self) -> list[list[int]]:
-        """The processes of each connection, from the outer to the inner one.
+        """Return the processes of each connection, from the outer to the inner one.
 
-        A login of somebody who is not root is served by a child of the process that watches over it.
+        The login of an unprivileged user is served by a child of the monitoring process.
         """
         assert self._process is not None
         lines = []
@@ -124,7 +124,7 @@ class SshServer:
         """End every connection, and nothing else."""
         for line in self._lines():
             for pid in line:
-                with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
                     os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
@@ -165,9 +165,9 @@ def _name(pid: int) -> str:
 
 
 class PasswordServer(SshServer):
-    """One that knows a user with a password. Only to it do the system's files of users look as if there was one."""
+    """A server that knows a user with a password. Only this server sees the changed user database."""
 
-    USER, PASSWORD = "somebody", 'naïve $(id) "x'
+    USER, PASSWORD = "alice", 'naïve $(id) "x'
     HASH = "$6$gpuinfratest$Qj7CT3jtYobDBBL/nsF58M.wci7E26jLIgh0rKSu8Q8Vt14E3NBVJlRH.QKeNgEXYUsQ6p2u4yT7RvHuQ4re70"
     MOUNT = 'for name in passwd shadow pam.d/sshd; do mount --bind "$0/$name" "/etc/$name" || exit; done; exec "$@"'
 
@@ -184,7 +184,7 @@ class PasswordServer(SshServer):
             "auth required pam_unix.so\naccount required pam_permit.so\nsession required pam_permit.so\n"
         )
         program("unshare", "util-linux")
-        # A mount namespace of its own: nothing of this machine changes, and it ends with the process.
+        # In its own mount namespace: nothing on this machine changes, and it ends with the process.
         self.prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c", self.MOUNT, str(etc)]
         self.settings |= {
             "PubkeyAuthentication": "no",

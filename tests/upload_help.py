@@ -1,8 +1,8 @@
-"""What tests of uploads share."""
+"""Helpers for tests of uploads."""
 
 
 class Told:
-    """Progress, remembered."""
+    """Records progress."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

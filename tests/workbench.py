@@ -1,4 +1,4 @@
-"""Real files of Workbench projects, where they lie beside this checkout."""
+"""Real files of Workbench projects, if they lie next to this checkout."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,7 @@ needs_projects = pytest.mark.skipif(not FOLDER.is_dir(), reason="the recorded pr
 
 
 def files(*suffixes: str) -> list[Path]:
-    """Every file, or those of these kinds."""
+    """Return every file, or those with these suffixes."""
     return sorted(file for file in FOLDER.rglob("*") if file.is_file() and (not suffixes or file.suffix in suffixes))
 
 

@@ -1,1 +1,1 @@
-"""Use cases: values in, values and events out. No printing, no prompts; the Python API and the CLI call it."""
+"""Use cases, called by the Python API and the CLI: values in, values and events out. No printing, no prompts."""

@@ -1,4 +1,4 @@
-"""How commands reach a cloud: Azure as the shell is set up for it, or the embedded one."""
+"""Open a cloud for a command: Azure as the shell is configured for it, or the sandbox."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def open_access(settings: Settings, subscription: str | None = None) -> Access:
-    """Where the cloud is and who asks. `subscription` is what the spec says."""
+    """Return the cloud's endpoints and login. `subscription` is the one in the spec."""
     if settings.cloud == "sandbox":
         return _sandbox_access()
     from gpuinfra.provision.azure.access import current
@@ -36,7 +36,7 @@ def open_cloud(
     progress: Progress | None = None,
     writes: bool = False,
 ) -> AzureCloud:
-    """The cloud itself. No call is made yet; without `writes` none will change anything."""
+    """Return the cloud. This sends no request yet. Without `writes`, requests change nothing."""
     from gpuinfra.provision.azure.clients import Clients
     from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.azure.transport import Patience
@@ -66,25 +66,26 @@ def _sandbox_access() -> Access:
     )
 
 
-# For one look: whoever waits for the machine tries to reach it all the while.
+# For one look. Meanwhile, a client that waits for the machine keeps trying to reach it.
 LOOK_SECONDS = 15.0
 OFF = frozenset({"deallocating", "deallocated", "stopping", "stopped"})
-# Off for whoever wants to use it, and not for whoever pays for it.
+# Off for the user, but still billed.
 BILLED = frozenset({"stopping", "stopped"})
 
 
 def cloud_of(settings: Settings, target: Target) -> Settings:
-    """The settings by which a target's machine is found: one of the embedded Azure is nowhere else."""
+    """Return the settings that find a target's machine: a simulated one exists only in the sandbox."""
     return replace(settings, cloud="sandbox") if target.simulated else settings
 
 
 def power_of(
     settings: Settings, spec: Spec | MachineId | None, *, is_there: bool = False
 ) -> Callable[[], str | None] | None:
-    """Asks for the power state of a machine of ours: what it is, where it is off; None where it is on, or nobody knows.
+    """Return a function that describes the machine's power state if it is off, or returns None if it is on or unknown.
 
-    One that Azure does not know is gone where it `is_there`, for sure, as seen by the same login; otherwise it may be
-    another subscription that is asked. Nothing is loaded before it is asked: most jobs end without.
+    If `is_there`, the machine certainly existed with the same login, so a machine that Azure does not find is gone.
+    Otherwise the login may be for another subscription. Imports happen on the first call, because most jobs never need
+    it.
     """
     if spec is None:
         return None
@@ -100,7 +101,7 @@ def power_of(
             cloud = open_cloud(settings, machine.subscription, deadline=Deadline.after(LOOK_SECONDS))
             found = cloud.look(ref_of(Kind.VM, machine.group_name, machine.name))
         except (CloudError, Problem):
-            return None  # that Azure does not answer says nothing of the machine
+            return None  # without an answer from Azure, the state is unknown
         if found is None:
             return f"{machine.name} is gone" if is_there else None
         billed = f", and billed until `gpuinfra down {machine.name}`" if found.power in BILLED else ""

@@ -1,4 +1,4 @@
-"""What this workspace and Azure's activity log know of the cost of machines, for commands that are not `cost`."""
+"""Read the cost of machines from the workspace's ledger and Azure's activity log, for commands other than `cost`."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from gpuinfra.diagnostics import Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.models.entry import Entry
+    from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.run import Run
     from gpuinfra.provision.costing.activity import Event
     from gpuinfra.provision.costing.history import History
     from gpuinfra.provision.costing.report import Job
     from gpuinfra.provision.market.port import Prices
 
-# The moment that is written down and that of Azure's log are not the same to the second.
+# The ledger's times and those in Azure's log differ slightly.
 BEFORE = timedelta(minutes=5)
 AT_ONCE = 8
 _Key = tuple[str, str, str]
 
 
 class Accounts:
-    """Histories of machines since they were last switched on from here."""
+    """The histories of machines since their last power-on from this workspace."""
 
     def __init__(self, reached: CloudSession) -> None:
         self._reached = reached
         self._logs: dict[_Key, list[Event] | None] = {}
-        """What the log said of a machine in one state: while Azure does nothing to it, it says nothing new."""
+        """The log of each machine in one state. While Azure does not change the machine, the log does not change."""
 
     def histories(self, rows: Sequence[Mapping[str, Any]], now: datetime, prices: Prices) -> dict[str, History]:
-        """By the machines' ids, in lower case. A log that cannot be read leaves the ledger, and what is there now."""
+        """Return histories by lower-case VM ID. If the log cannot be read, use the ledger and the current state."""
         from gpuinfra.provision.costing.evidence import Evidence
         from gpuinfra.provision.costing.pricing import PriceBook
         from gpuinfra.provision.market.price_list import shipped_prices
@@ -55,7 +55,7 @@ class Accounts:
     def _read(
         self, rows: Sequence[Mapping[str, Any]], now: datetime
     ) -> tuple[dict[str, datetime], dict[str, list[Event] | None]]:
-        """From when on the log was read for each machine, and its events. Of many machines it is read at once."""
+        """Return for each machine since when the log was read, and its events. Many machines share one request."""
         windows = {str(row["id"]).casefold(): _window(row, now) for row in rows}
         if len(rows) > AT_ONCE:
             first = min(windows.values())
@@ -63,13 +63,13 @@ class Accounts:
             events = self._log((states, "", ""), first, now)
             own = {key: None if events is None else [e for e in events if e.machine == key] for key in windows}
             return dict.fromkeys(windows, first), own
-        _ = self._reached.cloud.clients.resource  # not in the threads, which would wait for each other's imports
+        _ = self._reached.cloud.clients.resource  # import before the threads start: concurrent imports block
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="log") as pool:
             logs = list(pool.map(lambda row: self._log(_state(row), _window(row, now), now, str(row["id"])), rows))
         return windows, dict(zip(windows, logs, strict=True))
 
     def _log(self, key: _Key, since: datetime, now: datetime, resource: str | None = None) -> list[Event] | None:
-        """What the log has of one machine, or of all; None where it cannot be read."""
+        """Return the events of one machine or of all, or None if the log cannot be read."""
         from gpuinfra.provision.azure.activity import read_log
         from gpuinfra.provision.costing.activity import read_events
         from gpuinfra.provision.errors import CloudError, Fault
@@ -83,15 +83,15 @@ class Accounts:
                 self._logs[key] = None
         return self._logs[key]
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[LedgerEntry]:
         cloud = self._reached.cloud
         found = ledger_entries(self._reached.settings, simulated=cloud.simulated)
         return [each for each in found if each.subscription.casefold() in {"", cloud.subscription.casefold()}]
 
 
-def ledger_entries(settings: Settings, *, simulated: bool) -> list[Entry]:
-    """What this workspace wrote down, of real or of simulated machines; nothing where it cannot be read."""
-    from gpuinfra.ledger.ledger import Ledger
+def ledger_entries(settings: Settings, *, simulated: bool) -> list[LedgerEntry]:
+    """Return this workspace's entries for real or simulated machines, or nothing if the ledger cannot be read."""
+    from gpuinfra.ledger import Ledger
 
     try:
         found = Ledger(settings.state).entries()
@@ -101,11 +101,11 @@ def ledger_entries(settings: Settings, *, simulated: bool) -> list[Entry]:
 
 
 def with_costs(settings: Settings, runs: Sequence[Run], now: datetime) -> list[Run]:
-    """The runs, each with what its machine cost while its job was at work, where the ledger has the price."""
+    """Return the runs, each with the machine's cost while its job ran, if the ledger has the price."""
     from dataclasses import replace
 
     from gpuinfra.provision.costing.report import cost_by_ledger
-    from gpuinfra.runner.results.history import History as Runs
+    from gpuinfra.runner.history import History as Runs
 
     if not any(run.machine and run.started for run in runs):
         return list(runs)
@@ -118,7 +118,7 @@ def with_costs(settings: Settings, runs: Sequence[Run], now: datetime) -> list[R
 
 
 def jobs_of(runs: Iterable[Run], now: datetime) -> list[Job]:
-    """The runs that were at work on a machine, from when to when; one that runs, as far as is known, until now."""
+    """Return the runs that worked on a machine as jobs. A job that still runs ends now."""
     from gpuinfra.models.run import RunState
     from gpuinfra.provision.costing.report import Job
 
@@ -130,7 +130,7 @@ def jobs_of(runs: Iterable[Run], now: datetime) -> list[Job]:
 
 
 def _window(row: Mapping[str, Any], now: datetime) -> datetime:
-    """From when on the log is read: a little before this machine was last switched on by gpuinfra."""
+    """Return since when to read the log: shortly before gpuinfra last switched the machine on."""
     from gpuinfra.provision import tags
     from gpuinfra.provision.azure.activity import KEPT
 
@@ -139,7 +139,7 @@ def _window(row: Mapping[str, Any], now: datetime) -> datetime:
 
 
 def _place(row: Mapping[str, Any]) -> tuple[str, str]:
-    """A machine's group and name, in lower case."""
+    """Return a machine's group and name in lower case."""
     # /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/M
     words = str(row["id"]).casefold().split("/")
     return words[4], words[8]

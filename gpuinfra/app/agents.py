@@ -1,4 +1,4 @@
-"""Asks machines that run for what their guest agents say: all at once, each for a few seconds at most."""
+"""Query the guest agents of running machines, in parallel, each for a few seconds at most."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from gpuinfra.models.agent import AgentState
     from gpuinfra.models.machine import Machine
     from gpuinfra.models.target import Target
-    from gpuinfra.parse.spec import Located
-    from gpuinfra.provision.cloud import Observed
+    from gpuinfra.parse.spec import LocatedSpec
+    from gpuinfra.provision.cloud import Observed, ObservedResource
 
 AT_ONCE = 16
 
 
-def with_agents(reached: CloudSession, machines: Sequence[Machine], specs: Sequence[Located]) -> list[Machine]:
-    """The machines, each that runs with its agent's word, or with the reason why there is none."""
-    # Imported here and not in the threads: the SDK's modules wait for each other when threads import them together.
+def with_agents(reached: CloudSession, machines: Sequence[Machine], specs: Sequence[LocatedSpec]) -> list[Machine]:
+    """Return the machines, each running one with its agent's state or the reason why that is unknown."""
+    # Import before the threads start: concurrent imports of the SDK's modules block each other.
     _ = reached.cloud.clients.network
     keys = {located.spec.name.casefold(): located.spec.admin.key() for located in specs}
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="agent") as pool:
         asked = [
-            pool.submit(_ask, reached, machine, keys.get(machine.name.casefold()))
+            pool.submit(ask_agent, reached, machine, keys.get(machine.name.casefold()))
             if machine.power_state == "running"
             else None
             for machine in machines
@@ -38,7 +38,7 @@ def with_agents(reached: CloudSession, machines: Sequence[Machine], specs: Seque
 
 
 def _observed(reached: CloudSession, machine: Machine) -> Observed:
-    """As much of it as is needed to reach it."""
+    """Return the resources that are needed to reach the machine."""
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.cloud import Observed
     from gpuinfra.provision.names import ref_of
@@ -48,11 +48,25 @@ def _observed(reached: CloudSession, machine: Machine) -> Observed:
     return Observed(machine.name, machine.group, tuple(parts))
 
 
-def _ask(reached: CloudSession, machine: Machine, public_key: str | None) -> AgentState | str:
+def is_agent_armed(reached: CloudSession, found: ObservedResource, machine: Machine, public_key: str | None) -> bool:
+    """Return whether the agent is proven to stop its machine: it has the role, is alive, and reports no error."""
+    from gpuinfra.provision.azure.rights import Rights
+    from gpuinfra.provision.health.machine import OLDEST_SECONDS
+
+    if machine.power_state != "running" or not Rights(reached.cloud.clients).look(found).is_held:
+        return False
+    state = ask_agent(reached, machine, public_key)
+    if isinstance(state, str) or state.last_error:
+        return False
+    return abs(state.age_seconds(reached.cloud.now())) <= OLDEST_SECONDS
+
+
+def ask_agent(reached: CloudSession, machine: Machine, public_key: str | None) -> AgentState | str:
+    """Return the state that a machine's guest agent reports, or why it is unknown."""
     from gpuinfra.app.machines import with_known_key
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.find import target_of
-    from gpuinfra.runner.machine.identity import identity_of
+    from gpuinfra.runner.connection.private_keys import identity_of
     from gpuinfra.workspace import find_workspace
 
     workspace = reached.settings.workspace
@@ -76,7 +90,7 @@ SECONDS = 10.0
 
 
 class NoAgentError(Exception):
-    """There is nothing to read; `is_reached` where the machine was, and the agent is what is missing."""
+    """No agent state could be read. `is_reached` says whether the machine answered and only the agent is missing."""
 
     def __init__(self, reason: str, *, is_reached: bool) -> None:
         super().__init__(reason)
@@ -84,8 +98,8 @@ class NoAgentError(Exception):
 
 
 def read_agent_state(target: Target, seconds: float = SECONDS) -> AgentState:
-    """The agent's own file, within so many seconds; NoAgentError where there is none."""
-    from gpuinfra.runner.machine.within import within
+    """Return the agent's state within `seconds`. Raise NoAgentError if it cannot be read."""
+    from gpuinfra.runner.background import within
 
     try:
         return within(seconds, lambda: _read(target, time.monotonic() + seconds))
@@ -97,12 +111,12 @@ def _read(target: Target, ends: float) -> AgentState:
     import contextlib
 
     from gpuinfra.models.agent import STATE_FILE, parse_agent_state
-    from gpuinfra.runner.machine.connection import ConnectError
-    from gpuinfra.runner.machine.ssh import SshConnection
+    from gpuinfra.runner.connection.ssh import SshConnection
+    from gpuinfra.runner.errors import ConnectError
 
     try:
         with contextlib.closing(SshConnection.open(target, ends - time.monotonic())) as connection:
-            # A simulated machine has no root of its own: where its files are is in a variable there, and nowhere else.
+            # A simulated machine has no root folder of its own. A variable on that machine has the path of its files.
             shown = connection.run(
                 ["sh", "-c", f'cat "$GPUINFRA_GUEST_ROOT{STATE_FILE}"'], timeout=max(0.1, ends - time.monotonic())
             )

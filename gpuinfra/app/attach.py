@@ -1,4 +1,4 @@
-"""Make a machine that exists already a target: check SSH, Docker and GPU, and write its two files."""
+"""Make an existing machine a target: check SSH, Docker and GPU, and write its two files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.attach_options import AttachOptions
@@ -19,11 +20,10 @@ if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.passwords import Secret
     from gpuinfra.app.settings import Settings
-    from gpuinfra.models.attached import Attached
-    from gpuinfra.models.checkup import Check, Checkup
-    from gpuinfra.models.target import Target
-    from gpuinfra.runner.machine.connection import ConnectError, LoginRefused
-    from gpuinfra.runner.machine.host_key import HostKey
+    from gpuinfra.models.results import AttachResult
+    from gpuinfra.models.target import Checkup, Target, TargetCheck
+    from gpuinfra.runner.connection.host_key import HostKey
+    from gpuinfra.runner.errors import ConnectError, LoginRefused
 
 SUMMARIES = {
     "ssh": "no machine that runs jobs",
@@ -35,13 +35,13 @@ SUMMARIES = {
 NEEDS_GPU = ("nvidia-runtime", "gpu")
 
 
-def attach(settings: Settings, options: AttachOptions, seconds: float, progress: Frontend) -> Attached:
-    """Check the machine, and write its target files."""
+def attach(settings: Settings, options: AttachOptions, seconds: float, progress: Frontend) -> AttachResult:
+    """Check the machine, write its target files, and return the result. Raise Problem if a check fails."""
     from gpuinfra.app.host_keys import check_host_key, record_host_key
     from gpuinfra.app.passwords import Secret, read_password
     from gpuinfra.app.simulation import consent_to_replace
-    from gpuinfra.models.attached import Attached
-    from gpuinfra.runner.machine.host_key import HostKey
+    from gpuinfra.models.results import AttachResult
+    from gpuinfra.runner.connection.host_key import HostKey
     from gpuinfra.workbench.compute import joined_address
     from gpuinfra.workbench.project import load_project
     from gpuinfra.workbench.targets import check_destination, find_target
@@ -54,7 +54,7 @@ def attach(settings: Settings, options: AttachOptions, seconds: float, progress:
     check_destination(load_project(workspace), options.name)
     if before and not options.host_key:
         check_host_key(settings, before, says="its target file")
-    # Before anybody is called: whoever gave it should not have to wait with it.
+    # Read the password before any connection, so that the user does not wait to type it.
     given = Secret(lambda: read_password(progress)) if options.by_password else None
     if given:
         given()
@@ -65,25 +65,25 @@ def attach(settings: Settings, options: AttachOptions, seconds: float, progress:
     if not checkup.passed:
         raise Problem(*(_failure(check) for check in checkup.checks if not check.passed))
     target = replace(target, simulated=_is_simulated(target, before, checkup))
-    if not options.host_key:  # the machine has said by now whether it is simulated
+    if not options.host_key:  # by now the machine has shown whether it is simulated
         check_host_key(settings, target, says=joined_address(target.address, target.port))
     consent_to_replace(settings, workspace, target.name, progress, simulated=target.simulated)
     target, files = _write(workspace, target, before, secret)
     record_host_key(target, f"attach:{joined_address(target.address, target.port)}", progress)
     fingerprint = HostKey.parse(target.host_key).fingerprint
-    return Attached(target, fingerprint, checkup, tuple(str(file) for file in files))
+    return AttachResult(target, fingerprint, checkup, tuple(str(file) for file in files))
 
 
 def _taken(before: Target) -> Problem:
-    """A target on this computer does not become a machine by the way."""
+    """Return the Problem for a name that belongs to a local target: `attach` does not replace one."""
     note = f"`{before.name}` is a target of type `{before.type}`, on this computer"
-    help_line = f"give another name, or `gpuinfra detach {before.name}` first"
+    help_line = f"give another name, or `gpuinfra detach {quote(before.name)}` first"
     diagnostic = Diagnostic(Code.FILE_EXISTS, "the name is taken", note=note, help=help_line)
     return Problem(diagnostic, exit_code=Exit.USAGE)
 
 
 def _is_simulated(target: Target, before: Target | None, checkup: Checkup) -> bool:
-    """Its GPU says so. Where none answers, the same machine is what it was."""
+    """Return whether the GPU is simulated. Without a GPU, a machine with the same host key stays what it was."""
     if checkup.gpu:
         return checkup.gpu.simulated
     return before is not None and before.simulated and before.host_key == target.host_key
@@ -93,15 +93,15 @@ def _secret(options: AttachOptions, target: Target, progress: Frontend) -> Secre
     from gpuinfra.app.passwords import secret_of
 
     if options.identity:
-        return None  # whoever names a key wants to know when it does not do
+        return None  # a user who names a key wants an error if it does not work
     return secret_of(target, progress, can_ask=progress.can_ask)
 
 
 def _look(target: Target, options: AttachOptions, seconds: float, secret: Secret | None, progress: Frontend) -> Checkup:
-    """Log in and ask; each finding is a line."""
-    from gpuinfra.runner.machine.checkup import examine
-    from gpuinfra.runner.machine.handshake import place
-    from gpuinfra.runner.machine.ssh import SshConnection
+    """Log in and check the machine, reporting one line per check."""
+    from gpuinfra.runner.connection.handshake import place
+    from gpuinfra.runner.connection.ssh import SshConnection
+    from gpuinfra.runner.readiness import examine
 
     step = f"ssh {options.name}"
     progress.begin(step, f"logging in at {place(options.address, options.port)}")
@@ -117,24 +117,24 @@ def _look(target: Target, options: AttachOptions, seconds: float, secret: Secret
     return checkup
 
 
-def _failure(check: Check) -> Diagnostic:
+def _failure(check: TargetCheck) -> Diagnostic:
     without = "; or attach the machine without it: `--no-gpu`" if check.name in NEEDS_GPU and check.help else ""
     help_line = f"{check.help}{without}" if check.help else "mend what is said above first"
     return Diagnostic(Code.UNFIT_MACHINE, SUMMARIES[check.name], note=check.found, help=help_line)
 
 
 def _write(workspace: Path, target: Target, before: Target | None, secret: Secret | None) -> tuple[Target, list[Path]]:
-    """The files, and before them the password, whose place they name."""
-    from gpuinfra.runner.machine.passwords import reference_to
+    """Store the password, then write the files that refer to it."""
+    from gpuinfra.runner.connection.passwords import reference_to
     from gpuinfra.workbench.targets import write_target
 
-    # What may be in the keyring once it was asked to keep it, though it is interrupted.
+    # An interrupted keyring call may still have stored the password.
     reference = reference_to(target.name) if secret else None
     try:
         reference = secret.keep(target) if secret else None
         files = write_target(workspace, replace(target, password=reference))
     except BaseException as error:
-        # Ctrl-C as well: a password that no file refers to must not stay. One that was there before may.
+        # Also after Ctrl-C: a new password without a file that refers to it must not stay.
         _forget(replace(target, password=reference), unless=before)
         if isinstance(error, OSError | ValueError):
             raise _unwritable(error) from None
@@ -152,8 +152,8 @@ def _unwritable(error: Exception) -> Problem:
 
 
 def _forget(target: Target, *, unless: Target | None) -> None:
-    """A password that no file refers to must not stay, unless it is this other target's as well."""
-    from gpuinfra.runner.machine.passwords import forget, place
+    """Delete a password that no file refers to, unless the other target uses it as well."""
+    from gpuinfra.runner.connection.passwords import forget, place
 
     kept = place(target)
     if kept and (unless is None or kept != place(unless)):
@@ -163,11 +163,11 @@ def _forget(target: Target, *, unless: Target | None) -> None:
 def trusted_key(
     options: AttachOptions, before: Target | None, settings: Settings, seconds: float, progress: Frontend
 ) -> HostKey:
-    """The host key that the machine has to show: the one that is said, or known, or that somebody consents to."""
+    """Return the host key that the machine must show: from the options, the target file, or the user's consent."""
     from gpuinfra.app.host_keys import check_host_key
     from gpuinfra.app.simulation import is_simulated
-    from gpuinfra.runner.machine.handshake import first_meeting, place
-    from gpuinfra.runner.machine.host_key import HostKey
+    from gpuinfra.runner.connection.handshake import first_meeting, place
+    from gpuinfra.runner.connection.host_key import HostKey
 
     step = f"ssh {options.name}"
     with explained(options, step, progress):
@@ -187,8 +187,8 @@ def trusted_key(
 
 @contextmanager
 def explained(options: AttachOptions, step: str, progress: Frontend) -> Iterator[None]:
-    """What keeps us from a machine, in the words of this program."""
-    from gpuinfra.runner.machine.connection import ConnectError
+    """Convert connection errors to Problems."""
+    from gpuinfra.runner.errors import ConnectError
 
     try:
         yield
@@ -198,10 +198,10 @@ def explained(options: AttachOptions, step: str, progress: Frontend) -> Iterator
 
 
 def _key_with(fingerprint: str, options: AttachOptions, seconds: float) -> HostKey:
-    """The machine's key that has this fingerprint. It may have a key of each kind, and shows one at a time."""
-    from gpuinfra.runner.machine.connection import HostKeyMismatch, Unreachable
-    from gpuinfra.runner.machine.handshake import first_meeting, place
-    from gpuinfra.runner.machine.host_key import ALGORITHMS
+    """Return the machine's host key with this fingerprint. It may have one key per kind, and shows one at a time."""
+    from gpuinfra.runner.connection.handshake import first_meeting, place
+    from gpuinfra.runner.connection.host_key import ALGORITHMS
+    from gpuinfra.runner.errors import HostKeyMismatch, Unreachable
 
     best = first_meeting(options.address, options.port, seconds)
     if best.fingerprint == fingerprint:
@@ -212,14 +212,14 @@ def _key_with(fingerprint: str, options: AttachOptions, seconds: float) -> HostK
         try:
             shown = first_meeting(options.address, options.port, seconds, [kind])
         except Unreachable:
-            continue  # it has no key of this kind
+            continue  # the machine has no key of this kind
         if shown.fingerprint == fingerprint:
             return shown
     raise HostKeyMismatch(place(options.address, options.port), fingerprint, best.fingerprint)
 
 
 def _consent(shown: HostKey, options: AttachOptions, settings: Settings, progress: Frontend) -> None:
-    from gpuinfra.runner.machine.handshake import place
+    from gpuinfra.runner.connection.handshake import place
 
     where = place(options.address, options.port)
     if settings.yes:
@@ -245,7 +245,7 @@ def _consent(shown: HostKey, options: AttachOptions, settings: Settings, progres
 
 
 def _diagnostic(error: ConnectError, options: AttachOptions) -> Diagnostic:
-    from gpuinfra.runner.machine.connection import HostKeyInvalid, HostKeyMismatch, LoginRefused
+    from gpuinfra.runner.errors import HostKeyInvalid, HostKeyMismatch, LoginRefused
 
     note = f"{error}; nothing was written"
     if isinstance(error, HostKeyMismatch):
@@ -263,7 +263,7 @@ def _diagnostic(error: ConnectError, options: AttachOptions) -> Diagnostic:
 
 
 def _help_with_login(error: LoginRefused, options: AttachOptions) -> str:
-    from gpuinfra.runner.machine.connection import KeyUnusable
+    from gpuinfra.runner.errors import KeyUnusable
 
     if error.help and (options.by_password or (options.identity and isinstance(error, KeyUnusable))):
         return error.help

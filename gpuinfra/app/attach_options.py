@@ -1,4 +1,4 @@
-"""What `gpuinfra attach` was asked for: the words of its command line, read and checked before anybody is called."""
+"""The options of `gpuinfra attach`, parsed and checked before any connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FINGERPRINT = r"SHA256:[A-Za-z0-9+/]{43}"
 
 @dataclass(frozen=True)
 class AttachOptions:
-    """A machine, how to get into it, and what it is wanted for."""
+    """A machine, how to log in to it, and what to check."""
 
     name: str
     address: str
@@ -32,7 +32,7 @@ class AttachOptions:
     identity: str | None = None
     by_password: bool = False
     host_key: str | None = None
-    """A public key, or the fingerprint of one."""
+    """A public key, or its fingerprint."""
     image: str | None = None
 
     @property
@@ -42,11 +42,11 @@ class AttachOptions:
 
     @property
     def has_fingerprint(self) -> bool:
-        """Whether of the host key only the fingerprint is said."""
+        """Whether `host_key` is only a fingerprint."""
         return self.host_key is not None and re.fullmatch(_FINGERPRINT, self.host_key) is not None
 
     def target(self, host_key: str, before: Target | None) -> Target:
-        """The target as it will be logged in to. What is not said is as it was."""
+        """Return the target for the login. Options that were not given keep their previous values."""
         from gpuinfra.models.spec import TargetOptions
 
         said = {"type", *(["nvidia_docker"] if self.docker else [])}
@@ -66,11 +66,11 @@ class AttachOptions:
             password=ASK if self.by_password else before.password if before and keeps else None,
             base_docker_image=image if self.docker else None,
             nvidia_docker=self.gpu,
-            said=frozenset(said),
+            explicit_fields=frozenset(said),
         )
 
     def command(self, host_key: str) -> str:
-        """The same options once more, with the host key."""
+        """Return the same command with the host key."""
         words = ["gpuinfra", "attach", self.name, "--address", self.address, "--username", self.username]
         words += ["--port", str(self.port)] if self.port != USUAL_PORT else []
         words += ["--key", self.identity] if self.identity else []
@@ -82,7 +82,7 @@ class AttachOptions:
 
 
 def check_options(options: AttachOptions) -> None:
-    """Every rule that can be looked at without the machine."""
+    """Raise Problem if an option breaks a rule that can be checked without the machine."""
     from gpuinfra.models.images import check_container_image
     from gpuinfra.models.names import check_target_name
 
@@ -103,7 +103,7 @@ def check_options(options: AttachOptions) -> None:
 
 
 def read_address(address: str, port: int | None) -> tuple[str, int]:
-    """Host and port: a port may stand in either place."""
+    """Return host and port. The port can be in either argument."""
     from gpuinfra.workbench.compute import split_address
 
     host, inner = split_address(address)
@@ -121,10 +121,10 @@ def read_address(address: str, port: int | None) -> tuple[str, int]:
 
 
 def read_identity(key: str) -> str:
-    """The path of the private key; that of its public half means the same."""
+    """Return the path of the private key. The path of its public half means the same."""
     try:
         path = Path(key).expanduser()
-    except RuntimeError:  # `~somebody` who is not known here
+    except RuntimeError:  # `~user` for an unknown user
         path = Path(key)
     private = path.with_suffix("") if path.suffix == ".pub" else path
     if private.is_file():
@@ -134,8 +134,8 @@ def read_identity(key: str) -> str:
 
 
 def _check_host_key(options: AttachOptions) -> None:
-    from gpuinfra.runner.machine.connection import HostKeyInvalid
-    from gpuinfra.runner.machine.host_key import HostKey
+    from gpuinfra.runner.connection.host_key import HostKey
+    from gpuinfra.runner.errors import HostKeyInvalid
 
     if options.host_key is None or options.has_fingerprint:
         return

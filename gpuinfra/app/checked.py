@@ -1,4 +1,4 @@
-"""Rules of specs, on the command line."""
+"""Apply the rules of specs to the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 
 def require(check: Callable[[str], None], value: str | None, shown: str, command: str) -> None:
-    """Hold a value to a rule that a spec is held to. `shown` is how it was given, `command` whose help explains it."""
+    """Raise Problem if a value breaks a spec's rule. `shown` is the value as given; `command` is named in the help."""
     from pydantic_core import PydanticCustomError
 
     if value is None:

@@ -1,4 +1,4 @@
-"""Consent to a change that stops runs or loses outputs: from options, or from a terminal."""
+"""Obtain consent to a change that stops runs or loses outputs, from options or from the terminal."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpuinfra.app.settings import Settings
     from gpuinfra.models.consent import Decision
     from gpuinfra.models.plan import Plan
+    from gpuinfra.models.resource import MachineId
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
 
@@ -27,21 +28,23 @@ QUESTIONS = {
 
 @dataclass(frozen=True)
 class Request:
-    """A change to one machine, and the options that were given for it."""
+    """A change to one machine, with the options given for it."""
 
     name: str
     group: str | None
     effect: Effect
     command: str
-    """The command with which it can be consented to, such as `gpuinfra down my-dsvm`."""
+    """The command that repeats the change with consent, such as `gpuinfra down my-dsvm`."""
     delete: bool = False
     """Whether `--delete` was given."""
     is_down: bool = False
-    """Whether the user wants the machine off: refused while it is on, it stays billed."""
+    """Whether the user wants the machine off. If refused while it is on, it stays billed."""
+    is_failed: bool = False
+    """Whether the machine's creation seems to have failed, so that `up` would not start it."""
 
 
 def require_consent(request: Request, reached: CloudSession, spec: Spec | None, progress: Frontend) -> None:
-    """Return if the change may be made; raise a Problem if it needs consent and does not have it."""
+    """Return if the change may be made. Raise Problem if it needs consent that was not given."""
     from gpuinfra.app.remote_runs import ask_machine
 
     settings, name = reached.settings, request.name
@@ -61,11 +64,11 @@ def require_consent(request: Request, reached: CloudSession, spec: Spec | None, 
             return
     elif request.delete and decision.consent is Consent.YES:
         return  # nothing is known to be lost, and `--delete` says that the disk goes
-    raise _refused(request, decision, answer, simulated=reached.cloud.simulated)
+    raise _refused(request, decision, answer, place, simulated=reached.cloud.simulated)
 
 
 def confirm_creation(plan: Plan, settings: Settings, progress: Frontend, *, simulated: bool) -> None:
-    """Ask once before a new machine is billed. Without a terminal, with `--yes` and in the sandbox it goes on."""
+    """Ask once before a new machine is billed. Without a terminal, with `--yes` or in the sandbox, do not ask."""
     if not creates_machine(plan) or simulated or settings.yes or not progress.can_ask:
         return
     price = plan.price.per_hour
@@ -80,29 +83,33 @@ def confirm_creation(plan: Plan, settings: Settings, progress: Frontend, *, simu
 
 
 def _is_given(request: Request, settings: Settings) -> bool:
-    """Whether the options alone are consent, whatever the machine would answer."""
+    """Return whether the options alone are consent, so that the machine need not be asked."""
     return settings.yes and (request.delete or request.effect is not Effect.DELETE_DISK)
 
 
 def _known_runs(request: Request, settings: Settings) -> list[Run]:
-    from gpuinfra.runner.results.history import History
+    from gpuinfra.runner.history import History
 
     try:
         return History(settings.state).list()
     except Problem:
         if request.effect is Effect.POWER_OFF:
-            return []  # a broken file here must not keep a machine billed
+            return []  # a broken file must not keep a machine billed
         raise
 
 
-def _refused(request: Request, decision: Decision, answer: MachineAnswer, *, simulated: bool) -> Problem:
+def _refused(
+    request: Request, decision: Decision, answer: MachineAnswer, place: MachineId, *, simulated: bool
+) -> Problem:
+    from gpuinfra.app.kept_disk import kept_disk_help
+
     is_billed = request.is_down and answer.is_billed
     left = "; it is billed until it is off, or until its lease ends" if is_billed else ""
     diagnostic = Diagnostic(
         Code.NEEDS_CONSENT,
         _summary(decision),
         note=f"{_note(request.name, decision)}; nothing was changed{left}",
-        help=_help(request, decision, simulated=simulated),
+        help=_help(request, decision, kept_disk_help(place) if answer.is_deleted else "", simulated=simulated),
     )
     return Problem(diagnostic, exit_code=Exit.LEFT_BEHIND if is_billed else Exit.USAGE)
 
@@ -122,16 +129,21 @@ def _note(name: str, decision: Decision) -> str:
     return "; ".join(said) or f"the change deletes the disk of `{name}`"
 
 
-def _help(request: Request, decision: Decision, *, simulated: bool) -> str:
+def _help(request: Request, decision: Decision, kept_disk: str = "", *, simulated: bool) -> str:
     options = " --delete --yes" if decision.consent is Consent.DELETE else " --yes"
     command = f"`{request.command}{options}{' --sandbox' if simulated else ''}`"
     if request.effect is not Effect.DELETE_DISK:
         return f"wait for the jobs, or stop them: {command}; outputs stay on the disk"
-    own = next((run for run in decision.runs if run.is_own and run.is_unfetched), None)
-    if own:
-        return f"`gpuinfra outputs {own.id}` fetches them; {command} deletes them"
+    if kept_disk:
+        return f"{kept_disk}; {command} deletes it"
     if decision.runs:
-        return f"`gpuinfra outputs` fetches them in the workspace that sent them; {command} deletes them"
+        own = next((run for run in decision.runs if run.is_own and run.is_unfetched), None)
+        elsewhere = "`gpuinfra outputs` fetches them in the workspace that sent them"
+        fetch = f"`gpuinfra outputs {own.id}` fetches them" if own else elsewhere
+        return f"{fetch}; {command} deletes them"
+    if decision.unknown and request.is_failed:
+        start = f"az vm start --resource-group {request.group} --name {request.name}"
+        return f"{command} deletes the disk and creates the machine again; `{start}` keeps the disk"
     if decision.unknown is Contact.OFF:
         first = "restore the spec as it was; then " if request.command.startswith("gpuinfra up") else ""
         return f"{first}`gpuinfra up SPEC` starts it, and then it can be asked; {command} deletes the disk unseen"

@@ -1,4 +1,4 @@
-"""What machines have cost, and what was saved."""
+"""Report what machines have cost, and what was saved."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.cost import CostReport, CostRow
-    from gpuinfra.models.entry import Entry
+    from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.provision.costing.activity import Event
     from gpuinfra.provision.costing.evidence import Evidence
     from gpuinfra.provision.costing.history import History
@@ -22,22 +24,21 @@ if TYPE_CHECKING:
 
 SECONDS = 300.0
 CHOICES = ("machine", "run", "tag")
-# A machine that is on at the beginning of the span was most likely switched on within so long before it.
+# A machine that is on at the beginning of the span was probably switched on at most this long before.
 LOOK_BACK = timedelta(days=31)
-# No machine is older than Azure itself.
+# No machine is older than Azure.
 FIRST = datetime(2010, 1, 1, tzinfo=UTC)
-_KINDS = (Kind.VM, Kind.DISK, Kind.PUBLIC_IP)
 _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 
 def cost(settings: Settings, since: str, by: str | None, tag: str | None, progress: Frontend) -> CostReport:
-    """Return what machines have cost since a moment, by machine, run or tag."""
+    """Return what machines have cost since a time, by machine, run or tag."""
     from gpuinfra.app.machines import common_subscription, explained, reach
     from gpuinfra.parse.files import load_paths
     from gpuinfra.workspace import find_workspace
 
     wanted = _wanted(by, tag)
-    _moment(since, datetime.now(UTC))  # report a wrong value before Azure is asked
+    _moment(since, datetime.now(UTC))  # report an invalid value before any request
     specs = load_paths([str(find_workspace(settings.workspace))]).specs
     with explained("reading what machines cost"):
         reached = reach(settings, common_subscription(specs), SECONDS, progress)
@@ -45,14 +46,14 @@ def cost(settings: Settings, since: str, by: str | None, tag: str | None, progre
 
 
 class CostQuery:
-    """Gathers what is known, and counts."""
+    """A query that collects the data and computes the costs."""
 
     def __init__(self, reached: CloudSession, progress: Frontend) -> None:
         self.reached, self.progress = reached, progress
         self.log = "read"
 
     def report(self, since: str, by: str, tag: str | None) -> CostReport:
-        """The lines that were asked for."""
+        """Return the report with the requested rows."""
         from gpuinfra.models.cost import CostReport
         from gpuinfra.provision.costing.pricing import PriceBook
         from gpuinfra.provision.market.price_list import shipped_prices
@@ -75,9 +76,15 @@ class CostQuery:
         from gpuinfra.provision.azure.activity import KEPT
         from gpuinfra.provision.azure.holdings import list_holdings
         from gpuinfra.provision.costing.evidence import Evidence
+        from gpuinfra.provision.names import machine_key
+        from gpuinfra.provision.ownership import machine_of_row
 
         cloud = self.reached.cloud
-        machines, disks, addresses = map(self._ours, _KINDS, list_holdings(cloud.clients))
+        listed, entries = list_holdings(cloud.clients), self._entries()
+        machines = self._ours(Kind.VM, listed[0])
+        known = {machine_key(ref.group, ref.name) for ref in (machine_of_row(body).ref for body in machines)}
+        known |= {machine_key(entry.group, entry.machine) for entry in entries if entry.group}
+        disks, addresses = self._ours(Kind.DISK, listed[1], known), self._ours(Kind.PUBLIC_IP, listed[2], known)
         now = cloud.now()
         start = _moment(since, now)
         log_since = max(now - KEPT, start - LOOK_BACK)
@@ -86,24 +93,24 @@ class CostQuery:
             now=now,
             events=events or (),
             log_since=None if events is None else log_since,
-            entries=self._entries(),
+            entries=entries,
             machines=machines,
             disks=disks,
             addresses=addresses,
         )
         return found, start
 
-    def _ours(self, kind: Kind, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Those that are ours. What only carries our tag is said, and costs somebody else."""
+    def _ours(self, kind: Kind, bodies: list[dict[str, Any]], machines: Collection[str] = ()) -> list[dict[str, Any]]:
+        """Return the bodies that are ours, and report those that only have our tag."""
         from gpuinfra.provision.ownership import partition
 
-        ours, strange = partition(kind, bodies)
+        ours, strange = partition(kind, bodies, machines)
         for line in strange:
             self.progress.note(line)
         return ours
 
     def _events(self, since: datetime, until: datetime) -> list[Event] | None:
-        """What Azure's log has; None where it cannot be read, for then there is the ledger."""
+        """Return the events in Azure's log, or None if it cannot be read, so that the ledger applies."""
         from gpuinfra.provision.azure.activity import read_log
         from gpuinfra.provision.costing.activity import read_events
         from gpuinfra.provision.errors import CloudError, Fault
@@ -116,9 +123,9 @@ class CostQuery:
             self.log = "not allowed" if error.fault is Fault.DENIED else f"not read: {error.code}"
             return None
 
-    def _entries(self) -> list[Entry]:
-        """What this workspace remembers of this subscription. A ledger that is broken is said, and done without."""
-        from gpuinfra.ledger.ledger import Ledger
+    def _entries(self) -> list[LedgerEntry]:
+        """Return this workspace's entries for this subscription. Report an unreadable ledger and return nothing."""
+        from gpuinfra.ledger import Ledger
 
         cloud = self.reached.cloud
         try:
@@ -141,10 +148,10 @@ class CostQuery:
     def _jobs(self, now: datetime) -> list[Job]:
         from gpuinfra.app.accounts import jobs_of
         from gpuinfra.app.settlement import settle_runs
-        from gpuinfra.runner.results.history import History as Runs
+        from gpuinfra.runner.history import History as Runs
 
         found = Runs(self.reached.settings.state).list()
-        # A machine of the embedded Azure may have the name of a real one.
+        # A machine in the sandbox may have the name of a real one.
         runs = [run for run in found if run.simulated == self.reached.cloud.simulated]
         return jobs_of(settle_runs(self.reached.settings, runs).runs, now)
 
@@ -163,7 +170,7 @@ def _wanted(by: str | None, tag: str | None) -> str:
 
 
 def _moment(text: str, now: datetime) -> datetime:
-    """`30d`, `12h`, or a day."""
+    """Parse `30d`, `12h`, or a date."""
     from gpuinfra.app.durations import seconds_of
 
     if found := _DAYS.fullmatch(text):
@@ -176,5 +183,5 @@ def _moment(text: str, now: datetime) -> datetime:
 
 
 def usage(summary: str, note: str, help_line: str) -> Problem:
-    """Return the Problem of an option that cannot be used."""
+    """Return the Problem for an invalid option."""
     return Problem(Diagnostic(Code.USAGE, summary, note=note, help=help_line), exit_code=Exit.USAGE)

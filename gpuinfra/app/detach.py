@@ -1,4 +1,4 @@
-"""Forget a target, and leave its machine as it is."""
+"""Remove a target without changing its machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.models.detached import Detached, unreachable_runs
 from gpuinfra.models.events import Question
+from gpuinfra.models.results import DetachResult, unreachable_runs
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gpuinfra.models.target import Target
 
 
-def detach(settings: Settings, name: str, progress: Frontend) -> Detached:
-    """Remove the two files of a target, and its password from the keyring."""
+def detach(settings: Settings, name: str, progress: Frontend) -> DetachResult:
+    """Remove a target's two files, and its password from the keyring."""
     from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER
     from gpuinfra.workbench.project import load_project
     from gpuinfra.workbench.targets import target_of
@@ -31,7 +31,7 @@ def detach(settings: Settings, name: str, progress: Frontend) -> Detached:
     _ask(settings, name, files, runs, progress)
     is_forgotten = not compute or _forget(target_of(workspace, project, compute))
     _remove(files, workspace)
-    return Detached(
+    return DetachResult(
         name,
         tuple(str(file) for file in files),
         has_machine=not compute or compute.type not in {LOCAL, LOCALDOCKER},
@@ -43,9 +43,9 @@ def detach(settings: Settings, name: str, progress: Frontend) -> Detached:
 def _files(workspace: Path, name: str) -> list[Path]:
     from gpuinfra.workbench.targets import nearest_target, target_files
 
-    # A name is that of files in one folder, and of no others.
+    # Only a plain file name: a path must not reach other folders.
     files = target_files(workspace, name) if Path(name).name == name else []
-    # A run configuration alone is no target: it may be one for another.
+    # A run configuration alone is not a target: it may belong to another one.
     if any(file.suffix == ".compute" for file in files):
         return files
     raise Problem(
@@ -59,14 +59,14 @@ def _files(workspace: Path, name: str) -> list[Path]:
 
 
 def _runs_on(settings: Settings, name: str) -> list[Run]:
-    """The target's runs that go on, or have outputs that are not here: without the target they cannot be reached."""
+    """Return the target's runs that are active or have unfetched outputs: without the target they are unreachable."""
     from gpuinfra.app.settlement import settle_runs
     from gpuinfra.app.workspace import open_workspace
 
     try:
         found = settle_runs(settings, open_workspace(settings).history.list(target=name)).runs
     except Problem:
-        return []  # a broken history does not keep a target
+        return []  # a broken history must not prevent it
     return [run for run in found if not run.state.is_over or run.is_unfetched]
 
 
@@ -90,8 +90,8 @@ def _ask(settings: Settings, name: str, files: list[Path], runs: list[Run], prog
 
 
 def _forget(target: Target) -> bool:
-    """Whether its password is gone. A file that has a mistake elsewhere still says where it is."""
-    from gpuinfra.runner.machine.passwords import forget, place
+    """Delete the target's password, and return whether it is gone. Works even if the file has errors elsewhere."""
+    from gpuinfra.runner.connection.passwords import forget, place
 
     kept = place(target)
     return not kept or forget(*kept)
@@ -102,7 +102,7 @@ def _remove(files: list[Path], workspace: Path) -> None:
 
     for file in files:
         check_inside(file.parent, workspace)
-    # What makes it a target goes last: what is left half-way can be detached again.
+    # Remove the file that defines the target last, so that an interrupted detach can be repeated.
     for file in sorted(files, key=lambda file: file.suffix == ".compute"):
         try:
             file.unlink(missing_ok=True)

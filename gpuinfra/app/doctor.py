@@ -1,4 +1,4 @@
-"""Whether everything is there that machines need, and that switches them off."""
+"""Check that everything is in place that machines need, and that switches them off."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.settings import Settings
@@ -14,20 +15,20 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.models.checks import Check, Examination, MachineChecks
+    from gpuinfra.models.health import HealthCheck, HealthReport, MachineHealth
     from gpuinfra.models.spec import Spec
-    from gpuinfra.parse.spec import Located
+    from gpuinfra.parse.spec import LocatedSpec
     from gpuinfra.provision.cloud import Observed, ObservedResource
     from gpuinfra.provision.health.machine import Facts
 
 SECONDS = 120.0
-"""For everything, including the waits that Azure asks for."""
+"""For all checks, including the waits that Azure asks for."""
 
 
-def examine(settings: Settings, names: Sequence[str], progress: Frontend) -> Examination:
-    """Check the account, this computer, and the machines with these names; all machines without a name."""
+def examine(settings: Settings, names: Sequence[str], progress: Frontend) -> HealthReport:
+    """Check the account, this computer, and the machines with these names, or all machines without names."""
     from gpuinfra.app.machines import common_subscription, reach
-    from gpuinfra.models.checks import Examination, Verdict, problem
+    from gpuinfra.models.health import CheckStatus, HealthReport, problem
 
     specs, here = _specs(settings)
     here += _keys(settings, specs)
@@ -35,22 +36,22 @@ def examine(settings: Settings, names: Sequence[str], progress: Frontend) -> Exa
         reached = reach(settings, common_subscription(specs), SECONDS, progress)
     except Problem as error:
         (diagnostic, *_) = error.diagnostics
-        return Examination((problem("login", f"{diagnostic.summary}: {diagnostic.note}", diagnostic.help), *here))
+        return HealthReport((problem("login", f"{diagnostic.summary}: {diagnostic.note}", diagnostic.help), *here))
     simulated = reached.cloud.simulated
     progress.begin("doctor", "looking at the subscription")
     checks = (*account(reached), *here)
-    if checks[0].verdict is Verdict.PROBLEM:  # nobody who has no login can look at machines
+    if checks[0].verdict is CheckStatus.PROBLEM:  # without a login, machines cannot be checked
         progress.fail("doctor", "no login")
-        return Examination(checks, simulated=simulated)
+        return HealthReport(checks, simulated=simulated)
     progress.begin("doctor", "looking at machines")
     found = machines(reached, names, specs)
     progress.end("doctor", "looked")
-    return Examination(checks, found, simulated=simulated)
+    return HealthReport(checks, found, simulated=simulated)
 
 
-def _specs(settings: Settings) -> tuple[list[Located], list[Check]]:
-    """The workspace's specs, and a check where some cannot be read."""
-    from gpuinfra.models.checks import warning
+def _specs(settings: Settings) -> tuple[list[LocatedSpec], list[HealthCheck]]:
+    """Return the workspace's specs, and a warning if some cannot be read."""
+    from gpuinfra.models.health import warning
     from gpuinfra.parse.files import load_paths
     from gpuinfra.workspace import find_workspace
 
@@ -61,13 +62,13 @@ def _specs(settings: Settings) -> tuple[list[Located], list[Check]]:
         return loaded.specs, []
     counted = "1 problem" if len(bad) == 1 else f"{len(bad)} problems"
     return loaded.specs, [
-        warning("specs", f"{counted} in the workspace", f"`gpuinfra validate {workspace}` shows more")
+        warning("specs", f"{counted} in the workspace", f"`gpuinfra validate {quote(str(workspace))}` shows more")
     ]
 
 
-def _keys(settings: Settings, specs: Sequence[Located]) -> list[Check]:
-    """The SSH keys that machines are made with: those of the specs, or the one that a spec has if it names none."""
-    from gpuinfra.models.checks import ok, problem, warning
+def _keys(settings: Settings, specs: Sequence[LocatedSpec]) -> list[HealthCheck]:
+    """Check the SSH keys in the specs, or the default key without specs."""
+    from gpuinfra.models.health import ok, problem, warning
     from gpuinfra.models.keys import lacks_key
     from gpuinfra.models.spec import Admin
     from gpuinfra.provision.login.public_key import read_public_key
@@ -84,7 +85,7 @@ def _keys(settings: Settings, specs: Sequence[Located]) -> list[Check]:
             read_public_key(key, find_workspace(settings.workspace))
         except Problem as error:
             (diagnostic,) = error.diagnostics
-            # Without a spec nobody has asked for this key yet.
+            # Without a spec, the key is not needed yet.
             checks.append((problem if wanted else warning)("ssh-key", str(diagnostic.note), diagnostic.help))
         else:
             checks.append(ok("ssh-key", f"{shown} is there"))
@@ -94,8 +95,8 @@ def _keys(settings: Settings, specs: Sequence[Located]) -> list[Check]:
 REAPER = "`gpuinfra schedule install --with cron` has it run here; also systemd, github-actions, azure-pipelines"
 
 
-def account(reached: CloudSession) -> list[Check]:
-    """The login first: without it, nothing else of Azure is asked."""
+def account(reached: CloudSession) -> list[HealthCheck]:
+    """Check the account. Without a login, return only that check."""
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.health import account as health
 
@@ -117,32 +118,32 @@ def account(reached: CloudSession) -> list[Check]:
     ]
 
 
-def _place(reached: CloudSession) -> Check:
-    from gpuinfra.models.checks import ok
+def _place(reached: CloudSession) -> HealthCheck:
+    from gpuinfra.models.health import ok
 
     arm = reached.cloud.clients.access.arm
     return ok("azure", f"the embedded one, at {arm}: nothing here is billed" if reached.cloud.simulated else arm)
 
 
-def _reaper() -> Check:
-    """No layer is more than a note where nobody can see it."""
-    from gpuinfra.models.checks import ok
+def _reaper() -> HealthCheck:
+    """Return the check for the reaper. It cannot be seen from here, so it is only a note."""
+    from gpuinfra.models.health import ok
 
     return ok("reaper", "whether `gpuinfra reap` runs anywhere, again and again, cannot be seen from here", REAPER)
 
 
-def _providers(reached: CloudSession) -> list[Check]:
+def _providers(reached: CloudSession) -> list[HealthCheck]:
     from gpuinfra.provision.health import account as health
     from gpuinfra.provision.market.preflight import PROVIDERS
 
     return _known("providers", lambda: [health.providers(reached.market.unregistered(PROVIDERS))])
 
 
-def _rights(reached: CloudSession) -> list[Check]:
+def _rights(reached: CloudSession) -> list[HealthCheck]:
     from gpuinfra.provision.azure.rights import Rights
     from gpuinfra.provision.health import account as health
 
-    def ask() -> list[Check]:
+    def ask() -> list[HealthCheck]:
         market = reached.market
         allowed, has_role = market.actions_allowed(None), Rights(reached.cloud.clients).has_role()
         return [
@@ -153,14 +154,14 @@ def _rights(reached: CloudSession) -> list[Check]:
     return _known("rights", ask)
 
 
-def _prices(reached: CloudSession) -> list[Check]:
+def _prices(reached: CloudSession) -> list[HealthCheck]:
     from gpuinfra.models.sizes import SIZES
     from gpuinfra.provision.health import account as health
 
     return [health.prices(is_live=bool(reached.market.prices([next(iter(SIZES))]).rates))]
 
 
-def _known(name: str, ask: Callable[[], list[Check]]) -> list[Check]:
+def _known(name: str, ask: Callable[[], list[HealthCheck]]) -> list[HealthCheck]:
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.health import account as health
 
@@ -173,8 +174,8 @@ def _known(name: str, ask: Callable[[], list[Check]]) -> list[Check]:
 AT_ONCE = 4
 
 
-def machines(reached: CloudSession, names: Sequence[str], specs: Sequence[Located]) -> tuple[MachineChecks, ...]:
-    """What is found of the machines with these names, or of all."""
+def machines(reached: CloudSession, names: Sequence[str], specs: Sequence[LocatedSpec]) -> tuple[MachineHealth, ...]:
+    """Return the checks of the machines with these names, or of all."""
     from gpuinfra.app.machine_names import chosen
     from gpuinfra.app.machines import explained
     from gpuinfra.provision.azure.fleet import list_all_machines
@@ -183,13 +184,13 @@ def machines(reached: CloudSession, names: Sequence[str], specs: Sequence[Locate
     with explained("listing machines"):
         rows = list_all_machines(reached.cloud.clients)
     by_key = {(each.spec.name.casefold(), each.spec.group_name.casefold()): each.spec for each in specs}
-    # By name, and then by group: a name that is there twice is shown twice.
+    # Sorted by name, then group: a name that exists twice appears twice.
     parts = sorted(map(machine_of_row, rows), key=lambda part: (part.ref.name, part.ref.group))
     wanted, absent, problems = chosen(reached.settings, names, rows)
     if problems:
         raise Problem(*problems, exit_code=Exit.USAGE)
     shown = [part for part in parts if not names or (part.ref.name, part.ref.group) in wanted]
-    untagged = [_untagged(part) for part in shown if owner_of(part) is Owner.UNTAGGED]
+    untagged = [_untagged(part) for part in shown if owner_of(part) in {Owner.UNTAGGED, Owner.UNRECOGNISED}]
     ours = [part.ref for part in shown if owner_of(part) is Owner.OURS]
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="doctor") as pool:
         asked = [
@@ -203,39 +204,39 @@ def machines(reached: CloudSession, names: Sequence[str], specs: Sequence[Locate
         )
 
 
-def _untagged(machine: ObservedResource) -> MachineChecks:
-    from gpuinfra.models.checks import MachineChecks, problem
+def _untagged(machine: ObservedResource) -> MachineHealth:
+    from gpuinfra.models.health import MachineHealth, problem
     from gpuinfra.provision.ownership import untagged_problem
 
     (found,) = untagged_problem(machine).diagnostics
-    return MachineChecks(
+    return MachineHealth(
         machine.ref.name, machine.ref.group, (problem("tags", f"{found.summary}: {found.note}", found.help),)
     )
 
 
-def _not_made(name: str, found: Diagnostic) -> MachineChecks:
-    from gpuinfra.models.checks import MachineChecks, problem
+def _not_made(name: str, found: Diagnostic) -> MachineHealth:
+    from gpuinfra.models.health import MachineHealth, problem
 
-    return MachineChecks(name, "", (problem("state", str(found.note), found.help),))
+    return MachineHealth(name, "", (problem("state", str(found.note), found.help),))
 
 
-def _absent(name: str) -> MachineChecks:
-    from gpuinfra.models.checks import MachineChecks, problem
+def _absent(name: str) -> MachineHealth:
+    from gpuinfra.models.health import MachineHealth, problem
 
     seen = "Azure has no machine of gpuinfra's with this name in the subscription"
-    return MachineChecks(name, "", (problem("state", seen, "`gpuinfra status` lists those that there are"),))
+    return MachineHealth(name, "", (problem("state", seen, "`gpuinfra status` lists those that there are"),))
 
 
-def _look(reached: CloudSession, name: str, group: str, spec: Spec | None) -> MachineChecks:
-    from gpuinfra.models.checks import MachineChecks, warning
+def _look(reached: CloudSession, name: str, group: str, spec: Spec | None) -> MachineHealth:
+    from gpuinfra.models.health import MachineHealth, warning
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.health.machine import examine
 
     try:
         facts = _facts(reached, name, group, spec)
     except CloudError as error:
-        return MachineChecks(name, group, (warning("state", f"not known: {error.code}: {error.message}"),))
-    return MachineChecks(name, group, examine(facts)) if facts else _absent(name)
+        return MachineHealth(name, group, (warning("state", f"not known: {error.code}: {error.message}"),))
+    return MachineHealth(name, group, examine(facts)) if facts else _absent(name)
 
 
 def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> Facts | None:
@@ -247,7 +248,7 @@ def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> F
     observed = cloud.observe(name, group)
     machine = observed.part(Kind.VM)
     if machine is None:
-        return None  # it went meanwhile
+        return None  # it was deleted meanwhile
     facts = Facts(
         subscription=cloud.subscription,
         machine=machine,
@@ -265,7 +266,7 @@ def _with_agent(reached: CloudSession, facts: Facts, observed: Observed, spec: S
     from gpuinfra.app.agents import NoAgentError, read_agent_state
     from gpuinfra.app.machines import with_known_key
     from gpuinfra.provision.find import target_of
-    from gpuinfra.runner.machine.identity import identity_of
+    from gpuinfra.runner.connection.private_keys import identity_of
     from gpuinfra.workspace import find_workspace
 
     settings = reached.settings

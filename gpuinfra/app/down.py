@@ -1,4 +1,4 @@
-"""Deallocate or delete a machine, and prove it."""
+"""Deallocate or delete a machine, and verify the result."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def end_machine(
     cause: str = "gpuinfra down",
     asks: bool = False,
 ) -> Receipt:
-    """One machine off, or gone; and the proof. `cause` is who ends it, for the receipt.
+    """Deallocate or delete one machine, and return the receipt. `cause` says who stops it, for the receipt.
 
-    With `asks`, runs that it would stop and outputs that it would lose need consent.
+    With `asks`, stopping runs or losing outputs needs consent.
     """
     from gpuinfra.app.machines import reach
 
@@ -57,18 +57,19 @@ def end_machine(
 
 
 def forget_jobs(settings: Settings, machine: MachineId, *, simulated: bool) -> None:
-    """What was on the disk is gone: no job is waited for any more, and a new machine of that name has none of it.
+    """Close the runs on a deleted disk, so that no client waits for them and a new machine of that name has none.
 
-    A machine of the embedded Azure may have the name of a real one, which is there, with all that is on its disk.
+    A machine in the sandbox may have the name of a real one, which still exists with its disk. So only runs with the
+    same `simulated` count.
     """
     from datetime import UTC, datetime
 
     from gpuinfra.app.accounts import with_costs
     from gpuinfra.models.run import DELETED_WITH_OUTPUTS, RunState
-    from gpuinfra.runner.results.history import History
+    from gpuinfra.runner.history import History
 
     history, name = History(settings.state), machine.name
-    with suppress(Problem):  # that it is gone is proven, whatever can be written here
+    with suppress(Problem):  # the deletion is proven, even if the history cannot be written
         found = {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}
         own = [run for run in found.values() if run.simulated == simulated and run.is_of(name, str(machine))]
         for run in with_costs(settings, own, datetime.now(UTC)):

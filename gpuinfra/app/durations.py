@@ -1,4 +1,4 @@
-"""Lengths of time on the command line, in the words of specs."""
+"""Parse durations on the command line, in the format of specs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _ZERO = re.compile("0[smhd]?")
 
 
 def short_seconds_of(option: str, text: str) -> float:
-    """`30s`, or what specs take for a length of time."""
+    """Return the seconds in a text like `30s`, or in a duration as in specs."""
     found = _SECONDS.fullmatch(text)
     return float(found[1]) if found else seconds_of(option, text)
 
 
 def grace_of(text: str) -> float:
-    """`--grace` in seconds; `0m` is none at all."""
+    """Return the seconds in `--grace`; `0m` means none."""
     return 0.0 if _ZERO.fullmatch(text) else short_seconds_of("--grace", text)
 
 
 def seconds_of(option: str, text: str) -> float:
-    """`45m` in seconds."""
+    """Return the seconds in a duration like `45m`. Raise Problem if it is invalid."""
     from pydantic_core import PydanticCustomError
 
     from gpuinfra.models.durations import parse_duration

@@ -1,4 +1,4 @@
-"""Several machines in one command: what goes wrong with one does not keep the others from their turn."""
+"""Collect errors of a command for several machines: an error with one does not stop the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuinfra.diagnostics import Diagnostic, Exit, Problem
 
 
 class ErrorCollector:
-    """Collects the problems of all turns."""
+    """The collected problems."""
 
     def __init__(self) -> None:
         self.diagnostics: list[Diagnostic] = []
@@ -17,7 +17,7 @@ class ErrorCollector:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """One turn. Its problem is kept for the end."""
+        """Collect a Problem in this block instead of raising it."""
         try:
             yield
         except Problem as problem:
@@ -25,7 +25,7 @@ class ErrorCollector:
             self._codes.append(problem.exit_code)
 
     def exit_code(self, *, left_behind: bool = False) -> Exit:
-        """The worst of all: something that may be billed, then the first failure."""
+        """Return the worst exit code: something that may be billed, else the first failure."""
         if left_behind or Exit.LEFT_BEHIND in self._codes:
             return Exit.LEFT_BEHIND
         return self._codes[0] if self._codes else Exit.DONE

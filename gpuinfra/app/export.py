@@ -1,4 +1,4 @@
-"""A machine for other programs: an ARM template, a block for ~/.ssh/config, or a Docker context."""
+"""Export a machine for other programs: an ARM template, a block for ~/.ssh/config, or a Docker context."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ ARM, SSH_CONFIG, DOCKER_CONTEXT = "arm", "ssh-config", "docker-context"
 
 @dataclass(frozen=True)
 class Export:
-    """What was made, what it cannot say itself, and what to do with its file."""
+    """The exported content, notes about its limits, and a hint how to use the file."""
 
     name: str
     content: str | bytes | dict[str, Any]
-    """A dictionary is to be written as JSON."""
+    """A dict is written as JSON."""
     notes: tuple[str, ...]
     hint: Callable[[Path], str]
 
 
 def check_format(form: str) -> None:
-    """Raise a Problem for a format that does not exist."""
+    """Raise Problem if the format does not exist."""
     _maker(form)
 
 
@@ -48,7 +48,7 @@ def _maker(form: str) -> Callable[[Settings, str, Frontend], Export]:
 
 
 def usage(note: str, help_line: str) -> Problem:
-    """Return the Problem of a wrong option."""
+    """Return the Problem for an invalid option."""
     return Problem(Diagnostic(Code.USAGE, "wrong usage", note=note, help=help_line), exit_code=Exit.USAGE)
 
 
@@ -78,15 +78,16 @@ def _arm(settings: Settings, name: str, progress: Frontend) -> Export:
 
 def _ssh_config(settings: Settings, name: str, _: Frontend) -> Export:
     from gpuinfra.app.machines import bad_host_key, target_named
-    from gpuinfra.runner import openssh
-    from gpuinfra.runner.machine.connection import HostKeyInvalid
+    from gpuinfra.runner.connection import openssh
+    from gpuinfra.runner.connection.known_hosts import host_name
+    from gpuinfra.runner.errors import HostKeyInvalid
 
     target = target_named(settings, name)
     try:
         block = openssh.standalone_block(target)
     except HostKeyInvalid as error:
         raise bad_host_key(error) from error
-    host = openssh.host_name(target)
+    host = host_name(target)
     return Export(
         target.machine,
         block,
@@ -97,13 +98,13 @@ def _ssh_config(settings: Settings, name: str, _: Frontend) -> Export:
 
 def _docker_context(settings: Settings, name: str, _: Frontend) -> Export:
     from gpuinfra.app.machines import bad_host_key, target_named
-    from gpuinfra.runner import docker_context
-    from gpuinfra.runner.machine.connection import HostKeyInvalid
-    from gpuinfra.runner.machine.host_key import HostKey
+    from gpuinfra.runner.connection.host_key import HostKey
+    from gpuinfra.runner.docker import context
+    from gpuinfra.runner.errors import HostKeyInvalid
 
     target = target_named(settings, name)
     try:
-        fingerprint, line = HostKey.parse(target.host_key).fingerprint, docker_context.known_hosts_line(target)
+        fingerprint, line = HostKey.parse(target.host_key).fingerprint, context.known_hosts_line(target)
     except HostKeyInvalid as error:
         raise bad_host_key(error) from error
     notes = [
@@ -114,7 +115,7 @@ def _docker_context(settings: Settings, name: str, _: Frontend) -> Export:
         notes.append(f"for ssh to have your key, run: ssh-add {_quoted(target.identity)}")
     return Export(
         target.machine,
-        docker_context.archive(target),
+        context.archive(target),
         tuple(notes),
         lambda file: f"docker context import {target.machine} {_quoted(file)}",
     )

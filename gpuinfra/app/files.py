@@ -1,4 +1,4 @@
-"""Files that commands write where the user says."""
+"""Write files to paths that the user chooses."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def write_file(
     ours: bool = False,
     project: Path | None = None,
 ) -> None:
-    """Write a whole file. One that is there is replaced where it is `ours`, by `--yes`, or when a terminal says so.
+    """Write a complete file. Replace an existing one only if it is `ours`, with `--yes`, or after confirmation.
 
-    No link leads out of the project, which is the workspace unless it is given.
+    Links must not lead out of `project`, which is the workspace by default.
     """
     from gpuinfra.workspace import check_inside, write_bytes
 
     check_inside(path, project or settings.workspace)
     if path.exists() and not path.is_file():
-        # A device would become a plain file for everybody.
+        # Writing would replace a device with a plain file.
         raise _unwritable(path, "there is something else than a file")
     replace = ours or settings.yes
     if path.exists() and not replace and progress.can_ask:

@@ -1,4 +1,4 @@
-"""The two ways back from a use case to its caller: progress and questions."""
+"""The interface through which a use case reports progress and asks questions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gpuinfra.models.events import Event, Question
-    from gpuinfra.runner.jobs.port import Frame
+    from gpuinfra.runner.jobs.job import Frame
 
 
 class JobOutput(Protocol):
-    """Receives what a job prints."""
+    """A receiver of a job's output."""
 
     def __call__(self, frame: Frame) -> None:
         """Show one frame."""
@@ -21,17 +21,17 @@ class JobOutput(Protocol):
 
 
 class Frontend(Protocol):
-    """What the caller of a use case provides. Calls may come from any thread."""
+    """What the caller of a use case provides. Thread-safe."""
 
     @property
     def can_ask(self) -> bool:
         """Whether a person can answer a question."""
 
     def begin(self, step: str, doing: str) -> None:
-        """Report that a step begins, or does something else now."""
+        """Report that a step begins, or changes what it does."""
 
     def amount(self, step: str, done: int, total: int | None) -> None:
-        """Report how many bytes of a step are done, of how many."""
+        """Report how many bytes of a step are done, and the total if known."""
 
     def end(self, step: str, outcome: str) -> None:
         """Report that a step is done."""
@@ -40,10 +40,10 @@ class Frontend(Protocol):
         """Report that a step failed."""
 
     def wait(self, reason: str, seconds: float) -> None:
-        """Report that everything waits because Azure asked for it."""
+        """Report a wait that Azure requested."""
 
     def note(self, text: str) -> None:
-        """Report something worth a line."""
+        """Report a line of text."""
 
     def show(self, event: Event) -> None:
         """Show an event."""
@@ -52,10 +52,10 @@ class Frontend(Protocol):
         """Ask a question. Call it only if `can_ask`."""
 
     def ask_choice(self, question: str, default: str, is_over: Callable[[], bool]) -> str | None:
-        """Ask for one letter; None as soon as `is_over`. Without an answer, return the default after two minutes."""
+        """Ask for one letter. Return None once `is_over`, or the default after two minutes without an answer."""
 
     def ask_password(self, prompt: str) -> str:
         """Ask for a password without showing it."""
 
     def open_output(self) -> JobOutput:
-        """Return where the output of a job goes."""
+        """Return the receiver for a job's output."""

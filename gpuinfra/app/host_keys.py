@@ -1,4 +1,4 @@
-"""Host keys of machines: compares them with those that this computer knows, and records those of own machines."""
+"""Compare host keys of machines with those known to this computer, and record those of our machines."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from gpuinfra.app.settings import Settings
     from gpuinfra.models.target import Target
     from gpuinfra.provision.up import FoundMachine
-    from gpuinfra.runner.machine.host_key import HostKey
-    from gpuinfra.runner.ssh_files import SshFiles
+    from gpuinfra.runner.connection.host_key import HostKey
+    from gpuinfra.runner.connection.openssh import SshFiles
 
 
 def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", accepted: str | None = None) -> Target:
-    """Return the target if its host key is the known one or none is known; raise a Problem with both fingerprints.
+    """Return the target if its host key is known or no key is known; raise Problem with both fingerprints otherwise.
 
-    A key that the user accepted, or its fingerprint, decides alone. Else what this computer recorded decides, and
-    where it recorded nothing, the target's file.
+    A key or fingerprint that the user accepted takes precedence. Then the key recorded on this computer applies, and
+    without one the key in the target file.
     """
-    from gpuinfra.runner.machine.connection import HostKeyChanged, HostKeyInvalid
-    from gpuinfra.runner.machine.known_keys import check_known_key
+    from gpuinfra.runner.connection.known_hosts import check_known_key
+    from gpuinfra.runner.errors import HostKeyChanged, HostKeyInvalid
 
     try:
         check_known_key(target, says, keys_in_files(settings, target), accepted)
@@ -40,11 +40,11 @@ def check_host_key(settings: Settings, target: Target, *, says: str = "Azure", a
 
 def keys_in_files(settings: Settings, target: Target) -> list[HostKey]:
     """Return the host key in the target's file, if there is one."""
-    from gpuinfra.runner.machine.connection import HostKeyInvalid
-    from gpuinfra.runner.machine.host_key import HostKey
+    from gpuinfra.runner.connection.host_key import HostKey
+    from gpuinfra.runner.errors import HostKeyInvalid
     from gpuinfra.workbench.targets import find_target
 
-    # The name may come from a tag, which others can write: the usual one is looked for as well.
+    # The name may come from a tag, which others can write, so look for the default name as well.
     names = (target.name, target.machine.replace("-", "_"))
     attached = next((found for name in names if (found := find_target(settings.workspace, name))), None)
     if attached and attached.simulated == target.simulated:
@@ -54,12 +54,12 @@ def keys_in_files(settings: Settings, target: Target) -> list[HostKey]:
 
 
 def record_host_key(target: Target, source: str, progress: Frontend) -> None:
-    """Record the host key of a machine that the user created or attached, so that no other machine takes its name.
+    """Record the host key of a machine that the user created or attached, so that no other machine can take its name.
 
-    If its target has another name, the key is recorded for that name as well.
+    If its target has another name, record the key for that name, too.
     """
-    from gpuinfra.runner.machine.connection import HostKeyInvalid
-    from gpuinfra.runner.openssh import PENDING, is_same_name, target_source
+    from gpuinfra.runner.connection.known_hosts import PENDING, is_same_name, target_source
+    from gpuinfra.runner.errors import HostKeyInvalid
 
     try:
         own_ssh_files().remember(target, source)
@@ -67,15 +67,15 @@ def record_host_key(target: Target, source: str, progress: Frontend) -> None:
             named = replace(target, machine=target.name)
             own_ssh_files().remember(named, target_source(target, source) if source else "")
     except HostKeyInvalid:
-        return  # a machine that was deployed from an exported template, before `attach`
+        return  # a machine deployed from an exported template, before `attach`
     except (OSError, Problem) as error:
         reason = error.strerror if isinstance(error, OSError) else error.diagnostics[0].summary
         progress.note(f"the host key of {target.machine} cannot be recorded on this computer: {reason}")
 
 
 def record_first_use(target: Target, progress: Frontend) -> None:
-    """Record the host key of a machine that only a file names, so that a changed file does not lead to another one."""
-    from gpuinfra.runner.machine.known_keys import recorded_keys
+    """Record the host key of a machine that only a file names, so that a changed file cannot lead elsewhere."""
+    from gpuinfra.runner.connection.known_hosts import recorded_keys
 
     names = (target.machine, target.name)
     if target.address and not all(recorded_keys(replace(target, machine=name)) for name in names):
@@ -83,29 +83,29 @@ def record_first_use(target: Target, progress: Frontend) -> None:
 
 
 def forget_host_key(target: Target, source: str) -> None:
-    """Forget the host key of a machine that was deleted."""
+    """Forget the host key of a deleted machine."""
     with suppress(OSError, Problem):
         own_ssh_files().forget(target, source)
 
 
 def source_of_up(subscription: str, group: str) -> str:
-    """Return how a key is marked that `up` recorded for a machine in this group."""
+    """Return the mark for a key that `up` recorded for a machine in this group."""
     return f"up:{subscription}/{group}".casefold()
 
 
 def pending(source: str) -> str:
-    """Return how a key is marked whose machine is about to be created: another `up` may do so at the same time."""
-    from gpuinfra.runner.openssh import PENDING
+    """Return the mark for a key whose machine is about to be created; another `up` may create it at the same time."""
+    from gpuinfra.runner.connection.known_hosts import PENDING
 
     return f"{source}{PENDING}{os.urandom(4).hex()}"
 
 
 def own_ssh_files() -> SshFiles:
-    """Return the files in which this user's host keys are."""
+    """Return the files that hold this user's host keys."""
     from pathlib import Path
 
-    from gpuinfra.runner.machine.known_keys import FOLDER
-    from gpuinfra.runner.ssh_files import SshFiles
+    from gpuinfra.runner.connection.known_hosts import FOLDER
+    from gpuinfra.runner.connection.openssh import SshFiles
 
     try:
         return SshFiles(Path(FOLDER).expanduser())
@@ -116,22 +116,21 @@ def own_ssh_files() -> SshFiles:
 
 @dataclass
 class MachineTrust:
-    """Checks the host keys of one `up`, and records the key of a machine that it creates."""
+    """The host key checks of one `up`, which also record the key of a machine that it creates."""
 
     settings: Settings
     named: Target
-    """The names of the machine and its target, with the host key that a new machine gets."""
+    """The names of machine and target, with the host key for a new machine."""
     source: str
     progress: Frontend
     accepted: str | None = None
-    """The host key, or its fingerprint, that the user accepts."""
+    """The host key or fingerprint that the user accepts."""
     _checked: set[str] = field(default_factory=set)
 
     def check_found(self, found: FoundMachine) -> None:
-        """Raise a Problem if a machine that is there must not be used, or replaced."""
+        """Raise Problem if an existing machine must not be used or replaced."""
         target = replace(self.named, host_key=found.host_key)
-        if self.accepted or not found.is_replaced:
-            check_host_key(self.settings, target, accepted=self.accepted)
+        check_host_key(self.settings, target, accepted=self.accepted)
         self._require_consent(target, found.created)
         self._checked.add(found.host_key)
 
@@ -140,7 +139,7 @@ class MachineTrust:
         record_host_key(replace(self.named, host_key=key), pending(self.source), self.progress)
 
     def check_target(self, target: Target) -> None:
-        """Raise a Problem if the machine is neither new nor checked: another `up` was quicker."""
+        """Raise Problem if the machine is neither new nor checked, because another `up` created it first."""
         if target.host_key in {self.named.host_key, *self._checked}:
             return
         check_host_key(self.settings, target, accepted=self.accepted)
@@ -152,19 +151,19 @@ class MachineTrust:
 
 
 def _require_known_machine(settings: Settings, target: Target, progress: Frontend, created: str) -> None:
-    """Return if this computer has used the machine before, or the user consents to use it; else raise a Problem.
+    """Return if this computer has used the machine before or the user consents; else raise Problem.
 
     Someone else may have created it under the name in a spec, to receive the user's jobs and secrets.
     """
-    from gpuinfra.runner.machine.connection import HostKeyInvalid
-    from gpuinfra.runner.machine.host_key import HostKey
-    from gpuinfra.runner.machine.known_keys import recorded_keys
+    from gpuinfra.runner.connection.host_key import HostKey
+    from gpuinfra.runner.connection.known_hosts import recorded_keys
+    from gpuinfra.runner.errors import HostKeyInvalid
 
     try:
         fingerprint = HostKey.parse(target.host_key).fingerprint
     except HostKeyInvalid:
         return  # the caller reports an invalid key
-    if recorded_keys(target):  # a file of the project is not consent
+    if recorded_keys(target):  # a file in the project is not consent
         return
     since = f"; created {created.partition('.')[0]}" if created else ""
     found = f"exists, and this computer has not used it before; host key {fingerprint}{since}"

@@ -1,4 +1,4 @@
-"""Make a spec of a project of Azure ML Workbench."""
+"""Convert an Azure ML Workbench project to a spec."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
-    from gpuinfra.workbench.importing import Imported, Wishes
+    from gpuinfra.workbench.project_import import ImportOptions, ImportResult
 
 
 def import_project(
     folder: Path, target: str | None, region: str | None, size: str | None, name: str | None
-) -> tuple[Path, Imported, Spec]:
-    """Return the project's folder, what was imported, and its spec. The project is not changed."""
-    from gpuinfra.workbench.importing import Wishes
-    from gpuinfra.workbench.importing import import_project as make
+) -> tuple[Path, ImportResult, Spec]:
+    """Return the project's folder, the result of the import, and its spec. The project is not changed."""
     from gpuinfra.workbench.project import load_project
+    from gpuinfra.workbench.project_import import ImportOptions
+    from gpuinfra.workbench.project_import import import_project as make
 
-    wishes = Wishes(target, region, size, name)
+    wishes = ImportOptions(target, region, size, name)
     _check(wishes)
     root = _root(folder)
     imported = make(load_project(root), wishes)
     return root, imported, _loaded(imported.spec_text)
 
 
-def _check(wishes: Wishes) -> None:
+def _check(wishes: ImportOptions) -> None:
     from gpuinfra.models.names import check_machine_name
     from gpuinfra.models.regions import check_region
     from gpuinfra.models.sizes import check_size
@@ -41,7 +41,7 @@ def _check(wishes: Wishes) -> None:
 
 
 def _root(folder: Path) -> Path:
-    """The project's folder, where it or its `aml_config` was named."""
+    """Return the project's folder, given it or its `aml_config`."""
     from gpuinfra.suggest import listed
     from gpuinfra.workbench.project import find_projects
 
@@ -52,7 +52,7 @@ def _root(folder: Path) -> Path:
         )
     found = find_projects(folder)
     first = next(found, None)
-    # `aml_config` may be a link, and belongs to the project where it stands, not where it leads.
+    # `aml_config` may be a link. It belongs to the project that contains the link.
     if first is not None and first.resolve() in {folder.resolve(), folder.absolute().parent.resolve()}:
         return first
     others = [] if first is None else [str(first), *map(str, islice(found, 9))]

@@ -1,4 +1,4 @@
-"""Write a spec to start from."""
+"""Write a starter spec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
 
 DEFAULT = "gpu.yaml"
-# In the template, and what it becomes for the embedded Azure.
+# The text in the template, and its replacement for the sandbox.
 IN_CONTAINERS = "  type: remotedocker      "
 WITHOUT_CONTAINERS = (
     "  # In Azure: remotedocker. On the embedded Azure, containers need a Docker Engine with a GPU on this computer.\n"
@@ -21,7 +21,7 @@ WITHOUT_CONTAINERS = (
 
 
 def init(settings: Settings, path: Path | None, progress: Frontend) -> list[Path]:
-    """Write a commented starter spec, and beside it the schema that editors check it with; return both files."""
+    """Write a commented starter spec and the schema for editors next to it; return both files."""
     from gpuinfra.parse.schema import SCHEMA_FILE, is_ours
     from gpuinfra.templates import read_template
 
@@ -29,7 +29,7 @@ def init(settings: Settings, path: Path | None, progress: Frontend) -> list[Path
     content = starter(read_template("starter.yaml"), sandbox=settings.cloud == "sandbox")
     write_file(spec, content, settings, progress)
     schema = spec.with_name(SCHEMA_FILE)
-    # A schema that gpuinfra wrote can be written again at any time; another file with its name is the user's work.
+    # A schema that gpuinfra wrote can be replaced at any time; any other file with that name is the user's.
     if schema.exists() and not is_ours(schema):
         return [spec]
     write_file(schema, schema_text(), settings, progress, ours=True)
@@ -51,7 +51,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def starter(template: str, *, sandbox: bool) -> str:
-    """Return the starter spec; on the embedded Azure, one whose jobs run on a computer without Docker too."""
+    """Return the starter spec; for the sandbox, one whose jobs also run on a computer without Docker."""
     return template.replace(IN_CONTAINERS, WITHOUT_CONTAINERS) if sandbox else template
 
 

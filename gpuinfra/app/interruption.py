@@ -1,4 +1,4 @@
-"""Ctrl-C: when it interrupts, and what there is afterwards, what is billed, and what to run."""
+"""Handle Ctrl-C: when to interrupt, and how to report what exists and is billed afterwards."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ LOOK_SECONDS = 3.0
 STREAMS = (0, 1, 2)
 TOGETHER_SECONDS = 1.0
 POSTPONE_TIMES, POSTPONE_SECONDS = 200, 0.01
+PACKAGE = "gpuinfra"
+HANDLERS = frozenset({__name__, "gpuinfra.cli.signals"})
+# They acquire locks with `lock.acquire()` before a `try`.
+LOCKING = frozenset({"logging", "paramiko"})
 
 
 class TerminalClosedError(KeyboardInterrupt):
-    """The interrupt that a closed terminal, pipe or SSH session makes: the user did not ask to cancel a job."""
+    """The interrupt caused by a closed terminal, pipe or SSH session: the user did not ask to cancel a job."""
 
 
 def say_what_exists(reached: CloudSession, name: str, group: str | None, progress: Frontend) -> None:
-    """Look once more, and not for long: whoever pressed Ctrl-C wants to leave."""
+    """Look once more at the machine, briefly because the user wants to leave, and report what exists."""
     from gpuinfra.models.events import Interrupted
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.find import stops_at
@@ -45,22 +49,55 @@ def say_what_exists(reached: CloudSession, name: str, group: str | None, progres
 
 
 class Interrupts:
-    """Raises KeyboardInterrupt, as Ctrl-C does; signals that come together are one, for a second leaves a machine on.
+    """A signal handler that raises KeyboardInterrupt like Ctrl-C, but not while a library works.
 
-    When a terminal closes, shell and kernel each send SIGHUP. systemd ends a session by SIGTERM and SIGHUP, of which
-    Python sees SIGHUP first. So SIGHUP is only ever the first interrupt, and what follows it closely is the same one.
+    Libraries acquire locks just before the `try` that releases them; so do Python's own `threading` and `logging`. An
+    exception between the two leaves the lock held, and the next thread that needs it waits forever. So the exception is
+    raised only in our own code, or while other code waits and acquires nothing. Until then it is postponed.
+
+    Signals that arrive together count as one, because a second interrupt would leave a machine on. When a terminal
+    closes, shell and kernel each send SIGHUP. systemd ends a session with SIGTERM and SIGHUP, of which Python handles
+    SIGHUP first. So SIGHUP is only ever the first interrupt, and a signal closely after it counts as the same one.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._first: tuple[int, float] | None = None
+        self._postponed: int | None = None
+        self._looks = 0
+        self._seen: tuple[FrameType, int] | None = None
 
-    def __call__(self, number: int, frame: FrameType | None, postponed: int = 0) -> None:
-        """Handle one signal, a little later if paramiko may hold one of its locks."""
-        if postponed < POSTPONE_TIMES and _may_hold_ssh_lock(frame):
-            signal.signal(signal.SIGALRM, lambda _, later: self(number, later, postponed + 1))
-            signal.setitimer(signal.ITIMER_REAL, POSTPONE_SECONDS)
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Handle one signal, now or a little later."""
+        if is_safe(frame):
+            self._interrupt(number)
             return
+        self._postponed, self._looks, self._seen = number, 0, None
+        signal.signal(signal.SIGALRM, self._look)
+        # Repeat the alarm: a signal just before a wait begins does not end that wait.
+        signal.setitimer(signal.ITIMER_REAL, POSTPONE_SECONDS, POSTPONE_SECONDS)
+
+    def _look(self, _: int, frame: FrameType | None) -> None:
+        """Raise the postponed interrupt if that is safe. Code at the same instruction as at the last look waits."""
+        number = self._postponed
+        if number is None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            return
+        self._looks += 1
+        place = (frame, frame.f_lasti) if frame and may_wait(frame) else None
+        if is_safe(frame) or (place and place == self._seen) or self._looks >= POSTPONE_TIMES:
+            self._interrupt(number)
+        else:
+            self._seen = place
+
+    def cancel(self) -> bool:
+        """Drop a postponed interrupt, and return whether there was one."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        was_postponed, self._postponed, self._seen = self._postponed is not None, None, None
+        return was_postponed
+
+    def _interrupt(self, number: int) -> None:
+        self.cancel()
         now = self._clock()
         if self._first is None:
             self._first = (number, now)
@@ -69,27 +106,38 @@ class Interrupts:
         if number == signal.SIGHUP:
             _leave_closed_terminal()
             raise TerminalClosedError
-        signal.default_int_handler(number, frame)
+        raise KeyboardInterrupt
 
 
-def _may_hold_ssh_lock(frame: FrameType | None) -> bool:
-    """Whether paramiko works in this frame, and does not just wait.
+def is_safe(frame: FrameType | None) -> bool:
+    """Return whether this is our own code, or a wait in `threading` that released its lock and will reacquire it."""
+    if frame is None:
+        return True
+    module = _module(frame)
+    if module == "threading":
+        return frame.f_code.co_name == "wait" and "gotit" in frame.f_locals
+    return module.partition(".")[0] == PACKAGE and module not in HANDLERS
 
-    paramiko takes its locks by `lock.acquire()` and a `try` after it. An exception raised between the two leaves the
-    lock taken, and whatever is sent over that connection afterwards waits forever.
-    """
-    if frame is None or (frame.f_globals.get("__name__") == "threading" and frame.f_code.co_name == "wait"):
+
+def may_wait(frame: FrameType) -> bool:
+    """Return whether this code acquires nothing while it stays here. Another handler may run on top of any code."""
+    if _module(frame) in HANDLERS:
         return False
-    while frame is not None:
-        package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if package in {"paramiko", "gpuinfra"}:
-            return package == "paramiko"
-        frame = frame.f_back
-    return False
+    each: FrameType | None = frame
+    while each is not None:
+        package = _module(each).partition(".")[0]
+        if package in LOCKING or package == PACKAGE:
+            return package == PACKAGE
+        each = each.f_back
+    return True
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
 
 
 def _leave_closed_terminal() -> None:
-    """Give up streams whose terminal is gone: to print there would fail, and end a teardown half-way."""
+    """Redirect streams whose terminal is gone: printing to them would fail and abort a teardown."""
     for stream in STREAMS:
         try:
             termios.tcgetattr(stream)
@@ -100,15 +148,17 @@ def _leave_closed_terminal() -> None:
 
 @contextlib.contextmanager
 def safe_interrupts() -> Iterator[None]:
-    """Let Ctrl-C interrupt as usual, but never while paramiko may hold a lock: for callers with their own handlers."""
+    """Let Ctrl-C interrupt only where it is safe. For callers with their own handlers, do nothing."""
     is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if threading.current_thread() is not threading.main_thread() or not is_usual:
         yield
         return
-    alarm = signal.getsignal(signal.SIGALRM)
-    signal.signal(signal.SIGINT, Interrupts())
+    alarm, interrupts = signal.getsignal(signal.SIGALRM), Interrupts()
+    signal.signal(signal.SIGINT, interrupts)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        if interrupts.cancel():
+            signal.raise_signal(signal.SIGINT)
         signal.signal(signal.SIGALRM, alarm)

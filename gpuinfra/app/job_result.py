@@ -1,4 +1,4 @@
-"""What came of a job: what is wrong with it, and the exit code."""
+"""Evaluate a finished job: its problems and the exit code."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from gpuinfra.app.job_session import JobSession
     from gpuinfra.models.receipt import Receipt
 
-# As the program `timeout` ends, where the job itself says that all is well.
+# The exit code of the program `timeout`, used if the job itself exits with 0.
 TIMED_OUT = 124
 LARGEST_CODE = 255
 
 
 def problems_of(run: Run, *, require_gpu_use: bool) -> list[Diagnostic]:
-    """What is wrong with a run that its exit code does not tell."""
+    """Return problems of a run that its exit code does not show."""
     found: list[Diagnostic] = []
     if run.state.is_over and run.started and not run.outputs.complete:
         found += lost_outputs(run).diagnostics
@@ -35,7 +35,7 @@ def problems_of(run: Run, *, require_gpu_use: bool) -> list[Diagnostic]:
 
 
 def exit_code_of(run: Run, problems: Sequence[Diagnostic]) -> int:
-    """The job's own, where there is one that says that something is wrong. An evicted job did not choose its code."""
+    """Return the job's own exit code if it reports an error. The code of an evicted job does not count."""
     if run.state is RunState.EVICTED:
         return Exit.FAILED
     if run.exit_code and 0 < run.exit_code <= LARGEST_CODE:
@@ -46,11 +46,11 @@ def exit_code_of(run: Run, problems: Sequence[Diagnostic]) -> int:
 
 @dataclass(frozen=True)
 class JobResult:
-    """What `submit` or `run` did: the run, what is wrong with it, and the proof that its machine is off."""
+    """The result of `submit` or `run`: the run, its problems, and the proof that its machine is off."""
 
     run: Run
     folder: Path
-    """Where its log and its outputs are."""
+    """The folder with its log and outputs."""
     diagnostics: tuple[Diagnostic, ...]
     exit_code: int
     receipt: Receipt | None = None
@@ -59,11 +59,13 @@ class JobResult:
 
 
 def result_of(work: JobSession, receipt: Receipt | None = None, problem: Problem | None = None) -> JobResult:
-    """Return what came of a job, with its cost."""
+    """Return the result of a job, with its cost."""
     from gpuinfra.app.ledger_recording import note_cost
 
-    run = work.run = note_cost(work)
-    found = problems_of(run, require_gpu_use=work.wishes.require_gpu_use)
+    if work.run.machine:  # only machines have a price
+        work.run = note_cost(work)
+    run = work.run
+    found = problems_of(run, require_gpu_use=work.job.require_gpu_use)
     diagnostics = (*(problem.diagnostics if problem else ()), *found)
     if problem and (problem.exit_code is Exit.LEFT_BEHIND or not run.exit_code):
         code: int = problem.exit_code

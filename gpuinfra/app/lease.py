@@ -1,4 +1,4 @@
-"""Until when a machine may be on; and how to change that."""
+"""Show and change until when a machine may be on."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from gpuinfra.provision.lifecycle.renew import Renewed
 
 SECONDS = 300.0
+# A released lease ends with the next whole minute.
+RELEASED = timedelta(minutes=2)
 
 
 def lease(
     settings: Settings, machine: str, extend: str | None, progress: Frontend, *, release: bool
 ) -> tuple[LeaseState, bool]:
-    """Return the lease, changed if asked for, and whether a change was in vain because of the cost cap."""
+    """Return the lease after the requested change, and whether the cost cap prevented that change."""
     from gpuinfra.app.machine_names import located
     from gpuinfra.app.machines import explained, reach
     from gpuinfra.provision.lifecycle.renew import find_machine
@@ -37,6 +39,8 @@ def lease(
         found = find_machine(reached.cloud, named.name, named.group)
         hours = _hours(found, named.spec)
         renewed = _renew(reached, found, hours, length, release=release) if writes else None
+        if renewed and release:
+            _end_released(reached, found, renewed, named.spec, progress)
         if renewed:
             found = reached.cloud.look(found.ref) or found
         state = _state(reached, found, hours, renewed)
@@ -62,14 +66,14 @@ def _length(extend: str | None, *, release: bool) -> timedelta | None:
 
 
 def _meant(settings: Settings, word: str) -> Spec | None:
-    """The spec of the machine, where there is one."""
+    """Return the machine's spec, or None."""
     from gpuinfra.app.machines import is_path, one_spec, spec_named
 
     return one_spec(settings, word) if is_path(word) else spec_named(settings.workspace, word)
 
 
 def _hours(machine: ObservedResource, spec: Spec | None) -> Hours | None:
-    """The spec knows of holidays, but one that was changed since does not count yet."""
+    """Return the spec's hours, which include holidays, unless the spec changed since `up`; then those in the tag."""
     from gpuinfra.provision import tags
     from gpuinfra.provision.lifecycle.hours import from_tag
 
@@ -88,6 +92,31 @@ def _renew(
     deadline = reached.cloud.clients.patience.deadline
     group = machine.ref.group
     return renew(reached.cloud, name, group, extend=length, release=release, hours=hours, deadline=deadline)
+
+
+def _end_released(
+    reached: CloudSession, found: ObservedResource, renewed: Renewed, spec: Spec | None, progress: Frontend
+) -> None:
+    """Deallocate a machine whose lease was released, unless its guest agent is proven to do so.
+
+    The agent asks jobs to end first. Azure's schedule alone would take more than half an hour.
+    """
+    from gpuinfra.app.agents import is_agent_armed
+    from gpuinfra.provision import fleet
+    from gpuinfra.provision.cloud import Act
+    from gpuinfra.provision.market.port import Prices
+
+    cloud = reached.cloud
+    now = cloud.now()
+    if renewed.until - now > RELEASED:
+        return  # within its hours, it ends with them
+    machine = fleet.machine_of(found, None, now, Prices())
+    if is_agent_armed(reached, found, machine, spec.admin.key() if spec else None):
+        return
+    label = str(found.ref)
+    progress.begin(label, "deallocating: its guest agent is not seen to do so")
+    cloud.wait(cloud.act(found.ref, Act.DEALLOCATE), cloud.clients.patience.deadline)
+    progress.end(label, "deallocated")
 
 
 def _state(

@@ -1,4 +1,4 @@
-"""The lease of a machine, renewed while a job that somebody follows is at work on it."""
+"""Renew a machine's lease while a client follows a job on it."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from gpuinfra.provision.lifecycle.renew import Renewed
     from gpuinfra.provision.lifecycle.terms import Terms
 
-# Below the program's own logger, so that `--verbose` shows it.
+# A child of the program's logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
 
-# Most jobs end sooner than that, and nothing of Azure's is loaded for them.
+# Most jobs end before the first look, so Azure's SDK is not loaded for them.
 FIRST_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS = 20.0, 60.0, 1.0
 LOOKS_A_LEASE = 8
-# Longer than any window of idleness.
+# Longer than any idle time limit.
 LONG_AGO = 30 * 24 * 3600.0
 CLOUD_SECONDS = 60.0
-# Whoever ends the machine next is not to meet a renewal that is half done.
+# Wait this long for a renewal in progress, so that the next client does not stop the machine in the middle of it.
 LEAVE_SECONDS = 10.0
-# A lease that is released ends with a minute, since Azure's schedule knows no less.
+# A released lease ends with a whole minute, because Azure's schedule has no seconds.
 RELEASED = timedelta(minutes=2)
-# A job that was left may take its whole time, and somebody has to fetch what it wrote.
+# Time to fetch the outputs after a detached job has used its whole time limit.
 AFTERWARDS = timedelta(minutes=10)
 
 
 def renewing(
     settings: Settings, spec: Spec | MachineId | None, progress: Frontend, without_work: Callable[[], float]
 ) -> AbstractContextManager[object]:
-    """For as long as a job is followed. `without_work` says for how many seconds it has done nothing.
+    """Return a context that renews the lease. `without_work` returns for how many seconds the job has done nothing.
 
     A machine without a spec here has its terms in its tags.
     """
@@ -52,8 +52,7 @@ def renewing(
 
 
 def renew_for(settings: Settings, spec: Spec | MachineId, seconds: float | None, progress: Frontend) -> None:
-    """Once, for a job that nobody follows: until it is done, if it says how long that takes. That it cannot be done is
-    no failure of the job."""
+    """Renew the lease once for a detached job, until its time limit if it has one. A failure only causes a note."""
     try:
         cloud = _open(settings, spec)
         machine = _look(cloud, spec)
@@ -67,7 +66,7 @@ def renew_for(settings: Settings, spec: Spec | MachineId, seconds: float | None,
 
 
 class LeaseRenewal:
-    """Looks at the lease from time to time, beside everything else. It holds nobody up who has nothing to renew."""
+    """A background thread that looks at the lease from time to time and renews it if needed."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class LeaseRenewal:
         self._wall = wall
         self._seen: tuple[datetime, float] | None = None
         self._worked: datetime | None = None
-        """When the job was last at work, by the cloud's clock."""
+        """When the job last worked, by the cloud's clock."""
         self._said: set[str] = set()
         self._capped_at: datetime | None = None
         self._until: datetime | None = None
@@ -109,13 +108,13 @@ class LeaseRenewal:
             except Problem as problem:
                 pause = LONGEST_SECONDS
                 self._say(_trouble(self._spec, problem))
-            except Exception as error:  # a job is more than its lease, which others see to as well
+            except Exception as error:  # the job continues: other layers also stop the machine
                 pause = LONGEST_SECONDS
                 logger.debug("the lease was not looked at", exc_info=True)
                 self._say(f"the lease of {self._spec.name} cannot be looked at: {error}")
 
     def look(self) -> float:
-        """Renew it if need be; how many seconds to wait before the next look."""
+        """Renew the lease if needed, and return the seconds until the next look."""
         cloud = self._cloud = self._cloud or self._opener()
         cloud.grant(CLOUD_SECONDS)
         machine = _look(cloud, self._spec)
@@ -129,12 +128,12 @@ class LeaseRenewal:
         return max(SHORTEST_SECONDS, pause)
 
     def _pace(self, now: datetime) -> float:
-        """How much faster than here time goes by over there: the embedded Azure's may be told to."""
+        """Return how much faster Azure's time passes than local time: the sandbox can accelerate it."""
         before, wall = self._seen, self._wall()
         self._seen = now, wall
         if before is None or wall <= before[1]:
             return 1.0
-        # Azure tells its time in whole seconds.
+        # Azure's time has whole seconds.
         pace = (now - before[0]).total_seconds() / (wall - before[1])
         return pace if pace > 1.5 else 1.0
 
@@ -143,7 +142,7 @@ class LeaseRenewal:
         self._worked = max(self._worked or worked, worked)
 
     def _note_release(self, until: datetime | None, now: datetime) -> None:
-        """Whoever lets it end now by hand, while a job is at work, means it; whoever extends it then, as well."""
+        """Note a release, and do not renew after it: a user did that on purpose. A later extension cancels it."""
         before, self._until = self._until, until
         if until and before and until != before:
             self._is_released = until < before and until - now <= RELEASED
@@ -169,12 +168,17 @@ class LeaseRenewal:
                 return
             renewed = _renew(cloud, self._spec)
         logger.debug("the lease of %s goes on until %s", self._spec.name, renewed.until)
+        if renewed.old_stop:
+            self._say(
+                f"Azure's daily schedule may still stop {self._spec.name} at {renewed.old_stop:%H:%M} UTC: "
+                "its lease was renewed less than 31 minutes before"
+            )
         if renewed.capped:
             self._capped_at = renewed.until
             self._say(f"{self._spec.name} goes off at {renewed.until:%H:%M} UTC, whatever runs on it: its cost cap")
 
     def _say(self, text: str) -> None:
-        """Once: it is tried again, and may come to the same."""
+        """Report a text once, because retries may repeat it."""
         if text not in self._said and not self._over.is_set():
             self._said.add(text)
             self._note(text)
@@ -195,7 +199,7 @@ def _look(cloud: Cloud, spec: Spec | MachineId) -> ObservedResource | None:
 
     with explained(f"looking at the lease of {spec.name}"):
         machine = cloud.look(ref_of(Kind.VM, spec.group_name, spec.name))
-    # A target's file comes from others, too: it must not keep on a machine that the job does not run on.
+    # Others may have written the target file: it must not keep a machine on that the job does not run on.
     if machine and isinstance(spec, MachineId) and tags.get(machine.tags, tags.HOST_KEY) != spec.host_key:
         return None
     return machine

@@ -1,4 +1,4 @@
-"""Notes in the ledger what commands do to machines. That it cannot be written is a warning, and never a failure."""
+"""Record in the ledger what commands do to machines. A write error is a warning, never a failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
 
 LOG_SECONDS = 20.0
-"""That it is off is known by then: what else there is to know is not worth a long wait."""
+"""The machine is already off at this point, so details are not worth a long wait."""
 
 LOG_WORKERS = 8
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gpuinfra.app.job_session import JobSession
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.models.entry import Entry
+    from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from gpuinfra.provision.waiting.progress import Progress
 
 
-def note(settings: Settings, entry: Entry, progress: Progress) -> None:
-    """Remember it in the workspace."""
-    from gpuinfra.ledger.ledger import Ledger
+def note(settings: Settings, entry: LedgerEntry, progress: Progress) -> None:
+    """Add an entry to the workspace's ledger."""
+    from gpuinfra.ledger import Ledger
     from gpuinfra.workspace import make_state_folder
 
     if settings.ignores_state:
@@ -46,16 +46,16 @@ def note(settings: Settings, entry: Entry, progress: Progress) -> None:
 
 
 def accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
-    """A receipt with what the machine's last time on cost, by the ledger and by Azure's log, as far as it can be read.
+    """Return the receipt with the cost of the last time on, from the ledger and, if readable, Azure's log.
 
-    Where somebody else ended the machine since it was switched on from here, the receipt also says who, and when.
+    If another client stopped the machine since this workspace switched it on, the receipt also says who and when.
     """
     reached.cloud.grant(LOG_SECONDS)
     return _accounted(receipt, reached)
 
 
 def all_accounted(receipts: Sequence[Receipt], reached: CloudSession) -> list[Receipt]:
-    """Many receipts with their costs, as `accounted` gives them, within the time for one."""
+    """Return receipts with costs like `accounted`, in parallel and within the time for one."""
     from concurrent.futures import ThreadPoolExecutor
 
     reached.cloud.grant(LOG_SECONDS)
@@ -63,18 +63,19 @@ def all_accounted(receipts: Sequence[Receipt], reached: CloudSession) -> list[Re
     try:
         return list(pool.map(lambda receipt: _accounted(receipt, reached), receipts))
     finally:
-        # Not waited for: after Ctrl-C an answer that does not come must not delay the end.
+        # Do not wait: after Ctrl-C a missing response must not delay the exit.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
-    from gpuinfra.models.entry import entry_of
+    from gpuinfra.models.ledger import LedgerEntryKind, entry_from_receipt
     from gpuinfra.models.resource import Kind, Ref
     from gpuinfra.provision.azure.activity import KEPT
     from gpuinfra.provision.costing.activity import last_time_on
     from gpuinfra.provision.costing.ending import last_time
 
-    begun = _last_beginning(reached.settings, receipt.name, simulated=receipt.simulated)
+    noted = _entries_of(reached.settings, receipt)
+    begun = noted[-1] if noted and noted[-1].what in {LedgerEntryKind.ON, LedgerEntryKind.CHANGED} else None
     since = receipt.billed_from or (begun.at if begun else None)
     if since is None or receipt.verified is None or receipt.group is None:
         return receipt
@@ -87,16 +88,12 @@ def _accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
             return receipt
         began, ended = found[0] or begun.at, found[1]
         receipt = replace(receipt, billed_from=began, billed_to=ended.at, cause=_who(cloud, ref, ended.who))
-    group, noted = ref.group.casefold(), _entries(reached.settings, receipt.name)
-    noted = [
-        each for each in noted if each.simulated == receipt.simulated and (each.group or group).casefold() == group
-    ]
-    entry = entry_of(receipt, cloud.subscription)
+    entry = entry_from_receipt(receipt, cloud.subscription)
     return last_time(receipt, events, window, [*noted, *([entry] if entry else [])])
 
 
 def _events(cloud: AzureCloud, ref: Ref, since: datetime, until: datetime) -> list[Event] | None:
-    """What Azure's log has of one machine; None where it cannot be read."""
+    """Return one machine's events in Azure's log, or None if it cannot be read."""
     from gpuinfra.provision.azure.activity import read_log
     from gpuinfra.provision.costing.activity import read_events
     from gpuinfra.provision.errors import CloudError
@@ -108,7 +105,7 @@ def _events(cloud: AzureCloud, ref: Ref, since: datetime, until: datetime) -> li
 
 
 def _who(cloud: AzureCloud, ref: Ref, caller: str) -> str:
-    """Who ended a machine, in words."""
+    """Describe who stopped a machine."""
     from gpuinfra.provision.errors import CloudError
 
     try:
@@ -119,28 +116,22 @@ def _who(cloud: AzureCloud, ref: Ref, caller: str) -> str:
     return f"{'its own agent' if identity and caller == identity else caller or 'somebody'}, by Azure's log"
 
 
-def _last_beginning(settings: Settings, name: str, *, simulated: bool) -> Entry | None:
-    """When the machine was last switched on from here, unless its end is known."""
-    from gpuinfra.models.entry import EntryKind
-
-    mine = [each for each in _entries(settings, name) if each.simulated == simulated]
-    return mine[-1] if mine and mine[-1].what in {EntryKind.ON, EntryKind.CHANGED} else None
-
-
 def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: Progress) -> Receipt:
-    """Remember a machine's end; the receipt, with what leaving it on overnight would have cost."""
-    from gpuinfra.models.entry import entry_of
+    """Record a machine's end. Return the receipt with what leaving it on overnight would have cost."""
+    from gpuinfra.models.ledger import entry_from_receipt
     from gpuinfra.models.receipt import next_morning
 
-    # What was off before, and is there, is no news.
-    if (receipt.billed_from or (receipt.deletes and receipt.existed)) and (entry := entry_of(receipt, subscription)):
+    # A machine that was already off and still exists is not recorded.
+    if (receipt.billed_from or (receipt.deletes and receipt.existed)) and (
+        entry := entry_from_receipt(receipt, subscription)
+    ):
         note(settings, entry, progress)
-    # By the clocks of whoever reads it: it is their night.
+    # In the reader's time zone, because "overnight" means their night.
     return replace(receipt, left_on_until=next_morning(receipt.at.astimezone()))
 
 
 def note_beginning(settings: Settings, outcome: Up, reached: CloudSession, progress: Progress) -> None:
-    """Remember that `up` has switched a machine on, or changed one that is on."""
+    """Record that `up` switched a machine on, or changed one that is on."""
     from gpuinfra.models.plan import Action, Power
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision import tags
@@ -152,7 +143,7 @@ def note_beginning(settings: Settings, outcome: Up, reached: CloudSession, progr
     if machine is None or not changes or not plan.wants_running:
         return
     is_new = any(each.action in {Action.ADD, Action.REPLACE} or each.power is Power.START for each in changes)
-    # One that was on before costs from its restart, or from now on, what it costs with its new size.
+    # A machine that was already on costs its new price from its restart, or from now.
     since = tags.moment(machine.tags, tags.ON_SINCE) if plan.restarts else None
     at = None if is_new else since or cloud.now()
     entry = beginning(machine, plan.price, at=at, subscription=cloud.subscription, simulated=cloud.simulated)
@@ -161,14 +152,14 @@ def note_beginning(settings: Settings, outcome: Up, reached: CloudSession, progr
 
 
 def note_cost(work: JobSession) -> Run:
-    """A run that is over, with what its machine cost while its job ran, where the ledger has the price."""
+    """Return a finished run with the machine's cost while its job ran, if the ledger has the price."""
     from gpuinfra.app.accounts import with_costs
 
     run = work.run
     if run.cost_usd is not None or run.ended is None:
         return run
     (counted,) = with_costs(work.workspace.settings, [run], run.ended)
-    if counted.cost_usd is None or not work.assigned.tracked:
+    if counted.cost_usd is None or not work.job.tracked:
         return counted
     try:
         return work.workspace.history.update(run.id, cost_usd=counted.cost_usd)
@@ -176,12 +167,22 @@ def note_cost(work: JobSession) -> Run:
         return counted
 
 
-def _entries(settings: Settings, machine: str) -> list[Entry]:
-    """What the ledger has of a machine; nothing where it cannot be read."""
-    from gpuinfra.ledger.ledger import Ledger
+def _entries_of(settings: Settings, receipt: Receipt) -> list[LedgerEntry]:
+    """Return what the ledger has about the machine of a receipt; nothing if it cannot be read.
+
+    Two machines in two groups may have one name. An entry without a group counts for both.
+    """
+    from gpuinfra.ledger import Ledger
 
     try:
         entries = Ledger(settings.state).entries()
     except Problem:
         return []
-    return [each for each in entries if each.machine.casefold() == machine.casefold()]
+    name, group = receipt.name.casefold(), (receipt.group or "").casefold()
+    return [
+        each
+        for each in entries
+        if each.machine.casefold() == name
+        and each.simulated == receipt.simulated
+        and (each.group or group).casefold() == group
+    ]

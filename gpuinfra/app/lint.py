@@ -10,20 +10,23 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.settings import Settings
-    from gpuinfra.lint.fix import Outcome
+    from gpuinfra.lint.fix import LintResult
 
 
-def lint(settings: Settings, projects: Sequence[Path], *, fix: bool) -> tuple[list[Path], Outcome]:
-    """Return the projects in these folders, or in the workspace, and what is wrong with them."""
+def lint(settings: Settings, projects: Sequence[Path], *, fix: bool) -> tuple[list[Path], LintResult]:
+    """Return the projects in these folders, or in the workspace, and their problems."""
     from gpuinfra.lint.fix import check_projects, fix_projects
     from gpuinfra.workspace import find_workspace
 
-    found = _find(list(projects) or [find_workspace(settings.workspace)])
-    return found, fix_projects(found) if fix else check_projects(found)
+    folders = list(projects) or [find_workspace(settings.workspace)]
+    found = _find(folders)
+    # A link may lead out of a project that comes from others.
+    own = [folder for folder in folders if not folder.is_symlink()]
+    return found, fix_projects(found, own) if fix else check_projects(found)
 
 
 def _find(folders: list[Path]) -> list[Path]:
-    """Every project in these folders, each once."""
+    """Return every project in these folders, without duplicates. Raise Problem if there is none."""
     from gpuinfra.workbench.project import find_projects
 
     found: dict[Path, Path] = {}

@@ -1,4 +1,4 @@
-"""What a job printed, and what it continues to print."""
+"""Show what a job printed, and follow what it prints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ShownLog:
     folder: Path
     diagnostics: tuple[Diagnostic, ...] = ()
     hint: str = ""
-    """What to do if the log is not complete, or why there is none."""
+    """What to do if the log is incomplete, or why there is none."""
 
     @property
     def exit_code(self) -> int:
@@ -34,7 +34,7 @@ class ShownLog:
 
 
 def show_log(settings: Settings, run_id: str, output: JobOutput) -> ShownLog:
-    """Show what is here of a run's log."""
+    """Show the local part of a run's log."""
     from gpuinfra.app.settlement import settle_runs
 
     workspace = open_workspace(settings)
@@ -60,16 +60,16 @@ def follow_log(settings: Settings, run_id: str, output: JobOutput, progress: Fro
     except Problem as problem:
         if not run.state.is_over:
             raise
-        # How it ended is known, and what is here of its log was shown.
+        # The end is known, and the local part of the log was shown.
         return ShownLog(run, folder, tuple(problem.diagnostics))
     return ShownLog(run, folder, hint=_hint(settings, run, None))
 
 
 def _hint(settings: Settings, run: Run, settled: Settled | None) -> str:
-    """What to do where the log is not complete, or why there is none."""
+    """Return what to do if the log is incomplete, or why there is none."""
     from gpuinfra.app.settlement import fetch_hint
     from gpuinfra.models.run import unheard_hint
-    from gpuinfra.runner.results.settle import went_off
+    from gpuinfra.runner.jobs.settle import went_off
 
     if settled and run.id in settled.unheard:
         return unheard_hint(run)

@@ -1,10 +1,11 @@
-"""Which machine a word on the command line means: spec file, folder, machine name or target name, in every command."""
+"""Resolve a word on the command line to a machine: by spec file, folder, machine name or target name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from gpuinfra.app.machines import FIND_SECONDS, CloudSession, Named, explained, is_path, reach, specs_meant
@@ -13,7 +14,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.error_collector import ErrorCollector
-    from gpuinfra.models.entry import Entry
+    from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.spec import Spec
     from gpuinfra.provision.azure.cloud import AzureCloud
@@ -23,7 +24,7 @@ LOG_SECONDS = 20.0
 
 
 def named_machines(settings: Settings, words: Sequence[str], progress: Progress, errors: ErrorCollector) -> list[Named]:
-    """All machines that the words mean, each once. A word that is wrong keeps no other machine on."""
+    """Return all machines that the words mean, without duplicates. A wrong word does not affect the others."""
     found: dict[tuple[str, str | None, str | None], Named] = {}
     for word in words:
         with errors.capture():
@@ -33,7 +34,7 @@ def named_machines(settings: Settings, words: Sequence[str], progress: Progress,
 
 
 def named_machine(settings: Settings, word: str, progress: Progress) -> Named:
-    """Return the one machine that a word means."""
+    """Return the one machine that a word means. Raise Problem if it means several."""
     found = _meant(settings, word, progress)
     if len(found) == 1:
         return found[0]
@@ -53,7 +54,7 @@ def _meant(settings: Settings, word: str, progress: Progress) -> list[Named]:
 
 
 def located(settings: Settings, cloud: AzureCloud, word: str, spec: Spec | None = None) -> Named:
-    """The machine that a word means, which may be that of this spec; a Problem where neither spec nor Azure has it."""
+    """Return the machine that a word means, perhaps this spec's. Raise Problem if neither specs nor Azure know it."""
     described = [_described(spec)] if spec else []
     if described and not _may_name_another(word, described):
         return described[0]
@@ -69,7 +70,7 @@ def _described(spec: Spec) -> Named:
 
 
 def _may_name_another(word: str, described: Sequence[Named]) -> bool:
-    """Whether the word led to these machines by a target name or a folder, and may be the name of another machine."""
+    """Return whether the word matched by target name or folder, and may also be the name of another machine."""
     from gpuinfra.models.names import check_machine_name
 
     if is_path(word) or any(each.name.casefold() == word.casefold() for each in described):
@@ -96,9 +97,9 @@ def _located(cloud: AzureCloud, word: str, described: Sequence[Named]) -> list[N
 
 
 def _own_name_first(word: str, described: Sequence[Named], rows: Sequence[dict[str, Any]]) -> list[Named]:
-    """The machines that have the word as their own name, then those of the specs that exist; else those of the specs.
+    """Return machines with the word as their own name, then existing machines of the specs; else those of the specs.
 
-    A word that is the target name of one machine and the name of another must not end the wrong one.
+    A word can be one machine's target name and another's name. It must not stop the wrong one.
     """
     from gpuinfra.provision.find import called
 
@@ -113,7 +114,7 @@ def _own_name_first(word: str, described: Sequence[Named], rows: Sequence[dict[s
 
 
 def _unseen(settings: Settings, cloud: AzureCloud, word: str) -> Named:
-    """A name under which no machine stands; parts of one may."""
+    """Return a name without a VM, of which other resources may exist. Raise Problem if the name is invalid."""
     from gpuinfra.models.names import check_machine_name
 
     try:
@@ -130,13 +131,13 @@ def _rows(cloud: AzureCloud) -> list[dict[str, Any]]:
 
 
 def unknown_machine(settings: Settings, word: str, rows: Sequence[dict[str, Any]] = ()) -> Problem:
-    """The error about a word that means no machine, with the nearest one that does."""
+    """Return the Problem for a word that means no machine, with the nearest match."""
     from gpuinfra.suggest import did_you_mean
     from gpuinfra.workbench.targets import target_files
 
     if target_files(settings.workspace, word):
         note = f"`{word}` is a target, and no machine that gpuinfra manages in this subscription belongs to it"
-        help_line = f"`gpuinfra detach {word}` forgets the target; gpuinfra did not create its machine"
+        help_line = f"`gpuinfra detach {quote(word)}` forgets the target; gpuinfra did not create its machine"
     else:
         note = f"`{word}` is not a spec, a folder of specs, a machine or a target"
         help_line = did_you_mean(word, _known(settings, rows)) or "`gpuinfra status` lists the machines"
@@ -148,7 +149,7 @@ def _known(settings: Settings, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 
     specs = [located.spec for located in load_paths([str(settings.workspace)]).specs]
-    # Of two words that are spelt alike but for punctuation, `nearest` takes the last: a machine's own name.
+    # If two words differ only in punctuation, `nearest` returns the last: the machine's own name.
     yield from (spec.target_name for spec in specs)
     yield from (spec.name for spec in specs)
     parts = [machine_of_row(row) for row in rows]
@@ -158,8 +159,11 @@ def _known(settings: Settings, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 def chosen(
     settings: Settings, words: Sequence[str], rows: Sequence[dict[str, Any]]
 ) -> tuple[set[tuple[str, str]], dict[str, Diagnostic], list[Diagnostic]]:
-    """Name and group of every machine of a listing that the words mean; what to say of machines that specs describe
-    and the listing does not have, by name; what is wrong with words."""
+    """Return (name, group) of each listed machine that the words mean, then two kinds of errors.
+
+    The first maps the names of machines that specs describe but the listing lacks. The second is for words that mean no
+    machine.
+    """
     from gpuinfra.provision.find import called, matching
 
     found: set[tuple[str, str]] = set()
@@ -182,7 +186,7 @@ def chosen(
 
 
 def _absent(name: str, group: str, elsewhere: Sequence[str]) -> Diagnostic:
-    """What to say of a machine that its spec describes, and that is not in the spec's group."""
+    """Describe a machine that its spec describes but that is not in the spec's group."""
     note, help_line = (
         f"Azure has no machine `{name}` in group `{group}`, that of its spec",
         "`gpuinfra up SPEC` creates it",
@@ -194,10 +198,10 @@ def _absent(name: str, group: str, elsewhere: Sequence[str]) -> Diagnostic:
 
 
 def proven(reached: CloudSession, named: Named, receipt: Receipt) -> Receipt:
-    """A receipt that says "gone" only of what existed. A bare name that nothing knows is a Problem."""
-    from gpuinfra.models.receipt import Off
+    """Return a receipt that reports "gone" only for what existed. Raise Problem for a name that nothing knows."""
+    from gpuinfra.models.receipt import OffProof
 
-    if receipt.existed or receipt.verified is not Off.ABSENT:
+    if receipt.existed or receipt.verified is not OffProof.ABSENT:
         return receipt
     entries = _remembered(reached, named.name)
     if left := _on_in_another_subscription(entries, reached.cloud.subscription):
@@ -209,9 +213,9 @@ def proven(reached: CloudSession, named: Named, receipt: Receipt) -> Receipt:
     return receipt
 
 
-def _remembered(reached: CloudSession, name: str) -> list[Entry]:
-    """What the workspace's ledger has of machines of this name, in whichever group and subscription."""
-    from gpuinfra.ledger.ledger import Ledger
+def _remembered(reached: CloudSession, name: str) -> list[LedgerEntry]:
+    """Return the ledger's entries for machines with this name, in any group and subscription."""
+    from gpuinfra.ledger import Ledger
 
     with suppress(Problem):
         entries = Ledger(reached.settings.state).entries()
@@ -220,13 +224,13 @@ def _remembered(reached: CloudSession, name: str) -> list[Entry]:
     return []
 
 
-def _on_in_another_subscription(entries: Sequence[Entry], subscription: str) -> str | None:
-    """A line about a machine that was switched on in another subscription, and whose end is not known."""
-    from gpuinfra.models.entry import EntryKind
+def _on_in_another_subscription(entries: Sequence[LedgerEntry], subscription: str) -> str | None:
+    """Describe a machine that was switched on in another subscription and whose end is unknown, or return None."""
+    from gpuinfra.models.ledger import LedgerEntryKind
 
     last = {each.subscription: each for each in entries if each.subscription}
     for each in last.values():
-        if each.subscription != subscription and each.what in {EntryKind.ON, EntryKind.CHANGED}:
+        if each.subscription != subscription and each.what in {LedgerEntryKind.ON, LedgerEntryKind.CHANGED}:
             return (
                 f"vm {each.machine} in subscription {each.subscription} was switched on from this workspace, and this "
                 f"was for subscription {subscription}: `AZURE_SUBSCRIPTION_ID={each.subscription}` selects it"
@@ -234,8 +238,8 @@ def _on_in_another_subscription(entries: Sequence[Entry], subscription: str) -> 
     return None
 
 
-def _is_remembered(reached: CloudSession, named: Named, entries: Sequence[Entry]) -> bool:
-    """Whether the workspace's ledger or Azure's activity log knows the machine, in this subscription and group."""
+def _is_remembered(reached: CloudSession, named: Named, entries: Sequence[LedgerEntry]) -> bool:
+    """Return whether the ledger or Azure's activity log knows the machine in this subscription and group."""
     from gpuinfra.models.resource import Kind, Ref
     from gpuinfra.provision.azure.activity import KEPT, read_log
     from gpuinfra.provision.errors import CloudError

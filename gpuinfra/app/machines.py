@@ -1,4 +1,4 @@
-"""What the commands that deal with machines share: specs, machines by name, and how they reach a cloud."""
+"""Shared functions for commands on machines: find specs and machines, and open a cloud session."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.settings import Settings
@@ -18,20 +19,20 @@ if TYPE_CHECKING:
     from gpuinfra.models.resource import MachineId
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
-    from gpuinfra.parse.spec import Loaded, Located
+    from gpuinfra.parse.spec import Loaded, LocatedSpec
     from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.azure.market import AzureMarket
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.up import Provisioner
     from gpuinfra.provision.waiting.progress import Progress
 
-# To find a machine; nothing is made or changed.
+# Enough to find a machine; nothing is created or changed.
 FIND_SECONDS = 120.0
 LOOPBACK_SOURCE = "127.0.0.1/32"
 
 
-def load_specs(paths: Sequence[str]) -> list[Located]:
-    """Every spec in the files, or every problem of them."""
+def load_specs(paths: Sequence[str]) -> list[LocatedSpec]:
+    """Return every spec in the files. Raise Problem with all errors in them."""
     from gpuinfra.parse.files import load_paths
 
     loaded = load_paths(paths)
@@ -41,38 +42,51 @@ def load_specs(paths: Sequence[str]) -> list[Located]:
 
 
 def validate(paths: Sequence[str]) -> Loaded:
-    """Return every spec in the files, and every problem of them."""
+    """Return every spec in the files, and every error in them."""
     from gpuinfra.parse.files import load_paths
 
     return load_paths(paths)
 
 
-def readable_specs(folder: Path, what: str, progress: Progress) -> list[Located]:
-    """Return the specs of a folder that can be read. One with problems must not hide a machine that is billed."""
+def readable_specs(folder: Path, what: str, progress: Progress) -> list[LocatedSpec]:
+    """Return the readable specs in a folder. A broken one must not hide a machine that is billed."""
     from gpuinfra.parse.files import load_paths
 
     loaded = load_paths([str(folder)])
     problems = [each for each in loaded.diagnostics if each.code is not Code.NO_SPEC_FOUND]
     if problems:
         counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        progress.note(f"{counted} in the specs of {what}; `gpuinfra validate {folder}` shows more")
+        progress.note(f"{counted} in the specs of {what}; `gpuinfra validate {quote(str(folder))}` shows more")
     return loaded.specs
 
 
-def common_subscription(specs: Sequence[Located]) -> str | None:
-    """Return the subscription that all specs agree on, if they name any."""
+def common_subscription(specs: Sequence[LocatedSpec]) -> str | None:
+    """Return the subscription that all specs agree on, or None."""
     named = {located.spec.subscription for located in specs if located.spec.subscription}
     return named.pop() if len(named) == 1 else None
 
 
 def spec_named(workspace: Path, name: str) -> Spec | None:
-    """The spec of a machine, by its name or its target's, if the workspace has one."""
+    """Return a machine's spec in the workspace, by machine or target name, or None."""
     found = _located_named(workspace, name)
     return found[0].spec if found else None
 
 
+def has_target(workspace: Path, name: str) -> bool:
+    """Whether a spec of the workspace has a target of this name; `-` and `_` are the same, as are capital letters."""
+    from gpuinfra.parse.folder import has_spec
+    from gpuinfra.runner.connection.known_hosts import is_same_name
+    from gpuinfra.workspace import find_workspace
+
+    if not has_spec(find_workspace(workspace)):
+        return False
+    from gpuinfra.parse.files import load_paths
+
+    return any(is_same_name(located.spec.target_name, name) for located in load_paths([str(workspace)]).specs)
+
+
 def spec_of_machine(workspace: Path, name: str, group: str | None) -> Spec | None:
-    """The spec of exactly this machine, if the workspace has one; without a group, by its name alone."""
+    """Return the spec of exactly this machine, or None. Without a group, only the name counts."""
     from gpuinfra.parse.folder import has_spec
     from gpuinfra.workspace import find_workspace
 
@@ -90,7 +104,7 @@ def spec_of_machine(workspace: Path, name: str, group: str | None) -> Spec | Non
 
 
 def check_specs_agree(workspace: Path, name: str) -> None:
-    """Raise a Problem if different specs of the workspace describe the machine: none of them is chosen silently."""
+    """Raise Problem if different specs in the workspace describe the machine: none is chosen silently."""
     from gpuinfra.provision.find import ambiguous_name
 
     found = _located_named(workspace, name)
@@ -98,17 +112,17 @@ def check_specs_agree(workspace: Path, name: str) -> None:
         raise ambiguous_name(name, [f"`{each.spec.name}` of {each.span.file}" for each in found])
 
 
-def _located_named(workspace: Path, name: str) -> list[Located]:
-    """The specs of one machine, by its name or its target's."""
+def _located_named(workspace: Path, name: str) -> list[LocatedSpec]:
+    """Return the specs of one machine, by machine or target name."""
     from gpuinfra.parse.folder import has_spec
     from gpuinfra.workspace import find_workspace
 
-    # To read one takes much that is not needed otherwise.
+    # Reading a spec needs slow imports, so check first whether there is one.
     if not has_spec(find_workspace(workspace)):
         return []
     from gpuinfra.parse.files import load_paths
 
-    # Problems of other specs in the workspace are none of this machine's.
+    # Errors in other specs do not concern this machine.
     found = load_paths([str(workspace)]).specs
     by_name = [located for located in found if located.spec.name.casefold() == name.casefold()]
     chosen = by_name or [located for located in found if located.spec.target_name == name]
@@ -120,12 +134,12 @@ def _located_named(workspace: Path, name: str) -> list[Located]:
 
 
 def one_spec(settings: Settings, word: str) -> Spec:
-    """The one spec that a word means: a file that holds it, or the name of a machine."""
+    """Return the one spec that a word means: a file that contains it, or a machine's name."""
     return one_located(settings, word).spec
 
 
-def one_located(settings: Settings, word: str) -> Located:
-    """The one spec that a word means, and where it stands."""
+def one_located(settings: Settings, word: str) -> LocatedSpec:
+    """Return the one spec that a word means, with its location. Raise Problem if there is not exactly one."""
     found = _located_meant(settings, word)
     if not found:
         raise _no_spec(settings.workspace, word)
@@ -146,11 +160,11 @@ def one_located(settings: Settings, word: str) -> Located:
 
 
 def specs_meant(settings: Settings, word: str) -> list[Spec]:
-    """The specs that a word means: those of a file or folder, or that of a machine or target; none for another name."""
+    """Return the specs that a word means: those in a file or folder, or of a machine or target; else none."""
     return [located.spec for located in _located_meant(settings, word)]
 
 
-def _located_meant(settings: Settings, word: str) -> list[Located]:
+def _located_meant(settings: Settings, word: str) -> list[LocatedSpec]:
     from gpuinfra.parse.folder import has_spec
 
     if is_path(word):
@@ -173,24 +187,23 @@ def _no_spec(workspace: Path, name: str) -> Problem:
             "no spec found",
             note=f"no spec below `{workspace}` describes a machine `{name}`",
             help=did_you_mean(name, names)
-            or f"`gpuinfra validate {workspace}` shows those that there are; or give the spec's file",
+            or f"`gpuinfra validate {quote(str(workspace))}` shows those that there are; or give the spec's file",
         ),
         exit_code=Exit.USAGE,
     )
 
 
 def target_named(settings: Settings, name: str) -> Target:
-    """Where the machine of this name answers, as whom, and by which host key.
+    """Return the target with this name: its address, user and host key.
 
-    A machine is asked of Azure, which knows its state and its address of today; a target that is no machine of ours is
-    what its file says.
+    For our machines, Azure has the state and the current address. Any other target is what its file says.
     """
     from gpuinfra.app.access import open_cloud
     from gpuinfra.app.host_keys import check_host_key
     from gpuinfra.app.machine_names import located
     from gpuinfra.provision.find import find_target
     from gpuinfra.provision.waiting.deadline import Deadline
-    from gpuinfra.runner.machine.identity import identity_of, with_own_key
+    from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
     from gpuinfra.workbench import targets
     from gpuinfra.workspace import find_workspace
 
@@ -208,7 +221,7 @@ def target_named(settings: Settings, name: str) -> Target:
 
 
 def with_known_key(workspace: Path, target: Target) -> Target:
-    """A machine that was not made by `up` has no tag with its host key; where it was attached, the file has it."""
+    """Return the target with its host key. A machine that `up` did not create has none in its tags; its file may."""
     from gpuinfra.workbench import targets
 
     if target.host_key:
@@ -232,7 +245,7 @@ def _with_address(target: Target) -> Target:
 
 
 def bad_host_key(error: Exception) -> Problem:
-    """A machine whose tags do not say by which key it is known."""
+    """Return the Problem for a machine whose tags have no valid host key."""
     return Problem(
         Diagnostic(
             Code.BAD_HOST_KEY,
@@ -245,7 +258,7 @@ def bad_host_key(error: Exception) -> Problem:
 
 @contextmanager
 def explained(doing: str) -> Iterator[None]:
-    """What Azure refuses, in the words of this program."""
+    """Convert errors from Azure to Problems."""
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.problems import explain
 
@@ -257,21 +270,21 @@ def explained(doing: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class CloudSession:
-    """A cloud, opened for one machine."""
+    """A cloud, opened for one command."""
 
     settings: Settings
     cloud: AzureCloud
     market: AzureMarket
 
     def machine_id(self, name: str, group: str | None) -> MachineId:
-        """Which machine this is, in the subscription that is asked."""
+        """Return the ID of a machine in this session's subscription."""
         from gpuinfra.models.resource import MachineId
         from gpuinfra.provision.names import default_group
 
         return MachineId(self.cloud.subscription, group or default_group(name), name)
 
     def journal(self, name: str) -> Journal:
-        """Where intents are written down."""
+        """Return the journal for actions on a machine."""
         from gpuinfra.provision.journal import Journal
 
         folder = None if self.settings.ignores_state else self.settings.state
@@ -281,7 +294,7 @@ class CloudSession:
 def reach(
     settings: Settings, subscription: str | None, seconds: float, progress: Progress, *, writes: bool = False
 ) -> CloudSession:
-    """The cloud, with so much time for all that is asked of it."""
+    """Open the cloud, with `seconds` for all its requests."""
     from gpuinfra.app.access import open_cloud
     from gpuinfra.provision.azure.market import AzureMarket
     from gpuinfra.provision.waiting.deadline import Deadline
@@ -290,8 +303,8 @@ def reach(
     return CloudSession(settings, cloud, AzureMarket(cloud.clients))
 
 
-def open_provisioner(reached: CloudSession, located: Located, progress: Frontend, *, writes: bool) -> Provisioner:
-    """All that planning and making a machine need."""
+def open_provisioner(reached: CloudSession, located: LocatedSpec, progress: Frontend, *, writes: bool) -> Provisioner:
+    """Return a Provisioner for a spec, with everything that planning and creating need."""
     spec = located.spec
     from gpuinfra.app.ssh_key import public_key_for
     from gpuinfra.provision.journal import Journal
@@ -315,7 +328,7 @@ def open_provisioner(reached: CloudSession, located: Located, progress: Frontend
 
 
 def ssh_sources(spec: Spec, *, simulated: bool) -> tuple[str, ...]:
-    """Who may reach SSH; `auto` is whoever asks, which to a cloud on this computer is this computer."""
+    """Return the addresses that may reach SSH. `auto` is this computer's address, loopback in the sandbox."""
     from gpuinfra.models.addresses import AUTO
 
     found = []
@@ -335,14 +348,14 @@ class Named:
 
     name: str
     group: str | None = None
-    """None where neither a spec nor Azure says it: then nothing is known of such a machine."""
+    """None if neither a spec nor Azure has it: then nothing is known about the machine."""
     subscription: str | None = None
     spec: Spec | None = None
-    """The spec that describes it, where the word led to one."""
+    """The machine's spec, if the word led to one."""
 
 
 def _mode(word: str) -> int:
-    """What kind of file a word names; 0 for none, or for a word that cannot be a path."""
+    """Return the mode of the file that a word names, or 0 without a file or for an invalid path."""
     try:
         return Path(word).stat().st_mode
     except (OSError, ValueError):
@@ -350,5 +363,5 @@ def _mode(word: str) -> int:
 
 
 def is_path(word: str) -> bool:
-    """Whether a word can only mean a spec's file, or a folder of them, and not a machine's name."""
+    """Return whether a word can only mean a spec file or a folder, not a machine's name."""
     return word in {"-", "."} or stat.S_ISREG(_mode(word)) or word.endswith((".yaml", ".yml")) or "/" in word

@@ -1,4 +1,4 @@
-"""What a job wrote to `outputs/`: fetched, and copied if asked for."""
+"""Fetch what a job wrote to `outputs/`, and copy it on request."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.models.run import Run
-    from gpuinfra.runner.results.kept import KeptFile
+    from gpuinfra.runner.outputs.copies import KeptFile
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The outputs of a run that are here."""
+    """The local outputs of a run."""
 
     run: Run
     path: Path
     files: Sequence[KeptFile]
     left_out: bool | None
-    """Whether uploads leave out the folder; None if it is not in the project."""
+    """Whether uploads ignore the folder; None if it is not in the project."""
     diagnostics: tuple[Diagnostic, ...]
     exit_code: Exit
 
 
 def outputs(settings: Settings, run_id: str, folder: Path | None, progress: Frontend) -> Outputs:
-    """Fetch what is missing of a run's outputs, and copy all of them to `folder`."""
-    from gpuinfra.runner.results.kept import copy_outputs, kept_files
+    """Fetch a run's missing outputs, and copy all of them to `folder` if given."""
+    from gpuinfra.runner.outputs.copies import copy_outputs, kept_files
     from gpuinfra.workspace import check_inside
 
     if folder:
@@ -41,7 +41,7 @@ def outputs(settings: Settings, run_id: str, folder: Path | None, progress: Fron
     found, problem = _fetched(settings, workspace.history.find(run_id), progress)
     path = workspace.run_folder(found.id) / "outputs"
     is_left_out = _leave_out(settings, workspace, folder) if folder else None
-    # Copy what is here, even if more of it cannot be fetched now.
+    # Copy what is here, even if the rest cannot be fetched now.
     files = copy_outputs(path, folder, replace=settings.yes) if folder else kept_files(path)
     diagnostics = tuple(problem.diagnostics) if problem else _incomplete(found)
     code = problem.exit_code if problem else Exit.FAILED if diagnostics else Exit.DONE
@@ -49,8 +49,8 @@ def outputs(settings: Settings, run_id: str, folder: Path | None, progress: Fron
 
 
 def _leave_out(settings: Settings, workspace: Workspace, folder: Path) -> bool | None:
-    """Whether uploads leave out the folder; None where it is not in the project."""
-    from gpuinfra.runner.results.copied import leave_out_of_uploads
+    """Make uploads ignore the folder; return whether they do, or None if it is not in the project."""
+    from gpuinfra.runner.upload.ignore import leave_out_of_uploads
 
     try:
         return leave_out_of_uploads(workspace.state, settings.workspace, folder)
@@ -59,7 +59,7 @@ def _leave_out(settings: Settings, workspace: Workspace, folder: Path) -> bool |
 
 
 def _fetched(settings: Settings, run: Run, progress: Frontend) -> tuple[Run, Problem | None]:
-    # A job that never began has written nothing.
+    # A job that never began has no outputs.
     if run.outputs.complete or not (run.job or run.started):
         return run, None
     from gpuinfra.app.run_control import fetch_outputs
@@ -71,7 +71,7 @@ def _fetched(settings: Settings, run: Run, progress: Frontend) -> tuple[Run, Pro
 
 
 def _incomplete(run: Run) -> tuple[Diagnostic, ...]:
-    """Of a job that goes on nobody expects that all is here."""
+    """Return the diagnostic for missing outputs of a finished job. A running job is expected to be incomplete."""
     if run.outputs.complete or not run.state.is_over or not (run.job or run.started):
         return ()
     return (

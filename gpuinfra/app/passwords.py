@@ -1,4 +1,4 @@
-"""A machine's password: where it comes from, and where it is kept. It is shown nowhere."""
+"""Get a machine's password, and store it. It is never shown."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.models.target import Target
 
-# Longer than any password, and short enough for a stream that has no end.
+# Longer than any password, and a limit for endless streams.
 LONGEST = 4096
 
 
 class Secret:
-    """A password that is found out when a machine asks for it, and once."""
+    """A password that is requested once, when a machine needs it."""
 
     def __init__(self, find: Callable[[], str]) -> None:
         self._find = find
         self._found: str | None = None
 
     def __call__(self) -> str:
-        """The password."""
+        """Return the password."""
         if self._found is None:
             self._found = self._find()
         return self._found
 
     def keep(self, target: Target) -> str | None:
-        """Put it into the keyring, if the machine asked for it; the reference for the target's file."""
-        from gpuinfra.runner.machine.passwords import account, keep
+        """Store it in the keyring if the machine asked for it; return the reference for the target file."""
+        from gpuinfra.runner.connection.passwords import account, keep
 
         return None if self._found is None else keep(target.name, account(target), self._found)
 
 
 def read_password(progress: Frontend) -> str:
-    """One line of standard input, or what is typed unseen where that is a terminal."""
+    """Return one line of standard input, or hidden input from a terminal."""
     if sys.stdin.isatty():
         return progress.ask_password("Password")
     line = sys.stdin.buffer.readline(LONGEST + 1)
     try:
         text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError:
-        text = ""  # the exception has the whole line in it, and goes no further
+        text = ""  # the exception contains the whole line, so drop it
     if not text or len(line) > LONGEST:
         note = "the first line of standard input is no password: empty, too long, or not UTF-8"
         help_line = "for example: `gpuinfra attach … --password-stdin < file`"
@@ -53,8 +53,8 @@ def read_password(progress: Frontend) -> str:
 
 
 def secret_of(target: Target, progress: Frontend, *, can_ask: bool) -> Secret | None:
-    """The password of a target: from the keyring, or of whoever sits there. None where neither can be."""
-    from gpuinfra.runner.machine.passwords import place, recall
+    """Return a target's password, from the keyring or by asking the user; None if neither is possible."""
+    from gpuinfra.runner.connection.passwords import place, recall
 
     def ask() -> str:
         return progress.ask_password(f"Password of {target.username} at {target.address}")

@@ -1,4 +1,4 @@
-"""What `up` would do. Nothing is written."""
+"""Show what `up` would do. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.settings import Settings
     from gpuinfra.models.plan import Plan
-    from gpuinfra.parse.spec import Located
+    from gpuinfra.parse.spec import LocatedSpec
 
 SECONDS = 300.0
 
 
 def make_plans(settings: Settings, paths: Sequence[str], progress: Frontend) -> list[Plan]:
-    """Compare the specs in the files with Azure."""
+    """Return the plans for the specs in the files."""
     return [make_plan(settings, located, progress) for located in load_specs(paths)]
 
 
-def make_plan(settings: Settings, located: Located, progress: Frontend) -> Plan:
-    """Compare one spec with Azure."""
+def make_plan(settings: Settings, located: LocatedSpec, progress: Frontend) -> Plan:
+    """Return the plan for one spec."""
     spec = located.spec
     reached = reach(settings, spec.subscription, SECONDS, progress)
     with explained(f"planning {spec.name}"):

@@ -1,4 +1,4 @@
-"""Make the environment of a run configuration on its target, before a job needs it."""
+"""Build the environment of a run configuration on its target, before a job needs it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpuinfra.app.job_options import build_secrets_of
+from gpuinfra.app.job_request import build_secrets_of
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.settings import Settings
-    from gpuinfra.runner.job_environment import JobEnvironment
+    from gpuinfra.runner.environment.builder import JobEnvironment
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Prepared:
     target: str
     environment: JobEnvironment
     unused: str | None
-    """Why the target does not use the conda file, if it does not."""
+    """Why the target ignores the conda file, or None if it does not."""
 
 
 def prepare(
@@ -33,28 +33,24 @@ def prepare(
     rebuild: bool,
     send_credentials: bool,
 ) -> Prepared:
-    """Make image and packages, and check the GPU. `build_secrets` are names of environment variables."""
+    """Build image and packages, and check the GPU. `build_secrets` are names of environment variables."""
     from gpuinfra.app.host_keys import record_first_use
-    from gpuinfra.app.job_checks import check_packages
-    from gpuinfra.app.job_destination import check_job_destination
+    from gpuinfra.app.job_request import check_job_destination, check_packages, confirm_local_job
     from gpuinfra.app.workspace import linked, open_workspace, with_spec
-    from gpuinfra.runner.assignment import assign
-    from gpuinfra.runner.environment.unused import note_for
-    from gpuinfra.runner.job_environment import EnvironmentBuilder, gpus_of, is_required
-    from gpuinfra.runner.problems import explained
+    from gpuinfra.runner.environment.builder import EnvironmentBuilder, note_for
+    from gpuinfra.runner.errors import explained
+    from gpuinfra.runner.resolve import read_job
 
     workspace = open_workspace(settings)
-    assigned = assign(workspace.path, configuration)
-    check_job_destination(workspace.path, assigned)
-    assigned, _ = with_spec(workspace, assigned)
-    secrets = build_secrets_of(build_secrets)
-    check_packages(assigned, None, secrets)
-    target = assigned.target
+    job = read_job(workspace.path, configuration)
+    check_job_destination(workspace.path, job)
+    job, _ = with_spec(workspace, job)
+    # A run's variables do not affect the environment.
+    job = replace(job, prepares=True, rebuild=rebuild, build_secrets=build_secrets_of(build_secrets), environment={})
+    check_packages(job)
+    confirm_local_job(job, settings, progress)
+    target = job.target
     with linked(target, progress, send_credentials=send_credentials) as link, explained(target.name):
-        assigned = replace(assigned, prepares=True)
-        gpus, required = gpus_of(assigned, None), is_required(assigned, None)
-        environment = EnvironmentBuilder(
-            assigned, gpus, required, link, progress, progress.note, rebuild=rebuild, build_secrets=secrets
-        ).make()
+        environment = EnvironmentBuilder(job, link, progress, progress.note).make()
         record_first_use(target, progress)
-    return Prepared(target.name, environment, note_for(target.type) if assigned.conda else None)
+    return Prepared(target.name, environment, note_for(target.type) if job.conda else None)

@@ -1,4 +1,4 @@
-"""Stop machines that should be off, and remove what has lost its machine, in the whole subscription."""
+"""Stop machines that should be off, and remove orphaned resources, in the whole subscription."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpuinfra.models.events import ReapInterrupted
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
-    from gpuinfra.models.reap import Reaped
+    from gpuinfra.models.reap import ReapResult
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run
-    from gpuinfra.parse.spec import Located
+    from gpuinfra.parse.spec import LocatedSpec
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.lifecycle.reap import Rules
     from gpuinfra.provision.reaping.reaper import Reaper
@@ -32,7 +32,7 @@ class ReapOptions:
     """What `reap` may do."""
 
     specs: str | None = None
-    """A folder of specs in git: machines are compared with them."""
+    """A folder of specs in git to compare machines with."""
     grace: timedelta = timedelta(hours=24)
     """How long a machine stays after its spec was deleted."""
     starts: bool = False
@@ -40,7 +40,7 @@ class ReapOptions:
     dry_run: bool = False
 
 
-def reap(settings: Settings, options: ReapOptions, progress: Frontend) -> tuple[Reaped, Exit]:
+def reap(settings: Settings, options: ReapOptions, progress: Frontend) -> tuple[ReapResult, Exit]:
     """Return what was stopped, started and removed, and the exit code."""
     from gpuinfra.app.machines import common_subscription, explained, reach, readable_specs
     from gpuinfra.provision.lifecycle.reap import Rules
@@ -63,7 +63,7 @@ def reap(settings: Settings, options: ReapOptions, progress: Frontend) -> tuple[
             raise
         _remember(settings, reached, reaped, progress)
     reaped.notes += [*notes, *([missing] if missing else [])]
-    if reaped.failed or any(each.is_billed for each in reaped.untagged):
+    if reaped.failed or reaped.leaves_billed:
         return reaped, Exit.LEFT_BEHIND
     return reaped, Exit.USAGE if missing or history.is_shallow else Exit.DONE
 
@@ -82,18 +82,20 @@ def _check_start(specs: str | None, *, starts: bool) -> None:
 
 
 def _folder(specs: str | None) -> tuple[Path | None, str | None]:
-    """The folder of specs, or what is wrong with it.
+    """Return the folder of specs, or what is wrong with it.
 
-    One that is misspelt must not look like one from which every spec is gone; and one that was moved must not keep the
-    machines on whose leases are over: the reaper may be the last who stops them.
+    A misspelt folder must not look like one without specs. A missing folder must not keep machines on whose leases are
+    over: the reaper may be the last layer that stops them.
     """
     if specs is None or Path(specs).is_dir():
         return (Path(specs) if specs else None), None
     return None, f"`{specs}` is not a directory: no machine was held against its spec, and nothing else was removed"
 
 
-def _rules(settings: Settings, history: SpecHistory, located: list[Located], wished: Rules) -> tuple[Rules, list[str]]:
-    """All that is to be known before anything is looked at; and what could not be known."""
+def _rules(
+    settings: Settings, history: SpecHistory, located: list[LocatedSpec], wished: Rules
+) -> tuple[Rules, list[str]]:
+    """Return the rules for this run, and notes about what is unknown."""
     from gpuinfra.provision.names import machine_key
 
     notes = [history.note] if history.note else []
@@ -109,14 +111,14 @@ def _rules(settings: Settings, history: SpecHistory, located: list[Located], wis
         if not settings.yes:
             _known_runs(settings)
     except Problem as problem:
-        # Nobody knows what a disk holds: then none goes, and what is billed is stopped all the same.
+        # It is unknown what the disks hold, so delete none, but still stop what is billed.
         note = f"nothing is deleted: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}"
         return replace(rules, deletes=False), [*notes, *([note] if wished.deletes else [])]
     return rules, notes
 
 
 def _known_runs(settings: Settings) -> list[Run]:
-    from gpuinfra.runner.results.history import History
+    from gpuinfra.runner.history import History
 
     folder = _state(settings)
     return History(folder).list() if folder else []
@@ -146,7 +148,7 @@ def _reaper(reached: CloudSession, rules: Rules, progress: Frontend, *, dry_run:
 
 
 def _has_outputs(reached: CloudSession, name: str, group: str) -> bool | None:
-    """Whether deleting a machine's disk needs the same consent as `down --delete`; None if only it could tell."""
+    """Return whether deleting a disk needs consent like `down --delete`; None if only the machine could tell."""
     from gpuinfra.app.remote_runs import ask_machine
     from gpuinfra.models.consent import Consent, Effect, decide
 
@@ -159,13 +161,13 @@ def _has_outputs(reached: CloudSession, name: str, group: str) -> bool | None:
 
 
 def _state(settings: Settings) -> Path | None:
-    """Return the state folder, if the workspace has one. Cron and CI have none, and need none."""
+    """Return the state folder, or None. Cron and CI jobs may have none."""
 
     return settings.state if settings.workspace.is_dir() and settings.state.is_dir() else None
 
 
-def _remember(settings: Settings, reached: CloudSession, reaped: Reaped, progress: Frontend) -> None:
-    """In the workspace's ledger, for `gpuinfra cost`; and in its history, which waits for no job on what is gone."""
+def _remember(settings: Settings, reached: CloudSession, reaped: ReapResult, progress: Frontend) -> None:
+    """Record the result in the ledger, for `gpuinfra cost`, and close runs on deleted disks in the history."""
     from gpuinfra.app.down import forget_jobs
     from gpuinfra.app.ledger_recording import all_accounted, note_end
 
@@ -198,7 +200,7 @@ def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progres
         size = str((machine.properties.get("hardwareProfile") or {}).get("vmSize") or "") if machine else ""
         price = reached.market.price(size, machine.region, spot=is_spot(machine)) if machine else None
     except CloudError:
-        return  # Azure's own log has it too
+        return  # Azure's log has it, too
     if machine:
         entry = beginning(machine, Price(price), at=None, subscription=cloud.subscription, simulated=cloud.simulated)
         if entry:

@@ -1,4 +1,4 @@
-"""What a machine itself knows about runs: other workspaces have their own histories."""
+"""Query a machine for its runs, because other workspaces have their own histories."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from gpuinfra.models.target import Target
     from gpuinfra.provision.cloud import Observed
 
-# A machine that does not answer must not delay its own end for long.
+# A machine that does not answer must not delay its teardown for long.
 CONNECT_SECONDS = 10.0
 _OFF = frozenset({"deallocated", "deallocating", "stopped"})
 
 
 def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec | None) -> MachineAnswer:
-    """Ask the machine for all its runs, whichever workspace sent them."""
+    """Return all runs that the machine knows, from any workspace."""
+    from gpuinfra.models.resource import Kind
     from gpuinfra.provision.attachments import attached_by_others
     from gpuinfra.provision.errors import CloudError, Fault
+    from gpuinfra.provision.vm_identity import vm_id_without_older_disk
 
     try:
         observed = reached.cloud.observe(name, group, thorough=True)
@@ -33,15 +35,19 @@ def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec 
     contact, machine = _contact(observed), observed.machine
     is_billed = machine is not None and machine.power != "deallocated"
     answer = MachineAnswer(contact, is_billed=is_billed) if contact else _ask(reached, observed, spec)
-    return replace(answer, attached=attached_by_others(machine) if machine else ())
+    if machine is None:
+        is_deleted = contact is Contact.OFF and observed.part(Kind.VM) is None and observed.untagged is None
+        return replace(answer, is_deleted=is_deleted)
+    vm_id = vm_id_without_older_disk(machine, observed.part(Kind.DISK))
+    return replace(answer, vm_id=vm_id, attached=attached_by_others(machine, observed.part(Kind.NIC)))
 
 
 def _contact(observed: Observed) -> Contact | None:
-    """What is known without asking the machine; None where it can be asked."""
+    """Return what is known without querying the machine, or None if it can be queried."""
     from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.plan import creation_failed
+    from gpuinfra.provision.plan import creation_failed, has_disk
 
-    if creation_failed(observed):
+    if creation_failed(observed) and not has_disk(observed):
         return Contact.NOTHING_THERE
     if observed.machine is None:
         return Contact.OFF if any(part.ref.kind is Kind.DISK for part in observed.ours()) else Contact.NOTHING_THERE
@@ -49,11 +55,9 @@ def _contact(observed: Observed) -> Contact | None:
 
 
 def _ask(reached: CloudSession, observed: Observed, spec: Spec | None) -> MachineAnswer:
-    from gpuinfra.runner.jobs.port import JobError
-    from gpuinfra.runner.machine.connection import ConnectError
-    from gpuinfra.runner.machine.link import link_to
-    from gpuinfra.runner.machine.remote_client import RemoteError
-    from gpuinfra.runner.watch import runs_there
+    from gpuinfra.runner.errors import ConnectError, JobError, RemoteError
+    from gpuinfra.runner.jobs.remote_runs import runs_there
+    from gpuinfra.runner.link import link_to
 
     try:
         link = link_to(_target(reached, observed, spec), seconds=CONNECT_SECONDS)
@@ -70,7 +74,7 @@ def _ask(reached: CloudSession, observed: Observed, spec: Spec | None) -> Machin
 def _target(reached: CloudSession, observed: Observed, spec: Spec | None) -> Target:
     from gpuinfra.app.machines import spec_of_machine, with_known_key
     from gpuinfra.provision.find import target_of
-    from gpuinfra.runner.machine.identity import identity_of, with_own_key
+    from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
 
     workspace = reached.settings.workspace
     spec = spec or spec_of_machine(workspace, observed.name, observed.group)

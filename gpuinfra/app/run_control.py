@@ -1,4 +1,4 @@
-"""Runs that go on, or have ended, on their targets: followed, cancelled, and their outputs brought here."""
+"""Follow and cancel runs on their targets, and fetch their outputs."""
 
 from __future__ import annotations
 
@@ -17,33 +17,26 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.models.run import Run
-    from gpuinfra.runner.job_follower import JobFollower
+    from gpuinfra.runner.jobs.follower import JobFollower
+    from gpuinfra.runner.jobs.job import Frame
     from gpuinfra.runner.jobs.log import LogFile
-    from gpuinfra.runner.jobs.port import Frame
-    from gpuinfra.runner.machine.link import Link
+    from gpuinfra.runner.link import Link
 
 LOOK_SECONDS = 0.2
-# Whoever cancels a run that another process follows waits this long for that one to write down the end.
+# How long to wait after cancelling a run that another process follows, until that process records the end.
 SETTLE_SECONDS = 60.0
 
 
-def log_of(workspace: Workspace, run_id: str) -> LogFile:
-    """The log of a run, as it is here."""
-    from gpuinfra.runner.jobs.log import LogFile
-
-    return LogFile(workspace.run_folder(run_id) / "log")
-
-
 def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], progress: Frontend) -> Run:
-    """Show what a run prints from its beginning, and follow it to its end.
+    """Show a run's output from the beginning, and follow it to its end.
 
-    While another process of ours follows it, that one writes the log, and here it is only read; where that one ends
-    before the job does, this one goes on in its place.
+    While another local process follows the run, that one writes the log and this one only reads it. If that process
+    ends before the job does, this one takes over.
     """
     workspace = open_workspace(settings)
     shown = 0
     while True:
-        with log_of(workspace, run.id) as log:
+        with workspace.log_of(run.id) as log:
             is_ours = log.try_lock()
             run = workspace.history.find(run.id)
             end = log.position.size
@@ -66,11 +59,11 @@ def _take_over(workspace: Workspace, run: Run, log: LogFile, show: Callable[[Fra
 
 
 def fetch_outputs(settings: Settings, run: Run, progress: Frontend) -> Run:
-    """Bring what a run has written so far, and all of it where it has ended."""
+    """Fetch what a run has written so far, or everything if it has ended."""
     workspace = open_workspace(settings)
-    with log_of(workspace, run.id) as log:
+    with workspace.log_of(run.id) as log:
         if not log.try_lock():
-            return run  # whoever follows it brings them
+            return run  # the process that follows it fetches them
         run = workspace.history.find(run.id)
         if run.job is None:
             return never_began(workspace, run)
@@ -78,14 +71,14 @@ def fetch_outputs(settings: Settings, run: Run, progress: Frontend) -> Run:
 
 
 def _brought(following: JobFollower) -> Run:
-    # All that it printed comes too: once its outputs are here it is forgotten there, and its log with it.
+    # Fetch the log, too: once the outputs are here, the target deletes the run with its log.
     return following.to_the_end() if following.look() else following.bring()
 
 
 def cancel_run(settings: Settings, run: Run, grace: float, progress: Frontend) -> Run:
-    """End a run's job, and fetch what it wrote. A job that cannot be reached raises, and stays as it is."""
-    from gpuinfra.runner.job_follower import open_job
-    from gpuinfra.runner.results.settle import CANCELLED
+    """Cancel a run's job, and fetch its outputs. Raise Problem without any change if the job cannot be reached."""
+    from gpuinfra.runner.jobs.follower import open_job
+    from gpuinfra.runner.jobs.settle import CANCELLED
 
     workspace = open_workspace(settings)
     if run.state.is_over:
@@ -98,10 +91,10 @@ def cancel_run(settings: Settings, run: Run, grace: float, progress: Frontend) -
         is_delivered = True
         return following.to_the_end() if is_ours else run
 
-    # The process that follows it learns from this why it ended, so it is written before the job is told.
+    # Record the reason before cancelling, so that the process that follows the run sees it.
     workspace.history.update(run.id, reason=CANCELLED)
     try:
-        with log_of(workspace, run.id) as log:
+        with workspace.log_of(run.id) as log:
             is_ours = log.try_lock()
             if run.job is None:
                 is_delivered = True
@@ -144,8 +137,8 @@ def _settled(workspace: Workspace, run: Run) -> Run:
 
 
 def never_began(workspace: Workspace, run: Run) -> Run:
-    """Whoever was to begin it is gone, and nothing of it is anywhere."""
-    from gpuinfra.runner.results.settle import never_began as fields_of
+    """Record that a run never began: its client is gone, and no target knows it."""
+    from gpuinfra.runner.jobs.settle import never_began as fields_of
 
     known = workspace.history.find(run.id)
     return known if known.state.is_over else workspace.history.update(run.id, **fields_of(known))
@@ -159,7 +152,7 @@ def _asked(
     work: Callable[[JobFollower], Run],
     progress: Frontend,
 ) -> Run:
-    """What comes of it where the target knows the job. Of one that it does not know there is nothing to wait for."""
+    """Return the result of `work` if the target knows the job. Record the run as lost or never begun if it does not."""
     from gpuinfra.models.run import KNOWS_NOTHING, RunState
 
     try:
@@ -179,12 +172,12 @@ def _asked(
 
 
 def _off(workspace: Workspace, run: Run, log: LogFile, problem: Problem) -> Problem:
-    """The same problem with the commands that fetch what the run wrote. The run is settled."""
+    """Settle the run, and return the Problem with the commands that fetch its outputs."""
     from gpuinfra.app.settlement import off_hint, settle_runs
 
     log.close()
-    settle_runs(workspace.settings, [workspace.history.find(run.id)])
-    found = replace(problem.diagnostics[0], help=off_hint(workspace.settings, run))
+    (settled,) = settle_runs(workspace.settings, [workspace.history.find(run.id)]).runs
+    found = replace(problem.diagnostics[0], help=off_hint(workspace.settings, settled))
     return Problem(found, exit_code=problem.exit_code)
 
 
@@ -192,9 +185,9 @@ def _off(workspace: Workspace, run: Run, log: LogFile, problem: Problem) -> Prob
 def _following(
     workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], progress: Frontend
 ) -> Iterator[JobFollower]:
-    from gpuinfra.runner.heartbeat import Heartbeat
-    from gpuinfra.runner.job_follower import JobFollower
-    from gpuinfra.runner.problems import explained
+    from gpuinfra.runner.errors import explained
+    from gpuinfra.runner.jobs.follower import JobFollower
+    from gpuinfra.runner.jobs.heartbeat import Heartbeat
 
     target, spec = target_of_run(workspace, run)
     with (
@@ -209,12 +202,12 @@ def _following(
             Heartbeat(link, run.id) as attending,
             renewing(cloud, machine, progress, lambda: attending.seconds_without_work),
         ):
-            yield JobFollower(link, workspace.record(run), log, progress, show, attending=attending, anew=True)
+            yield JobFollower(link, workspace.record(run), log, progress, show, attending=attending, takes_over=True)
 
 
 def _call(link: Link) -> None:
-    """A connection that was lost is tried anew for long; one that never was is told at once."""
-    from gpuinfra.runner.machine.connection import Unreachable
+    """Connect now. A lost connection is retried for long, but a first failure is reported at once."""
+    from gpuinfra.runner.errors import Unreachable
 
     try:
         _ = link.connection
@@ -224,7 +217,7 @@ def _call(link: Link) -> None:
 
 
 def lost_outputs(run: Run) -> Problem:
-    """Not all that a job wrote is here."""
+    """Return the Problem for outputs that are not all here."""
     missing = "; ".join(run.warnings) or "the target could not be asked for them"
     off = f"; where {run.machine} is off, `gpuinfra up SPEC` first" if run.machine else ""
     return Problem(

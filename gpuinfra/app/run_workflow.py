@@ -1,4 +1,4 @@
-"""A machine for one job, from its beginning to its end: what `gpuinfra run` tells."""
+"""Run one job on a machine that is switched on for it: provision, submit, tear down."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from getpass import getuser
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuinfra.app.job_options import JobOptions, OnInterrupt, usage, variables_of
+from gpuinfra.app.job_request import OnInterrupt, usage
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.up import LeftOn, up
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
+    from gpuinfra.app.job_request import JobRequest
     from gpuinfra.app.job_result import JobResult
     from gpuinfra.app.job_session import JobSession
     from gpuinfra.models.consent import MachineAnswer
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
-    from gpuinfra.parse.spec import Located
-    from gpuinfra.runner.watch import RemoteRun
-    from gpuinfra.workbench.project import Project
+    from gpuinfra.models.target import Target
+    from gpuinfra.parse.spec import LocatedSpec
+    from gpuinfra.runner.job_spec import JobSpec
+    from gpuinfra.runner.jobs.remote_runs import RemoteRun
 
 CHOICES = ("deallocate", "delete", "keep")
-# The address of a machine that is not there.
-NOT_YET = "not-yet.invalid"
-# Below the program's own logger, so that `--verbose` shows it.
+# A child of the program's logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
 
 UP_SECONDS = 3600.0
@@ -42,32 +41,31 @@ CANCELLED = "cancelled"
 def run_job(
     settings: Settings,
     word: str,
-    options: JobOptions,
+    request: JobRequest,
     after_run: str | None,
     on_interrupt: OnInterrupt,
     progress: Frontend,
 ) -> RunResult:
-    """Create or start the machine of a spec, run a job on it, fetch its outputs, and end the machine.
+    """Create or start a spec's machine, run a job on it, fetch its outputs, and stop the machine.
 
-    `word` is the spec's file or the machine's name; `after_run` replaces what the spec says about the machine's end.
+    `word` is the spec's file or the machine's name. `after_run` overrides the spec's `afterRun`.
     """
     from gpuinfra.app.machines import one_located
 
     located = one_located(settings, word)
     afterwards = _afterwards(located.spec, after_run)
-    options = replace(options, variables=variables_of(options))
-    _check(settings, located.spec, options)
-    workflow = RunWorkflow(settings, located, options, afterwards, on_interrupt, progress)
+    job = _resolve(settings, located.spec, request)
+    workflow = RunWorkflow(settings, located, job, afterwards, on_interrupt, progress)
     workflow.execute()
     return workflow.result()
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What `run` did."""
+    """The result of `run`."""
 
     job: JobResult | None
-    """None if no job was sent."""
+    """None if no job was submitted."""
     receipt: Receipt | None
     diagnostics: tuple[Diagnostic, ...]
     exit_code: int
@@ -76,11 +74,11 @@ class RunResult:
 
 @dataclass
 class RunWorkflow:
-    """What happens, and what has to happen whatever happens: the machine's end."""
+    """One `run`: the job, and the teardown of its machine in every case."""
 
     settings: Settings
-    located: Located
-    options: JobOptions
+    located: LocatedSpec
+    job: JobSpec
     afterwards: str
     on_interrupt: OnInterrupt
     progress: Frontend
@@ -89,10 +87,11 @@ class RunWorkflow:
     interrupted: bool = False
     receipt: Receipt | None = None
     plan: Plan | None = None
-    """What `up` has begun to change; None if it has changed nothing."""
+    """The plan that `up` has begun to apply; None if nothing was changed."""
     host_key: str = ""
-    """The host key of a machine that this run creates."""
+    """The host key for a machine that this run creates."""
     _answer: MachineAnswer | None = field(default=None, init=False)
+    _is_left: bool = field(default=False, init=False)
 
     @property
     def spec(self) -> Spec:
@@ -100,7 +99,14 @@ class RunWorkflow:
         return self.located.spec
 
     def execute(self) -> None:
-        """From beginning to end."""
+        """Execute the whole workflow. If an interrupt leaves the machine as it is, report that."""
+        try:
+            self._execute()
+        except KeyboardInterrupt:
+            self._say_left()
+            raise
+
+    def _execute(self) -> None:
         is_up = False
         try:
             up(self.settings, self.located, UP_SECONDS, self.progress, before_change=self._note_change)
@@ -113,10 +119,10 @@ class RunWorkflow:
                 raise
         except Problem as found:
             if not is_up and not isinstance(found, LeftOn):
-                raise  # `up` has cleared up behind itself, and says so
+                raise  # `up` has rolled back and reported it
             self.problem = found
         except BaseException:
-            self._end()  # a mistake of ours is no reason to leave it on
+            self._end()  # even an error in gpuinfra must not leave the machine on
             if self.problem or (self.receipt and not self.receipt.is_proof):
                 self.progress.note(f"{self.spec.name} may be on: {self._stops}")
             raise
@@ -126,23 +132,17 @@ class RunWorkflow:
         self.plan, self.host_key = plan, host_key
 
     def _submit(self) -> None:
-        from gpuinfra.app.job_checks import check_packages, wishes_of
-        from gpuinfra.app.job_destination import check_job_destination
         from gpuinfra.app.job_session import JobSession
-        from gpuinfra.app.workspace import open_workspace, with_spec
-        from gpuinfra.runner.assignment import assign
+        from gpuinfra.app.simulation import check_target
+        from gpuinfra.app.workspace import open_workspace, with_key
 
         workspace = open_workspace(self.settings)
-        assigned = assign(workspace.path, self.spec.target_name)
-        check_job_destination(workspace.path, assigned, self.spec)
-        assigned, _ = with_spec(workspace, assigned, self.spec)
-        wishes = wishes_of(assigned, self.options)
-        check_packages(assigned, wishes.gpus, wishes.build_secrets)
+        target = replace(with_key(workspace.path, self._written_target(), self.spec), type=self.job.target.type)
+        check_target(self.settings, target)
         sink = self.progress.open_output()
         self.work = JobSession(
             workspace,
-            assigned,
-            wishes,
+            replace(self.job, target=target),
             self.progress,
             sink,
             self.on_interrupt,
@@ -155,25 +155,34 @@ class RunWorkflow:
         finally:
             sink.finish()
 
-    # The machine's end
+    def _written_target(self) -> Target:
+        """Return the machine's target from the file that `up` wrote."""
+        from gpuinfra.workbench.targets import find_target
+        from gpuinfra.workspace import find_workspace
+
+        target = find_target(find_workspace(self.settings.workspace), self.spec.target_name)
+        if target is None or not target.address:
+            note = f"`{self.spec.target_name}.compute` is missing, or has no address; the machine is up"
+            raise Problem(Diagnostic(Code.UNKNOWN_TARGET, "the target file is gone", note=note, help="run it again"))
+        return target
+
+    # Teardown
 
     def _end(self) -> None:
-        """Whatever comes of it is told; that it may be billed above all."""
+        """Stop the machine unless it is needed. Report every outcome, especially that it may still be billed."""
         try:
             try:
-                if not self._may_end():
-                    self.progress.note(f"{self.spec.name} is left as it is: this run did not switch it on")
-                    return
-                if reason := self._known_reason():
-                    self.progress.note(reason)
-                    return
-                self.receipt = self._switch_off()
+                self._end_if_unneeded()
             except KeyboardInterrupt:
                 if self.interrupted:
                     raise
                 self.interrupted = True
                 self.progress.note(f"{self.spec.name} is switched off first; Ctrl-C once more leaves it as it is")
-                self.receipt = self._switch_off()
+                # From the beginning: it may be unknown so far whether another run needs the machine.
+                self._end_if_unneeded()
+        except KeyboardInterrupt:
+            self._say_left()
+            raise
         except Problem as found:
             before = self.problem.diagnostics if self.problem else ()
             on = (
@@ -182,8 +191,16 @@ class RunWorkflow:
             after = (replace(each, note=f"{each.note}; {on}" if each.note else on) for each in found.diagnostics)
             self.problem = Problem(*before, *after, exit_code=Exit.LEFT_BEHIND)
 
+    def _end_if_unneeded(self) -> None:
+        if not self._may_end():
+            self.progress.note(f"{self.spec.name} is left as it is: this run did not switch it on")
+        elif reason := self._known_reason():
+            self.progress.note(reason)
+        else:
+            self.receipt = self._switch_off()
+
     def _may_end(self) -> bool:
-        """Whether this run has used the machine that exists now, or has switched it on."""
+        """Return whether this run used the machine that exists now, or switched it on."""
         if self.work:
             return True
         if self.plan is None or not self.plan.switches_on:
@@ -199,8 +216,7 @@ class RunWorkflow:
         return any(each.ref.kind is Kind.VM and each.action in {Action.ADD, Action.REPLACE} for each in changes)
 
     def _found_key(self) -> str | None:
-        """Return the host key of the machine in Azure, or None if there is no machine. Another `up` may have been
-        quicker to create it."""
+        """Return the host key of the machine in Azure, or None without one. Another `up` may have created it first."""
         from gpuinfra.app.machines import explained, reach
         from gpuinfra.models.resource import Kind
         from gpuinfra.provision import tags
@@ -224,7 +240,7 @@ class RunWorkflow:
         return end_machine(self.settings, named, self.progress, delete=deletes, cause=cause)
 
     def _unfetched(self) -> str:
-        """The runs whose outputs would go with the disk; ours is not in the history where it is not to be."""
+        """Return the IDs of runs whose outputs a deletion would lose, including this run even if it is untracked."""
         from gpuinfra.app.workspace import open_workspace
 
         try:
@@ -234,33 +250,29 @@ class RunWorkflow:
         run = self.work.run if self.work else None
         if run and (run.job or run.started) and not run.outputs.complete:
             found.add(run.id)
-        # Others may have sent jobs there as well, and want what they wrote.
+        # Other workspaces may have runs there as well.
         found |= {each.run for each in self._strangers() if each.has_outputs}
-        # On a machine that this run created, and sent no job to, there is nothing to lose.
+        # A machine that this run created, and that got no job, has nothing to lose.
         is_new = self.work is None and self._creates
         if self._neighbours() is None and not found and not is_new:
             return "other runs, as far as anybody knows,"
         return ", ".join(sorted(found))
 
     def _known_reason(self) -> str | None:
-        """That nobody can find out whether somebody needs it is no reason to leave it on."""
+        """Return why the machine must stay on, or None to stop it. If the check fails, stop it."""
         try:
             return self._reason_to_keep()
-        except KeyboardInterrupt:
-            if self.interrupted:
-                self._leave()
-            raise
         except Exception:
             logger.debug("it is not known whether somebody needs %s", self.spec.name, exc_info=True)
             return None
 
     def _reason_to_keep(self) -> str | None:
         if self.work and self.work.is_off:
-            return None  # it is off already, and the receipt proves it
+            return None  # it is already off, and the receipt proves it
         if self.afterwards == KEEP:
             return f"{self.spec.name} is kept, as was asked: {self._stops}"
         run = self.work.run if self.work else None
-        # One that was told to begin may run, though nobody heard that it does.
+        # A job may run although its start was never confirmed.
         has_begun = run and (run.started or (run.job and not self.interrupted))
         if run and has_begun and not run.state.is_over and run.reason != CANCELLED:
             return f"the job continues: {self._stops_after_job}"
@@ -271,22 +283,22 @@ class RunWorkflow:
         return None
 
     def _strangers(self) -> list[RemoteRun]:
-        """Runs that the machine knows and this workspace does not; of its own it knows more by itself."""
+        """Return runs that the machine knows and this workspace does not. For its own runs, the history knows more."""
         from gpuinfra.app.workspace import open_workspace
 
         neighbours = self._neighbours()
         if not neighbours:
             return []
         own: set[str] = set()
-        with suppress(Problem):  # without a history all are strangers
+        with suppress(Problem):  # without a history, all are unknown
             workspace = self.work.workspace if self.work else open_workspace(self.settings)
             own = {run.id for run in workspace.history.list()}
         return [each for each in neighbours if each.run not in own]
 
     def _neighbours(self) -> list[RemoteRun] | None:
-        """Other runs on the machine, whichever workspace sent them; None if the machine cannot be asked."""
+        """Return other runs on the machine, from any workspace; None if the machine cannot be queried."""
         from gpuinfra.models.consent import Contact
-        from gpuinfra.runner.watch import RemoteRun
+        from gpuinfra.runner.jobs.remote_runs import RemoteRun
 
         if self.work and self.work.neighbours is not None:
             return self.work.neighbours
@@ -317,14 +329,13 @@ class RunWorkflow:
 
     @property
     def _stops_after_job(self) -> str:
-        """What the guest agent does with `afterRun`; it never deletes."""
+        """What the guest agent does with `afterRun`. It never deletes."""
         name = self.spec.name
-        delete = f"; `gpuinfra down --delete {name}` deletes it" if self.afterwards == DELETE else ""
+        delete = f"; `gpuinfra down --delete {self.spec.name}` deletes it" if self.afterwards == DELETE else ""
         return f"the agent of {name} deallocates it when the job has finished, or when its lease ends{delete}"
 
     def _others(self, own: str) -> list[str]:
-        """Other runs that need it: their jobs go on there, or somebody fetches what they wrote."""
-        from gpuinfra.app.run_control import log_of
+        """Return other runs that need the machine: their jobs run, or a client is fetching their outputs."""
         from gpuinfra.app.workspace import open_workspace
 
         found: list[str] = []
@@ -332,39 +343,44 @@ class RunWorkflow:
             workspace = open_workspace(self.settings)
             history, name = workspace.history, self.spec.name
             for run in {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}.values():
-                with log_of(workspace, run.id) as log:
+                with workspace.log_of(run.id) as log:
                     is_followed = log.is_followed
                 if run.id != own and (is_followed or self._goes_on(run)):
                     found.append(run.id)
         return found
 
     def _goes_on(self, run: Run) -> bool:
-        """Of a run whose client is gone the machine itself is asked; it gives its outputs too."""
+        """Return whether a run whose client is gone continues, by asking the machine. Also fetches its outputs."""
         from gpuinfra.app.run_control import fetch_outputs
         from gpuinfra.app.workspace import open_workspace
-        from gpuinfra.runner.jobs.port import JobError
+        from gpuinfra.runner.errors import JobError
 
-        # One that never began is not about to.
+        # A run that never began will not begin now.
         if run.state.is_over or run.job is None:
             return False
         try:
             return not fetch_outputs(self.settings, run, self.progress).state.is_over
         except (Problem, JobError):
-            # Nobody knows, unless it was found out that it is no more.
+            # Assume that it continues, unless its end was just recorded.
             return not open_workspace(self.settings).history.find(run.id).state.is_over
 
     def _leave(self) -> None:
-        """Ctrl-C for the second time: nothing is waited for any more."""
+        """Report what exists after a second Ctrl-C, without waiting."""
         from gpuinfra.app.interruption import LOOK_SECONDS, say_what_exists
         from gpuinfra.app.machines import reach
 
-        self.progress.note(f"{self.spec.name} is left as it is: {self._stops}")
+        self._say_left()
         with suppress(Problem):
             reached = reach(self.settings, self.spec.subscription, LOOK_SECONDS, self.progress)
             say_what_exists(reached, self.spec.name, self.spec.group_name, self.progress)
 
+    def _say_left(self) -> None:
+        if not self._is_left:
+            self._is_left = True
+            self.progress.note(f"{self.spec.name} is left as it is: {self._stops}")
+
     def result(self) -> RunResult:
-        """Return what came of it, and the exit code."""
+        """Return the result and the exit code."""
         from gpuinfra.app.job_result import result_of
 
         is_left = self.receipt is not None and not self.receipt.is_proof
@@ -392,69 +408,31 @@ def _afterwards(spec: Spec, given: str | None) -> str:
     return given
 
 
-def _check(settings: Settings, spec: Spec, options: JobOptions) -> None:
-    """All that can be known before a machine is billed."""
-    from gpuinfra.app.job_checks import check_packages, wishes_of
+def _resolve(settings: Settings, spec: Spec, request: JobRequest) -> JobSpec:
+    """Return the job, after all checks that are possible before a machine is billed."""
+    from gpuinfra.app.job_request import resolve_job_of_machine
     from gpuinfra.app.workspace import check_workspace
-    from gpuinfra.runner.assignment import assign
-    from gpuinfra.workbench.targets import check_destination
     from gpuinfra.workspace import find_workspace
 
     if spec.power != "running":
         note = f"the spec of `{spec.name}` says `power: {spec.power}`"
         diagnostic = Diagnostic(Code.MACHINE_IS_OFF, "the machine is to be off", note=note, help="`power: running`")
         raise Problem(diagnostic, exit_code=Exit.USAGE)
-    workspace = find_workspace(settings.workspace)
-    project = _expected(workspace, spec)
-    check_destination(project, spec.target_name)
-    assigned = assign(workspace, spec.target_name, project)
-    wishes = wishes_of(assigned, options)
-    check_packages(assigned, wishes.gpus, wishes.build_secrets)
-    if settings.cloud == "sandbox" and assigned.in_container:
+    job = resolve_job_of_machine(find_workspace(settings.workspace), spec, request)
+    if settings.cloud == "sandbox" and job.in_container:
         _check_own_engine(spec)
     check_workspace(settings)
+    return job
 
 
 def _check_own_engine(spec: Spec) -> None:
-    """A simulated machine runs containers by the Docker Engine of this computer."""
+    """Raise Problem if this computer has no Docker Engine, which a simulated machine needs for containers."""
     from gpuinfra.app.up import WITHOUT_DOCKER
-    from gpuinfra.runner.machine.checkup import LIMIT_SECONDS, look_at_docker
-    from gpuinfra.runner.machine.local import LocalConnection
+    from gpuinfra.runner.connection.local import LocalConnection
+    from gpuinfra.runner.docker.check import LIMIT_SECONDS, look_at_docker
 
     check, _ = look_at_docker(LocalConnection(), getuser(), LIMIT_SECONDS * 2)
     if not check.passed:
         note = f"{check.found}; the simulated `{spec.name}` would use the engine of this computer; nothing was created"
         help_line = f"{check.help}; or {WITHOUT_DOCKER}"
         raise Problem(Diagnostic(Code.NO_ENGINE, "no Docker Engine on this computer", note=note, help=help_line))
-
-
-def _expected(workspace: Path, spec: Spec) -> Project:
-    """The project with the target's files: those that there are, or as `up` will write them."""
-    from gpuinfra.models.target import Target
-    from gpuinfra.parse.document import read_document
-    from gpuinfra.workbench.compute import read_compute
-    from gpuinfra.workbench.project import load_project
-    from gpuinfra.workbench.runconfig import read_runconfig
-    from gpuinfra.workbench.targets import compute_text, runconfig_text
-
-    project, name, asked = load_project(workspace), spec.target_name, spec.target
-    target = Target(
-        name=name,
-        machine=spec.name,
-        type=asked.type,
-        address=NOT_YET,
-        port=22,
-        username=spec.admin.username,
-        host_key="",
-        base_docker_image=asked.base_docker_image,
-        nvidia_docker=asked.nvidia_docker,
-        framework=asked.framework,
-        conda_dependencies=asked.conda_dependencies,
-    )
-    if name not in project.computes:
-        document = read_document(f"{name}.compute", compute_text(target).encode())
-        project.computes[name] = read_compute(name, document)[0]
-    if name not in project.runconfigs:
-        document = read_document(f"{name}.runconfig", runconfig_text(target).encode())
-        project.runconfigs[name] = read_runconfig(name, document)[0]
-    return project

@@ -1,4 +1,4 @@
-"""The history of runs: listed, shown, compared."""
+"""Compare runs in the history."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.models.run import Run
-    from gpuinfra.runner.results.kept import FileDifference
+    from gpuinfra.runner.outputs.copies import FileDifference
 
 
 def compare_runs(settings: Settings, a: str, b: str) -> tuple[Run, Run, list[FileDifference]]:
     """Return two runs with their costs, and how their outputs differ."""
-    from gpuinfra.runner.results.kept import compare
+    from gpuinfra.runner.outputs.copies import compare
 
     workspace = open_workspace(settings)
     one, other = with_costs(settings, [workspace.history.find(each) for each in (a, b)], datetime.now(UTC))

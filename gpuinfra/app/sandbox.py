@@ -1,4 +1,4 @@
-"""The embedded Azure: its server process, and what to say when it does not work."""
+"""Manage the sandbox's server process, and report its errors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ START = "`gpuinfra sandbox start` starts it"
 
 
 def fault_names() -> Sequence[str]:
-    """Return the names of the faults that can be armed."""
+    """Return the names of the faults that can be injected."""
     from gpuinfra.sandbox.kernel.faults import NAMES
 
     return NAMES
 
 
 class Sandbox:
-    """The server of the user's own folder."""
+    """The sandbox server in the user's own folder."""
 
     def __init__(self) -> None:
         from gpuinfra.sandbox.running import process
@@ -33,7 +33,7 @@ class Sandbox:
         self.folder: Path = process.default_folder()
 
     def status(self) -> Description | None:
-        """Return where the server is; None if it does not run."""
+        """Return the server's description, or None if it does not run."""
         return self._process.status(self.folder)
 
     def start(self) -> Description:
@@ -41,32 +41,32 @@ class Sandbox:
         return self._process.start(self.folder)
 
     def start_if_needed(self) -> str | None:
-        """Start the server unless it runs; return its endpoint if it was started."""
+        """Start the server unless it runs. Return its endpoint if it was started, else None."""
         with self.problems():
             return None if self.status() else self._process.ensure_started(self.folder).endpoint
 
     def stop(self) -> bool:
-        """Stop the server; return whether it ran."""
+        """Stop the server, and return whether it ran."""
         return self._process.stop(self.folder)
 
     def reset(self) -> None:
-        """Forget machines, groups, bills, faults and logs."""
+        """Delete machines, groups, bills, faults and logs."""
         self._process.reset(self.folder)
 
     def client(self) -> Client:
-        """Return a client of the server; raise a Problem if it does not run."""
+        """Return a client for the server. Raise Problem if it does not run."""
         client = self._process.client(self.folder)
         if client is None:
             raise self.not_running()
         return client
 
     def not_running(self) -> Problem:
-        """Return the Problem that nothing serves the folder."""
+        """Return the Problem for a server that does not run."""
         note = f"nothing serves `{self.folder}`"
         return Problem(Diagnostic(Code.SANDBOX_NOT_RUNNING, "the sandbox is not running", note=note, help=START))
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that point other clients at the server. There is a secret in them."""
+        """Return the variables that point other clients at the server. They contain a secret."""
         with self.problems():
             credentials = self.client().get("credentials")
             description = self.status()
@@ -88,7 +88,7 @@ class Sandbox:
 
     @contextmanager
     def problems(self) -> Iterator[None]:
-        """Turn what goes wrong with the server into a Problem."""
+        """Convert errors of the server to Problems."""
         from gpuinfra.sandbox.running.client import ClientError, RefusedError
         from gpuinfra.sandbox.running.process import MissingPartsError, ProcessError
 

@@ -1,4 +1,4 @@
-"""Have cron, systemd, GitHub Actions or Azure Pipelines run `gpuinfra reap`."""
+"""Schedule `gpuinfra reap` with cron, systemd, GitHub Actions or Azure Pipelines."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gpuinfra.app.schedule_order import Words, read_order, read_scheduler, repos
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.events import Question
-from gpuinfra.scheduling.outcome import CRONTAB, ScheduleOutcome
+from gpuinfra.scheduling.rendering import CRONTAB, ScheduleOutcome
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.scheduling.rendering import Rendered, Scheduler
+    from gpuinfra.scheduling.rendering import RenderedFile, Scheduler
 
 
-def render_schedule(word: str, words: Words, settings: Settings) -> tuple[Scheduler, tuple[Rendered, ...]]:
-    """Return the scheduler that a word means, and the files to give it."""
+def render_schedule(word: str, words: Words, settings: Settings) -> tuple[Scheduler, tuple[RenderedFile, ...]]:
+    """Return the scheduler that a word means, and its files."""
     from gpuinfra.scheduling.crontab import check_length
     from gpuinfra.scheduling.rendering import Scheduler, render
 
@@ -30,9 +30,9 @@ def render_schedule(word: str, words: Words, settings: Settings) -> tuple[Schedu
 
 
 def install_schedule(
-    kind: Scheduler, files: tuple[Rendered, ...], settings: Settings, progress: Frontend
+    kind: Scheduler, files: tuple[RenderedFile, ...], settings: Settings, progress: Frontend
 ) -> ScheduleOutcome:
-    """Give the files to the scheduler."""
+    """Install the files in the scheduler."""
     from gpuinfra.scheduling.rendering import Scheduler
 
     match kind:
@@ -45,7 +45,7 @@ def install_schedule(
 
 
 def uninstall_schedule(word: str, settings: Settings, progress: Frontend) -> ScheduleOutcome:
-    """Take back from the scheduler what `install` gave it."""
+    """Remove from the scheduler what `install` added."""
     from gpuinfra.scheduling.rendering import PIPELINE, WORKFLOW, Scheduler
 
     match kind := read_scheduler(word):
@@ -60,8 +60,7 @@ def uninstall_schedule(word: str, settings: Settings, progress: Frontend) -> Sch
 
 def _into_crontab(block: str, settings: Settings, progress: Frontend) -> ScheduleOutcome:
     from gpuinfra.scheduling import crontab
-    from gpuinfra.scheduling.mark import is_untouched
-    from gpuinfra.scheduling.rendering import Scheduler
+    from gpuinfra.scheduling.rendering import Scheduler, is_untouched
 
     before = crontab.read()
     known = crontab.block_in(before)
@@ -81,8 +80,7 @@ def _cron_left() -> tuple[str, ...]:
 
 def _out_of_crontab(settings: Settings, progress: Frontend) -> ScheduleOutcome:
     from gpuinfra.scheduling import crontab
-    from gpuinfra.scheduling.mark import is_untouched
-    from gpuinfra.scheduling.rendering import Scheduler
+    from gpuinfra.scheduling.rendering import Scheduler, is_untouched
 
     before = crontab.read()
     known = crontab.block_in(before)
@@ -94,13 +92,14 @@ def _out_of_crontab(settings: Settings, progress: Frontend) -> ScheduleOutcome:
     return ScheduleOutcome(Scheduler.CRON, removed=(CRONTAB,))
 
 
-def _as_units(files: tuple[Rendered, ...], settings: Settings, progress: Frontend) -> ScheduleOutcome:
-    from gpuinfra.scheduling import user_units
+def _as_units(files: tuple[RenderedFile, ...], settings: Settings, progress: Frontend) -> ScheduleOutcome:
+    from gpuinfra.scheduling import systemd
     from gpuinfra.scheduling.rendering import Scheduler
 
-    folder = user_units.folder(os.environ, Path.home())
-    written, unchanged = _put({folder / file.name: file.text for file in files}, settings, progress)
-    told = user_units.start()
+    folder = systemd.folder(os.environ, Path.home())
+    texts = {folder / file.name: file.text for file in files}
+    written, unchanged = _put(texts, settings, progress, settings.workspace)
+    told = systemd.start()
     return ScheduleOutcome(
         Scheduler.SYSTEMD,
         written=written,
@@ -112,37 +111,40 @@ def _as_units(files: tuple[Rendered, ...], settings: Settings, progress: Fronten
 
 
 def _without_units(settings: Settings, progress: Frontend) -> ScheduleOutcome:
-    from gpuinfra.scheduling import user_units
+    from gpuinfra.scheduling import systemd
     from gpuinfra.scheduling.rendering import SERVICE, TIMER, Scheduler
 
-    folder = user_units.folder(os.environ, Path.home())
+    folder = systemd.folder(os.environ, Path.home())
     present = [path for path in (folder / SERVICE, folder / TIMER) if path.exists()]
     if not present:
         return ScheduleOutcome(Scheduler.SYSTEMD)
     _consent_to_touched(present, settings, progress)
-    told = user_units.stop()
+    told = systemd.stop()
     removed = _removed(present, settings, progress, asked=True)
-    user_units.forget(folder)
+    systemd.remove_links(folder)
     return ScheduleOutcome(Scheduler.SYSTEMD, removed=removed, left=told.left, reason=told.reason)
 
 
-def _into_repository(kind: Scheduler, file: Rendered, settings: Settings, progress: Frontend) -> ScheduleOutcome:
+def _into_repository(kind: Scheduler, file: RenderedFile, settings: Settings, progress: Frontend) -> ScheduleOutcome:
     from gpuinfra.scheduling.rendering import Scheduler
 
-    written, unchanged = _put({repository(settings) / file.name: file.text}, settings, progress)
+    root = repository(settings)
+    written, unchanged = _put({root / file.name: file.text}, settings, progress, root)
     service = "on GitHub" if kind is Scheduler.GITHUB_ACTIONS else "in Azure DevOps"
     left = (f"set up what its first lines say, {service}", "commit it and push it to the default branch")
     return ScheduleOutcome(kind, written=written, unchanged=unchanged, left=left)
 
 
-def _put(texts: dict[Path, str], settings: Settings, progress: Frontend) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Which files were written, and which were so already. Whoever does not consent keeps all of them."""
+def _put(
+    texts: dict[Path, str], settings: Settings, progress: Frontend, project: Path
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return which files were written, and which were unchanged. Without consent, write none."""
     from gpuinfra.app.files import write_file
 
     new = [path for path, text in texts.items() if _read(path) != text]
     _consent_to_touched([path for path in new if path.exists()], settings, progress)
     for path in new:
-        write_file(path, texts[path], settings, progress, ours=True)
+        write_file(path, texts[path], settings, progress, ours=True, project=project)
     return tuple(map(str, new)), tuple(str(path) for path in texts if path not in new)
 
 
@@ -166,7 +168,7 @@ def _consent_to_touched(paths: list[Path], settings: Settings, progress: Fronten
 
 
 def _consent(what: str, settings: Settings, progress: Frontend) -> None:
-    """Only for what is not as this program left it."""
+    """Ask before changing what is not as gpuinfra wrote it. Raise Problem if the user refuses."""
     if settings.yes:
         return
     if progress.can_ask and progress.confirm(Question(f"Somebody has changed {what}, or made it. Go on?")):
@@ -181,8 +183,8 @@ def _consent(what: str, settings: Settings, progress: Frontend) -> None:
 
 
 def is_untouched_file(path: Path) -> bool:
-    """Whether a file is as this program wrote it."""
-    from gpuinfra.scheduling.mark import is_untouched
+    """Return whether a file is as gpuinfra wrote it."""
+    from gpuinfra.scheduling.rendering import is_untouched
 
     return is_untouched(_read(path) or "")
 

@@ -1,4 +1,4 @@
-"""What `gpuinfra schedule` was asked for: its command line, read and checked before anything is written."""
+"""The options of `gpuinfra schedule`, parsed and checked before anything is written."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.suggest import did_you_mean, listed
 
 if TYPE_CHECKING:
-    from gpuinfra.scheduling.interval import Interval
-    from gpuinfra.scheduling.order import Order
     from gpuinfra.scheduling.rendering import Scheduler
+    from gpuinfra.scheduling.schedule import Interval, ReapSchedule
 
-# What YAML, a shell and the expressions of both services take as it is.
+# Characters that need no quoting in YAML, a shell, and the expressions of both services.
 PATH_WORD, BRANCH_WORD = r"[A-Za-z0-9._][A-Za-z0-9._/-]*", r"[A-Za-z0-9._/-]+"
 CONNECTION_WORD, PACKAGE_WORD = r"[A-Za-z0-9._ ()-]+", r"[A-Za-z0-9._+@:/=<>~!,\[\]#&?-]+"
 
 
 @dataclass(frozen=True)
 class Words:
-    """The options as they were given."""
+    """The options as given."""
 
     every: str = "15m"
     specs: Path | None = None
@@ -41,7 +40,7 @@ class Words:
 
 
 def read_scheduler(word: str) -> Scheduler:
-    """Whom `--with` names."""
+    """Return the scheduler that `--with` names. Raise Problem if it is unknown."""
     from gpuinfra.scheduling.rendering import Scheduler
 
     if word in set(Scheduler):
@@ -50,9 +49,9 @@ def read_scheduler(word: str) -> Scheduler:
     raise _usage(note, did_you_mean(word, Scheduler))
 
 
-def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> Order:
-    """All of it, or a Problem."""
-    from gpuinfra.scheduling.order import Order, environment_file, own_program, search_path
+def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> ReapSchedule:
+    """Return the whole schedule. Raise Problem if an option is invalid."""
+    from gpuinfra.scheduling.schedule import ReapSchedule, environment_file, own_program, search_path
     from gpuinfra.workspace import find_workspace
 
     _check_fit(words, scheduler, settings)
@@ -60,7 +59,7 @@ def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> Order:
     if words.grace is not None:
         grace_of(words.grace)
     if scheduler.in_repository:
-        return Order(
+        return ReapSchedule(
             every=every,
             specs=_specs_in_repository(words.specs, settings),
             start=words.start,
@@ -71,7 +70,7 @@ def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> Order:
             connection=words.connection or "gpuinfra",
         )
     program = own_program()
-    order = Order(
+    order = ReapSchedule(
         every=every,
         specs=None if words.specs is None else str(_existing(words.specs).absolute()),
         start=words.start,
@@ -88,7 +87,7 @@ def read_order(words: Words, scheduler: Scheduler, settings: Settings) -> Order:
 
 
 def _package(word: str | None) -> str:
-    """Whatever a name stands for in a public index would be run with rights in Azure: so none is taken for granted."""
+    """Return the package. There is no default, because whatever a public index installs would get rights in Azure."""
     if word is not None:
         return word
     raise _usage(
@@ -99,7 +98,7 @@ def _package(word: str | None) -> str:
 
 
 def repository(settings: Settings) -> Path:
-    """The folder that has the workspace's `.git`, where both services look; the workspace where there is none."""
+    """Return the folder with the workspace's `.git`, where both services look, or the workspace without one."""
     from gpuinfra.workspace import find_workspace
 
     workspace = find_workspace(settings.workspace).absolute()
@@ -107,7 +106,7 @@ def repository(settings: Settings) -> Path:
 
 
 def _check_fit(words: Words, scheduler: Scheduler, settings: Settings) -> None:
-    """Options that mean nothing to this scheduler are no slip that should go unseen."""
+    """Raise Problem for options that this scheduler would ignore."""
     from gpuinfra.scheduling.rendering import Scheduler
 
     here, elsewhere = (Scheduler.CRON, Scheduler.SYSTEMD), (Scheduler.GITHUB_ACTIONS, Scheduler.AZURE_PIPELINES)
@@ -131,16 +130,16 @@ def _check_fit(words: Words, scheduler: Scheduler, settings: Settings) -> None:
 
 
 def _interval(text: str, scheduler: Scheduler) -> Interval:
-    from gpuinfra.scheduling.interval import Interval, nearest
     from gpuinfra.scheduling.rendering import LEAST_MINUTES
+    from gpuinfra.scheduling.schedule import Interval, nearest_interval
 
     minutes, least = seconds_of("--every", text) / 60, LEAST_MINUTES.get(scheduler, 1)
     if minutes < least:
         raise _usage(f"`--every {text}`: {scheduler} runs nothing more often than every {least}m")
-    if nearest(minutes).minutes == minutes:
+    if nearest_interval(minutes).minutes == minutes:
         return Interval(int(minutes))
     note = f"`--every {text}` does not come round evenly: it has to divide an hour, or be hours that divide a day"
-    raise _usage(note, f"the nearest is `{nearest(minutes)}`")
+    raise _usage(note, f"the nearest is `{nearest_interval(minutes)}`")
 
 
 def _specs_in_repository(specs: Path | None, settings: Settings) -> str:
@@ -166,7 +165,7 @@ def _existing(specs: Path) -> Path:
     raise Problem(diagnostic, exit_code=Exit.USAGE)
 
 
-def _check_plain(order: Order) -> None:
+def _check_plain(order: ReapSchedule) -> None:
     for value in (*order.reap, order.environment_file, order.search_path):
         if not value.isprintable():
             raise _usage(f"{shlex.quote(value)!a} has a sign in it that no crontab and no unit can hold")

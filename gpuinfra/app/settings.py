@@ -1,4 +1,4 @@
-"""What the options that every command has say."""
+"""The options that every command has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLOUDS = ("azure", "sandbox")
 
 @dataclass(frozen=True)
 class Settings:
-    """The options that hold for a whole command or API call."""
+    """The options of one command or API call."""
 
     json: bool
     yes: bool
@@ -24,14 +24,14 @@ class Settings:
     workspace: Path
     correlation_id: str
     ignores_state: bool = False
-    """Whether `.gpuinfra` is not this user's: nothing in it is read, and nothing is written there."""
+    """Whether `.gpuinfra` belongs to another user: it is neither read nor written."""
 
     @property
     def state(self) -> Path:
-        """The folder with what the workspace remembers of machines and runs."""
+        """The folder with the workspace's records of machines and runs."""
         from gpuinfra.workspace import STATE, find_workspace
 
-        # Nothing can be below a device, so there is nothing to read.
+        # Nothing can exist below a device, so nothing is read.
         return (Path(os.devnull) if self.ignores_state else find_workspace(self.workspace)) / STATE
 
 
@@ -45,9 +45,9 @@ def open_settings(
     correlation_id: str,
     needs_state: bool = True,
 ) -> Settings:
-    """Check the workspace: nothing that came with a project of others is read or run.
+    """Return the settings after checking the workspace: files from another user's project are not read or run.
 
-    With `needs_state`, a `.gpuinfra` folder of others is a Problem. Commands that stop machines ignore it instead.
+    With `needs_state`, another user's `.gpuinfra` folder is a Problem. Commands that stop machines ignore it instead.
     """
     from gpuinfra.programs import secure_path
     from gpuinfra.workspace import check_links, check_owner

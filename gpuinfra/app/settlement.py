@@ -1,4 +1,4 @@
-"""Find out how runs without a client are: ask their machines and Azure, briefly and in parallel."""
+"""Determine the state of runs without a client: query their machines and Azure, briefly and in parallel."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from gpuinfra.app.workspace import Workspace
-    from gpuinfra.models.entry import Entry
+    from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run
     from gpuinfra.provision.azure.cloud import AzureCloud
-    from gpuinfra.runner.machine.link import Link
-    from gpuinfra.runner.results.settle import Answer, MachinePower
+    from gpuinfra.runner.jobs.settle import Answer, MachinePower
+    from gpuinfra.runner.link import Link
 
-# Below the program's own logger, so that `--verbose` shows it.
+# A child of the program's logger, so that `--verbose` shows it.
 logger = logging.getLogger(f"gpuinfra.{__name__}")
 
 # For all machines together.
 SECONDS = 8.0
-# Most machines answer in less: then Azure is not asked.
+# Most machines answer faster than this, and then Azure is not queried.
 FIRST_SECONDS = 1.5
-# Azure's clock and this computer's are not the same to the second.
+# Azure's clock and the local clock differ slightly.
 BEFORE = timedelta(minutes=5)
 STOPPED = frozenset({"stopping", "stopped"})
 OFF = STOPPED | {"deallocating", "deallocated"}
@@ -42,14 +42,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Runs as far as their machines and Azure answered in time."""
+    """Runs, as far as their machines and Azure answered in time."""
 
     runs: list[Run]
-    """In the order in which they were given."""
+    """In the given order."""
     unheard: frozenset[str] = frozenset()
-    """Runs without a client whose machine did not answer: they may have ended."""
+    """Runs without a client whose machine did not answer. They may have ended."""
     running: frozenset[str] = frozenset()
-    """Runs without a client whose machine answered that the job runs."""
+    """Runs without a client whose machine says that the job runs."""
 
 
 def settle_runs(settings: Settings, runs: Sequence[Run], seconds: float = SECONDS) -> Settled:
@@ -63,7 +63,8 @@ def settle_runs(settings: Settings, runs: Sequence[Run], seconds: float = SECOND
     ends = time.monotonic() + seconds
     groups: defaultdict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in waiting:
-        groups[run.configuration, run.target, run.machine, run.resource_id, str(run.simulated)].append(run)
+        place = (run.machine, run.resource_id, run.vm_id, str(run.simulated))
+        groups[run.configuration, run.target, *place].append(run)
     asked = [_Group(settings, group) for group in groups.values()]
     for group in asked:
         group.ask_machine()
@@ -81,23 +82,34 @@ def settle_runs(settings: Settings, runs: Sequence[Run], seconds: float = SECOND
 
 
 def fetch_hint(settings: Settings, run: Run) -> str:
-    """Return the commands that fetch what a run wrote, or nothing if everything is here or nothing is left."""
-    from gpuinfra.runner.results.settle import fetch_help
+    """Return the commands that fetch a run's outputs, or an empty string if nothing is missing or left."""
+    from gpuinfra.runner.jobs.settle import fetch_help
 
     if not run.is_unfetched:
         return ""
+    if kept := _kept_disk(run):
+        return kept
     return fetch_help(run, spec_file(settings, run.machine) or "SPEC")
 
 
 def off_hint(settings: Settings, run: Run) -> str:
-    """Return the commands that fetch what a run wrote on a machine that is off."""
-    from gpuinfra.runner.results.settle import off_help
+    """Return the commands that fetch a run's outputs from a machine that is off."""
+    from gpuinfra.runner.jobs.settle import off_help
 
-    return off_help(run, spec_file(settings, run.machine) or "SPEC")
+    return _kept_disk(run) or off_help(run, spec_file(settings, run.machine) or "SPEC")
+
+
+def _kept_disk(run: Run) -> str:
+    """Return how to read the disk that a deleted VM left; nothing if the VM exists or is not known."""
+    from gpuinfra.app.kept_disk import kept_disk_help
+    from gpuinfra.models.resource import parse_machine_id
+
+    machine = parse_machine_id(run.resource_id) if run.is_on_kept_disk else None
+    return kept_disk_help(machine) if machine else ""
 
 
 def spec_file(settings: Settings, machine: str) -> str | None:
-    """Return the file of a machine's spec as one would type it here; None if the workspace has none."""
+    """Return the path of a machine's spec relative to the current folder; None if the workspace has none."""
     from gpuinfra.parse.files import load_paths
     from gpuinfra.parse.folder import has_spec
     from gpuinfra.workspace import find_workspace
@@ -116,7 +128,7 @@ def spec_file(settings: Settings, machine: str) -> str | None:
 
 
 class _Group:
-    """Runs of one target: what it answers about them, and what Azure answers about its machine."""
+    """The runs of one target, with the answers of its machine and of Azure."""
 
     def __init__(self, settings: Settings, runs: list[Run]) -> None:
         self._settings, self._runs = settings, runs
@@ -138,7 +150,7 @@ class _Group:
             self._power = begin(lambda: _ask_azure(self._settings, self._runs[0], since), "asking Azure")
 
     def wait(self, ends: float) -> bool:
-        """Wait until everything that was asked has answered; whether Azure need not be asked."""
+        """Wait for all answers, and return whether Azure need not be queried."""
         answers = _result(self._answers, ends) if self._answers else {}
         if self._power and (answers is None or _is_lost(answers)):
             _result(self._power, ends)
@@ -151,9 +163,9 @@ class _Group:
         return set(answers or {})
 
     def settle(self, workspace: Workspace) -> Iterable[Run]:
+        from gpuinfra.runner.errors import JobError
         from gpuinfra.runner.jobs.log import LogFile
-        from gpuinfra.runner.jobs.port import JobError
-        from gpuinfra.runner.results.settle import settle
+        from gpuinfra.runner.jobs.settle import settle
 
         answers = _result(self._answers, 0.0) if self._answers else {}
         power = _result(self._power, 0.0) if self._power else None
@@ -163,7 +175,7 @@ class _Group:
                 continue
             try:
                 with LogFile(workspace.run_folder(run.id) / "log") as log:
-                    # Another process may follow it by now; then that one records its end.
+                    # Another process may follow it by now; then that one records the end.
                     if log.try_lock() and not workspace.history.find(run.id).state.is_over:
                         yield workspace.history.update(run.id, **fields)
             except (Problem, JobError, OSError):
@@ -171,24 +183,24 @@ class _Group:
 
 
 def _result(asked: Future[T], ends: float) -> T | None:
-    """The answer; None if it failed or did not come in time."""
+    """Return the answer, or None if it failed or is late."""
     try:
         return asked.result(max(0.0, ends - time.monotonic()))
-    except Exception:  # whatever is wrong on the way there, what is known is shown
+    except Exception:  # any error: show what is known
         logger.debug("no answer about runs", exc_info=True)
         return None
 
 
 def _is_lost(answers: dict[str, Answer]) -> bool:
-    """Whether a job ended without anyone who watched: then Azure may know when its machine went off."""
+    """Return whether a job ended unobserved, so that Azure may know when its machine went off."""
     return any(answer.ended and answer.ended.how.value == "lost" for answer in answers.values())
 
 
 def _ask_machine(settings: Settings, runs: list[Run]) -> dict[str, Answer]:
     from gpuinfra.app.workspace import open_workspace, target_of_run
-    from gpuinfra.runner.jobs.port import JobError
-    from gpuinfra.runner.machine.link import link_to
-    from gpuinfra.runner.machine.passwords import place, recall
+    from gpuinfra.runner.connection.passwords import place, recall
+    from gpuinfra.runner.errors import JobError
+    from gpuinfra.runner.link import link_to
 
     target, _ = target_of_run(open_workspace(settings), runs[0])
     kept = place(target) if target.address else None
@@ -205,18 +217,17 @@ def _ask_machine(settings: Settings, runs: list[Run]) -> dict[str, Answer]:
 
 
 def _answer(link: Link, run: Run) -> Answer:
-    from gpuinfra.runner.job_follower import open_job
-    from gpuinfra.runner.jobs.port import JobError
-    from gpuinfra.runner.jobs.process import ended_of
-    from gpuinfra.runner.results.settle import Answer
-    from gpuinfra.runner.watch import read_state
+    from gpuinfra.runner.errors import JobError
+    from gpuinfra.runner.jobs.follower import open_job
+    from gpuinfra.runner.jobs.remote_runs import ended_of, read_state
+    from gpuinfra.runner.jobs.settle import Answer
 
     try:
         state = read_state(link.remote, run.id)
         ended = ended_of(state)
         if ended or state.get("alive"):
             return Answer(known=True, ended=ended)
-        # Nothing watches this container: its engine knows.
+        # No process watches this container, but its engine knows it.
         return Answer(known=True, ended=open_job(link, run).ended())
     except JobError as error:
         if error.code != Code.NO_SUCH_RUN:
@@ -228,25 +239,32 @@ def _answer(link: Link, run: Run) -> Answer:
 
 
 def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | None:
-    """What Azure answers about a run's machine; None if it does not know the machine, and nothing says that it did."""
+    """Return the state of a run's machine in Azure; None if Azure does not know it and no record says that it did."""
     from gpuinfra.app.access import open_cloud
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.names import ref_of
+    from gpuinfra.provision.vm_identity import vm_id_of, vm_id_without_older_disk
     from gpuinfra.provision.waiting.deadline import Deadline
-    from gpuinfra.runner.results.settle import MachinePower, Power
+    from gpuinfra.runner.jobs.settle import MachinePower, Power
 
     place = _place(settings, run)
     if place is None:
         return None
-    # A machine of the embedded Azure may have the name of a real one.
+    # A machine in the sandbox may have the name of a real one.
     where = replace(settings, cloud="sandbox" if run.simulated else "azure")
     cloud = open_cloud(where, place.subscription, deadline=Deadline.after(SECONDS))
     ref = ref_of(Kind.VM, place.group, run.machine)
     found = cloud.look(ref)
+    is_another = found is not None and run.is_on_another(vm_id_of(found))
+    disk = cloud.look(ref_of(Kind.DISK, place.group, run.machine)) if found is None or is_another else None
     if found is None:
         if not place.existed or place.subscription != cloud.subscription:
             return None
-        power = Power.DELETED if cloud.look(ref_of(Kind.DISK, place.group, run.machine)) else Power.GONE
+        power = Power.DELETED if disk else Power.GONE
+    elif is_another and vm_id_without_older_disk(found, disk):
+        power = Power.REPLACED
+    elif is_another and disk and not disk.body.get("managedBy"):
+        power = Power.DELETED
     elif found.power in OFF:
         power = Power.STOPPED if found.power in STOPPED else Power.OFF
     else:
@@ -255,7 +273,7 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
 
 
 def _times_off(cloud: AzureCloud, ref: Ref, since: datetime) -> tuple[tuple[datetime, ...], datetime | None]:
-    """When Azure's log says that a machine went off, and when the log was read; neither if it cannot be read."""
+    """Return when the machine went off according to Azure's log, and when the log was read, if it could be."""
     from gpuinfra.provision.azure.activity import KEPT, read_log
     from gpuinfra.provision.costing.activity import changes, read_events
     from gpuinfra.provision.costing.timeline import Turn
@@ -271,7 +289,7 @@ def _times_off(cloud: AzureCloud, ref: Ref, since: datetime) -> tuple[tuple[date
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in Azure a machine is, or was."""
+    """The place in Azure where a machine is, or was."""
 
     group: str
     subscription: str | None
@@ -281,12 +299,12 @@ class _Place:
 
 def _place(settings: Settings, run: Run) -> _Place | None:
     from gpuinfra.app.machines import spec_of_machine
-    from gpuinfra.ledger.ledger import Ledger
+    from gpuinfra.ledger import Ledger
     from gpuinfra.models.resource import parse_machine_id
 
     if found := parse_machine_id(run.resource_id):
         return _Place(found.group_name, found.subscription, existed=True)
-    entries: list[Entry] = []
+    entries: list[LedgerEntry] = []
     with suppress(Problem):
         entries = Ledger(settings.state).entries()
     for entry in reversed(entries):

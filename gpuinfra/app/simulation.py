@@ -1,9 +1,10 @@
-"""Keep simulated targets, of the embedded Azure, apart from real ones."""
+"""Keep simulated targets, in the sandbox, apart from real ones."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.settings import Settings
@@ -16,20 +17,20 @@ if TYPE_CHECKING:
 
 
 def is_simulated(settings: Settings) -> bool:
-    """Whether this command deals with the embedded Azure."""
+    """Return whether this command uses the sandbox."""
     from gpuinfra.provision.azure.access import is_local
 
     return settings.cloud == "sandbox" or is_local(os.environ)
 
 
 def check_target(settings: Settings, target: Target) -> None:
-    """Raise a Problem if a real command would use a simulated machine, or a command of the sandbox a real one."""
+    """Raise Problem if a real command would use a simulated machine, or a sandbox command a real one."""
     if not target.address or target.simulated == is_simulated(settings):
         return
     if target.simulated:
         note = f"`{target.name}` is a simulated machine of the embedded Azure, and this command is for real ones"
         help_line = (
-            f"to use it, add `--sandbox`; for a real machine of this name, `gpuinfra detach {target.name}` first"
+            f"to use it, add `--sandbox`; for a real machine of this name, `gpuinfra detach {quote(target.name)}` first"
         )
     else:
         note = f"`{target.name}` is a real machine, and this command is for the embedded Azure"
@@ -39,11 +40,11 @@ def check_target(settings: Settings, target: Target) -> None:
 
 
 def consent_to_replace(settings: Settings, workspace: Path, name: str, progress: Frontend, *, simulated: bool) -> None:
-    """Ask before a simulated target replaces a real one, or the reverse. Without a terminal only `--yes` is consent."""
+    """Ask before a simulated target replaces a real one, or the reverse. Without a terminal, it needs `--yes`."""
     from gpuinfra.workbench.targets import find_target
 
     before = find_target(workspace, name)
-    # Without a host key it was never used by gpuinfra: a file of the Workbench, perhaps, whose machine is long gone.
+    # A target without a host key was never used by gpuinfra: perhaps a Workbench file whose machine is long gone.
     if before is None or not (before.address and before.host_key) or before.simulated == simulated or settings.yes:
         return
     old, new = ("simulated", "real") if before.simulated else ("real", "simulated")

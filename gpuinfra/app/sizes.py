@@ -1,4 +1,4 @@
-"""NC sizes: where, for how much, and within which quota."""
+"""List NC sizes with regions, prices and quota."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.suggest import did_you_mean, listed
 
 if TYPE_CHECKING:
-    from gpuinfra.models.offer import Listed
+    from gpuinfra.models.offer import SizeOffers
     from gpuinfra.provision.waiting.progress import Progress
 
 SECONDS = 300.0
@@ -19,7 +19,7 @@ SECONDS = 300.0
 
 @dataclass(frozen=True)
 class SizeQuery:
-    """Which sizes to list."""
+    """The sizes to list."""
 
     model: str | None
     regions: tuple[str, ...]
@@ -27,12 +27,12 @@ class SizeQuery:
 
 
 def size_query(gpu: str | None, regions: Sequence[str], *, with_quota: bool) -> SizeQuery:
-    """Return a query for a GPU model and regions; raise a Problem for one that does not exist."""
+    """Return a query for a GPU model and regions. Raise Problem for an unknown one."""
     return SizeQuery(_model(gpu), _regions(regions), with_quota)
 
 
-def list_sizes(settings: Settings, query: SizeQuery, progress: Progress) -> tuple[tuple[Listed, ...], bool]:
-    """Return the sizes, and whether they are those of the embedded Azure."""
+def list_sizes(settings: Settings, query: SizeQuery, progress: Progress) -> tuple[tuple[SizeOffers, ...], bool]:
+    """Return the sizes, and whether they come from the sandbox."""
     from gpuinfra.app.machines import explained, reach
     from gpuinfra.provision.market.listing import list_sizes as find_sizes
 

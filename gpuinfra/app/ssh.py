@@ -1,4 +1,4 @@
-"""Log in to a machine by OpenSSH, or configure OpenSSH for it."""
+"""Log in to a machine with OpenSSH, or configure OpenSSH for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem
 
 if TYPE_CHECKING:
     from gpuinfra.models.target import Target
-    from gpuinfra.runner.ssh_files import SshFiles
+    from gpuinfra.runner.connection.openssh import SshFiles
 
 
 @dataclass(frozen=True)
@@ -31,22 +31,22 @@ class SshConfig:
 
 def login_command(settings: Settings, name: str, words: Sequence[str]) -> tuple[Target, list[str]]:
     """Return the machine, and the OpenSSH command that logs in to it or runs `words` there."""
-    from gpuinfra.runner import openssh
+    from gpuinfra.runner.connection import openssh
 
     target, files, _ = _remember(settings, name, configures=False)
     return target, openssh.command(target, files.known_hosts, words)
 
 
 def configure_ssh(settings: Settings, name: str) -> SshConfig:
-    """Write the machine's block of OpenSSH's configuration."""
-    from gpuinfra.runner.openssh import host_name
+    """Write the machine's block of OpenSSH's configuration, and return the files."""
+    from gpuinfra.runner.connection.known_hosts import host_name
 
     target, files, changed = _remember(settings, name, configures=True)
     return SshConfig(host_name(target), files.known_hosts, files.config, changed, _is_included(files.config))
 
 
 def _remember(settings: Settings, name: str, *, configures: bool) -> tuple[Target, SshFiles, list[Path]]:
-    from gpuinfra.runner.machine.connection import HostKeyInvalid
+    from gpuinfra.runner.errors import HostKeyInvalid
 
     target, files = target_named(settings, name), own_ssh_files()
     try:
@@ -59,7 +59,7 @@ def _remember(settings: Settings, name: str, *, configures: bool) -> tuple[Targe
 
 
 def _is_included(file: Path) -> bool:
-    from gpuinfra.runner import openssh
+    from gpuinfra.runner.connection import openssh
 
     home = Path.home()
     try:
@@ -70,7 +70,7 @@ def _is_included(file: Path) -> bool:
 
 
 def ssh_program(name: str) -> str:
-    """Return the path of OpenSSH's client; raise a Problem if it is not installed."""
+    """Return the path of OpenSSH's client. Raise Problem if it is not installed."""
     from gpuinfra.programs import find_program
 
     program = find_program(name)

@@ -1,4 +1,4 @@
-"""The SSH key that new machines accept: the spec's, the user's, or one that gpuinfra creates after asking."""
+"""Choose the SSH key for new machines: the spec's, the user's, or one that gpuinfra creates after asking."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def public_key_for(settings: Settings, spec: Spec, progress: Frontend, *, creates: bool) -> str:
-    """Return the public key of a spec's administrator. With `creates`, offer to create one where there is none."""
+    """Return the administrator's public key. With `creates`, offer to create a missing one."""
     from gpuinfra.models.keys import OWN_KEY, lacks_key
     from gpuinfra.provision.login.host_key import new_host_key
     from gpuinfra.provision.login.public_key import read_public_key
@@ -25,7 +25,7 @@ def public_key_for(settings: Settings, spec: Spec, progress: Frontend, *, create
     if lacks_key(text):
         if not creates:
             progress.note(f"there is no SSH key yet: `up` creates {OWN_KEY.removesuffix('.pub')}")
-            return new_host_key().public  # to plan with, and for nothing else
+            return new_host_key().public  # used only for the plan
         _create(settings, progress)
     return read_public_key(spec.admin.key(), find_workspace(settings.workspace))
 

@@ -1,4 +1,4 @@
-"""Every machine of ours in the subscription."""
+"""Show all our machines in the subscription."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.machine import Machine
-    from gpuinfra.parse.spec import Located
+    from gpuinfra.parse.spec import LocatedSpec
     from gpuinfra.provision.market.port import Prices
 
 SECONDS = 120.0
@@ -24,7 +24,7 @@ SECONDS = 120.0
 
 
 def open_status(settings: Settings, names: Sequence[str], progress: Frontend, *, agents: bool) -> StatusQuery:
-    """Return a query for the machines with these names; all machines without a name."""
+    """Return a query for the machines with these names, or all machines without names."""
     from gpuinfra.app.machines import common_subscription, reach, readable_specs
     from gpuinfra.workspace import find_workspace
 
@@ -33,7 +33,7 @@ def open_status(settings: Settings, names: Sequence[str], progress: Frontend, *,
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether an error of the cloud may be gone at the next query."""
+    """Return whether a cloud error may be gone at the next query."""
     from gpuinfra.provision.errors import CloudError, Fault
 
     passing = {Fault.UNREACHABLE, Fault.THROTTLED, Fault.BUSY, Fault.TIMEOUT}
@@ -43,29 +43,29 @@ def is_passing(error: Exception) -> bool:
 def settle_stopped(settings: Settings, machines: Sequence[Machine]) -> None:
     """Record the end of runs whose machine is off."""
     from gpuinfra.app.settlement import OFF, settle_runs
-    from gpuinfra.runner.results.history import History
+    from gpuinfra.runner.history import History
 
     off = {machine.name.casefold() for machine in machines if machine.power_state in OFF}
-    with suppress(Problem):  # what is wrong with the history does not hide a machine that is billed
+    with suppress(Problem):  # a broken history must not hide a machine that is billed
         runs = History(settings.state).unfinished() if off else []
         settle_runs(settings, [run for run in runs if run.machine.casefold() in off])
 
 
 class StatusQuery:
-    """Looks at the machines as often as it is asked to."""
+    """A query for the machines, which can be repeated."""
 
     def __init__(
-        self, reached: CloudSession, specs: Sequence[Located], names: Sequence[str], *, agents: bool = False
+        self, reached: CloudSession, specs: Sequence[LocatedSpec], names: Sequence[str], *, agents: bool = False
     ) -> None:
         self.reached, self._specs, self._names, self._agents = reached, specs, names, agents
         self.left_alone: tuple[str, ...] = ()
-        """What carries our tag and is not ours."""
+        """Resources that have our tag but are not ours."""
         self._asked: tuple[str, ...] = ()
         self._prices: Prices | None = None
         self._accounts = Accounts(reached)
 
     def look(self, *, strict: bool = True) -> tuple[list[Machine], datetime]:
-        """The machines, and the time in Azure. Strict raises a Problem about a name that no machine has."""
+        """Return the machines, and Azure's time. With `strict`, raise Problem for a name without a machine."""
         from gpuinfra.app.machine_names import chosen
         from gpuinfra.provision import fleet
         from gpuinfra.provision.azure.fleet import list_all_machines
@@ -86,11 +86,11 @@ class StatusQuery:
 
     @property
     def simulated(self) -> bool:
-        """Whether the machines are those of the embedded Azure."""
+        """Whether the machines are in the sandbox."""
         return self.reached.cloud.simulated
 
     def report_waits(self, report: Callable[[str, float], None]) -> None:
-        """Report waits, with reason and seconds, to `report` from now on."""
+        """Call `report` with reason and seconds of each wait from now on."""
         self.reached.cloud.clients.patience.progress = _Waits(report)
 
     def _with_agents(self, machines: list[Machine]) -> list[Machine]:
@@ -99,18 +99,18 @@ class StatusQuery:
         return with_agents(self.reached, machines, self._specs)
 
     def _prices_of(self, sizes: tuple[str, ...]) -> Prices:
-        # A service of prices that does not answer is not asked again and again.
+        # Do not query an unavailable price service again and again.
         if self._prices is None or not set(sizes) <= set(self._asked):
             self._prices, self._asked = self.reached.market.prices(sizes), sizes
         return self._prices
 
 
 class _Waits(Silent):
-    """Reports waits, and nothing else."""
+    """A Progress that reports only waits."""
 
     def __init__(self, report: Callable[[str, float], None]) -> None:
         self._report = report
 
     def wait(self, reason: str, seconds: float) -> None:
-        """Azure asked to wait."""
+        """Report a wait that Azure requested."""
         self._report(reason, seconds)

@@ -1,4 +1,4 @@
-"""The places where jobs can run."""
+"""List the targets for jobs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.settings import Settings
-    from gpuinfra.models.reachability import Reachability
-    from gpuinfra.models.target import Target
+    from gpuinfra.models.target import Reachability, Target
     from gpuinfra.workbench.targets import Targets
 
 SECONDS = 5.0
 
 
 def list_targets(settings: Settings) -> Targets:
-    """Return the workspace's targets, and what is wrong with their files."""
+    """Return the workspace's targets, and errors in their files."""
     from gpuinfra.workbench.targets import read_targets
     from gpuinfra.workspace import find_workspace
 
@@ -25,9 +24,9 @@ def list_targets(settings: Settings) -> Targets:
 
 def call_targets(targets: Sequence[Target], progress: Frontend) -> dict[str, Reachability]:
     """Return for each target with an address whether it answers."""
-    from gpuinfra.runner.machine.reach import reachability
+    from gpuinfra.runner.connection.reachability import reachability
 
-    remote = [target for target in targets if target.address]
+    remote = [target for target in targets if target.address and not target.is_here]
     if not remote:
         return {}
     counted = "1 machine" if len(remote) == 1 else f"{len(remote)} machines"

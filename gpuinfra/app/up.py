@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.interruption import say_what_exists
@@ -14,15 +16,18 @@ from gpuinfra.models.events import Question
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
+    from gpuinfra.app.host_keys import MachineTrust
     from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.gpu import GpuFacts
     from gpuinfra.models.plan import Plan
     from gpuinfra.models.resource import MachineId, Ref
+    from gpuinfra.models.results import UpResult
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
-    from gpuinfra.models.up_result import UpResult
-    from gpuinfra.parse.spec import Located
-    from gpuinfra.runner.machine.readiness import Opener
+    from gpuinfra.parse.spec import LocatedSpec
+    from gpuinfra.provision.cloud import Observed, ObservedResource
+    from gpuinfra.provision.up import Up
+    from gpuinfra.runner.readiness import NotReady, Opener
 
 SSH_SECONDS, GPU_SECONDS, DOCKER_SECONDS = 600.0, 300.0, 300.0
 REMOTEDOCKER = "remotedocker"
@@ -38,7 +43,7 @@ ENDED = {
 
 def up(  # noqa: PLR0913 each is an option
     settings: Settings,
-    located: Located,
+    located: LocatedSpec,
     seconds: float,
     progress: Frontend,
     *,
@@ -48,21 +53,19 @@ def up(  # noqa: PLR0913 each is an option
     asks: bool = False,
     before_change: Callable[[Plan, str], None] | None = None,
 ) -> UpResult:
-    """Make Azure match one spec; where the machine is to be on, wait until it can be used, and write its target.
+    """Make Azure match one spec. If the machine is to be on, wait until it is usable, and write its target.
 
-    A machine whose host key is not the one that this computer knows is left alone, unless `host_key` accepts it. One
-    that this computer does not know at all needs consent.
+    A machine whose host key differs from the known one is not used, unless `host_key` accepts it. A machine that this
+    computer does not know needs consent.
 
-    With `asks`, a terminal is asked before a new machine is created. `before_change` gets the plan, and the host key of
+    With `asks`, the user is asked before a new machine is created. `before_change` gets the plan, and the host key for
     a new machine, after all questions and before Azure is changed.
     """
-    from gpuinfra.app.host_keys import MachineTrust, record_host_key, source_of_up
+    from gpuinfra.app.host_keys import MachineTrust, source_of_up
     from gpuinfra.app.ledger_recording import note_beginning
-    from gpuinfra.app.machines import explained, open_provisioner, reach, with_known_key
+    from gpuinfra.app.machines import explained, open_provisioner, reach
     from gpuinfra.app.simulation import consent_to_replace, is_simulated
     from gpuinfra.models.target import unreached_target
-    from gpuinfra.models.up_result import UpResult
-    from gpuinfra.provision.find import target_from_spec
     from gpuinfra.workbench.targets import check_files, check_writable_files
     from gpuinfra.workspace import find_workspace
 
@@ -91,21 +94,39 @@ def up(  # noqa: PLR0913 each is an option
     try:
         with explained(f"bringing up {spec.name}"):
             outcome = work.up(consent)
+        note_beginning(settings, outcome, reached, progress)
+        return _until_usable(settings, reached, spec, outcome, trust, work.public_key, progress)
     except KeyboardInterrupt:
         say_what_exists(reached, spec.name, spec.group_name, progress)
         raise
-    note_beginning(settings, outcome, reached, progress)
+
+
+def _until_usable(
+    settings: Settings,
+    reached: CloudSession,
+    spec: Spec,
+    outcome: Up,
+    trust: MachineTrust,
+    public_key: str,
+    progress: Frontend,
+) -> UpResult:
+    """Wait for the machine if it is to be on, and write its target."""
+    from gpuinfra.app.host_keys import record_host_key
+    from gpuinfra.app.machines import with_known_key
+    from gpuinfra.models.results import UpResult
+    from gpuinfra.provision.find import target_from_spec
+    from gpuinfra.runner.connection.private_keys import identity_of
+
+    simulated = reached.cloud.simulated
     if outcome.observed is None or spec.power != "running":
         return UpResult(outcome.plan, None, None, (), outcome.lease_until, simulated=simulated)
-    from gpuinfra.runner.machine.identity import identity_of
-
     port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.key(), settings.workspace)
     with _on_meanwhile(spec):
         target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity, simulated=simulated)
         target = with_known_key(settings.workspace, target)
-    trust.check_target(target)  # not as LeftOn: a machine of someone else is not ours to end
-    record_host_key(target, source, progress)
-    gpu = _wait_until_ready(reached, target, spec, progress, was_on=not outcome.plan.switches_on)
+    trust.check_target(target)  # not as LeftOn: a machine of someone else is not ours to stop
+    record_host_key(target, trust.source, progress)
+    gpu = _wait_until_ready(reached, target, spec, progress, _Login(outcome.plan, outcome.observed, public_key))
     with _on_meanwhile(spec):
         files = _write_target(settings, target)
     agent = outcome.agent.word if outcome.agent else None
@@ -113,51 +134,84 @@ def up(  # noqa: PLR0913 each is an option
 
 
 class LeftOn(Problem):
-    """Something is wrong, and the machine is on meanwhile."""
+    """A Problem that occurs while the machine is on."""
 
 
 @contextmanager
 def _on_meanwhile(spec: Spec) -> Iterator[None]:
-    """What goes wrong with files, or an address, once the machine is on must not hide that it is."""
+    """Add to a Problem in this block that the machine is on, and raise it as LeftOn."""
     try:
         yield
     except Problem as problem:
         if problem.diagnostics[0].code is Code.MACHINE_IS_OFF:
-            # It was on just now; and one that is only stopped is billed.
+            # It was on just now, and a machine that is only stopped is billed.
             raise LeftOn(*problem.diagnostics, exit_code=problem.exit_code) from problem
         on = f"the machine is on, and billed until `gpuinfra down {spec.name}` or the end of its lease"
         found = (replace(each, note=f"{each.note}; {on}" if each.note else on) for each in problem.diagnostics)
         raise LeftOn(*found, exit_code=problem.exit_code) from problem
 
 
-def _wait_until_ready(
-    reached: CloudSession, target: Target, spec: Spec, progress: Frontend, *, was_on: bool
-) -> GpuFacts:
-    """A machine that was switched on and that nobody can use is switched off again: it would only be billed."""
+@dataclass(frozen=True)
+class _Login:
+    """What decides whether and when the machine accepts this computer's key."""
+
+    plan: Plan
+    observed: Observed
+    public_key: str
+
+    @property
+    def machine(self) -> ObservedResource | None:
+        from gpuinfra.models.resource import Kind
+
+        return self.observed.part(Kind.VM)
+
+    def seconds(self, now: datetime) -> float:
+        from gpuinfra.provision.login.acceptance import FIRST_BOOT, login_seconds
+
+        machine = self.machine
+        return login_seconds(self.plan, machine, self.public_key, now) if machine else FIRST_BOOT
+
+    @property
+    def is_of_another_key(self) -> bool:
+        from gpuinfra.provision.login.acceptance import is_created_with
+
+        machine = self.machine
+        return machine is not None and not is_created_with(machine, self.public_key)
+
+
+def _wait_until_ready(reached: CloudSession, target: Target, spec: Spec, progress: Frontend, login: _Login) -> GpuFacts:
+    """Wait until the machine is usable. If `up` switched it on and it is not usable, switch it off again."""
     from gpuinfra.app.watched_opener import watched_opener
-    from gpuinfra.runner.machine.readiness import NotReady, wait_until_ready
+    from gpuinfra.runner.readiness import NotReady, wait_until_ready
 
     deadline = reached.cloud.clients.patience.deadline
     ssh, gpu = min(SSH_SECONDS, deadline.left), min(GPU_SECONDS, deadline.left)
     try:
         opener = watched_opener(reached.cloud, spec)
-        facts = wait_until_ready(target, ssh_seconds=ssh, gpu_seconds=gpu, progress=progress, opener=opener)
+        facts = wait_until_ready(
+            target,
+            ssh_seconds=ssh,
+            gpu_seconds=gpu,
+            login_seconds=login.seconds(reached.cloud.now()),
+            progress=progress,
+            opener=opener,
+        )
         if target.type == REMOTEDOCKER:
             _wait_for_docker(reached, target, progress, opener)
     except NotReady as error:
         if ended := _ended_meanwhile(reached, spec):
             raise ended from error
-        if was_on:
-            raise _left_running(spec, error) from error
-        raise _not_ready(reached, spec, error, progress) from error
-    except KeyboardInterrupt:
-        say_what_exists(reached, spec.name, spec.group_name, progress)
-        raise
+        found = Diagnostic(Code.NOT_READY, "machine is not ready", note=error.reason, help=error.help)
+        if error.is_login_refused and login.is_of_another_key:
+            found = _not_accepted(target, spec, login.public_key, error)
+        if login.plan.switches_on:
+            raise _not_ready(reached, spec, found, progress) from error
+        raise _left_running(spec, found) from error
     return facts
 
 
 def _wait_for_docker(reached: CloudSession, target: Target, progress: Frontend, opener: Opener) -> None:
-    from gpuinfra.runner.machine.docker_readiness import wait_for_docker
+    from gpuinfra.runner.readiness import wait_for_docker
 
     seconds = min(DOCKER_SECONDS, reached.cloud.clients.patience.deadline.left)
     simulated = reached.cloud.simulated
@@ -167,7 +221,7 @@ def _wait_for_docker(reached: CloudSession, target: Target, progress: Frontend, 
 
 
 def _ended_meanwhile(reached: CloudSession, spec: Spec) -> Problem | None:
-    """The problem to report if another command ended the machine while this one waited for it."""
+    """Return the Problem if another command stopped the machine while this one waited for it, else None."""
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.names import ref_of
@@ -187,17 +241,34 @@ def _ended_meanwhile(reached: CloudSession, spec: Spec) -> Problem | None:
     if state not in ENDED:
         return None
     note = f"`{spec.name}` is {state}: it was ended while `up` waited for it; {ENDED[state]}"
-    return Problem(Diagnostic(Code.NOT_READY, "machine was ended", note=note, help="`gpuinfra up` again starts it"))
+    return Problem(
+        Diagnostic(Code.NOT_READY, "machine was ended", note=note, help="`gpuinfra up SPEC` starts it again")
+    )
 
 
-def _left_running(spec: Spec, error: Exception) -> Problem:
-    """It ran before, and somebody may be using it: that it does not answer here is no reason to end that."""
-    note = f"{error}; it was on before, and was left on: it is billed until `gpuinfra down {spec.name}`"
-    help_line = getattr(error, "help", None)
-    return Problem(Diagnostic(Code.NOT_READY, "machine is not ready", note=note, help=help_line))
+def _not_accepted(target: Target, spec: Spec, public_key: str, error: NotReady) -> Diagnostic:
+    """Describe a refused login to a machine that was created on another computer or by another user."""
+    add = f"echo {quote(public_key)} | gpuinfra ssh {spec.name} -- tee -a .ssh/authorized_keys"
+    help_line = f"run this where the machine was created: `{add}`"
+    if not target.simulated:
+        group, user = quote(spec.group_name), quote(target.username)
+        words = f"az vm user update -g {group} -n {spec.name} -u {user} --ssh-key-value {quote(public_key)}"
+        help_line = f"{help_line}; or with write access in Azure: `{words}`"
+    return Diagnostic(
+        Code.LOGIN_REFUSED,
+        "the machine does not accept this computer's SSH key",
+        note=f"`{spec.name}` was created with another SSH key: {error.reason}",
+        help=help_line,
+    )
 
 
-def _not_ready(reached: CloudSession, spec: Spec, error: Exception, progress: Frontend) -> Problem:
+def _left_running(spec: Spec, found: Diagnostic) -> Problem:
+    """Return the Problem for a machine that was on before. It stays on, because another user may be using it."""
+    note = f"{found.note}; it was on before, and was left on: it is billed until `gpuinfra down {spec.name}`"
+    return Problem(replace(found, note=note))
+
+
+def _not_ready(reached: CloudSession, spec: Spec, found: Diagnostic, progress: Frontend) -> Problem:
     from gpuinfra.app.ledger_recording import accounted, note_end
     from gpuinfra.provision.down import Teardown
     from gpuinfra.provision.errors import CloudError
@@ -220,24 +291,31 @@ def _not_ready(reached: CloudSession, spec: Spec, error: Exception, progress: Fr
     state = "it was deallocated, so nothing is billed but its disk and address"
     bad = f"and it could not be deallocated: it may be billed; run `gpuinfra down {spec.name}`"
     return Problem(
-        Diagnostic(
-            Code.NOT_READY,
-            "machine is not ready",
-            note=f"{error}; {state if is_off else bad}",
-            help=getattr(error, "help", None) or f"try again, or end it: `gpuinfra down {spec.name} --delete`",
+        replace(
+            found,
+            note=f"{found.note}; {state if is_off else bad}",
+            help=found.help or f"try again, or end it: `gpuinfra down {spec.name} --delete`",
         ),
         exit_code=Exit.FAILED if is_off else Exit.LEFT_BEHIND,
     )
 
 
 def _ask(plan: Plan, reached: CloudSession, spec: Spec, progress: Frontend, *, delete: bool, creation: bool) -> None:
-    """Show the plan, and get consent to what it stops or loses; raise a Problem where that is not given."""
+    """Show the plan, and ask for consent to what it stops or loses. Raise Problem if the user refuses."""
     from gpuinfra.app.consent import Request, confirm_creation, require_consent
     from gpuinfra.models.consent import Effect, effect_of
     from gpuinfra.models.events import PlanReady
+    from gpuinfra.provision.plan import CREATION_FAILED
 
     progress.show(PlanReady(plan))
-    request = Request(plan.name, spec.group_name, effect_of(plan), command="gpuinfra up SPEC", delete=delete)
+    request = Request(
+        plan.name,
+        spec.group_name,
+        effect_of(plan),
+        command="gpuinfra up SPEC",
+        delete=delete,
+        is_failed=any(CREATION_FAILED in change.differences for change in plan.changes),
+    )
     require_consent(request, reached, spec, progress)
     if creation and request.effect is Effect.NONE:
         confirm_creation(plan, reached.settings, progress, simulated=reached.cloud.simulated)
@@ -255,7 +333,7 @@ def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
 
 
 def _consent_to_repoint(settings: Settings, reached: CloudSession, spec: Spec, progress: Frontend) -> None:
-    """Ask before a target leads to another machine, while the one that it leads to exists."""
+    """Ask before pointing a target to another machine while its current machine exists."""
     from gpuinfra.models.resource import parse_machine_id
     from gpuinfra.workbench.targets import find_target
     from gpuinfra.workspace import find_workspace
@@ -263,7 +341,7 @@ def _consent_to_repoint(settings: Settings, reached: CloudSession, spec: Spec, p
     name = spec.target_name
     before = find_target(find_workspace(settings.workspace), name)
     machine = parse_machine_id(before.resource_id) if before else None
-    # One of the same name in another group is a problem of its own.
+    # A machine with the same name in another group is reported separately.
     if machine is None or settings.yes or machine.name.casefold() == spec.name.casefold():
         return
     if not _may_exist(reached, machine):
@@ -296,7 +374,7 @@ def _may_exist(reached: CloudSession, machine: MachineId) -> bool:
 
 
 def consent_to_adopt(settings: Settings, spec: Spec, progress: Frontend) -> Callable[[Sequence[Ref]], None]:
-    """What is asked with the resources that would get our tags; it raises a Problem where the answer is no."""
+    """Return a function that asks before resources get our tags, and raises Problem if the user refuses."""
 
     def consent(refs: Sequence[Ref]) -> None:
         if settings.yes:
@@ -322,7 +400,7 @@ def consent_to_adopt(settings: Settings, spec: Spec, progress: Frontend) -> Call
 
 
 def known_host_key(settings: Settings, spec: Spec) -> str:
-    """The host key in the files of the machine's target; empty where there is none."""
+    """Return the host key in the machine's target file, or an empty string."""
     from gpuinfra.workbench.targets import find_target
 
     found = find_target(settings.workspace, spec.target_name)

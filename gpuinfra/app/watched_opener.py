@@ -1,4 +1,4 @@
-"""Waiting for a machine while looking whether it is still there to wait for."""
+"""Wait for a machine while checking that it is still on."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.provision.cloud import Cloud
-    from gpuinfra.runner.machine.connection import Connection
+    from gpuinfra.runner.connection.port import Connection
 
 LOOK_SECONDS = 10.0
 
 
 def watched_opener(cloud: Cloud, spec: Spec) -> Callable[[Target, float], Connection]:
-    """Opens SSH connections; every few seconds it asks Azure whether the machine is on at all."""
+    """Return a function that opens SSH connections and checks every few seconds that Azure shows the machine as on."""
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.names import ref_of
-    from gpuinfra.runner.machine.readiness import SSH, NotReady
-    from gpuinfra.runner.machine.ssh import SshConnection
+    from gpuinfra.runner.connection.ssh import SshConnection
+    from gpuinfra.runner.readiness import SSH, NotReady
 
     ref = ref_of(Kind.VM, spec.group_name, spec.name)
     next_look = time.monotonic() + LOOK_SECONDS
@@ -33,10 +33,12 @@ def watched_opener(cloud: Cloud, spec: Spec) -> Callable[[Target, float], Connec
             try:
                 machine = cloud.look(ref)
             except CloudError:
-                return SshConnection.open(target, seconds)  # that Azure does not answer says nothing of the machine
+                return SshConnection.open(target, seconds)  # without an answer from Azure, the state is unknown
             if machine is None or machine.power in {"deallocating", "deallocated", "stopping", "stopped"}:
                 state = machine.power if machine else "gone"
-                raise NotReady(SSH, f"`{spec.name}` is {state}: somebody ended it meanwhile", "`gpuinfra up` again")
+                raise NotReady(
+                    SSH, f"`{spec.name}` is {state}: somebody ended it meanwhile", "`gpuinfra up SPEC` starts it again"
+                )
         return SshConnection.open(target, seconds)
 
     return open_connection

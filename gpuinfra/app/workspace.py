@@ -1,4 +1,4 @@
-"""What the commands that deal with jobs share: the connection to a target, and the history of runs."""
+"""Shared functions for commands on jobs: the connection to a target, and the history of runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
-    from gpuinfra.runner.assignment import Assignment
-    from gpuinfra.runner.machine.link import Link
-    from gpuinfra.runner.results.history import History
-    from gpuinfra.runner.results.record import Record
+    from gpuinfra.runner.history import History
+    from gpuinfra.runner.job_spec import JobSpec
+    from gpuinfra.runner.jobs.log import LogFile
+    from gpuinfra.runner.link import Link
+    from gpuinfra.runner.record import Record
 
 PROJECT_FILE = "project"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
@@ -31,7 +32,7 @@ _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 @dataclass(frozen=True)
 class Workspace:
-    """A workspace, from where jobs are sent."""
+    """A workspace from which jobs are submitted."""
 
     settings: Settings
     path: Path
@@ -39,20 +40,24 @@ class Workspace:
     history: History
 
     def run_folder(self, run_id: str) -> Path:
-        """What is kept here of one run."""
-        from gpuinfra.runner.results.history import run_folder
+        """Return the local folder of one run."""
+        from gpuinfra.runner.history import run_folder
 
         return run_folder(self.state, run_id)
 
-    def is_unfollowed(self, run: Run) -> bool:
-        """Whether the job may run while no process here follows it: its client was killed, or detached."""
+    def log_of(self, run_id: str) -> LogFile:
+        """Return the log of a run on this computer."""
         from gpuinfra.runner.jobs.log import LogFile
 
-        return not run.state.is_over and not LogFile(self.run_folder(run.id) / "log").is_followed
+        return LogFile(self.run_folder(run_id) / "log")
+
+    def is_unfollowed(self, run: Run) -> bool:
+        """Return whether the job may run while no local process follows it: its client was killed, or detached."""
+        return not run.state.is_over and not self.log_of(run.id).is_followed
 
     def record(self, run: Run, *, tracked: bool = True) -> Record:
-        """A run that goes on."""
-        from gpuinfra.runner.results.record import Record
+        """Return the record of an active run, after creating its folder."""
+        from gpuinfra.runner.record import Record
         from gpuinfra.workspace import state_folder
 
         with _writing(self.path):
@@ -62,7 +67,7 @@ class Workspace:
         return Record(run, folder, self.history if tracked else None)
 
     def project_key(self) -> str:
-        """What this project is called on targets: the same wherever its folder is moved to, and nobody else's."""
+        """Return this project's unique name on targets, which stays the same if its folder is moved."""
         from gpuinfra.workspace import write_text
 
         file = self.state / PROJECT_FILE
@@ -70,15 +75,15 @@ class Workspace:
             if file.is_file() and _KEY.fullmatch(key := file.read_text("utf-8", "replace").strip()):
                 return key
             plain = re.sub(r"[^A-Za-z0-9]+", "-", self.path.resolve().name).strip("-")[:40] or "project"
-            # Of two who do so at once, one is first, and the other reads what it wrote.
+            # If two processes do this at once, the second reads what the first wrote.
             with suppress(FileExistsError):
                 write_text(file, f"{plain}-{secrets.token_hex(4)}\n", replace=file.exists())
         return file.read_text("utf-8").strip()
 
 
 def open_workspace(settings: Settings) -> Workspace:
-    """The workspace's own. Its folder `.gpuinfra` is created with the first run."""
-    from gpuinfra.runner.results.history import History
+    """Return the workspace. Its folder `.gpuinfra` is created with the first run."""
+    from gpuinfra.runner.history import History
     from gpuinfra.workspace import find_workspace
 
     workspace = find_workspace(settings.workspace)
@@ -87,7 +92,7 @@ def open_workspace(settings: Settings) -> Workspace:
 
 
 def check_workspace(settings: Settings) -> None:
-    """Raise a Problem if no run could be recorded in the workspace."""
+    """Raise Problem if no run could be recorded in the workspace."""
     from gpuinfra.workspace import check_state_folder, find_workspace
 
     workspace = find_workspace(settings.workspace)
@@ -105,35 +110,44 @@ def _writing(workspace: Path) -> Iterator[None]:
         raise Problem(diagnostic) from error
 
 
-def with_spec(workspace: Workspace, assigned: Assignment, spec: Spec | None = None) -> tuple[Assignment, Spec | None]:
-    """A target that is a machine of ours: its spec, the one that is given or that of the workspace, says which key, and
-    that it has a GPU."""
+def with_spec(workspace: Workspace, job: JobSpec) -> tuple[JobSpec, Spec | None]:
+    """Return the job with what its machine's spec adds, and the spec, or None if the workspace has none."""
+    target = job.target
+    if not target.address:
+        return job, None
     from gpuinfra.app.machines import spec_named, spec_of_machine
 
-    target = assigned.target
     check_target(workspace.settings, target)
     machine = parse_machine_id(target.resource_id)
-    if spec is None and machine:
+    if machine:
         spec = spec_of_machine(workspace.path, machine.name, machine.group_name)
-    elif spec is None and target.address:
+    else:
         spec = spec_named(workspace.path, target.name)
     if spec is None or (machine is None and spec.target_name != target.name):
-        return assigned, None
-    from gpuinfra.runner.assignment import WantsGpu
-    from gpuinfra.runner.machine.identity import identity_of
+        return job, None
+    return with_options(replace(job, target=with_key(workspace.path, target, spec)), spec), spec
 
-    identity = target.identity or identity_of(spec.admin.key(), workspace.path)
-    target = replace(target, machine=spec.name, identity=identity)
-    # Only a file that says so itself keeps the GPU of a machine that has one from its jobs.
-    needs = spec.target.nvidia_docker and not assigned.says_gpu
-    return replace(assigned, target=target, gpu=WantsGpu.REQUIRED if needs else assigned.gpu), spec
+
+def with_key(workspace: Path, target: Target, spec: Spec) -> Target:
+    """Return the target of a spec's machine, with the private key for the spec's public key."""
+    from gpuinfra.runner.connection.private_keys import identity_of
+
+    return replace(target, machine=spec.name, identity=target.identity or identity_of(spec.admin.key(), workspace))
+
+
+def with_options(job: JobSpec, spec: Spec) -> JobSpec:
+    """Return the job, which needs a GPU if the spec says so and no project file says otherwise."""
+    from gpuinfra.runner.job_spec import GpuNeed
+
+    needs_gpu = spec.target.nvidia_docker and not job.says_gpu
+    return replace(job, gpu_need=GpuNeed.REQUIRED if needs_gpu else job.gpu_need)
 
 
 @contextmanager
 def linked(target: Target, progress: Frontend, *, send_credentials: bool = False) -> Iterator[Link]:
-    """The way to a target, for as long as it is needed."""
+    """Connect to a target for the duration of this block."""
     from gpuinfra.app.passwords import secret_of
-    from gpuinfra.runner.machine.link import link_to
+    from gpuinfra.runner.link import link_to
 
     secret = secret_of(target, progress, can_ask=progress.can_ask) if target.address else None
     link = link_to(target, secret, send_credentials=send_credentials)
@@ -144,11 +158,11 @@ def linked(target: Target, progress: Frontend, *, send_credentials: bool = False
 
 
 def target_of_run(workspace: Workspace, run: Run) -> tuple[Target, Spec | None]:
-    """Where a run of the past was, by its configuration's files as they are now; with the spec of a machine of ours."""
-    from gpuinfra.runner.assignment import assign
+    """Return the target of an earlier run, from its configuration's current files, and the machine's spec, if any."""
+    from gpuinfra.runner.resolve import read_job
 
-    assigned, spec = with_spec(workspace, assign(workspace.path, run.configuration))
-    target = assigned.target
+    job, spec = with_spec(workspace, read_job(workspace.path, run.configuration))
+    target = job.target
     if target.type != run.type or target.name != run.target:
         was, now = f"`{run.target}`, of type {run.type}", "something else"
     elif run.machine and target.resource_id and not run.is_of(target.machine, target.resource_id):
@@ -156,10 +170,10 @@ def target_of_run(workspace: Workspace, run: Run) -> tuple[Target, Spec | None]:
     else:
         return target, spec
     note = f"run {run.id} was on {was}; `{run.configuration}` means {now} now"
-    help_line = "restore the original configuration first: `gpuinfra up` with the spec of that machine"
+    help_line = "restore the original configuration first: `gpuinfra up SPEC` with the spec of that machine"
     raise Problem(Diagnostic(Code.UNKNOWN_TARGET, "the target has changed", note=note, help=help_line))
 
 
 def machine_of(target: Target, spec: Spec | None) -> Spec | MachineId | None:
-    """Which machine of ours a target is, by its spec or by the target's file; None where it is not one of ours."""
-    return spec or parse_machine_id(target.resource_id, target.host_key)
+    """Return our machine behind a target, from its spec or the target file; None if it is not ours."""
+    return spec or (parse_machine_id(target.resource_id, target.host_key) if target.resource_id else None)

@@ -1,4 +1,4 @@
-"""`gpuinfra cancel`: end a job."""
+"""`gpuinfra cancel`: stop a job."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ def cancel(
     context: typer.Context,
     run: Annotated[str, typer.Argument(metavar="ID", help=ID)],
     grace: Annotated[
-        str, typer.Option("--grace", metavar="TIME", help="How long it has to end by itself: `30s`, `5m`.")
+        str,
+        typer.Option(
+            "--grace", metavar="TIME", help="Time for the job to end before it is killed, such as `30s` or `5m`."
+        ),
     ] = "10s",
 ) -> int:
-    """Ask a job to end, and make it end after a while. What it wrote to `outputs/` until then is fetched."""
+    """Stop a job: ask it to end, kill it after the grace period, and fetch its outputs."""
     from gpuinfra.views import job as view
 
     settings = begin(context)

@@ -1,54 +1,54 @@
-"""Which commands there are, in the order and groups that `--help` shows. Listing one here is all it takes."""
+"""All commands, in the order and panels of `--help`. To add a command, add a line here."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Entry(NamedTuple):
-    """A command: function `name` in module `gpuinfra.cli.name`, or a Typer called so for one with its own."""
+class CommandEntry(NamedTuple):
+    """A command: the function, or Typer with subcommands, called `name` in `gpuinfra.cli.name`."""
 
     name: str
     panel: str
     module: str | None = None
-    """What module and function are called where a command's name is none that Python takes."""
+    """The name of module and function, if the command's name is not a Python identifier."""
     passes_words: bool = False
-    """Whether words behind its arguments, options among them, are for somebody else."""
+    """Whether everything after its arguments, options included, is passed to the script."""
 
 
 SPECS = "Describe a machine"
-RUN = "Run machines"
+RUN = "Manage machines"
 TARGETS = "Targets and projects"
 JOBS = "Run jobs"
 TRY = "Try it without an account"
 
 COMMANDS = (
-    Entry("init", SPECS),
-    Entry("validate", SPECS),
-    Entry("schema", SPECS),
-    Entry("sizes", RUN),
-    Entry("plan", RUN),
-    Entry("up", RUN),
-    Entry("down", RUN),
-    Entry("status", RUN),
-    Entry("lease", RUN),
-    Entry("cost", RUN),
-    Entry("doctor", RUN),
-    Entry("reap", RUN),
-    Entry("ssh", RUN),
-    Entry("schedule", RUN),
-    Entry("attach", TARGETS),
-    Entry("detach", TARGETS),
-    Entry("targets", TARGETS),
-    Entry("export", TARGETS),
-    Entry("import", TARGETS, "import_project"),
-    Entry("lint", TARGETS),
-    Entry("submit", JOBS, passes_words=True),
-    Entry("run", JOBS, passes_words=True),
-    Entry("prepare", JOBS),
-    Entry("runs", JOBS),
-    Entry("logs", JOBS),
-    Entry("cancel", JOBS),
-    Entry("outputs", JOBS),
-    Entry("sandbox", TRY),
+    CommandEntry("init", SPECS),
+    CommandEntry("validate", SPECS),
+    CommandEntry("schema", SPECS),
+    CommandEntry("sizes", RUN),
+    CommandEntry("plan", RUN),
+    CommandEntry("up", RUN),
+    CommandEntry("down", RUN),
+    CommandEntry("status", RUN),
+    CommandEntry("lease", RUN),
+    CommandEntry("cost", RUN),
+    CommandEntry("doctor", RUN),
+    CommandEntry("reap", RUN),
+    CommandEntry("ssh", RUN),
+    CommandEntry("schedule", RUN),
+    CommandEntry("attach", TARGETS),
+    CommandEntry("detach", TARGETS),
+    CommandEntry("targets", TARGETS),
+    CommandEntry("export", TARGETS),
+    CommandEntry("import", TARGETS, "import_project"),
+    CommandEntry("lint", TARGETS),
+    CommandEntry("submit", JOBS, passes_words=True),
+    CommandEntry("run", JOBS, passes_words=True),
+    CommandEntry("prepare", JOBS),
+    CommandEntry("runs", JOBS),
+    CommandEntry("logs", JOBS),
+    CommandEntry("cancel", JOBS),
+    CommandEntry("outputs", JOBS),
+    CommandEntry("sandbox", TRY),
 )

@@ -1,4 +1,4 @@
-"""`gpuinfra cost`: what machines have cost, and what was saved."""
+"""`gpuinfra cost`: what machines cost, and what was saved."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ from gpuinfra.diagnostics import Exit
 def cost(
     context: typer.Context,
     since: Annotated[
-        str, typer.Option("--since", metavar="WHEN", help="How far back: `7d`, `12h`, or a day such as 2026-11-01.")
+        str,
+        typer.Option(
+            "--since",
+            metavar="WHEN",
+            help="Start of the period: a duration such as `7d` or `12h`, or a date such as 2026-11-01.",
+        ),
     ] = "30d",
     by: Annotated[
         str | None,
-        typer.Option("--by", metavar="WHAT", help="machine, run or tag: what has a line.", show_default=False),
+        typer.Option("--by", metavar="WHAT", help="One row per machine, run or tag.", show_default=False),
     ] = None,
     tag: Annotated[
-        str | None, typer.Option("--tag", metavar="NAME", help="With `--by tag`: the tag's name.", show_default=False)
+        str | None, typer.Option("--tag", metavar="NAME", help="The tag for `--by tag`.", show_default=False)
     ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values on stdout.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV on stdout.")] = False,
 ) -> int:
-    """Show what machines have cost: time, disks and addresses, by what Azure and this workspace remember."""
+    """Show what machines cost: compute, disks and public IPs, from Azure's log and this workspace's records."""
     from gpuinfra.app.cost import cost as count_cost
     from gpuinfra.app.cost import usage
     from gpuinfra.views import cost as view
 
     settings = begin(context)
     if csv and settings.json:
-        raise usage("two formats", "`--csv` and `--json` are both given", "give one of them")
+        raise usage("two output formats", "`--csv` and `--json` exclude each other", "use one of them")
     with frontend(settings) as progress:
         report = count_cost(settings, since, by, tag, progress)
     if csv:

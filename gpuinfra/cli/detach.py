@@ -1,4 +1,4 @@
-"""`gpuinfra detach`: a target is forgotten, its machine left as it is."""
+"""`gpuinfra detach`: remove a target from the workspace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def detach(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The target's name.")],
 ) -> None:
-    """Remove the two files of a target, and its password from the keyring. The machine is left as it is."""
+    """Remove a target's two files, and its password from the keyring. The machine is not changed."""
     from gpuinfra.app.detach import detach as remove_target
     from gpuinfra.views import targets as view
 

@@ -1,4 +1,4 @@
-"""`gpuinfra doctor`: whether everything is there that machines need, and that switches them off."""
+"""`gpuinfra doctor`: check everything that machines need, and everything that stops them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def doctor(
     context: typer.Context,
     machines: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MACHINE", help="Machines, by name, target or spec; all if left out."),
+        typer.Argument(metavar="MACHINE", help="Machine names, targets or specs. Default: all machines."),
     ] = None,
 ) -> int:
-    """Look for what is wrong: login, rights, keys, clock, and whether each machine will be switched off by itself."""
+    """Check login, permissions, keys and clock, and whether each machine will be deallocated automatically."""
     from gpuinfra.app.doctor import examine
-    from gpuinfra.models.checks import Verdict
+    from gpuinfra.models.health import CheckStatus
     from gpuinfra.views import doctor as view
 
     settings = begin(context, needs_state=False)
     with frontend(settings) as progress:
         examination = examine(settings, machines or [], progress)
     view.show(examination, json=settings.json)
-    return Exit.FAILED if examination.verdict is Verdict.PROBLEM else Exit.DONE
+    return Exit.FAILED if examination.verdict is CheckStatus.PROBLEM else Exit.DONE

@@ -1,4 +1,4 @@
-"""`gpuinfra down`: off, or gone, and proven."""
+"""`gpuinfra down`: deallocate or delete machines, and verify it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 def down(
     context: typer.Context,
     machines: Annotated[
-        list[str], typer.Argument(metavar="MACHINE", help="Specs, folders of specs, or names of machines or targets.")
+        list[str], typer.Argument(metavar="MACHINE", help="Specs, folders of specs, machine names or targets.")
     ],
     delete: Annotated[
-        bool, typer.Option("--delete", help="Remove all that was made for it, the disk and what is on it included.")
+        bool, typer.Option("--delete", help="Delete the machine and all its resources, including the disk.")
     ] = False,
 ) -> int:
-    """Deallocate machines, so that they are billed no more, and prove it. Absent is off."""
+    """Deallocate machines, and verify with Azure that billing has stopped. A missing machine counts as off."""
     from gpuinfra.app.down import end_machine
     from gpuinfra.app.error_collector import ErrorCollector
+    from gpuinfra.app.left_on import note_left_on
     from gpuinfra.app.machine_names import named_machines
     from gpuinfra.views import receipt as view
 
@@ -31,8 +32,11 @@ def down(
     receipts: list[Receipt] = []
     errors = ErrorCollector()
     with frontend(settings) as progress:
-        for named in named_machines(settings, machines, progress, errors):
+        meant = named_machines(settings, machines, progress, errors)
+        for named in meant:
             with errors.capture():
                 receipts.append(end_machine(settings, named, progress, delete=delete, asks=True))
     view.show(receipts, errors.diagnostics, json=settings.json)
+    with frontend(settings) as progress:
+        note_left_on(settings, [named.name for named in meant], progress)
     return errors.exit_code(left_behind=not all(receipt.is_proof for receipt in receipts))

@@ -1,4 +1,4 @@
-"""`gpuinfra export`: a machine in the words of other programs, so that anybody can leave at any time."""
+"""`gpuinfra export`: describe a machine in the format of other tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuinfra.cli.options import begin, frontend
 
 def export(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The machine's name; for arm also its spec's file.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The machine's name; for arm also its spec file.")],
     form: Annotated[
         str,
         typer.Option(
@@ -23,21 +23,21 @@ def export(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="Write to this file, not to stdout.", show_default=False),
+        typer.Option("--output", metavar="FILE", help="Write to this file instead of stdout.", show_default=False),
     ] = None,
 ) -> None:
-    """Give a machine away: as an ARM template, a block for ~/.ssh/config, or a Docker context."""
+    """Export a machine as an ARM template, a block for ~/.ssh/config, or a Docker context."""
     from gpuinfra.app.export import check_format, usage
     from gpuinfra.app.export import export as make_export
     from gpuinfra.app.files import write_file
-    from gpuinfra.views import export as view
-    from gpuinfra.views.document import to_text
+    from gpuinfra.views import files as view
+    from gpuinfra.views.json_output import to_text
 
     check_format(form)
-    # A template is made of a spec alone: it needs no account.
+    # A template needs only the spec, and no account.
     settings = begin(context, reaches_cloud=form != ARM)
     if form == DOCKER_CONTEXT and output is None and not settings.json and sys.stdout.isatty():
-        raise usage("a Docker context is an archive, which no terminal can show", "`--output FILE` writes it")
+        raise usage("a Docker context is a binary archive", "write it to a file with `--output FILE`")
     with frontend(settings) as progress:
         made = make_export(settings, name, form, progress)
     content = to_text(made.content, indent=2) if isinstance(made.content, dict) else made.content
@@ -45,6 +45,6 @@ def export(
         write_file(output, content, settings, progress)
     view.show_notes(made.notes)
     if output:
-        view.show_file(made.name, form, output, made.hint(output), json=settings.json)
+        view.show_export_file(made.name, form, output, made.hint(output), json=settings.json)
     else:
-        view.show(made.name, form, content, json=settings.json)
+        view.show_export(made.name, form, content, json=settings.json)

@@ -1,4 +1,4 @@
-"""`gpuinfra import`: a project of Azure ML Workbench becomes a spec."""
+"""`gpuinfra import`: create a spec from an Azure ML Workbench project."""
 
 from __future__ import annotations
 
@@ -16,34 +16,38 @@ STDOUT = "-"
 
 def import_project(
     context: typer.Context,
-    project: Annotated[Path, typer.Argument(metavar="PROJECT", help="The project's folder, with aml_config in it.")],
+    project: Annotated[
+        Path, typer.Argument(metavar="PROJECT", help="The project's folder, which contains aml_config.")
+    ],
     target: Annotated[
         str | None,
         typer.Option(
-            "--target", metavar="NAME", help="The target to take, where there are several.", show_default=False
+            "--target", metavar="NAME", help="The target to import, if the project has several.", show_default=False
         ),
     ] = None,
     region: Annotated[
         str | None,
-        typer.Option("--region", metavar="REGION", help="Azure's region, which no project says.", show_default=False),
+        typer.Option("--region", metavar="REGION", help="Azure region for the spec.", show_default=False),
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option("--size", metavar="SIZE", help="The machine's size, which no project says.", show_default=False),
+        typer.Option("--size", metavar="SIZE", help="VM size for the spec.", show_default=False),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="The machine's name, if not after the target.", show_default=False),
+        typer.Option("--name", metavar="NAME", help="Machine name. Default: after the target.", show_default=False),
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option("--output", metavar="FILE", help="The spec's file, not the project's gpu.yaml; - is stdout."),
+        typer.Option(
+            "--output", metavar="FILE", help="Spec file to write; - for stdout. Default: gpu.yaml in the project."
+        ),
     ] = None,
 ) -> None:
-    """Make a spec of a project of Azure ML Workbench, and list what has no equivalent. The project is not changed."""
+    """Create a spec from an Azure ML Workbench project, and list what has no equivalent."""
     from gpuinfra.app.files import write_file
     from gpuinfra.app.import_project import import_project as make_spec
-    from gpuinfra.views import importing as view
+    from gpuinfra.views import files as view
 
     settings = begin(context, reaches_cloud=False)
     root, imported, spec = make_spec(project, target, region, size, name)
@@ -51,4 +55,4 @@ def import_project(
     if file is not None:
         write_file(file, imported.spec_text, settings, frontend(settings), project=root)
     hint = f"gpuinfra validate {shlex.quote(str(file))}, then: gpuinfra lint {shlex.quote(str(root))}"
-    view.show(imported, spec, file, hint, json=settings.json)
+    view.show_import(imported, spec, file, hint, json=settings.json)

@@ -1,8 +1,9 @@
-"""`gpuinfra init`: a spec to start from."""
+"""`gpuinfra init`: write a starter spec."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -14,16 +15,16 @@ def init(
     context: typer.Context,
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="PATH", help="File to write, or a directory for gpu.yaml.", show_default=False),
+        typer.Argument(metavar="PATH", help="File to write, or folder for gpu.yaml.", show_default=False),
     ] = None,
 ) -> None:
-    """Write a commented starter spec, and beside it the schema that editors check it with."""
+    """Write a commented starter spec, and a JSON Schema for editors next to it."""
     from gpuinfra.app.init import init as write_starter
-    from gpuinfra.views import document, files
+    from gpuinfra.views import files, json_output
 
     settings = begin(context, reaches_cloud=False)
     written = write_starter(settings, path, frontend(settings))
     if settings.json:
-        document.show({"files": [str(file) for file in written]})
+        json_output.show({"files": [str(file) for file in written]})
     else:
-        files.show_written(written, hint=f"edit {written[0].name}, then: gpuinfra validate {written[0]}")
+        files.show_written(written, hint=f"edit {written[0].name}, then: gpuinfra validate {quote(str(written[0]))}")

@@ -1,4 +1,4 @@
-"""The front door: finds a command by its name and loads no other."""
+"""The root command: finds a command by its name and imports only its module."""
 
 from __future__ import annotations
 
@@ -12,34 +12,56 @@ from typer.main import get_command
 
 from gpuinfra import __version__
 from gpuinfra.cli.commands import COMMANDS
-from gpuinfra.cli.group import Group
+from gpuinfra.cli.fast_parsing import use_fast_parsing
 from gpuinfra.cli.options import begin, shared_parameters
-from gpuinfra.cli.plain import read_plainly
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.suggest import did_you_mean
+
+
+class Group(TyperGroup):
+    """A command with subcommands. An unknown subcommand gets a suggestion."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first word names."""
+        word = args[0]
+        if self.get_command(ctx, word) is None and not word.startswith("-") and not ctx.resilient_parsing:
+            path = ctx.command_path
+            raise Problem(
+                Diagnostic(
+                    Code.UNKNOWN_COMMAND,
+                    "unknown command",
+                    note=f"`{word}` is not a command of `{path}`",
+                    help=did_you_mean(word, self.list_commands(ctx)) or f"`{path} --help` lists all commands",
+                ),
+                exit_code=Exit.USAGE,
+            )
+        return super().resolve_command(ctx, args)
+
 
 PROGRAM = "gpuinfra"
 
 
 class LazyGroup(Group):
-    """A group that imports a command's module when the command is asked for."""
+    """A group that imports a command's module when the command runs."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.params += shared_parameters()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Options and the command's name. `--version` is answered at once."""
+        """Parse options and the command's name. `--version` prints and exits at once."""
         if "--version" in args and set(args) <= {"--version", "--json"}:
             _show_version(json="--json" in args)
             ctx.exit()
-        read_plainly(self)
+        use_fast_parsing(self)
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 the signature is the base class's
-        """All names, for help and completion."""
+        """Return all names, for help and completion."""
         return [entry.name for entry in COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """One command, with the shared options added."""
+        """Return a command with the shared options added."""
         entry = next((entry for entry in COMMANDS if entry.name == cmd_name), None)
         if entry is None:
             return None
@@ -49,18 +71,18 @@ class LazyGroup(Group):
 
 
 def load_command(name: str, panel: str, module: str | None = None, passes_words: bool = False) -> Any:  # noqa: FBT001, FBT002, RUF100 an entry, spread
-    """Import a command and make it ready to run."""
+    """Import a command and add the shared options."""
     found = getattr(import_module(f"gpuinfra.cli.{module or name}"), module or name)
     if not isinstance(found, typer.Typer):
         app = typer.Typer(add_completion=False)
-        # Behind the first word that is no option of ours, all are somebody else's.
+        # Everything after the script is passed to it.
         app.command(name, context_settings={"allow_interspersed_args": not passes_words})(found)
         found = app
     command: Any = get_command(found)
     command.name, command.rich_help_panel = name, panel
     for part in (command, *getattr(command, "commands", {}).values()):
         part.params += shared_parameters()
-    read_plainly(command)
+    use_fast_parsing(command)
     return command
 
 
@@ -72,7 +94,7 @@ def asks_for_json(words: Sequence[str]) -> bool:
     command: Any = get_command(app)
     left = list(words)
     while command is not None:
-        # Lenient: whatever else is wrong with the words, it has been reported.
+        # Lenient: other mistakes have already been reported.
         context = command.context_class(
             command, resilient_parsing=True, ignore_unknown_options=True, **command.context_settings
         )
@@ -86,11 +108,11 @@ def asks_for_json(words: Sequence[str]) -> bool:
 
 
 @app.callback()
-def front_door(
+def root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """GPU machines in Azure from a YAML file in git: created, used, and provably switched off."""
+    """Create GPU machines in Azure from a YAML file, run jobs on them, and switch them off with proof."""
     if version:
         _show_version(json=begin(context, reaches_cloud=False).json)
         raise typer.Exit
@@ -100,8 +122,8 @@ def front_door(
 
 def _show_version(*, json: bool) -> None:
     if json:
-        from gpuinfra.views import document
+        from gpuinfra.views import json_output
 
-        document.show({"version": __version__})
+        json_output.show({"version": __version__})
     else:
         typer.echo(f"{PROGRAM} {__version__}")

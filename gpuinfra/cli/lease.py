@@ -1,4 +1,4 @@
-"""`gpuinfra lease`: until when a machine may be on; more of it, or none."""
+"""`gpuinfra lease`: show, extend or end a machine's lease."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from gpuinfra.diagnostics import Exit
 
 def lease(
     context: typer.Context,
-    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="A machine, by its name, its target or its spec.")],
+    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="A machine name, target or spec.")],
     extend: Annotated[
         str | None,
-        typer.Option("--extend", metavar="TIME", help="Let it end so much later, as 2h.", show_default=False),
+        typer.Option(
+            "--extend", metavar="TIME", help="End the lease later by this time, such as 2h.", show_default=False
+        ),
     ] = None,
     release: Annotated[
-        bool, typer.Option("--release", help="Let it end now; where the spec has hours, with them.")
+        bool, typer.Option("--release", help="End the lease now; if the spec has hours, at their end.")
     ] = False,
 ) -> int:
-    """Show until when a machine may be on, why then, and what it costs until then; or change it."""
+    """Show when a machine's lease ends, why, and the cost until then; or change it."""
     from gpuinfra.app.lease import lease as change_lease
     from gpuinfra.views import lease as view
 

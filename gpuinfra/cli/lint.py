@@ -1,4 +1,4 @@
-"""`gpuinfra lint`: what is wrong with a project's files before anything runs, and how to mend it."""
+"""`gpuinfra lint`: find problems in a project's files before a job runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def lint(
         list[Path] | None,
         typer.Argument(
             metavar="PROJECT",
-            help="Folders; every project at and below each. The workspace if left out.",
+            help="Folders to search for projects. Default: the workspace.",
             show_default=False,
         ),
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Mend what has one safe fix; the rest is left as it is.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings, too.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Apply safe fixes.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Also fail on warnings.")] = False,
 ) -> int:
-    """Check targets, run configurations and environments: what would fail, or run on the CPU, or leak a secret."""
+    """Check targets, run configurations and environments for failures, CPU-only packages and exposed secrets."""
     from gpuinfra.app.lint import lint as check
     from gpuinfra.views import lint as view
 

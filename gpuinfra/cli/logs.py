@@ -1,4 +1,4 @@
-"""`gpuinfra logs`: what a job printed, and what it goes on to print."""
+"""`gpuinfra logs`: print or follow a job's output."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def logs(
     context: typer.Context,
     run: Annotated[str, typer.Argument(metavar="ID", help=ID)],
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job ends, and end with its exit code.")
+        bool, typer.Option("--follow", "-f", help="Follow until the job ends, and return its exit code.")
     ] = False,
-    timestamps: Annotated[bool, typer.Option("--timestamps", help="The time before each line, in UTC.")] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the UTC time before each line.")] = False,
     stream: Annotated[
-        Literal["stdout", "stderr", "both"], typer.Option("--stream", help="Which of the job's streams.")
+        Literal["stdout", "stderr", "both"], typer.Option("--stream", help="Print only this stream of the job.")
     ] = "both",
 ) -> int:
-    """Print what a job printed, byte for byte: its standard output to ours, its errors to ours."""
+    """Print a job's output, byte for byte: stdout to stdout, stderr to stderr."""
     from gpuinfra.app.logs import follow_log, show_log
     from gpuinfra.views import diagnostics as diagnostics_view
     from gpuinfra.views import job as view

@@ -1,4 +1,4 @@
-"""The program: runs a command and turns whatever happens into an exit code and words."""
+"""The program: run a command, and turn its result or error into output and an exit code."""
 
 from __future__ import annotations
 
@@ -6,43 +6,50 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 import typer
 from typer.main import get_command
 
 from gpuinfra.cli.lazy_group import PROGRAM, app, asks_for_json
-from gpuinfra.cli.signals import handled_signals
+from gpuinfra.cli.signals import handled_signals, let_signals_end
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.views.ci_commands import filter_commands
+from gpuinfra.views.terminal import survive_closed_terminal
 
 
-def program() -> None:
-    """The installed program. After Ctrl-C nothing is waited for: a call that hangs in a thread must not hold it up."""
+def program() -> NoReturn:
+    """Run the installed program. It exits at once, without waiting for threads that hang."""
+    let_signals_end()
     code = main()
-    if code == Exit.INTERRUPTED:
-        for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # the reader has gone
             stream.flush()
-        os._exit(code)
-    sys.exit(code)
+    os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and give the exit code."""
+    """Run the command line and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    with handled_signals():
-        return _main(words)
+    try:
+        with handled_signals():
+            return _main(words)
+    except KeyboardInterrupt:  # while the last lines were printed
+        return Exit.INTERRUPTED
 
 
 def _main(words: list[str]) -> int:
-    # A file's name or value that this terminal cannot show must not end a command half-way.
+    sys.stdout, sys.stderr = survive_closed_terminal(sys.stdout), survive_closed_terminal(sys.stderr)
+    # Characters that the terminal cannot show must not end a command.
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
         filter_commands(stream)
     try:
         code = _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has gone, as in `gpuinfra schema | head`. Python would complain once more at the very end.
+        # The reader is gone, as in `gpuinfra schema | head`. Without this, Python reports the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     return code
@@ -63,6 +70,8 @@ def _run(words: list[str]) -> int:
         return Exit.USAGE
     except typer.Abort:
         result = Exit.INTERRUPTED
+    except SystemExit as end:  # how typer's completion options end
+        result = end.code
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -77,7 +86,7 @@ def _run(words: list[str]) -> int:
 def _usage(error: typer.TyperException) -> Diagnostic:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else PROGRAM
-    return Diagnostic(Code.USAGE, "wrong usage", note=error.format_message(), help=f"`{command} --help` shows how")
+    return Diagnostic(Code.USAGE, "wrong usage", note=error.format_message(), help=f"see `{command} --help`")
 
 
 def _internal(error: Exception) -> Diagnostic:
@@ -85,16 +94,16 @@ def _internal(error: Exception) -> Diagnostic:
         Code.INTERNAL,
         "internal error",
         note=f"{type(error).__name__}: {error}",
-        help="this is a mistake in gpuinfra; run it again with `--verbose` and report what it logs",
+        help="this is a bug in gpuinfra; please report it with the log of `--verbose`",
     )
 
 
 def _show(words: list[str], *diagnostics: Diagnostic) -> None:
     from gpuinfra.views import diagnostics as view
-    from gpuinfra.views import document
+    from gpuinfra.views import json_output
 
     if asks_for_json(words):
-        document.show({"diagnostics": [view.as_json(diagnostic) for diagnostic in diagnostics]})
+        json_output.show({"diagnostics": [view.as_json(diagnostic) for diagnostic in diagnostics]})
     else:
         view.show(diagnostics)
 

@@ -1,4 +1,4 @@
-"""Options that every command has, before or after its name, and that mean the same everywhere."""
+"""Options of every command, before or after the command's name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEY = "gpuinfra.options"
 
 
 def begin(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bool = True) -> Settings:
-    """The settings of this command. Its log starts here, and the embedded Azure where `--sandbox` asks for it."""
+    """Start the log, and the embedded Azure if needed, and return the command's settings."""
     from gpuinfra import log
     from gpuinfra.app.settings import open_settings
 
@@ -35,7 +35,7 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bo
     )
     if settings.ignores_state:
         frontend(settings).note(
-            "the `.gpuinfra` folder of this workspace is not yours, or from another computer: it is not read"
+            "ignoring the `.gpuinfra` folder of this workspace: it belongs to another user or computer"
         )
     if settings.cloud == "sandbox" and reaches_cloud:
         from gpuinfra.app.sandbox import Sandbox
@@ -48,14 +48,14 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bo
 
 
 def frontend(settings: Settings) -> TerminalFrontend:
-    """Return where progress is shown and questions are asked: live lines for people, plain ones for programs."""
+    """Return the frontend for progress and questions: live lines on a terminal, else plain lines."""
     from gpuinfra.views.frontend import TerminalFrontend
 
     return TerminalFrontend(json=settings.json, verbose=settings.verbose)
 
 
 def shared_parameters() -> list[Any]:
-    """The options as parameters to add to a command; they leave their values in the context."""
+    """Return the options as parameters for a command. Their values go to the context."""
     app = typer.Typer(add_completion=False)
     app.command()(_shared)
     parameters = list(get_command(app).params)
@@ -65,7 +65,7 @@ def shared_parameters() -> list[Any]:
 
 
 def _keep(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
-    # Not given is not the same as given as false: a flag before the command's name holds for the command.
+    # Keep only given options: a flag before the command's name also applies to the command.
     if value:
         context.meta.setdefault(_KEY, {})[parameter.name] = value
     return value
@@ -73,7 +73,7 @@ def _keep(context: typer.Context, parameter: typer.CallbackParam, value: Any) ->
 
 def _shared(
     json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on stdout.", callback=_keep, rich_help_panel=PANEL)
+        bool, typer.Option("--json", help="Print one JSON object on stdout.", callback=_keep, rich_help_panel=PANEL)
     ] = False,
     yes: Annotated[
         bool,
@@ -93,7 +93,7 @@ def _shared(
         typer.Option(
             "--workspace",
             metavar="DIR",
-            help="The project's folder; the current one if left out. Also: GPUINFRA_WORKSPACE.",
+            help="The project's folder. Default: GPUINFRA_WORKSPACE, or the current folder.",
             callback=_keep,
             rich_help_panel=PANEL,
         ),
@@ -103,10 +103,10 @@ def _shared(
         typer.Option(
             "--verbose",
             "-v",
-            help="Log to stderr, with correlation ids.",
+            help="Log to stderr, with correlation ids for Azure.",
             callback=_keep,
             rich_help_panel=PANEL,
         ),
     ] = False,
 ) -> None:
-    """Only its parameters are used."""
+    """Declare the shared options."""

@@ -1,4 +1,4 @@
-"""`gpuinfra outputs`: what a job wrote to `outputs/`."""
+"""`gpuinfra outputs`: fetch, list or copy a job's outputs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ def outputs(
     context: typer.Context,
     run: Annotated[str, typer.Argument(metavar="ID", help=ID)],
     folder: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="Where to copy it to; it is made.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="DIR", help="Copy the outputs to this folder, which is created.", show_default=False),
     ] = None,
-    list_files: Annotated[bool, typer.Option("--list", help="Names and sizes of the files.")] = False,
+    list_files: Annotated[bool, typer.Option("--list", help="List the files with their sizes.")] = False,
 ) -> int:
-    """Fetch what is not here yet of a job's outputs; say where they are, list them, or copy them."""
+    """Fetch a job's missing outputs; then print their folder, list them, or copy them."""
     from gpuinfra.app.outputs import outputs as fetch
     from gpuinfra.views import outputs as view
 
     settings = begin(context)
     with frontend(settings) as progress:
         found = fetch(settings, run, folder, progress)
-    shown = view.Shown(found.run, found.path, found.files, copied=folder is not None, left_out=found.left_out)
+    shown = view.RunOutputs(found.run, found.path, found.files, copied=folder is not None, left_out=found.left_out)
     view.show(shown, found.diagnostics, list_files=list_files, json=settings.json)
     return found.exit_code

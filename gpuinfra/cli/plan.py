@@ -1,4 +1,4 @@
-"""`gpuinfra plan`: what `up` would do. Nothing is written."""
+"""`gpuinfra plan`: show what `up` would do."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpuinfra.diagnostics import Exit
 
 def plan(
     context: typer.Context,
-    specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="Files and directories; - is standard input.")],
+    specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="Spec files or folders; - for standard input.")],
     detailed_exitcode: Annotated[
-        bool, typer.Option("--detailed-exitcode", help="Leave with 3 when there is something to do.")
+        bool, typer.Option("--detailed-exitcode", help="Exit with 3 if there are changes.")
     ] = False,
 ) -> int:
-    """Compare specs with Azure: what would be added, changed, replaced or destroyed, and what it costs."""
+    """Compare specs with Azure: show what `up` would add, change, replace or destroy, and the cost."""
     from gpuinfra.app.plan import make_plans
     from gpuinfra.views import plan as view
 

@@ -1,4 +1,4 @@
-"""`gpuinfra prepare`: makes a target's environment before anything runs in it."""
+"""`gpuinfra prepare`: build a job's environment in advance."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ from gpuinfra.cli.options import begin, frontend
 def prepare(
     context: typer.Context,
     configuration: Annotated[
-        str, typer.Option("--configuration", "-c", metavar="NAME", help="The run configuration, as `up` writes it.")
+        str,
+        typer.Option(
+            "--configuration",
+            "-c",
+            metavar="NAME",
+            help="Name of the run configuration, such as the one that `up` writes.",
+        ),
     ],
     rebuild: RebuildOption = False,
     build_secret: BuildSecretOption = None,
     send_credentials: SendCredentialsOption = False,
 ) -> None:
-    """Make the environment of a run configuration on its target: image, packages, and a look at the GPU."""
+    """Build the environment of a run configuration on its target, and check the GPU."""
     from gpuinfra.app.prepare import prepare as make_environment
-    from gpuinfra.views import environment as view
+    from gpuinfra.views import job as view
 
     settings = begin(context, reaches_cloud=False)
     with frontend(settings) as progress:
@@ -34,4 +40,6 @@ def prepare(
             send_credentials=send_credentials,
         )
     found = made.environment
-    view.show(made.target, found.tag, found.image, found.gpu, made.unused, built=found.built, json=settings.json)
+    view.show_environment(
+        made.target, found.tag, found.image, found.gpu, made.unused, built=found.built, json=settings.json
+    )

@@ -1,4 +1,4 @@
-"""`gpuinfra reap`: ends what should have ended, wherever it was forgotten."""
+"""`gpuinfra reap`: stop every machine that should be off."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from gpuinfra.cli.options import begin, frontend
 
 def reap(
     context: typer.Context,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what reap would do, without changes.")] = False,
     specs: Annotated[
         str | None,
-        typer.Option("--specs", metavar="DIR", help="A folder of specs in git: what they say, and which are gone."),
+        typer.Option("--specs", metavar="DIR", help="Folder of specs in git, to find hours and removed specs."),
     ] = None,
     start: Annotated[
-        bool, typer.Option("--start", help="Start machines whose hours have begun; needs --specs.")
+        bool, typer.Option("--start", help="Also start machines whose hours have begun. Needs --specs.")
     ] = False,
     delete: Annotated[
         bool,
-        typer.Option("--delete", help="Remove machines whose specs are gone, and disks without a machine, for good."),
+        typer.Option("--delete", help="Delete machines whose specs were removed, and disks without a machine."),
     ] = False,
     grace: Annotated[
-        str, typer.Option("--grace", metavar="DURATION", help="How long after its spec a machine stays.")
+        str,
+        typer.Option(
+            "--grace", metavar="DURATION", help="Time between the removal of a spec and the stop of its machine."
+        ),
     ] = "24h",
 ) -> int:
-    """Stop every machine of gpuinfra's that should be off, remove what has lost its machine, and prove it."""
+    """Deallocate every machine that should be off, delete resources without a machine, and verify it."""
     from gpuinfra.app.durations import grace_of
     from gpuinfra.app.reap import ReapOptions
     from gpuinfra.app.reap import reap as run_reap

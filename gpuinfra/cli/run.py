@@ -1,27 +1,27 @@
-"""`gpuinfra run`: a machine for one job. It is made, used, and off again; or says that it is not."""
+"""`gpuinfra run`: a machine for one job."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from shlex import quote
+from typing import Annotated
 
 import typer
 
-from gpuinfra.app.job_options import OnInterrupt, usage
+from gpuinfra.app.job_request import JobRequest, OnInterrupt, usage
 from gpuinfra.cli import job_options as job
 from gpuinfra.cli.options import begin, frontend
-
-if TYPE_CHECKING:
-    pass
 
 
 def run(  # noqa: PLR0913, PLR0917 each is an option
     context: typer.Context,
-    spec: Annotated[str, typer.Argument(metavar="SPEC", help="The machine's file, or its name.")],
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help="Spec file, or machine name.")],
     script: job.ScriptArgument = None,
     words: job.WordsArgument = None,
     after_run: Annotated[
         str | None,
-        typer.Option("--after-run", metavar="WHAT", help="deallocate, delete or keep, instead of what the spec says."),
+        typer.Option(
+            "--after-run", metavar="WHAT", help="deallocate, delete or keep. Default: `lifecycle.afterRun` of the spec."
+        ),
     ] = None,
     gpus: job.GpusOption = None,
     memory: job.MemoryOption = None,
@@ -36,33 +36,33 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     require_gpu_use: job.RequireUseOption = False,
     rebuild: job.RebuildOption = False,
 ) -> int:
-    """Bring a machine up, run a script on it, bring back the outputs, and end the machine: up, submit and down."""
+    """Provision a machine, run one job on it, fetch the outputs, and deallocate it."""
     from gpuinfra.app.run_workflow import run_job
     from gpuinfra.views import receipt as receipt_view
     from gpuinfra.views.job import show_result as show_job
 
     settings = begin(context)
     if script and script.startswith("-"):
-        note = f"`{script}` stands behind the spec, where the script is expected"
-        raise usage("wrong usage", note, f"options stand before the spec: `gpuinfra run {script} … {spec} train.py`")
-    options = job.given(
-        "run",
-        script,
-        words,
+        note = f"`{script}` comes after the spec, where the script is expected"
+        help_line = f"put options before the spec: `gpuinfra run {quote(script)} … {quote(spec)} train.py`"
+        raise usage("wrong usage", note, help_line)
+    request = JobRequest(
+        script=script,
+        words=job.script_words(words, "run"),
         gpus=gpus,
         memory=memory,
         shm_size=shm_size,
         timeout=timeout,
-        env=env,
-        env_file=env_file,
-        secret=secret,
-        build_secret=build_secret,
+        environment=env or (),
+        environment_files=env_file or (),
+        secrets=secret or (),
+        build_secrets=build_secret or (),
         shared_directory=shared_directory,
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
     )
     with frontend(settings) as progress:
-        result = run_job(settings, spec, options, after_run, on_interrupt, progress)
+        result = run_job(settings, spec, request, after_run, on_interrupt, progress)
     if result.job:
         show_job(result.job.run, result.job.folder, result.job.receipt, result.job.diagnostics, json=settings.json)
     else:

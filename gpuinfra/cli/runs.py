@@ -1,23 +1,20 @@
-"""`gpuinfra runs`: the history of runs."""
+"""`gpuinfra runs`: list, show and compare runs."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gpuinfra.app.accounts import with_costs
 from gpuinfra.app.workspace import open_workspace
-from gpuinfra.cli.group import Group
+from gpuinfra.cli.lazy_group import Group
 from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Exit
 
-if TYPE_CHECKING:
-    pass
-
 LIMIT = 20
-ID = "A run's id, the beginning of one, or `last`."
+ID = "Run id, its first characters, or `last`."
 
 runs = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
 
@@ -25,12 +22,12 @@ runs = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
 @runs.callback()
 def list_runs(
     context: typer.Context,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many, the newest first.")] = LIMIT,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Number of runs to list.")] = LIMIT,
     target: Annotated[
-        str | None, typer.Option("--target", metavar="NAME", help="Only those on this target.", show_default=False)
+        str | None, typer.Option("--target", metavar="NAME", help="Only runs on this target.", show_default=False)
     ] = None,
 ) -> int:
-    """List runs, the newest first; with a command, look at some of them."""
+    """List runs, newest first. Subcommands show or compare single runs."""
     if context.invoked_subcommand is not None:
         return Exit.DONE
     from gpuinfra.app.settlement import fetch_hint, settle_runs
@@ -52,7 +49,7 @@ def list_runs(
 
 @runs.command()
 def show(context: typer.Context, run: Annotated[str, typer.Argument(metavar="ID", help=ID)]) -> int:
-    """Show all that is remembered of a run."""
+    """Show all details of a run."""
     from gpuinfra.app.settlement import fetch_hint, settle_runs
     from gpuinfra.views import runs as view
 
@@ -74,9 +71,9 @@ def show(context: typer.Context, run: Annotated[str, typer.Argument(metavar="ID"
 def compare(
     context: typer.Context,
     a: Annotated[str, typer.Argument(metavar="A", help=ID)],
-    b: Annotated[str, typer.Argument(metavar="B", help="The other run.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The run to compare with.")],
 ) -> int:
-    """Show in what two runs differ: what they ran and where, how it went, and what they wrote."""
+    """Show the differences of two runs: command, target, result and outputs."""
     from gpuinfra.app.runs import compare_runs
     from gpuinfra.views import comparison as view
 

@@ -1,4 +1,4 @@
-"""`gpuinfra sandbox`: the embedded Azure, on this machine and for no money."""
+"""`gpuinfra sandbox`: control the embedded Azure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from gpuinfra.app.sandbox import Sandbox, fault_names
-from gpuinfra.cli.group import Group
+from gpuinfra.cli.lazy_group import Group
 from gpuinfra.cli.options import begin
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
@@ -17,7 +17,7 @@ sandbox = typer.Typer(cls=Group, invoke_without_command=True, add_completion=Fal
 
 @sandbox.callback()
 def front(context: typer.Context) -> None:
-    """The embedded Azure: try, test and rehearse everything with no account and no bill."""
+    """Control the embedded Azure: a simulated Azure on this computer, without an account or a bill."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -29,12 +29,12 @@ def start(
         Literal["instant", "realistic"] | None,
         typer.Option(
             "--profile",
-            help="How long operations take: no time, or as long as in Azure. The last choice if left out.",
+            help="Duration of operations: instant, or as long as in Azure. Default: the last choice.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Start the server, unless it runs; it goes on after this command."""
+    """Start the server in the background, unless it is running."""
     from gpuinfra.views import sandbox as view
 
     settings, server = begin(context, reaches_cloud=False), Sandbox()
@@ -50,7 +50,7 @@ def start(
 
 @sandbox.command()
 def stop(context: typer.Context) -> None:
-    """Stop the server. Everything in it is there again at the next start; its clock stands still until then."""
+    """Stop the server. Its content stays; its clock stops until the next start."""
     from gpuinfra.views import sandbox as view
 
     settings, server = begin(context, reaches_cloud=False), Sandbox()
@@ -61,7 +61,7 @@ def stop(context: typer.Context) -> None:
 
 @sandbox.command()
 def status(context: typer.Context) -> None:
-    """Show whether the server runs, where, and what is in it."""
+    """Show whether the server is running, its address, and a summary of its content."""
     from gpuinfra.views import sandbox as view
 
     settings, server = begin(context, reaches_cloud=False), Sandbox()
@@ -74,7 +74,7 @@ def status(context: typer.Context) -> None:
 
 @sandbox.command()
 def reset(context: typer.Context) -> None:
-    """Forget all machines, groups, bills, faults and logs. Ids, secrets, certificates and clock stay."""
+    """Delete all machines, groups, bills, faults and logs. Ids, secrets, certificates and clock stay."""
     from gpuinfra.views import sandbox as view
 
     settings, server = begin(context, reaches_cloud=False), Sandbox()
@@ -85,7 +85,7 @@ def reset(context: typer.Context) -> None:
 
 @sandbox.command()
 def env(context: typer.Context) -> None:
-    """Print what points other clients at the sandbox: eval "$(gpuinfra sandbox env)". There is a secret in it."""
+    """Print variables that point other clients to the sandbox: eval "$(gpuinfra sandbox env)". Contains a secret."""
     from gpuinfra.views import sandbox as view
 
     settings, server = begin(context, reaches_cloud=False), Sandbox()
@@ -101,34 +101,35 @@ def fault(  # noqa: PLR0913, PLR0917 each is an option
     context: typer.Context,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="What goes wrong.", show_default=False, autocompletion=_complete_fault),
+        typer.Argument(metavar="NAME", help="Name of the fault.", show_default=False, autocompletion=_complete_fault),
     ] = None,
     method: Annotated[str | None, typer.Option(help="Only for this HTTP method.", show_default=False)] = None,
     type_: Annotated[
-        str | None, typer.Option("--type", help="Only for this type: full, or its last part.", show_default=False)
+        str | None,
+        typer.Option("--type", help="Only for this resource type, in full or its last part.", show_default=False),
     ] = None,
-    resource: Annotated[str | None, typer.Option(help="Only for a resource of this name.", show_default=False)] = None,
+    resource: Annotated[
+        str | None, typer.Option(help="Only for the resource with this name.", show_default=False)
+    ] = None,
     region: Annotated[str | None, typer.Option(help="Only in this region.", show_default=False)] = None,
     skip: Annotated[
-        int | None, typer.Option(metavar="N", help="Let the first N that fit through.", show_default=False)
+        int | None, typer.Option(metavar="N", help="Let the first N matching requests pass.", show_default=False)
     ] = None,
     count: Annotated[
-        int | None, typer.Option(help="How many times; 0 is for ever. Once if left out.", show_default=False)
+        int | None, typer.Option(help="How many times; 0 for always. Default: once.", show_default=False)
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="How much slower `slow` makes it.", show_default=False)] = None,
+    seconds: Annotated[float | None, typer.Option(help="Delay of the fault `slow`.", show_default=False)] = None,
     retry_after: Annotated[
-        int | None, typer.Option(help="The seconds of Retry-After in the answer.", show_default=False)
+        int | None, typer.Option(help="Seconds in the Retry-After header.", show_default=False)
     ] = None,
-    message: Annotated[
-        str | None, typer.Option(help="The error's text, instead of Azure's.", show_default=False)
-    ] = None,
+    message: Annotated[str | None, typer.Option(help="Error message, instead of Azure's.", show_default=False)] = None,
     operation: Annotated[
-        bool, typer.Option("--operation", help="The operation fails after it was accepted, not the request.")
+        bool, typer.Option("--operation", help="Accept the request, and let its operation fail.")
     ] = False,
-    list_: Annotated[bool, typer.Option("--list", help="Show the faults that are armed.")] = False,
-    clear: Annotated[bool, typer.Option("--clear", help="Disarm them all.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Show armed faults.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all faults.")] = False,
 ) -> None:
-    """Arm a fault: what goes wrong, for which requests, how often. Without a name, show what is armed."""
+    """Arm a fault for matching requests. Without a name, show armed faults."""
     from gpuinfra.views import sandbox as view
 
     settings, server = begin(context, reaches_cloud=False), Sandbox()
@@ -161,14 +162,16 @@ def clock(
     context: typer.Context,
     speed: Annotated[
         float | None,
-        typer.Option(metavar="N", help="So many seconds pass there in one second here.", show_default=False),
+        typer.Option(metavar="N", help="Sandbox seconds per real second.", show_default=False),
     ] = None,
     advance: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Step forward, such as 30s, 90m, 1h30m, 5h or 45d.", show_default=False),
+        typer.Option(
+            metavar="DURATION", help="Move the clock forward, such as 30s, 90m, 1h30m, 5h or 45d.", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Show the sandbox's time, set its pace, or step it forward. Operations, leases, tokens and bills follow it."""
+    """Show the sandbox's clock, set its speed, or move it forward. Operations, leases, tokens and bills follow it."""
     from gpuinfra.views import sandbox as view
 
     settings, server = begin(context, reaches_cloud=False), Sandbox()
@@ -189,9 +192,9 @@ def quota(
         str | None,
         typer.Option(help='A quota, such as cores or "Standard NCASv3_T4 Family".', show_default=False),
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="How many vCPUs it allows.", show_default=False)] = None,
+    limit: Annotated[int | None, typer.Option(help="Limit in vCPUs.", show_default=False)] = None,
 ) -> None:
-    """Show the quota limits that were set, or set one: what a subscription without GPU quota meets."""
+    """Show or set quota limits, to test a subscription without GPU quota."""
     from gpuinfra.views import sandbox as view
 
     settings, server = begin(context, reaches_cloud=False), Sandbox()
@@ -208,7 +211,7 @@ def quota(
 
 @sandbox.command()
 def bill(context: typer.Context) -> None:
-    """Show what every machine has cost, by its power states."""
+    """Show what every machine cost, from its power states."""
     from gpuinfra.views import sandbox as view
 
     settings, server = begin(context, reaches_cloud=False), Sandbox()
@@ -221,13 +224,13 @@ def bill(context: typer.Context) -> None:
 def log(
     context: typer.Context,
     after: Annotated[
-        int, typer.Option(metavar="NUMBER", min=0, help="Only what came after this one.", show_default=False)
+        int, typer.Option(metavar="NUMBER", min=0, help="Only entries after this number.", show_default=False)
     ] = 0,
     operations: Annotated[
-        bool, typer.Option("--operations", help="Long-running operations instead, by the sandbox's time.")
+        bool, typer.Option("--operations", help="Show long-running operations instead of requests.")
     ] = False,
 ) -> None:
-    """Show every request that Azure's API was sent, with its status, start and end; or every operation."""
+    """Show all requests to the simulated API, or all long-running operations."""
     from gpuinfra.views import sandbox as view
 
     settings, server = begin(context, reaches_cloud=False), Sandbox()
@@ -247,8 +250,8 @@ def _check_fault(name: str | None, fields: dict[str, Any], *, alone: bool) -> No
             Diagnostic(
                 Code.USAGE,
                 "wrong usage",
-                note="`--list` and `--clear` stand alone; every other option narrows the fault that NAME names",
-                help="`gpuinfra sandbox fault --help` shows how",
+                note="`--list` and `--clear` take no NAME; all other options need one",
+                help="see `gpuinfra sandbox fault --help`",
             ),
             exit_code=Exit.USAGE,
         )
@@ -257,15 +260,15 @@ def _check_fault(name: str | None, fields: dict[str, Any], *, alone: bool) -> No
             Diagnostic(
                 Code.UNKNOWN_FAULT,
                 "unknown fault",
-                note=f"no fault is called `{name}`",
-                help=did_you_mean(name, fault_names()) or f"there are: {', '.join(fault_names())}",
+                note=f"`{name}` is not a fault",
+                help=did_you_mean(name, fault_names()) or f"known faults: {', '.join(fault_names())}",
             ),
             exit_code=Exit.USAGE,
         )
 
 
 def _seconds(text: str) -> int:
-    # Not a spec's duration: that has no seconds and ends with thirty days.
+    # Unlike a spec's duration, this has seconds and no limit of thirty days.
     parts = re.fullmatch(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,8})m)?(?:(\d{1,10})s)?", text, re.ASCII)
     if not text or not parts:
         raise Problem(

@@ -1,4 +1,4 @@
-"""`gpuinfra schedule`: let somebody else run `gpuinfra reap`, again and again."""
+"""`gpuinfra schedule`: run `gpuinfra reap` regularly, with a scheduler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpuinfra.app.schedule_order import Words
-from gpuinfra.cli.group import Group
+from gpuinfra.cli.lazy_group import Group
 from gpuinfra.cli.options import begin, frontend
 
 schedule = typer.Typer(cls=Group, invoke_without_command=True, add_completion=False)
@@ -16,41 +16,56 @@ schedule = typer.Typer(cls=Group, invoke_without_command=True, add_completion=Fa
 SCHEDULERS = "cron, systemd, github-actions or azure-pipelines"
 
 With = Annotated[
-    str, typer.Option("--with", metavar="SCHEDULER", help=f"Who keeps time: {SCHEDULERS}.", show_default=False)
+    str, typer.Option("--with", metavar="SCHEDULER", help=f"The scheduler: {SCHEDULERS}.", show_default=False)
 ]
 Specs = Annotated[
     Path | None,
-    typer.Option("--specs", metavar="DIR", help="The specs that machines are compared with.", show_default=False),
+    typer.Option("--specs", metavar="DIR", help="Folder of specs for reap.", show_default=False),
 ]
 Every = Annotated[str, typer.Option("--every", metavar="TIME", help="How often, such as 15m, 1h or 1d.")]
 Start = Annotated[bool, typer.Option("--start", help="Also start machines when their hours begin.")]
-Delete = Annotated[bool, typer.Option("--delete", help="Delete what has no spec any more, with its disks.")]
+Delete = Annotated[bool, typer.Option("--delete", help="Delete machines whose specs were removed, with their disks.")]
 Grace = Annotated[
     str | None,
-    typer.Option("--grace", metavar="TIME", help="How long after its spec a machine may stay.", show_default=False),
+    typer.Option(
+        "--grace",
+        metavar="TIME",
+        help="Time between the removal of a spec and the stop of its machine.",
+        show_default=False,
+    ),
 ]
 EnvironmentFile = Annotated[
     Path | None,
     typer.Option(
-        "--environment-file", metavar="FILE", help="Variables for cron and systemd, NAME=value.", show_default=False
+        "--environment-file",
+        metavar="FILE",
+        help="File of variables (NAME=value) for cron and systemd.",
+        show_default=False,
     ),
 ]
 Package = Annotated[
     str | None,
-    typer.Option("--package", metavar="REQUIREMENT", help="What pip installs on runners.", show_default=False),
+    typer.Option(
+        "--package", metavar="REQUIREMENT", help="Requirement that pip installs on CI runners.", show_default=False
+    ),
 ]
 Branch = Annotated[
-    str | None, typer.Option("--branch", help="The branch that Azure Pipelines runs; main.", show_default=False)
+    str | None, typer.Option("--branch", help="Branch for Azure Pipelines. Default: main.", show_default=False)
 ]
 Connection = Annotated[
     str | None,
-    typer.Option("--connection", metavar="NAME", help="The service connection; gpuinfra.", show_default=False),
+    typer.Option(
+        "--connection",
+        metavar="NAME",
+        help="Service connection of Azure Pipelines. Default: gpuinfra.",
+        show_default=False,
+    ),
 ]
 
 
 @schedule.callback()
 def front(context: typer.Context) -> None:
-    """Have `gpuinfra reap` run by cron, systemd, GitHub Actions or Azure Pipelines: the last of four layers."""
+    """Run `gpuinfra reap` regularly with cron, systemd, GitHub Actions or Azure Pipelines."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -70,12 +85,10 @@ def render(  # noqa: PLR0913, PLR0917 each is an option
     connection: Connection = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", metavar="PATH", help="Write this file; of systemd, into this folder.", show_default=False
-        ),
+        typer.Option("--output", metavar="PATH", help="File to write; for systemd a folder.", show_default=False),
     ] = None,
 ) -> None:
-    """Print what a scheduler would be given. Nothing is installed."""
+    """Print a scheduler's files, without installing them."""
     from gpuinfra.app.files import write_file
     from gpuinfra.app.schedule import is_untouched_file, render_schedule
     from gpuinfra.views import schedule as view
@@ -106,7 +119,7 @@ def install(  # noqa: PLR0913, PLR0917 each is an option
     branch: Branch = None,
     connection: Connection = None,
 ) -> None:
-    """Give it to the scheduler. What somebody changed is overwritten only when a terminal says so, or with --yes."""
+    """Install the schedule. Files that you changed are overwritten only after a question, or with --yes."""
     from gpuinfra.app.schedule import install_schedule, render_schedule
     from gpuinfra.views import schedule as view
 
@@ -118,7 +131,7 @@ def install(  # noqa: PLR0913, PLR0917 each is an option
 
 @schedule.command()
 def uninstall(context: typer.Context, scheduler: With) -> None:
-    """Take it back. Everything else of the scheduler's stays as it is."""
+    """Remove the schedule, and nothing else."""
     from gpuinfra.app.schedule import uninstall_schedule
     from gpuinfra.views import schedule as view
 

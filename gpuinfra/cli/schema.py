@@ -1,4 +1,4 @@
-"""`gpuinfra schema`: the spec language as JSON Schema."""
+"""`gpuinfra schema`: print the JSON Schema of specs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gpuinfra.cli.options import begin
 
 
 def schema(context: typer.Context) -> None:
-    """Print the JSON Schema of a spec, for editors; it accepts what validate accepts."""
+    """Print the JSON Schema of specs, for editors."""
     from gpuinfra.app.init import json_schema, schema_text
-    from gpuinfra.views import document
+    from gpuinfra.views import json_output
 
     if begin(context, reaches_cloud=False).json:
-        document.show({"schema": json_schema()})
+        json_output.show({"schema": json_schema()})
     else:
         typer.echo(schema_text(), nl=False)

@@ -1,4 +1,4 @@
-"""The signals that interrupt the program, and those that the programs it starts begin with."""
+"""Signal handling: what interrupts the program, and the defaults for programs that it starts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from gpuinfra.app.interruption import Interrupts
 
 WAKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 WAKE_TIMES, WAKE_SECONDS = 20, 0.05
+CLOSE_SECONDS = 2.0
+INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
@@ -26,6 +28,8 @@ def handled_signals() -> Iterator[None]:
         yield
         return
     interrupts = Interrupts()
+    changed = (*INTERRUPTING, signal.SIGQUIT, signal.SIGCHLD, signal.SIGALRM, signal.SIGURG)
+    before = {number: handler for number in changed if (handler := signal.getsignal(number)) is not None}
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupts)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -33,19 +37,33 @@ def handled_signals() -> Iterator[None]:
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         # Programs inherit what is ignored, but not what has a handler that does nothing.
         signal.signal(signal.SIGQUIT, _do_nothing)
+    # A parent can leave signals blocked, too, and then none of them arrives.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, changed)
     # Where it is ignored, the exit codes of children are lost, and Python takes each for a success.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     waker = MainThreadWaker()
     try:
         yield
     finally:
+        interrupts.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
         waker.close()
 
 
 def restore_signals() -> None:
     """Undo what Python ignores, before another program takes the place of this one."""
+    # A timer survives that, and its signal would end the other program.
+    signal.setitimer(signal.ITIMER_REAL, 0)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+
+
+def let_signals_end() -> None:
+    """Let a signal end the program at once, before and after its command: then there is nothing to clear up."""
+    for number in INTERRUPTING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class MainThreadWaker:
@@ -69,8 +87,9 @@ class MainThreadWaker:
         signal.set_wakeup_fd(self._before)
         self._closed.set()
         os.close(self._sent)
-        self._thread.join()
-        os.close(self._received)
+        self._thread.join(CLOSE_SECONDS)
+        if not self._thread.is_alive():  # otherwise a child has the other end, too, and the number is in use
+            os.close(self._received)
 
     def _run(self) -> None:
         while numbers := os.read(self._received, 64):

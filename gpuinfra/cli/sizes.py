@@ -1,4 +1,4 @@
-"""`gpuinfra sizes`: which NC sizes there are, where, for how much, and within which quota."""
+"""`gpuinfra sizes`: list NC sizes with regions, prices and quota."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def sizes(
     context: typer.Context,
     gpu: Annotated[str | None, typer.Option("--gpu", metavar="MODEL", help="Only sizes with this GPU.")] = None,
     region: Annotated[
-        list[str] | None, typer.Option("--region", metavar="REGION", help="Only this region; can be repeated.")
+        list[str] | None, typer.Option("--region", metavar="REGION", help="Only this region. Repeatable.")
     ] = None,
     with_quota: Annotated[
-        bool, typer.Option("--with-quota", help="Show what is left of the quota, where there is some first.")
+        bool, typer.Option("--with-quota", help="Show the remaining quota, regions with quota first.")
     ] = False,
 ) -> int:
-    """List NC sizes: GPU, memory, regions, price, spot price, and the quota left."""
+    """List NC sizes: GPU, memory, regions, price, spot price and remaining quota."""
     from gpuinfra.app.sizes import list_sizes, size_query
     from gpuinfra.views import sizes as view
 

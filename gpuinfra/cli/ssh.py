@@ -1,4 +1,4 @@
-"""`gpuinfra ssh`: finds a machine and hands over to OpenSSH."""
+"""`gpuinfra ssh`: log in to a machine with OpenSSH."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ def ssh(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The machine's name.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="CMD", help="After --: a command to run there, instead of a login.", show_default=False),
+        typer.Argument(metavar="CMD", help="Command to run on the machine, after --.", show_default=False),
     ] = None,
     config: Annotated[
-        bool, typer.Option("--config", help="Write a file for ~/.ssh/config to include; log in nowhere.")
+        bool, typer.Option("--config", help="Write a file for ~/.ssh/config to include, instead of logging in.")
     ] = False,
 ) -> None:
-    """Log in to a machine by OpenSSH, with the right key, port and host key; the exit code is OpenSSH's."""
+    """Log in to a machine with OpenSSH, using the right key, port and host key."""
     from gpuinfra.app.ssh import login_command
-    from gpuinfra.views import document
+    from gpuinfra.views import json_output
 
     settings = begin(context)
     if config and words:
-        raise _usage("`--config` writes files and runs no command")
+        raise _usage("`--config` does not run a command")
     if config:
         _configure(settings, name)
         return
     target, command = login_command(settings, name, words or ())
     if settings.json:
-        document.show({"name": target.machine, "target": target.as_json(), "command": command})
+        json_output.show({"name": target.machine, "target": target.as_json(), "command": command})
     else:
         _hand_over(command)
 
 
 def _configure(settings: Settings, name: str) -> None:
     from gpuinfra.app.ssh import configure_ssh
-    from gpuinfra.views import document
     from gpuinfra.views import files as view
+    from gpuinfra.views import json_output
 
     written = configure_ssh(settings, name)
     if settings.json:
         paths = [str(written.known_hosts), str(written.config)]
-        document.show({"files": paths, "include": INCLUDE, "included": written.is_included})
+        json_output.show({"files": paths, "include": INCLUDE, "included": written.is_included})
         return
     hint = f"ssh {written.host}" if written.is_included else f"put at the top of ~/.ssh/config: {INCLUDE}"
     view.show_written(written.changed, hint=hint)
 
 
 def _hand_over(command: list[str]) -> None:
-    """Become `ssh`: the terminal, the signals and the exit code are its own from here on."""
+    """Replace this process with `ssh`, which gets the terminal and the signals."""
     from gpuinfra.app.ssh import ssh_program
 
     program = ssh_program(command[0])
@@ -71,5 +71,5 @@ def _hand_over(command: list[str]) -> None:
 
 def _usage(note: str) -> Problem:
     return Problem(
-        Diagnostic(Code.USAGE, "wrong usage", note=note, help="`gpuinfra ssh --help` shows how"), exit_code=Exit.USAGE
+        Diagnostic(Code.USAGE, "wrong usage", note=note, help="see `gpuinfra ssh --help`"), exit_code=Exit.USAGE
     )

@@ -1,4 +1,4 @@
-"""`gpuinfra status`: every machine of ours in the subscription."""
+"""`gpuinfra status`: show all machines in the subscription."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from gpuinfra.diagnostics import Exit
 if TYPE_CHECKING:
     from gpuinfra.app.status import StatusQuery
     from gpuinfra.models.machine import Machine
-    from gpuinfra.views.status import Watch
+    from gpuinfra.views.status import StatusWatch
 
 
 def status(
     context: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Machines, by name, target or spec; all if left out."),
+        typer.Argument(metavar="NAME", help="Machine names, targets or specs. Default: all machines."),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=1, max=3600, help="How often --watch looks.")
+        float, typer.Option("--interval", metavar="SECONDS", min=1, max=3600, help="Time between updates of --watch.")
     ] = 5,
     agent: Annotated[
-        bool, typer.Option("--agent", help="Ask machines that run, by SSH, what their guest agents say.")
+        bool, typer.Option("--agent", help="Also show the guest agents of running machines, over SSH.")
     ] = False,
 ) -> int:
-    """Show machines: power state, price, cost so far, lease, next change, and how they differ from their specs."""
+    """Show machines: power state, price, cost, lease, next change, and differences from their specs."""
     from gpuinfra.app.machines import explained
     from gpuinfra.app.status import open_status, settle_stopped
     from gpuinfra.views import status as view
@@ -45,14 +45,14 @@ def status(
         view.show(machines, now, json=settings.json, simulated=query.simulated, left_alone=query.left_alone)
         return Exit.DONE
     try:
-        with view.Watch(json=settings.json, simulated=query.simulated) as shown, explained("listing machines"):
+        with view.StatusWatch(json=settings.json, simulated=query.simulated) as shown, explained("listing machines"):
             _watch(query, shown, interval, machines, now)
     except KeyboardInterrupt:
         pass  # it is how a watch ends
     return Exit.DONE
 
 
-def _watch(query: StatusQuery, shown: Watch, interval: float, machines: list[Machine], now: datetime) -> None:
+def _watch(query: StatusQuery, shown: StatusWatch, interval: float, machines: list[Machine], now: datetime) -> None:
     from gpuinfra.app.status import is_passing
 
     query.report_waits(lambda reason, seconds: shown.trouble(f"waiting {seconds:.0f} s: {reason}"))

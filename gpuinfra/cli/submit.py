@@ -1,4 +1,4 @@
-"""`gpuinfra submit`: runs a script on a target, and brings back what it wrote."""
+"""`gpuinfra submit`: run a script on a target, and fetch its outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.app.job_options import OnInterrupt
+from gpuinfra.app.job_request import JobRequest, OnInterrupt
 from gpuinfra.cli import job_options as job
 from gpuinfra.cli.options import begin, frontend
 
@@ -14,7 +14,13 @@ from gpuinfra.cli.options import begin, frontend
 def submit(  # noqa: PLR0913, PLR0917 each is an option
     context: typer.Context,
     configuration: Annotated[
-        str, typer.Option("--configuration", "-c", metavar="NAME", help="The run configuration, as `up` writes it.")
+        str,
+        typer.Option(
+            "--configuration",
+            "-c",
+            metavar="NAME",
+            help="Name of the run configuration, such as the one that `up` writes.",
+        ),
     ],
     script: job.ScriptArgument = None,
     words: job.WordsArgument = None,
@@ -27,35 +33,35 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
     secret: job.SecretOption = None,
     build_secret: job.BuildSecretOption = None,
     shared_directory: job.SharedDirectoryOption = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave as soon as the job runs.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Exit as soon as the job is running.")] = False,
     on_interrupt: job.InterruptOption = OnInterrupt.ASK,
     require_gpu_use: job.RequireUseOption = False,
     rebuild: job.RebuildOption = False,
     send_credentials: job.SendCredentialsOption = False,
 ) -> int:
-    """Run a script on a target: send the project, make its environment, check the GPU, bring back the outputs."""
+    """Run a script on a target: upload the project, build its environment, check the GPU, fetch the outputs."""
     from gpuinfra.app.submit import submit as run_submit
     from gpuinfra.views import job as view
 
     settings = begin(context, reaches_cloud=False)
-    options = job.given(
-        "submit",
-        script,
-        words,
+    request = JobRequest(
+        script=script,
+        words=job.script_words(words, "submit"),
         gpus=gpus,
         memory=memory,
         shm_size=shm_size,
         timeout=timeout,
-        env=env,
-        env_file=env_file,
-        secret=secret,
-        build_secret=build_secret,
+        environment=env or (),
+        environment_files=env_file or (),
+        secrets=secret or (),
+        build_secrets=build_secret or (),
         shared_directory=shared_directory,
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
         send_credentials=send_credentials,
+        detach=detach,
     )
     with frontend(settings) as progress:
-        result = run_submit(settings, configuration, options, on_interrupt, progress, detach=detach)
+        result = run_submit(settings, configuration, request, on_interrupt, progress)
     view.show_result(result.run, result.folder, diagnostics=result.diagnostics, json=settings.json)
     return result.exit_code

@@ -1,4 +1,4 @@
-"""`gpuinfra targets`: the places where jobs can run."""
+"""`gpuinfra targets`: list where jobs can run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuinfra.diagnostics import Exit, Severity
 
 def targets(
     context: typer.Context,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Read the files, and call no machine.")] = False,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Do not connect to the machines.")] = False,
 ) -> int:
     """List the workspace's targets: type, address, GPU, image, and whether they answer."""
     from gpuinfra.app.targets import call_targets, list_targets

@@ -1,4 +1,4 @@
-"""`gpuinfra up`: makes Azure match the file."""
+"""`gpuinfra up`: make Azure match the specs."""
 
 from __future__ import annotations
 
@@ -9,34 +9,31 @@ import typer
 from gpuinfra.cli.options import begin, frontend
 
 if TYPE_CHECKING:
-    from gpuinfra.models.up_result import UpResult
+    from gpuinfra.models.results import UpResult
 
 LONGEST = "1h"
 
 
 def up(
     context: typer.Context,
-    specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="Files and directories; - is standard input.")],
-    timeout: Annotated[
-        str, typer.Option("--timeout", metavar="TIME", help="Give up after this long for each machine.")
-    ] = LONGEST,
+    specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="Spec files or folders; - for standard input.")],
+    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="Time limit for each machine.")] = LONGEST,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Put the tags back on a machine that has lost them; asks first.")
+        bool, typer.Option("--adopt", help="Restore gpuinfra's tags on a machine that has lost them.")
     ] = False,
     delete: Annotated[
         bool,
-        typer.Option(
-            "--delete", help="With --yes: let a replacement delete a disk with outputs that were not fetched."
-        ),
+        typer.Option("--delete", help="With --yes: allow a replacement to delete a disk with unfetched outputs."),
     ] = False,
     host_key: Annotated[
         str | None,
-        typer.Option("--host-key", metavar="KEY", help="Accept a machine with this host key, or this fingerprint."),
+        typer.Option("--host-key", metavar="KEY", help="Accept this host key or fingerprint."),
     ] = None,
 ) -> int:
-    """Make Azure match specs: create, change or start machines, wait until they answer, write their targets."""
+    """Make Azure match the specs: create, change or start machines, wait for SSH, and write target files."""
     from gpuinfra.app.durations import seconds_of
     from gpuinfra.app.error_collector import ErrorCollector
+    from gpuinfra.app.left_on import note_left_on
     from gpuinfra.app.machines import load_specs
     from gpuinfra.app.up import up as provision
     from gpuinfra.views import up as view
@@ -67,4 +64,6 @@ def up(
             view.show(brought, errors.diagnostics, json=settings.json)
         raise
     view.show(brought, errors.diagnostics, json=settings.json)
+    with frontend(settings) as progress:
+        note_left_on(settings, [located.spec.name for located in found], progress)
     return errors.exit_code()

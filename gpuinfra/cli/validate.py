@@ -1,4 +1,4 @@
-"""`gpuinfra validate`: every problem of every spec, without asking Azure anything."""
+"""`gpuinfra validate`: check specs offline."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpuinfra.diagnostics import Exit
 
 def validate(
     context: typer.Context,
-    specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="Files and directories; - is standard input.")],
+    specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="Spec files or folders; - for standard input.")],
 ) -> int:
-    """Check specs: all problems in one pass, each with its place and a fix. Nothing is sent to Azure."""
+    """Check specs without contacting Azure. Shows every problem with its location and a fix."""
     from gpuinfra.app.machines import validate as load_all
-    from gpuinfra.views import specs as view
+    from gpuinfra.views import validate as view
 
     settings = begin(context, reaches_cloud=False)
     loaded = load_all(specs)

@@ -1,4 +1,4 @@
-"""What is wrong with a project before it runs: rules over its files, and edits that mend them in place.
+"""Check a project's files before jobs run, and fix them in place.
 
-`rules` lists the rules, one file a family; `facts` has what is known of others' images and packages; `fix` writes.
+`rules` lists the rules, with one file per family; `facts` describes public images and packages; `fix` writes files.
 """

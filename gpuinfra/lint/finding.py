@@ -1,4 +1,4 @@
-"""What a rule finds: a diagnostic, and the change that mends it where there is a safe one."""
+"""Findings of rules, and safe fixes for them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuinfra.diagnostics import Diagnostic
-from gpuinfra.lint.words import is_nearly
+from gpuinfra.lint.placeholders import is_nearly
 from gpuinfra.parse.document import Document, Edit, EditError
 from gpuinfra.parse.scalars import Value
 from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, data
 
 Path = tuple[str | int, ...]
-"""Keys and numbers on the way from a file's mapping to a value."""
+"""Keys and indexes from a file's mapping to a value."""
 
 
 @dataclass(frozen=True)
 class Fix:
-    """One change of one file, and what the file says then: one value, or the name of one key."""
+    """A change of one value, or of one key's name, in one file."""
 
     document: Document
     edits: tuple[Edit, ...]
@@ -28,24 +28,24 @@ class Fix:
 
     @property
     def start(self) -> int:
-        """Where it begins."""
+        """The start of the changed text."""
         return min(edit.start for edit in self.edits)
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """The end of the changed text."""
         return max(edit.end for edit in self.edits)
 
     @property
     def what(self) -> str:
-        """What was done, for people."""
+        """A description of the change."""
         return f"now `{self.value}`" if self.renames else f"now `{_shown(self.path, self.value)}`"
 
     def applied_to(self, document: Document) -> Document:
-        """The document with this change and no other, or EditError. What stands before it must be as it was."""
+        """Return the document with only this change, or raise EditError."""
         edited = document.edited(self.edits)
         if data(edited.root) != _altered(data(document.root), self.path, self.value, renames=self.renames):
-            raise EditError(f"{document.source.name} would say something else as well")
+            raise EditError(f"the fix would change more in {document.source.name}")
         return edited
 
 
@@ -58,9 +58,9 @@ class Finding:
 
 
 def set_value(document: Document, key: str, value: Value) -> Fix | None:
-    """The change that gives a top-level key a value; None where it cannot be made in place.
+    """Return a fix that sets a top-level key, or None if it cannot be made in place.
 
-    Nor is a key added beside one that is most likely the same, misspelt: that one has its own finding.
+    It is also None if a similar key, probably a misspelling, exists: that key has its own finding.
     """
     if key not in document.root.keys and any(is_nearly(other, key) for other in document.root.keys):
         return None
@@ -71,13 +71,13 @@ def set_value(document: Document, key: str, value: Value) -> Fix | None:
 
 
 def replace_value(document: Document, node: Node, value: Value) -> Fix | None:
-    """The change that puts a value in the place of another."""
+    """Return a fix that replaces a value."""
     path = path_of(document.root, node)
     return _safe(Fix(document, (document.replacing(node, value),), path, value)) if path else None
 
 
 def replace_part(document: Document, node: Scalar, old: str, new: str) -> Fix | None:
-    """The change of some characters in a text: quotes, spaces and comments around it stay."""
+    """Return a fix that replaces part of a text, and keeps quotes and comments."""
     path = path_of(document.root, node)
     place = document.source.text.find(old, node.start, node.end)
     if path is None or place < 0:
@@ -87,7 +87,7 @@ def replace_part(document: Document, node: Scalar, old: str, new: str) -> Fix | 
 
 
 def rename_key(document: Document, key: str, name: str) -> Fix | None:
-    """The change of a top-level key's name."""
+    """Return a fix that renames a top-level key."""
     if name in document.root.keys:
         return None
     edit = document.replacing(document.root.keys[key], name)
@@ -95,7 +95,7 @@ def rename_key(document: Document, key: str, name: str) -> Fix | None:
 
 
 def part_cut_off(document: Document, node: Scalar, place: int) -> Fix | None:
-    """The change that makes the rest of a plain text, from this character on, the comment that it was meant to be."""
+    """Return a fix that turns the rest of a plain text into a comment."""
     path = path_of(document.root, node)
     if path is None or document.source.text[node.start : node.end] != node.text:
         return None
@@ -104,7 +104,7 @@ def part_cut_off(document: Document, node: Scalar, place: int) -> Fix | None:
 
 
 def node_at(document: Document, *path: str) -> Node | None:
-    """The node that keys lead to."""
+    """Return the node at a path of keys, or None."""
     node: Node | None = document.root
     for key in path:
         node = node.items.get(key) if isinstance(node, Mapping) else None
@@ -112,7 +112,7 @@ def node_at(document: Document, *path: str) -> Node | None:
 
 
 def path_of(root: Node, wanted: Node) -> Path | None:
-    """The way to a node."""
+    """Return the path to a node, or None."""
     return next(_paths(root, wanted), None)
 
 
@@ -126,7 +126,7 @@ def _paths(node: Node, wanted: Node) -> Iterator[Path]:
 
 
 def _safe(fix: Fix) -> Fix | None:
-    """The change, if the file then says what it should and nothing else has changed."""
+    """Return the fix if it changes exactly what it should, else None."""
     try:
         fix.applied_to(fix.document)
     except EditError:

@@ -1,4 +1,4 @@
-"""Writes what rules found to be mendable: whole files, each checked before it is written."""
+"""Check projects, and apply the fixes of findings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gpuinfra.parse.document import Document, Edit, EditError
 from gpuinfra.workbench.project import load_project
 from gpuinfra.workspace import write_bytes
 
-_OTHERS = "the file is also read under another name or by another project, which is not to have this change"
-# One change can make room for another, a package's wheel for one; more than a few rounds would be a mistake of ours.
+_OTHERS = "not fixed: another project, or another file name, also uses this file and does not need the fix"
+# A fix can enable another one. More rounds than this would be a bug.
 _ROUNDS = 10
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """One finding that is gone."""
+class AppliedFix:
+    """An applied fix."""
 
     file: str
     line: int
@@ -30,18 +30,18 @@ class Fixed:
 
 
 @dataclass
-class Outcome:
-    """What was found in projects, and what was changed before."""
+class LintResult:
+    """The findings in projects, and the applied fixes."""
 
     files: set[str] = field(default_factory=set)
-    """Every file that was looked at."""
+    """All checked files."""
     findings: list[Finding] = field(default_factory=list)
-    fixed: list[Fixed] = field(default_factory=list)
+    fixed: list[AppliedFix] = field(default_factory=list)
 
 
-def check_projects(roots: Iterable[Path]) -> Outcome:
-    """What is wrong; nothing is written."""
-    outcome = Outcome()
+def check_projects(roots: Iterable[Path]) -> LintResult:
+    """Check projects without writing."""
+    outcome = LintResult()
     readers: Counter[Path] = Counter()
     for root in roots:
         project = load_project(root)
@@ -55,9 +55,9 @@ def check_projects(roots: Iterable[Path]) -> Outcome:
 
 
 def _agreed(findings: list[Finding], readers: Counter[Path]) -> list[Finding]:
-    """The same, without the changes of a file that not everyone who reads it asks for.
+    """Remove fixes of shared files that not all readers need.
 
-    A project sees its own targets alone: what one of them lacks may be right for those of another.
+    A project sees only its own targets: a change for one may be wrong for another.
     """
     asked = Counter(_change(finding.fix) for finding in findings if finding.fix)
     return [
@@ -80,30 +80,34 @@ def _file_of(fix: Fix) -> Path:
 
 
 def _real(file: str) -> Path:
-    """One file may have several names."""
+    """Return the real path: a file may have several names."""
     return Path(file).resolve()
 
 
-def fix_projects(roots: Iterable[Path]) -> Outcome:
-    """Mend what can be mended, and look again, until there is no more; what is left, and what was done."""
+def fix_projects(roots: Iterable[Path], within: Iterable[Path] = ()) -> LintResult:
+    """Apply fixes until none is left, and return the remaining findings and the applied fixes.
+
+    Files are written only in the projects and in the folders `within`, also behind links.
+    """
     folders = list(roots)
-    fixed: list[Fixed] = []
+    allowed = [folder.resolve() for folder in (*folders, *within)]
+    fixed: list[AppliedFix] = []
     problems: dict[Path, Diagnostic] = {}
     for _ in range(_ROUNDS):
         outcome = check_projects(folders)
-        done = _fix(outcome.findings, problems)
+        done = _write_fixes(outcome.findings, problems, allowed)
         fixed += done
         if not done:
             break
     if done or problems:
-        # What was left alone may say something else by now.
+        # Findings in unchanged files may have changed.
         outcome = check_projects(folders)
     outcome.fixed = fixed
     outcome.findings = [*(Finding(problem) for problem in problems.values()), *outcome.findings]
     return outcome
 
 
-def _fix(findings: list[Finding], problems: dict[Path, Diagnostic]) -> list[Fixed]:
+def _write_fixes(findings: list[Finding], problems: dict[Path, Diagnostic], allowed: list[Path]) -> list[AppliedFix]:
     by_file: dict[Path, list[Finding]] = defaultdict(list)
     for finding in findings:
         if finding.fix and _file_of(finding.fix) not in problems:
@@ -112,25 +116,31 @@ def _fix(findings: list[Finding], problems: dict[Path, Diagnostic]) -> list[Fixe
     for real, found in by_file.items():
         document, applied = apply(found)
         file = document.source.name
+        if not any(real.is_relative_to(folder) for folder in allowed):
+            # The project may come from others.
+            note = f"`{file}` leads out of the project, to `{real}`, by a symbolic link; it was left as it is"
+            help_line = "run `gpuinfra lint --fix` in the project that has the file"
+            problems[real] = Diagnostic(Code.FILE_UNWRITABLE, "link out of the project", note=note, help=help_line)
+            continue
         try:
             _write(Path(file), _document_of(found[0]), document)
         except OSError as error:
-            note = f"`{file}`: {error.strerror}; it was left as it is"
+            note = f"`{file}`: {error.strerror}; the file is unchanged"
             problems[real] = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)
         except _ChangedError:
-            note = f"`{file}` was changed by something else meanwhile, and left as it is"
-            problems[real] = Diagnostic(Code.FILE_CHANGED, "file has changed", note=note, help="run it again")
+            note = f"another program changed `{file}` in the meantime; gpuinfra did not write it"
+            problems[real] = Diagnostic(Code.FILE_CHANGED, "file has changed", note=note, help="run the command again")
         else:
             done += applied
     return done
 
 
-def apply(findings: list[Finding]) -> tuple[Document, list[Fixed]]:
-    """One file with as many of its changes as do not touch each other, and those that were made."""
+def apply(findings: list[Finding]) -> tuple[Document, list[AppliedFix]]:
+    """Apply all fixes of one file that do not overlap, and return the document and those fixes."""
     document = _document_of(findings[0])
-    done: list[Fixed] = []
+    done: list[AppliedFix] = []
     limit = len(document.source.text) + 1
-    # From the end to the beginning: what is done does not move what is to be done.
+    # From the end to the start, so that offsets stay valid.
     for finding in sorted(findings, key=lambda each: -_fix_of(each).start):
         fix = _fix_of(finding)
         if fix.end >= limit:
@@ -140,9 +150,9 @@ def apply(findings: list[Finding]) -> tuple[Document, list[Fixed]]:
         except EditError:
             continue
         limit = fix.start
-        # A key that is added begins on a line of its own.
+        # An added key starts on its own line.
         line = document.source.position(fix.start + _line_breaks(fix.edits[0].text))[0]
-        done.append(Fixed(document.source.name, line, finding.diagnostic.code, fix.what))
+        done.append(AppliedFix(document.source.name, line, finding.diagnostic.code, fix.what))
     return document, done[::-1]
 
 
@@ -151,7 +161,7 @@ def _line_breaks(text: str) -> int:
 
 
 class _ChangedError(Exception):
-    """The file is not what was read any more."""
+    """The file has changed since it was read."""
 
 
 def _write(path: Path, old: Document, new: Document) -> None:
@@ -161,7 +171,7 @@ def _write(path: Path, old: Document, new: Document) -> None:
 
 
 def _fix_of(finding: Finding) -> Fix:
-    assert finding.fix, "only findings that can be mended come here"  # noqa: S101
+    assert finding.fix, "only fixable findings"  # noqa: S101
     return finding.fix
 
 

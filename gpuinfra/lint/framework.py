@@ -1,4 +1,4 @@
-"""PySpark where it is not meant, or cannot be: a run configuration that names no framework asks for it."""
+"""PySpark by mistake: a run configuration without a framework uses PySpark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuinfra.workbench.runconfig import PYSPARK, PYTHON, RunConfig
 
 
 def pyspark(project: Project) -> Iterator[Finding]:
-    """Only in containers: clusters have Spark, of this computer nothing is known, and later files run Python."""
+    """Check containers only: clusters have Spark, this computer is unknown, and SDK v1 files default to Python."""
     for runconfig in project.runconfigs.values():
         compute = project.target_of(runconfig)
         if runconfig.is_later or runconfig.framework != PYSPARK or compute is None or not compute.is_docker:
@@ -30,7 +30,7 @@ def pyspark(project: Project) -> Iterator[Finding]:
 def _said(runconfig: RunConfig, compute: Compute) -> Iterator[Finding]:
     if has_spark(compute.base_docker_image) is False:
         label = f"`{compute.base_docker_image}` has no Spark"
-        help_line = "write `Python`, or name an image with Spark"
+        help_line = "write `Python`, or use an image with Spark"
         span = runconfig.place("Framework")
         yield Finding(Diagnostic(Code.NO_SPARK, "no Spark in the image", span, label, help=help_line))
 
@@ -45,9 +45,9 @@ def _by_default(runconfig: RunConfig, compute: Compute) -> Iterator[Finding]:
             Code.PYSPARK_BY_DEFAULT,
             "PySpark by default",
             runconfig.place("Target"),
-            "without the key `Framework` a job here is one of PySpark",
+            "without `Framework`, jobs run with PySpark",
             note,
-            "add `Framework: Python`, or say `PySpark` if that is meant",
+            "add `Framework: Python`, or `Framework: PySpark` if you want that",
             Severity.ERROR if spark is False else Severity.WARNING,
         ),
         set_value(runconfig.document, "Framework", PYTHON),
@@ -55,4 +55,4 @@ def _by_default(runconfig: RunConfig, compute: Compute) -> Iterator[Finding]:
 
 
 def _has_none(spark: bool | None) -> str:
-    return "has no Spark" if spark is False else "is not known to have Spark"
+    return "has no Spark" if spark is False else "may not have Spark"

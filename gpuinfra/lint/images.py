@@ -1,4 +1,4 @@
-"""Base images: a GPU that is not passed on, CUDA that is not there, references that nobody can pull, mixed versions."""
+"""Base images: unused GPUs, missing CUDA, invalid references, mixed versions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gpuinfra.lint.facts.images import gpu_twin, is_without_cuda, mmlspark_versi
 from gpuinfra.lint.facts.packages import brings_cuda
 from gpuinfra.lint.finding import Finding, node_at, replace_part, replace_value, set_value
 from gpuinfra.lint.markers import is_meant
+from gpuinfra.lint.placeholders import has_variable, is_placeholder
 from gpuinfra.lint.uses import uses_of
-from gpuinfra.lint.words import has_variable, is_placeholder
 from gpuinfra.models.images import CONTAINER_IMAGE
 from gpuinfra.parse.document import Document
 from gpuinfra.parse.tree import Scalar
@@ -20,12 +20,12 @@ from gpuinfra.workbench.cuda import is_for_gpu
 from gpuinfra.workbench.project import Project
 
 IMAGE, NVIDIA = "baseDockerImage", "nvidiaDocker"
-# An option of pip's that names a list of packages.
+# pip options that name a requirements file.
 _LIST = re.compile(r"-r|--requirement")
 
 
 def gpu_not_passed_on(project: Project) -> Iterator[Finding]:
-    """An image with CUDA, and a container that gets no GPU. Where that is said in so many words it may be meant."""
+    """Find images with CUDA in containers without a GPU. An explicit `nvidiaDocker: false` is only a warning."""
     for compute in project.computes.values():
         if not compute.is_docker or compute.nvidia_docker or not is_for_gpu(compute.base_docker_image):
             continue
@@ -36,7 +36,7 @@ def gpu_not_passed_on(project: Project) -> Iterator[Finding]:
                 Code.GPU_NOT_PASSED_ON,
                 "GPU not passed on",
                 document.span(document.root.items[NVIDIA if said else IMAGE]),
-                "the image is one for GPUs, and the container gets none",
+                "the image is for GPUs, but the container gets none",
                 help=f"write `{NVIDIA}: true`",
                 severity=Severity.WARNING if said else Severity.ERROR,
             ),
@@ -45,7 +45,7 @@ def gpu_not_passed_on(project: Project) -> Iterator[Finding]:
 
 
 def no_cuda(project: Project) -> Iterator[Finding]:
-    """A GPU that is passed on to an image without CUDA. An environment can bring its own."""
+    """Find containers with a GPU but without CUDA, in the image or the environment."""
     for compute in project.computes.values():
         image = compute.base_docker_image
         if not compute.is_docker or not compute.nvidia_docker or image is None or not is_without_cuda(image):
@@ -59,15 +59,15 @@ def no_cuda(project: Project) -> Iterator[Finding]:
                 Code.NO_CUDA,
                 "no CUDA in the image",
                 compute.document.span(node),
-                f"`{image}` is for the CPU, and `{NVIDIA}` is true",
-                help=f"`{twin}` is the same with CUDA" if twin else "name an image with CUDA",
+                f"`{image}` is for the CPU, but `{NVIDIA}` is true",
+                help=f"`{twin}` is the same image with CUDA" if twin else "use an image with CUDA",
             ),
             replace_value(compute.document, node, twin) if twin else None,
         )
 
 
 def _has_own_cuda(project: Project, compute: Compute) -> bool:
-    """Whether an environment brings CUDA, or may: what stands in a list of its own is not known."""
+    """Return whether an environment includes CUDA, or may: requirements files are not read."""
     names = {compute.name, *(each.name for each in project.runconfigs.values() if project.target_of(each) is compute)}
     condas = [each for each in project.condas.values() if names & {use.name for use in uses_of(project, each)}]
     return any(
@@ -78,7 +78,7 @@ def _has_own_cuda(project: Project, compute: Compute) -> bool:
 
 
 def malformed(project: Project) -> Iterator[Finding]:
-    """References that no container engine takes."""
+    """Find image references that Docker refuses."""
     for compute in project.computes.values():
         if compute.is_docker:
             yield from _malformed(compute.document, IMAGE)
@@ -98,7 +98,7 @@ def _malformed(document: Document, *path: str) -> Iterator[Finding]:
     colons = stripped.replace("::", ":")
     span = document.span(node)
     if re.fullmatch(CONTAINER_IMAGE, stripped):
-        label, severity, fix = "a space at an end", Severity.WARNING, replace_value(document, node, stripped)
+        label, severity, fix = "leading or trailing space", Severity.WARNING, replace_value(document, node, stripped)
     elif re.fullmatch(CONTAINER_IMAGE, colons):
         label, severity, fix = "two colons before the tag", Severity.ERROR, replace_part(document, node, "::", ":")
     else:
@@ -110,7 +110,7 @@ def _malformed(document: Document, *path: str) -> Iterator[Finding]:
 
 
 def mixed_versions(project: Project) -> Iterator[Finding]:
-    """Two targets of one project with two versions of mmlspark: what runs on one need not run on the other."""
+    """Find targets with different versions of mmlspark in one project."""
     versions = {
         compute.name: version
         for compute in project.computes.values()
@@ -126,8 +126,8 @@ def mixed_versions(project: Project) -> Iterator[Finding]:
                 Code.MIXED_IMAGES,
                 "two versions of one image",
                 document.span(document.root.items[IMAGE]),
-                f"`{newest}` has a newer one, {project.computes[newest].base_docker_image}",
-                help="give all targets of a project the same version",
+                f"`{newest}` has a newer version, {project.computes[newest].base_docker_image}",
+                help="use the same version for all targets of a project",
                 severity=Severity.WARNING,
             )
         )

@@ -1,4 +1,4 @@
-"""Keys that nobody reads, and that are nearly ones that somebody does."""
+"""Misspelt keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpuinfra.diagnostics import Code, Diagnostic, Severity
 from gpuinfra.lint.finding import Finding, rename_key
 from gpuinfra.lint.passwords import unshown
-from gpuinfra.lint.words import is_nearly, plain
+from gpuinfra.lint.placeholders import is_nearly, plain
 from gpuinfra.parse.document import Document
 from gpuinfra.suggest import nearest
 from gpuinfra.workbench import compute as compute_file
@@ -16,7 +16,7 @@ from gpuinfra.workbench.project import Project
 
 
 def misspelt_keys(project: Project) -> Iterator[Finding]:
-    """Keys of targets and of run configurations; those of the later generation are read by another program."""
+    """Find misspelt keys in targets and run configurations. SDK v1 files belong to another program."""
     for compute in project.computes.values():
         yield from _misspelt(compute.document, compute_file.KEYS)
     for runconfig in project.runconfigs.values():
@@ -27,7 +27,7 @@ def misspelt_keys(project: Project) -> Iterator[Finding]:
 def _misspelt(document: Document, known: frozenset[str]) -> Iterator[Finding]:
     for key, node in document.root.keys.items():
         near = None if key in known else nearest(key, sorted(known))
-        # Other keys are the user's own, or of a version that we have not seen.
+        # Other keys may be the user's own, or from an unknown version.
         if near is None or not is_nearly(key, near):
             continue
         span = document.span(node)
@@ -35,7 +35,7 @@ def _misspelt(document: Document, known: frozenset[str]) -> Iterator[Finding]:
             Code.UNKNOWN_KEY,
             "unknown key",
             unshown(span) if near == "password" else span,
-            f"nobody reads `{key}`" + (f", and `{near}` is there as well" if near in document.root.keys else ""),
+            f"`{key}` has no effect" + (f", and `{near}` also exists" if near in document.root.keys else ""),
             help=f"did you mean `{near}`?",
             severity=Severity.WARNING,
         )

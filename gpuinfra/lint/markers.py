@@ -1,4 +1,4 @@
-"""Lines for another system or another Python: `… ; sys_platform == 'win32'`. What is wrong with those harms no job."""
+"""Environment markers of pip: lines such as `… ; sys_platform == 'win32'` do not affect jobs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison, Undefi
 
 from gpuinfra.workbench.conda import Package
 
-# Where the file does not say which Python, a marker tells something if it is the same for all of them.
+# Without a Python version, a marker counts if it is the same for all of these.
 _PYTHONS = ((2, 7), *((3, minor) for minor in range(4, 15)))
-# What depends on the machine, or on a part of Python's version that files seldom say.
+# Depends on the machine, or on the patch version of Python.
 _NOT_KNOWN = re.compile(
     r"platform_release|platform_version|platform\.version|python_full_version|implementation_version"
 )
 
 
 def is_meant(package: Package, python: tuple[int, int] | None) -> bool | None:
-    """Whether a line is for a job's container, which is Linux on x86-64; None where nobody can tell."""
+    """Return whether a line applies to jobs, on Linux x86-64; None if unknown."""
     if not package.marker:
         return True
     if _NOT_KNOWN.search(package.marker):
@@ -39,6 +39,6 @@ def _environment(python: tuple[int, int]) -> dict[str, str]:
         "platform_python_implementation": "CPython",
         "platform_system": "Linux",
         "python_version": f"{python[0]}.{python[1]}",
-        # Python 2 has the number of the kernel that it was made on in it.
+        # Python 2 includes the major version of its build kernel.
         "sys_platform": "linux2" if python[0] == 2 else "linux",
     }

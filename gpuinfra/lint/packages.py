@@ -1,4 +1,4 @@
-"""Packages for the CPU in an environment that is for a GPU."""
+"""CPU-only packages in environments for a GPU."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from gpuinfra.lint.facts.packages import (
 from gpuinfra.lint.facts.tensorflow import CONDA_VERSION, Gpu, cuda_for, exact, gpu_of, is_for_cpu
 from gpuinfra.lint.finding import Finding, replace_part
 from gpuinfra.lint.markers import is_meant
-from gpuinfra.lint.uses import Place, Use, uses_of
+from gpuinfra.lint.uses import Location, Use, uses_of
 from gpuinfra.suggest import listed
-from gpuinfra.workbench.conda import By, Conda, Option, Package
+from gpuinfra.workbench.conda import Conda, Installer, Option, Package
 from gpuinfra.workbench.cuda import cuda_of, shown
 from gpuinfra.workbench.project import Project
 
@@ -35,8 +35,8 @@ _NAME = re.compile(r"(?:[^\s:]+::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)")
 
 
 @dataclass(frozen=True)
-class _Verdict:
-    """What is wrong with a line, and which characters in it would have to be which."""
+class _CpuOnlyLine:
+    """The problem of a line, and the replacement that fixes it."""
 
     label: str
     help: str
@@ -45,42 +45,42 @@ class _Verdict:
     new: str = ""
 
 
-_CPU_FOLDER = _Verdict("these are builds for the CPU", "name the folder of the builds for the image's CUDA")
+_CPU_FOLDER = _CpuOnlyLine("these are builds for the CPU", "use the folder for the image's CUDA version")
 
 
 def cpu_only(project: Project) -> Iterator[Finding]:
-    """Every line that keeps an environment for a GPU on the CPU."""
+    """Find lines that make an environment for a GPU use the CPU."""
     for conda in project.condas.values():
         uses = uses_of(project, conda)
-        if any(use.place is Place.GPU for use in uses):
+        if any(use.place is Location.GPU for use in uses):
             yield from cpu_only_in(conda, uses)
 
 
 def cpu_only_in(conda: Conda, uses: list[Use]) -> Iterator[Finding]:
-    """The lines of one file that keep its uses with a GPU on the CPU."""
+    """Find such lines in one file."""
     there = [each for each in conda.packages if is_meant(each, conda.python) is not False]
     for package in there:
-        if verdict := _verdict(replace(conda, packages=tuple(there)), package):
+        if verdict := _examine(replace(conda, packages=tuple(there)), package):
             yield _finding(conda, package, _for_images(package, verdict, uses), uses)
     for option in conda.options:
         if CPU_FOLDER.search(option.text):
             yield _finding(conda, option, _CPU_FOLDER, uses)
 
 
-def _verdict(conda: Conda, package: Package) -> _Verdict | None:
-    """Of a line that may be for another system nothing is said: only beside others it counts."""
+def _examine(conda: Conda, package: Package) -> _CpuOnlyLine | None:
+    """Return the problem of a line, or None. Lines that may be for another system have none."""
     if not is_meant(package, conda.python):
         return None
     return _of_url(package.url) if package.url else _of_package(conda, package)
 
 
-def _finding(conda: Conda, line: Package | Option, verdict: _Verdict, uses: list[Use]) -> Finding:
+def _finding(conda: Conda, line: Package | Option, verdict: _CpuOnlyLine, uses: list[Use]) -> Finding:
     document = conda.document
-    with_gpu = [use.name for use in uses if use.place is Place.GPU]
-    others = [use.name for use in uses if use.place is not Place.GPU]
+    with_gpu = [use.name for use in uses if use.place is Location.GPU]
+    others = [use.name for use in uses if use.place is not Location.GPU]
     note = f"used by {listed(with_gpu, 'and')}, with a GPU"
     if others:
-        note += f", and by {listed(others, 'and')}: give those with a GPU a file of their own"
+        note += f", and by {listed(others, 'and')}: use a separate file for targets with a GPU"
     diagnostic = Diagnostic(
         Code.CPU_ONLY_PACKAGE,
         "package for the CPU",
@@ -90,89 +90,89 @@ def _finding(conda: Conda, line: Package | Option, verdict: _Verdict, uses: list
         verdict.help,
         verdict.severity,
     )
-    # A package for GPUs need not even start where there is none.
+    # A package for GPUs may not start without one.
     can_be_fixed = verdict.old and not others
     return Finding(diagnostic, replace_part(document, line.node, verdict.old, verdict.new) if can_be_fixed else None)
 
 
-def _for_images(package: Package, verdict: _Verdict, uses: list[Use]) -> _Verdict:
-    """The same, without a change where the image has another CUDA or none: what is slow now would not even start.
+def _for_images(package: Package, verdict: _CpuOnlyLine, uses: list[Use]) -> _CpuOnlyLine:
+    """Remove the fix if the image has no CUDA or another version: the package would not start.
 
-    An image that itself gets its twin is one with CUDA by the next round.
+    An image that is itself fixed has CUDA in the next round.
     """
-    if package.by is not By.PIP or verdict.new not in FINDS_CUDA:
+    if package.by is not Installer.PIP or verdict.new not in FINDS_CUDA:
         return verdict
-    if without := [use.image for use in uses if use.place is Place.GPU and is_without_cuda(use.image)]:
-        help_line = f"{verdict.help}; it has to find CUDA, and `{without[0]}` has none"
+    if without := [use.image for use in uses if use.place is Location.GPU and is_without_cuda(use.image)]:
+        help_line = f"{verdict.help}; it needs CUDA, which `{without[0]}` lacks"
         return replace(verdict, help=help_line, old="", new="")
     version = exact(package.version) if package.name == "tensorflow" else None
     needed = cuda_for(version) if version else None
-    found = {cuda_of(use.image) for use in uses if use.place is Place.GPU and use.image} - {None, needed}
+    found = {cuda_of(use.image) for use in uses if use.place is Location.GPU and use.image} - {None, needed}
     if needed is None or not found:
         return verdict
     has = " and ".join(sorted(shown(cuda) for cuda in found if cuda))
-    help_line = f"`tensorflow-gpu` does; this version needs CUDA {shown(needed)}, and the image has {has}"
+    help_line = f"`tensorflow-gpu` does; this version needs CUDA {shown(needed)}, but the image has {has}"
     return replace(verdict, help=help_line, old="", new="")
 
 
-def _of_package(conda: Conda, package: Package) -> _Verdict | None:
+def _of_package(conda: Conda, package: Package) -> _CpuOnlyLine | None:
     if package.name == "tensorflow":
         return _of_tensorflow(conda, package)
-    if package.name in {"jax", "jaxlib"} and package.by is By.PIP:
+    if package.name in {"jax", "jaxlib"} and package.by is Installer.PIP:
         return _of_jax(conda, package)
     if package.name in {"torch", "torchvision", "torchaudio"} and re.search(r"\+cpu\b", package.version):
-        return _Verdict("`+cpu` is a build for the CPU", "name a version without `+cpu`, or with `+cu…`")
+        return _CpuOnlyLine("`+cpu` is a build for the CPU", "use a version without `+cpu`, or with `+cu…`")
     if is_cpu_build(package):
-        return _Verdict("this is a build for the CPU", "leave the build out, or name one with `cuda`")
+        return _CpuOnlyLine("this is a build for the CPU", "omit the build, or use one with `cuda`")
     known = BY_NAME.get((package.by, package.name))
     return _of_known(package, known) if known else None
 
 
-def _of_known(package: Package, known: CpuOnly) -> _Verdict:
+def _of_known(package: Package, known: CpuOnly) -> _CpuOnlyLine:
     label = f"`{package.name}` does not use a GPU"
     severity = Severity.ERROR if known.certain else Severity.WARNING
     if package.name == "tensorflow-cpu" and (version := exact(package.version)) and not is_for_cpu(version):
-        return _Verdict(label, known.help, severity, _written_name(package), "tensorflow")
+        return _CpuOnlyLine(label, known.help, severity, _written_name(package), "tensorflow")
     if known.twin and not package.version:
-        return _Verdict(label, known.help, severity, _written_name(package), known.twin)
-    return _Verdict(label, known.help, severity)
+        return _CpuOnlyLine(label, known.help, severity, _written_name(package), known.twin)
+    return _CpuOnlyLine(label, known.help, severity)
 
 
-def _of_url(url: str) -> _Verdict | None:
+def _of_url(url: str) -> _CpuOnlyLine | None:
     wheel = CNTK_WHEEL.fullmatch(url)
     if wheel and wheel["build"] == "CPU-Only":
         help_line = "the wheel of the same name in the folder `GPU` uses the GPU"
-        return _Verdict("a wheel of the folder `CPU-Only`", help_line, old=CNTK_CPU, new=CNTK_GPU)
+        return _CpuOnlyLine("a wheel from the folder `CPU-Only`", help_line, old=CNTK_CPU, new=CNTK_GPU)
     if CPU_FOLDER.search(url) or re.search(r"(?:\+|%2B)cpu-", url):
-        return _Verdict("a build for the CPU", "take the one for the image's CUDA")
+        return _CpuOnlyLine("a build for the CPU", "use the one for the image's CUDA version")
     return None
 
 
-def _of_tensorflow(conda: Conda, package: Package) -> _Verdict | None:
+def _of_tensorflow(conda: Conda, package: Package) -> _CpuOnlyLine | None:
     chooser = conda.package(*CHOOSES_GPU)
-    if package.by is By.CONDA and chooser and chooser.by is By.CONDA:
+    if package.by is Installer.CONDA and chooser and chooser.by is Installer.CONDA:
         return None
     gpu = gpu_of(package.version, package.by, conda.python)
     if gpu is Gpu.YES:
         return None
     if conda.package("tensorflow-gpu"):
-        label = "it and `tensorflow-gpu` are written to one folder: the one that comes last wins"
-        return _Verdict(label, "keep `tensorflow-gpu` alone", Severity.WARNING)
+        label = "it and `tensorflow-gpu` overwrite each other"
+        return _CpuOnlyLine(label, "keep only `tensorflow-gpu`", Severity.WARNING)
     if gpu is Gpu.DEPENDS:
-        label = "pip before version 19 gets one for the CPU"
-        help_line = "say which: `tensorflow-gpu==1.14.0`, or `tensorflow>=2.1` and conda's `pip>=19`"
-        return _Verdict(label, help_line, Severity.WARNING)
+        label = "pip before version 19 installs one for the CPU"
+        help_line = "write `tensorflow-gpu==1.14.0`, or `tensorflow>=2.1` and conda's `pip>=19`"
+        return _CpuOnlyLine(label, help_line, Severity.WARNING)
     words = "of this version" if package.version else f"for Python {'.'.join(map(str, conda.python or ()))}"
     label = f"`tensorflow` {words} does not use a GPU"
     twin = "tensorflow-gpu" if _has_twin(conda, package) else ""
-    is_of_others = package.by is By.CONDA and not OWN_CHANNELS.issuperset(conda.channels)
+    is_of_others = package.by is Installer.CONDA and not OWN_CHANNELS.issuperset(conda.channels)
     help_line = f"`tensorflow-gpu`{' of the channel `defaults`' if is_of_others else ''} does"
-    return _Verdict(label, help_line, Severity.ERROR, _written_name(package) if twin else "", twin)
+    return _CpuOnlyLine(label, help_line, Severity.ERROR, _written_name(package) if twin else "", twin)
 
 
 def _has_twin(conda: Conda, package: Package) -> bool:
-    """Whether the same version is there, from the same place, under the other name."""
-    if package.by is By.PIP:
+    """Return whether the same version exists in the same channel under the other name."""
+    if package.by is Installer.PIP:
         version = exact(package.version)
         return version is not None and version >= Version("1.0")
     plain = CONDA_VERSION.fullmatch(package.version)
@@ -181,12 +181,12 @@ def _has_twin(conda: Conda, package: Package) -> bool:
     return is_plain and "::" not in package.text and OWN_CHANNELS.issuperset(conda.channels)
 
 
-def _of_jax(conda: Conda, package: Package) -> _Verdict | None:
+def _of_jax(conda: Conda, package: Package) -> _CpuOnlyLine | None:
     words = " ".join([*(each.text for each in conda.packages), *(option.text for option in conda.options)])
-    has_other = package.name == "jaxlib" and conda.package("jax", by=By.PIP)
+    has_other = package.name == "jaxlib" and conda.package("jax", by=Installer.PIP)
     if has_other or re.search(r"jax\w*\[[^\]]*cuda|jaxlib\S*cuda|jax-cuda|jax-releases|jax_cuda", words):
         return None
-    return _Verdict("without `cuda` it uses the CPU alone", "for example `jax[cuda12]`")
+    return _CpuOnlyLine("without `cuda` it uses only the CPU", "for example `jax[cuda12]`")
 
 
 def _written_name(package: Package) -> str:

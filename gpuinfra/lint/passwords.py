@@ -1,14 +1,15 @@
-"""Secrets in files that are for git. None is ever shown, and none is taken out: only its owner can change it."""
+"""Secrets in project files. They are never shown and never removed: only their owner can change them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from shlex import quote
 
 from gpuinfra.diagnostics import Code, Diagnostic, Span
 from gpuinfra.lint.finding import Finding, node_at
-from gpuinfra.lint.words import is_nearly, is_placeholder
+from gpuinfra.lint.placeholders import is_nearly, is_placeholder
 from gpuinfra.parse.document import Document
 from gpuinfra.parse.redaction import CHANNEL_TOKEN, LOGIN, PRIVATE_KEY
 from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence
@@ -18,22 +19,22 @@ from gpuinfra.workbench.runconfig import RunConfig
 from gpuinfra.workbench.targets import is_reference
 
 HANDLE = "AzureMlSecret="
-"""The Workbench kept the password in the system's own store, and wrote this into the file."""
+"""Workbench's reference to a password in the system's store."""
 
 _NUMBER = r"(?:[_-]?[0-9]+)?$"
 _PASSWORD = re.compile(rf"(?:passw(?:or)?d|passphrase|pwd|secret){_NUMBER}", re.IGNORECASE)
 _PASS = re.compile(rf"(?:^|[_.-])pass{_NUMBER}", re.IGNORECASE)
 _KEY = re.compile(rf"(?:key|token|(?:^|[_.-])(?:sas|pat)){_NUMBER}", re.IGNORECASE)
-# Spark wants to know of which account a key is: the name of it follows.
+# In Spark settings, the account follows the key's name.
 _ACCOUNT = re.compile(r"\.[a-z0-9-]+\.(?:blob|dfs)\.core\.[a-z.]+$", re.IGNORECASE)
-# What no name, path or address looks like: capital and small letters with figures among them, or many hex digits; a key
-# of an account, which may begin as a path does; a token of Azure DevOps.
+# Random text: mixed case with digits, long hex numbers, storage account keys (they may look like paths) and tokens of
+# Azure DevOps.
 _RANDOM = re.compile(
     r"(?=.*[0-9])(?=.*[a-z])(?=.*[A-Z])(?!.*\.[A-Za-z]{1,5}$)[A-Za-z0-9+_=-][A-Za-z0-9+/_=.~%-]{19,}|[0-9A-Fa-f]{32,}"
     r"|/[A-Za-z0-9+/]{38,}={1,2}|(?=.*[2-7])[a-z2-7]{52}"
 )
 _CONNECTION = re.compile(r"(?:AccountKey|SharedAccessKey|Password|Pwd)\s*=\s*([^;]+)|[?&]sig=([^&]+)", re.IGNORECASE)
-# A shell or a pipeline puts something else in the place of these, inside a text as well.
+# Variables that a shell or pipeline replaces.
 _FILLED_IN = re.compile(r"\$\{[^}]+\}|\$\([^)]+\)|\$env:\w+|^%\w+%$", re.IGNORECASE)
 _HARMLESS = re.compile(r"true|false|yes|no|[~./\\].*|[a-z]:\\.*|https?://.*", re.IGNORECASE)
 _FLAG = re.compile(r"--?([A-Za-z][\w.-]*)")
@@ -41,7 +42,7 @@ _FLAG_AND_VALUE = re.compile(r"(?<!\S)--?([A-Za-z][\w.-]*)[=\s]\s*(\S+)")
 
 
 def secrets(project: Project) -> Iterator[Finding]:
-    """Every secret that stands in a file as it is."""
+    """Find all plain-text secrets."""
     for compute in project.computes.values():
         yield from _of_compute(compute)
     for runconfig in project.runconfigs.values():
@@ -49,12 +50,12 @@ def secrets(project: Project) -> Iterator[Finding]:
     for conda in project.condas.values():
         for _, node in _scalars(conda.document.root):
             if _has_login(node.text) or _has_channel_token(node.text):
-                help_line = "change it, and give it to pip by a variable: `${NAME}` and `--build-secret NAME`"
-                yield _finding(conda.document, node, "an address with a password in it", help_line)
+                help_line = "replace the secret, and pass it to pip with `${NAME}` and `--build-secret NAME`"
+                yield _finding(conda.document, node, "a URL with a password", help_line)
     for spark in project.sparks.values():
         for name, node in _scalars(spark.root):
             if _is_secret(name, node.text):
-                help_line = "change it, remove it here, and let the job fetch it"
+                help_line = "replace the secret, remove it here, and let the job fetch it"
                 yield _finding(spark, node, f"the value of `{name}` is a secret", help_line)
 
 
@@ -62,34 +63,33 @@ def _of_compute(compute: Compute) -> Iterator[Finding]:
     document = compute.document
     for key, node in document.root.items.items():
         if key == "password" and _is_password(node):
-            help_line = (
-                f"change it, and let `gpuinfra attach {compute.name} … --password-stdin` keep it in your keyring"
-            )
-            yield _finding(document, node, "a password as it is", help_line)
+            attach = f"gpuinfra attach {quote(compute.name)} … --password-stdin"
+            help_line = f"replace it, and store it in your keyring: `{attach}`"
+            yield _finding(document, node, "a plain-text password", help_line)
         elif key != "password" and isinstance(node, Scalar) and _has_login(node.text):
-            yield _finding(document, node, "an address with a password in it", "change it, and remove it here")
+            yield _finding(document, node, "a URL with a password", "replace the password, and remove it here")
 
 
 def _of_runconfig(runconfig: RunConfig) -> Iterator[Finding]:
     document = runconfig.document
     variables = _variables(runconfig)
     for name, node in _scalars(variables) if variables else ():
-        # In a list, which is wrong, they stand as a shell would have them.
+        # A list, which is invalid, has NAME=value entries.
         own, _, value = ("", "", node.text) if isinstance(variables, Mapping) else node.text.partition("=")
         if _is_secret(name or own, value) or _is_secret("", node.text):
-            help_line = "change it, remove it here, and let the job fetch it"
+            help_line = "replace the secret, remove it here, and use `--secret`"
             label = f"the value of `{name}` is a secret" if name else "a secret"
             yield _finding(document, node, label, help_line)
     arguments = document.root.items.get("arguments" if runconfig.is_later else "ArgumentVector")
     for node in _secret_arguments([node for _, node in _scalars(arguments)] if arguments else []):
-        yield _finding(document, node, "a secret as an argument", "change it, remove it here, and let the job fetch it")
+        yield _finding(document, node, "a secret argument", "replace the secret, remove it here, and use `--secret`")
     password = node_at(document, "environment", "docker", "baseImageRegistry", "password")
     if _is_password(password):
-        yield _finding(document, password, "a registry's password as it is", "change it, then `docker login` there")
+        yield _finding(document, password, "a plain-text registry password", "replace it, and use `docker login`")
 
 
 def _secret_arguments(arguments: list[Scalar]) -> Iterator[Scalar]:
-    """Arguments may be secrets by themselves, by the option that they follow, or by one within."""
+    """Return arguments that are secrets by themselves, or by the option before or inside them."""
     before = ""
     for node in arguments:
         flag = _FLAG.fullmatch(before.strip())
@@ -105,7 +105,7 @@ def _variables(runconfig: RunConfig) -> Node | None:
 
 
 def _scalars(node: Node, name: str = "") -> Iterator[tuple[str, Scalar]]:
-    """Every single value, with the last key on the way to it."""
+    """Return every scalar with its key."""
     if isinstance(node, Mapping):
         for key, item in node.items.items():
             yield from _scalars(item, key)
@@ -117,14 +117,14 @@ def _scalars(node: Node, name: str = "") -> Iterator[tuple[str, Scalar]]:
 
 
 def hidden_lines(project: Project) -> set[tuple[str, int]]:
-    """The lines that no other finding may show either."""
+    """Return the lines that no finding may show."""
     spans = [finding.diagnostic.span for finding in secrets(project)]
     spans += _spans_of_doubt(project)
     return {(span.file, line) for span in spans if span for line in range(span.line, span.end_line + 1)}
 
 
 def _spans_of_doubt(project: Project) -> Iterator[Span]:
-    """What may be a secret, and is of the wrong type or has the wrong name for one."""
+    """Return locations of possible secrets with a wrong type or name."""
     for compute in project.computes.values():
         for key, node in compute.document.root.items.items():
             if _PASSWORD.search(key) or _PASS.search(key) or is_nearly(key, "password"):
@@ -139,7 +139,7 @@ def _spans_of_doubt(project: Project) -> Iterator[Span]:
 
 
 def unshown(span: Span) -> Span:
-    """A place whose line is not shown."""
+    """Return a location without its text."""
     return replace(span, text="")
 
 
@@ -163,7 +163,7 @@ def _is_secret(name: str, text: str) -> bool:
     if _FILLED_IN.search(text):
         return False
     if _PASSWORD.search(name) or _PASS.search(name):
-        # Some pass many times, or the first of two passes: no numbers then, and no short words.
+        # `pass` also means a pass over data: ignore numbers and short words.
         is_harmless = _PASSWORD.search(name) is None and (text.isdigit() or (text.isalpha() and len(text) < 8))
         return len(text) >= 4 and not is_harmless and not _HARMLESS.fullmatch(text)
     return _KEY.search(name) is not None and _RANDOM.fullmatch(text) is not None
@@ -179,7 +179,7 @@ def _is_filled_in(text: str) -> bool:
 
 
 def _has_login(text: str) -> bool:
-    """Whether an address has a password in it, or a token in the place of a user."""
+    """Return whether a URL has a password, or a token as user name."""
     return any(
         not _is_filled_in(found["password"]) if found["password"] else _RANDOM.fullmatch(found["token"]) is not None
         for found in LOGIN.finditer(text)

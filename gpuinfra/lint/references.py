@@ -1,18 +1,19 @@
-"""What one file says of another: targets and environments that are not there, machines without an address."""
+"""References between files: missing targets and environments, placeholders, unused folders."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 from gpuinfra.diagnostics import Code, Diagnostic, Severity
 from gpuinfra.lint.finding import Finding, node_at, replace_value
-from gpuinfra.lint.words import is_placeholder, is_placeholder_address
+from gpuinfra.lint.placeholders import is_placeholder, is_placeholder_address
 from gpuinfra.models.names import BUILT_IN_TARGETS
 from gpuinfra.parse.tree import Scalar
 from gpuinfra.suggest import did_you_mean
-from gpuinfra.workbench.compute import LOCALDOCKER, SUFFIX, Compute
+from gpuinfra.workbench.compute import LOCALDOCKER, SHARE, SUFFIX, Compute
 from gpuinfra.workbench.project import FOLDER, Project, file_within, plain_path
 from gpuinfra.workbench.runconfig import CONDA_FILE, PYSPARK, RunConfig
 
@@ -20,7 +21,7 @@ _SPARK_FILE = "aml_config/spark_dependencies.yml"
 
 
 def unknown_target(project: Project) -> Iterator[Finding]:
-    """A target without a file. This computer needs none, and those of the later generation are in Azure."""
+    """Find targets without a file. Built-in targets need none, and those of SDK v1 are in Azure."""
     for runconfig in project.runconfigs.values():
         name = runconfig.target
         if name and not runconfig.is_later and not _is_known(project, name):
@@ -28,14 +29,13 @@ def unknown_target(project: Project) -> Iterator[Finding]:
 
 
 def _unknown(project: Project, runconfig: RunConfig, name: str) -> Finding:
-    # One of the same name was written together with the target's file, which may well be somewhere: it has an address
-    # in it, and many keep it out of git. Another name was written by hand.
+    # A target with the run configuration's name probably has a file outside git. Another name was typed by hand.
     is_pair = name == runconfig.name
     diagnostic = Diagnostic(
         Code.UNKNOWN_TARGET,
         "unknown target",
         runconfig.place("Target"),
-        f"there is no {FOLDER}/{name}{SUFFIX}",
+        f"{FOLDER}/{name}{SUFFIX} does not exist",
         help=(None if is_pair else did_you_mean(name, project.computes)) or _how_to_have(name),
         severity=Severity.WARNING if is_pair else Severity.ERROR,
     )
@@ -51,12 +51,12 @@ def _is_known(project: Project, name: str) -> bool:
 
 def _how_to_have(name: str) -> str:
     if name.startswith("docker"):
-        return f"write it: `type: {LOCALDOCKER}` and a `baseDockerImage`"
-    return f"gpuinfra attach {name} --address HOST --username USER writes it"
+        return f"create it with `type: {LOCALDOCKER}` and a `baseDockerImage`"
+    return f"create it with `gpuinfra attach {quote(name)} --address HOST --username USER`"
 
 
 def missing_files(project: Project) -> Iterator[Finding]:
-    """Files that are named and not there. The usual names stand in every file, whether the project has them or not."""
+    """Find missing files. Default names are in every file, and do not count."""
     for runconfig in project.runconfigs.values():
         if runconfig.user_managed:
             continue
@@ -66,7 +66,7 @@ def missing_files(project: Project) -> Iterator[Finding]:
 
 
 def _conda_keys(runconfig: RunConfig) -> tuple[str, ...]:
-    """Where the environment is named; the older word for it counts where today's says nothing."""
+    """Return the path of the key that names the environment, or of its older form."""
     if runconfig.is_later:
         return "environment", "python", "condaDependenciesFile"
     return ("CondaDependenciesFile" if runconfig.document.value("CondaDependenciesFile") else "CondaFile",)
@@ -83,14 +83,14 @@ def _missing(project: Project, runconfig: RunConfig, usual: str, *keys: str) -> 
     if path == usual and same is None:
         return
     span = runconfig.document.span(node)
-    label = f"there is no file `{path}` in the project"
-    help_line = f"write `{same}`" if same else "paths are from the project's folder"
+    label = f"`{path}` does not exist in the project"
+    help_line = f"write `{same}`" if same else "paths are relative to the project's folder"
     diagnostic = Diagnostic(Code.MISSING_FILE, "missing file", span, label, help=help_line)
     yield Finding(diagnostic, replace_value(runconfig.document, node, same) if same else None)
 
 
 def _in_other_case(root: Path, path: Path) -> str | None:
-    """The one file whose path differs in case alone: Windows makes no difference, Linux does."""
+    """Return the only file whose path differs just in case, which matters on Linux."""
     if path.is_absolute() or ".." in path.parts:
         return None
     found = [Path()]
@@ -107,7 +107,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def not_filled_in(project: Project) -> Iterator[Finding]:
-    """Machines whose address or user is still to be written. A sample is right so, but it cannot run: a warning."""
+    """Find machines with a placeholder as address or user. In a sample that is fine, so it is a warning."""
     for compute in project.computes.values():
         if compute.is_remote:
             yield from _not_filled_in(compute)
@@ -121,9 +121,32 @@ def _not_filled_in(compute: Compute) -> Iterator[Finding]:
         if (node is not None and not isinstance(node, Scalar)) or (text.strip() and not is_open(text)):
             continue
         span = document.span(node) if text and node else document.key_span(key)
-        label = f"`{key}` is to be written here" if text else f"`{key}` is missing"
-        help_line = f"gpuinfra attach {compute.name} --address HOST --username USER"
+        label = f"`{key}` is a placeholder" if text else f"`{key}` is missing"
+        help_line = f"run `gpuinfra attach {quote(compute.name)} --address HOST --username USER`"
         yield Finding(
             Diagnostic(Code.PLACEHOLDER, "target not filled in", span, label, None, help_line, Severity.WARNING)
         )
         return
+
+
+_SHARED_FOLDER, _VOLUMES = "nativeSharedDirectory", "sharedVolumes"
+
+
+def not_shared(project: Project) -> Iterator[Finding]:
+    """Find a shared folder that is not mounted. The default folder does not count: many templates have it."""
+    for compute in project.computes.values():
+        said = compute.document.value(_SHARED_FOLDER)
+        if not compute.is_docker or compute.shared_volumes or not isinstance(said, str):
+            continue
+        if said.strip().rstrip("/") in {"", SHARE.rstrip("/")}:
+            continue
+        yield Finding(
+            Diagnostic(
+                Code.NO_EFFECT,
+                "key without effect",
+                compute.document.span(compute.document.root.items[_SHARED_FOLDER]),
+                f"not mounted in containers, because `{_VOLUMES}` is false",
+                help=f"write `{_VOLUMES}: true`, or remove `{_SHARED_FOLDER}`",
+                severity=Severity.WARNING,
+            )
+        )

@@ -1,4 +1,4 @@
-"""Lines that pip refuses, mostly because conda would have taken them."""
+"""Lines that pip refuses, often in conda's syntax."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.lint.finding import Finding, part_cut_off, replace_part
-from gpuinfra.workbench.conda import By, Conda, Package
+from gpuinfra.workbench.conda import Conda, Installer, Package
 from gpuinfra.workbench.project import Project
 
 _EXAMPLE = "for example `numpy==1.13`"
@@ -20,24 +20,24 @@ _GLUED = re.compile(rf"{_NAME}\s*[=<>!~]=?\s*[^\s#]+(?P<comment>#).*")
 
 
 def bad_requirements(project: Project) -> Iterator[Finding]:
-    """Only slips that are plain to see: what else a line may hold differs from one pip to the next."""
+    """Find obvious mistakes. Other syntax depends on the version of pip."""
     for conda in project.condas.values():
         for package in conda.packages:
-            if package.by is By.PIP and not package.url and not _is_requirement(package.text):
+            if package.by is Installer.PIP and not package.url and not _is_requirement(package.text):
                 yield from _bad(conda, package)
 
 
 def _bad(conda: Conda, package: Package) -> Iterator[Finding]:
     text, fix = package.text, None
     if single := _SINGLE.fullmatch(text):
-        label, help_line = "a single `=` is conda's; pip has `==`", _doubled(single)
+        label, help_line = "pip needs `==`; a single `=` is conda's syntax", _doubled(single)
         fix = replace_part(conda.document, package.node, "=", "==")
     elif glued := _GLUED.fullmatch(text):
-        label, help_line = "what follows the `#` is part of the version", "put a space before the `#`"
+        label, help_line = "without a space, the `#` is part of the version", "put a space before the `#`"
         place = glued.start("comment") + package.node.text.index(text)
         fix = part_cut_off(conda.document, package.node, place)
     elif _SPACE.fullmatch(text):
-        label, help_line = "a space is conda's; pip has `==`", _EXAMPLE
+        label, help_line = "pip needs `==`; a space is conda's syntax", _EXAMPLE
     else:
         return
     span = conda.document.span(package.node)
@@ -46,7 +46,7 @@ def _bad(conda: Conda, package: Package) -> Iterator[Finding]:
 
 
 def _doubled(single: re.Match[str]) -> str:
-    """What to write instead. A build or a comment behind the version pip does not take, either."""
+    """Return what to write instead, without a build or comment, which pip refuses, too."""
     lines = (single[0].replace("=", "==", 1), f"{single['name'].strip()}=={single['version']}")
     return next((f"write `{line}`" for line in lines if _is_requirement(line)), _EXAMPLE)
 

@@ -1,4 +1,4 @@
-"""Every rule, and what they find in a project."""
+"""All rules, and their findings in a project."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from gpuinfra.lint.images import gpu_not_passed_on, malformed, mixed_versions, n
 from gpuinfra.lint.keys import misspelt_keys
 from gpuinfra.lint.packages import cpu_only
 from gpuinfra.lint.passwords import hidden_lines, secrets, unshown
-from gpuinfra.lint.references import missing_files, not_filled_in, unknown_target
+from gpuinfra.lint.references import missing_files, not_filled_in, not_shared, unknown_target
 from gpuinfra.lint.requirements import bad_requirements
-from gpuinfra.lint.volumes import not_shared
 from gpuinfra.lint.wheels import wheels
 from gpuinfra.parse.redaction import without_logins
 from gpuinfra.workbench.project import Project
@@ -39,7 +38,7 @@ RULES: tuple[Callable[[Project], Iterator[Finding]], ...] = (
 
 
 def check(project: Project) -> list[Finding]:
-    """What is wrong with a project, file by file and line by line, files that cannot be read among it."""
+    """Return all findings in a project, sorted by file and line, including unreadable files."""
     found = [Finding(diagnostic) for diagnostic in project.diagnostics]
     found += [finding for rule in RULES for finding in rule(project)]
     hidden = hidden_lines(project)
@@ -47,7 +46,7 @@ def check(project: Project) -> list[Finding]:
 
 
 def _without_secrets(finding: Finding, hidden: set[tuple[str, int]]) -> Finding:
-    """Neither the line nor the words about it have a secret in them, whichever rule wrote them."""
+    """Remove secrets from a finding's line and texts."""
     diagnostic, span = finding.diagnostic, finding.diagnostic.span
     if span and (span.file, span.line) in hidden:
         span = unshown(span)
@@ -58,7 +57,7 @@ def _without_secrets(finding: Finding, hidden: set[tuple[str, int]]) -> Finding:
         note=_masked(diagnostic.note),
         help=_masked(diagnostic.help),
     )
-    # What was fixed is shown as well.
+    # Applied fixes are shown, too.
     is_safe = finding.fix is None or without_logins(finding.fix.what) == finding.fix.what
     return replace(finding, diagnostic=diagnostic, fix=finding.fix if is_safe else None)
 

@@ -1,4 +1,4 @@
-"""Who uses an environment, and where: that decides what its packages have to be for."""
+"""Which targets use an environment, and whether they have a GPU."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from gpuinfra.workbench.project import Project
 from gpuinfra.workbench.runconfig import CONDA_FILE, RunConfig
 
 
-class Place(Enum):
-    """Where an environment is made."""
+class Location(Enum):
+    """Where an environment is used."""
 
     GPU = "in a container with a GPU"
     CPU = "in a container without a GPU"
-    HERE = "on this computer, whatever it is"
-    ELSEWHERE = "on a Linux machine of which no more is known"
+    HERE = "on this computer"
+    ELSEWHERE = "on an unknown Linux machine"
 
 
 @dataclass(frozen=True)
 class Use:
-    """One target, by a run configuration or by itself, that makes an environment of a conda file."""
+    """A run configuration, or a target without one, that uses a conda file."""
 
     name: str
-    place: Place
+    place: Location
     image: str | None = None
-    """What its container is made of, if there is one and it says."""
+    """The container's image, if known."""
 
 
 def uses_of(project: Project, conda: Conda) -> list[Use]:
-    """Every use of a conda file that the project's files tell of."""
+    """Return every use of a conda file in the project."""
     uses = [
         Use(runconfig.name, place, _image_of(project, runconfig))
         for runconfig in project.runconfigs.values()
-        if project.conda_of(runconfig) is conda and (place := place_of(project, runconfig))
+        if project.conda_of(runconfig) is conda and (place := location_of(project, runconfig))
     ]
     if conda.path == CONDA_FILE:
         uses += [
@@ -49,30 +49,30 @@ def uses_of(project: Project, conda: Conda) -> list[Use]:
 
 
 def is_for_linux(project: Project, conda: Conda) -> bool:
-    """Whether an environment of the file is made in a container or on a machine; by default it is."""
+    """Return whether the file is used in a container or on a remote machine. The default file is."""
     uses = uses_of(project, conda)
     if uses:
-        return any(use.place is not Place.HERE for use in uses)
+        return any(use.place is not Location.HERE for use in uses)
     named = any(project.conda_of(runconfig) is conda for runconfig in project.runconfigs.values())
     return conda.path == CONDA_FILE and not named
 
 
-def place_of(project: Project, runconfig: RunConfig) -> Place | None:
-    """Where the environment of a run is made; None where the conda file is not used at all."""
+def location_of(project: Project, runconfig: RunConfig) -> Location | None:
+    """Return where a run configuration uses its environment; None if it does not use the conda file."""
     if runconfig.user_managed:
         return None
     compute = project.target_of(runconfig)
     if runconfig.docker and runconfig.docker.enabled:
         gpu = runconfig.docker.gpu or is_for_gpu(runconfig.docker.base_image)
-        return Place.GPU if gpu else Place.CPU
+        return Location.GPU if gpu else Location.CPU
     if compute is None:
         is_here = (runconfig.target or runconfig.name) == LOCAL
-        return Place.ELSEWHERE if not is_here else Place.HERE if runconfig.is_later else None
+        return Location.ELSEWHERE if not is_here else Location.HERE if runconfig.is_later else None
     if compute.type == LOCAL:
-        return Place.HERE if runconfig.is_later else None
+        return Location.HERE if runconfig.is_later else None
     if compute.user_managed_environment:
         return None
-    return _container(compute) if compute.is_docker and not runconfig.is_later else Place.ELSEWHERE
+    return _container(compute) if compute.is_docker and not runconfig.is_later else Location.ELSEWHERE
 
 
 def _image_of(project: Project, runconfig: RunConfig) -> str | None:
@@ -83,16 +83,16 @@ def _image_of(project: Project, runconfig: RunConfig) -> str | None:
 
 
 def is_gpu_target(compute: Compute) -> bool:
-    """Whether its jobs are meant to use a GPU, as far as its file says."""
+    """Return whether a target's file says that jobs use a GPU."""
     return compute.is_docker and (compute.nvidia_docker or is_for_gpu(compute.base_docker_image))
 
 
-def _container(compute: Compute) -> Place:
-    return Place.GPU if is_gpu_target(compute) else Place.CPU
+def _container(compute: Compute) -> Location:
+    return Location.GPU if is_gpu_target(compute) else Location.CPU
 
 
 def _without_runconfig(project: Project) -> Iterator[Compute]:
-    """Targets that no run configuration is for: a job that is sent there gets the usual environment."""
+    """Return targets without a run configuration. Their jobs use the default environment."""
     taken = {runconfig.target or runconfig.name for runconfig in project.runconfigs.values()}
     return (
         compute

@@ -1,4 +1,4 @@
-"""Wheels that cannot be installed: for another system, for another Python, or not there."""
+"""Wheels that cannot be installed: for another platform or Python, or missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INTERPRETER = re.compile(r"(?P<kind>py|cp)(?P<major>[0-9])(?P<minor>[0-9]*)")
 
 
 def wheels(project: Project) -> Iterator[Finding]:
-    """Every wheel in an environment that is made in a container or on a machine."""
+    """Check every wheel of environments for containers and remote machines."""
     for conda in project.condas.values():
         if not is_for_linux(project, conda):
             continue
@@ -41,21 +41,21 @@ def _unfit(conda: Conda, package: Package) -> Iterator[Finding]:
         return
     span = conda.document.span(package.node)
     if not any(_LINUX.fullmatch(tag.platform) for tag in tags):
-        label = f"it is for {_listed(tag.platform for tag in tags)}, and jobs run on linux_x86_64"
+        label = f"it is for {_listed(tag.platform for tag in tags)}, but jobs run on linux_x86_64"
         diagnostic = Diagnostic(
-            Code.WRONG_PLATFORM, "wheel for another system", span, label, help="take the one for Linux"
+            Code.WRONG_PLATFORM, "wheel for another platform", span, label, help="use the wheel for Linux"
         )
         yield Finding(diagnostic, _linux_twin(conda, package))
     python = conda.python
     if python and not any(_fits(tag, python) for tag in tags):
         asked = ".".join(map(str, python))
-        label = f"it is for {_listed(tag.interpreter for tag in tags)}, and the file asks for Python {asked}"
-        help_line = f"take the one for cp{python[0]}{python[1]}, or change `python=`"
+        label = f"it is for {_listed(tag.interpreter for tag in tags)}, but the file requests Python {asked}"
+        help_line = f"use the wheel for cp{python[0]}{python[1]}, or change `python=`"
         yield Finding(Diagnostic(Code.WRONG_PYTHON, "wheel for another Python", span, label, help=help_line))
 
 
 def _linux_twin(conda: Conda, package: Package) -> Fix | None:
-    """Of the Cognitive Toolkit's wheels there is one for either system, and the names differ in nothing else."""
+    """Return a fix for Cognitive Toolkit wheels, which exist for both platforms."""
     wheel = CNTK_WHEEL.fullmatch(package.url or "")
     if wheel is None or wheel["platform"] == "linux_x86_64":
         return None
@@ -74,15 +74,15 @@ def _fits(tag: Tag, python: tuple[int, int]) -> bool:
 
 
 def _local(project: Project, conda: Conda, package: Package) -> Iterator[Finding]:
-    # What stands in brackets behind a path are extras, as behind a name.
+    # Brackets after a path are extras.
     path = plain_path(re.sub(r"\[[^\[\]]*\]$", "", (package.url or "").partition("#")[0].strip()))
-    label = "there is no such file in the project"
+    label = "this file does not exist in the project"
     if Path(path).is_absolute() or re.match(r"[A-Za-z]:|~", path):
-        label = "a file of one computer, which is not sent along"
+        label = "a file outside the project is not uploaded"
     elif any(_exists(folder / path) for folder in (project.root, (project.root / conda.path).parent)):
         return
     span = conda.document.span(package.node)
-    help_line = "put it into the project, and write its path from there"
+    help_line = "move it into the project, and write its relative path"
     yield Finding(Diagnostic(Code.MISSING_FILE, "missing file", span, label, help=help_line))
 
 
@@ -90,7 +90,7 @@ def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except (OSError, ValueError):
-        # A name that no system takes.
+        # Not a valid file name.
         return False
 
 

@@ -1,4 +1,4 @@
-"""Who may reach a machine's SSH port."""
+"""The addresses that may reach a machine's SSH port: `network.allowSshFrom`."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ AUTO = "auto"
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _ADDRESS = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
 SOURCE = rf"{AUTO}|{_ADDRESS}(?:/(?:3[0-2]|[12]?[0-9]))?"
-# A prefix this short is a good part of the internet, so it needs the same consent as all of it.
+# A prefix this short covers much of the internet, so it needs `allowInternet: true`.
 WIDE = rf"{_ADDRESS}/[0-7]"
 
 
 def check_source(text: str) -> None:
-    """An IPv4 address or range, or `auto`. The machine's public address is IPv4, so no other can reach it."""
+    """Reject anything but `auto` and an IPv4 address or range. The machine's public address is IPv4."""
     if re.fullmatch(SOURCE, text):
         return
     if ":" in text:
         label, help_line = "the machine's public address is IPv4, so IPv6 cannot reach it", None
     elif text.casefold() in {"*", "any", "internet"}:
-        label = "expected an address range in numbers"
-        help_line = "the whole internet is `0.0.0.0/0` with `allowInternet: true`"
+        label = "expected a numeric address range"
+        help_line = "for the whole internet, write `0.0.0.0/0` and `allowInternet: true`"
     else:
         label = "expected an IPv4 address or range"
-        help_line = "for example `203.0.113.7/32`, or `auto` for the caller's address"
+        help_line = "for example `203.0.113.7/32`, or `auto` for your own address"
     raise rejection(Code.BAD_ADDRESS, "invalid address range", label, help_line)
 
 
 def is_wide(text: object) -> bool:
-    """Whether this range covers a good part of the internet."""
+    """Return whether this range covers more than 16 million addresses."""
     return isinstance(text, str) and re.fullmatch(WIDE, text) is not None
 
 

@@ -1,4 +1,4 @@
-"""What the guest agent of a machine says of itself, in `/run/gpuinfra/agent.json` there."""
+"""The state of a machine's guest agent, as it writes it to `/run/gpuinfra/agent.json`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 STATE_FILE = "/run/gpuinfra/agent.json"
-"""Where it is on the machine."""
+"""The path on the machine."""
 SCHEMA_VERSION = 1
 ACTIONS = frozenset({"watching", "warning", "stopping-jobs", "deallocating"})
 LONGEST = 64 * 1024
@@ -18,40 +18,40 @@ _LONGEST_TEXT = 1000
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """What it knew and was about to do, at one moment of Azure's time."""
+    """What the agent knew and planned at one moment, by Azure's clock."""
 
     at: datetime
     power_on: datetime
     until: datetime
-    """When it ends the machine at the latest, by lease or cost cap."""
+    """When the agent deallocates the machine at the latest, by lease or cost cap."""
     cause: str
-    """Why then, or why it ends the machine now: `lease over`, `cost cap`, `idle`, `job finished` or `evicted`."""
+    """Why at that time, or why now: `lease over`, `cost cap`, `idle`, `job finished` or `evicted`."""
     idle_since: datetime | None
-    """Since when there was no sign of life; None while there is one."""
+    """Since when there is no job, login or GPU use; None while there is some."""
     idle_until: datetime | None
     jobs: tuple[str, ...]
-    """The runs whose job is alive."""
+    """The ids of runs whose job is running."""
     sessions: int
-    """SSH connections."""
+    """The number of SSH connections."""
     gpu_utilization: int | None
-    """In percent, of the busiest GPU; None where there is none to ask."""
+    """Percent, of the busiest GPU; None without a GPU."""
     action: str
     """One of ACTIONS."""
     last_error: str | None
     eviction_notice: bool
     ends_with: tuple[str, ...] = ()
-    """Runs that need the machine now, where it is deallocated after the last of them."""
+    """Runs after which the machine is deallocated."""
     finished_until: datetime | None = None
-    """When it is deallocated because such runs have ended; None while a run needs it."""
+    """When the machine is deallocated because those runs have ended; None while one is running."""
 
     @property
     def is_ending(self) -> bool:
-        """Whether it is about to switch the machine off."""
+        """Whether the agent is about to deallocate the machine."""
         return self.action in {"stopping-jobs", "deallocating"}
 
     @property
     def forecast(self) -> tuple[datetime, str]:
-        """When the machine goes off if nothing else happens, and why."""
+        """When the machine is deallocated if nothing changes, and why."""
         ends = [(self.until, self.cause)]
         if self.idle_until:
             ends.append((self.idle_until, "idle"))
@@ -60,11 +60,11 @@ class AgentState:
         return min(ends)
 
     def age_seconds(self, now: datetime) -> float:
-        """How old this is: an agent that lives writes every five seconds."""
+        """Return the age of this state. A running agent writes every five seconds."""
         return max(0.0, (now - self.at).total_seconds())
 
     def as_json(self) -> dict[str, Any]:
-        """For programs, and as the agent itself writes it."""
+        """Return the JSON object that the agent writes."""
         return {
             "schemaVersion": SCHEMA_VERSION,
             "at": _stamp(self.at),
@@ -85,7 +85,7 @@ class AgentState:
 
 
 def parse_agent_state(text: str) -> AgentState | None:
-    """The state in this text; None where it is none: the machine is the user's own, and anybody may write there."""
+    """Return the state in this text, or None if it is malformed: any user of the machine can write the file."""
     if len(text) > LONGEST:
         return None
     try:
@@ -97,7 +97,7 @@ def parse_agent_state(text: str) -> AgentState | None:
 
 def _state(found: Mapping[str, Any]) -> AgentState:
     if found["schemaVersion"] != SCHEMA_VERSION or found["action"] not in ACTIONS:
-        raise ValueError("not of this schema")
+        raise ValueError("unknown schema")
     return AgentState(
         at=_moment(found["at"]),
         power_on=_moment(found["powerOn"]),
@@ -127,7 +127,7 @@ def _moment_or_none(value: Any) -> datetime | None:
 
 
 def _text(value: Any) -> str:
-    """Text that may be shown: no line in it, nothing that a terminal would act on."""
+    """Return text that is safe to print: one line, without control characters."""
     if not isinstance(value, str):
         raise TypeError("text expected")
     return "".join(character if character.isprintable() else " " for character in value[:_LONGEST_TEXT])

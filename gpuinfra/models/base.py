@@ -1,4 +1,4 @@
-"""What all models share: frozen, strict, no unknown keys, camelCase on paper."""
+"""The base of all spec models, and validators that raise located diagnostics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuinfra.suggest import did_you_mean, listed
 
 
 class Model(BaseModel):
-    """A frozen value. Strict: a number is never taken for text, nor text for a truth value."""
+    """A frozen, strict model with camelCase keys: numbers are not text, text is not a boolean, unknown keys fail."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -26,20 +26,20 @@ class Model(BaseModel):
 
 
 def rejection(code: Code, summary: str, label: str = "", help: str | None = None) -> PydanticCustomError:  # noqa: A002 the diagnostic's own word
-    """The error a field's check raises. `load.fields` turns it into a located diagnostic."""
+    """Return the error that a field's check raises. `parse.fields` turns it into a located diagnostic."""
     # The summary goes into the context as well: pydantic would format it as a template.
     return PydanticCustomError(code.value, "{summary}", {"summary": summary, "label": label, "help": help})
 
 
 def require_text(value: object) -> str:
-    """`value` if it is text. The error type is pydantic's own, so that all wrong types read alike."""
+    """Return `value` if it is text, else raise pydantic's own error for a wrong type."""
     if not isinstance(value, str):
         raise PydanticCustomError("string_type", "text expected")
     return value
 
 
 def parsed(parse: Callable[[str], Any]) -> BeforeValidator:
-    """A validator that makes a value out of text."""
+    """Return a validator that parses text into a value."""
 
     def validate(value: object) -> Any:
         return parse(require_text(value))
@@ -48,7 +48,7 @@ def parsed(parse: Callable[[str], Any]) -> BeforeValidator:
 
 
 def one_of(*choices: str) -> BeforeValidator:
-    """A validator for a word out of a few; a misspelt one gets the nearest named."""
+    """Return a validator for a fixed set of words. Its error suggests the nearest word."""
 
     def validate(value: object) -> str:
         if require_text(value) in choices:
@@ -64,7 +64,7 @@ def one_of(*choices: str) -> BeforeValidator:
 
 
 def check_first(check: Callable[[str], None]) -> BeforeValidator:
-    """A validator that raises a `rejection` for text before any other validator sees it."""
+    """Return a validator that checks text before all other validators."""
 
     def validate(value: object) -> object:
         if isinstance(value, str):
@@ -75,7 +75,7 @@ def check_first(check: Callable[[str], None]) -> BeforeValidator:
 
 
 def checked(check: Callable[[str], None]) -> AfterValidator:
-    """A validator that keeps text as it is and raises a `rejection` where it breaks a rule."""
+    """Return a validator that keeps text unchanged, or raises what `check` raises."""
 
     def validate(value: str) -> str:
         check(value)
@@ -85,8 +85,8 @@ def checked(check: Callable[[str], None]) -> AfterValidator:
 
 
 def whole(pattern: str) -> str:
-    """`pattern` for the entire text, in the dialect that Python and JSON Schema (ECMA-262) share.
+    """Return `pattern` anchored to the entire text, in the syntax that Python and JSON Schema (ECMA-262) share.
 
-    Python's `$` also matches before a final newline; the look-ahead takes that away.
+    Python's `$` also matches before a final newline; the look-ahead prevents that.
     """
     return f"^(?:{pattern})(?!\\n)$"

@@ -1,4 +1,4 @@
-"""Which runs a change to a machine stops, which outputs it loses, and which consent it needs. All pure."""
+"""Decide which runs a change stops, which outputs it loses, and which consent it needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuinfra.models.run import Run, RunState
 
 
 class Effect(Enum):
-    """What a change does to a machine that exists."""
+    """What a change does to an existing machine."""
 
     NONE = "none"
     RESTART = "restart"
@@ -21,19 +21,19 @@ class Effect(Enum):
 
 
 class Contact(Enum):
-    """Whether the machine could be asked for its runs."""
+    """Whether the machine answered when asked for its runs."""
 
     ANSWERED = "answered"
     OFF = "off"
-    """It runs no job, but its disk may hold outputs."""
+    """Off: no job runs, but its disk may hold outputs."""
     SILENT = "silent"
-    """It may be on, and it did not answer."""
+    """It may be on, but did not answer."""
     NOTHING_THERE = "nothing there"
-    """There is no machine and no disk, or the machine was never created completely."""
+    """Neither machine nor disk exists, or the machine was never completely created."""
 
 
 class Consent(IntEnum):
-    """What a change needs where no terminal can be asked; each includes the ones before."""
+    """The options that a change needs without a terminal; each level includes the lower ones."""
 
     NONE = 0
     YES = 1
@@ -44,7 +44,7 @@ class Consent(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MachineRun:
-    """A run as the machine itself knows it."""
+    """A run as the machine reports it."""
 
     id: str
     is_over: bool
@@ -53,14 +53,18 @@ class MachineRun:
 
 @dataclass(frozen=True, slots=True)
 class MachineAnswer:
-    """What the machine said when it was asked for its runs."""
+    """The machine's answer when asked for its runs."""
 
     contact: Contact
     runs: tuple[MachineRun, ...] = ()
     is_billed: bool = True
-    """Whether the machine may be billed by the hour: one that is only stopped is."""
+    """Whether the machine may be billed by the hour. A stopped machine is; a deallocated one is not."""
+    is_deleted: bool = False
+    """Whether the VM does not exist while its disk does."""
+    vm_id: str = ""
+    """Azure's `vmId` of the machine; empty if its disk may be older than the VM."""
     attached: tuple[str, ...] = ()
-    """Disks and NICs that others attached to the machine, by Azure's word."""
+    """Disks, NICs and public IPs that others attached to the machine, according to Azure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class RunAtRisk:
     is_running: bool
     is_unfetched: bool
     is_own: bool
-    """Whether this workspace sent it."""
+    """Whether this workspace submitted it."""
 
     def __str__(self) -> str:
         script = f"{self.script}, " if self.script else ""
@@ -85,17 +89,17 @@ class RunAtRisk:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a change would do to runs, and the consent that it needs."""
+    """The runs that a change affects, and the consent that it needs."""
 
     effect: Effect
     consent: Consent
     runs: tuple[RunAtRisk, ...] = ()
     unknown: Contact | None = None
-    """Why there may be more runs than these; None where the machine answered."""
+    """Why there may be more runs; None if the machine answered."""
 
 
 def effect_of(plan: Plan) -> Effect:
-    """What carrying out a plan does to the machine that exists."""
+    """Return what a plan does to the existing machine."""
     if plan.loses:
         return Effect.DELETE_DISK
     changed = [change for change in plan.changes if change.action is Action.CHANGE]
@@ -107,7 +111,7 @@ def effect_of(plan: Plan) -> Effect:
 
 
 def creates_machine(plan: Plan) -> bool:
-    """Whether a plan makes a machine where there is none."""
+    """Return whether a plan creates a machine."""
     return any(change.ref.kind is Kind.VM and change.action is Action.ADD for change in plan.changes)
 
 
@@ -120,9 +124,9 @@ def decide(
     simulated: bool,
     resource_id: str = "",
 ) -> Decision:
-    """Which runs are at risk, and which consent the change needs.
+    """Return which runs are at risk, and which consent the change needs.
 
-    `known` are all runs of this workspace; the runs of others only the machine knows.
+    `known` are all runs of this workspace. Only the machine knows the runs of other workspaces.
     """
     if effect is Effect.NONE or answer.contact is Contact.NOTHING_THERE:
         return Decision(effect, Consent.NONE)
@@ -141,18 +145,19 @@ def decide(
 
 
 def _all_runs(mine: Iterable[Run], known: Sequence[Run], answer: MachineAnswer) -> Iterator[RunAtRisk]:
-    """Runs that the machine reports always count, whatever this workspace knows about their machine."""
+    """Return all runs on the machine. Runs that the machine reports always count."""
     seen = {run.id: run for run in answer.runs}
     own = {run.id: run for run in mine} | {run.id: run for run in known if run.id in seen}
     for run in own.values():
-        yield _own(run, answer.contact, seen.get(run.id))
+        yield _own(run, answer, seen.get(run.id))
     for found in answer.runs:
         if found.id not in own:
             state = "ended" if found.is_over else "running"
             yield RunAtRisk(found.id, "", state, not found.is_over, found.has_outputs, is_own=False)
 
 
-def _own(run: Run, contact: Contact, found: MachineRun | None) -> RunAtRisk:
+def _own(run: Run, answer: MachineAnswer, found: MachineRun | None) -> RunAtRisk:
+    contact = answer.contact
     has_begun = run.job is not None or run.started is not None
     if contact is Contact.ANSWERED:
         # For a while the machine expects a job to begin that was interrupted before; this workspace knows that.
@@ -161,16 +166,18 @@ def _own(run: Run, contact: Contact, found: MachineRun | None) -> RunAtRisk:
     else:
         is_running = contact is Contact.SILENT and has_begun and not run.state.is_over
     state = run.state.value if is_running or run.state.is_over else "ended"
-    is_unfetched = has_begun and not run.outputs.complete
+    # A machine that does not know the run may have lost its files; one that is another VM never had them.
+    is_elsewhere = contact is Contact.ANSWERED and found is None and run.is_on_another(answer.vm_id)
+    is_unfetched = has_begun and not run.outputs.complete and not is_elsewhere
     return RunAtRisk(run.id, run.script or " ".join(run.command[:1]), state, is_running, is_unfetched, is_own=True)
 
 
 UNKNOWN = {
-    Contact.OFF: "{} is not on, so it cannot be asked for its runs: its disk may hold outputs of other workspaces",
-    Contact.SILENT: "{} cannot be asked for its runs: jobs of other workspaces may be running there",
+    Contact.OFF: "{} is off, so its runs are unknown: its disk may hold outputs of other workspaces",
+    Contact.SILENT: "{} does not answer, so its runs are unknown: jobs of other workspaces may be running there",
 }
 
 
 def unknown_runs(name: str, contact: Contact) -> str:
-    """Why there may be more runs than are listed."""
+    """Return a sentence that says why there may be more runs than listed."""
     return UNKNOWN[contact].format(name)

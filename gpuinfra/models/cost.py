@@ -1,4 +1,4 @@
-"""What machines have cost over a span of time: lines of `gpuinfra cost`, and their sum."""
+"""What machines cost in a period: the rows of `gpuinfra cost` and their total."""
 
 from __future__ import annotations
 
@@ -12,63 +12,73 @@ from gpuinfra.models.receipt import stamp
 
 
 class Source(StrEnum):
-    """Where a moment is known from."""
+    """The source of a time."""
 
     LOG = "activity log"
     LEDGER = "ledger"
     AZURE = "present state"
-    """Tags and states of what is there now."""
+    """Tags and states of existing resources."""
     RUNS = "run records"
-    """When jobs began and ended, as this workspace knows it."""
+    """Start and end of jobs, as this workspace recorded them."""
 
 
 class Certainty(StrEnum):
-    """How sure it is, the surest first."""
+    """How certain an amount is, best first."""
 
     EXACT = "exact"
-    """By the moments of Azure's own log."""
+    """From the times in Azure's activity log, with known prices for compute, disk and address."""
     RECORDED = "recorded"
-    """By what this program wrote down: from when a machine was asked for until it was seen to be off."""
+    """From this program's records: from the request for a machine until Azure reported it off."""
     ESTIMATED = "estimated"
-    """A beginning or an end is not known. For an end Azure's last change, or the end of the lease, is taken."""
+    """A start, an end or a price is unknown. Azure's last change or the lease's end stands in for an unknown end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Seconds and US dollars of a span of time. They add up."""
+    """Seconds and US dollars of a period. Amounts can be added."""
 
     seconds: float = 0.0
-    """For which the machine was on."""
+    """Seconds on."""
     compute: float = 0.0
     disk: float = 0.0
     address: float = 0.0
     always_on: float = 0.0
-    """What the machine would have cost, had it been on for as long as it was there."""
+    """The cost if the machine had been on for as long as it existed."""
     there: float = 0.0
-    """Seconds for which the machine was there, on or off."""
+    """Seconds for which the machine existed, on or off."""
     unpriced: float = 0.0
-    """Seconds for which no price is known; they are not in the sums."""
+    """Seconds on without a known price; they are not in the totals."""
+    disk_unpriced: float = 0.0
+    """Seconds for which the cost of the disk is unknown."""
+    address_unpriced: float = 0.0
+    """Seconds for which the cost of the public IP is unknown."""
 
     def __add__(self, other: Amounts) -> Amounts:
         return Amounts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
     @property
     def total(self) -> float:
-        """All that was paid."""
+        """The total cost."""
         return self.compute + self.disk + self.address
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """The parts of the cost that the sums lack, at least for some of the time."""
+        found = {"compute": self.unpriced, "disk": self.disk_unpriced, "address": self.address_unpriced}
+        return tuple(name for name, seconds in found.items() if seconds)
+
+    @property
     def off(self) -> float:
-        """Seconds for which the machine was there and off."""
+        """Seconds for which the machine existed and was off."""
         return max(0.0, self.there - self.seconds)
 
     @property
     def saved(self) -> float:
-        """What the time off would have cost."""
+        """What the machine would have cost in its time off."""
         return max(0.0, self.always_on - self.compute)
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         return {
             "onSeconds": round(self.seconds, 3),
             "offSeconds": round(self.off, 3),
@@ -79,12 +89,13 @@ class Amounts:
             "alwaysOnUsd": round(self.always_on, 4),
             "savedUsd": round(self.saved, 4),
             "unpricedSeconds": round(self.unpriced, 3),
+            "missing": list(self.missing),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """One line: a machine, a run, or a tag's value."""
+    """One row: a machine, a run, or a tag's value."""
 
     label: str
     amounts: Amounts
@@ -97,7 +108,7 @@ class CostRow:
     sure: Certainty = Certainty.EXACT
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         return {
             "label": self.label,
             "machine": self.machine,
@@ -113,27 +124,27 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """All lines, and what they rest on."""
+    """All rows, and the sources of their amounts."""
 
     since: datetime
     until: datetime
     by: str
     rows: tuple[CostRow, ...]
     log: str = "read"
-    """`read`, or why Azure's activity log was not."""
+    """`read`, or why Azure's activity log was not read."""
     log_since: datetime | None = None
     """How far back the log was read."""
     prices: tuple[str, ...] = ()
-    """Where prices are from: what was paid, Azure's list of today, a list that is shipped."""
+    """The sources of prices: recorded prices, Azure's current list, the shipped list."""
     simulated: bool = False
 
     @property
     def total(self) -> Amounts:
-        """The sum of all lines."""
+        """The total of all rows."""
         return sum((row.amounts for row in self.rows), Amounts())
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         return {
             "since": stamp(self.since),
             "until": stamp(self.until),
@@ -146,7 +157,7 @@ class CostReport:
         }
 
 
-def least_sure(found: Iterable[Certainty]) -> Certainty:
-    """What holds for all of them together."""
+def least_certain(found: Iterable[Certainty]) -> Certainty:
+    """Return the lowest certainty."""
     order = list(Certainty)
     return max(found, key=order.index, default=Certainty.EXACT)

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: `20m`, `4h`, `1h30m`, `2d`, `4 hours`."""
+"""Durations as people write them: `20m`, `4h`, `1h30m`, `2d`, `4 hours`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ LONGEST = timedelta(days=30)
 
 
 def numbers_up_to(largest: int) -> str:
-    """A pattern for the whole numbers 1 to `largest`, no leading zero. JSON Schema has no other way to
-    bound a number inside a text."""
+    """Return a pattern for the numbers 1 to `largest` without leading zeros.
+
+    JSON Schema has no other way to limit a number inside text.
+    """
     digits = str(largest)
     shorter = [f"[1-9][0-9]{{{length - 1}}}" for length in range(1, len(digits))]
     same_length = [
@@ -42,7 +44,7 @@ _PARTS = re.compile(rf"(?! )(?:([0-9]+){_D})?(?: ?([0-9]+){_H})?(?: ?([0-9]+){_M
 
 
 def parse_duration(text: str) -> timedelta:
-    """`1h30m` or `4 hours` as a timedelta: whole minutes, from one minute to thirty days."""
+    """Return `1h30m` or `4 hours` as a timedelta, from one minute to thirty days."""
     parts = _PARTS.fullmatch(text)
     if not text or not parts:
         raise rejection(
@@ -55,14 +57,14 @@ def parse_duration(text: str) -> timedelta:
         raise rejection(
             Code.OUT_OF_RANGE,
             "value out of range",
-            f"expected `1m` to `{LONGEST.days}d`, with at most 23 hours beside days and 59 minutes beside hours",
+            f"expected `1m` to `{LONGEST.days}d`, with at most 23 hours after days and 59 minutes after hours",
         )
     days, hours, minutes = (int(part or 0) for part in parts.groups())
     return timedelta(days=days, hours=hours, minutes=minutes)
 
 
 def format_duration(duration: timedelta) -> str:
-    """The spelling that `parse_duration` reads back."""
+    """Return text that `parse_duration` accepts."""
     hours, minutes = divmod(int(duration.total_seconds()) // 60, 60)
     days, hours = divmod(hours, 24)
     return "".join(f"{n}{unit}" for n, unit in ((days, "d"), (hours, "h"), (minutes, "m")) if n)

@@ -1,4 +1,4 @@
-"""What use cases report to their caller, and what they ask."""
+"""Events that use cases report, and questions that they ask."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuinfra.models.plan import Plan
 
 @dataclass(frozen=True)
 class ConsentDetails:
-    """What a change would stop or lose, to show before the question."""
+    """What a change stops or loses, to show before the question."""
 
     name: str
     decision: Decision
@@ -30,7 +30,7 @@ class HostKeyDetails:
 
 @dataclass(frozen=True)
 class Question:
-    """A question with yes or no for an answer."""
+    """A yes-or-no question."""
 
     text: str
     details: str | ConsentDetails | HostKeyDetails | None = None
@@ -40,26 +40,26 @@ class Question:
 
 @dataclass(frozen=True)
 class PlanReady:
-    """A plan is about to be carried out."""
+    """A plan is about to be applied."""
 
     plan: Plan
 
 
 @dataclass(frozen=True)
 class Interrupted:
-    """Ctrl-C ended a change: which resources exist now."""
+    """Ctrl-C interrupted a change: the resources that exist now."""
 
     name: str
     resources: Sequence[str] | None
     """None if Azure did not answer."""
     stops: datetime | None
-    """When the machine stops by itself."""
+    """When Azure's schedule deallocates the machine."""
     simulated: bool
 
 
 @dataclass(frozen=True)
 class ReapInterrupted:
-    """Ctrl-C ended `reap`: machines that Azure still deallocates, and those that were not begun."""
+    """Ctrl-C interrupted `reap`: machines that Azure is deallocating, and those not started."""
 
     under_way: Sequence[str]
     not_begun: Sequence[str]

@@ -1,4 +1,4 @@
-"""The GPUs that a machine has, as its own driver tells."""
+"""A machine's GPUs, as its driver reports them."""
 
 from __future__ import annotations
 
@@ -6,35 +6,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-MEBIBYTES = 1024
-"""In a gibibyte."""
+MIB_PER_GIB = 1024
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """What `nvidia-smi` says. Where there are several GPUs, each tuple has an entry for each; an empty one means that
-    nobody asked."""
+    """What `nvidia-smi` reports. Each tuple has one entry per GPU; an empty tuple means: not queried."""
 
     models: tuple[str, ...]
     driver: str
     memory_mib: tuple[int | None, ...]
     compute_capabilities: tuple[str | None, ...]
-    """As `7.5`; None where the driver is too old to tell."""
+    """Such as `7.5`; None if the driver is too old to report it."""
     simulated: bool = False
-    """There is no such GPU: the embedded Azure says that there is."""
+    """Whether the embedded Azure simulates the GPU."""
     cuda: str | None = None
-    """The newest CUDA that the driver can serve, as `12.2`."""
+    """The newest CUDA version that the driver supports, such as `12.2`."""
     uuids: tuple[str | None, ...] = ()
     bus_ids: tuple[str | None, ...] = ()
-    """On the PCI bus, as `00000001:00:00.0`."""
+    """PCI bus ids, such as `00000001:00:00.0`."""
     memory_free_mib: tuple[int | None, ...] = ()
     clocks_mhz: tuple[int | None, ...] = ()
-    """Of the processors, at the moment of the question."""
+    """Current clock rates."""
     max_clocks_mhz: tuple[int | None, ...] = ()
     cuda_visible_devices: str | None = None
-    """What CUDA_VISIBLE_DEVICES is where the question was asked; None where it is not set."""
+    """CUDA_VISIBLE_DEVICES of the shell that ran `nvidia-smi`; None if unset."""
 
     @property
     def summary(self) -> str:
@@ -45,7 +43,7 @@ class GpuFacts:
 
     @property
     def details(self) -> tuple[str, ...]:
-        """A line a GPU: `Tesla T4, compute capability 7.5, 1.59 GHz, pciBusID 0001:00:00.0, memory 15.0 GiB, …`."""
+        """One line per GPU: `Tesla T4, compute capability 7.5, 1.59 GHz, pciBusID 0001:00:00.0, memory 15.0 GiB, …`."""
         return tuple(self._detail(index) for index in range(len(self.models)))
 
     def _detail(self, index: int) -> str:
@@ -62,7 +60,7 @@ class GpuFacts:
         return ", ".join(part for part in found if part)
 
     def as_json(self) -> dict[str, Any]:
-        """For programs. What nobody asked for is left out."""
+        """Return this as a JSON object. Fields that were not queried are omitted."""
         more = {
             "cuda": self.cuda,
             "uuids": list(self.uuids),
@@ -87,9 +85,9 @@ def _at(values: Sequence[T], index: int) -> T | None:
 
 
 def _gibibytes(mebibytes: Any) -> str:
-    return f"{mebibytes / MEBIBYTES:.1f} GiB"
+    return f"{mebibytes / MIB_PER_GIB:.1f} GiB"
 
 
 def _short(bus_id: str) -> str:
-    """As frameworks print it: a PCI domain of four digits, where it has no more."""
+    """Return the bus id as frameworks print it: with a four-digit PCI domain if possible."""
     return bus_id[4:] if bus_id.startswith("0000") and bus_id.find(":") == 8 else bus_id

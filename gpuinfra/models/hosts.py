@@ -1,18 +1,18 @@
-"""Where a machine is, and who logs in there: words that go into other programs' files and command lines."""
+"""Checks of host and user names, which end up in files and command lines of other programs."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 
-# Names of hosts are letters, digits, `-` and `.`; `_` is wrong, and common in laboratories.
+# Host names are letters, digits, `-` and `.`. `_` is against the rules, but common.
 _HOST = re.compile(r"\w(?:[\w.-]*\w)?\.?", re.ASCII)
 _ZONE = re.compile(r"[A-Za-z0-9_.-]+")
 _USER = re.compile(r"[^\s\x00-\x20\x7f-][^\s\x00-\x1f\x7f]*")
 
 
 def is_host(text: str) -> bool:
-    """Whether it is a host's name or address, and nothing that a file or a command line would read otherwise."""
+    """Return whether this is a host name or an address, safe in files and command lines."""
     address, has_zone, zone = text.partition("%")
     try:
         version = ipaddress.ip_address(address).version
@@ -22,5 +22,5 @@ def is_host(text: str) -> bool:
 
 
 def is_user(text: str) -> bool:
-    """Whether somebody can have this name on some machine: no spaces, nothing that looks like an option."""
+    """Return whether this can be a user name: no spaces, not like an option."""
     return _USER.fullmatch(text) is not None

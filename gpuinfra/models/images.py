@@ -1,4 +1,4 @@
-"""Images: what a machine boots from, and what a job's container starts from."""
+"""Names of machine images and of container images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuinfra.diagnostics import Code
 from gpuinfra.models.base import checked, rejection, whole
 from gpuinfra.suggest import listed, nearest
 
-# Generation 2 throughout: A100, H100 and RTX sizes boot nothing else, and T4 sizes boot both.
+# Generation 2 only: A100, H100 and RTX sizes boot nothing else; T4 sizes boot both.
 ALIASES = {
     "dsvm-ubuntu-22.04": "microsoft-dsvm:ubuntu-2204:2204-gen2:latest",
     "dsvm-ubuntu-20.04": "microsoft-dsvm:ubuntu-2004:2004-gen2:latest",
@@ -23,7 +23,7 @@ URN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}(?::[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){3}
 
 
 def check_machine_image(text: str) -> None:
-    """An alias, or publisher:offer:sku:version as `az vm image list` prints it."""
+    """Reject anything but an alias or publisher:offer:sku:version, as `az vm image list` prints it."""
     if text in ALIASES or re.fullmatch(URN, text):
         return
     known = nearest(text, ALIASES)
@@ -37,7 +37,7 @@ def check_machine_image(text: str) -> None:
 
 # The grammar of a container image reference, as the distribution project defines it.
 _LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-# A first part is a host only with a dot or a port in it, or as localhost; else it is a part of the path.
+# The first part is a host only if it has a dot or a port, or is localhost; else it is part of the path.
 _PORT = ":[0-9]{1,5}"
 _HOST = rf"(?:localhost(?:{_PORT})?|{_LABEL}{_PORT}|{_LABEL}(?:\.{_LABEL})+(?:{_PORT})?)"
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
@@ -48,7 +48,7 @@ CONTAINER_IMAGE = (
 
 
 def check_container_image(text: str) -> None:
-    """A reference that a container engine can pull: [registry/]repository[:tag][@sha256:digest]."""
+    """Reject references that Docker cannot pull: expected [registry/]repository[:tag][@sha256:digest]."""
     if len(text) <= CONTAINER_IMAGE_LENGTH and re.fullmatch(CONTAINER_IMAGE, text):
         return
     raise rejection(Code.BAD_CONTAINER_IMAGE, "invalid container image", *_broken_rule(text))
@@ -60,13 +60,13 @@ def _broken_rule(text: str) -> tuple[str, str | None]:
     if re.search(r"\s", text):
         trimmed = text.strip()
         fits = re.fullmatch(CONTAINER_IMAGE, trimmed)
-        return "it has a space in it", f"did you mean `{trimmed}`?" if fits else None
+        return "it contains a space", f"did you mean `{trimmed}`?" if fits else None
     if "::" in text:
         return "two colons before the tag", f"did you mean `{text.replace('::', ':')}`?"
     if "://" in text:
-        return "an image has no scheme", f"did you mean `{text.split('://', 1)[1]}`?"
+        return "an image name has no scheme", f"did you mean `{text.split('://', 1)[1]}`?"
     if re.fullmatch(CONTAINER_IMAGE, text.lower()):
-        return "a repository is in lower case", f"did you mean `{text.lower()}`?"
+        return "repository names are lower case", f"did you mean `{text.lower()}`?"
     return "expected [registry/]repository[:tag]", None
 
 

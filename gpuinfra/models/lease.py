@@ -1,4 +1,4 @@
-"""Until when a machine may be on, and what that depends on: what `lease` shows."""
+"""A machine's lease, as `gpuinfra lease` shows it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class LeaseState:
     machine: Machine
     now: datetime
     cause: str
-    """What its end depends on: `lease`, `hours` or `cost cap`."""
+    """What sets its end: `lease`, `hours` or `cost cap`."""
     lease: str
-    """How long a lease is, as a spec says it."""
+    """The length of a lease, as in the spec."""
     idle: str
     cap: str | None = None
     """The cost cap as a time from power-on."""
@@ -27,23 +27,29 @@ class LeaseState:
     hours: str | None = None
     changed: bool = False
     capped: bool = False
-    """Whether it would end later but for the cost cap."""
+    """Whether the cost cap shortens it."""
+    restarted: datetime | None = None
+    """When the machine was started or changed outside gpuinfra after its lease ended."""
+    agent_until: datetime | None = None
+    """When the guest agent ends the machine at the latest, after such a start."""
+    old_stop: datetime | None = None
+    """When Azure's daily schedule may still stop the machine because it was moved too late."""
     simulated: bool = False
 
     @property
     def seconds_left(self) -> float:
-        """How long it may still be on; 0 where it should be off."""
+        """Seconds until it ends; 0 if it is over."""
         until = self.machine.lease_until
         return max(0.0, (until - self.now).total_seconds()) if until else 0.0
 
     @property
     def cost_until_end(self) -> float | None:
-        """What it will have cost at its end since it was switched on, at list price; None where no price is known."""
-        until = self.machine.lease_until
+        """The list-price cost from power-on to the end; None without a known price."""
+        until = self.agent_until or self.machine.lease_until
         return self.machine.cost_so_far(max(until, self.now) if until else self.now)
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         cost, total = self.machine.cost_so_far(self.now), self.cost_until_end
         shown = {
             "name": self.machine.name,
@@ -61,5 +67,9 @@ class LeaseState:
             "costAtEndUsd": None if total is None else round(total, 4),
             "changed": self.changed,
             "capped": self.capped,
+            "scheduleMayStillStopAt": stamp(self.old_stop),
+            "startedOutside": None
+            if self.restarted is None
+            else {"at": stamp(self.restarted), "agentUntil": stamp(self.agent_until)},
         }
         return {**shown, "simulated": True} if self.simulated else shown

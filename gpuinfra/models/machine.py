@@ -1,4 +1,4 @@
-"""A machine of ours as the subscription shows it: a line of `status`."""
+"""A machine that gpuinfra manages, as one row of `gpuinfra status`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuinfra.models.receipt import stamp
 
 @dataclass(frozen=True, slots=True)
 class ScheduledChange:
-    """The next moment at which something will switch the machine by itself."""
+    """The next automatic start or stop of the machine."""
 
     at: datetime
     power: str
@@ -23,11 +23,11 @@ class ScheduledChange:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine: what it is, what it does, what it costs."""
+    """One machine: size, place, power state, cost and lease."""
 
     name: str
     power_state: str
-    """running, deallocated, stopped, starting, …; `unknown` where Azure does not say."""
+    """running, deallocated, stopped, starting, …; `unknown` if Azure does not report it."""
     provisioning_state: str
     region: str
     size: str
@@ -39,18 +39,18 @@ class Machine:
     lease_until: datetime | None = None
     next_change: ScheduledChange | None = None
     drift: tuple[str, ...] = ()
-    """How it differs from its spec in the workspace; empty also where there is no spec."""
+    """Differences from its spec in the workspace; empty without a spec."""
     spec_file: str | None = None
     tagged: bool = True
-    """Whether it carries our tags; without them nothing but Azure's own schedule stops it."""
+    """Whether it has gpuinfra's tags; without them only Azure's schedule stops it."""
     agent: AgentState | str | None = None
-    """What its guest agent says, or why that is not known; None where it was not asked."""
+    """The guest agent's state, or why it is unknown; None if not queried."""
     cost: float | None = None
-    """US dollars since it was switched on, at `counted`, by all that is known; None where nobody counted."""
+    """US dollars from power-on to `counted`, from all sources; None if not calculated."""
     counted: datetime | None = None
 
     def cost_so_far(self, now: datetime) -> float | None:
-        """What it cost since it was switched on, at list price; 0 while nothing is billed."""
+        """Return the list-price cost since power-on; 0 while it is deallocated, None if unknown."""
         if self.power_state == "deallocated":
             return 0.0
         if self.cost is not None and self.counted is not None:
@@ -60,7 +60,7 @@ class Machine:
         return max(0.0, (now - self.since).total_seconds()) / 3600 * self.price_per_hour
 
     def as_json(self, now: datetime) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         cost, lease = self.cost_so_far(now), self.lease_until
         return {
             "name": self.name,

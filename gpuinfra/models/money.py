@@ -12,7 +12,7 @@ from pydantic import PlainSerializer, WithJsonSchema
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.base import parsed, rejection, whole
 
-# More than zero, less than a million, cents at the finest. Dollars alone: list prices are in them.
+# From one cent to less than a million, in dollars: list prices are in dollars.
 _AMOUNT = r"(?:[1-9][0-9]{0,5}(?:\.[0-9]{1,2})?|0\.(?:0[1-9]|[1-9][0-9]?))"
 MONEY = rf"\${_AMOUNT}|{_AMOUNT} USD"
 
@@ -28,7 +28,7 @@ class Money:
 
 
 def parse_money(text: str) -> Money:
-    """`5 USD`, `0.50 USD` or `$5`."""
+    """Return the amount of text such as `5 USD`, `0.50 USD` or `$5`."""
     if not re.fullmatch(MONEY, text):
         raise rejection(
             Code.BAD_MONEY,
@@ -39,7 +39,7 @@ def parse_money(text: str) -> Money:
     return Money(Decimal(text.removeprefix("$").removesuffix(" USD")))
 
 
-Amount = Annotated[
+MoneyField = Annotated[
     Money,
     parsed(parse_money),
     PlainSerializer(str),

@@ -1,4 +1,4 @@
-"""Names of machines, resource groups, targets and users, by Azure's rules. Each check says which rule was broken."""
+"""Names of machines, resource groups, targets, users and subscriptions. Each check names the broken rule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import WithJsonSchema
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.models.base import checked, rejection, whole
+from gpuinfra.models.base import checked, parsed, rejection, whole
 
 # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
 MACHINE_NAME_LENGTH = 64
@@ -16,7 +16,7 @@ RESOURCE_GROUP_LENGTH = 90
 _NOT_IN_RESOURCE_GROUP = r"[^A-Za-z0-9_().-]"
 
 # https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/error-reserved-resource-name
-# Only the words that a machine name could be: those with an underscore or a period are ruled out already.
+# Only words that could be a machine name: those with an underscore or a period are invalid anyway.
 RESERVED_NAMES = frozenset(
     """access azure bing bizspark biztalk cortana directx dotnet dynamics excel exchange forefront
     groove hololens hyperv kinect lync msdn o365 office office365 onedrive onenote outlook powerpoint
@@ -25,7 +25,7 @@ RESERVED_NAMES = frozenset(
 RESERVED_ANYWHERE = ("microsoft", "windows")
 RESERVED_AT_START = "login"
 
-# `submit -c local` and `submit -c docker` are this computer's own Python and its own engine.
+# `submit -c local` and `submit -c docker` run on this computer.
 BUILT_IN_TARGETS = frozenset({"local", "docker"})
 
 # https://learn.microsoft.com/rest/api/compute/virtual-machines/create-or-update#osprofile
@@ -37,14 +37,14 @@ DISALLOWED_USERNAMES = frozenset(
 
 
 def check_machine_name(name: str) -> None:
-    """Azure's rules for a Linux virtual machine, which also fit every resource named after it."""
+    """Check Azure's rules for a Linux VM, which also fit the resources named after it."""
     if not name:
         raise _bad_name("it is empty", "use 1 to 64 letters, digits and hyphens")
     if len(name) > MACHINE_NAME_LENGTH:
-        raise _bad_name(f"{len(name)} characters; Azure allows a Linux machine {MACHINE_NAME_LENGTH}")
+        raise _bad_name(f"{len(name)} characters; Azure allows {MACHINE_NAME_LENGTH}")
     if found := re.search(r"[^A-Za-z0-9-]", name):
         raise _bad_name(
-            f"{_shown(found.group())} is not allowed; Azure takes letters, digits and hyphens in a machine's name",
+            f"{_shown(found.group())} is not allowed; use letters, digits and hyphens",
             _suggestion(name),
         )
     if name.startswith("-"):
@@ -59,7 +59,7 @@ def _check_reserved(name: str) -> None:
         raise _bad_name(f"Azure reserves the word `{name}`", f"add to it: `{name}-gpu`")
     for word in RESERVED_ANYWHERE:
         if word in name:
-            raise _bad_name(f"Azure reserves the word `{word}`, even as a part of a name")
+            raise _bad_name(f"Azure reserves the word `{word}`, even inside a name")
     if name.startswith(RESERVED_AT_START):
         raise _bad_name(f"Azure reserves `{RESERVED_AT_START}` at the start of a name")
     if name in BUILT_IN_TARGETS:
@@ -86,11 +86,11 @@ def _shown(character: str) -> str:
 
 
 def check_resource_group(name: str) -> None:
-    """Azure's rules for a resource group; of all letters and digits, those of ASCII."""
+    """Check Azure's rules for a resource group, limited to ASCII."""
     if not name:
         raise _bad_group("it is empty")
     if len(name) > RESOURCE_GROUP_LENGTH:
-        raise _bad_group(f"{len(name)} characters; Azure allows a resource group {RESOURCE_GROUP_LENGTH}")
+        raise _bad_group(f"{len(name)} characters; Azure allows {RESOURCE_GROUP_LENGTH}")
     meant = re.sub(f"{_NOT_IN_RESOURCE_GROUP}+", "-", name).strip("-.")
     if found := re.search(_NOT_IN_RESOURCE_GROUP, name):
         label = f"{_shown(found.group())} is not allowed; use letters, digits, `_`, `-`, `.` and parentheses"
@@ -100,24 +100,26 @@ def check_resource_group(name: str) -> None:
 
 
 def _bad_group(label: str, meant: str = "") -> Exception:
-    help_line = f"for example `{meant}`" if meant else "remove it to have `gpuinfra-` and the machine's name"
+    help_line = (
+        f"for example `{meant}`" if meant else "remove the line for the default, `gpuinfra-` and the machine's name"
+    )
     return rejection(Code.BAD_NAME, "invalid resource group name", label, help_line)
 
 
 def check_target_name(name: str) -> None:
-    """A target's name is the name of its two files, `NAME.compute` and `NAME.runconfig`."""
+    """Check a target's name, which is also the name of `NAME.compute` and `NAME.runconfig`."""
     if name.lower() in BUILT_IN_TARGETS:
         raise rejection(Code.BAD_NAME, "invalid target name", f"`{name}` is the built-in target for this computer")
     if not re.fullmatch(TARGET_NAME, name):
         raise rejection(
             Code.BAD_NAME,
             "invalid target name",
-            "it names two files: 1 to 64 letters, digits, `_` and `-`, starting with a letter or digit",
+            "use 1 to 64 letters, digits, `_` and `-`, starting with a letter or digit",
         )
 
 
 def check_username(name: str) -> None:
-    """Azure's list of names that it refuses, and what `useradd` on Ubuntu takes."""
+    """Check Azure's list of refused names, and what `useradd` on Ubuntu accepts."""
     if name.lower() in DISALLOWED_USERNAMES:
         raise rejection(
             Code.BAD_USERNAME,
@@ -129,12 +131,12 @@ def check_username(name: str) -> None:
         raise rejection(
             Code.BAD_USERNAME,
             "invalid administrator name",
-            "Ubuntu takes 1 to 32 lower-case letters, digits, `_` and `-`, starting with a letter or `_`",
+            "use 1 to 32 lower-case letters, digits, `_` and `-`, starting with a letter or `_`",
         )
 
 
 def _any_case(words: frozenset[str]) -> str:
-    # JSON Schema has no flag for case; each letter becomes a class of two.
+    # JSON Schema has no case-insensitive flag.
     spelt = ("".join(f"[{c}{c.upper()}]" if c.isalpha() else c for c in word) for word in sorted(words))
     return f"(?:{'|'.join(spelt)})"
 
@@ -171,4 +173,28 @@ Username = Annotated[
     WithJsonSchema(
         {"type": "string", "pattern": whole(rf"(?!(?:{'|'.join(sorted(DISALLOWED_USERNAMES))})$){USERNAME}")}
     ),
+]
+
+
+SUBSCRIPTION = "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+
+
+def parse_subscription(text: str) -> str:
+    """Return a subscription's id in lower case: Azure ignores case."""
+    if re.fullmatch(SUBSCRIPTION, text):
+        return text.lower()
+    # People paste `/subscriptions/ID`, and ids in braces.
+    found = re.search(SUBSCRIPTION, text)
+    raise rejection(
+        Code.BAD_SUBSCRIPTION,
+        "invalid subscription",
+        "expected a subscription id (a UUID)",
+        f"did you mean `{found.group()}`?" if found else "`az account list --output table` lists names and ids",
+    )
+
+
+Subscription = Annotated[
+    str,
+    parsed(parse_subscription),
+    WithJsonSchema({"type": "string", "pattern": whole(SUBSCRIPTION)}),
 ]

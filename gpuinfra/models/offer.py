@@ -1,4 +1,4 @@
-"""What Azure offers: sizes by region, with quota and prices. `gpuinfra sizes` lists it."""
+"""Sizes that Azure offers, by region, with quota and prices, as in `gpuinfra sizes`."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class Offer:
     region: str
     zones: tuple[str, ...]
     family: str
-    """The name of its quota, as Azure spells it here."""
+    """The name of its quota."""
     vcpus: int
     memory_gib: float
     gpus: int
-    """Devices; a part of a GPU is one as well."""
+    """The number of devices; a part of a GPU is one device."""
     generations: tuple[str, ...]
-    """The generations of image that it boots: V1, V2."""
+    """The image generations that it boots: V1, V2."""
     spot_capable: bool
     restriction: str | None = None
-    """Why this subscription may not have it anywhere in the region, such as `NotAvailableForSubscription`."""
+    """Why this subscription cannot use it in the region, such as `NotAvailableForSubscription`."""
     restricted_zones: tuple[str, ...] = ()
-    """Zones that this subscription may not have it in."""
+    """Zones in which this subscription cannot use it."""
     trusted_launch: bool = True
-    """Whether a machine of this size can have Trusted Launch."""
+    """Whether the size supports Trusted Launch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A limit, mostly of vCPUs, and how much of it is used."""
+    """A limit, usually of vCPUs, and its current use."""
 
     name: str
     limit: int
@@ -42,17 +42,17 @@ class Quota:
 
     @property
     def left(self) -> int:
-        """What can still be had. A limit that was lowered below its use leaves nothing."""
+        """The unused part; 0 if the limit is below the use."""
         return max(0, self.limit - self.used)
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         return {"name": self.name, "limit": self.limit, "used": self.used, "left": self.left}
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """US dollars an hour on Linux; None where there is no such price."""
+    """US dollars per hour on Linux; None without a price."""
 
     regular: float | None = None
     spot: float | None = None
@@ -60,23 +60,23 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """What a size draws on in a region; None where Azure names no such quota."""
+    """The quotas that apply to a size in a region; None if Azure has no such quota."""
 
     family: Quota | None
     region: Quota | None
-    """All vCPUs there, spot left out."""
+    """All vCPUs in the region, without spot."""
     spot: Quota | None
-    """All that spot machines draw on, and nothing else does."""
+    """The quota of spot machines."""
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         parts = {"family": self.family, "region": self.region, "spot": self.spot}
         return {name: quota.as_json() if quota else None for name, quota in parts.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A size in a region with its prices, and with its quotas where they were asked for."""
+class PricedOffer:
+    """An offer with its prices, and its quotas if requested."""
 
     offer: Offer
     rate: Rate = Rate()
@@ -84,14 +84,14 @@ class Place:
 
     @property
     def fits(self) -> bool:
-        """Whether one more machine could be had, as far as is known: quota is no capacity."""
+        """Whether quota and restrictions allow one more machine. Azure may still lack capacity."""
         drawn = (self.quotas.family, self.quotas.region) if self.quotas else ()
         return self.offer.restriction is None and all(
             quota is None or quota.left >= self.offer.vcpus for quota in drawn
         )
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         offer = self.offer
         quotas = {"quota": self.quotas.as_json()} if self.quotas else {}
         return {
@@ -106,24 +106,24 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A size and every place that has it, the best first."""
+class SizeOffers:
+    """A size and its offers, best first."""
 
     size: Size
-    places: tuple[Place, ...]
+    places: tuple[PricedOffer, ...]
 
     @property
     def vcpus(self) -> int:
-        """The same everywhere."""
+        """The number of vCPUs, equal in all regions."""
         return self.places[0].offer.vcpus
 
     @property
     def memory_gib(self) -> float:
-        """The same everywhere."""
+        """The memory, equal in all regions."""
         return self.places[0].offer.memory_gib
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         return {
             "name": self.size.name,
             "gpu": {"model": self.size.gpu_model, "count": self.size.gpus},

@@ -1,4 +1,4 @@
-"""A plan: what would change in Azure, and what it would cost. It is data; nothing here acts."""
+"""A plan: where the machine goes, what changes in Azure, and what it costs. Data only."""
 
 from __future__ import annotations
 
@@ -6,8 +6,47 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from gpuinfra.models.candidate import Candidate, Passed
 from gpuinfra.models.resource import Kind, Ref, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A place for a machine: a size in a region, and a zone if the spec names zones."""
+
+    region: str
+    size: str
+    zone: str | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.region}, zone {self.zone}" if self.zone else self.region
+        return f"{self.size} in {place}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        zone = {"zone": self.zone} if self.zone else {}
+        return {"region": self.region, "size": self.size, **zone}
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionReason:
+    """Why a candidate was rejected: a code from Azure or gpuinfra, and a sentence."""
+
+    code: str
+    text: str
+    help: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedCandidate:
+    """A rejected candidate with every reason."""
+
+    candidate: Candidate
+    reasons: tuple[RejectionReason, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        reasons = [{"code": reason.code, "text": reason.text} for reason in self.reasons]
+        return {**self.candidate.as_json(), "reasons": reasons}
 
 
 class Action(StrEnum):
@@ -21,19 +60,19 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not as it should be."""
+    """One property that differs from the spec."""
 
     what: str
     old: str
     new: str
     replaces: bool = False
-    """It cannot be changed in place."""
+    """Whether the change replaces the resource."""
     needs_off: bool = False
-    """It can be changed in place only while the machine is deallocated."""
+    """Whether the change is possible only while the machine is deallocated."""
 
 
 class Power(StrEnum):
-    """What the plan does to the machine's power, apart from making and deleting it."""
+    """A change of the machine's power state."""
 
     START = "start"
     DEALLOCATE = "deallocate"
@@ -46,16 +85,16 @@ class Change:
     action: Action
     ref: Ref
     summary: str = ""
-    """What it is, for people, such as `Standard_NC4as_T4_v3, southcentralus`."""
+    """A short description, such as `Standard_NC4as_T4_v3, southcentralus`."""
     differences: tuple[Difference, ...] = ()
     resource: Resource | None = None
-    """What it should be; None where it goes."""
+    """The desired resource; None if the change deletes it."""
     power: Power | None = None
     loses: bool = False
-    """What is on the machine's disk would be gone for good."""
+    """Whether the content of the machine's disk is lost."""
 
     def as_json(self) -> dict[str, Any]:
-        """For programs. Bodies are left out: they are ARM's, and not small."""
+        """Return this as a JSON object, without the ARM bodies."""
         plain: dict[str, Any] = {"action": self.action.value, "kind": self.ref.kind.value, "name": self.ref.name}
         if self.summary:
             plain["summary"] = self.summary
@@ -71,22 +110,22 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What the machine costs, in US dollars; None where no price is known."""
+    """The machine's prices in US dollars; None if unknown."""
 
     per_hour: float | None = None
     disk_per_month: float | None = None
     address_per_month: float | None = None
     list_of: str | None = None
-    """The month of the list that comes with gpuinfra, where an hour's price is from there: nobody else knew one."""
+    """The month of the price list shipped with gpuinfra, if the hourly price comes from it."""
 
     @property
     def residue_per_month(self) -> float | None:
-        """What is paid while the machine is deallocated: its disk and its address."""
+        """The cost per month while the machine is deallocated: disk and public IP."""
         parts = (self.disk_per_month, self.address_per_month)
         return None if None in parts else sum(part or 0 for part in parts)
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         residue = self.residue_per_month
         return {"perHourUsd": self.per_hour, "listOf": self.list_of, "residuePerMonthUsd": residue}
 
@@ -99,27 +138,29 @@ class Plan:
     subscription: str
     group: str
     candidate: Candidate | None
-    """Where the machine is or would be; None where the spec wants none."""
+    """Where the machine is or will be; None if the spec keeps it off."""
     changes: tuple[Change, ...]
     price: Price = Price()
-    passed: tuple[Passed, ...] = ()
+    passed: tuple[RejectedCandidate, ...] = ()
     notes: tuple[str, ...] = ()
     wants_running: bool = True
-    """The machine is on when all is done."""
+    """Whether the machine is on afterwards."""
+    needs_agent: bool = False
+    """Whether only the guest agent ends the machine inside Azure. Without its role, `up` deletes the machine again."""
 
     @property
     def is_empty(self) -> bool:
-        """Azure matches the file."""
+        """Whether Azure already matches the spec."""
         return not self.changes
 
     @property
     def loses(self) -> bool:
-        """What is on a disk would be gone for good, so it has to be asked for."""
+        """Whether a disk's content is lost, which needs consent."""
         return any(change.loses for change in self.changes)
 
     @property
     def switches_on(self) -> bool:
-        """It makes a machine, or starts one."""
+        """Whether the plan creates or starts a machine."""
         return self.wants_running and any(
             change.ref.kind is Kind.VM
             and (
@@ -132,16 +173,16 @@ class Plan:
 
     @property
     def restarts(self) -> bool:
-        """A change needs the machine off: it goes off and on again."""
+        """Whether the machine is deallocated and started again for a change."""
         changed = (change for change in self.changes if change.action is Action.CHANGE)
         return any(each.needs_off for change in changed for each in change.differences)
 
     def count(self, action: Action) -> int:
-        """How many resources meet this fate."""
+        """Return how many resources have this action."""
         return sum(change.action is action for change in self.changes)
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         return {
             "name": self.name,
             "subscription": self.subscription,

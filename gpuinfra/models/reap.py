@@ -1,4 +1,4 @@
-"""What `reap` finds, does and could not do: plain values, so that a view can show them."""
+"""What `gpuinfra reap` decides, does and fails to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuinfra.models.resource import Ref
 
 
 class ReapAction(StrEnum):
-    """What becomes of a machine, or of a part that has lost its machine."""
+    """What happens to a machine, or to a resource without its machine."""
 
     STOP = "stop"
     START = "start"
@@ -23,21 +23,21 @@ class ReapAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What should become of one machine, and why."""
+class ReapDecision:
+    """What should happen to one machine, and why."""
 
     name: str
     ref: Ref
     action: ReapAction
     cause: str = ""
-    """In words; empty where there is nothing to say."""
+    """The reason as text; may be empty."""
     would: ReapAction | None = None
-    """What would be done to a protected one."""
+    """What would happen if it were not protected."""
     until: datetime | None = None
-    """Until when one that is started may be on."""
+    """For START: until when the machine may be on."""
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         return {
             "name": self.name,
             "resourceGroup": self.ref.group,
@@ -49,21 +49,21 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A part of ours whose machine is nowhere."""
+    """A resource created by gpuinfra whose machine no longer exists."""
 
     name: str
-    """The machine's that it was made for."""
+    """The name of the machine that it belonged to."""
     ref: Ref
     action: ReapAction
     cause: str
     since: datetime | None = None
-    """When it was last made or changed."""
+    """When it was last created or changed."""
     per_month: float | None = None
-    """US dollars, about; None where no price is known, or there is none."""
+    """Approximate US dollars; None without a known price."""
     removed: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         return {
             "kind": self.ref.kind.value,
             "name": self.ref.name,
@@ -78,37 +78,48 @@ class Orphan:
 
 
 @dataclass(frozen=True, slots=True)
-class Untagged:
-    """A machine of ours by its name that has lost its tags: nothing is done to it."""
+class UntaggedMachine:
+    """A machine with gpuinfra's name but without its tags. `reap` does not change it."""
 
     ref: Ref
     power: str
 
     @property
     def is_billed(self) -> bool:
-        """Whether it may cost something."""
+        """Whether it may be billed."""
         return self.power != "deallocated"
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         return {"name": self.ref.name, "resourceGroup": self.ref.group, "powerState": self.power}
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A machine that was stopped or deleted; without a receipt, one that would be."""
+class UnrecognisedMachine(UntaggedMachine):
+    """A machine with gpuinfra's tags whose disk or NIC was replaced. `reap` does not change it."""
 
-    verdict: Verdict
+    reason: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {"name": self.ref.name, "resourceGroup": self.ref.group, "powerState": self.power, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class EndedMachine:
+    """A machine that was stopped or deleted; in a dry run, without a receipt."""
+
+    verdict: ReapDecision
     receipt: Receipt | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """For programs: the receipt, and why."""
+        """Return the receipt and the decision as a JSON object."""
         return {**(self.receipt.as_json() if self.receipt else {}), **self.verdict.as_json()}
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """What could not be done."""
+class ReapFailure:
+    """An action that failed."""
 
     name: str
     action: str
@@ -118,7 +129,7 @@ class Failure:
     group: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         return {
             "name": self.name,
             "resourceGroup": self.group,
@@ -130,36 +141,41 @@ class Failure:
 
 
 @dataclass
-class Reaped:
-    """All of it. Of a dry run: what would be."""
+class ReapResult:
+    """Everything that `reap` did; in a dry run, everything that it would do."""
 
     dry_run: bool
     machines: int = 0
-    """How many of ours were looked at."""
-    stopped: list[Ended] = field(default_factory=list)
-    started: list[Verdict] = field(default_factory=list)
-    deleted: list[Ended] = field(default_factory=list)
-    protected: list[Verdict] = field(default_factory=list)
-    kept: list[Verdict] = field(default_factory=list)
-    """Off, and there is still something to say of it."""
+    """The number of machines that were checked."""
+    stopped: list[EndedMachine] = field(default_factory=list)
+    started: list[ReapDecision] = field(default_factory=list)
+    deleted: list[EndedMachine] = field(default_factory=list)
+    protected: list[ReapDecision] = field(default_factory=list)
+    kept: list[ReapDecision] = field(default_factory=list)
+    """Machines that are off, with a remark."""
     orphans: list[Orphan] = field(default_factory=list)
-    failed: list[Failure] = field(default_factory=list)
-    untagged: list[Untagged] = field(default_factory=list)
+    failed: list[ReapFailure] = field(default_factory=list)
+    untagged: list[UntaggedMachine] = field(default_factory=list)
+    unrecognised: list[UnrecognisedMachine] = field(default_factory=list)
     left_alone: list[str] = field(default_factory=list)
-    """A line for each resource that carries our tag and is not ours."""
+    """One line for each resource that has gpuinfra's tag but was not created by it."""
     notes: list[str] = field(default_factory=list)
     simulated: bool = False
 
     @property
     def did_nothing(self) -> bool:
-        """Nothing was done, or would be, and nothing failed."""
+        """Whether there was nothing to do and nothing failed."""
         removed = [orphan for orphan in self.orphans if orphan.action is ReapAction.DELETE]
-        billed = any(each.is_billed for each in self.untagged)
-        return not (self.stopped or self.started or self.deleted or self.failed or removed or billed)
+        return not (self.stopped or self.started or self.deleted or self.failed or removed or self.leaves_billed)
+
+    @property
+    def leaves_billed(self) -> bool:
+        """Whether a machine is billed that may be gpuinfra's own and was not changed."""
+        return any(each.is_billed for each in (*self.untagged, *self.unrecognised))
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
-        lists: dict[str, Sequence[Ended | Verdict | Orphan | Failure | Untagged]] = {
+        """Return this as a JSON object."""
+        lists: dict[str, Sequence[EndedMachine | ReapDecision | Orphan | ReapFailure | UntaggedMachine]] = {
             "stopped": self.stopped,
             "started": self.started,
             "deleted": self.deleted,
@@ -168,6 +184,7 @@ class Reaped:
             "orphans": self.orphans,
             "failed": self.failed,
             "untagged": self.untagged,
+            "unrecognised": self.unrecognised,
         }
         return {
             "dryRun": self.dry_run,

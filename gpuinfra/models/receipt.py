@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 MORNING = 8
-"""The hour at which somebody would come and see a machine that was left on."""
+"""The hour at which a machine left on overnight would be noticed."""
 
 
-class Off(StrEnum):
-    """How "off" was seen. Nothing else counts."""
+class OffProof(StrEnum):
+    """Azure's answer that proves "off". No other answer counts."""
 
     DEALLOCATED = "PowerState/deallocated"
     ABSENT = "404"
@@ -20,59 +20,59 @@ class Off(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Residue:
-    """Something that is still paid for."""
+    """A resource that is still billed."""
 
     kind: str
     name: str
     per_month: float | None
-    """US dollars, about; None where no price is known."""
+    """Approximate US dollars; None without a known price."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What ended, what it cost, what still costs, and how "off" was verified."""
+    """What ended, what it cost, what is still billed, and how "off" was verified."""
 
     name: str
-    verified: Off | None
-    """None where "off" could not be seen: then nothing is proven."""
+    verified: OffProof | None
+    """None if "off" is not proven."""
     at: datetime
     region: str | None = None
     size: str | None = None
     spot: bool = False
     group: str | None = None
-    """The resource group that its machine was found in."""
+    """The machine's resource group."""
     billed_from: datetime | None = None
     billed_to: datetime | None = None
     price_per_hour: float | None = None
-    """The last one, where it was not the same all the time."""
+    """The last price, if it changed."""
     cost_usd: float | None = None
-    """What the time on cost, by all that is known; None where only its times and its price are."""
+    """The cost from all sources; None to calculate it from times and price."""
     deleted: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
-    """What was left on purpose, and why."""
+    """What was kept on purpose, and why."""
     left: tuple[str, ...] = ()
-    """What should be gone and is not."""
+    """What should be gone but is not."""
     residue: tuple[Residue, ...] = ()
     deletes: bool = False
-    """It was to be gone, not only off."""
+    """Whether the machine was to be deleted, not only deallocated."""
     simulated: bool = False
     cause: str = ""
-    """Who or what ended it: `gpuinfra down`, `reap: the lease is over`, …"""
+    """What ended it: `gpuinfra down`, `reap: the lease is over`, …"""
     existed: bool = True
-    """Whether anything shows that the machine was ever there; without it, absent is not "gone"."""
+    """Whether there is evidence that the machine ever existed. Without it, "absent" does not mean "deleted"."""
     left_on_until: datetime | None = None
-    """Until when it might have been left on, had nobody ended it: see `next_morning`. None where nothing ended now."""
+    """Until when it might have stayed on: see `next_morning`. None if it was already off."""
 
     @property
     def billed_seconds(self) -> float | None:
-        """How long it was billed this time."""
+        """The billed seconds since power-on; None if unknown."""
         if self.billed_from is None or self.billed_to is None:
             return None
         return max(0.0, (self.billed_to - self.billed_from).total_seconds())
 
     @property
     def cost(self) -> float | None:
-        """US dollars, at list price."""
+        """The list-price cost in US dollars; None if unknown."""
         if self.cost_usd is not None:
             return self.cost_usd
         if self.billed_seconds is None or self.price_per_hour is None:
@@ -81,26 +81,26 @@ class Receipt:
 
     @property
     def saves_per_day(self) -> float | None:
-        """US dollars a day that it costs no more, now that it is off."""
+        """US dollars per day saved by being off; None if unknown."""
         if self.verified is None or self.price_per_hour is None or self.billed_from is None:
             return None
         return self.price_per_hour * 24
 
     @property
     def left_on_cost(self) -> float | None:
-        """What it would have cost besides, left on until then."""
+        """The additional cost if it had stayed on until then; None if unknown."""
         if self.saves_per_day is None or self.left_on_until is None:
             return None
         return left_on_cost(self.billed_to or self.at, self.left_on_until, self.price_per_hour)
 
     @property
     def remove_command(self) -> str | None:
-        """What ends that which still costs; None where nothing does, or where "off" comes first."""
+        """The command that removes what is still billed; None if there is nothing, or "off" is not proven."""
         return self._command("down", "--delete") if self.residue and self.is_proof else None
 
     @property
     def next_commands(self) -> tuple[str, ...]:
-        """What to run where nothing is proven. Who wanted it off and not gone must not be led to lose the disk."""
+        """Commands to run if "off" is not proven. They delete only what was to be deleted."""
         if self.is_proof:
             return ()
         return self._command("down", "--delete" if self.deletes else ""), self._command("status")
@@ -111,11 +111,11 @@ class Receipt:
 
     @property
     def is_proof(self) -> bool:
-        """Off, and nothing left that should be gone."""
+        """Whether it is off and everything that should be gone is gone."""
         return self.verified is not None and not self.left
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         return {
             "name": self.name,
             "off": self.verified is not None,
@@ -147,16 +147,16 @@ class Receipt:
 
 
 def next_morning(now: datetime) -> datetime:
-    """The next eight o'clock, by the clocks of the zone that `now` is in."""
+    """Return the next eight o'clock in the time zone of `now`."""
     day = (now if now.hour < MORNING else now + timedelta(days=1)).date()
     return datetime(day.year, day.month, day.day, MORNING, tzinfo=now.tzinfo)
 
 
 def left_on_cost(now: datetime, until: datetime, price_per_hour: float | None) -> float | None:
-    """What a machine costs from now until then, in US dollars; None where no price is known."""
+    """Return the cost in US dollars from now until then, or None without a price."""
     if price_per_hour is None:
         return None
-    # By timestamps: two moments of one zone are subtracted by its clocks, which may change in between.
+    # Subtract timestamps: subtracting datetimes of one zone ignores daylight saving changes.
     return max(0.0, until.timestamp() - now.timestamp()) / 3600 * price_per_hour
 
 
@@ -165,5 +165,5 @@ def _cents(dollars: float | None) -> float | None:
 
 
 def stamp(moment: datetime | None) -> str | None:
-    """A moment as tags and documents have it: `2026-11-16T08:00:00Z`."""
+    """Return a time as `2026-11-16T08:00:00Z`."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None

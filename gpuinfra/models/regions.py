@@ -1,4 +1,4 @@
-"""Azure's regions by name. Whether one has a GPU to give is asked of Azure, not of this list."""
+"""The names of Azure's regions. Which of them offer GPUs, only Azure knows."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ REGIONS = PUBLIC | SOVEREIGN
 
 
 def check_region(name: str) -> None:
-    """A region in the spelling that Azure's programs use, such as `southcentralus`."""
+    """Reject names that are not Azure regions, such as `southcentralus`."""
     if name not in REGIONS:
         raise rejection(
             Code.UNKNOWN_REGION,
             "unknown region",
-            "Azure has no region of this name",
-            did_you_mean(name, REGIONS) or "for example `southcentralus`; `az account list-locations` has them all",
+            "Azure has no region with this name",
+            did_you_mean(name, REGIONS) or "for example `southcentralus`; `az account list-locations` lists all",
         )
 
 

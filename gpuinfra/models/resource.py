@@ -1,4 +1,4 @@
-"""Resources in Azure as plain values: what kind, which one, and what it should be."""
+"""Azure resources as values: kind, reference and desired state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """The kinds of resource that a machine is made of, in the order in which they come to be."""
+    """The kinds of resources of a machine, in the order of their creation."""
 
     RESOURCE_GROUP = "resource-group"
     NSG = "nsg"
@@ -35,14 +35,14 @@ ARM_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Which resource: enough to make its id in any subscription."""
+    """A reference to a resource: enough to build its id in any subscription."""
 
     kind: Kind
     group: str
     name: str
 
     def id(self, subscription: str) -> str:
-        """The id that Azure knows it by."""
+        """Return the Azure resource id."""
         group = f"/subscriptions/{subscription}/resourceGroups/{self.group}"
         return group if self.kind is Kind.RESOURCE_GROUP else f"{group}/providers/{ARM_TYPES[self.kind]}/{self.name}"
 
@@ -52,13 +52,13 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class MachineId:
-    """Which virtual machine: what target files and runs keep of it, and what tells it from others of its name."""
+    """The identity of a VM. It distinguishes machines with the same name."""
 
     subscription: str
     group_name: str
     name: str
     host_key: str = field(default="", compare=False)
-    """By which it was known where this was read; empty where that does not matter."""
+    """The host key that was recorded with the id; may be empty."""
 
     def __str__(self) -> str:
         return Ref(Kind.VM, self.group_name, self.name).id(self.subscription)
@@ -72,21 +72,21 @@ _MACHINE_ID = re.compile(
 
 
 def parse_machine_id(text: str | None, host_key: str = "") -> MachineId | None:
-    """The machine that an id of Azure's means; None for any other text."""
+    """Return the machine of an Azure resource id, or None for any other text."""
     found = _MACHINE_ID.fullmatch(text or "")
     return MachineId(found[1], found[2], found[3], host_key) if found else None
 
 
 def same_machine(one: str, other: str) -> bool:
-    """Whether two ids mean one machine: Azure does not see case."""
+    """Return whether two ids are equal. Azure ignores case."""
     return one.casefold() == other.casefold()
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What a resource should be: a body in ARM's own words."""
+    """A desired resource: its reference and its ARM body."""
 
     ref: Ref
     body: dict[str, Any]
     secrets: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Parts of the body's `properties` that are sent to Azure and never shown or kept."""
+    """Parts of the body's `properties` that are sent to Azure, but never shown or stored."""

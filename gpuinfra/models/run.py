@@ -10,56 +10,58 @@ from typing import Any
 from gpuinfra.models.resource import same_machine
 
 DELETED_WITH_OUTPUTS = "was deleted with outputs that were not fetched"
-"""The end of the warning of a run whose machine took its outputs with it."""
+"""The end of the warning for a run whose outputs were deleted with its machine."""
+DISK_IS_KEPT = "its disk still exists"
+"""The end of the reason for a run whose VM was deleted without its disk."""
 KNOWS_NOTHING = "knows nothing of it"
-"""In the reason of a run that its target does not know any more."""
+"""Part of the reason for a run that its target no longer knows."""
 
 
 class RunState(StrEnum):
-    """Where a run is, or how it ended."""
+    """The state of a run."""
 
     PREPARING = "preparing"
-    """Nothing of the job's own runs yet: it is sent, its environment is made."""
+    """The project is uploaded and the environment is built; the job has not started."""
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
-    """The job ended with another exit code than 0, or could not begin."""
+    """The job ended with a nonzero exit code, or could not start."""
     CANCELLED = "cancelled"
     TIMED_OUT = "timed-out"
     EVICTED = "evicted"
-    """Azure took the spot machine back; what the job wrote is on its disk."""
+    """Azure evicted the spot machine. The job's files are on its disk."""
     LOST = "lost"
-    """Nobody knows any more: the machine, or the engine, forgot it."""
+    """Unknown: the machine or Docker no longer knows the job."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether this state is final."""
         return self not in {RunState.PREPARING, RunState.RUNNING}
 
 
 @dataclass(frozen=True, slots=True)
 class JobRef:
-    """By what a job is found again on its target."""
+    """A reference to a job on its target."""
 
     kind: str
     """`container` or `process`."""
     id: str
-    """The container's id; for a process the run's own."""
+    """The container's id; for a process, the run's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What a job wrote into `outputs/`, and what of it is here."""
+    """The fetched files of a job's `outputs/`."""
 
     files: int = 0
     size: int = 0
     complete: bool = False
-    """Whether all of it was fetched after the end of the job, and every checksum held."""
+    """Whether all files were fetched after the job ended, with matching checksums."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUsage:
-    """How the GPUs were used while the job ran: samples of all its GPUs together."""
+    """GPU use during the job, sampled over all its GPUs."""
 
     samples: int
     seconds: float
@@ -69,17 +71,17 @@ class GpuUsage:
     mean_utilization: float
     """Percent, over all GPUs and samples."""
     peak_memory_mib: int | None
-    """Of the GPU that had the most in use; None where no GPU tells it."""
+    """Of the GPU that used the most; None if no GPU reports it."""
 
     @property
     def was_used(self) -> bool:
-        """Whether any sample saw any work."""
+        """Whether any sample showed use."""
         return self.peak_utilization > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All that is remembered of a run. It has no secret in it: of secrets there are names alone."""
+    """The record of a run. It holds the names of secrets, never their values."""
 
     id: str
     target: str
@@ -87,22 +89,24 @@ class Run:
     type: str
     """The target's type: local, localdocker, remote, remotedocker."""
     configuration: str
-    """The run configuration's name: what `-c` was given."""
+    """The name of the run configuration (`-c`)."""
     command: tuple[str, ...]
-    """What the job runs, word by word."""
+    """The job's command and arguments."""
     state: RunState
     created: datetime
     machine: str = ""
-    """The machine's name, where it is one of ours."""
+    """The machine's name if gpuinfra created it."""
     resource_id: str = ""
-    """The id of its virtual machine; empty where the target did not have it."""
+    """The VM's Azure id; empty if the target did not have it."""
+    vm_id: str = ""
+    """Azure's `vmId`, which tells apart VMs that had the same Azure id; empty if the target did not have it."""
     script: str = ""
     started: datetime | None = None
-    """When the job itself began."""
+    """When the job started."""
     ended: datetime | None = None
     exit_code: int | None = None
     reason: str = ""
-    """Why it ended so, where its exit code does not say: `out of memory`, `no GPU`, …"""
+    """Why it ended, if the exit code does not say: `out of memory`, `no GPU`, …"""
     job: JobRef | None = None
     git_commit: str | None = None
     git_dirty: bool | None = None
@@ -110,39 +114,48 @@ class Run:
     image: str | None = None
     image_digest: str | None = None
     gpu: dict[str, Any] | None = None
-    """As `GpuFacts.as_json` has it."""
+    """The result of `GpuFacts.as_json`."""
     usage: GpuUsage | None = None
     timings: dict[str, float] = field(default_factory=dict)
-    """Seconds by phase, in the order in which they began."""
+    """Seconds per phase, in order."""
     outputs: Outputs = Outputs()
     environment: tuple[str, ...] = ()
-    """Names of the variables that the job was given; no values."""
+    """The names of the job's environment variables, without values."""
     cost_usd: float | None = None
     simulated: bool = False
     after_run: str | None = None
-    """What is done with the machine afterwards, where `run` started it."""
+    """What happens to the machine afterwards, if `run` started it."""
     warnings: tuple[str, ...] = ()
 
     @property
+    def is_on_kept_disk(self) -> bool:
+        """Whether the job was lost with a VM that was deleted without its disk."""
+        return self.state is RunState.LOST and self.reason.endswith(DISK_IS_KEPT)
+
+    @property
     def is_unfetched(self) -> bool:
-        """Whether its job has ended and what it wrote is still on its target."""
+        """Whether the job has ended and outputs are still on its target."""
         return self.state.is_over and self.may_have_outputs
 
     @property
     def may_have_outputs(self) -> bool:
-        """Whether its target may have outputs that are not here."""
+        """Whether its target may have outputs that were not fetched."""
         is_deleted = not self.machine and any(each.endswith(DELETED_WITH_OUTPUTS) for each in self.warnings)
         is_unknown = self.state is RunState.LOST and KNOWS_NOTHING in self.reason
         return bool(self.job or self.started) and not (self.outputs.complete or is_deleted or is_unknown)
 
     def is_of(self, machine: str, resource_id: str = "") -> bool:
-        """Whether its job was sent to this machine: by id where both are known, else by name."""
+        """Return whether the job was sent to this machine: by id if both are known, else by name."""
         if self.machine.casefold() != machine.casefold():
             return False
         return not (self.resource_id and resource_id) or same_machine(self.resource_id, resource_id)
 
+    def is_on_another(self, vm_id: str) -> bool:
+        """Return whether the job was sent to another VM than this one; False if that is not known."""
+        return bool(self.vm_id and vm_id) and self.vm_id.casefold() != vm_id.casefold()
+
     def as_json(self) -> dict[str, Any]:
-        """For programs, and for the history. `run_from_json` reads it again."""
+        """Return a JSON object that `run_from_json` reads."""
         found = {_camel(each.name): getattr(self, each.name) for each in fields(self)}
         return {
             **found,
@@ -160,7 +173,7 @@ class Run:
 
 
 def run_from_json(found: dict[str, Any]) -> Run:
-    """A run as it was written by `as_json`. Keys that a newer gpuinfra wrote are passed over."""
+    """Return the run that `as_json` wrote. Keys of a newer gpuinfra are ignored."""
     known = {each.name: found[_camel(each.name)] for each in fields(Run) if _camel(each.name) in found}
     usage = {name: value for name, value in (known.get("usage") or {}).items() if name != "used"}
     return Run(
@@ -181,7 +194,7 @@ def run_from_json(found: dict[str, Any]) -> Run:
 
 
 def _stamp(moment: datetime | None) -> str | None:
-    """To the millisecond: jobs can be short."""
+    """Return a time with milliseconds: jobs can be short."""
     if moment is None:
         return None
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -202,4 +215,4 @@ def _camel(name: str) -> str:
 
 def unheard_hint(run: Run) -> str:
     """Return what to do about a run whose client is gone."""
-    return f"{run.id} was {run.state.value} when it was last heard of; `gpuinfra logs {run.id} -f` asks again"
+    return f"{run.id} was {run.state.value} at last contact; `gpuinfra logs {run.id} -f` connects again"

@@ -1,4 +1,4 @@
-"""The NC sizes: which GPU each has, which are gone and what follows them."""
+"""The NC sizes with their GPUs, and the successors of retired sizes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gpuinfra.suggest import nearest
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size on offer, with its GPU. A part of a GPU is a number below 1."""
+    """A size and its GPU. `gpus` below 1 is a part of a GPU."""
 
     name: str
     gpu_model: str
     gpus: float
     confidential: bool = False
-    """Boots only as a confidential VM, which gpuinfra does not create: no spec can name it."""
+    """Whether it boots only as a confidential VM. Specs cannot use such sizes."""
 
 
-# In each model from the least machine to the largest, which is the order of their prices.
+# For each GPU model from the smallest machine to the largest, which is also the order of prices.
 SIZES = {
     size.name: size
     for size in (
@@ -52,7 +52,7 @@ SIZES = {
 }
 
 # https://learn.microsoft.com/azure/virtual-machines/n-series-migration
-# NCv3 lives on in a few sovereign regions until 2027-06, which is not worth an exception that bites elsewhere.
+# A few sovereign regions keep NCv3 until 2027-06; gpuinfra makes no exception for them.
 RETIRED = {
     **{
         f"Standard_{name}{suffix}": (successor, "September 2023")
@@ -80,7 +80,7 @@ RETIRED = {
 RETIRED_GPUS = {"K80": ("T4", "September 2023"), "P100": ("A100", "September 2023"), "V100": ("A100", "September 2025")}
 
 GPU_MODELS = tuple(dict.fromkeys(size.gpu_model for size in SIZES.values()))
-# The least driver, by GPU, where it is newer than that of the images that have an alias.
+# The minimum driver version of GPUs that need a newer driver than the aliased images have.
 # https://learn.microsoft.com/azure/virtual-machines/linux/n-series-driver-setup: the GRID driver for NCv6.
 NEEDED_DRIVERS = {"RTXPRO6000": 595}
 
@@ -89,7 +89,7 @@ GPUS_WITHOUT_VTPM = ("RTXPRO6000",)
 
 
 def needed_driver(size: str) -> int | None:
-    """Return the driver that a size needs and that an alias's image does not have, or None."""
+    """Return the driver version that a size needs and aliased images lack, or None."""
     return NEEDED_DRIVERS.get(SIZES[size].gpu_model) if size in SIZES else None
 
 
@@ -110,14 +110,14 @@ def check_gpu_model(text: str) -> None:
 
 
 def check_size(name: str) -> None:
-    """An NC size that can still be had, in Azure's spelling."""
+    """Reject names that are not NC sizes which Azure still offers."""
     if name in SIZES:
         if SIZES[name].confidential:
             raise _confidential(SIZES[name])
         return
     if retired := retired_gpu(name):
         raise rejection(Code.RETIRED_SIZE, "retired GPU", *retired)
-    # Without the prefix that all share, and that people leave out: it would make everything look alike.
+    # Compare without the common prefix, which people often omit.
     known = {_bare(size): size for size in (*SIZES, *RETIRED)}
     bare = nearest(_bare(name), known)
     meant = known[bare] if bare else None
@@ -132,7 +132,7 @@ def check_size(name: str) -> None:
             f"its successor is `{successor}`",
         )
     if meant in RETIRED:
-        meant = RETIRED[meant][0]  # nobody should be led to a size that is gone
+        meant = RETIRED[meant][0]  # do not suggest a retired size
     raise rejection(
         Code.UNKNOWN_SIZE,
         "unknown VM size",
@@ -156,7 +156,7 @@ def _bare(name: str) -> str:
 
 
 def sizes_with(gpu_model: str, gpus: int) -> tuple[str, ...]:
-    """The sizes with this GPU, cheapest first."""
+    """Return the sizes with this GPU, cheapest first."""
     return tuple(
         size.name
         for size in SIZES.values()
@@ -165,7 +165,7 @@ def sizes_with(gpu_model: str, gpus: int) -> tuple[str, ...]:
 
 
 def gpu_counts(gpu_model: str) -> tuple[int, ...]:
-    """How many of this GPU a machine can have."""
+    """Return how many of this GPU a machine can have."""
     counts = {
         int(size.gpus)
         for size in SIZES.values()

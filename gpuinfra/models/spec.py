@@ -1,9 +1,10 @@
-"""A spec: what one YAML document says about one machine, with every default filled in."""
+"""A spec: one machine, from one YAML document, with all defaults."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -11,23 +12,40 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.addresses import AUTO, SshSources
-from gpuinfra.models.base import Model, check_first, one_of, parsed, rejection
+from gpuinfra.models.base import Model, check_first, checked, one_of, parsed, rejection, whole
 from gpuinfra.models.durations import Duration
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.images import DEFAULT_ALIAS, ContainerImage, MachineImage
 from gpuinfra.models.keys import DEFAULT_KEY, PublicKey, chosen_key
-from gpuinfra.models.money import Amount
-from gpuinfra.models.names import MachineName, ResourceGroupName, TargetName, Username
-from gpuinfra.models.paths import YamlPath
+from gpuinfra.models.money import MoneyField
+from gpuinfra.models.names import MachineName, ResourceGroupName, Subscription, TargetName, Username
 from gpuinfra.models.regions import Region
 from gpuinfra.models.sizes import GPU_MODELS, SizeName, check_gpu_model, sizes_with
-from gpuinfra.models.subscriptions import Subscription
 from gpuinfra.models.tags import Tags
 from gpuinfra.models.target import DEFAULT_IMAGE
 
+YAML_PATH = r"(?![/~])(?!(?:[^\n]*/)?\.\.(?:/|$))[^\\\x00-\x1f]+\.ya?ml"
+
+
+def check_yaml_path(path: str) -> None:
+    """Reject anything but a relative path of a YAML file in the project, with forward slashes."""
+    if re.fullmatch(YAML_PATH, path):
+        return
+    if path.startswith(("/", "~")) or ".." in path.split("/"):
+        label = "expected a relative path inside the project"
+    elif "\\" in path:
+        label = "expected forward slashes"
+    else:
+        label = "expected the path of a `.yml` or `.yaml` file"
+    raise rejection(Code.BAD_PATH, "invalid path", label, "for example `aml_config/conda_dependencies.yml`")
+
+
+YamlPath = Annotated[str, checked(check_yaml_path), WithJsonSchema({"type": "string", "pattern": whole(YAML_PATH)})]
+
+
 API_VERSION = "gpuinfra/v1"
 
-# Text, as Azure has it; which datacenters a number stands for differs between subscriptions. YAML reads it as a number.
+# Azure's zones are text; YAML reads them as numbers.
 Zone = Annotated[
     Literal["1", "2", "3"],
     one_of("1", "2", "3"),
@@ -39,12 +57,12 @@ Zone = Annotated[
 def _check_api_version(text: str) -> str:
     if text == API_VERSION:
         return text
-    label = f"this gpuinfra reads `{API_VERSION}`"
+    label = f"this version of gpuinfra reads `{API_VERSION}`"
     raise rejection(Code.UNKNOWN_API_VERSION, "unknown apiVersion", label, f"write `apiVersion: {API_VERSION}`")
 
 
 class Gpu(Model):
-    """A wish for GPUs instead of a size; every size that has just these is a candidate, cheapest first."""
+    """GPUs instead of sizes: all sizes with exactly these GPUs are candidates, cheapest first."""
 
     model: Annotated[Literal["T4", "A100", "H100", "RTXPRO6000"], one_of(*GPU_MODELS), check_first(check_gpu_model)] = (
         Field(description="The GPU's model.", examples=["T4"])
@@ -53,19 +71,19 @@ class Gpu(Model):
 
 
 class Spot(Model):
-    """Terms for a spot machine. An evicted one is deallocated, so that nothing is billed for it."""
+    """Options of a spot machine. Azure deallocates it on eviction."""
 
     max_price: float | None = Field(
         default=None,
         gt=0,
         le=1000,
-        description="US dollars an hour; above it Azure evicts. Left out: never evicted for its price.",
+        description="Highest price in US dollars per hour; above it Azure evicts. Default: no price limit.",
         examples=[0.30],
     )
 
 
 class Admin(Model):
-    """Who logs in."""
+    """The administrator account."""
 
     username: Username = Field(
         default="azureuser", description="The administrator's name on the machine.", examples=["azureuser"]
@@ -77,27 +95,27 @@ class Admin(Model):
     )
 
     def key(self) -> str:
-        """Return the public key in use, or its path. Where gpuinfra has created one, that may be it."""
+        """Return the public key in use, or its path. It may be a key that gpuinfra created."""
         return chosen_key(self.ssh_public_key, is_default="ssh_public_key" not in self.model_fields_set)
 
 
 class Network(Model):
-    """Who can reach the machine."""
+    """Access to the machine's SSH port."""
 
     allow_ssh_from: SshSources = Field(
         default=(AUTO,),
-        description="IPv4 addresses and ranges that may reach SSH; auto is the caller's own address.",
+        description="IPv4 addresses and ranges that can reach SSH; auto is your own address.",
         examples=[["203.0.113.7/32"]],
     )
     allow_internet: bool = Field(
         default=False,
-        description="Consent to ranges of more than 16 million addresses, such as 0.0.0.0/0.",
+        description="Allow ranges of more than 16 million addresses, such as 0.0.0.0/0.",
         examples=[True],
     )
 
 
 class Disk(Model):
-    """The machine's disk; it is billed until it is deleted, machine on or off."""
+    """The machine's disk. It is billed until it is deleted, even while the machine is off."""
 
     size_gib: int = Field(
         default=150,
@@ -110,7 +128,7 @@ class Disk(Model):
     sku: Annotated[
         Literal["Standard_LRS", "StandardSSD_LRS", "StandardSSD_ZRS", "Premium_LRS", "Premium_ZRS"],
         one_of("Standard_LRS", "StandardSSD_LRS", "StandardSSD_ZRS", "Premium_LRS", "Premium_ZRS"),
-    ] = Field(default="StandardSSD_LRS", description="Kind of disk.", examples=["StandardSSD_LRS"])
+    ] = Field(default="StandardSSD_LRS", description="Disk type.", examples=["StandardSSD_LRS"])
 
 
 class TargetOptions(Model):
@@ -118,7 +136,7 @@ class TargetOptions(Model):
 
     name: TargetName | None = Field(
         default=None,
-        description="Name of the two files. Left out: the machine's name with _ for -.",
+        description="Name of the two files. Default: the machine's name with _ for -.",
         examples=["my_dsvm"],
     )
     type: Annotated[Literal["remotedocker", "remote"], one_of("remotedocker", "remote")] = Field(
@@ -128,11 +146,11 @@ class TargetOptions(Model):
     )
     base_docker_image: ContainerImage = Field(
         default=DEFAULT_IMAGE,
-        description="The container image that a job's environment is built on.",
+        description="The base image of a job's environment.",
         examples=[DEFAULT_IMAGE],
     )
     nvidia_docker: bool = Field(
-        default=True, description="Whether jobs get the GPUs; a job that finds none fails.", examples=[True]
+        default=True, description="Whether jobs use the GPUs. A job that finds no GPU fails.", examples=[True]
     )
     framework: Annotated[Literal["Python", "PySpark"], one_of("Python", "PySpark")] = Field(
         default="Python", description="What runs the script.", examples=["Python"]
@@ -145,50 +163,50 @@ class TargetOptions(Model):
 
 
 class Lifecycle(Model):
-    """When the machine goes off. There is always a lease: no machine is billed without an end."""
+    """When the machine is deallocated. Every machine has a lease."""
 
     after_run: Annotated[Literal["deallocate", "delete", "keep"], one_of("deallocate", "delete", "keep")] = Field(
         default="deallocate",
-        description="What happens when a run ends. keep leaves it on until lease or idle end it.",
+        description="What happens when a run ends. keep leaves the machine on until its lease or idle time ends.",
         examples=["deallocate"],
     )
     lease: Duration = Field(
         default=timedelta(hours=4),
-        description="Longest time on, counted from power-on and renewed while a run is alive.",
+        description="Longest time on, from power-on. Renewed while a run is active.",
         examples=["4h"],
     )
     idle: Duration = Field(
         default=timedelta(minutes=20),
-        description="Goes off after this long with no job, no login and an idle GPU.",
+        description="Deallocate after this time without a job, a login or GPU use.",
         examples=["20m"],
     )
-    max_cost: Amount | None = Field(
+    max_cost: MoneyField | None = Field(
         default=None,
-        description="Goes off when this much has been spent since power-on. Left out: no cap.",
+        description="Deallocate when the cost since power-on reaches this. Default: no limit.",
         examples=["5 USD"],
     )
     hours: Hours | None = Field(
         default=None,
-        description="Off outside these hours unless a lease holds it. Left out: any time.",
+        description="Deallocate outside these hours unless a lease keeps the machine on. Default: any time.",
         examples=[{"timezone": "America/Chicago", "on": "mon-fri 08:00-19:00"}],
     )
 
 
 class Spec(Model):
-    """One machine. `region` and `size` in a file are read as lists of one."""
+    """One machine. A file's `region` and `size` become lists of one."""
 
     api_version: Annotated[Literal["gpuinfra/v1"], parsed(_check_api_version)] = Field(
-        description="The version of this language.", examples=[API_VERSION]
+        description="The version of the spec format.", examples=[API_VERSION]
     )
-    name: MachineName = Field(description="Names the machine and everything made for it.", examples=["my-dsvm"])
+    name: MachineName = Field(description="Name of the machine and prefix of all its resources.", examples=["my-dsvm"])
     subscription: Subscription | None = Field(
         default=None,
-        description="An Azure subscription's id. Left out: AZURE_SUBSCRIPTION_ID, or the default of az.",
+        description="An Azure subscription id. Default: AZURE_SUBSCRIPTION_ID, or the default of az.",
         examples=["00000000-0000-0000-0000-000000000000"],
     )
     resource_group: ResourceGroupName | None = Field(
         default=None,
-        description="The resource group that everything is put in. Left out: gpuinfra- and the name.",
+        description="The resource group of all resources. Default: gpuinfra- and the name.",
         examples=["gpu-team"],
     )
     regions: Annotated[tuple[Region, ...], Field(min_length=1)] = Field(
@@ -196,7 +214,7 @@ class Spec(Model):
     )
     zones: Annotated[tuple[Zone, ...], Field(min_length=1)] | None = Field(
         default=None,
-        description="Availability zones, tried in order. Left out: none, Azure places the machine.",
+        description="Availability zones, tried in order. Default: Azure chooses.",
         examples=[["1", "2"]],
     )
     sizes: Annotated[tuple[SizeName, ...], Field(min_length=1)] | None = Field(
@@ -204,7 +222,7 @@ class Spec(Model):
     )
     gpu: Gpu | None = Field(
         default=None,
-        description="GPUs wished for, in place of sizes.",
+        description="GPUs, instead of sizes.",
         examples=[{"model": "T4", "count": 1}],
     )
     image: MachineImage = Field(
@@ -214,7 +232,7 @@ class Spec(Model):
     )
     accept_image_terms: bool = Field(
         default=False,
-        description="Consent to the image's marketplace terms, where it has some.",
+        description="Accept the image's marketplace terms, if it has any.",
         examples=[True],
     )
     security_type: Annotated[Literal["Standard", "TrustedLaunch"], one_of("Standard", "TrustedLaunch")] = Field(
@@ -223,13 +241,15 @@ class Spec(Model):
         examples=["TrustedLaunch"],
     )
     priority: Annotated[Literal["regular", "spot"], one_of("regular", "spot")] = Field(
-        default="regular", description="spot is cheaper and can be evicted.", examples=["spot"]
+        default="regular", description="spot is cheaper, but Azure can evict it.", examples=["spot"]
     )
-    spot: Spot = Field(default=Spot(), description="Terms for priority: spot.", examples=[{"maxPrice": 0.30}])
-    admin: Admin = Field(default=Admin(), description="Who logs in.", examples=[{"username": "azureuser"}])
+    spot: Spot = Field(default=Spot(), description="Options for priority: spot.", examples=[{"maxPrice": 0.30}])
+    admin: Admin = Field(
+        default=Admin(), description="The administrator account.", examples=[{"username": "azureuser"}]
+    )
     network: Network = Field(
         default=Network(),
-        description="Who can reach the machine.",
+        description="Access to the machine's SSH port.",
         examples=[{"allowSshFrom": ["203.0.113.7/32"]}],
     )
     disk: Disk = Field(default=Disk(), description="The machine's disk.", examples=[{"sizeGiB": 150}])
@@ -240,15 +260,15 @@ class Spec(Model):
     )
     power: Annotated[Literal["running", "deallocated"], one_of("running", "deallocated")] = Field(
         default="running",
-        description="What the machine should be; deallocated keeps it off.",
+        description="The desired power state; deallocated keeps the machine off.",
         examples=["deallocated"],
     )
     lifecycle: Lifecycle = Field(
-        default=Lifecycle(), description="When the machine goes off.", examples=[{"lease": "4h"}]
+        default=Lifecycle(), description="When the machine is deallocated.", examples=[{"lease": "4h"}]
     )
     tags: Tags = Field(
         default_factory=dict,
-        description="Tags for every resource, beside gpuinfra's own.",
+        description="Tags for every resource, in addition to gpuinfra's own.",
         examples=[{"project": "mnist"}],
     )
 
@@ -268,19 +288,19 @@ class Spec(Model):
         return self.target.name or self.name.replace("-", "_")
 
     def as_json(self) -> dict[str, Any]:
-        """The spec as a document that loads again as the same spec, defaults written out."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=self._unsaid())
+        """Return a document with all defaults that loads as the same spec."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=self._omitted_fields())
 
     def digest(self) -> str:
-        """The same for two specs that mean the same, however they are written."""
+        """Return a digest that is equal for equivalent specs."""
         canonical = json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
         return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
 
-    def _unsaid(self) -> dict[str, Any]:
+    def _omitted_fields(self) -> dict[str, Any]:
         # Fields whose default would contradict another field if it were written out.
-        unsaid: dict[str, Any] = {}
+        omitted: dict[str, Any] = {}
         if self.priority != "spot":
-            unsaid["spot"] = True
+            omitted["spot"] = True
         if self.target.type == "remote":
-            unsaid["target"] = {"base_docker_image", "nvidia_docker"}
-        return unsaid
+            omitted["target"] = {"base_docker_image", "nvidia_docker"}
+        return omitted

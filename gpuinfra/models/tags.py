@@ -10,7 +10,7 @@ from pydantic import AfterValidator, WithJsonSchema
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.base import checked, rejection, whole
 
-# Azure allows fifty on a resource; ten of them are ours.
+# Azure allows 50 per resource; gpuinfra uses 10.
 MOST_TAGS = 40
 OUR_PREFIX = "gpuinfra:"
 
@@ -22,22 +22,22 @@ TAG_VALUE = r"[^\x00-\x1f\x7f]{0,256}"
 
 
 def check_tag_name(name: str) -> None:
-    """1 to 512 characters, none of Azure's forbidden ones, no prefix that is Azure's or ours."""
+    """Reject tag names that Azure does not allow, and reserved prefixes."""
     if re.fullmatch(TAG_NAME, name):
         return
     if re.match(_OURS, name):
-        label = f"names that start with `{OUR_PREFIX}` are how gpuinfra finds its own machines"
+        label = f"names starting with `{OUR_PREFIX}` are reserved: gpuinfra finds its machines by them"
     elif re.match(_RESERVED, name):
-        label = "Azure reserves names that start with `microsoft`, `azure` or `windows`"
+        label = "Azure reserves names starting with `microsoft`, `azure` or `windows`"
     elif found := re.search(f"[{_FORBIDDEN}]", name):
-        label = f"Azure does not allow `{found.group()}` in a tag's name"
+        label = f"Azure does not allow `{found.group()}` in tag names"
     else:
-        label = "a tag's name has 1 to 512 printable characters"
+        label = "expected 1 to 512 printable characters"
     raise rejection(Code.BAD_TAG, "invalid tag", label)
 
 
 def check_tag_value(value: str) -> None:
-    """At most 256 characters on one line."""
+    """Reject values with more than 256 characters or more than one line."""
     if not re.fullmatch(TAG_VALUE, value):
         label = f"{len(value)} characters; Azure allows 256" if len(value) > 256 else "expected one line of text"
         raise rejection(Code.BAD_TAG, "invalid tag", label)
@@ -45,7 +45,7 @@ def check_tag_value(value: str) -> None:
 
 def _check_count(tags: dict[str, str]) -> dict[str, str]:
     if len(tags) > MOST_TAGS:
-        label = f"{len(tags)} tags; Azure allows 50 on a resource and gpuinfra keeps 10 of them"
+        label = f"{len(tags)} tags; Azure allows 50, and gpuinfra uses 10 of them"
         raise rejection(Code.BAD_TAG, "too many tags", label)
     return tags
 

@@ -1,52 +1,63 @@
-"""A target: a machine that jobs can be sent to. It is all that provisioning hands on."""
+"""A compute target: where jobs run, whether it answers, and whether it can run jobs.
+
+`provision` and `runner` share this type and nothing else.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+from gpuinfra.models.gpu import GpuFacts
 
 DEFAULT_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04"
-"""What jobs are built on where nobody names an image."""
+"""The base image of jobs whose target names none."""
 
 ASK, KEYRING = "ask", "keyring:"
-"""What stands for a password in a file: somebody is asked, or the keyring has it under the name that follows."""
+"""A reference to a password: ask for it, or read it from the keyring under the name that follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a machine answers SSH, as whom, and by which host key it is known."""
+    """How to reach a machine by SSH, and how jobs run on it."""
 
     name: str
-    """The compute target's name: that of its two files."""
+    """The name of its two files."""
     machine: str
     type: str
     """`local`, `localdocker`, `remotedocker`, `remote` or `cluster`."""
     address: str
-    """Empty where jobs run on this computer."""
+    """Empty if jobs run on this computer."""
     port: int
     username: str
     host_key: str
-    """The machine's public host key, `ssh-ed25519 AAAA…`; a connection that shows another one is refused."""
+    """The machine's public host key, `ssh-ed25519 AAAA…`; connections with another key are refused."""
     identity: str | None = None
-    """The path of the private key; None where only the agent or the user's own keys can do."""
+    """The path of the private key; None to use the SSH agent and the user's default keys."""
     password: str | None = None
-    """Where the password is, `keyring:NAME` or `ask`; never the password itself."""
+    """`keyring:NAME` or `ask`; never the password itself."""
     base_docker_image: str | None = None
     nvidia_docker: bool = True
     framework: str = "Python"
     conda_dependencies: str = "aml_config/conda_dependencies.yml"
     simulated: bool = False
-    """Whether it is a machine of the embedded Azure."""
-    said: frozenset[str] = frozenset()
-    """The fields that were asked for by name: the target's files follow these. Others, save for how the machine is
-    reached, are the user's own once the files are there."""
+    """Whether the machine is in the embedded Azure."""
+    explicit_fields: frozenset[str] = frozenset()
+    """Fields that spec or command line set. Only these, and the connection, overwrite existing target files."""
     resource_id: str = ""
-    """The id of its virtual machine, where `up` made it: two machines can have one name."""
+    """The VM's Azure id if `up` created it: two machines can have the same name."""
+    vm_id: str = ""
+    """Azure's `vmId` if `up` created the VM: a VM can be deleted and created again with the same Azure id."""
     more_identities: tuple[str, ...] = ()
-    """Private keys that OpenSSH tries as well."""
+    """More private keys for OpenSSH to try."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether jobs run on this computer. The file of such a target may have an address, which has no effect."""
+        return self.type in {"local", "localdocker"}
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         found = {
             "name": self.name,
             "machine": self.machine,
@@ -63,5 +74,47 @@ class Target:
 
 
 def unreached_target(name: str, machine: str, host_key: str, *, simulated: bool) -> Target:
-    """Return a machine of which only the name and the host key are known yet."""
+    """Return a target of which only name and host key are known."""
     return Target(name, machine, type="", address="", port=22, username="", host_key=host_key, simulated=simulated)
+
+
+@dataclass(frozen=True, slots=True)
+class Reachability:
+    """Whether SSH answers at a target, and what is wrong if it does not."""
+
+    state: Literal["yes", "other-key", "no"]
+    """`yes` means: with the expected host key, if one is known."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetCheck:
+    """One requirement of jobs: what was found, and what to do if it is not met."""
+
+    name: str
+    """`ssh`, `docker`, `nvidia-runtime`, `gpu` or `python`."""
+    passed: bool
+    found: str
+    help: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {"name": self.name, "passed": self.passed, "found": self.found, "help": self.help}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """Whether a machine can run jobs."""
+
+    checks: tuple[TargetCheck, ...]
+    gpu: GpuFacts | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether a job can run."""
+        return all(check.passed for check in self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        checks = [check.as_json() for check in self.checks]
+        return {"checks": checks, "gpu": self.gpu.as_json() if self.gpu else None}

@@ -1,7 +1,6 @@
-"""A YAML file that is edited in place: what is not changed keeps every byte.
+"""Edit a YAML file in place: everything else keeps every byte.
 
-Loading a file and writing it again, as round-trip libraries do, loses line ends, widths and odd indentation. Here the
-places that reading found are cut out of the text and filled anew; the rest is never touched.
+Round-trip libraries lose line ends, widths and unusual indentation. This module replaces only changed values.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from gpuinfra.parse.scalars import Value, read_scalar
 from gpuinfra.parse.source import Source, decode
 from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, data, read
 
-# What a plain text can be made of and stand anywhere, in a flow collection too; all else is quoted.
+# Text that needs no quotes anywhere, not even in a flow collection.
 _PLAIN = re.compile(r"[A-Za-z0-9_./~$\\(+](?:[A-Za-z0-9_./~$\\()*+=@;%^ -]|:(?=[^\s,\[\]{}]))*")
 _LINE_BREAK = re.compile(r"\r\n|\n|\r")
 _ALIAS = re.compile(r"\s*:\s*(\*[^\s,\[\]{}]+)")
@@ -27,7 +26,7 @@ _REMARK = re.compile(r"[ \t]+#[^\r\n]*")
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Text from `start` to before `end` is replaced. Offsets are characters of the source."""
+    """Replace the text from `start` to before `end`. Offsets count characters."""
 
     start: int
     end: int
@@ -41,30 +40,30 @@ class Document:
     source: Source
     root: Mapping
     marked: bool
-    """Whether the file begins with a byte order mark."""
+    """Whether the file starts with a byte order mark."""
 
     def encode(self) -> bytes:
-        """The file's bytes."""
+        """Return the file's bytes."""
         return (codecs.BOM_UTF8 if self.marked else b"") + self.source.text.encode("utf-8")
 
     def value(self, key: str) -> Any:
-        """The plain value of a top-level key; None where it is missing or null."""
+        """Return the value of a top-level key, or None if it is missing or null."""
         node = self.root.items.get(key)
         return None if node is None else data(node)
 
     def span(self, node: Node) -> Span:
-        """Where something stands."""
+        """Return a node's location."""
         return self.source.span(node.start, node.end)
 
     def key_span(self, key: str) -> Span:
-        """Where a key stands; the file's beginning where it does not."""
+        """Return a key's location, or the start of the file without that key."""
         node = self.root.keys.get(key)
         return self.span(node) if node else self.source.span(0, 0)
 
     # Changes, as data
 
     def setting(self, key: str, value: Value) -> tuple[Edit, ...]:
-        """What makes `value` the key's value: nothing where it is that already."""
+        """Return the edits that set a key; none if it already has the value."""
         node = self.root.items.get(key)
         if node is None:
             return (self._adding(key, value),)
@@ -74,24 +73,24 @@ class Document:
             return (Edit(alias.start(1), alias.end(1), written(value)),)
         if isinstance(node, Scalar) or self.source.text[node.start : node.start + 1] in {"[", "{"}:
             return (self.replacing(node, value),)
-        # A block begins on a line of its own; its new value stands beside the key.
+        # Replace a block, which starts on its own line, with a value on the key's line.
         colon = self.source.text.index(":", self.root.keys[key].end)
         if "#" in self.source.text[colon : node.start]:
-            raise EditError(f"a comment behind `{key}` of {self.source.name} would be lost")
+            raise EditError(f"a comment after `{key}` in {self.source.name} would be lost")
         return (Edit(colon + 1, self._visible_end(node), f" {written(value)}"),)
 
     def replacing(self, node: Node, value: Value) -> Edit:
-        """What puts a value in a node's place, quoted as it was."""
+        """Return the edit that replaces a node's value, with the same quotes."""
         old = self.source.text[node.start : node.end]
         if _has_remark(old):
-            raise EditError(f"a comment inside a value of {self.source.name} would be lost")
+            raise EditError(f"a comment inside a value in {self.source.name} would be lost")
         text = written(value, old[:1])
         if node.start == node.end and self.source.text[node.start - 1 : node.start] not in {" ", ""}:
             text = f" {text}"
         return Edit(node.start, self._visible_end(node), text)
 
     def edited(self, edits: Iterable[Edit]) -> Document:
-        """The document after all of these; they must not overlap. What is no YAML any more is refused."""
+        """Return the document after these edits. Raises EditError if they overlap, or the result is invalid YAML."""
         text, end = [], 0
         for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
             if edit.start < end:
@@ -100,13 +99,13 @@ class Document:
             end = edit.end
         content = "".join([*text, self.source.text[end:]]).encode("utf-8", "surrogatepass")
         try:
-            # The mark is what decoding drops, whether the file has one or not.
+            # Decoding drops one byte order mark; add one so that it drops nothing else.
             return _document(decode(self.source.name, codecs.BOM_UTF8 + content), marked=self.marked)
         except Problem as problem:
-            raise EditError(f"{self.source.name} would be no YAML any more: {problem}") from problem
+            raise EditError(f"{self.source.name} would be invalid YAML: {problem}") from problem
 
     def with_values(self, **values: Value) -> Document:
-        """The document with top-level keys set, and all others as they were."""
+        """Return the document with these top-level keys set, and nothing else changed."""
         document = self
         for key, value in values.items():
             wanted = {**data(document.root), key: value}
@@ -135,23 +134,23 @@ class Document:
         text = self.source.text
         comma = re.compile(r"\s*,").match(text, place)
         start = comma.end() if comma else place
-        # What is remarked on the last entry stays behind it.
+        # A comment on the last entry stays with it.
         remark = _REMARK.match(text, start)
         gap = f"{self._line_break(line_start)}{re.sub('[^ ]', ' ', indent)}" if remark or not indent.strip() else " "
         said = f"{'' if comma else ','}{remark[0] if remark else ''}"
         return Edit(start, remark.end() if remark else start, f"{said}{gap}{entry}")
 
     def _alias(self, key: str) -> re.Match[str] | None:
-        """The `*name` that is a key's value. Its node is the one that the name stands for, further up."""
+        """Return the match of `*name` if a key's value is an alias, whose node is further up."""
         name = self.root.keys[key]
         return _ALIAS.match(self.source.text, name.end) if self.root.items[key].start < name.start else None
 
     def _visible_end(self, node: Node) -> int:
-        """A block of text ends where the next thing begins; what is seen of it, with its last character."""
+        """Return the end of a node without trailing line breaks."""
         return node.start + len(self.source.text[node.start : node.end].rstrip("\r\n"))
 
     def _before_break(self, place: int) -> int:
-        """The end of the line before, where this is the beginning of one."""
+        """Return the end of the previous line if this is the start of a line."""
         found = (ending for ending in ("\r\n", "\n", "\r") if self.source.text.endswith(ending, 0, place))
         return place - len(next(found, ""))
 
@@ -163,7 +162,7 @@ class Document:
         return found.start() if found else len(self.source.text)
 
     def _line_break(self, place: int) -> str:
-        """As the neighbours end: a file may have both kinds."""
+        """Return the line break of the neighbouring lines: a file may mix both kinds."""
         text = self.source.text
         before = list(_LINE_BREAK.finditer(text, 0, place))
         found = _LINE_BREAK.search(text, place) or (before[-1] if before else None)
@@ -171,13 +170,13 @@ class Document:
 
 
 class EditError(ValueError):
-    """A change that cannot be made without touching more than it should."""
+    """A change that would affect more than it should."""
 
 
 def read_document(name: str, content: bytes) -> Document:
-    """One mapping, its plain values those of YAML 1.1, as the programs that these files are from read them.
+    """Parse a file with one mapping, by the rules of YAML 1.1, like Azure ML Workbench.
 
-    What is none raises a Problem with every place.
+    Raises a Problem with every location if the file is something else.
     """
     return _document(decode(name, content), marked=content.startswith(codecs.BOM_UTF8))
 
@@ -187,11 +186,11 @@ def _document(source: Source, *, marked: bool) -> Document:
     if reading.diagnostics:
         raise Problem(*reading.diagnostics)
     if not reading.documents or _is_empty(reading.documents[0]):
-        raise Problem(Diagnostic(Code.EMPTY_FILE, "nothing in the file", source.span(0, 0)))
+        raise Problem(Diagnostic(Code.EMPTY_FILE, "empty file", source.span(0, 0)))
     first, *others = reading.documents
     if others:
         span = source.span(others[0].start, others[0].end)
-        raise Problem(Diagnostic(Code.INVALID_YAML, "invalid YAML", span, "a second document; expected one"))
+        raise Problem(Diagnostic(Code.INVALID_YAML, "invalid YAML", span, "expected one document, found a second one"))
     if not isinstance(first, Mapping):
         span = source.span(first.start, first.end)
         found = "a list" if isinstance(first, Sequence) else "a single value"
@@ -201,7 +200,7 @@ def _document(source: Source, *, marked: bool) -> Document:
 
 
 def _has_remark(text: str) -> bool:
-    """Whether a block of text has a comment beside its mark, or a collection in brackets one among its entries."""
+    """Return whether a block scalar's first line, or a flow collection, has a comment."""
     if text[:1] in {"|", ">"}:
         return "#" in text.partition("\n")[0]
     return text[:1] in {"[", "{"} and re.search(r"[ \t]#[^\n]*\n", text) is not None
@@ -212,7 +211,7 @@ def _is_empty(node: Node) -> bool:
 
 
 def written(value: Value, quote: str = "") -> str:
-    """A value as YAML has it, in the quotes that are given, or in none where it needs none."""
+    """Return a value as YAML, with the given quotes, or without quotes if it needs none."""
     if not isinstance(value, str):
         return json.dumps(value)
     if quote == "'" and value.isprintable():
@@ -223,7 +222,7 @@ def written(value: Value, quote: str = "") -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    """A character that nobody can see, or that ends a line, as an escape."""
+    """Return an invisible character or line break as an escape."""
     character = found[0]
     if character.isprintable():
         return character
@@ -231,5 +230,5 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def _is_text(value: str) -> bool:
-    """Whether it is text without quotes as well, to both versions of YAML."""
+    """Return whether both versions of YAML read it as text without quotes."""
     return all(read_scalar(value, plain=True, older=older) == (value, None) for older in (True, False))

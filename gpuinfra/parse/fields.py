@@ -1,4 +1,4 @@
-"""Each field of a document against the model, one diagnostic a broken field."""
+"""Check each field of a document against the model, with one diagnostic per field."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuinfra.parse.source import Source
 from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, data
 from gpuinfra.suggest import nearest
 
-# pydantic's error types, and what was expected. `test_fields.py` proves that none that can occur is missing.
+# pydantic's error types, and the expected type. `test_fields.py` checks that the table is complete.
 _EXPECTED = {
     "string_type": "text",
     "bool_type": "`true` or `false`",
@@ -38,7 +38,7 @@ _CODES = {code.value for code in Code}
 
 
 def check_fields(source: Source, document: Mapping) -> tuple[Spec | None, list[Diagnostic]]:
-    """The spec that the document's fields make, or what is wrong with them."""
+    """Return the document's spec, or its problems."""
     try:
         return Spec.model_validate(data(document)), []
     except ValidationError as error:
@@ -51,12 +51,12 @@ def _diagnose(source: Source, document: Mapping, detail: ErrorDetails) -> Iterat
     node, key = _find(document, path)
     context: dict[str, Any] = detail.get("ctx", {})
     if isinstance(node, Scalar) and (node.doubtful or node.value is None):
-        return  # it has its diagnostic already
+        return  # already reported
     if kind == "extra_forbidden":
         yield _unknown_key(source, path, key)
     elif kind == "missing":
         if path == ("regions",):
-            return  # a rule says so, and knows of `region` as well
+            return  # a rule reports it, together with `region`
         yield _missing_key(source, document, path)
     elif kind in _CODES:
         place = key if path[-1] == "[key]" else node
@@ -72,16 +72,18 @@ def _diagnose(source: Source, document: Mapping, detail: ErrorDetails) -> Iterat
         label, info = f"expected {words} {context[bound]:g}", _field(tuple(map(str, path)))
         yield Diagnostic(Code.OUT_OF_RANGE, "value out of range", span, label, info.description if info else None)
     elif kind == "too_short":
-        # Also said of a list whose items were all refused, each with its own diagnostic.
+        # Also raised for a list whose items were all refused, each with its own diagnostic.
         if isinstance(node, Sequence) and not node.items:
             span = source.span(node.start, node.end)
-            yield Diagnostic(Code.EMPTY_VALUE, "empty list", span, "expected at least one", help=_example(path, node))
+            yield Diagnostic(
+                Code.EMPTY_VALUE, "empty list", span, "expected at least one entry", help=_example(path, node)
+            )
     else:
-        raise AssertionError(f"no words for pydantic's {kind}")
+        raise AssertionError(f"no text for pydantic's {kind}")
 
 
 def _find(document: Mapping, path: tuple[int | str, ...]) -> tuple[Node, Scalar]:
-    """The node at a path, or the deepest one on the way, and the key it stands under."""
+    """Return the node at a path, or the deepest existing one, and its key."""
     node: Node = document
     key = Scalar(document.start, document.start, "", "")
     for step in path:
@@ -95,12 +97,12 @@ def _find(document: Mapping, path: tuple[int | str, ...]) -> tuple[Node, Scalar]
 def _unknown_key(source: Source, path: tuple[int | str, ...], key: Scalar) -> Diagnostic:
     span, name = source.span(key.start, key.end), str(path[-1])
     if re.search(rf"{SECRET_NAME}\Z", name):
-        help_line = "remove it: gpuinfra logs in with SSH keys and Azure's own credentials, and keeps neither here"
+        help_line = "remove it: gpuinfra uses SSH keys and your Azure login"
         return Diagnostic(
             Code.SECRET_IN_SPEC,
             "secret in a spec",
             span,
-            "a spec is kept in git, for all to read",
+            "specs are in git, where others can read them",
             help=help_line,
         )
     known = keys_at(tuple(step for step in path[:-1] if isinstance(step, str)))
@@ -112,8 +114,8 @@ def _unknown_key(source: Source, path: tuple[int | str, ...], key: Scalar) -> Di
         parent = ".".join(places[0][:-1])
         help_line = f"`{name}` belongs under `{parent}:`" if parent else f"`{name}` belongs at the top level"
     else:
-        help_line = f"known here: {', '.join(known)}"
-    return Diagnostic(Code.UNKNOWN_KEY, "unknown key", span, "not a key of a spec", help=help_line)
+        help_line = f"known keys: {', '.join(known)}"
+    return Diagnostic(Code.UNKNOWN_KEY, "unknown key", span, "not a spec field", help=help_line)
 
 
 def _missing_key(source: Source, document: Mapping, path: tuple[int | str, ...]) -> Diagnostic:
@@ -130,7 +132,7 @@ def _found(node: Node) -> str:
         case Sequence():
             return "a list"
         case Scalar(value=bool()):
-            return f"the truth value `{node.text}`"
+            return f"the boolean `{node.text}`"
         case Scalar(value=int() | float()):
             return f"the number {node.text}" if len(node.text) <= 20 else "a number"
     return "text"
@@ -140,9 +142,9 @@ def _example(path: tuple[int | str, ...], node: Node | None) -> str | None:
     field = next((step for step in reversed(path) if isinstance(step, str) and step != "[key]"), None)
     names = tuple(step for step in path if isinstance(step, str))
     if names in {("regions",), ("sizes",)} and isinstance(node, Sequence):
-        return f"several go under `{field}:`"
+        return f"for several, use `{field}:`"
     if path and isinstance(path[-1], int):
-        return "put it in quotes if it is meant as text" if isinstance(node, Scalar) else None
+        return "put text in quotes" if isinstance(node, Scalar) else None
     if names[:1] == ("tags",) and len(names) == 2 and isinstance(node, Scalar):
         return f'write `{field}: "{node.text}"`'
     info = _field(names)
@@ -152,7 +154,7 @@ def _example(path: tuple[int | str, ...], node: Node | None) -> str | None:
 
 
 def flow(value: Any) -> str:
-    """A value as one line of YAML."""
+    """Return a value as one line of YAML."""
     match value:
         case dict():
             return f"{{{', '.join(f'{key}: {flow(item)}' for key, item in value.items())}}}"
@@ -166,14 +168,14 @@ def flow(value: Any) -> str:
 
 
 def keys_at(path: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys that a mapping at this place in a spec can have."""
+    """Return the keys that are allowed at this path of a spec."""
     return tuple(place[-1] for place in _all_keys() if place[:-1] == path)
 
 
 def _all_keys() -> Iterator[tuple[str, ...]]:
     for place in _model_keys(Spec, ()):
         if place in {("regions",), ("sizes",)}:
-            yield (place[0].removesuffix("s"),)  # the short form that `load.spec` turns into a list
+            yield (place[0].removesuffix("s"),)  # the short form that `parse.spec` turns into a list
         yield place
 
 

@@ -1,4 +1,4 @@
-"""Which files hold specs, and all of them loaded."""
+"""Load all specs in files and folders."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.parse.folder import is_ours, yaml_files
+from gpuinfra.parse.folder import mentions_spec, yaml_files
 from gpuinfra.parse.source import LARGEST
-from gpuinfra.parse.spec import Loaded, Located, load_bytes
+from gpuinfra.parse.spec import Loaded, LocatedSpec, load_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ STANDARD_INPUT = "-"
 
 
 def load_paths(paths: Iterable[str]) -> Loaded:
-    """Every spec in the files and directories. In a directory, YAML files of other kinds are passed over."""
+    """Return every spec in the files and folders. In folders, other YAML files are ignored."""
     loaded = Loaded()
     for path in paths:
         for part in _load_path(path):
@@ -46,11 +46,11 @@ def _load_directory(directory: Path) -> Iterator[Loaded]:
         if isinstance(content, Diagnostic):
             found = True
             yield Loaded(diagnostics=[content])
-        elif is_ours(content):
+        elif mentions_spec(content):
             found = True
             yield load_bytes(str(file), content)
         else:
-            logger.debug("%s: passed over, it is no spec", file)
+            logger.debug("%s: ignored, not a spec", file)
     if not found:
         yield Loaded(
             diagnostics=[
@@ -58,24 +58,24 @@ def _load_directory(directory: Path) -> Iterator[Loaded]:
                     Code.NO_SPEC_FOUND,
                     "no spec found",
                     note=f"no YAML file below `{directory}` has `apiVersion: gpuinfra/v1`",
-                    help="`gpuinfra init` writes one to start from",
+                    help="`gpuinfra init` writes a starter",
                 )
             ]
         )
 
 
 def _read_named(file: Path) -> bytes | Diagnostic:
-    """The content of a file that was named, unless it is behind a link and no spec.
+    """Return a file's content, or a diagnostic if a link leads to something that is not a spec.
 
-    An error shows the line that it is about. A link in a project of others could lead to any file of the user.
+    Errors show lines of the file, and a link in a foreign project could lead to any file of the user.
     """
     content = _read(file)
     parts = [file] if file.is_absolute() else [file, *file.parents]
-    if isinstance(content, Diagnostic) or is_ours(content) or not any(part.is_symlink() for part in parts):
+    if isinstance(content, Diagnostic) or mentions_spec(content) or not any(part.is_symlink() for part in parts):
         return content
-    note = f"`{file}` leads to `{file.resolve()}` by a symbolic link, and there is no `apiVersion: gpuinfra/v1` in it"
+    note = f"`{file}` is a symbolic link to `{file.resolve()}`, which has no `apiVersion: gpuinfra/v1`"
     return Diagnostic(
-        Code.FILE_UNREADABLE, "link to a file that is not a spec", note=note, help="give that file itself"
+        Code.FILE_UNREADABLE, "link to a file that is not a spec", note=note, help="name that file directly"
     )
 
 
@@ -90,17 +90,17 @@ def _read(file: Path) -> bytes | Diagnostic:
         return Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=f"`{file}`: {reason}")
 
 
-def _same_names(specs: list[Located]) -> Iterator[Diagnostic]:
-    """Two specs of one name would fight over one machine. Azure does not see case in a name."""
-    seen: dict[str, Located] = {}
+def _same_names(specs: list[LocatedSpec]) -> Iterator[Diagnostic]:
+    """Report specs with the same name. Azure ignores case in names."""
+    seen: dict[str, LocatedSpec] = {}
     for located in specs:
         first = seen.setdefault(located.spec.name.casefold(), located)
         if first is not located:
             where = f"{first.span.file}:{first.span.line}:{first.span.column}"
             yield Diagnostic(
                 Code.DUPLICATE_NAME,
-                "two specs of one name",
+                "two specs with one name",
                 located.span,
-                f"`{first.spec.name}` is described at {where} already",
-                help="a machine has one spec; rename one, or remove it",
+                f"`{first.spec.name}` is already defined at {where}",
+                help="rename or remove one of them",
             )

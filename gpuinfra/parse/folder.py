@@ -1,4 +1,4 @@
-"""Which files of a folder may hold specs: found quickly, before anything is needed to read one."""
+"""Find files that may be specs, without importing what is needed to load them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpuinfra.parse.source import LARGEST
 
 _SUFFIXES = {".yaml", ".yml"}
 _SKIPPED = {"node_modules", "__pycache__"}
-# Any mention will do, a misspelt version as well: better one complaint too many than a spec passed over.
-_OURS = re.compile(rb"""apiVersion["']?\s*:\s*["']?\s*(?:gpu|(?i:gpu-?infra))""")
+# Also match misspelt versions: an error is better than an ignored spec.
+_SPEC_MENTION = re.compile(rb"""apiVersion["']?\s*:\s*["']?\s*(?:gpu|(?i:gpu-?infra))""")
 
 
 def yaml_files(directory: Path) -> Iterator[Path]:
-    """Every YAML file below it, but for hidden folders and those of other tools."""
+    """Return every YAML file below, without hidden folders and those of other tools."""
     for folder, subfolders, names in os.walk(directory):
         subfolders[:] = [name for name in subfolders if not name.startswith(".") and name not in _SKIPPED]
         for name in names:
@@ -24,19 +24,19 @@ def yaml_files(directory: Path) -> Iterator[Path]:
                 yield file
 
 
-def is_ours(content: bytes) -> bool:
-    """Whether it may be a spec."""
-    return _OURS.search(content) is not None
+def mentions_spec(content: bytes) -> bool:
+    """Return whether the content may be a spec."""
+    return _SPEC_MENTION.search(content) is not None
 
 
 def has_spec(directory: Path) -> bool:
-    """Whether any file below it may be one."""
-    return any(_may_be_ours(file) for file in yaml_files(directory))
+    """Return whether any file below may be a spec."""
+    return any(_file_mentions_spec(file) for file in yaml_files(directory))
 
 
-def _may_be_ours(file: Path) -> bool:
+def _file_mentions_spec(file: Path) -> bool:
     try:
         with file.open("rb") as stream:
-            return is_ours(stream.read(LARGEST + 1))
+            return mentions_spec(stream.read(LARGEST + 1))
     except (OSError, ValueError):
         return False

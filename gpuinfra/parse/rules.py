@@ -1,4 +1,4 @@
-"""Rules between fields. Each is said twice, side by side: as a check with a place, and as JSON Schema."""
+"""Rules between fields, each as a check with a location and as JSON Schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ZONES = "zones"
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule about the mapping at `place`; the top level where that is empty."""
+    """A rule about the mapping at `place`; an empty place is the top level."""
 
     place: str
     check: Callable[[Source, Mapping], Iterator[Diagnostic]]
@@ -28,7 +28,7 @@ class Rule:
 
 
 def check_rules(source: Source, document: Mapping) -> Iterator[Diagnostic]:
-    """What the rules find, whatever else is wrong with the document."""
+    """Return the problems that the rules find."""
     for rule in RULES:
         node = document.items.get(rule.place) if rule.place else document
         if isinstance(node, Mapping):
@@ -52,7 +52,7 @@ def _exactly_one(keys: tuple[str, ...], example: str) -> Rule:
             label = f"the key {listed(keys)} is missing"
             yield Diagnostic(Code.MISSING_KEY, "missing key", start, label, help=f"for example `{example}`")
         for key in sorted(present, key=lambda key: key.start)[1:]:
-            label = f"only one of {listed(keys, 'and')} can be given"
+            label = f"{listed(keys, 'and')} exclude each other"
             yield _at(source, key, Code.CONFLICTING_KEYS, "conflicting keys", label, "keep one of them")
 
     return Rule("", check, {"oneOf": [{"required": [key]} for key in keys]})
@@ -60,7 +60,7 @@ def _exactly_one(keys: tuple[str, ...], example: str) -> Rule:
 
 def _check_spot(source: Source, document: Mapping) -> Iterator[Diagnostic]:
     if "spot" in document.keys and _value(document, "priority") != "spot":
-        label = "it has no effect on a machine of regular priority"
+        label = "no effect without `priority: spot`"
         yield _at(source, document.keys["spot"], Code.NO_EFFECT, "key without effect", label, "add `priority: spot`")
 
 
@@ -70,8 +70,8 @@ def _check_internet(source: Source, network: Mapping) -> Iterator[Diagnostic]:
         return
     for node in sources.items:
         if isinstance(node, Scalar) and is_wide(node.value):
-            label = f"`{node.text}` lets a good part of the internet try to log in"
-            help_line = "name your own address, or consent with `allowInternet: true` beside it"
+            label = f"`{node.text}` opens SSH to more than 16 million addresses"
+            help_line = "write your own address, or allow it with `allowInternet: true`"
             yield _at(source, node, Code.OPEN_TO_INTERNET, "SSH open to the internet", label, help_line)
 
 
@@ -80,7 +80,7 @@ def _check_remote(source: Source, target: Mapping) -> Iterator[Diagnostic]:
         return
     for name in ("baseDockerImage", "nvidiaDocker"):
         if name in target.keys:
-            label = "`type: remote` runs in the machine's own Python, with no container"
+            label = "no effect with `type: remote`, which runs jobs without a container"
             help_line = "remove it, or write `type: remotedocker`"
             yield _at(source, target.keys[name], Code.NO_EFFECT, "key without effect", label, help_line)
 
@@ -90,12 +90,12 @@ def _check_gpu(source: Source, gpu: Mapping) -> Iterator[Diagnostic]:
     if model not in GPU_MODELS or not isinstance(count, int) or isinstance(count, bool) or count < 1:
         return
     if count not in (counts := gpu_counts(model)):
-        label = f"no NC size has this many; {model} comes in {listed(map(str, counts), 'and')}"
-        yield _at(source, gpu.items["count"], Code.UNKNOWN_GPU, "no such number of GPUs", label)
+        label = f"no NC size has this many; for {model} use {listed(map(str, counts))}"
+        yield _at(source, gpu.items["count"], Code.UNKNOWN_GPU, "unavailable number of GPUs", label)
 
 
 def _check_driver(source: Source, document: Mapping) -> Iterator[Diagnostic]:
-    """An image that the user names is theirs to judge; of those with an alias the driver is known."""
+    """Check aliased images only: the driver of other images is unknown."""
     image = _value(document, "image") if "image" in document.items else DEFAULT_ALIAS
     if image not in ALIASES:
         return
@@ -103,7 +103,7 @@ def _check_driver(source: Source, document: Mapping) -> Iterator[Diagnostic]:
         needed = needed_driver(node.text) or NEEDED_DRIVERS.get(node.text)
         if needed:
             label = f"it needs NVIDIA's GRID driver {needed}; `{image}` has {ALIAS_DRIVER}"
-            help_line = "take another GPU, or an image with that driver: `image: publisher:offer:sku:version`"
+            help_line = "use another GPU, or an image with that driver: `image: publisher:offer:sku:version`"
             yield _at(source, node, Code.UNSUPPORTED_SIZE, "image too old for this GPU", label, help_line)
 
 
@@ -113,13 +113,13 @@ def _check_trusted_launch(source: Source, document: Mapping) -> Iterator[Diagnos
     for node in _wished(document):
         model = SIZES[node.text].gpu_model if node.text in SIZES else node.text
         if model in GPUS_WITHOUT_VTPM:
-            label = "NVIDIA's driver for this GPU needs the virtual TPM off, which Trusted Launch turns on"
-            help_line = "write `securityType: Standard`, or take another GPU"
+            label = "NVIDIA's driver for this GPU does not work with the virtual TPM of Trusted Launch"
+            help_line = "write `securityType: Standard`, or use another GPU"
             yield _at(source, node, Code.UNSUPPORTED_SIZE, "GPU without Trusted Launch", label, help_line)
 
 
 def _wished(document: Mapping) -> Iterator[Scalar]:
-    """What a spec says about sizes or GPUs."""
+    """Return the nodes that name sizes or GPUs."""
     sizes, gpu = document.items.get("sizes"), document.items.get("gpu")
     nodes = [document.items.get("size"), *(sizes.items if isinstance(sizes, Sequence) else ())]
     nodes.append(gpu.items.get("model") if isinstance(gpu, Mapping) else gpu)
@@ -127,7 +127,7 @@ def _wished(document: Mapping) -> Iterator[Scalar]:
 
 
 def _without(*models: str) -> dict[str, Any]:
-    """The schema of a spec that wishes for none of these GPUs."""
+    """Return the schema of a spec without these GPUs."""
     sizes = [size.name for size in SIZES.values() if size.gpu_model in models]
     return {
         "properties": {
@@ -144,11 +144,11 @@ def _no_repeats(place: str, key: str) -> Rule:
         seen: set[tuple[type, object]] = set()
         for node in values.items if isinstance(values, Sequence) else ():
             if isinstance(node, Scalar) and not node.doubtful:
-                # A zone can be written as a number, and is the same one.
+                # A zone can be a number or text.
                 plain = str(node.value) if key == ZONES and type(node.value) is int else node.value
                 value = (type(plain), plain)
                 if value in seen:
-                    label = f"`{node.text}` is in the list already"
+                    label = f"`{node.text}` is already in the list"
                     yield _at(source, node, Code.REPEATED_VALUE, "repeated value", label, "keep one of them")
                 seen.add(value)
 

@@ -1,8 +1,7 @@
-"""What a plain YAML value is.
+"""Read scalar YAML values.
 
-The values are those of YAML 1.2's core schema, as editors read them. Where YAML 1.1, which many tools still
-speak, would read something else (`no`, `22:30`, `010`), there is a diagnostic as well: a spec means one thing
-to everybody.
+Values follow the core schema of YAML 1.2, as in editors. If YAML 1.1, which many tools still use, reads something else
+(`no`, `22:30`, `010`), the value is ambiguous and gets a diagnostic.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from gpuinfra.diagnostics import Code
 
 Value = str | int | float | bool | None
 Complaint = tuple[Code, str, str, str | None]
-"""Code, summary, label and help of a diagnostic that has no place yet."""
+"""Code, summary, label and help of a diagnostic without a location."""
 
-# No longer text is taken for a number, a date or a truth value by accident, and PyYAML's way with long ones is slow.
+# Longer text is never ambiguous in practice, and PyYAML is slow with it.
 LONGEST = 64
 
 _WORDS: dict[str, bool | None] = {
@@ -36,12 +35,12 @@ _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 
 
 def read_scalar(text: str, *, plain: bool, older: bool = False) -> tuple[Value, Complaint | None]:
-    """The value of a scalar, and what is wrong with it. Only a plain one, without quotes, can be but text.
+    """Return the value of a scalar and its problem, if any. Quoted scalars are text.
 
-    With `older` it is what YAML 1.1 reads and nothing is ambiguous: so it is with files whose own program read that.
+    With `older`, values follow YAML 1.1 and are never ambiguous, as for files of programs that use it.
     """
     if any("\ud800" <= character <= "\udfff" for character in text):
-        return "", (Code.BAD_CHARACTER, "character not allowed", "an escape for half a character", None)
+        return "", (Code.BAD_CHARACTER, "character not allowed", "an escape for a surrogate", None)
     if plain and older:
         return _read_older(text), None
     return _read_plain(text) if plain else (text, None)
@@ -49,13 +48,13 @@ def read_scalar(text: str, *, plain: bool, older: bool = False) -> tuple[Value, 
 
 def _read_older(text: str) -> Value:
     value = _as_yaml_1_1(text) if len(text) <= LONGEST else text
-    # What is neither of these, a date for one, nobody asks for: it stays the text that it is.
+    # Other types, such as dates, stay text.
     return value if value is None or isinstance(value, bool | int | float | str) else text
 
 
 def _read_plain(text: str) -> tuple[Value, Complaint | None]:
     if _NOT_FINITE.fullmatch(text):
-        return 0, (Code.BAD_NUMBER, "not a number", "expected a number that can be written in digits", None)
+        return 0, (Code.BAD_NUMBER, "not a number", "expected a finite number", None)
     try:
         value = _core(text)
     except (ValueError, OverflowError):
@@ -83,7 +82,7 @@ def _core(text: str) -> Value:
 def _number(number: float) -> int | float:
     if not math.isfinite(number):
         raise OverflowError
-    # JSON Schema, like arithmetic, makes no difference between 150 and 150.0.
+    # JSON Schema treats 150 and 150.0 as equal.
     return int(number) if number.is_integer() else number
 
 
@@ -115,7 +114,7 @@ def _phrase(value: object) -> str:
             return "text"
         case datetime.date():
             return "a date"
-    return "something of its own"
+    return "something else"
 
 
 def _literal(value: bool | float) -> str:

@@ -1,6 +1,6 @@
-"""The spec language as JSON Schema, for editors: it accepts and rejects the same documents as the loader.
+"""The JSON Schema of specs, for editors. It accepts the same documents as the loader.
 
-Only what is gone once a file is parsed is the loader's alone: syntax, duplicate keys, ambiguous values.
+Only the loader checks what parsing removes: syntax, duplicate keys, ambiguous values.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from gpuinfra.parse.rules import RULES
 
 SCHEMA_ID = "urn:gpuinfra:v1:spec"
 SCHEMA_FILE = "gpuinfra.schema.json"
-"""The name that the first line of a spec tells editors."""
+"""The file name in the first line of a starter spec."""
 
 
 def schema_text() -> str:
-    """The schema as a file has it."""
+    """Return the content of the schema file."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
 def is_ours(file: Path) -> bool:
-    """Whether the file is a schema that this command wrote, now or in an earlier version."""
+    """Return whether gpuinfra wrote this schema file."""
     try:
         found = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -35,7 +35,7 @@ def is_ours(file: Path) -> bool:
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema of one document."""
+    """Return the schema of one document."""
     generated = Spec.model_json_schema(by_alias=True, mode="validation")
     schema: dict[str, Any] = {
         "$schema": GenerateJsonSchema.schema_dialect,
@@ -70,7 +70,7 @@ def _mapping_at(schema: dict[str, Any], place: str) -> dict[str, Any]:
 
 
 def _tidied(node: Any) -> Any:
-    """Without pydantic's invented titles, and without `null`: no key of a spec can be left empty."""
+    """Return the schema without generated titles and without `null`: no key of a spec can be empty."""
     if isinstance(node, list):
         return [_tidied(item) for item in node]
     if not isinstance(node, dict):

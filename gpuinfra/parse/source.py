@@ -1,4 +1,4 @@
-"""A file's text, and places in it."""
+"""A file's text and locations in it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from functools import cached_property
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
 from gpuinfra.parse.redaction import PRIVATE_KEY, lines_of_secrets, masked
 
-# A hundred long specs fit. The YAML parser takes seconds for more, and no spec is more.
+# Enough for a hundred long specs. The YAML parser needs seconds for more.
 LARGEST = 256 * 1024
 
-# What YAML allows to stand in a file.
+# All characters that YAML does not allow.
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Text with a name. Offsets count characters from 0."""
+    """Named text. Offsets count characters from 0."""
 
     name: str
     text: str
@@ -30,24 +30,24 @@ class Source:
         return [0, *(found.end() for found in re.finditer(r"\r\n|\n|\r", self.text))]
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Line and column, both from 1."""
+        """Return line and column, from 1."""
         line = bisect_right(self._line_starts, offset)
         return line, offset - self._line_starts[line - 1] + 1
 
     def span(self, start: int, end: int) -> Span:
-        """The stretch from `start` to before `end`, with its first line to show."""
+        """Return the span from `start` to before `end`, with its first line."""
         start = min(start, len(self.text))
         line, column = self.position(start)
         end_line, end_column = self.position(min(max(end, start), len(self.text)))
         return Span(self.name, line, column, end_line, end_column, self._showable(line))
 
     def _showable(self, number: int) -> str:
-        """A line as it may be printed: a diagnostic ends up in the logs of a CI, so no secret goes along."""
+        """Return a line without secrets, safe for CI logs."""
         return self._showable_lines[number - 1]
 
     @cached_property
     def _showable_lines(self) -> list[str]:
-        """All at once: what a line may show depends on those above, and many diagnostics may share one line."""
+        """All lines without secrets. Whether a line is hidden depends on the lines above."""
         ends = [*self._line_starts[1:], len(self.text)]
         lines = [self.text[start:end].rstrip("\r\n") for start, end in zip(self._line_starts, ends, strict=True)]
         hidden = {*lines_of_secrets(lines)}
@@ -57,15 +57,15 @@ class Source:
 
 
 def decode(name: str, data: bytes) -> Source:
-    """The text of a file. A byte order mark is dropped; what cannot be YAML text raises a Problem."""
+    """Decode a file, without its byte order mark. Raises a Problem if it cannot be YAML text."""
     if len(data) > LARGEST:
         raise _unreadable(
             Diagnostic(
                 Code.FILE_TOO_LARGE,
                 "file too large",
                 Span(name, 1, 1, 1, 1, ""),
-                note=f"at most {LARGEST // 1024} KiB are read",
-                help="split it into several files; `gpuinfra validate` takes a directory",
+                note=f"the limit is {LARGEST // 1024} KiB",
+                help="split it into several files; commands accept a folder",
             )
         )
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -74,7 +74,7 @@ def decode(name: str, data: bytes) -> Source:
                 Code.NOT_UTF8,
                 "not UTF-8 text",
                 Span(name, 1, 1, 1, 1, ""),
-                note="the file starts with the mark of UTF-16",
+                note="the file is UTF-16",
                 help="save it as UTF-8",
             )
         )
@@ -98,8 +98,8 @@ def decode(name: str, data: bytes) -> Source:
                 Code.BAD_CHARACTER,
                 "character not allowed",
                 source.span(found.start(), found.end()),
-                label=f"U+{ord(found.group()):04X} cannot stand in a YAML file",
-                help="remove it; in a double-quoted text it can be written as an escape",
+                label=f"U+{ord(found.group()):04X} is not allowed in YAML",
+                help="remove it, or write it as an escape in double quotes",
             )
         )
     return source

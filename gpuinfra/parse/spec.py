@@ -1,4 +1,4 @@
-"""One document, one Spec; every problem in one pass."""
+"""Load specs from a file's content, and report every problem in one pass."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, read
 
 
 @dataclass(frozen=True)
-class Located:
-    """A spec and where its name stands."""
+class LocatedSpec:
+    """A spec, and the location of its name."""
 
     spec: Spec
     span: Span
@@ -24,14 +24,14 @@ class Located:
 
 @dataclass
 class Loaded:
-    """What loading gave. Specs are worth using only when there are no diagnostics."""
+    """Loaded specs and problems. Use the specs only without diagnostics."""
 
-    specs: list[Located] = field(default_factory=list)
+    specs: list[LocatedSpec] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
 def load_bytes(name: str, content: bytes) -> Loaded:
-    """The specs in a file's content: one a document."""
+    """Return the specs of a file, one per YAML document."""
     try:
         source = decode(name, content)
     except Problem as problem:
@@ -46,13 +46,13 @@ def load_bytes(name: str, content: bytes) -> Loaded:
                 Code.EMPTY_FILE,
                 "no spec in the file",
                 span,
-                help="`gpuinfra init` writes one to start from",
+                help="`gpuinfra init` writes a starter",
             )
         )
     for node in documents:
         _load_document(source, node, loaded)
     if reading.diagnostics:
-        loaded.specs.clear()  # a value with two readings, or a key given twice, makes no spec
+        loaded.specs.clear()  # ambiguous values and duplicate keys make all specs unusable
     loaded.diagnostics.sort(key=_place)
     return loaded
 
@@ -71,7 +71,7 @@ def _load_document(source: Source, node: Node, loaded: Loaded) -> None:
     loaded.diagnostics += found + problems
     if spec is not None and not found:
         name = node.items["name"]
-        loaded.specs.append(Located(spec, source.span(name.start, name.end)))
+        loaded.specs.append(LocatedSpec(spec, source.span(name.start, name.end)))
 
 
 def _is_empty(node: Node) -> bool:
@@ -79,9 +79,9 @@ def _is_empty(node: Node) -> bool:
 
 
 def _with_long_forms(document: Mapping) -> Mapping:
-    """`region: x` as `regions: [x]`, the same for size, and `gpu: x` as `gpu: {model: x}`.
+    """Expand `region: x` to `regions: [x]`, likewise size, and `gpu: x` to `gpu: {model: x}`.
 
-    Given both `region` and `regions`, the list stays; a rule complains.
+    If both `region` and `regions` are present, keep the list; a rule reports it.
     """
     items, keys = dict(document.items), dict(document.keys)
     for short, full in (("region", "regions"), ("size", "sizes")):
@@ -96,7 +96,7 @@ def _with_long_forms(document: Mapping) -> Mapping:
 
 
 def _check_text(source: Source, document: Mapping) -> Iterator[Diagnostic]:
-    """What JSON Schema never sees: values left empty, and tags that differ only in case."""
+    """Report what JSON Schema cannot see: empty values, and tags that differ only in case."""
     yield from _check_empty(source, document)
     tags = document.items.get("tags")
     seen: dict[str, str] = {}
@@ -104,7 +104,7 @@ def _check_text(source: Source, document: Mapping) -> Iterator[Diagnostic]:
         first = seen.setdefault(name.casefold(), name)
         if first != name:
             span = source.span(key.start, key.end)
-            label = f"to Azure it is the same as `{first}`: it does not see case in a tag's name"
+            label = f"Azure ignores case, so it equals `{first}`"
             yield Diagnostic(Code.DUPLICATE_KEY, "duplicate key", span, label, help="keep one of them")
 
 
@@ -117,10 +117,10 @@ def _check_empty(source: Source, node: Node, key: Scalar | None = None) -> Itera
             for item in node.items:
                 yield from _check_empty(source, item)
         case Scalar(value=None, doubtful=False):
-            # An empty value has no place of its own to point at, so its key has to do.
+            # Point at the key of an empty value.
             place = key if key and node.start == node.end else node
             span = source.span(place.start, place.end)
-            help_line = "give it a value, or remove it to have the default"
+            help_line = "add a value, or remove the key to use the default"
             yield Diagnostic(Code.EMPTY_VALUE, "empty value", span, "it has no value", help=help_line)
 
 

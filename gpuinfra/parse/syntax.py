@@ -1,4 +1,4 @@
-"""The YAML parser's errors in words that say what to do."""
+"""Explain the YAML parser's errors, with a fix."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ if TYPE_CHECKING:
 
     from gpuinfra.parse.source import Source
 
-# The parser's own words, what they mean to a person, and the fix.
+# The parser's message, what it means, and the fix.
 _WORDS: tuple[tuple[str, str, str | None], ...] = (
     (
         "mapping values are not allowed",
-        "a `:` where no key can stand",
-        "is the line indented right? a text with `: ` in it goes in quotes",
+        "a key is not allowed here",
+        "check the indentation; quote text that contains `: `",
     ),
-    ("could not find expected ':'", "this key is never followed by a `:`", "write `key: value`"),
+    ("could not find expected ':'", "this key has no `:`", "write `key: value`"),
     ("found unexpected end of stream", "this quote is never closed", "close it on the same line"),
     ("found unexpected document separator", "this quote is never closed", "close it on the same line"),
     ("expected ',' or ']'", "this `[` is never closed", "close it with `]`"),
     ("expected ',' or '}'", "this `{` is never closed", "close it with `}`"),
-    ("expected <block end>", "this does not belong to the block above", "indent it like its neighbours"),
+    ("expected <block end>", "wrong indentation", "align it with the other entries"),
     ("expected the node content", "a value is missing before this", None),
-    ("expected the document start", "a document has ended before this", "start another with `---`"),
-    ("sequence entries are not allowed", "a list cannot start here", "start it on a line of its own"),
-    ("found unknown escape character", "no such escape", r"write `\\` for a backslash, or use single quotes"),
-    ("expected escape sequence", "an escape that is cut off", None),
-    ("cannot start any token", "no value starts with this character", "put the text in quotes"),
-    ("found undefined tag handle", "tags are not read", "put the text in quotes"),
-    ("found incompatible YAML document", "a version of YAML that is not known", "remove the `%YAML` line"),
+    ("expected the document start", "the document has already ended", "start another one with `---`"),
+    ("sequence entries are not allowed", "a list cannot start here", "start it on a new line"),
+    ("found unknown escape character", "unknown escape sequence", r"write `\\` for a backslash, or use single quotes"),
+    ("expected escape sequence", "incomplete escape sequence", None),
+    ("cannot start any token", "a value cannot start with this character", "put the text in quotes"),
+    ("found undefined tag handle", "tags are not supported", "put the text in quotes"),
+    ("found incompatible YAML document", "unsupported YAML version", "remove the `%YAML` line"),
 )
-# Errors whose cause is where the parser began, not where it gave up.
-_CAUSED_EARLIER = ("is never closed", "is never followed by a `:`")
+# Errors whose cause is where the parser started, not where it stopped.
+_CAUSED_EARLIER = ("is never closed", "this key has no `:`")
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?= |\r?$)", re.MULTILINE)
 
 
 def syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
-    """One diagnostic for what stopped the parser."""
+    """Return a diagnostic for the parser's error."""
     mark = error.problem_mark or error.context_mark
     place = mark.index if mark else 0
     if source.text[place : place + 1] == "\t":
@@ -56,7 +56,7 @@ def syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
             Code.INVALID_YAML,
             "invalid YAML",
             source.span(*conflict.span()),
-            "git left a conflict here",
+            "unresolved git conflict",
             help="keep one side, and remove the three marker lines",
         )
     problem = error.problem or ""
@@ -69,11 +69,11 @@ def syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
     elif label.endswith(_CAUSED_EARLIER) and error.context_mark:
         place = error.context_mark.index
     elif place >= (end := len(source.text.rstrip())):
-        place, label, help_line = max(0, end - 1), "the file ends here, in the middle of something", None
+        place, label, help_line = max(0, end - 1), "unexpected end of the file", None
     return Diagnostic(Code.INVALID_YAML, "invalid YAML", source.span(place, place + 1), label or None, help=help_line)
 
 
 def _lacks_comma(rest: str, problem: str) -> bool:
-    """Whether a bracket is closed after all, and what stands inside is not separated."""
+    """Return whether the bracket is closed later, so that only a comma is missing."""
     found = re.match(r"expected ',' or '([\]}])', but got '(<scalar>|:)'", problem)
     return found is not None and found[1] in rest

@@ -1,4 +1,4 @@
-"""YAML as a tree of plain values, each with its place. Syntax only: what a spec means is asked elsewhere."""
+"""Parse YAML into a tree of values with locations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gpuinfra.parse.syntax import syntax_error
 if TYPE_CHECKING:
     from gpuinfra.parse.source import Source
 
-# Far more than a spec needs, and little enough that no input costs time or memory.
+# More than any spec needs, and small enough to bound time and memory.
 DEEPEST = 32
 MOST_VALUES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Something at a place. Offsets are characters of the source; `end` is the first one outside."""
+    """A value with its location. Offsets count characters; `end` is exclusive."""
 
     start: int
     end: int
@@ -29,7 +29,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Scalar(Node):
-    """A single value. `doubtful` ones have their diagnostic already, so nobody need complain again."""
+    """A single value. A `doubtful` one already has its diagnostic."""
 
     value: Value
     text: str
@@ -45,14 +45,14 @@ class Sequence(Node):
 
 @dataclass(frozen=True, slots=True)
 class Mapping(Node):
-    """Keys and values. A key is its text, whatever YAML would make of it: `on` is no truth value here."""
+    """Keys and values. Keys are always text: `on` is not a boolean."""
 
     items: dict[str, Node]
     keys: dict[str, Scalar]
 
 
 def data(node: Node) -> Any:
-    """The plain Python value of a node; lists are tuples, for they do not change."""
+    """Return the Python value of a node, with tuples for lists."""
     match node:
         case Mapping(items=entries):
             return {key: data(value) for key, value in entries.items()}
@@ -64,36 +64,36 @@ def data(node: Node) -> Any:
 
 
 @dataclass(slots=True)
-class Reading:
-    """What reading a file gave: the documents up to the first error of syntax, and every diagnostic."""
+class Parsed:
+    """The documents up to the first syntax error, and all diagnostics."""
 
     documents: list[Node] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
-def read(source: Source, *, older: bool = False) -> Reading:
-    """Every document in the source; with `older` its plain values are those of YAML 1.1."""
+def read(source: Source, *, older: bool = False) -> Parsed:
+    """Parse all documents. With `older`, plain values follow YAML 1.1."""
     composer = _Composer(source, older=older)
     try:
         composer.compose()
-    except _StopReading as stop:
+    except _ParseError as stop:
         composer.reading.diagnostics.append(stop.diagnostic)
     return composer.reading
 
 
-class _StopReading(Exception):  # noqa: N818 a signal between two functions of this file
+class _ParseError(Exception):
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(diagnostic.summary)
         self.diagnostic = diagnostic
 
 
 class _Composer:
-    """Turns the parser's events into nodes, within bounds. PyYAML's own composer has none."""
+    """Turns the parser's events into nodes, with limits that PyYAML's own composer lacks."""
 
     def __init__(self, source: Source, *, older: bool) -> None:
         self.source, self.older = source, older
-        self.reading = Reading()
-        # Pure Python even where libyaml is there: its messages are the same on every machine.
+        self.reading = Parsed()
+        # Pure Python, not libyaml: its messages are the same on every machine.
         self.parser = yaml.SafeLoader(source.text)
         self.anchors: dict[str, tuple[Node, int, int]] = {}
 
@@ -107,16 +107,16 @@ class _Composer:
         try:
             return self.parser.get_event()  # type: ignore[no-untyped-call]
         except yaml.MarkedYAMLError as error:
-            raise _StopReading(syntax_error(self.source, error)) from None
+            raise _ParseError(syntax_error(self.source, error)) from None
         except (ValueError, OverflowError):
-            # An escape such as "\UFFFFFFFF" names no character, which PyYAML does not expect.
+            # PyYAML does not handle escapes of invalid characters, such as "\UFFFFFFFF".
             place = self.parser.get_mark().index
-            raise _StopReading(
-                Diagnostic(Code.INVALID_YAML, "invalid YAML", self.source.span(place, place + 1), "no such character")
+            raise _ParseError(
+                Diagnostic(Code.INVALID_YAML, "invalid YAML", self.source.span(place, place + 1), "invalid character")
             ) from None
 
     def node(self, event: Any, depth: int) -> tuple[Node, int, int]:
-        """A node, the number of values in it, and how deep it is, both with aliases written out."""
+        """Return a node, its number of values and its depth, with aliases expanded."""
         start, end = event.start_mark.index, event.end_mark.index
         if isinstance(event, yaml.AliasEvent):
             made = self.alias(str(event.anchor), start, end)
@@ -139,7 +139,7 @@ class _Composer:
                 Code.TOO_MANY_VALUES,
                 "too many values",
                 start,
-                f"more than {MOST_VALUES} with its aliases written out",
+                f"more than {MOST_VALUES} with expanded aliases",
             )
         if depth + height > DEEPEST + 2:
             raise self.too_deep(start)
@@ -147,13 +147,13 @@ class _Composer:
 
     def alias(self, name: str, start: int, end: int) -> tuple[Node, int, int]:
         if name not in self.anchors:
-            raise _StopReading(
+            raise _ParseError(
                 Diagnostic(
                     Code.UNSUPPORTED_ALIAS,
-                    "alias of nothing",
+                    "unknown alias",
                     self.source.span(start, end),
-                    # A password may begin with a `*`, so the name is not repeated.
-                    "no anchor of this name ends before this place",
+                    # Not its name: it may be a password that starts with `*`.
+                    "no complete anchor of this name before this line",
                 )
             )
         return self.anchors[name]
@@ -164,7 +164,7 @@ class _Composer:
         if problem:
             code, summary, label, help_line = problem
             span = self.source.span(start, end)
-            # Where the line does not show a value, for it may be a secret, nor do the words about it.
+            # If the line hides the value as a possible secret, the label must not show it either.
             if plain and event.value not in span.text:
                 label, help_line = "put it in quotes", None
             self.reading.diagnostics.append(Diagnostic(code, summary, span, label, help=help_line))
@@ -205,18 +205,20 @@ class _Composer:
             if event.tag is not None:
                 self.refuse_tag(event, start)
             if event.value == "<<" and event.style is None:
-                help_line = "write the fields out; an alias can stand for a value, not for a part of a mapping"
-                self.report(Code.BAD_KEY, "merge key", start, end, "merge keys are not read", help_line)
+                help_line = "write out the fields; an alias can replace a value, not part of a mapping"
+                self.report(Code.BAD_KEY, "merge key", start, end, "merge keys are not supported", help_line)
                 return None
             return Scalar(start, end, event.value, event.value)
         node = self.node(event, depth + 1)[0]
         if isinstance(node, Scalar):
             return Scalar(start, end, node.text, node.text)
-        self.report(Code.BAD_KEY, "invalid key", start, min(end, start + 1), "a key is a word, not a list or mapping")
+        self.report(
+            Code.BAD_KEY, "invalid key", start, min(end, start + 1), "expected text as key, found a list or mapping"
+        )
         return None
 
     def end_of(self, event: Any, start: int, items: list[Node]) -> int:
-        # A block ends where the next thing begins, lines away; its last item says where it stops to the eye.
+        # YAML ends a block where the next token starts; use the end of its last item instead.
         end: int = event.end_mark.index
         if end > event.start_mark.index:
             return end
@@ -229,21 +231,21 @@ class _Composer:
                 Code.DUPLICATE_KEY,
                 "duplicate key",
                 self.source.span(key.start, key.end),
-                f"`{key.text}` stands at {line}:{column} already",
+                f"`{key.text}` is already at {line}:{column}",
                 help="keep one of them",
             )
         )
 
     def refuse_tag(self, event: Any, start: int) -> None:
         end = min(event.end_mark.index, start + 1 + len(event.tag))
-        help_line = "remove it; text that looks like something else goes in quotes"
-        self.report(Code.UNSUPPORTED_TAG, "YAML tag", start, end, "tags are not read", help_line)
+        help_line = "remove it; quote text that looks like another type"
+        self.report(Code.UNSUPPORTED_TAG, "YAML tag", start, end, "tags are not supported", help_line)
 
     def report(self, code: Code, summary: str, start: int, end: int, label: str, help_line: str | None = None) -> None:
         self.reading.diagnostics.append(Diagnostic(code, summary, self.source.span(start, end), label, help=help_line))
 
-    def too_deep(self, start: int) -> _StopReading:
-        return self.stop(Code.TOO_DEEP, "nested too deep", start, f"a spec has at most {DEEPEST} levels")
+    def too_deep(self, start: int) -> _ParseError:
+        return self.stop(Code.TOO_DEEP, "nested too deep", start, f"at most {DEEPEST} levels are allowed")
 
-    def stop(self, code: Code, summary: str, start: int, label: str) -> _StopReading:
-        return _StopReading(Diagnostic(code, summary, self.source.span(start, start + 1), label))
+    def stop(self, code: Code, summary: str, start: int, label: str) -> _ParseError:
+        return _ParseError(Diagnostic(code, summary, self.source.span(start, start + 1), label))

@@ -1,1 +1,1 @@
-"""Who runs `gpuinfra reap` when nobody does: cron, systemd, GitHub or Azure Pipelines."""
+"""Files for cron, systemd, GitHub Actions and Azure Pipelines that run `gpuinfra reap`."""

@@ -1,4 +1,4 @@
-"""The user's crontab: a block of our own in it, and every other line as it was."""
+"""The user's crontab: gpuinfra's block in it, with all other lines unchanged."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.programs import find_program
 
 BEGIN, END = "# gpuinfra schedule: begin", "# gpuinfra schedule: end"
-# Debian's cron reads this much of a command, and runs it without the rest.
+# Debian's cron truncates longer commands, and runs the rest of them.
 LONGEST_COMMAND = 990
 SECONDS = 30
 RUNNING = Path("/run/crond.pid")
 
 
 def block_in(crontab: str) -> str | None:
-    """What is in our block, or None where there is none."""
+    """Return the content of the block, or None."""
     found = _find(crontab)
     return None if found is None else "".join(crontab.splitlines(keepends=True)[found[0] + 1 : found[1]])
 
 
 def with_block(crontab: str, block: str) -> str:
-    """The crontab with this block, in the place of the one that was there."""
+    """Return the crontab with this block instead of an existing one."""
     lines, found = crontab.splitlines(keepends=True), _find(crontab)
     ours = [f"{BEGIN}\n", block, f"{END}\n"]
     if found is not None:
@@ -32,55 +32,57 @@ def with_block(crontab: str, block: str) -> str:
 
 
 def without_block(crontab: str) -> str:
-    """The crontab without ours."""
+    """Return the crontab without gpuinfra's block."""
     lines, found = crontab.splitlines(keepends=True), _find(crontab)
     return crontab if found is None else "".join([*lines[: found[0]], *lines[found[1] + 1 :]])
 
 
 def _find(crontab: str) -> tuple[int, int] | None:
-    """The lines that our block begins and ends with."""
+    """Return the first and last line number of the block."""
     lines = crontab.splitlines()
     begins, ends = ([at for at, line in enumerate(lines) if line == word] for word in (BEGIN, END))
     if not begins and not ends:
         return None
     if len(begins) == len(ends) == 1 and begins[0] < ends[0]:
         return begins[0], ends[0]
-    note = f"it has {len(begins)} lines `{BEGIN}` and {len(ends)} lines `{END}`, where one pair is right"
+    note = f"it has {len(begins)} lines `{BEGIN}` and {len(ends)} lines `{END}`; expected one of each"
     raise Problem(
-        Diagnostic(Code.SCHEDULER_FAILED, "the crontab cannot be edited", note=note, help="mend it with `crontab -e`")
+        Diagnostic(
+            Code.SCHEDULER_FAILED, "the crontab cannot be edited", note=note, help="correct it with `crontab -e`"
+        )
     )
 
 
 def check_length(block: str) -> None:
-    """Raise a Problem for a line that cron would cut, and so run something else."""
+    """Raise a Problem for a line that cron would truncate."""
     longest = max(len(line.encode("utf-8", "surrogateescape")) for line in block.splitlines())
     if longest <= LONGEST_COMMAND:
         return
-    note = f"the line has {longest} bytes; cron reads {LONGEST_COMMAND} at most, and nothing was written"
-    help_line = "shorter paths for `--specs` and `--environment-file`; or `--with systemd`"
-    raise Problem(Diagnostic(Code.SCHEDULER_FAILED, "too long for a crontab", note=note, help=help_line))
+    note = f"the line has {longest} bytes; cron reads at most {LONGEST_COMMAND}; nothing was written"
+    help_line = "use shorter paths for `--specs` and `--environment-file`, or `--with systemd`"
+    raise Problem(Diagnostic(Code.SCHEDULER_FAILED, "line too long for a crontab", note=note, help=help_line))
 
 
 def read() -> str:
-    """The user's crontab as it is; nothing where there is none."""
+    """Return the user's crontab; empty if there is none."""
     done = _crontab("-l")
     if done.returncode == 0:
         return done.stdout
-    # busybox has no words of its own for a user without one.
+    # busybox reports a missing crontab as a missing file.
     if any(words in done.stderr.lower() for words in ("no crontab for", "no such file")):
         return ""
     raise _failed("read", done.stderr)
 
 
 def write(text: str) -> None:
-    """Replace the user's crontab. cron checks it first, and keeps the old one if it is wrong."""
+    """Replace the user's crontab. cron checks it first, and keeps the old one on errors."""
     done = _crontab("-", given=text)
     if done.returncode != 0:
         raise _failed("written", done.stderr)
 
 
 def is_read() -> bool:
-    """Whether there is a cron that reads it, by the file that it keeps while it runs."""
+    """Return whether a cron daemon is running, from its pid file."""
     return RUNNING.exists()
 
 
@@ -91,8 +93,8 @@ def _crontab(word: str, given: str = "") -> subprocess.CompletedProcess[str]:
             Diagnostic(
                 Code.NO_SCHEDULER,
                 "no cron on this computer",
-                note="there is no program `crontab`",
-                help="`apt-get install cron`, or `--with systemd`",
+                note="`crontab` is not installed",
+                help="run `apt-get install cron`, or use `--with systemd`",
             )
         )
     try:
@@ -106,7 +108,7 @@ def _crontab(word: str, given: str = "") -> subprocess.CompletedProcess[str]:
         )
     except subprocess.TimeoutExpired:
         raise _failed("reached", f"`crontab {word}` did not answer for {SECONDS} s") from None
-    # Lines of others may be in any encoding, end with anything, and have to stay as they are: text mode changes ends.
+    # Keep foreign lines unchanged, in any encoding and with any line ends: text mode would convert them.
     said, failed = (each.decode("utf-8", "surrogateescape") for each in (done.stdout, done.stderr))
     return subprocess.CompletedProcess(done.args, done.returncode, said, failed)
 

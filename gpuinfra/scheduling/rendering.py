@@ -1,27 +1,26 @@
-"""An order as the files that each scheduler reads. Nothing is written here."""
+"""Render a schedule as the files of each scheduler, and describe what `install` did."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuinfra.scheduling import quoting
-from gpuinfra.scheduling.mark import marked
-from gpuinfra.scheduling.order import Order
+from gpuinfra.scheduling.schedule import ReapSchedule
 from gpuinfra.templates import read_template
 
 SERVICE, TIMER = "gpuinfra-reap.service", "gpuinfra-reap.timer"
 WORKFLOW, PIPELINE = ".github/workflows/gpuinfra.yml", "azure-pipelines-gpuinfra.yml"
-# At full hours every schedule in the world begins, and GitHub is late with them.
+# GitHub delays jobs at full hours, when most schedules start.
 # https://docs.github.com/actions/reference/events-that-trigger-workflows#schedule
 QUIET_MINUTE = 7
 
 
 class Scheduler(StrEnum):
-    """Who keeps time."""
+    """A program that runs `gpuinfra reap` regularly."""
 
     CRON = "cron"
     SYSTEMD = "systemd"
@@ -30,83 +29,147 @@ class Scheduler(StrEnum):
 
     @property
     def in_repository(self) -> bool:
-        """Whether it works on a checkout of its own, elsewhere."""
+        """Whether it runs in a CI system, with its own checkout."""
         return self in {Scheduler.GITHUB_ACTIONS, Scheduler.AZURE_PIPELINES}
 
 
-# GitHub runs nothing more often than every five minutes; Azure Pipelines no more than a thousand times a week.
+# GitHub runs at most every five minutes, Azure Pipelines at most a thousand times a week.
 LEAST_MINUTES = {Scheduler.GITHUB_ACTIONS: 5, Scheduler.AZURE_PIPELINES: 12}
 
 
 @dataclass(frozen=True)
-class Rendered:
-    """A file: where it belongs, below the folder that its reader looks in, and what is in it."""
+class RenderedFile:
+    """A file: its path below the scheduler's folder, and its content."""
 
     name: str
     text: str
 
 
-def render(scheduler: Scheduler, order: Order) -> tuple[Rendered, ...]:
-    """Every file that it takes."""
-    makers: dict[Scheduler, Callable[[Order], dict[str, str]]] = {
+def render(scheduler: Scheduler, schedule: ReapSchedule) -> tuple[RenderedFile, ...]:
+    """Return all files for a scheduler."""
+    makers: dict[Scheduler, Callable[[ReapSchedule], dict[str, str]]] = {
         Scheduler.CRON: _crontab,
         Scheduler.SYSTEMD: _units,
         Scheduler.GITHUB_ACTIONS: _workflow,
         Scheduler.AZURE_PIPELINES: _pipeline,
     }
-    return tuple(Rendered(name, marked(text)) for name, text in makers[scheduler](order).items())
+    return tuple(RenderedFile(name, marked(text)) for name, text in makers[scheduler](schedule).items())
 
 
-def _crontab(order: Order) -> dict[str, str]:
-    # An `sh` of its own: a crontab may set SHELL to anything.
-    command = quoting.for_cron(shlex.quote(cron_script(order)))
-    values = {"cron": order.every.cron(), "script": command, "environment_file": order.environment_file}
+def _crontab(schedule: ReapSchedule) -> dict[str, str]:
+    # Use `sh` explicitly: a crontab may set another SHELL.
+    command = quote_for_cron(shlex.quote(cron_script(schedule)))
+    values = {"cron": schedule.every.cron(), "script": command, "environment_file": schedule.environment_file}
     return {"crontab": _fill("crontab", values)}
 
 
-def cron_script(order: Order) -> str:
-    """What cron runs. What is said is kept in memory, not in a file: a full disk must not keep machines on."""
-    file = shlex.quote(order.environment_file)
+def cron_script(schedule: ReapSchedule) -> str:
+    """Return the script for cron. It keeps output in memory: a full disk must not keep machines on."""
+    file = shlex.quote(schedule.environment_file)
     return (
-        f"PATH={shlex.quote(order.search_path)}; export PATH; set -a; [ ! -r {file} ] || . {file}; set +a; "
-        f'said=$({shlex.join(order.reap)} 2>&1) || {{ code=$?; printf "%s\\n" "$said"; exit $code; }}'
+        f"PATH={shlex.quote(schedule.search_path)}; export PATH; set -a; [ ! -r {file} ] || . {file}; set +a; "
+        f'said=$({shlex.join(schedule.reap)} 2>&1) || {{ code=$?; printf "%s\\n" "$said"; exit $code; }}'
     )
 
 
-def _units(order: Order) -> dict[str, str]:
+def _units(schedule: ReapSchedule) -> dict[str, str]:
     values = {
-        "every": str(order.every),
-        "calendar": order.every.calendar(),
-        "environment_file": quoting.systemd_pattern(order.environment_file),
-        "path": quoting.systemd_value(f"PATH={order.search_path}"),
-        "command": quoting.for_systemd(order.reap),
+        "every": str(schedule.every),
+        "calendar": schedule.every.calendar(),
+        "environment_file": systemd_pattern(schedule.environment_file),
+        "path": systemd_value(f"PATH={schedule.search_path}"),
+        "command": quote_for_systemd(schedule.reap),
     }
     return {name: _fill(name, values) for name in (SERVICE, TIMER)}
 
 
-def _workflow(order: Order) -> dict[str, str]:
-    return {WORKFLOW: _fill("github-actions.yml", _in_repository(order, WORKFLOW))}
+def _workflow(schedule: ReapSchedule) -> dict[str, str]:
+    return {WORKFLOW: _fill("github-actions.yml", _in_repository(schedule, WORKFLOW))}
 
 
-def _pipeline(order: Order) -> dict[str, str]:
-    more = {"branch": order.branch, "connection": order.connection}
-    return {PIPELINE: _fill("azure-pipelines.yml", {**_in_repository(order, PIPELINE), **more})}
+def _pipeline(schedule: ReapSchedule) -> dict[str, str]:
+    more = {"branch": schedule.branch, "connection": schedule.connection}
+    return {PIPELINE: _fill("azure-pipelines.yml", {**_in_repository(schedule, PIPELINE), **more})}
 
 
-def _in_repository(order: Order, own: str) -> dict[str, str]:
-    specs = order.specs or "."
+def _in_repository(schedule: ReapSchedule, own: str) -> dict[str, str]:
+    specs = schedule.specs or "."
     below = "" if specs == "." else f"{specs}/"
     watched = [own, f"{below}**/*.yaml", f"{below}**/*.yml"]
     return {
-        "cron": order.every.cron(QUIET_MINUTE),
-        "package": shlex.quote(order.package),
+        "cron": schedule.every.cron(QUIET_MINUTE),
+        "package": shlex.quote(schedule.package),
         "paths": "\n".join(f'      - "{path}"' for path in watched),
-        "reap": shlex.join(order.reap),
+        "reap": shlex.join(schedule.reap),
         "validate": shlex.join(["gpuinfra", "validate", specs]),
         "plan": shlex.join(["gpuinfra", "plan", specs]),
     }
 
 
 def _fill(template: str, values: dict[str, str]) -> str:
-    """`@{name}`, for every other sign means something to one of the readers."""
+    """Fill in `@{name}`. All other markers have a meaning in one of the formats."""
     return re.sub(r"@\{(\w+)\}", lambda found: values[found[1]], read_template(f"schedule/{template}"))
+
+
+_LINE = re.compile(r"# Made by `gpuinfra schedule` \(([0-9a-f]{16})\)\..*")
+
+
+def marked(text: str) -> str:
+    """Return the text with a first line that has its digest."""
+    return (
+        f"# Made by `gpuinfra schedule` ({_digest(text)}). If you change this file, it asks before overwriting.\n{text}"
+    )
+
+
+def is_untouched(text: str) -> bool:
+    """Return whether the text is unchanged since gpuinfra wrote it."""
+    first, _, rest = text.partition("\n")
+    found = _LINE.fullmatch(first)
+    return found is not None and found[1] == _digest(rest)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def quote_for_cron(command: str) -> str:
+    """Quote a command for a crontab, where `%` ends the line."""
+    return command.replace("%", r"\%")
+
+
+def quote_for_systemd(words: Iterable[str]) -> str:
+    """Quote words for `ExecStart=`. Variables are expanded in all but the first."""
+    program, *arguments = words
+    return " ".join([_quoted(program), *(_quoted(word.replace("$", "$$")) for word in arguments)])
+
+
+def systemd_value(text: str) -> str:
+    """Quote a value for `Environment=`."""
+    return _quoted(text)
+
+
+def systemd_pattern(path: str) -> str:
+    """Escape a path for `EnvironmentFile=`, which has no quotes and expands patterns."""
+    return re.sub(r"([\\*?\[\]])", r"\\\1", path.replace("%", "%%"))
+
+
+def _quoted(word: str) -> str:
+    escaped = word.replace("%", "%%").replace("\\", "\\\\").replace('"', '\\"')
+    return escaped if re.fullmatch(r"[A-Za-z0-9_./:=@%+,-]+", escaped) else f'"{escaped}"'
+
+
+CRONTAB = "your crontab"
+
+
+@dataclass(frozen=True)
+class ScheduleOutcome:
+    """What was written, left or removed, and what the user must do."""
+
+    scheduler: Scheduler
+    written: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    active: bool | None = None
+    """Whether the schedule is active; None if unknown."""
+    left: tuple[str, ...] = ()
+    reason: str | None = None

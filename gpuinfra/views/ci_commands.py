@@ -1,4 +1,4 @@
-"""Keep text of others from being taken for a command by the CI system that reads our output.
+"""Neutralize CI commands in text from users and jobs before a CI system reads it.
 
 Azure Pipelines and TeamCity look for `##vso[…]` and `##teamcity[…]` anywhere in a line, and GitHub for `##[…]`;
 GitHub also takes a line that starts with `::`. https://learn.microsoft.com/azure/devops/pipelines/scripts/logging-commands,
@@ -27,7 +27,7 @@ def neutralize(text: str, before: str = "") -> str:
     whole = f"{before}{text}"
     done, place = [], len(before)
     for found in _WHOLE.finditer(whole):
-        # The first write cannot be changed any more, so the space is where the second one begins.
+        # The first write is already out, so the space goes to the start of the second one.
         end = max(found.end(), start)
         if end >= len(before):
             done += [whole[place:end], " "]

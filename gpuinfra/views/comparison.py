@@ -1,4 +1,4 @@
-"""Two runs side by side: what differs, and nothing else."""
+"""The differences of two runs, side by side."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuinfra.views import document
-from gpuinfra.views.amount import size
-from gpuinfra.views.cells import UNKNOWN, columns, cost, length
+from gpuinfra.views import json_output
+from gpuinfra.views.formatting import UNKNOWN, byte_size, columns, cost, duration
 from gpuinfra.views.runs import gpu_facts, taken
 from gpuinfra.views.terminal import messages, results
 
@@ -17,11 +16,12 @@ if TYPE_CHECKING:
 
     from gpuinfra.models.run import Run
 
-# Of the many fields of a run, those that two runs can be told apart by. Moments and ids always differ.
+# The fields to compare. Times and ids always differ.
 FIELDS = (
     *("state", "command", "script", "target", "type", "configuration", "machine", "exitCode", "reason"),
     *(
         "resourceId",
+        "vmId",
         "gitCommit",
         "gitDirty",
         "specDigest",
@@ -37,40 +37,42 @@ FIELDS = (
 )
 
 
-class Differing(Protocol):
-    """A file that the two do not both have as it is."""
+class FileDifference(Protocol):
+    """A file that differs between the two runs."""
 
     @property
     def name(self) -> str:
-        """With `/` between folders."""
+        """The path, with `/` between folders."""
 
     @property
     def a(self) -> int | None:
-        """Its size there, if it is there."""
+        """Its size in the first run, or None."""
 
     @property
     def b(self) -> int | None:
-        """The same of the other run."""
+        """Its size in the second run, or None."""
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
 
 
-def show(a: Run, b: Run, files: Sequence[Differing], *, json: bool) -> None:
-    """A line a difference."""
+def show(a: Run, b: Run, files: Sequence[FileDifference], *, json: bool) -> None:
+    """Print one line per difference."""
     if json:
         ours, theirs = a.as_json(), b.as_json()
         unlike = [name for name in FIELDS if ours[name] != theirs[name]]
         differences = [{"field": name, "a": ours[name], "b": theirs[name]} for name in unlike]
-        document.show({"a": a.id, "b": b.id, "differences": differences, "files": [file.as_json() for file in files]})
+        json_output.show(
+            {"a": a.id, "b": b.id, "differences": differences, "files": [file.as_json() for file in files]}
+        )
         return
     results().print(render(a, b, files))
     if not list(_differences(a, b)) and not files:
-        messages().print("no difference")
+        messages().print("no differences")
 
 
-def render(a: Run, b: Run, files: Sequence[Differing]) -> Text:
-    """For people: only what differs."""
+def render(a: Run, b: Run, files: Sequence[FileDifference]) -> Text:
+    """Return the differences as a table."""
     from rich.text import Text
 
     rows = [("", a.id, b.id), *_differences(a, b), *_file_rows(files)]
@@ -80,7 +82,7 @@ def render(a: Run, b: Run, files: Sequence[Differing]) -> Text:
 
 def _differences(a: Run, b: Run) -> Iterator[tuple[str, str, str]]:
     ours, theirs = dict(_facts(a)), dict(_facts(b))
-    # Phases that only one of them has stand with the others.
+    # Also phases that only one run has.
     for label in dict.fromkeys([*ours, *theirs]):
         one, other = ours.get(label, UNKNOWN), theirs.get(label, UNKNOWN)
         if one != other:
@@ -103,17 +105,17 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "variables", ", ".join(sorted(run.environment)) or UNKNOWN
     yield from gpu_facts(run)
     seconds = taken(run)
-    yield "time", UNKNOWN if seconds is None else length(seconds, exact=True)
-    yield from ((f"time of {name}", length(each, exact=True)) for name, each in run.timings.items())
+    yield "time", UNKNOWN if seconds is None else duration(seconds, exact=True)
+    yield from ((f"time of {name}", duration(each, exact=True)) for name, each in run.timings.items())
     yield "cost", cost(run.cost_usd)
     yield "simulated", "yes" if run.simulated else "no"
-    yield "outputs", f"{run.outputs.files} files, {size(run.outputs.size)}"
+    yield "outputs", f"{run.outputs.files} files, {byte_size(run.outputs.size)}"
     yield "warnings", "; ".join(run.warnings) or UNKNOWN
 
 
-def _file_rows(files: Sequence[Differing]) -> Iterator[tuple[str, str, str]]:
+def _file_rows(files: Sequence[FileDifference]) -> Iterator[tuple[str, str, str]]:
     for file in files:
-        sizes = [UNKNOWN if each is None else size(each) for each in (file.a, file.b)]
-        # Sizes that are the same, or look it, would say nothing.
-        other = f"{sizes[1]}, another content" if sizes[0] == sizes[1] else sizes[1]
+        sizes = [UNKNOWN if each is None else byte_size(each) for each in (file.a, file.b)]
+        # Equal sizes would hide the difference.
+        other = f"{sizes[1]}, different content" if sizes[0] == sizes[1] else sizes[1]
         yield f"outputs/{file.name}", sizes[0], other

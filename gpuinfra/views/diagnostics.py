@@ -1,8 +1,9 @@
-"""Diagnostics as text with a caret, and as data."""
+"""Diagnostics as text with an excerpt, and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from gpuinfra.views.terminal import harmless, messages
@@ -12,21 +13,25 @@ if TYPE_CHECKING:
 
     from gpuinfra.diagnostics import Diagnostic, Span
 
-# Longer lines are shown around the place that matters.
+# Longer source lines are shortened around the problem.
 WIDEST = 100
+MOST = 200
 
 
 def show(diagnostics: Iterable[Diagnostic]) -> None:
-    """Print each on standard error, a blank line between two."""
+    """Print the first diagnostics on standard error, separated by blank lines, and how many more there are."""
     console = messages()
-    for number, diagnostic in enumerate(diagnostics):
+    left = iter(diagnostics)
+    for number, diagnostic in enumerate(islice(left, MOST)):
         if number:
             console.print()
         console.print(render(diagnostic))
+    if more := sum(1 for _ in left):
+        console.print(f"\n… and {more} more problem{'s' if more > 1 else ''}")
 
 
 def render(diagnostic: Diagnostic) -> Text:
-    """A diagnostic for people: summary, place, excerpt, note, help."""
+    """Return summary, location, excerpt, note and help as text."""
     from rich.text import Text
 
     style = "bold red" if diagnostic.severity == "error" else "bold yellow"
@@ -43,7 +48,7 @@ def render(diagnostic: Diagnostic) -> Text:
     if diagnostic.note:
         first, *rest = diagnostic.note.splitlines() or [""]
         text.append(f"\n{gutter}= ", "blue").append(f"note: {harmless(first)}")
-        for line in rest:  # a table; it stays inside the gutter, so that no line of it looks like one of ours
+        for line in rest:  # a table; indented, so that its lines do not look like gpuinfra's own
             text.append(f"\n{gutter}|   ", "blue").append(harmless(line))
     if diagnostic.help:
         text.append("\nhelp", "bold cyan").append(f": {harmless(diagnostic.help)}")
@@ -69,13 +74,13 @@ def _append_excerpt(text: Text, span: Span, gutter: str, label: str | None, styl
 
 
 def as_payload(diagnostics: Iterable[Diagnostic]) -> dict[str, Any]:
-    """What `--json` has of problems: nothing where there are none."""
+    """Return the JSON key `diagnostics`, or nothing without problems."""
     found = [as_json(diagnostic) for diagnostic in diagnostics]
     return {"diagnostics": found} if found else {}
 
 
 def as_json(diagnostic: Diagnostic) -> dict[str, Any]:
-    """A diagnostic for programs; what it does not have is left out."""
+    """Return a diagnostic as a JSON object; absent fields are omitted."""
     span = diagnostic.span
     place = (
         {

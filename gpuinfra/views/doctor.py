@@ -1,11 +1,11 @@
-"""What `doctor` found: a line a check, and below it what to do where something is wrong."""
+"""The checks of `gpuinfra doctor`: one line each, followed by the fix."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuinfra.models.checks import Check, Examination, Verdict
-from gpuinfra.views import document
+from gpuinfra.models.health import CheckStatus, HealthCheck, HealthReport
+from gpuinfra.views import json_output
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
-VERDICT_WIDTH = max(len(verdict) for verdict in Verdict)
+STYLES = {CheckStatus.OK: "green", CheckStatus.WARNING: "yellow", CheckStatus.PROBLEM: "bold red"}
+VERDICT_WIDTH = max(len(verdict) for verdict in CheckStatus)
 NAME_WIDTH = 11
 INDENT = " " * (2 + VERDICT_WIDTH + 2 + NAME_WIDTH + 1)
 
 
-def show(examination: Examination, *, json: bool) -> None:
-    """All of it, and how many are wrong."""
+def show(examination: HealthReport, *, json: bool) -> None:
+    """Print all checks and a summary."""
     if json:
-        document.show(examination.as_json())
+        json_output.show(examination.as_json())
         return
     console = results()
-    # A command that is to be copied must not be broken by the width of a terminal.
+    # Do not wrap: users copy the commands.
     console.print(render(examination), soft_wrap=True)
     messages().print(summary(examination))
 
 
-def render(examination: Examination) -> Text:
-    """The account first, then each machine."""
+def render(examination: HealthReport) -> Text:
+    """Return the account's checks, then each machine's."""
     from rich.text import Text
 
     mark = " (simulated)" if examination.simulated else ""
@@ -42,14 +42,14 @@ def render(examination: Examination) -> Text:
     return Text("\n").join(texts)
 
 
-def summary(examination: Examination) -> str:
+def summary(examination: HealthReport) -> str:
     """`2 problems, 1 warning`."""
-    counted = [(examination.count(Verdict.PROBLEM), "problem"), (examination.count(Verdict.WARNING), "warning")]
+    counted = [(examination.count(CheckStatus.PROBLEM), "problem"), (examination.count(CheckStatus.WARNING), "warning")]
     words = [f"{number or 'no'} {word}{'' if number == 1 else 's'}" for number, word in counted]
     return ", ".join(words)
 
 
-def _lines(checks: Sequence[Check]) -> list[Text]:
+def _lines(checks: Sequence[HealthCheck]) -> list[Text]:
     from rich.text import Text
 
     lines = []
@@ -58,6 +58,6 @@ def _lines(checks: Sequence[Check]) -> list[Text]:
         line.append(f"  {check.name:{NAME_WIDTH}} {harmless(check.seen)}")
         lines.append(line)
         if check.fix:
-            lines.append(Text(f"{INDENT}{harmless(check.fix)}", "dim" if check.verdict is Verdict.OK else ""))
+            lines.append(Text(f"{INDENT}{harmless(check.fix)}", "dim" if check.verdict is CheckStatus.OK else ""))
         lines += [Text(f"{INDENT}  {harmless(command)}") for command in check.commands]
     return lines

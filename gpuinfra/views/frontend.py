@@ -10,20 +10,25 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gpuinfra.models.consent import Effect, unknown_runs
 from gpuinfra.models.events import ConsentDetails, Event, HostKeyDetails, PlanReady, Question, ReapInterrupted
+from gpuinfra.views.formatting import columns
 from gpuinfra.views.progress import ProgressView
 from gpuinfra.views.terminal import harmless, messages
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuinfra.models.consent import Decision
     from gpuinfra.views.job import TerminalSink
 
-# For an answer; then the default is taken.
+# After this time without an answer, the default applies.
 ANSWER_SECONDS = 120.0
 LOOK_SECONDS = 0.2
 
 
 class TerminalFrontend(ProgressView):
-    """Shows what a use case reports on standard error, and asks its questions there."""
+    """Shows progress and events on standard error, and asks questions there."""
 
     def __init__(self, *, json: bool = False, verbose: bool = False) -> None:
         super().__init__(plain=json or verbose)
@@ -31,7 +36,7 @@ class TerminalFrontend(ProgressView):
 
     @property
     def can_ask(self) -> bool:
-        """Whether standard input is a terminal, and the caller is not a program."""
+        """Whether standard input is a terminal and `--json` is not set."""
         return sys.stdin.isatty() and not self._json
 
     def show(self, event: Event) -> None:
@@ -47,7 +52,7 @@ class TerminalFrontend(ProgressView):
                 up.show_interrupted(event)
 
     def confirm(self, question: Question) -> bool:
-        """Ask a question with yes or no for an answer. Raises typer.Abort at the end of the input."""
+        """Ask a yes-or-no question. Raises typer.Abort at the end of the input."""
         with self.paused():
             _show_details(question)
             return typer.confirm(question.text, default=question.default, err=True)
@@ -57,16 +62,16 @@ class TerminalFrontend(ProgressView):
         try:
             with self.paused():
                 return _ask_until(question, default, is_over)
-        except (typer.Abort, KeyboardInterrupt):  # Ctrl-C once more, or the terminal is gone
+        except (typer.Abort, KeyboardInterrupt):  # a second Ctrl-C, or the terminal is closed
             return default
 
     def ask_password(self, prompt: str) -> str:
-        """Ask for a password without showing it."""
+        """Ask for a password without echoing it."""
         with self.paused():
             return str(typer.prompt(harmless(prompt), hide_input=True, err=True))
 
     def open_output(self) -> TerminalSink:
-        """Return where the output of a job goes."""
+        """Return the sink for a job's output."""
         from gpuinfra.views.job import TerminalSink
 
         return TerminalSink(json=self._json, progress=self)
@@ -77,27 +82,64 @@ def _show_details(question: Question) -> None:
         case str(text):
             messages().print(harmless(text))
         case ConsentDetails(name, decision, attached):
-            from gpuinfra.views import consent
-
-            consent.show(name, decision, attached)
+            _show_consent(name, decision, attached)
         case HostKeyDetails(place, kind, fingerprint):
-            from gpuinfra.views import attached as view
-
-            view.show_host_key(place, kind, fingerprint)
+            _show_host_key(place, kind, fingerprint)
 
 
 def _ask_until(question: str, default: str, is_over: Callable[[], bool]) -> str | None:
     typer.echo(f"{question} [{default}]: ", err=True, nl=False)
     ends = time.monotonic() + ANSWER_SECONDS
-    # A terminal has something to read when a whole line was typed.
+    # A terminal is readable after a complete line.
     while not select.select([sys.stdin], [], [], LOOK_SECONDS)[0]:
         if is_over():
             typer.echo("\nthe job has ended", err=True)
             return None
         if time.monotonic() >= ends:
-            typer.echo(f"\nno answer within {ANSWER_SECONDS:g} s: `{default}`", err=True)
+            typer.echo(f"\nno answer within {ANSWER_SECONDS:g} s; using `{default}`", err=True)
             return default
-    line = sys.stdin.readline()
+    try:
+        line = sys.stdin.readline()
+    except OSError:  # the terminal has closed
+        line = ""
     if not line:
         raise typer.Abort
     return line.strip().lower()[:1] or default
+
+
+CONSENT_HEADINGS = {
+    Effect.RESTART: "This restarts {} and stops:",
+    Effect.POWER_OFF: "This switches {} off and stops:",
+    Effect.DELETE_DISK: "This deletes {} and everything on its disk:",
+}
+
+
+def _show_consent(name: str, decision: Decision, attached: Sequence[str] = ()) -> None:
+    """Print the affected runs, other losses, and attached resources on stderr."""
+    console, lines = messages(), []
+    if decision.runs:
+        rows = [("RUN", "SCRIPT", "STATE", "OUTPUTS")]
+        rows += [
+            (run.id, run.script or "(another workspace)", run.state, "not fetched" if run.is_unfetched else "-")
+            for run in decision.runs
+        ]
+        lines += [f"  {line}" for line in columns(rows)]
+    if decision.effect is Effect.DELETE_DISK:
+        lines.append("  the shared folder (~/.azureml/share), and all other files on the disk")
+    if lines:
+        console.print(CONSENT_HEADINGS[decision.effect].format(name), style="bold")
+    for line in lines:
+        console.print(line)
+    if decision.unknown:
+        console.print(f"note: {unknown_runs(name, decision.unknown)}")
+    if attached and decision.effect is Effect.DELETE_DISK:
+        console.print(f"note: {', '.join(attached)} will be detached and kept")
+
+
+def _show_host_key(where: str, kind: str, fingerprint: str) -> None:
+    """Print a new machine's host key before the question."""
+    console = messages()
+    console.print(f"{harmless(where)} is not known yet. Its host key is")
+    console.print(f"  {fingerprint} ({kind})")
+    name = kind.removeprefix("ssh-").partition("-")[0]
+    console.print(f"To compare, run on the machine: ssh-keygen -lf /etc/ssh/ssh_host_{harmless(name)}_key.pub")

@@ -1,4 +1,4 @@
-"""A job: what it prints while it runs, and what came of it."""
+"""A job's output while it runs, its result, and its environment."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from gpuinfra.models.run import RunState
 from gpuinfra.views import diagnostics as diagnostics_view
-from gpuinfra.views import document
+from gpuinfra.views import json_output
 from gpuinfra.views import receipt as receipt_view
-from gpuinfra.views.cells import cost, length
+from gpuinfra.views.formatting import cost, duration
 from gpuinfra.views.runs import STYLES, append_facts, as_json, gpu_facts, outputs_words, taken
-from gpuinfra.views.terminal import harmless, messages
+from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from gpuinfra.diagnostics import Diagnostic
+    from gpuinfra.models.gpu import GpuFacts
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.run import Run
     from gpuinfra.views.progress import ProgressView
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 STDOUT, STDERR = 1, 2
 BOTH = (STDOUT, STDERR)
 HEADINGS = {
-    RunState.RUNNING: "goes on",
-    RunState.TIMED_OUT: "was ended: it took too long",
+    RunState.RUNNING: "is running",
+    RunState.TIMED_OUT: "timed out",
     RunState.CANCELLED: "was cancelled",
     RunState.EVICTED: "was evicted",
     RunState.LOST: "is lost",
@@ -37,25 +38,25 @@ HEADINGS = {
 
 
 class Frame(Protocol):
-    """Some bytes that a job printed; `runner.jobs.port` has it."""
+    """A part of a job's output, as `runner.jobs.port` provides it."""
 
     @property
     def stream(self) -> int:
-        """1 or 2."""
+        """1 for standard output, 2 for standard error."""
 
     @property
     def time(self) -> int:
-        """In nanoseconds since 1970."""
+        """Nanoseconds since 1970."""
 
     @property
     def data(self) -> bytes:
-        """As they came."""
+        """The bytes, unchanged."""
 
 
 class TerminalSink:
-    """Shows frames as they come: the job's standard output on ours, its errors on ours, byte for byte and at once.
+    """Writes a job's output to this program's own streams, byte for byte and at once.
 
-    Bytes that drive the terminal pass as they are: it is the user's own job, and its progress bars are meant.
+    Terminal control sequences pass unchanged, for the progress bars of the user's own job.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class TerminalSink:
         timestamps: bool = False,
         only: Collection[int] = BOTH,
     ) -> None:
-        """With `--json` standard output is for one object, and all that the job says goes to standard error."""
+        """With `json`, all output of the job goes to standard error."""
         self.progress = progress
-        """Whose live lines give way; whoever follows may say so later."""
+        """The live lines to hide while the job writes. May be set later."""
         self._timestamps, self._only = timestamps, only
         self._places: dict[int, BinaryIO] = {
             STDOUT: sys.stderr.buffer if json else sys.stdout.buffer,
@@ -79,7 +80,7 @@ class TerminalSink:
         self._screen_midline = False
 
     def __call__(self, frame: Frame) -> None:
-        """One more."""
+        """Write one frame."""
         stream = frame.stream
         if stream not in self._only or not frame.data:
             return
@@ -95,7 +96,7 @@ class TerminalSink:
             self._screen_midline = self._midline[stream]
 
     def finish(self) -> None:
-        """What we say next begins a line on the screen. What is no screen has the job's own bytes and no other."""
+        """End an unfinished line on the terminal. Files and pipes get only the job's bytes."""
         if self.progress:
             self.progress.end_line()
         elif self._screen_midline:
@@ -103,7 +104,7 @@ class TerminalSink:
         self._screen_midline = False
 
     def _stamped(self, frame: Frame) -> bytes:
-        """The time before each line that begins in it."""
+        """Return the data with a time before each new line."""
         seconds, rest = divmod(frame.time, 1_000_000_000)
         stamp = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06}Z ".encode()
         first, *others = _lines(frame.data)
@@ -111,7 +112,7 @@ class TerminalSink:
 
 
 def _lines(data: bytes) -> list[bytes]:
-    """Only `\\n` ends a line: what follows a `\\r` is written over it."""
+    """Split at `\\n` only: text after `\\r` overwrites the line."""
     parts = [part + b"\n" for part in data.split(b"\n")]
     parts[-1] = parts[-1][:-1]
     return [part for part in parts if part]
@@ -120,11 +121,10 @@ def _lines(data: bytes) -> list[bytes]:
 def show_result(
     run: Run, path: Path, receipt: Receipt | None = None, diagnostics: Sequence[Diagnostic] = (), *, json: bool
 ) -> None:
-    """What came of a run, whose folder is `path`, and what is wrong with it. Standard output is the job's own, but for
-    `--json`."""
+    """Print a run's result, receipt and problems. Only `--json` uses standard output, which belongs to the job."""
     if json:
         problems = diagnostics_view.as_payload(diagnostics)
-        document.show({"run": as_json(run, path), **_receipt_payload(receipt), **problems})
+        json_output.show({"run": as_json(run, path), **_receipt_payload(receipt), **problems})
         return
     console = messages()
     console.print(render_result(run, path))
@@ -134,14 +134,14 @@ def show_result(
 
 
 def show_cancelled(run: Run, path: Path, *, was_over: bool, json: bool) -> None:
-    """That it has ended; or that it had already, and how."""
+    """Print the result of a cancelled run, or that it had already ended."""
     if was_over and not json:
-        messages().print("it was over already:")
+        messages().print("the job had already ended:")
     show_result(run, path, json=json)
 
 
 def show_hint(hint: str) -> None:
-    """What to do next, if there is something."""
+    """Print the next step, if there is one."""
     if hint:
         messages().print(harmless(hint))
 
@@ -151,7 +151,7 @@ def _receipt_payload(receipt: Receipt | None) -> dict[str, Any]:
 
 
 def render_result(run: Run, path: Path) -> Text:
-    """A summary for people."""
+    """Return the result as text."""
     from rich.text import Text
 
     text = Text.assemble((f"{harmless(run.id)} {_heading(run)}", f"bold {STYLES[run.state]}"))
@@ -164,8 +164,8 @@ def _heading(run: Run) -> str:
     if run.state is RunState.FAILED and run.exit_code is not None:
         words = f"failed with exit code {run.exit_code}"
     if run.state is RunState.RUNNING and run.reason:
-        words = "went on when it was last heard of"
-    # What the heading says already is not said again.
+        words = "was running at last contact"
+    # Do not repeat the heading.
     reason = harmless(run.reason).removeprefix(run.state.value).removeprefix(": ")
     return f"{words}: {reason}" if reason else words
 
@@ -173,7 +173,7 @@ def _heading(run: Run) -> str:
 def _facts(run: Run, path: Path) -> Iterator[tuple[str, str]]:
     seconds = taken(run)
     if seconds is not None:
-        yield "time", length(seconds, exact=True)
+        yield "time", duration(seconds, exact=True)
     yield from gpu_facts(run)
     if run.started or run.outputs.files:
         yield "outputs", outputs_words(run.outputs, path)
@@ -184,3 +184,30 @@ def _facts(run: Run, path: Path) -> Iterator[tuple[str, str]]:
     elif run.started and not run.outputs.complete:
         yield "fetch", f"gpuinfra outputs {run.id}"
     yield from (("warning", warning) for warning in run.warnings)
+
+
+def show_environment(
+    target: str,
+    tag: str | None,
+    image: str | None,
+    gpu: GpuFacts | None,
+    unused: str | None,
+    *,
+    built: bool,
+    json: bool,
+) -> None:
+    """Print the image, whether it was built now, and the GPU that a job in it sees."""
+    if json:
+        environment = {"target": target, "image": tag, "imageId": image, "built": built}
+        json_output.show({"environment": {**environment, "gpu": gpu.as_json() if gpu else None}})
+        return
+    console = results()
+    if tag:
+        console.print(f"{harmless(target)} has its environment: {harmless(tag)}{' (just built)' if built else ''}")
+    else:
+        console.print(f"{harmless(target)} needs no preparation: jobs run in the machine's own Python")
+    if gpu:
+        mark = " (simulated)" if gpu.simulated and "simulated" not in gpu.summary else ""
+        console.print(f"  GPU         {harmless(gpu.summary)}{mark}")
+    if unused:
+        messages().print(f"note: {unused}")

@@ -1,11 +1,11 @@
-"""A lease: until when, why then, and what it costs until then."""
+"""A machine's lease: its end, the reason, and the cost until then."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuinfra.views import document
-from gpuinfra.views.cells import columns, cost, length, moment, per_hour
+from gpuinfra.views import json_output
+from gpuinfra.views.formatting import columns, cost, duration, per_hour, timestamp
 from gpuinfra.views.terminal import messages, results
 
 if TYPE_CHECKING:
@@ -17,17 +17,22 @@ _WHY = {"lease": "its lease ends", "hours": "its hours end", "cost cap": "its co
 
 
 def show(state: LeaseState, *, json: bool) -> None:
-    """All of it, and what became of a wish for more time."""
+    """Print the lease, and a note if the cost cap shortens it."""
     if json:
-        document.show(state.as_json())
+        json_output.show(state.as_json())
         return
     results().print("\n".join(render(state)))
     if state.capped:
-        messages().print("note: the cost cap lets it be on no longer; `lifecycle.maxCost` in the spec says how much")
+        messages().print("note: the cost cap (`lifecycle.maxCost` in the spec) does not allow a later end")
+    if state.old_stop:
+        messages().print(
+            f"warning: Azure's daily schedule may still stop the machine at {state.old_stop:%H:%M} UTC: it was moved "
+            "less than 31 minutes before, and Azure may apply that only from the next day"
+        )
 
 
 def render(state: LeaseState) -> list[str]:
-    """A line a fact, the end first."""
+    """Return one line per fact, the end first."""
     mark = " (simulated)" if state.simulated else ""
     return [f"{columns([[state.machine.name]])[0]}{mark}", *(f"  {line}" for line in columns([*_rows(state)]))]
 
@@ -35,16 +40,16 @@ def render(state: LeaseState) -> list[str]:
 def _rows(state: LeaseState) -> Iterator[tuple[str, str]]:
     machine = state.machine
     if machine.power_state == "deallocated":
-        yield "off", f"a lease of {state.lease} begins when it is switched on"
+        yield "off", f"a lease of {state.lease} starts at power-on"
     else:
         yield "off at", _end(state)
-        yield machine.power_state, f"since {moment(machine.since)}"
-        yield "lease", f"{state.lease} from power-on, renewed while a run is at work"
+        yield machine.power_state, f"since {timestamp(machine.since)}"
+        yield "lease", f"{state.lease} from power-on, renewed while a run is active"
     yield "idle", f"off after {state.idle} with no job, no login and an idle GPU"
     if state.hours:
         yield "hours", state.hours
     if state.cap:
-        at = f", at {moment(state.cap_at)}" if state.cap_at else ""
+        at = f", at {timestamp(state.cap_at)}" if state.cap_at else ""
         yield "cost cap", f"{state.cap} from power-on{at}"
     if machine.power_state != "deallocated":
         price = f" at {per_hour(machine.price_per_hour)}/h" if machine.price_per_hour is not None else ""
@@ -54,7 +59,12 @@ def _rows(state: LeaseState) -> Iterator[tuple[str, str]]:
 def _end(state: LeaseState) -> str:
     until = state.machine.lease_until
     if until is None:
-        return "once: it has no lease that can be read"
+        return "as soon as possible: its lease cannot be read"
+    if state.restarted:
+        return (
+            f"the next `gpuinfra reap`, or by its agent at {timestamp(state.agent_until)} at the latest: its lease is "
+            f"over, and it was started or changed outside gpuinfra at {timestamp(state.restarted)}"
+        )
     if state.seconds_left <= 0:
-        return f"once: it should be off since {moment(until)}"
-    return f"{moment(until)}, in {length(state.seconds_left)}, when {_WHY[state.cause]}"
+        return f"as soon as possible: its lease ended at {timestamp(until)}"
+    return f"{timestamp(until)}, in {duration(state.seconds_left)}, when {_WHY[state.cause]}"

@@ -1,4 +1,4 @@
-"""What checking projects found, and what was mended."""
+"""The findings of `gpuinfra lint`, and applied fixes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.diagnostics import Severity
 from gpuinfra.views import diagnostics as diagnostics_view
-from gpuinfra.views import document
+from gpuinfra.views import json_output
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
-    from gpuinfra.lint.fix import Outcome
+    from gpuinfra.lint.fix import LintResult
 
 
-def show(projects: Sequence[Path], outcome: Outcome, *, json: bool) -> None:
-    """What was mended on stdout, what is left on stderr, then how much that is; or all of it as one object."""
+def show(projects: Sequence[Path], outcome: LintResult, *, json: bool) -> None:
+    """Print applied fixes and the summary on stdout, findings on stderr; or everything as one JSON object."""
     if json:
-        document.show(
+        json_output.show(
             {
                 "projects": [str(project) for project in projects],
                 "findings": [
@@ -40,7 +40,7 @@ def show(projects: Sequence[Path], outcome: Outcome, *, json: bool) -> None:
     results().print(summary(outcome))
 
 
-def summary(outcome: Outcome) -> str:
+def summary(outcome: LintResult) -> str:
     """`3 errors, 2 warnings in 4 files; 3 can be fixed by --fix`."""
     if not outcome.findings:
         return f"no problems in {_counted(len(outcome.files), 'file')}"

@@ -1,4 +1,4 @@
-"""A run's outputs: where they are, which they are."""
+"""A run's outputs: their folder, or a list."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuinfra.views import diagnostics as diagnostics_view
-from gpuinfra.views import document
-from gpuinfra.views.amount import size
-from gpuinfra.views.cells import columns
+from gpuinfra.views import json_output
+from gpuinfra.views.formatting import byte_size, columns
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -18,38 +17,38 @@ if TYPE_CHECKING:
     from gpuinfra.models.run import Run
 
 
-class File(Protocol):
-    """One of them; `runner.results.kept` has it."""
+class OutputFile(Protocol):
+    """A file, as `runner.outputs.copies` provides it."""
 
     @property
     def name(self) -> str:
-        """With `/` between folders."""
+        """The path, with `/` between folders."""
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
 
     @property
     def link(self) -> str | None:
-        """Where it leads, if it is a symbolic link."""
+        """The target of a symbolic link, or None."""
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What there is to show."""
+class RunOutputs:
+    """The outputs of a run, and where they were copied."""
 
     run: Run
     path: Path
-    files: Sequence[File]
+    files: Sequence[OutputFile]
     copied: bool = False
     left_out: bool | None = None
-    """Whether uploads leave out the folder; None where it is not in the project."""
+    """Whether uploads ignore the folder; None if it is outside the project."""
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return this as a JSON object."""
         return {
             "run": self.run.id,
             "path": str(self.path),
@@ -59,10 +58,10 @@ class Shown:
         }
 
 
-def show(shown: Shown, diagnostics: Sequence[Diagnostic], *, list_files: bool, json: bool) -> None:
-    """The folder's path; or a line a file."""
+def show(shown: RunOutputs, diagnostics: Sequence[Diagnostic], *, list_files: bool, json: bool) -> None:
+    """Print the folder's path, or one line per file."""
     if json:
-        document.show({**shown.as_json(), **diagnostics_view.as_payload(diagnostics)})
+        json_output.show({**shown.as_json(), **diagnostics_view.as_payload(diagnostics)})
         return
     if list_files and shown.files:
         results().print("\n".join(lines(shown.files)))
@@ -74,20 +73,20 @@ def show(shown: Shown, diagnostics: Sequence[Diagnostic], *, list_files: bool, j
     diagnostics_view.show(diagnostics)
 
 
-def lines(files: Sequence[File]) -> list[str]:
-    """Size and name of each."""
-    rows = [(size(file.size), file.name if file.link is None else f"{file.name} -> {file.link}") for file in files]
+def lines(files: Sequence[OutputFile]) -> list[str]:
+    """Return size and name of each file."""
+    rows = [(byte_size(file.size), file.name if file.link is None else f"{file.name} -> {file.link}") for file in files]
     return columns(rows, right={0})
 
 
-def _upload_note(shown: Shown) -> str:
+def _upload_note(shown: RunOutputs) -> str:
     where = harmless(str(shown.path))
     if shown.left_out:
-        return f"{where} is in the project; the next run does not send it, unless `.gpuinfraignore` names it with a `!`"
-    return f"{where} is a folder of the project with other files in it: the next run sends these copies as well"
+        return f"{where} is in the project; runs do not upload it unless `.gpuinfraignore` includes it with `!`"
+    return f"{where} is a project folder with other files: the next run uploads these copies, too"
 
 
-def _summary(shown: Shown) -> str:
+def _summary(shown: RunOutputs) -> str:
     count = "1 file" if len(shown.files) == 1 else f"{len(shown.files)} files"
-    words = f"{count}, {size(sum(file.size for file in shown.files))}{', copied' if shown.copied else ''}"
-    return words if shown.run.state.is_over else f"{words}; the job may go on, and write more"
+    words = f"{count}, {byte_size(sum(file.size for file in shown.files))}{', copied' if shown.copied else ''}"
+    return words if shown.run.state.is_over else f"{words}; the job may still be running, and write more"

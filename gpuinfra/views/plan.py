@@ -1,4 +1,4 @@
-"""Plans: what would change in Azure, one line a difference, and what it would cost."""
+"""Plans: one line per difference, and the cost."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from gpuinfra.models.plan import Action, Power
 from gpuinfra.models.resource import Kind
-from gpuinfra.views import document
-from gpuinfra.views.cells import can_show, columns, cost, per_hour
+from gpuinfra.views import json_output
+from gpuinfra.views.formatting import can_show, columns, cost, per_hour
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from gpuinfra.models.candidate import Passed
-    from gpuinfra.models.plan import Change, Difference, Plan, Price
+    from gpuinfra.models.plan import Change, Difference, Plan, Price, RejectedCandidate
 
 MARKS = {Action.ADD: "+", Action.CHANGE: "~", Action.REPLACE: "±", Action.DESTROY: "-"}
 PLAIN_MARKS = {**MARKS, Action.REPLACE: "-/+"}
@@ -26,10 +25,10 @@ DONE = {Action.ADD: "added", Action.CHANGE: "changed", Action.REPLACE: "replaced
 
 
 def show(plans: Sequence[Plan], *, json: bool, applied: bool = False) -> None:
-    """What would be done, or how much was, on stdout; candidates that were passed over and notes on stderr."""
+    """Print plans, or summaries of applied plans, on stdout; rejected candidates and notes on stderr."""
     if json:
         payload: dict[str, Any] = {"plans": [plan.as_json() for plan in plans]}
-        document.show({**payload, "applied": True} if applied else payload)
+        json_output.show({**payload, "applied": True} if applied else payload)
         return
     console = results()
     for number, plan in enumerate(plans):
@@ -44,14 +43,14 @@ def show(plans: Sequence[Plan], *, json: bool, applied: bool = False) -> None:
 
 
 def show_first(plan: Plan) -> None:
-    """A plan with its price on stderr, before it is carried out."""
+    """Print a plan with its price on stderr, before it is applied."""
     console = messages()
     for line in render(plan, MARKS if can_show(console, "±") else PLAIN_MARKS):
         console.print(line)
 
 
 def render(plan: Plan, marks: dict[Action, str] = MARKS, *, applied: bool = False) -> Iterator[Text]:
-    """A plan, line by line. One that was carried out has been shown before: its summary is enough."""
+    """Return the lines of a plan; of an applied plan only the summary."""
     from rich.text import Text
 
     if applied and not plan.is_empty:
@@ -67,8 +66,8 @@ def render(plan: Plan, marks: dict[Action, str] = MARKS, *, applied: bool = Fals
         yield Text(_price(plan.price))
 
 
-def show_passed(passed: Sequence[Passed]) -> None:
-    """Candidates that cannot be had, with every reason of each."""
+def show_passed(passed: Sequence[RejectedCandidate]) -> None:
+    """Print the rejected candidates with every reason."""
     if not passed:
         return
     console = messages()
@@ -80,7 +79,7 @@ def show_passed(passed: Sequence[Passed]) -> None:
             rows.append((*(("", "", "") if number else place), f"{reason.code}: {reason.text}"))
     for line in columns(rows):
         console.print(f"  {line}")
-    # Several candidates often need the same help.
+    # Print each help text once.
     for help_text in dict.fromkeys(reason.help for each in passed for reason in each.reasons if reason.help):
         _say(console, "help", help_text)
 
@@ -103,7 +102,7 @@ def _changes(plan: Plan, marks: dict[Action, str]) -> Iterator[Text]:
 
 
 def _reasons(change: Change, price: Price) -> Iterator[tuple[str, str]]:
-    """What there is to say of a change, a line each, with a remark."""
+    """Return the lines about a change, each with a remark."""
     said = [(_difference(each), _remark(each)) for each in change.differences]
     if change.power and not any(each.what == "power" for each in change.differences):
         said.append((POWERS[change.power], ""))
@@ -115,7 +114,7 @@ def _reasons(change: Change, price: Price) -> Iterator[tuple[str, str]]:
 
 
 def _difference(difference: Difference) -> str:
-    # `ssh from A -> B` reads on by itself; `image: A -> B` does not.
+    # `ssh from A -> B` needs no colon; `image: A -> B` does.
     colon = "" if difference.what.endswith(" from") else ":"
     return f"{difference.what}{colon} {difference.old or '(none)'} -> {difference.new or '(none)'}"
 
@@ -123,7 +122,7 @@ def _difference(difference: Difference) -> str:
 def _remark(difference: Difference) -> str:
     if difference.replaces:
         return "forces replacement"
-    return "only while it is off" if difference.needs_off else ""
+    return "needs a restart" if difference.needs_off else ""
 
 
 def _summary(plan: Plan, *, applied: bool) -> str:
@@ -135,11 +134,11 @@ def _summary(plan: Plan, *, applied: bool) -> str:
 def _price(price: Price) -> str:
     residue = price.residue_per_month
     if price.per_hour is None and residue is None:
-        return "Price: not known."
-    on = "not known while on" if price.per_hour is None else f"{per_hour(price.per_hour)} an hour while on"
+        return "Price: unknown."
+    on = "unknown while on" if price.per_hour is None else f"{per_hour(price.per_hour)} an hour while on"
     if price.list_of:
-        on += f" (by the list of {price.list_of} that comes with gpuinfra: no other price is known)"
-    off = "not known" if residue is None else f"about {cost(residue)} a month"
+        on += f" (from gpuinfra's price list of {price.list_of}; no other price is known)"
+    off = "unknown" if residue is None else f"about {cost(residue)} a month"
     return f"Price: {on}; {off} for disk and address while off."
 
 

@@ -1,4 +1,4 @@
-"""What is going on: a live line for every step on a terminal, plain lines elsewhere."""
+"""Progress on standard error: live lines on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from threading import Event, RLock, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from gpuinfra.views.amount import Amount
-from gpuinfra.views.cells import can_show, length
-from gpuinfra.views.step import FRAMES_PER_SECOND, MARKS, PLAIN_MARKS, Step, render
+from gpuinfra.views.formatting import can_show, duration
+from gpuinfra.views.step import FRAMES_PER_SECOND, MARKS, PLAIN_MARKS, Step, TransferProgress, render
 from gpuinfra.views.terminal import harmless, messages
 
 if TYPE_CHECKING:
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-# Where there is no terminal, an amount is told no more often.
+# The shortest time between two plain lines about one transfer.
 AMOUNT_SECONDS = 5.0
-# After so long without a word of the job, what goes on is shown again.
+# After this long without output from the job, the live lines appear again.
 SILENT_SECONDS = 1.0
 
 
@@ -32,21 +31,21 @@ class ProgressView:
     def __init__(
         self, *, plain: bool = False, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Plain lines even on a terminal are for `--json`, and for `--verbose`, whose log goes the same way."""
+        """`plain` forces plain lines, for `--json` and `--verbose`."""
         self._console = console or messages()
         self._clock = clock
         self._is_live = not plain and _is_lively(self._console)
         self._marks = MARKS if can_show(self._console, "✓✗•…⠋━─") else PLAIN_MARKS
         self._lines: list[Step] = []
-        # Those that are not ended, by the step as it was named: an amount is told too often to look for its line.
+        # Running steps by name, for a fast lookup: transfers report often.
         self._running: dict[str, Step] = {}
         self._wait: tuple[str, float] | None = None
         self._live: Live | None = None
-        # A job prints where the live lines were, until it is silent; and maybe not to the end of a line.
+        # Since when a job's output has replaced the live lines, and whether its last line is unfinished.
         self._aside_since: float | None = None
         self._is_midline = False
         self._unflushed: BinaryIO | None = None
-        # Guards all of the above and whatever is written. A signal handler may come in while its own thread has it.
+        # Guards the state above and all output. Reentrant: a signal handler may run in the thread that holds it.
         self._lock = RLock()
         self._left = Event()
         self._ticker: Thread | None = None
@@ -76,7 +75,7 @@ class ProgressView:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing moves on the screen meanwhile: somebody else writes, or asks."""
+        """Hide the live lines while other code prints or asks."""
         with self._lock:
             if was_live := self._stop_live():
                 self._aside_since = self._clock()
@@ -88,7 +87,7 @@ class ProgressView:
                     self._start_live()
 
     def output(self, stream: BinaryIO, data: bytes, *, on_screen: bool) -> None:
-        """Pass on what a job prints, at once; what is live gives way to it until the job is silent for a moment."""
+        """Write a job's output at once. The live lines disappear until the job is silent."""
         if not on_screen:
             stream.write(data)
             stream.flush()
@@ -102,7 +101,7 @@ class ProgressView:
             self._flush_output()
 
     def end_line(self) -> None:
-        """What is printed next begins a line, though the job left one unfinished."""
+        """Start a new line if the job left one unfinished."""
         with self._lock:
             self._flush_output()
             if self._is_midline:
@@ -110,17 +109,17 @@ class ProgressView:
                 self._console.file.write("\n")
 
     def _flush_output(self) -> None:
-        """Flush what a job printed. Ctrl-C may have come between a write and its flush."""
+        """Flush a job's output. Ctrl-C may have interrupted between write and flush."""
         if self._unflushed:
             try:
                 self._unflushed.flush()
-            except OSError:  # its reader has gone: to try again would fail again
+            except OSError:  # the reader is gone; another flush would fail, too
                 self._unflushed = None
                 raise
             self._unflushed = None
 
     def begin(self, step: str, doing: str) -> None:
-        """A step begins, or a step that goes on does something else now."""
+        """Start a step, or change the activity of a running one."""
         with self._lock:
             line = self._line(step)
             if line.doing != (words := harmless(doing)):
@@ -131,44 +130,44 @@ class ProgressView:
                 self._print(f"{line.name}: {line.doing}")
 
     def amount(self, step: str, done: int, total: int | None) -> None:
-        """How many bytes of a step that goes on are done, of how many. To be told often is no burden."""
+        """Report the bytes done and in total of a running step. Frequent calls are cheap."""
         line = self._running.get(step)
         if line is None:
             return
         amount = line.amount
         if amount is None:
             with self._lock:
-                line.amount = Amount(self._clock(), done, total)
+                line.amount = TransferProgress(self._clock(), done, total)
                 line.amount_due = self._clock() + AMOUNT_SECONDS
         else:
-            amount.told = (done, total)
-        # On a terminal the next frame has it.
+            amount.counts = (done, total)
+        # On a terminal, the next frame shows it.
         if not self._is_live and (self._clock() >= line.amount_due or (done == total and not line.said_whole)):
             self._print_amount(line)
 
     def end(self, step: str, outcome: str) -> None:
-        """It is done."""
+        """Finish a step."""
         self._finish(step, outcome, failed=False)
 
     def fail(self, step: str, reason: str) -> None:
-        """It failed."""
+        """Finish a step that failed."""
         self._finish(step, f"failed: {reason}", failed=True)
 
     def wait(self, reason: str, seconds: float) -> None:
-        """Everything waits, because Azure asked for it."""
+        """Show that all steps wait, at Azure's request."""
         with self._lock:
             now = self._clock()
-            # Several threads are asked at once; the longest wait is the one that counts.
+            # Several threads may wait at once; show the longest wait.
             if self._wait and self._wait[1] > now and now + seconds <= self._wait[1] + 1:
                 return
             self._wait = (harmless(reason), now + seconds)
             if self._live:
                 self._live.refresh()
             else:
-                self._print(f"waiting {length(math.ceil(seconds))}: {reason}")
+                self._print(f"waiting {duration(math.ceil(seconds))}: {reason}")
 
     def note(self, text: str) -> None:
-        """Something worth a line that stays."""
+        """Print a line that stays."""
         with self._lock:
             self._print(text)
 
@@ -210,7 +209,7 @@ class ProgressView:
                     self._live.refresh()
 
     def _is_silent(self) -> bool:
-        """Whether there is room again for lines that a job's words have taken."""
+        """Return whether the job has been silent long enough to show live lines again."""
         if self._aside_since is None or self._is_midline or not self._lines:
             return False
         return self._clock() - self._aside_since >= SILENT_SECONDS
@@ -221,7 +220,7 @@ class ProgressView:
         self._aside_since = None
         # Lines of a live region must not be wrapped by the terminal: rich has to know how many there are.
         self._console.soft_wrap = False
-        # A new one each time: one that was stopped would clear as many lines again, whosever they are now.
+        # Always a new one: a stopped one would clear lines that now show something else.
         self._live = Live(
             console=self._console,
             get_renderable=self._render,
@@ -233,7 +232,7 @@ class ProgressView:
         self._live.start()
 
     def _stop_live(self) -> bool:
-        """Whether there was one."""
+        """Stop the live lines, and return whether there were any."""
         live, self._live = self._live, None
         if live:
             live.stop()
@@ -247,7 +246,7 @@ class ProgressView:
         texts = [render(line, self._marks, now, is_live=True, width=width) for line in self._lines]
         if self._wait and self._wait[1] > now:
             seconds = math.ceil(self._wait[1] - now)
-            texts.append(Text(f"  waiting {length(seconds)}: {self._wait[0]}", "yellow"))
+            texts.append(Text(f"  waiting {duration(seconds)}: {self._wait[0]}", "yellow"))
         for text in texts:
             text.truncate(width - 1, overflow="ellipsis" if self._marks.more else "crop")
         return Text("\n", no_wrap=True).join(texts)
@@ -272,15 +271,15 @@ class ProgressView:
             self._console.print(text, soft_wrap=True)
         else:
             taken = (self._clock() if line.ended is None else line.ended) - line.started
-            self._print(f"{line.name}: {line.doing} ({length(taken, exact=True)})")
+            self._print(f"{line.name}: {line.doing} ({duration(taken, exact=True)})")
 
     def _print(self, text: str) -> None:
-        """A full disk, or a terminal that is gone: that nothing can be told is no reason to leave a machine on."""
+        """Print a line. Ignore a full disk or a closed terminal: the machine must still be deallocated."""
         with suppress(OSError):
             self.end_line()
             self._console.print(harmless(text), soft_wrap=True)
 
 
 def _is_lively(console: Console) -> bool:
-    # FORCE_COLOR makes rich believe in a terminal where there is a pipe.
+    # FORCE_COLOR makes rich treat a pipe as a terminal.
     return bool(console.file.isatty()) and console.is_interactive and not console.is_dumb_terminal

@@ -1,4 +1,4 @@
-"""What `reap` did, or would do: receipts, and a line for all else."""
+"""What `gpuinfra reap` did or would do: receipts, and one line for everything else."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpuinfra.models.reap import ReapAction
-from gpuinfra.views import document
+from gpuinfra.views import json_output
 from gpuinfra.views import receipt as receipt_view
-from gpuinfra.views.cells import cost, moment, place_option
+from gpuinfra.views.formatting import cost, sandbox_option, timestamp
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from gpuinfra.models.reap import Failure, Orphan, Reaped, Verdict
+    from gpuinfra.models.reap import Orphan, ReapDecision, ReapFailure, ReapResult
 
 LABEL_WIDTH = 14
+_LOUD = {"left", "UNTAGGED", "UNRECOGNISED"}
 _DONE = {ReapAction.STOP: "stopped", ReapAction.DELETE: "deleted", ReapAction.START: "started"}
 
 
-def show(reaped: Reaped, *, json: bool) -> None:
-    """All of it: receipts first, then what is left to say."""
+def show(reaped: ReapResult, *, json: bool) -> None:
+    """Print receipts first, then everything else."""
     if json:
-        document.show(reaped.as_json())
+        json_output.show(reaped.as_json())
         return
     console = results()
     for ended in (*reaped.stopped, *reaped.deleted):
@@ -39,33 +40,33 @@ def show(reaped: Reaped, *, json: bool) -> None:
     counted = "1 machine" if reaped.machines == 1 else f"{reaped.machines} machines"
     mark = " (simulated)" if reaped.simulated else ""
     if reaped.did_nothing:
-        console.print(f"nothing to do: {counted} of gpuinfra's looked at{mark}")
+        console.print(f"nothing to do; checked {counted}{mark}")
     else:
-        console.print(f"{_summary(reaped)}; {counted} of gpuinfra's looked at{mark}")
+        console.print(f"{_summary(reaped)}; checked {counted}{mark}")
     if reaped.dry_run:
         messages().print("dry run: nothing was changed")
 
 
 def show_interrupted(under_way: Sequence[str], not_begun: Sequence[str]) -> None:
-    """What goes on after Ctrl-C, and what does not."""
+    """Print what Azure still does after Ctrl-C, and what was not started."""
     console = messages()
     if under_way:
-        console.print(f"interrupted; Azure goes on deallocating: {harmless(', '.join(under_way))}")
+        console.print(f"interrupted; Azure is still deallocating: {harmless(', '.join(under_way))}")
     else:
-        console.print("interrupted; no machine is being switched off")
+        console.print("interrupted; no machine is being deallocated")
     if not_begun:
         console.print(f"not done: {harmless(', '.join(not_begun))}")
-    console.print("help: run the same command again: it goes on from what is there")
+    console.print("help: run the same command again to continue")
 
 
-def _lines(reaped: Reaped) -> Iterator[tuple[str, str]]:
-    where = place_option(simulated=reaped.simulated)
+def _lines(reaped: ReapResult) -> Iterator[tuple[str, str]]:
+    where = sandbox_option(simulated=reaped.simulated)
     if reaped.dry_run:
         for ended in (*reaped.stopped, *reaped.deleted):
             yield _would(ended.verdict.action), _named(ended.verdict)
     for verdict in reaped.started:
         label = _would(verdict.action) if reaped.dry_run else "started"
-        yield label, f"{_named(verdict)}; until {moment(verdict.until)}"
+        yield label, f"{_named(verdict)}; until {timestamp(verdict.until)}"
     for verdict in reaped.protected:
         would = verdict.would or ReapAction.STOP
         yield "protected", f"{verdict.name} would be {_DONE[would]}: {verdict.cause}"
@@ -74,13 +75,17 @@ def _lines(reaped: Reaped) -> Iterator[tuple[str, str]]:
     for orphan in reaped.orphans:
         yield _orphan(orphan, where, dry_run=reaped.dry_run)
     for each in reaped.untagged:
-        state = f"{each.power}, and billed" if each.is_billed else each.power
+        state = f"{each.power} and billed" if each.is_billed else each.power
         yield "UNTAGGED", f"{each.ref.name} in group {each.ref.group} is {state}; gpuinfra up --adopt SPEC{where}"
+    for found in reaped.unrecognised:
+        state = f"{found.power} and billed" if found.is_billed else found.power
+        by_hand = f"az vm deallocate --resource-group {found.ref.group} --name {found.ref.name}"
+        yield "UNRECOGNISED", f"{found.ref.name} in group {found.ref.group} is {state}; {found.reason}; {by_hand}"
     for line in reaped.left_alone:
         yield "left alone", line
 
 
-def _named(verdict: Verdict) -> str:
+def _named(verdict: ReapDecision) -> str:
     return f"{verdict.name}: {verdict.cause}"
 
 
@@ -103,11 +108,11 @@ def _orphan(orphan: Orphan, where: str, *, dry_run: bool) -> tuple[str, str]:
 def _line(label: str, words: str) -> Text:
     from rich.text import Text
 
-    style = {"protected": "yellow", "orphan": "yellow", "left": "bold red", "UNTAGGED": "bold red"}.get(label, "bold")
+    style = "yellow" if label in {"protected", "orphan"} else "bold red" if label in _LOUD else "bold"
     return Text.assemble((label.ljust(LABEL_WIDTH), style), harmless(words))
 
 
-def _failure(failure: Failure, *, simulated: bool) -> Text:
+def _failure(failure: ReapFailure, *, simulated: bool) -> Text:
     from rich.text import Text
 
     why = f" ({failure.cause})" if failure.cause else ""
@@ -115,12 +120,12 @@ def _failure(failure: Failure, *, simulated: bool) -> Text:
     text.append(harmless(f"{failure.action} {failure.name}{why}: {failure.code}: {failure.message}"), "bold")
     if failure.action in {"stop", "delete"}:
         delete = " --delete" if failure.action == "delete" else ""
-        command = f"gpuinfra down {failure.name}{delete}{place_option(simulated=simulated)}"
-        text.append(f"\n{' ' * LABEL_WIDTH}{harmless(failure.name)} may still be on, and billed; run: {command}")
+        command = f"gpuinfra down {failure.name}{delete}{sandbox_option(simulated=simulated)}"
+        text.append(f"\n{' ' * LABEL_WIDTH}{harmless(failure.name)} may still be on and billed; run: {command}")
     return text
 
 
-def _summary(reaped: Reaped) -> str:
+def _summary(reaped: ReapResult) -> str:
     to_be = "to be " if reaped.dry_run else ""
     counts = [
         f"{count} {to_be}{word}"
@@ -139,4 +144,6 @@ def _summary(reaped: Reaped) -> str:
         counts.append(f"{len(reaped.failed)} failed")
     if billed := sum(each.is_billed for each in reaped.untagged):
         counts.append(f"{billed} untagged and billed")
+    if billed := sum(each.is_billed for each in reaped.unrecognised):
+        counts.append(f"{billed} unrecognised and billed")
     return ", ".join(counts) or "nothing done"

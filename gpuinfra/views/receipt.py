@@ -1,14 +1,14 @@
-"""Receipts: what ran, what it cost, what still costs, and how "off" was seen."""
+"""Receipts: what ended, its cost, what is still billed, and how "off" was verified."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpuinfra.models.receipt import Off
+from gpuinfra.models.receipt import OffProof
 from gpuinfra.views import diagnostics as diagnostics_view
-from gpuinfra.views import document
-from gpuinfra.views.cells import cost, length, moment, per_hour
+from gpuinfra.views import json_output
+from gpuinfra.views.formatting import cost, duration, per_hour, timestamp
 from gpuinfra.views.terminal import harmless, results
 
 if TYPE_CHECKING:
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from gpuinfra.models.receipt import Receipt, Residue
 
 LABEL_WIDTH = 12
-HOW = {Off.DEALLOCATED: "Azure says PowerState/deallocated", Off.ABSENT: "Azure says 404, there is no such machine"}
+HOW = {
+    OffProof.DEALLOCATED: "Azure reports PowerState/deallocated",
+    OffProof.ABSENT: "Azure reports 404, the machine does not exist",
+}
 
 
 def show(receipts: Sequence[Receipt], diagnostics: Sequence[Diagnostic] = (), *, json: bool) -> None:
-    """Print each, a blank line between two, then the problems of those that have none; or all as one object."""
+    """Print receipts, then problems; or everything as one JSON object."""
     if json:
         payload = {"receipts": [receipt.as_json() for receipt in receipts]} if receipts or not diagnostics else {}
-        document.show({**payload, **diagnostics_view.as_payload(diagnostics)})
+        json_output.show({**payload, **diagnostics_view.as_payload(diagnostics)})
         return
     console = results()
     for number, receipt in enumerate(receipts):
@@ -36,7 +39,7 @@ def show(receipts: Sequence[Receipt], diagnostics: Sequence[Diagnostic] = (), *,
 
 
 def render(receipt: Receipt) -> Text:
-    """A receipt for people."""
+    """Return a receipt as text."""
     text = _heading(receipt)
     for label, words in _facts(receipt):
         is_loud = label in {"left", "run"} and not receipt.is_proof
@@ -51,12 +54,16 @@ def _heading(receipt: Receipt) -> Text:
     name = harmless(receipt.name)
     simulated = " (simulated)" if receipt.simulated else ""
     if receipt.verified is None:
-        return Text(f"NOT VERIFIED: {name} may still be on, and billed{simulated}", "bold red")
+        return Text(f"NOT VERIFIED: {name} may still be on and billed{simulated}", "bold red")
+    if receipt.left and not receipt.deletes:
+        return Text(f"NOT ALL OFF: {name} is off, but an untagged machine of this name is on{simulated}", "bold red")
     if receipt.left:
-        return Text(f"NOT ALL GONE: {name} is off, but something is left, and may be billed{simulated}", "bold red")
+        return Text(
+            f"NOT ALL DELETED: {name} is off, but some resources remain and may be billed{simulated}", "bold red"
+        )
     if not receipt.existed:
         return Text(f"{name} does not exist{simulated}", "bold green")
-    return Text(f"{name} is {'gone' if receipt.verified is Off.ABSENT else 'off'}{simulated}", "bold green")
+    return Text(f"{name} is {'gone' if receipt.verified is OffProof.ABSENT else 'off'}{simulated}", "bold green")
 
 
 def _facts(receipt: Receipt) -> Iterator[tuple[str, str]]:
@@ -65,10 +72,10 @@ def _facts(receipt: Receipt) -> Iterator[tuple[str, str]]:
     if receipt.cause:
         yield "ended by", receipt.cause
     if receipt.billed_seconds is not None:
-        until = f"{moment(receipt.billed_from)} to {moment(receipt.billed_to)}"
-        yield "on", f"{until}, {length(receipt.billed_seconds)}"
+        until = f"{timestamp(receipt.billed_from)} to {timestamp(receipt.billed_to)}"
+        yield "on", f"{until}, {duration(receipt.billed_seconds)}"
     elif receipt.billed_from is not None:
-        yield "on", f"since {moment(receipt.billed_from)}"
+        yield "on", f"since {timestamp(receipt.billed_from)}"
     if receipt.cost is not None:
         simulated = "simulated, " if receipt.simulated else ""
         least = "" if receipt.verified else "at least "
@@ -83,9 +90,9 @@ def _facts(receipt: Receipt) -> Iterator[tuple[str, str]]:
 def _saved(receipt: Receipt) -> Iterator[tuple[str, str]]:
     if receipt.saves_per_day is None:
         return
-    yield "saved", f"{cost(receipt.saves_per_day)} a day, against leaving it on"
+    yield "saved", f"{cost(receipt.saves_per_day)} a day, compared with leaving it on"
     if receipt.left_on_cost is not None:
-        until = moment(receipt.left_on_until)
+        until = timestamp(receipt.left_on_until)
         yield "", f"left on overnight, until {until}, it would have cost {cost(receipt.left_on_cost)} more"
 
 
@@ -94,18 +101,18 @@ def _residue(receipt: Receipt) -> Iterator[tuple[str, str]]:
         yield "still paid" if not number else "", f"{each.kind} {each.name}, {_monthly(each)}"
     known = [each.per_month for each in receipt.residue if each.per_month is not None]
     if len(receipt.residue) > 1 and len(known) == len(receipt.residue):
-        yield "", f"about {cost(sum(known))} a month in all"
+        yield "", f"about {cost(sum(known))} a month in total"
     if receipt.remove_command:
-        yield "to end it", receipt.remove_command
+        yield "to remove", receipt.remove_command
 
 
 def _monthly(residue: Residue) -> str:
-    return "price not known" if residue.per_month is None else f"about {cost(residue.per_month)} a month"
+    return "price unknown" if residue.per_month is None else f"about {cost(residue.per_month)} a month"
 
 
 def _proof(receipt: Receipt) -> Iterator[tuple[str, str]]:
     if receipt.verified is not None:
-        yield "verified", f"{HOW[receipt.verified]}, at {moment(receipt.at)}"
+        yield "verified", f"{HOW[receipt.verified]}, at {timestamp(receipt.at)}"
     else:
-        yield "verified", f"no: nobody has seen it off by {moment(receipt.at)}"
+        yield "verified", f"no: Azure had not reported it off by {timestamp(receipt.at)}"
     yield from (("run" if not number else "", words) for number, words in enumerate(receipt.next_commands))

@@ -1,4 +1,4 @@
-"""Runs: a table, or all that is remembered of one."""
+"""Runs: a table, or all details of one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.run import RunState, unheard_hint
-from gpuinfra.views import document
-from gpuinfra.views.amount import size
-from gpuinfra.views.cells import UNKNOWN, columns, cost, length, moment
+from gpuinfra.views import json_output
+from gpuinfra.views.formatting import UNKNOWN, byte_size, columns, cost, duration, timestamp
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -45,13 +44,13 @@ def show(
     unheard: Collection[str] = (),
     unfetched: Mapping[str, str] | None = None,
 ) -> None:
-    """A line a run. `unheard` are those whose client is gone and whose machine did not answer;
-    `unfetched` has the commands that fetch what a run wrote."""
+    """Print one line per run. `unheard` are runs whose client is gone and whose machine did not answer;
+    `unfetched` has a hint for each run with outputs to fetch."""
     if json:
-        document.show({"runs": [run.as_json() for run in runs]})
+        json_output.show({"runs": [run.as_json() for run in runs]})
         return
     if not runs:
-        messages().print("no runs; `gpuinfra submit` makes one")
+        messages().print("no runs yet; `gpuinfra submit` starts one")
         return
     results().print(render(runs, now))
     for run in runs:
@@ -62,7 +61,7 @@ def show(
 
 
 def render(runs: Sequence[Run], now: datetime) -> Text:
-    """The table."""
+    """Return the table."""
     from rich.text import Text
 
     lines = columns([HEADER, *(_row(run, now) for run in runs)], right={5, 6, 7, 8})
@@ -82,8 +81,8 @@ def _row(run: Run, now: datetime) -> tuple[str, ...]:
         f"{run.state.value}{' (simulated)' if run.simulated else ''}",
         run.target,
         run.script or shlex.join(run.command)[:30],
-        moment(run.started or run.created),
-        UNKNOWN if seconds is None else length(seconds),
+        timestamp(run.started or run.created),
+        UNKNOWN if seconds is None else duration(seconds),
         UNKNOWN if run.exit_code is None else str(run.exit_code),
         f"{run.usage.peak_utilization} %" if run.usage else UNKNOWN,
         cost(run.cost_usd),
@@ -91,15 +90,15 @@ def _row(run: Run, now: datetime) -> tuple[str, ...]:
 
 
 def taken(run: Run, now: datetime | None = None) -> float | None:
-    """How long the job ran, in seconds; of one that runs, until now."""
+    """Return the seconds that the job ran, or has been running; None if it never started."""
     until = run.ended or (now if run.state is RunState.RUNNING else None)
     return max(0.0, (until - run.started).total_seconds()) if run.started and until else None
 
 
 def show_one(run: Run, folder: Path, *, json: bool, unheard: bool = False, unfetched: str = "") -> None:
-    """All that is known; `folder` has its log and its outputs."""
+    """Print all details of a run. `folder` has its log and outputs."""
     if json:
-        document.show({"run": as_json(run, folder)})
+        json_output.show({"run": as_json(run, folder)})
         return
     results().print(render_one(run, folder))
     if unheard:
@@ -109,13 +108,13 @@ def show_one(run: Run, folder: Path, *, json: bool, unheard: bool = False, unfet
 
 
 def as_json(run: Run, folder: Path) -> dict[str, Any]:
-    """A run for programs, with the place of what is here of it."""
+    """Return a run as a JSON object, with the paths of its log and outputs."""
     found = run.as_json()
     return {**found, "outputs": {**found["outputs"], "path": str(folder / "outputs")}, "log": str(folder / "log")}
 
 
 def render_one(run: Run, folder: Path) -> Text:
-    """For people."""
+    """Return all details of a run as text."""
     from rich.text import Text
 
     text = Text.assemble((harmless(run.id), "bold"), "  ", (run.state.value, STYLES[run.state]))
@@ -124,7 +123,7 @@ def render_one(run: Run, folder: Path) -> Text:
 
 
 def append_facts(text: Text, facts: Iterator[tuple[str, str]]) -> Text:
-    """A label and its words on each line; a label that stands above already is not said again."""
+    """Append one line per fact. A label is not repeated on the next line."""
     before = ""
     for label, words in facts:
         style = "bold yellow" if label in LOUD else "dim"
@@ -143,7 +142,7 @@ def _facts(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
     yield from _times(run)
     yield from _end(run)
     if run.git_commit:
-        dirty = {True: ", with changes that were not committed", False: "", None: ""}[run.git_dirty]
+        dirty = {True: ", with uncommitted changes", False: "", None: ""}[run.git_dirty]
         yield "commit", f"{run.git_commit}{dirty}"
     for label, value in (("spec", run.spec_digest), ("image", run.image), ("image digest", run.image_digest)):
         if value:
@@ -151,7 +150,7 @@ def _facts(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
     yield from gpu_facts(run, details=True)
     if run.environment:
         yield "variables", ", ".join(run.environment)
-    yield from ((("phases"), f"{name}: {length(seconds, exact=True)}") for name, seconds in run.timings.items())
+    yield from ((("phases"), f"{name}: {duration(seconds, exact=True)}") for name, seconds in run.timings.items())
     if run.cost_usd is not None:
         yield "cost", cost(run.cost_usd)
     if run.after_run:
@@ -162,12 +161,15 @@ def _facts(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _times(run: Run) -> Iterator[tuple[str, str]]:
-    yield "created", moment(run.created)
+    yield "created", timestamp(run.created)
     if run.started:
-        yield "started", moment(run.started)
+        yield "started", timestamp(run.started)
     if run.ended:
         seconds = taken(run)
-        yield "ended", f"{moment(run.ended)}{f', after {length(seconds, exact=True)}' if seconds is not None else ''}"
+        yield (
+            "ended",
+            f"{timestamp(run.ended)}{f', after {duration(seconds, exact=True)}' if seconds is not None else ''}",
+        )
 
 
 def _end(run: Run) -> Iterator[tuple[str, str]]:
@@ -178,21 +180,21 @@ def _end(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def gpu_facts(run: Run, *, details: bool = False) -> Iterator[tuple[str, str]]:
-    """What the job's GPUs are, and what they did."""
+    """Return the job's GPUs and their use."""
     if run.gpu and run.gpu.get("models"):
         facts = _gpu(run.gpu)
         simulated = " (simulated)" if facts.simulated else ""
         yield "GPU", f"{facts.summary}{simulated}"
         if details:
             yield from (("", detail) for detail in facts.details)
-    # Whoever ran the job has said it in a warning already, as a rule.
-    is_told = any(warning.startswith(NEVER_USED) for warning in run.warnings)
-    if run.usage and (run.usage.was_used or not is_told):
+    # Usually a warning already says it.
+    has_warning = any(warning.startswith(NEVER_USED) for warning in run.warnings)
+    if run.usage and (run.usage.was_used or not has_warning):
         yield ("GPU use" if run.usage.was_used else "GPU unused"), usage_words(run.usage)
 
 
 def _gpu(found: dict[str, Any]) -> GpuFacts:
-    """The facts as they were before they were written down; what an older program did not write is not known."""
+    """Return the facts from a run's record. Records of older versions lack some."""
     count = len(found["models"])
     return GpuFacts(
         models=tuple(found["models"]),
@@ -222,5 +224,5 @@ def outputs_words(outputs: Outputs, folder: Path) -> str:
     files = "1 file" if outputs.files == 1 else f"{outputs.files} files"
     if outputs.complete and not outputs.files:
         return "none"
-    rest = "" if outputs.complete else "; not all of it was fetched"
-    return f"{files}, {size(outputs.size)} in {folder / 'outputs'}{rest}"
+    rest = "" if outputs.complete else "; not everything was fetched"
+    return f"{files}, {byte_size(outputs.size)} in {folder / 'outputs'}{rest}"

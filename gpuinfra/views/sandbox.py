@@ -1,44 +1,44 @@
-"""The embedded Azure, for people and as data."""
+"""The embedded Azure, as text and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpuinfra.views import document
+from gpuinfra.views import json_output
 from gpuinfra.views.terminal import harmless, messages, results
 
 ENVIRONMENT = 'eval "$(gpuinfra sandbox env)"'
 
 
 def show_started(facts: dict[str, Any], *, json: bool) -> None:
-    """Where the server is, and what to do next."""
+    """Print the server's address and the next step."""
     if json:
-        document.show(facts)
+        json_output.show(facts)
         return
-    word = "started" if facts["started"] else "running already"
+    word = "started" if facts["started"] else "already running"
     results().print(f"{word}  {facts['endpoint']}  pid {facts['pid']}  profile {facts['profile']}")
     messages().print(f"Next: {ENVIRONMENT}")
 
 
 def show_stopped(stopped: bool, *, json: bool) -> None:
-    """Whether there was something to stop."""
+    """Print whether the server was running."""
     if json:
-        document.show({"stopped": stopped})
+        json_output.show({"stopped": stopped})
     else:
         results().print("stopped" if stopped else "not running")
 
 
 def show_log_tail(text: str) -> None:
-    """The end of the server's own log, when the server has failed."""
+    """Print the end of a failed server's log."""
     for line in text.splitlines():
         messages().print(f"server: {harmless(line)}")
 
 
 def show_status(facts: dict[str, Any], *, json: bool) -> None:
-    """Where the server is and what is in it."""
+    """Print the server's address and a summary of its content."""
     if json:
-        document.show(facts)
+        json_output.show(facts)
         return
     rows = [("state", "running" if facts["running"] else "not running"), ("folder", facts["folder"])]
     if facts["running"]:
@@ -52,17 +52,17 @@ def show_status(facts: dict[str, Any], *, json: bool) -> None:
 
 
 def show_reset(*, json: bool) -> None:
-    """That everything is gone."""
+    """Confirm the reset."""
     if json:
-        document.show({"reset": True})
+        json_output.show({"reset": True})
     else:
         results().print("reset")
 
 
 def show_environment(variables: Mapping[str, str], *, json: bool) -> None:
-    """Lines for a shell to evaluate, or the same as an object."""
+    """Print lines for a shell to evaluate, or one JSON object."""
     if json:
-        document.show(dict(variables))
+        json_output.show(dict(variables))
         return
     console = results()
     for name, value in variables.items():
@@ -71,22 +71,22 @@ def show_environment(variables: Mapping[str, str], *, json: bool) -> None:
 
 
 def show_fault(fault: dict[str, Any], *, json: bool) -> None:
-    """A fault that was just armed."""
+    """Print a new fault."""
     if json:
-        document.show({"fault": fault})
+        json_output.show({"fault": fault})
     else:
         _print_table([_fault_row(fault)])
 
 
 def show_starting(endpoint: str) -> None:
-    """A command has started the server on its way."""
+    """Print that a command started the server."""
     messages().print(f"started the embedded Azure (simulated) at {endpoint}; `gpuinfra sandbox stop` stops it")
 
 
 def show_faults(faults: Sequence[dict[str, Any]], *, json: bool) -> None:
-    """Every fault that is armed."""
+    """Print all armed faults."""
     if json:
-        document.show({"faults": list(faults)})
+        json_output.show({"faults": list(faults)})
     elif faults:
         _print_table([("FAULT", "TIMES", "WHERE"), *(_fault_row(fault) for fault in faults)])
     else:
@@ -94,31 +94,31 @@ def show_faults(faults: Sequence[dict[str, Any]], *, json: bool) -> None:
 
 
 def show_clock(state: dict[str, Any], *, json: bool) -> None:
-    """The time, and how fast it passes."""
+    """Print the sandbox's time and speed."""
     if json:
-        document.show(state)
+        json_output.show(state)
     else:
         results().print(f"{_moment(state['time'])}  speed {state['speed']:g}")
 
 
 def show_limits(limits: dict[str, dict[str, int]], *, json: bool) -> None:
-    """Quota limits that differ from the catalogue's."""
+    """Print quota limits that differ from the catalogue."""
     rows = [(region, family, str(limit)) for region, own in sorted(limits.items()) for family, limit in own.items()]
     if json:
-        document.show({"limits": limits})
+        json_output.show({"limits": limits})
     elif rows:
         _print_table([("REGION", "QUOTA", "LIMIT"), *rows])
     else:
-        messages().print("no limit was set; those of the catalogue hold")
+        messages().print("no limits set; those of the catalogue apply")
 
 
 def show_bill(machines: Sequence[dict[str, Any]], *, json: bool) -> None:
-    """What machines have cost."""
+    """Print what machines cost."""
     if json:
-        document.show({"machines": list(machines)})
+        json_output.show({"machines": list(machines)})
         return
     if not machines:
-        messages().print("no machine was ever made")
+        messages().print("no machines so far")
         return
     rows = [
         (machine["name"], machine["powerState"], _length(machine["billedSeconds"]), f"${machine['costUsd']:.4f}")
@@ -133,12 +133,12 @@ def show_bill(machines: Sequence[dict[str, Any]], *, json: bool) -> None:
 
 
 def show_log(requests: Sequence[dict[str, Any]], *, json: bool) -> None:
-    """Requests, the oldest first. A status of 0 is a connection that was cut."""
+    """Print requests, oldest first. A status of 0 is a closed connection."""
     if json:
-        document.show({"requests": list(requests)})
+        json_output.show({"requests": list(requests)})
         return
     if not requests:
-        messages().print("no request so far")
+        messages().print("no requests so far")
         return
     rows = [
         (
@@ -155,12 +155,12 @@ def show_log(requests: Sequence[dict[str, Any]], *, json: bool) -> None:
 
 
 def show_operations(operations: Sequence[dict[str, Any]], *, json: bool) -> None:
-    """Long-running operations, the oldest first. One without an end goes on."""
+    """Print long-running operations, oldest first. A running one has no end."""
     if json:
-        document.show({"operations": list(operations)})
+        json_output.show({"operations": list(operations)})
         return
     if not operations:
-        messages().print("no operation so far")
+        messages().print("no operations so far")
         return
     rows = [
         (
@@ -181,7 +181,7 @@ def _fault_row(fault: dict[str, Any]) -> tuple[str, str, str]:
     said = {name: value for name, value in fault.items() if name not in left_out}
     where = " ".join(name if value is True else f"{name}={value}" for name, value in said.items())
     count = fault.get("count", 1)
-    return fault["name"], "for ever" if count == 0 else str(count), where
+    return fault["name"], "always" if count == 0 else str(count), where
 
 
 def _moment(stamp: str) -> str:

@@ -1,4 +1,4 @@
-"""Sizes, for people and as data."""
+"""Sizes as a table, by size or by region."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpuinfra.views import document
-from gpuinfra.views.cells import UNKNOWN, columns, per_hour
+from gpuinfra.views import json_output
+from gpuinfra.views.formatting import UNKNOWN, columns, per_hour
 from gpuinfra.views.terminal import messages, results
 
 if TYPE_CHECKING:
-    from gpuinfra.models.offer import Listed, Place, Quota
+    from gpuinfra.models.offer import PricedOffer, Quota, SizeOffers
 
-# What stands behind a region that this subscription may not have the size in.
+# Marks a region in which this subscription cannot use the size.
 MARK = "*"
 NARROWEST = 20
 
 
-def show(sizes: Sequence[Listed], *, by_region: bool, with_quota: bool, simulated: bool, json: bool) -> None:
-    """A line for each size, or for each size and region."""
+def show(sizes: Sequence[SizeOffers], *, by_region: bool, with_quota: bool, simulated: bool, json: bool) -> None:
+    """Print one line per size, or per size and region."""
     if json:
-        document.show({"simulated": simulated, "sizes": [size.as_json() for size in sizes]})
+        json_output.show({"simulated": simulated, "sizes": [size.as_json() for size in sizes]})
         return
     if not sizes:
-        messages().print("no NC size is offered there")
+        messages().print("no NC size is available there")
         return
     if by_region:
         _show_places(sizes, with_quota=with_quota)
     else:
         _show_sizes(sizes)
     if any(place.offer.restriction for size in sizes for place in size.places):
-        messages().print(f"{MARK} Azure does not offer it to this subscription there")
+        messages().print(f"{MARK} not available to this subscription")
     if simulated:
-        messages().print("of the embedded Azure: offers, prices and quota are simulated")
+        messages().print("embedded Azure: offers, prices and quota are simulated")
 
 
-def _show_sizes(sizes: Sequence[Listed]) -> None:
+def _show_sizes(sizes: Sequence[SizeOffers]) -> None:
     console = results()
     rows = [("SIZE", "GPU", "GPUS", "VCPUS", "MEMORY", "FROM", "SPOT FROM")]
     rows += [(*_machine(size), per_hour(_least(size, spot=False)), per_hour(_least(size, spot=True))) for size in sizes]
@@ -44,7 +44,7 @@ def _show_sizes(sizes: Sequence[Listed]) -> None:
     regions = ["REGIONS", *(", ".join(_region(place) for place in size.places) for size in sizes)]
     indent = len(lines[0]) + 2
     for line, text in zip(lines, regions, strict=True):
-        # On a terminal the list stays in its column; elsewhere a line stays a line.
+        # Wrap the list in its column on a terminal; elsewhere keep one line.
         width = max(NARROWEST, console.width - indent - 1) if console.is_terminal else len(text) + 1
         first, *rest = textwrap.wrap(text, width, break_long_words=False)
         console.print(f"{line}  {first}")
@@ -52,7 +52,7 @@ def _show_sizes(sizes: Sequence[Listed]) -> None:
             console.print(" " * indent + part)
 
 
-def _show_places(sizes: Sequence[Listed], *, with_quota: bool) -> None:
+def _show_places(sizes: Sequence[SizeOffers], *, with_quota: bool) -> None:
     header = ["SIZE", "GPU", "GPUS", "VCPUS", "MEMORY", "REGION", "ZONES", "PRICE", "SPOT"]
     rows = [header + (["QUOTA LEFT", "REGION LEFT", "SPOT LEFT"] if with_quota else [])]
     rows += [
@@ -72,7 +72,7 @@ def _show_places(sizes: Sequence[Listed], *, with_quota: bool) -> None:
         console.print(line)
 
 
-def _machine(size: Listed) -> tuple[str, str, str, str, str]:
+def _machine(size: SizeOffers) -> tuple[str, str, str, str, str]:
     return size.size.name, size.size.gpu_model, _count(size.size.gpus), str(size.vcpus), f"{size.memory_gib:g} GiB"
 
 
@@ -80,22 +80,22 @@ def _count(gpus: float) -> str:
     return f"1/{round(1 / gpus)}" if gpus < 1 else f"{gpus:g}"
 
 
-def _least(size: Listed, *, spot: bool) -> float | None:
+def _least(size: SizeOffers, *, spot: bool) -> float | None:
     prices = (place.rate.spot if spot else place.rate.regular for place in size.places)
     return min((price for price in prices if price is not None), default=None)
 
 
-def _region(place: Place) -> str:
+def _region(place: PricedOffer) -> str:
     return place.offer.region + (MARK if place.offer.restriction else "")
 
 
-def _zones(place: Place) -> str:
+def _zones(place: PricedOffer) -> str:
     offer = place.offer
     zones = (zone + (MARK if zone in offer.restricted_zones else "") for zone in offer.zones)
     return ",".join(zones) or UNKNOWN
 
 
-def _quotas(place: Place) -> Iterator[str]:
+def _quotas(place: PricedOffer) -> Iterator[str]:
     found = place.quotas
     for quota in (found.family, found.region, found.spot) if found else (None, None, None):
         yield _quota(quota)

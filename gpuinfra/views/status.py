@@ -1,4 +1,4 @@
-"""Machines of ours: a table, the same again and again, or data."""
+"""Machines: a table, once or repeatedly, or JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.views import document
-from gpuinfra.views.cells import UNKNOWN, columns, cost, length, per_hour
+from gpuinfra.views import json_output
+from gpuinfra.views.formatting import UNKNOWN, columns, cost, duration, per_hour
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from gpuinfra.models.machine import Machine, ScheduledChange
 
-NONE = "no machine of gpuinfra's in this subscription"
-# An agent that lives writes every few seconds.
+NONE = "no machines in this subscription"
+# A running agent writes every few seconds.
 STALE_SECONDS = 60
 STYLES = {"running": "green", "deallocated": "dim", "stopped": "bold red"}
 
@@ -27,9 +27,9 @@ STYLES = {"running": "green", "deallocated": "dim", "stopped": "bold red"}
 def show(
     machines: Sequence[Machine], now: datetime, *, json: bool, simulated: bool, left_alone: Sequence[str] = ()
 ) -> None:
-    """All machines once, then a line for each that only looks like one of ours."""
+    """Print all machines, then one line for each resource that gpuinfra leaves alone."""
     if json:
-        document.show(
+        json_output.show(
             {**_data(machines, now, simulated=simulated), **({"leftAlone": list(left_alone)} if left_alone else {})}
         )
         return
@@ -42,7 +42,7 @@ def show(
 
 
 def render(machines: Sequence[Machine], now: datetime, *, simulated: bool = False) -> Text:
-    """A line a machine."""
+    """Return one line per machine."""
     from rich.text import Text
 
     money = "COST (simulated)" if simulated else "COST"
@@ -61,12 +61,12 @@ def render(machines: Sequence[Machine], now: datetime, *, simulated: bool = Fals
 
 
 def agent_lines(machine: Machine, now: datetime) -> list[str]:
-    """What its guest agent says."""
+    """Return the lines about the machine's guest agent."""
     agent, name = machine.agent, f"agent of {machine.name}"
     if agent is None:
         return []
     if isinstance(agent, str):
-        return [harmless(f"{name}: not known: {agent}")]
+        return [harmless(f"{name}: unknown: {agent}")]
     at, cause = agent.forecast
     off = f"off {_near(at, now)} ({cause})"
     if agent.ends_with:
@@ -81,7 +81,7 @@ def agent_lines(machine: Machine, now: datetime) -> list[str]:
     if agent.eviction_notice:
         facts.append("Azure is about to evict it")
     if agent.age_seconds(now) > STALE_SECONDS:
-        facts.append(f"last heard of {length(agent.age_seconds(now))} ago")
+        facts.append(f"last update {duration(agent.age_seconds(now))} ago")
     lines = [f"{name}: {'; '.join(facts)}"]
     if agent.last_error:
         lines.append(f"  last error: {agent.last_error}")
@@ -104,11 +104,11 @@ def _row(machine: Machine, now: datetime) -> tuple[str, ...]:
 
 
 def _lease(machine: Machine, now: datetime) -> str:
-    # A machine that is off holds no lease, whatever its tag says.
+    # A machine that is off has no lease, even if its tag is still there.
     if machine.lease_until is None or machine.power_state == "deallocated":
         return UNKNOWN
     left = (machine.lease_until - now).total_seconds()
-    return length(left) if left > 0 else "over"
+    return duration(left) if left > 0 else "over"
 
 
 def _change(change: ScheduledChange, now: datetime) -> str:
@@ -117,7 +117,7 @@ def _change(change: ScheduledChange, now: datetime) -> str:
 
 
 def _near(at: datetime, now: datetime) -> str:
-    """The time alone where it is of the same day."""
+    """Return only the time of day if the date is today."""
     at = at.astimezone(UTC)
     return f"{at:%H:%M}Z" if at.date() == now.astimezone(UTC).date() else _minute(at)
 
@@ -131,8 +131,8 @@ def _data(machines: Sequence[Machine], now: datetime, *, simulated: bool) -> dic
     return {**shown, "simulated": True} if simulated else shown
 
 
-class Watch:
-    """The same table again and again: in its place on a terminal, one after the other elsewhere."""
+class StatusWatch:
+    """Repeats the table: in place on a terminal, one after the other elsewhere."""
 
     def __init__(self, *, json: bool, simulated: bool) -> None:
         self._json, self._simulated = json, simulated
@@ -141,7 +141,7 @@ class Watch:
         self._text: Text | None = None
         self._trouble = ""
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> StatusWatch:
         console = self._console
         if not self._json and console.file.isatty() and console.is_interactive and not console.is_dumb_terminal:
             from rich.live import Live
@@ -158,12 +158,12 @@ class Watch:
             self._live.stop()
 
     def show(self, machines: Sequence[Machine], now: datetime) -> None:
-        """How things are now."""
+        """Show the current machines."""
         from rich.text import Text
 
         if self._json:
-            payload = {"schemaVersion": document.SCHEMA_VERSION, **_data(machines, now, simulated=self._simulated)}
-            sys.stdout.write(document.to_text(payload))
+            payload = {"schemaVersion": json_output.SCHEMA_VERSION, **_data(machines, now, simulated=self._simulated)}
+            sys.stdout.write(json_output.to_text(payload))
             sys.stdout.flush()
             return
         table = render(machines, now, simulated=self._simulated) if machines else Text(NONE)
@@ -174,7 +174,7 @@ class Watch:
             self._console.print(self._text)
 
     def trouble(self, text: str) -> None:
-        """Azure did not answer this time; what was seen last stays."""
+        """Show an error below the last table."""
         self._trouble = harmless(text)
         if self._live:
             self._live.refresh()
@@ -186,6 +186,6 @@ class Watch:
 
         lines = [*(self._text.split("\n") if self._text else []), Text(self._trouble, "yellow")]
         for line in lines:
-            # A line that the terminal wraps would be two, and the next table would begin too low.
+            # A wrapped line would count as two and shift the next table.
             line.truncate(self._console.width - 1, overflow="crop")
         return Text("\n", no_wrap=True).join(line for line in lines if line)

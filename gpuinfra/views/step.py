@@ -1,23 +1,84 @@
-"""One step as a line: a mark, its name, how long it takes or how much of it is done, and what it does."""
+"""One step of progress as a line: mark, name, time or transfer progress, and activity."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuinfra.views.cells import length
+from gpuinfra.views.formatting import byte_size, duration, size_unit
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from gpuinfra.views.amount import Amount
+# The rate is smoothed over this time, so that it follows the network without flickering.
+MEMORY_SECONDS = 3.0
+SHORTEST = 0.1
+BAR_WIDTH = 12
+
+
+class TransferProgress:
+    """The bytes of one step. Any thread may assign `counts`; only the display calls the methods."""
+
+    def __init__(self, now: float, done: int, total: int | None) -> None:
+        self.counts = (done, total)
+        # Bytes that were there at the start, as of a resumed upload, do not count as speed.
+        self._seen, self._at = done, now
+        self._rate: float | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all bytes are done."""
+        done, total = self.counts
+        return total is not None and done >= total
+
+    @property
+    def has_total(self) -> bool:
+        """Whether the total is known."""
+        return self.counts[1] is not None
+
+    def look(self, now: float) -> None:
+        """Update the rate."""
+        done, elapsed = self.counts[0], now - self._at
+        if done < self._seen:  # it restarted
+            self._seen, self._at, self._rate = done, now, None
+        elif elapsed >= SHORTEST:
+            rate, weight = (done - self._seen) / elapsed, 1 - math.exp(-elapsed / MEMORY_SECONDS)
+            self._rate = rate if self._rate is None else self._rate + weight * (rate - self._rate)
+            self._seen, self._at = done, now
+
+    def bar(self, full: str, empty: str) -> str:
+        """Return a bar of fixed width."""
+        cells = math.floor(self._share * BAR_WIDTH)
+        return full * cells + empty * (BAR_WIDTH - cells)
+
+    def parts(self) -> list[str]:
+        """`42 %`, `12.0/28.6 MiB`, `3.1 MiB/s`, `5 s left`, as far as known."""
+        done, total = self.counts
+        found = [f"{math.floor(self._share * 100)} %", _both(done, total)] if total is not None else [byte_size(done)]
+        if self._rate is not None and not self.is_whole:
+            found.append(f"{byte_size(self._rate)}/s")
+            if total is not None and self._rate >= 1:
+                found.append(f"{duration(math.ceil((total - done) / self._rate))} left")
+        return found
+
+    @property
+    def _share(self) -> float:
+        done, total = self.counts
+        return min(1.0, max(0.0, done / total)) if total else 1.0
+
+
+def _both(done: int, total: int) -> str:
+    unit = size_unit(total)
+    return f"{done / unit[1]:.1f}/{total / unit[1]:.1f} {unit[0]}" if unit else f"{done}/{total} B"
+
 
 FRAMES_PER_SECOND = 10
 
 
 @dataclass(frozen=True)
 class Marks:
-    """Characters that stand for states."""
+    """The characters for each state."""
 
     done: str
     failed: str
@@ -34,27 +95,27 @@ PLAIN_MARKS = Marks("+", "x", "-", "", "|/-\\", "#", "-")
 
 @dataclass(eq=False)
 class Step:
-    """What is known of it. Its words are harmless ones."""
+    """A step and its state. Its texts are safe to print."""
 
     name: str
     doing: str
     started: float
     ended: float | None = None
     failed: bool = False
-    amount: Amount | None = None
+    amount: TransferProgress | None = None
     amount_due: float = 0.0
-    """When the amount may be told again, where it is told in lines."""
+    """When plain output may report the amount again."""
     said_whole: bool = False
 
 
 def render(step: Step, marks: Marks, now: float, *, is_live: bool, width: int) -> Text:
-    """Its line on a terminal."""
+    """Return the step's line for a terminal."""
     from rich.text import Text
 
-    taken = length(int(now - step.started))
+    taken = duration(int(now - step.started))
     if step.ended is not None:
         mark = (marks.failed, "bold red") if step.failed else (marks.done, "green")
-        taken = length(step.ended - step.started, exact=True)
+        taken = duration(step.ended - step.started, exact=True)
     elif is_live:
         mark = (marks.spinner[int(now * FRAMES_PER_SECOND) % len(marks.spinner)], "cyan")
         if step.amount:
@@ -62,12 +123,14 @@ def render(step: Step, marks: Marks, now: float, *, is_live: bool, width: int) -
             return _render_amount(step, step.amount, marks, mark, taken, width)
     else:
         mark = (marks.unfinished, "yellow")
-    # The time stands before the words: those of a failure can be long.
+    # The time comes first: the text of a failure can be long.
     return Text.assemble(mark, f" {step.name:<28} ", (f"{taken:>12}", "dim"), f"  {step.doing}")
 
 
-def _render_amount(step: Step, amount: Amount, marks: Marks, mark: tuple[str, str], taken: str, width: int) -> Text:
-    """A bar stands where the time does, since there is a time left; columns give way where it is narrow."""
+def _render_amount(
+    step: Step, amount: TransferProgress, marks: Marks, mark: tuple[str, str], taken: str, width: int
+) -> Text:
+    """Return a line with a bar instead of the time, without padding if the terminal is narrow."""
     from rich.text import Text
 
     bar = amount.bar(marks.full, marks.empty) if amount.has_total else taken

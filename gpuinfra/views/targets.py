@@ -1,22 +1,23 @@
-"""Targets: a table or data, and what is said when one is forgotten."""
+"""Targets: a table or JSON, and the results of `attach` and `detach`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.models.detached import Detached, unreachable_runs
+from gpuinfra.models.results import DetachResult, unreachable_runs
 from gpuinfra.views import diagnostics as diagnostics_view
-from gpuinfra.views import document
-from gpuinfra.views.cells import UNKNOWN, columns
+from gpuinfra.views import json_output
+from gpuinfra.views.formatting import UNKNOWN, columns
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from gpuinfra.diagnostics import Diagnostic
-    from gpuinfra.models.reachability import Reachability
-    from gpuinfra.models.target import Target
+    from gpuinfra.models.results import AttachResult
+    from gpuinfra.models.target import Reachability, Target
 
 HEADER = ("NAME", "TYPE", "ADDRESS", "GPU", "IMAGE", "REACHABLE")
 HERE = "this computer"
@@ -33,20 +34,20 @@ def show(
     *,
     json: bool,
 ) -> None:
-    """Each target, then the files that could not be read."""
+    """Print all targets, then the files that could not be read."""
     if json:
         listed = [_data(target, reached.get(target.name)) for target in targets]
-        document.show({"targets": listed, **diagnostics_view.as_payload(diagnostics)})
+        json_output.show({"targets": listed, **diagnostics_view.as_payload(diagnostics)})
         return
     if targets:
         results().print(render(targets, reached))
     elif not diagnostics:
-        messages().print(f"no target in {harmless(workspace)}; `gpuinfra up` and `gpuinfra attach` make them")
+        messages().print(f"no target in {harmless(workspace)}; `gpuinfra up` and `gpuinfra attach` create them")
     diagnostics_view.show(diagnostics)
 
 
 def render(targets: Sequence[Target], reached: Mapping[str, Reachability]) -> Text:
-    """A line a target."""
+    """Return one line per target."""
     from rich.text import Text
 
     lines = columns([HEADER, *(_row(target, reached.get(target.name)) for target in targets)])
@@ -74,7 +75,7 @@ def _row(target: Target, reach: Reachability | None) -> tuple[str, ...]:
 
 
 def _address(target: Target) -> str:
-    if not target.address:
+    if target.is_here or not target.address:
         return HERE
     host = f"[{target.address}]" if ":" in target.address else target.address
     port = "" if target.port == 22 else f":{target.port}"
@@ -82,7 +83,7 @@ def _address(target: Target) -> str:
 
 
 def _gpu(target: Target) -> bool | None:
-    """Whether containers get the GPUs. What there is outside of them only the machine knows."""
+    """Return whether containers get the GPUs; None for targets without containers."""
     return target.nvidia_docker if target.type in IN_CONTAINERS else None
 
 
@@ -104,18 +105,44 @@ def _data(target: Target, reach: Reachability | None) -> dict[str, Any]:
     }
 
 
-def show_detached(detached: Detached, *, json: bool) -> None:
-    """Show what was removed, and what was not."""
+def show_detached(detached: DetachResult, *, json: bool) -> None:
+    """Print what was removed, and what was not."""
     if json:
         kept = {"keepsPassword": True} if detached.keeps_password else {}
         left = {"runs": [run.id for run in detached.runs]} if detached.runs else {}
-        document.show({"name": detached.name, "removed": list(detached.files), **kept, **left})
+        json_output.show({"name": detached.name, "removed": list(detached.files), **kept, **left})
         return
     for file in detached.files:
         results().print(f"removed {harmless(file)}")
     if detached.runs:
         messages().print(harmless(unreachable_runs(detached.runs)))
     if detached.keeps_password:
-        messages().print("Its password may still be in the keyring of this computer, which did not forget it.")
+        messages().print("Its password may still be in this computer's keyring, which did not delete it.")
     if detached.has_machine:
-        messages().print("The machine itself is left as it is: while it is on, it may be billed.")
+        messages().print("The machine itself is unchanged. While it is on, it may be billed.")
+
+
+PASSWORD_KEPT, PASSWORD_ASKED = "stored in this computer's keyring", "not stored: gpuinfra asks each time"
+
+
+def show_attached(attached: AttachResult, *, json: bool) -> None:
+    """Print the attached target."""
+    if json:
+        json_output.show(attached.as_json())
+        return
+    console, target = results(), attached.target
+    simulated = " (simulated)" if target.simulated else ""
+    console.print(f"{harmless(target.name)} is attached{simulated}: {target.type}")
+    console.print(f"  address     {harmless(target.username)}@{harmless(target.address)} port {target.port}")
+    console.print(f"  host key    {attached.fingerprint}")
+    # Show the GPU only if jobs use it.
+    if attached.checkup.gpu and any(check.name == "gpu" for check in attached.checkup.checks):
+        console.print(f"  GPU         {harmless(attached.checkup.gpu.summary)}")
+    if target.password:
+        console.print(f"  password    {PASSWORD_KEPT if target.password.startswith('keyring:') else PASSWORD_ASKED}")
+    for file in attached.files:
+        console.print(f"  wrote       {harmless(file)}")
+    if not attached.files:
+        console.print("  files       unchanged")
+    forget = f"gpuinfra detach {quote(harmless(target.name))}"
+    messages().print(f"Next: `gpuinfra targets`; `{forget}` when you no longer need it")

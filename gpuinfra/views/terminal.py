@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import unicodedata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -12,12 +15,12 @@ TAB = "→   "
 
 
 def results() -> Console:
-    """Where a command's answer goes: standard output."""
+    """Return the console for results: standard output."""
     return _console(stderr=False)
 
 
 def messages() -> Console:
-    """Where all else goes: standard error."""
+    """Return the console for messages: standard error."""
     return _console(stderr=True)
 
 
@@ -26,13 +29,41 @@ def _console(*, stderr: bool) -> Console:
 
     console = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
     if stderr:
-        # rich would end the program: that nobody reads what it says is no reason to leave a machine on.
+        # rich would exit on a broken pipe; the program must continue, to deallocate the machine.
         console.on_broken_pipe = lambda: setattr(console, "quiet", True)  # type: ignore[method-assign]
     return console
 
 
+class TerminalFile(io.FileIO):
+    """A terminal that may close. Text for a closed terminal is dropped.
+
+    The kernel refuses writes before it sends SIGHUP. An error in between would end a teardown half-way; SIGHUP
+    interrupts the command, unless `nohup` lets the command continue.
+    """
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes, and return how many."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.fileno())
+            os.close(null)
+            return len(data)
+
+
+def survive_closed_terminal(stream: TextIO) -> TextIO:
+    """Return a stream to the same place. If that is a terminal, it may close."""
+    if not stream.isatty():
+        return stream
+    raw = TerminalFile(stream.fileno(), "wb", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding=stream.encoding, line_buffering=True)
+
+
 def harmless(text: str) -> str:
-    """`text` on one line, with nothing in it that moves the cursor, sets colours or turns writing round."""
+    """Return `text` on one line, without control and bidirectional characters."""
     return "".join(TAB if character == "\t" else _harmless(character) for character in text)
 
 

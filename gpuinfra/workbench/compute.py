@@ -1,4 +1,4 @@
-"""`NAME.compute`: a place where jobs can run."""
+"""`NAME.compute`: where jobs run."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ SHARE = "~/.azureml/share/"
 KEYS = frozenset(
     "type address username password baseDockerImage nvidiaDocker sharedVolumes nativeSharedDirectory pythonLocation "
     "sparkSubmitLocation yarnDeployMode userManagedEnvironment cluster native hostKey privateKeyFile resourceId "
-    "simulated".split()
+    "simulated vmId".split()
 )
 _ADDRESS = re.compile(r"(?P<host>[^:\[\]]+|\[[^\[\]]+\])(?::(?P<port>[0-9]{1,9}))?")
 
 
 @dataclass(frozen=True)
 class Compute:
-    """What the file says, older words in today's, defaults filled in. Keys that nobody knows are kept in the file."""
+    """A compute target file, with current type names and all defaults."""
 
     name: str
     document: Document
     type: str
-    """One of TYPES; empty where the file does not say, or says something else."""
+    """One of TYPES; empty if missing or unknown."""
     address: str | None
     port: int
     username: str | None
     password: str | None
-    """A reference to where the password is; in files of others it may be the password itself."""
+    """A reference to the password; in foreign files possibly the password itself."""
     base_docker_image: str | None
     nvidia_docker: bool
     shared_volumes: bool
@@ -50,10 +50,11 @@ class Compute:
     private_key_file: str | None
     simulated: bool
     resource_id: str
+    vm_id: str
 
     @property
     def shares_usual_folder(self) -> bool:
-        """Whether the folder that jobs share is `~/.azureml/share`, or below it."""
+        """Whether the shared folder is `~/.azureml/share` or below."""
         path = posixpath.normpath(self.native_shared_directory.strip())
         return f"{path}/".startswith(SHARE)
 
@@ -69,12 +70,12 @@ class Compute:
 
 
 def read_compute(name: str, document: Document) -> tuple[Compute, list[Diagnostic]]:
-    """What a file says, and what is wrong with it."""
+    """Return the target of a file, and its problems."""
     diagnostics: list[Diagnostic] = []
     fields = Fields(document.source, document.root, diagnostics)
     said = fields.text("address")
     address, port = split_address(said)
-    # A placeholder in brackets is a list to YAML: no text, and still the address of a machine.
+    # A placeholder in brackets is a YAML list, but still counts as an address.
     has_address = address is not None or (said is None and fields.says("address"))
     compute = Compute(
         name=name,
@@ -96,23 +97,24 @@ def read_compute(name: str, document: Document) -> tuple[Compute, list[Diagnosti
         private_key_file=fields.text("privateKeyFile"),
         simulated=fields.truth("simulated", default=False),
         resource_id=fields.text("resourceId") or "",
+        vm_id=fields.text("vmId") or "",
     )
     if not 0 < port < 65536:
         place = fields.node("address")
         span = document.span(place)
-        diagnostics.append(Diagnostic(Code.BAD_ADDRESS, "invalid address", span, f"there is no port {port}"))
+        diagnostics.append(Diagnostic(Code.BAD_ADDRESS, "invalid address", span, f"{port} is not a valid port"))
     return compute, diagnostics
 
 
 def split_address(address: str | None) -> tuple[str | None, int]:
-    """`host:5022` as host and port. An IPv6 address with a port stands in brackets."""
+    """Split `host:5022` into host and port. An IPv6 address with a port needs brackets."""
     stripped = _stripped(address)
     found = _ADDRESS.fullmatch(stripped or "")
     return (found["host"].strip("[]"), int(found["port"] or 22)) if found else (stripped, 22)
 
 
 def joined_address(address: str, port: int) -> str:
-    """The opposite: the port is said where it is not the usual one."""
+    """Join host and port; port 22 is omitted."""
     if port == 22:
         return address
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
@@ -121,22 +123,24 @@ def joined_address(address: str, port: int) -> str:
 def _type(fields: Fields, *, has_address: bool) -> str:
     text = fields.text("type")
     if text is None and fields.says("type"):
-        return ""  # something else than text, which has its diagnostic by now
+        return ""  # not text; already reported
     if said := (text or "").strip():
         known = OLDER_TYPES.get(said.casefold(), said.casefold())
         if known in TYPES:
             return known
         node = fields.node("type")
-        help_line = did_you_mean(said, (*TYPES, *OLDER_TYPES)) or f"it can be {listed(TYPES)}"
+        help_line = did_you_mean(said, (*TYPES, *OLDER_TYPES)) or f"use {listed(TYPES)}"
         span = fields.source.span(node.start, node.end)
         fields.diagnostics.append(
-            Diagnostic(Code.UNKNOWN_VALUE, "unknown type of target", span, f"there is no type `{said}`", help=help_line)
+            Diagnostic(
+                Code.UNKNOWN_VALUE, "unknown target type", span, f"`{said}` is not a target type", help=help_line
+            )
         )
         return ""
     if fields.says("cluster") or fields.says("native"):
         return _early_type(fields, has_address=has_address)
     start = fields.source.span(fields.mapping.start, fields.mapping.start)
-    help_line = "add `type: remotedocker`, or what else it is"
+    help_line = "add `type: remotedocker`, or another type"
     fields.diagnostics.append(
         Diagnostic(Code.MISSING_KEY, "missing key", start, "the key `type` is missing", help=help_line)
     )
@@ -144,7 +148,7 @@ def _type(fields: Fields, *, has_address: bool) -> str:
 
 
 def _early_type(fields: Fields, *, has_address: bool) -> str:
-    """The first versions had two switches instead of a type."""
+    """Return the type of files of the first versions, which had two switches instead."""
     if fields.truth("cluster", default=False):
         return CLUSTER
     if fields.truth("native", default=False):

@@ -1,4 +1,4 @@
-"""`conda_dependencies.yml`: the packages of a job's environment, each with its place."""
+"""`conda_dependencies.yml`: the packages of a job's environment, with locations."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from gpuinfra.parse.document import Document
 from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence
 from gpuinfra.workbench.fields import Fields
 
+LONGEST_LINE = 2000
 _CONDA = re.compile(
     r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)\s*(?P<version>(?:[=<>!~ \[].*)?)", re.DOTALL
 )
 _PIP = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?P<extras>\[[^\]]*\])?\s*(?P<version>[^;@]*)", re.DOTALL)
 _NAMED_URL = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@\s*(?P<url>\S+).*", re.DOTALL)
 _ARCHIVES = (".whl", ".tar.gz", ".zip", ".tar.bz2", ".conda")
-# pip fills in variables of the environment before it reads a line.
+# pip expands environment variables.
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
 _URL = re.compile(r"(?:[a-z+]+://|git\+)", re.IGNORECASE)
 
 
-class By(StrEnum):
-    """Who installs a package."""
+class Installer(StrEnum):
+    """The program that installs a package."""
 
     CONDA = "conda"
     PIP = "pip"
@@ -33,34 +34,34 @@ class By(StrEnum):
 
 @dataclass(frozen=True)
 class Package:
-    """One line of the file. An option of pip's, such as `--index-url`, is none."""
+    """One package line. Options of pip, such as `--index-url`, are separate."""
 
     text: str
     node: Scalar
-    by: By
+    by: Installer
     name: str
-    """Lower case, `-` for `_` and `.`; empty where the line does not say."""
+    """Lower case, with `-` for `_` and `.`; empty if the line does not say."""
     version: str
-    """What is asked of the version as it is written: `=3.5.2`, `>=1.13`, or nothing."""
+    """The version specifier as written: `=3.5.2`, `>=1.13`, or empty."""
     url: str | None = None
-    """Where it is fetched from, or the path of a file in the project."""
+    """The URL, or the path of a file in the project."""
     marker: str = ""
-    """Where pip is to install it: `sys_platform == 'linux'`, as it is written; everywhere if it is empty."""
+    """The pip environment marker as written, such as `sys_platform == 'linux'`."""
 
     @property
     def file(self) -> str | None:
-        """The last part of the address, without query: a wheel says in it what it is for."""
+        """The file name in the URL, which says what a wheel is for."""
         return _file_of(self.url) if self.url else None
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a file that has to travel along. What a variable stands for nobody can tell."""
+        """Whether it is a file that must be uploaded. URLs with variables are unknown."""
         return self.url is not None and not _URL.match(self.url) and not _VARIABLE.search(self.url)
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option of pip's, written among the packages."""
+    """A pip option among the packages."""
 
     text: str
     node: Scalar
@@ -68,45 +69,48 @@ class Option:
 
 @dataclass(frozen=True)
 class Conda:
-    """What the file says."""
+    """A conda environment file."""
 
     path: str
-    """Relative to the project."""
+    """The path relative to the project."""
     document: Document
     name: str | None
     channels: tuple[str, ...]
     packages: tuple[Package, ...]
     options: tuple[Option, ...]
 
-    def package(self, *names: str, by: By | None = None) -> Package | None:
-        """The first package with one of these names."""
+    def package(self, *names: str, by: Installer | None = None) -> Package | None:
+        """Return the first package with one of these names, or None."""
         found = (each for each in self.packages if each.name in names and by in {None, each.by})
         return next(found, None)
 
     @property
     def python(self) -> tuple[int, int] | None:
-        """The version of Python that it asks for, if it says one."""
-        package = self.package("python", by=By.CONDA)
-        # `=3.5`, `==3.5` and ` 3.5` are that one; `>=3.5` is any of many.
+        """The requested Python version, or None."""
+        package = self.package("python", by=Installer.CONDA)
+        # `=3.5`, `==3.5` and ` 3.5` request that version; `>=3.5` does not.
         found = re.match(r"[= ]*(\d{1,3})\.(\d{1,3})", package.version) if package else None
         return (int(found[1]), int(found[2])) if found else None
 
 
 def read_conda(path: str, document: Document) -> tuple[Conda, list[Diagnostic]]:
-    """What a file says, and what is wrong with it."""
+    """Return the environment of a file, and its problems."""
     diagnostics: list[Diagnostic] = []
     fields = Fields(document.source, document.root, diagnostics)
     packages: list[Package] = []
     options: list[Option] = []
     for by, node in _items(fields, document.root.items.get("dependencies")):
-        if by is By.PIP and node.text.startswith("-"):
+        if len(node.text) > LONGEST_LINE:
+            label = f"longer than {LONGEST_LINE} characters"
+            diagnostics.append(Diagnostic(Code.UNKNOWN_VALUE, "not a package", document.span(node), label))
+        elif by is Installer.PIP and node.text.startswith("-"):
             options.append(Option(node.text, node))
         elif package := parse(node, by):
             packages.append(package)
         else:
             span = document.span(node)
-            # The line itself is not quoted: it may be an address with a password in it.
-            label = f"{by.value} cannot tell what this is"
+            # Do not quote the line: it may be a URL with a password.
+            label = f"not a package specification of {by.value}"
             diagnostics.append(Diagnostic(Code.UNKNOWN_VALUE, "not a package", span, label, help=_example(by)))
     conda = Conda(
         path=path,
@@ -119,17 +123,17 @@ def read_conda(path: str, document: Document) -> tuple[Conda, list[Diagnostic]]:
     return conda, diagnostics
 
 
-def parse(node: Scalar, by: By) -> Package | None:
+def parse(node: Scalar, by: Installer) -> Package | None:
     """A line as a package; None where it is nothing of the kind."""
     text = node.text.strip()
-    line, marker = _split_marker(text) if by is By.PIP else (text, "")
-    if by is By.PIP and (named := _NAMED_URL.fullmatch(line)):
+    line, marker = _split_marker(text) if by is Installer.PIP else (text, "")
+    if by is Installer.PIP and (named := _NAMED_URL.fullmatch(line)):
         return Package(text, node, by, normal(named["name"]), "", named["url"], marker)
     if _URL.match(line) or line.startswith((".", "/")) or line.lower().endswith(_ARCHIVES):
         return Package(text, node, by, _name_of(line), "", line, marker)
-    if by is By.PIP and _VARIABLE.match(line):
+    if by is Installer.PIP and _VARIABLE.match(line):
         return Package(text, node, by, "", "", marker=marker)
-    found = (_CONDA if by is By.CONDA else _PIP).fullmatch(line)
+    found = (_CONDA if by is Installer.CONDA else _PIP).fullmatch(line)
     return Package(text, node, by, normal(found["name"]), found["version"].strip(), None, marker) if found else None
 
 
@@ -162,7 +166,7 @@ def _file_of(url: str) -> str:
     return unquote(re.split(r"[?#;\s]", url, maxsplit=1)[0].replace("\\", "/").rsplit("/", 1)[-1])
 
 
-def _items(fields: Fields, node: Node | None, by: By = By.CONDA) -> Iterator[tuple[By, Scalar]]:
+def _items(fields: Fields, node: Node | None, by: Installer = Installer.CONDA) -> Iterator[tuple[Installer, Scalar]]:
     """Each line, with who installs it."""
     if node is None or (isinstance(node, Scalar) and node.value is None):
         return
@@ -173,10 +177,10 @@ def _items(fields: Fields, node: Node | None, by: By = By.CONDA) -> Iterator[tup
         if isinstance(item, Scalar):
             if item.value is not None:
                 yield by, item
-        elif by is By.CONDA and isinstance(item, Mapping) and item.keys.keys() == {"pip"}:
-            yield from _items(fields, item.items["pip"], By.PIP)
+        elif by is Installer.CONDA and isinstance(item, Mapping) and item.keys.keys() == {"pip"}:
+            yield from _items(fields, item.items["pip"], Installer.PIP)
         else:
-            _complain(fields, item, "a package" if by is By.PIP else "a package, or `pip:` with a list")
+            _complain(fields, item, "a package" if by is Installer.PIP else "a package, or `pip:` with a list")
 
 
 def _complain(fields: Fields, node: Node, expected: str) -> None:
@@ -184,5 +188,5 @@ def _complain(fields: Fields, node: Node, expected: str) -> None:
     fields.diagnostics.append(Diagnostic(Code.WRONG_TYPE, "wrong type", span, f"expected {expected}"))
 
 
-def _example(by: By) -> str:
-    return "for example `numpy=1.13`" if by is By.CONDA else "for example `numpy==1.13`"
+def _example(by: Installer) -> str:
+    return "for example `numpy=1.13`" if by is Installer.CONDA else "for example `numpy==1.13`"

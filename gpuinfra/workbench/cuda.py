@@ -1,24 +1,23 @@
-"""Which CUDA an image has, where its name tells, and which CUDA a GPU asks for."""
+"""The CUDA version in an image's name, and the version that a GPU needs."""
 
 from __future__ import annotations
 
 import re
 
-# The first toolkit that makes code for a GPU: https://docs.nvidia.com/deploy/cuda-compatibility/, and for the last one
-# the release notes of CUDA 12.8.
+# The first toolkit for each GPU: https://docs.nvidia.com/deploy/cuda-compatibility/, release notes of CUDA 12.8.
 NEEDED = {"T4": (10, 0), "A100": (11, 0), "H100": (11, 8), "RTXPRO6000": (12, 8)}
 
 # tools/docker/build-docker of microsoft/SynapseML: every image for GPUs was made from nvidia/cuda:8.0-cudnn6.
 _MMLSPARK = re.compile(r"(?:[^/]+\.[^/]+/)?microsoft/mmlspark:(?:plus-)?gpu(?:-.*)?")
 _MMLSPARK_CUDA = (8, 0)
-# A registry before the image's own name: what it is called says nothing of what is in it.
+# The registry: its name says nothing about the image.
 HOST = re.compile(r"(?:[^/]*[.:][^/]*|localhost)/")
 _MARK = re.compile(r"(?:gpu|cuda|cudnn|nvidia)[0-9]*")
 _SAID = re.compile(r"(?:nvidia/cuda:|cuda-?)(?P<major>[0-9]{1,2})\.(?P<minor>[0-9]{1,2})")
 
 
 def cuda_of(image: str) -> tuple[int, int] | None:
-    """The version that is in an image; None where nobody can tell by its name."""
+    """Return an image's CUDA version, or None if its name does not say."""
     if _MMLSPARK.fullmatch(image):
         return _MMLSPARK_CUDA
     found = _SAID.search(image)
@@ -26,7 +25,7 @@ def cuda_of(image: str) -> tuple[int, int] | None:
 
 
 def is_for_gpu(image: str | None) -> bool:
-    """Whether its name or tag says that it is for GPUs."""
+    """Return whether name or tag say that the image is for GPUs."""
     host = HOST.match(image or "")
     name = (image or "")[host.end() if host else 0 :].lower()
     words = re.split(r"[^a-z0-9]+", name)
@@ -34,5 +33,5 @@ def is_for_gpu(image: str | None) -> bool:
 
 
 def shown(version: tuple[int, int]) -> str:
-    """`11.8`"""
+    """Return a version such as `11.8`."""
     return f"{version[0]}.{version[1]}"

@@ -1,4 +1,4 @@
-"""Typed values out of a mapping; what is of another type gets a diagnostic and counts as missing."""
+"""Typed values of a mapping. A value of another type gets a diagnostic and counts as missing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NOTHING = Mapping(0, 0, {}, {})
 
 
 class Fields:
-    """The keys of one mapping. Null and missing are the same: these files say `null` for "as usual"."""
+    """The keys of one mapping. Null counts as missing: these files use it for "default"."""
 
     def __init__(self, source: Source, mapping: Mapping, diagnostics: list[Diagnostic]) -> None:
         self.source, self.mapping, self.diagnostics = source, mapping, diagnostics
 
     def text(self, key: str) -> str | None:
-        """A text; numbers are taken as they are written."""
+        """Return text; numbers as written."""
         node = self._node(key)
         if node is None:
             return None
@@ -29,7 +29,7 @@ class Fields:
         return None
 
     def truth(self, key: str, *, default: bool) -> bool:
-        """`true` or `false`."""
+        """Return a boolean."""
         node = self._node(key)
         if node is None:
             return default
@@ -39,7 +39,7 @@ class Fields:
         return default
 
     def whole(self, key: str) -> int | None:
-        """A whole number."""
+        """Return an integer."""
         node = self._node(key)
         if node is None:
             return None
@@ -49,7 +49,7 @@ class Fields:
         return None
 
     def texts(self, key: str) -> tuple[str, ...] | None:
-        """A list of texts."""
+        """Return a list of texts."""
         node = self._node(key)
         if node is None:
             return None
@@ -59,7 +59,7 @@ class Fields:
         return None
 
     def variables(self, key: str) -> dict[str, str]:
-        """Names and texts."""
+        """Return a mapping of names to texts."""
         node = self._node(key)
         if node is None:
             return {}
@@ -70,23 +70,23 @@ class Fields:
         return {}
 
     def below(self, key: str) -> Fields:
-        """A mapping in this one; an empty one where there is none."""
+        """Return the fields of a nested mapping; empty if it is missing."""
         node = self._node(key)
         if node is not None and not isinstance(node, Mapping):
             self._complain(key, node, "a mapping")
         return Fields(self.source, node if isinstance(node, Mapping) else NOTHING, self.diagnostics)
 
     def says(self, key: str) -> bool:
-        """Whether the key has a value."""
+        """Return whether the key has a value."""
         return self._node(key) is not None
 
     def node(self, key: str) -> Node:
-        """Where a value stands, or its key where it is empty, or the mapping where there is neither."""
+        """Return the value's node, the key's if the value is empty, or the mapping's without the key."""
         node = self.mapping.items.get(key, self.mapping)
         return self.mapping.keys[key] if node.start == node.end and key in self.mapping.keys else node
 
     def others(self, known: frozenset[str]) -> Iterator[Scalar]:
-        """Keys that are none of these."""
+        """Return the keys that are not among these."""
         return (key for name, key in self.mapping.keys.items() if name not in known)
 
     def _node(self, key: str) -> Node | None:
@@ -106,7 +106,7 @@ def _found(value: Any) -> str:
         case dict():
             return "a mapping"
         case bool():
-            return "a truth value"
+            return "a boolean"
         case str():
             return "text"
     return "a number"
@@ -119,5 +119,5 @@ def _help(key: str, node: Node) -> str | None:
 
 
 def has_errors(diagnostics: list[Diagnostic]) -> bool:
-    """Whether any of them stops the file from being used."""
+    """Return whether any diagnostic is an error."""
     return any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)

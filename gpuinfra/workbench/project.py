@@ -1,4 +1,4 @@
-"""A project: the files of one `aml_config` folder, and what they refer to."""
+"""A Workbench project: the files in `aml_config`, and the files that they name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuinfra.workbench.conda import Conda, read_conda
 from gpuinfra.workbench.runconfig import CONDA_FILE, RunConfig, read_runconfig
 
 FOLDER = "aml_config"
-# Where such files stand, besides: a project's own folder is the one above.
+# Folders for these files. The project is the parent folder.
 _FOLDERS = {FOLDER, ".azureml"}
 _SKIPPED = {"node_modules", "__pycache__"}
 
@@ -27,30 +27,30 @@ T = TypeVar("T")
 
 @dataclass
 class Project:
-    """What is in it. `diagnostics` say what could not be read, or not in full."""
+    """A project's files. `diagnostics` has the problems of reading them."""
 
     root: Path
     computes: dict[str, Compute] = field(default_factory=dict)
     runconfigs: dict[str, RunConfig] = field(default_factory=dict)
     condas: dict[str, Conda] = field(default_factory=dict)
-    """By path, relative to the project."""
+    """By path relative to the project."""
     sparks: dict[str, Document] = field(default_factory=dict)
-    """What Spark is to have, by path. Nothing in it has an equivalent here, so nothing more is read of it."""
+    """Spark settings by path. They have no equivalent, so they are not parsed further."""
     unreadable: set[str] = field(default_factory=set)
-    """Paths, relative to the project, of files that are there and cannot be read."""
+    """Relative paths of files that exist, but cannot be read."""
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def target_of(self, runconfig: RunConfig) -> Compute | None:
-        """The target of a run configuration, if its file is there."""
+        """Return the target of a run configuration, if its file exists."""
         return self.computes.get(runconfig.target or runconfig.name)
 
     def conda_of(self, runconfig: RunConfig) -> Conda | None:
-        """The environment of a run configuration, if its file is there."""
+        """Return the environment of a run configuration, if its file exists."""
         return self.condas.get(plain_path(runconfig.conda_file))
 
 
 def find_projects(folder: Path) -> Iterator[Path]:
-    """Every folder at and below this one that is a project; `aml_config` itself belongs to the one above."""
+    """Return every project at and below this folder. For `aml_config` itself, return its parent."""
     if folder.absolute().name in _FOLDERS and _has_files(folder):
         yield folder.parent if folder.name else folder / ".."
         return
@@ -63,7 +63,7 @@ def find_projects(folder: Path) -> Iterator[Path]:
 
 
 def load_project(root: Path) -> Project:
-    """Everything in a project that can be read, and why the rest cannot."""
+    """Load a project. Files that cannot be read get a diagnostic."""
     project = Project(root)
     for folder in sorted(_FOLDERS):
         for file in _files(root / folder):
@@ -80,6 +80,14 @@ def load_project(root: Path) -> Project:
     return project
 
 
+def load_conda(project: Project, path: str) -> Conda | None:
+    """Return the environment file at this path of the project, read now if it was not; None if there is none."""
+    path = plain_path(path)
+    if path not in project.condas and path not in project.unreadable and file_within(project.root, path):
+        _take(project, path, project.condas, path, read_conda)
+    return project.condas.get(path)
+
+
 def _take(
     project: Project,
     path: str,
@@ -88,10 +96,10 @@ def _take(
     reader: Callable[[str, Document], tuple[T, list[Diagnostic]]],
 ) -> None:
     try:
-        # The folder of targets itself may be a link: teams share one.
+        # The folder itself may be a link: teams share target folders.
         inside = [(project.root / each).resolve() for each in (".", *_FOLDERS)]
         if not any((project.root / path).resolve().is_relative_to(each) for each in inside):
-            raise _unreadable(project.root / path, "it is behind a link that leads out of the project")
+            raise _unreadable(project.root / path, "a symbolic link leads out of the project")
         document = read_file(project.root / path)
     except Problem as problem:
         project.unreadable.add(path)
@@ -102,20 +110,20 @@ def _take(
 
 
 def read_file(file: Path) -> Document:
-    """A file as a document; what cannot be read raises a Problem."""
+    """Return a file as a document. Raises a Problem if it cannot be read."""
     return read_document(str(file), read_content(file))
 
 
 def read_content(file: Path) -> bytes:
-    """A file's bytes, as far as they are read at all. What cannot be read raises a Problem.
+    """Return a file's content, up to a limit. Raises a Problem if it cannot be read.
 
-    Projects come from others: what is no plain file may have no end, and a link may lead to what is not theirs.
+    Foreign projects may contain endless special files, and links to private files.
     """
     try:
         if not file.is_file():
-            raise _unreadable(file, "it is not a plain file")
+            raise _unreadable(file, "it is not a regular file")
         if file.is_symlink() and not file.resolve().is_relative_to(file.parent.parent.resolve()):
-            raise _unreadable(file, "it is a link that leads out of the project")
+            raise _unreadable(file, "it is a symbolic link that leads out of the project")
         with file.open("rb") as stream:
             return stream.read(LARGEST + 1)
     except OSError as error:
@@ -127,7 +135,7 @@ def _unreadable(file: Path, reason: str) -> Problem:
 
 
 def _conda_paths(project: Project) -> list[str]:
-    """Environments that run configurations name, and those that stand beside them."""
+    """Return environment files that run configurations name, and those in the same folders."""
     named = {plain_path(each.conda_file) for each in project.runconfigs.values() if not each.user_managed}
     for folder in _FOLDERS:
         named |= {
@@ -139,19 +147,19 @@ def _conda_paths(project: Project) -> list[str]:
 
 
 def file_within(root: Path, path: str) -> Path | None:
-    """The file that a path in one of these files means; None where there is none, or not in the project."""
+    """Return the file at a path from a project file; None if it is missing or outside the project."""
     plain = Path(plain_path(path))
     if plain.is_absolute() or ".." in plain.parts:
         return None
     try:
         return root / plain if (root / plain).is_file() else None
     except (OSError, ValueError):
-        # A name that no system takes; so there is no such file.
+        # Not a valid file name.
         return None
 
 
 def plain_path(path: str) -> str:
-    """A path as this system writes it: many of these files come from Windows."""
+    """Return a path with forward slashes: many of these files come from Windows."""
     return Path(path.strip().replace("\\", "/")).as_posix()
 
 

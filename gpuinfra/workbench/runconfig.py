@@ -1,4 +1,4 @@
-"""`NAME.runconfig`: how a script runs, and on which target. Two generations of files share the name."""
+"""`NAME.runconfig`: how a script runs, and on which target. Workbench and SDK v1 use different keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PYTHON, PYSPARK = "Python", "PySpark"
 FRAMEWORKS = (PYTHON, PYSPARK)
 CONDA_FILE = "aml_config/conda_dependencies.yml"
 SCRIPT = "$file"
-"""In the arguments: the script that is given to `submit`."""
+"""Placeholder in the arguments for the script of `submit`."""
 
 KEYS = frozenset(
     "ArgumentVector Target EnvironmentVariables Framework CondaDependenciesFile SparkDependenciesFile "
@@ -25,17 +25,17 @@ KEYS = frozenset(
 )
 _LATER_KEYS = frozenset("script arguments target framework environment communicator nodeCount history".split())
 
-# Of the later generation: what has no equivalent here, and the value that says nothing.
+# Keys of SDK v1 without an equivalent, with their default value and what to do instead.
 _NOT_HERE: dict[str, tuple[object, str]] = {
     "communicator": ("None", "one process on one machine"),
-    "nodeCount": (1, "one machine a run"),
+    "nodeCount": (1, "one machine per run"),
     "dataReferences": ({}, "nothing is mounted; put data into the shared folder or fetch it in the script"),
     "data": ({}, "nothing is mounted; put data into the shared folder or fetch it in the script"),
-    "sourceDirectoryDataStore": (None, "the project is sent from the workspace"),
+    "sourceDirectoryDataStore": (None, "the project is uploaded from the workspace"),
     "amlcompute": (None, "the spec's `size` says which machine"),
     "batchai": (None, "the spec's `size` says which machine"),
     "containerInstance": (None, "the spec's `size` says which machine"),
-    "hdi": (None, "clusters are not provisioned"),
+    "hdi": (None, "gpuinfra does not create clusters"),
     "mpi": (None, "one process on one machine"),
     "tensorflow": (None, "one process on one machine"),
 }
@@ -51,7 +51,7 @@ _USUAL: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True)
 class Docker:
-    """The container that a file of the later generation asks for; the earlier one leaves that to the target."""
+    """The container settings of an SDK v1 file. In Workbench the target has them."""
 
     enabled: bool = False
     base_image: str | None = None
@@ -62,12 +62,12 @@ class Docker:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What the file says, defaults filled in."""
+    """A run configuration with all defaults."""
 
     name: str
     document: Document
     is_later: bool
-    """Of the generation after the Workbench: Azure ML SDK v1, with lower-case keys."""
+    """Whether it is an Azure ML SDK v1 file, with lower-case keys."""
     target: str | None
     arguments: tuple[str, ...] = (SCRIPT,)
     environment_variables: dict[str, str] = field(default_factory=dict)
@@ -80,11 +80,11 @@ class RunConfig:
     tracked_run: bool = True
     script: str | None = None
     user_managed: bool = False
-    """The target's own Python is used as it is: the conda file is not."""
+    """Whether jobs use the target's own Python, without the conda file."""
     docker: Docker | None = None
 
     def says(self, *path: str) -> bool:
-        """Whether the file has a value there."""
+        """Return whether the file has a value at this path."""
         node: Node = self.document.root
         for key in path:
             if not isinstance(node, Mapping) or key not in node.items:
@@ -93,7 +93,7 @@ class RunConfig:
         return True
 
     def place(self, *path: str) -> Span:
-        """Where a value stands, or the deepest key on the way to it."""
+        """Return the location of a value, or of the deepest existing key."""
         node: Node = self.document.root
         for key in path:
             if not isinstance(node, Mapping) or key not in node.items:
@@ -106,7 +106,7 @@ class RunConfig:
 
 
 def read_runconfig(name: str, document: Document) -> tuple[RunConfig, list[Diagnostic]]:
-    """What a file says, and what is wrong with it."""
+    """Return the run configuration of a file, and its problems."""
     diagnostics: list[Diagnostic] = []
     fields = Fields(document.source, document.root, diagnostics)
     keys = document.root.keys.keys()
@@ -142,7 +142,7 @@ def _read_later(name: str, document: Document, fields: Fields) -> RunConfig:
         target=fields.text("target"),
         arguments=(SCRIPT, *(fields.texts("arguments") or ())),
         environment_variables=environment.variables("environmentVariables"),
-        # Unlike its predecessor, this generation runs Python if nobody says otherwise.
+        # SDK v1 defaults to Python; Workbench to PySpark.
         framework=_framework(fields, "framework", PYTHON),
         says_framework=fields.says("framework"),
         conda_file=conda or CONDA_FILE,
@@ -162,13 +162,13 @@ def _read_later(name: str, document: Document, fields: Fields) -> RunConfig:
 
 
 def without_equivalent(runconfig: RunConfig) -> Iterator[tuple[Span, str, str]]:
-    """What a file of the later generation asks for that cannot be had here: place, key, and what there is instead."""
+    """Return location, key and alternative of each SDK v1 setting without an equivalent."""
     if not runconfig.is_later:
         return
     root = runconfig.document.root
     alone = runconfig.document.value("communicator") in (None, "None")
     for key, (usual, instead) in _NOT_HERE.items():
-        # How many processes there are counts only where they talk to each other.
+        # Process counts matter only with a communicator.
         if key not in root.items or (alone and key in {"mpi", "tensorflow"}):
             continue
         value = data(root.items[key])
@@ -190,8 +190,8 @@ def _framework(fields: Fields, key: str, default: str) -> str:
         return known[said.strip().casefold()]
     node = fields.node(key)
     span = fields.source.span(node.start, node.end)
-    help_line = did_you_mean(said, FRAMEWORKS) or "it can be `Python` or `PySpark`"
+    help_line = did_you_mean(said, FRAMEWORKS) or "write `Python` or `PySpark`"
     fields.diagnostics.append(
-        Diagnostic(Code.UNKNOWN_VALUE, "unknown framework", span, f"there is no `{said}` here", help=help_line)
+        Diagnostic(Code.UNKNOWN_VALUE, "unknown framework", span, f"`{said}` is not supported", help=help_line)
     )
     return default

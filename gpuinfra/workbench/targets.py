@@ -1,4 +1,4 @@
-"""The two files that describe a compute target: written for a machine, and read again."""
+"""Read and write the two files of a compute target."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from gpuinfra.workbench.project import FOLDER, Project, load_project, read_conte
 from gpuinfra.workbench.runconfig import PYTHON
 from gpuinfra.workspace import STATE, check_folder, check_inside, check_writable, write_bytes
 
-# Files are named by others as well; a spec's own targets have no `.` in them.
+# Users may name files, too; targets of specs have no `.`.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-# These need no files: this computer, as Workbench's own templates had it.
+# Targets without files: this computer, as in Workbench's templates.
 BUILT_IN = {"local": LOCAL, "docker": LOCALDOCKER}
 
 
 @dataclass
 class Targets:
-    """The targets of a workspace, by name, and what is wrong with files."""
+    """The targets of a workspace, and problems of their files."""
 
     targets: list[Target] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
 def is_reference(password: str | None) -> bool:
-    """Whether a file's `password` is a reference of ours, and so no secret."""
+    """Return whether a file's `password` is a reference, and not a secret."""
     return password is not None and (password == ASK or password.startswith(KEYRING))
 
 
@@ -57,10 +57,10 @@ def is_reference(password: str | None) -> bool:
 
 
 def write_target(workspace: Path, target: Target) -> list[Path]:
-    """Write what is missing and bring up to date what is ours; the files that changed.
+    """Create or update a target's files, and return those that changed.
 
-    All else in a file that is there is the user's own, and keeps every byte. A file that cannot be read raises a
-    Problem, one that cannot be written an OSError; then neither was changed.
+    In existing files, only keys that gpuinfra manages change. Raises a Problem if a file cannot be read and OSError if
+    one cannot be written; then no file was changed.
     """
     compute, runconfig = _paths(workspace, target.name)
     changes = [
@@ -85,31 +85,32 @@ class _Change:
     after: bytes
 
     def check(self) -> None:
-        """That it can be written, and is still what was read: an edit of the user's own must not be lost."""
+        """Check that the file is writable and has not changed since it was read."""
         check_writable(self.path)
         if self.before is not None and read_content(self.path) != self.before:
-            note = f"`{self.path}` was changed by something else meanwhile, and left as it is"
-            raise Problem(Diagnostic(Code.FILE_CHANGED, "file has changed", note=note, help="run it again"))
+            note = f"another program changed `{self.path}` in the meantime; gpuinfra did not write it"
+            raise Problem(Diagnostic(Code.FILE_CHANGED, "file has changed", note=note, help="run the command again"))
 
 
 def check_files(workspace: Path, name: str) -> None:
-    """Raise a Problem if this target's files cannot be what they should: better before a machine is billed."""
+    """Raise a Problem if this target's files cannot be used. Called before a machine is billed."""
     folder = workspace / FOLDER
     if os.path.lexists(folder) and not folder.is_dir():
-        note = f"`{folder}` is no folder, and target files are to be in it"
-        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help="move it away"))
+        note = f"`{folder}` must be a folder for target files"
+        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help="rename or move it"))
     for path in _paths(workspace, name):
+        check_inside(path, workspace)
         if os.path.lexists(path) and read_content(path).strip():
             read_file(path)
     check_destination(load_project(workspace), name)
 
 
 def check_destination(project: Project, name: str) -> None:
-    """Raise a Problem if the files of a machine's target send its jobs to another place."""
+    """Raise a Problem if a machine's target files send its jobs elsewhere."""
     runconfig, compute = project.runconfigs.get(name), project.computes.get(name)
     if runconfig and (other := runconfig.target or name) != name:
         place, span = f"`{other}`", runconfig.place("target" if runconfig.is_later else "Target")
-        help_line = f"set it to `{name}`; or rename the file, and give `-c` its new name"
+        help_line = f"set it to `{name}`; or rename the file, and use the new name with `-c`"
     elif compute and compute.type in {LOCAL, LOCALDOCKER, CLUSTER}:
         place = "a cluster" if compute.type == CLUSTER else "this computer"
         node = compute.document.root.items.get("type")
@@ -123,7 +124,7 @@ def check_destination(project: Project, name: str) -> None:
 
 
 def check_writable_files(workspace: Path, name: str) -> None:
-    """Raise a Problem if this target's files, or what is known of runs, cannot be written in the workspace."""
+    """Raise a Problem if target files or run records cannot be written in the workspace."""
     try:
         for path in _paths(workspace, name):
             check_writable(path)
@@ -131,14 +132,14 @@ def check_writable_files(workspace: Path, name: str) -> None:
             check_folder(workspace / folder)
     except OSError as error:
         note = f"`{error.filename}`: {error.strerror}; nothing was created"
-        help_line = "make it writable, or name another folder with `--workspace`"
+        help_line = "make it writable, or use another folder with `--workspace`"
         diagnostic = Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help=help_line)
         raise Problem(diagnostic) from error
 
 
 def target_files(workspace: Path, name: str) -> list[Path]:
-    """The files that there are for a target."""
-    # Unlike Path's own, it takes a name that no file can have for one that no file has.
+    """Return the existing files of a target."""
+    # Unlike Path.is_file, this returns False for invalid names.
     return [path for path in _paths(workspace, name) if os.path.isfile(path)]  # noqa: PTH113
 
 
@@ -148,7 +149,7 @@ def _paths(workspace: Path, name: str) -> tuple[Path, Path]:
 
 
 def _change(path: Path, fresh: str, ours: Callable[[Document], dict[str, Value]]) -> _Change:
-    """What has to be done about a file."""
+    """Return the change of a file."""
     if not os.path.lexists(path):
         return _Change(path, None, fresh.encode())
     content = read_content(path)
@@ -165,7 +166,7 @@ def _change(path: Path, fresh: str, ours: Callable[[Document], dict[str, Value]]
                 Code.FILE_UNWRITABLE,
                 "file cannot be changed in place",
                 note=f"{path}: {error}",
-                help=f"write into it yourself: {lines}; or move it away, and a new one is written",
+                help=f"add the lines yourself: {lines}; or rename the file, and gpuinfra writes a new one",
             )
         ) from error
 
@@ -177,57 +178,59 @@ def _compute_values(target: Target, found: Document) -> dict[str, Value]:
         "base_docker_image": ("baseDockerImage", target.base_docker_image),
         "nvidia_docker": ("nvidiaDocker", target.nvidia_docker),
     }
-    values |= {key: value for name, (key, value) in asked.items() if name in target.said}
+    values |= {key: value for name, (key, value) in asked.items() if name in target.explicit_fields}
     if _has_checked_gpu(target) and found.value("nvidiaDocker") is None:
         values["nvidiaDocker"] = True
-    # What is simulated says so; and a machine that is real is not called so because its predecessor was.
+    # Mark simulated machines, and remove the mark if a real machine replaces one.
     if target.simulated or found.value("simulated"):
         values["simulated"] = target.simulated
-    # A new way to log in replaces the old one. A login of a real machine is not for a simulated one, nor the reverse.
+    # A new login replaces the old one. Real and simulated machines do not share a login.
     is_other = found.value("hostKey") is not None and bool(found.value("simulated")) != target.simulated
     for name, key in (("identity", "privateKeyFile"), ("password", "password")):
-        if (is_other or name in target.said) and key not in values and found.value(key) is not None:
+        if (is_other or name in target.explicit_fields) and key not in values and found.value(key) is not None:
             values[key] = None
-    # `attach` does not know the id of the machine that it meets; that of the machine before would be wrong.
-    if not target.resource_id and found.value("resourceId") and found.value("hostKey") != target.host_key:
-        values["resourceId"] = None
-    # An older name of the same type is as good.
+    # `attach` does not know the machine's id; the id of a previous machine would be wrong.
+    for key, known in (("resourceId", target.resource_id), ("vmId", target.vm_id)):
+        if not known and found.value(key) and found.value("hostKey") != target.host_key:
+            values[key] = None
+    # Keep an older name of the same type.
     if OLDER_TYPES.get(str(found.value("type"))) == target.type:
         values.pop("type", None)
     return values
 
 
 def _has_checked_gpu(target: Target) -> bool:
-    """Whether a machine whose jobs run in its own Python has a GPU: the file says so, and no job runs without it."""
+    """Return whether jobs in the machine's own Python require its GPU."""
     return target.type == REMOTE and target.nvidia_docker
 
 
 def _runconfig_values(target: Target, found: Document) -> dict[str, Value]:
     if runconfig_file.read_runconfig(target.name, found)[0].is_later:
-        return {}  # it says these in other words, and is not to say them twice
+        return {}  # SDK v1 files have these under other keys
     asked: dict[str, tuple[str, Value]] = {
         "framework": ("Framework", target.framework),
         "conda_dependencies": ("CondaDependenciesFile", target.conda_dependencies),
     }
-    return {key: value for name, (key, value) in asked.items() if name in target.said}
+    return {key: value for name, (key, value) in asked.items() if name in target.explicit_fields}
 
 
 def _reached(target: Target) -> dict[str, str]:
-    """How the machine is reached: that is ours, whatever the files say."""
+    """Return the connection keys, which gpuinfra always manages."""
     values = {
         "address": joined_address(target.address, target.port),
         "hostKey": target.host_key,
         "password": target.password,
-        # Of a machine from a spec, the spec says which key; here it would be one colleague's path in everybody's file.
-        "privateKeyFile": _from_home(target.identity) if "identity" in target.said else None,
+        # Not for machines from a spec: the file is shared, and the path is personal.
+        "privateKeyFile": _from_home(target.identity) if "identity" in target.explicit_fields else None,
         "resourceId": target.resource_id,
         "username": target.username,
+        "vmId": target.vm_id,
     }
     return {key: value for key, value in values.items() if value}
 
 
 def _from_home(path: str | None) -> str | None:
-    """A path that means the same to everybody who has the project, where that can be."""
+    """Return a path relative to the home folder if possible, so that others can use it."""
     if path is None:
         return None
     try:
@@ -237,7 +240,7 @@ def _from_home(path: str | None) -> str | None:
 
 
 def compute_text(target: Target) -> str:
-    """`NAME.compute`: keys in the order that `az ml computetarget attach` wrote, with the edits made."""
+    """Return a new `NAME.compute`, with keys in the order of `az ml computetarget attach`."""
     values: dict[str, Value] = {**_reached(target), "type": target.type}
     if target.type == REMOTEDOCKER:
         values |= {
@@ -254,7 +257,7 @@ def compute_text(target: Target) -> str:
 
 
 def runconfig_text(target: Target) -> str:
-    """`NAME.runconfig`. The framework is always said: left out it would be PySpark."""
+    """Return a new `NAME.runconfig`. The framework is explicit: the default would be PySpark."""
     return (
         "ArgumentVector:\n"
         f"- {runconfig_file.SCRIPT}\n"
@@ -271,11 +274,11 @@ def runconfig_text(target: Target) -> str:
 
 
 def read_targets(workspace: Path) -> Targets:
-    """Every target that has a file."""
+    """Return every target with a file."""
     project = load_project(workspace)
     found = Targets(diagnostics=project.diagnostics)
     for compute in project.computes.values():
-        # Later projects keep such files elsewhere, and other programs write them.
+        # SDK v1 keeps such files in other folders, and other programs write them.
         if not compute.type or Path(compute.document.source.name).parent.name != FOLDER:
             continue
         problems = list(_unfit(compute))
@@ -286,7 +289,7 @@ def read_targets(workspace: Path) -> Targets:
 
 
 def find_target(workspace: Path, name: str) -> Target | None:
-    """The target of this name; None where there is no such file. One that is no good raises a Problem."""
+    """Return the target with this name, or None without a file. Raises a Problem if the file is invalid."""
     path = _paths(workspace, name)[0]
     if not _NAME.fullmatch(name) or path not in target_files(workspace, name):
         return None
@@ -300,47 +303,51 @@ def find_target(workspace: Path, name: str) -> Target | None:
 
 
 def _is_about(diagnostic: Diagnostic, path: Path) -> bool:
-    # A file that cannot be read at all has no place in it to point at.
+    # An unreadable file has no location inside.
     return Path(diagnostic.span.file) == path if diagnostic.span else f"`{path}`" in (diagnostic.note or "")
 
 
 def _unfit(compute: Compute) -> Iterator[Diagnostic]:
-    """Values that other programs would read as something else: projects come from others."""
+    """Return problems of values that other programs would misread, in foreign projects."""
     document = compute.document
     if not _NAME.fullmatch(compute.name):
-        label, span = "letters, digits, `_`, `-` and `.`, 64 at most", document.source.span(0, 0)
-        yield Diagnostic(Code.BAD_NAME, "invalid name of a target", span, label, help="rename the file")
+        label, span = "use at most 64 letters, digits, `_`, `-` and `.`", document.source.span(0, 0)
+        yield Diagnostic(Code.BAD_NAME, "invalid target name", span, label, help="rename the file")
     if problem := redefinition(compute):
         yield problem
     if compute.address and not is_host(compute.address):
         span = document.span(document.root.items["address"])
-        label = "neither a name nor an address of a machine"
-        yield Diagnostic(Code.BAD_ADDRESS, "invalid address", span, label, help="as in `203.0.113.7` or `gpu.lab`")
+        label = "not a host name or address"
+        yield Diagnostic(
+            Code.BAD_ADDRESS, "invalid address", span, label, help="for example `203.0.113.7` or `gpu.lab`"
+        )
     if compute.username and not is_user(compute.username):
         span = document.span(document.root.items["username"])
-        yield Diagnostic(Code.BAD_USERNAME, "invalid user name", span, "nobody is called so", help="as in `azureuser`")
+        yield Diagnostic(
+            Code.BAD_USERNAME, "invalid user name", span, "not a valid user name", help="for example `azureuser`"
+        )
     if compute.private_key_file and not compute.private_key_file.isprintable():
         span = document.span(document.root.items["privateKeyFile"])
-        yield Diagnostic(Code.BAD_PATH, "invalid path", span, "it has characters that cannot be seen")
+        yield Diagnostic(Code.BAD_PATH, "invalid path", span, "it contains invisible characters")
 
 
 def redefinition(compute: Compute) -> Diagnostic | None:
-    """The problem of a file that makes something else of a built-in target; None where there is none."""
+    """Return the problem of a file that redefines a built-in target, or None."""
     if compute.type in {BUILT_IN.get(compute.name), ""} or compute.name not in BUILT_IN:
         return None
     node = compute.document.root.items.get("type")
     span = compute.document.span(node) if node else compute.document.source.span(0, 0)
-    label = f"`{compute.name}` is built in, for this computer: its type is `{BUILT_IN[compute.name]}`"
-    return Diagnostic(Code.BAD_NAME, "built-in name of a target", span, label, help="rename the file")
+    label = f"`{compute.name}` is a built-in target for this computer, with type `{BUILT_IN[compute.name]}`"
+    return Diagnostic(Code.BAD_NAME, "reserved target name", span, label, help="rename the file")
 
 
 def nearest_target(workspace: Path, name: str) -> str | None:
-    """The help for a name that no target has."""
+    """Return a suggestion for an unknown target name."""
     return did_you_mean(name, load_project(workspace).computes)
 
 
 def target_of(workspace: Path, project: Project, compute: Compute) -> Target:
-    """A file as a target, whatever else may be wrong with it."""
+    """Return a file as a target, without checks."""
     runconfig = project.runconfigs.get(compute.name)
     identity = _to_home(compute.private_key_file)
     machine = parse_machine_id(compute.resource_id)
@@ -360,11 +367,12 @@ def target_of(workspace: Path, project: Project, compute: Compute) -> Target:
         conda_dependencies=runconfig.conda_file if runconfig else runconfig_file.CONDA_FILE,
         simulated=compute.simulated,
         resource_id=str(machine) if machine else "",
+        vm_id=compute.vm_id if machine else "",
     )
 
 
 def _to_home(path: str | None) -> Path | None:
     try:
         return Path(path).expanduser() if path else None
-    except RuntimeError:  # `~somebody` who is not known here
+    except RuntimeError:  # `~user` of an unknown user
         return None

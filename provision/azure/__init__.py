@@ -1,1 +1,1 @@
-"""Azure by its own SDK. No other folder imports `azure.*`."""
+"""The Azure adapter, based on the Azure SDK. No other folder imports `azure.*`."""

@@ -1,4 +1,4 @@
-"""Where Azure is and who asks: from the environment, from the spec, from what `az` has chosen."""
+"""Find Azure's endpoints, the subscription and the login: from the environment, the spec, and `az`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Problem
 
 PUBLIC_ARM = "https://management.azure.com"
 PUBLIC_PRICES = "https://prices.azure.com/api/retail/prices"
-# https://learn.microsoft.com/azure/developer/identity/azure-identity: the authorities of Azure's own clouds.
+# The authorities of Azure's clouds: https://learn.microsoft.com/azure/developer/identity/azure-identity
 ARM_BY_AUTHORITY = {
     "login.microsoftonline.com": PUBLIC_ARM,
     "login.microsoftonline.us": "https://management.usgovcloudapi.net",
@@ -21,13 +21,13 @@ ARM_BY_AUTHORITY = {
     "login.partner.microsoftonline.cn": "https://management.chinacloudapi.cn",
 }
 
-# No Azure is on this computer: what answers here is a simulation, and has to be called one.
+# Azure never runs on this computer: a server at these hosts is a simulation and must be labelled as one.
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True)
 class ClientSecret:
-    """A service principal that is given, not looked for."""
+    """A service principal that the caller passes in."""
 
     tenant: str
     client_id: str
@@ -36,24 +36,24 @@ class ClientSecret:
 
 @dataclass(frozen=True)
 class Access:
-    """Everything that the clients have to know before the first call."""
+    """Everything that the SDK clients need before the first call."""
 
     subscription: str
     arm: str = PUBLIC_ARM
     authority: str | None = None
-    """Where tokens are had; None is Azure's own."""
+    """The authority that issues tokens; None means Azure's default."""
     ca: str | None = None
-    """A file with certificates to trust besides the usual ones."""
+    """A file with certificates to trust in addition to the usual ones."""
     scope: str = f"{PUBLIC_ARM}/.default"
     prices: str | None = PUBLIC_PRICES
     client_secret: ClientSecret | None = None
-    """None looks for credentials: `credentials.py` has the order."""
+    """If None, search for credentials in the order described in `credentials.py`."""
     ssh_port: int = 22
     simulated: bool = False
 
 
 def from_environment(environment: Mapping[str, str], spec_subscription: str | None = None) -> Access:
-    """Access to Azure as this shell is set up."""
+    """Return the access that these environment variables and the spec define. Raise Problem if they are invalid."""
     authority = environment.get("AZURE_AUTHORITY_HOST") or None
     own = ARM_BY_AUTHORITY.get(_host(authority or "login.microsoftonline.com"))
     arm = (environment.get("GPUINFRA_ARM_ENDPOINT") or own or PUBLIC_ARM).rstrip("/")
@@ -61,7 +61,7 @@ def from_environment(environment: Mapping[str, str], spec_subscription: str | No
     is_public = arm == PUBLIC_ARM
     prices = environment.get("GPUINFRA_PRICES_ENDPOINT") or (PUBLIC_PRICES if is_public else None)
     if prices is None and own is None:
-        prices = f"{arm}/api/retail/prices"  # an endpoint of its own brings its own prices, or has none
+        prices = f"{arm}/api/retail/prices"  # a custom endpoint serves its own prices, or none
     return Access(
         subscription=find_subscription(environment, spec_subscription),
         arm=arm,
@@ -74,12 +74,12 @@ def from_environment(environment: Mapping[str, str], spec_subscription: str | No
 
 
 def is_local(environment: Mapping[str, str]) -> bool:
-    """Whether the variables of a shell name an Azure on this computer, as `gpuinfra sandbox env` prints them."""
+    """Return whether the variables name an Azure on this computer, like those that `gpuinfra sandbox env` prints."""
     return _host(environment.get("GPUINFRA_ARM_ENDPOINT") or "") in LOOPBACK
 
 
 def find_subscription(environment: Mapping[str, str], spec_subscription: str | None) -> str:
-    """AZURE_SUBSCRIPTION_ID, or what the spec says, or the one that `az` has chosen."""
+    """Return AZURE_SUBSCRIPTION_ID, else the spec's subscription, else `az`'s default. Raise Problem without any."""
     found = environment.get("AZURE_SUBSCRIPTION_ID") or spec_subscription or _chosen_by_az(environment)
     if found:
         return found
@@ -104,7 +104,7 @@ def _chosen_by_az(environment: Mapping[str, str]) -> str | None:
 
 
 def _host(address: str) -> str:
-    """The host of an address, with or without a scheme; nothing where it is no address."""
+    """Return the host of an address with or without a scheme, or an empty string for an invalid address."""
     try:
         return urlsplit(address if "//" in address else f"https://{address}").hostname or ""
     except ValueError:
@@ -132,5 +132,5 @@ def _port(text: str) -> int:
 
 
 def current(spec_subscription: str | None = None) -> Access:
-    """Access by this process's own environment."""
+    """Return the access that this process's environment defines."""
     return from_environment(os.environ, spec_subscription)

@@ -1,4 +1,4 @@
-"""Azure's activity log: https://learn.microsoft.com/rest/api/monitor/activity-logs/list."""
+"""Read Azure's activity log: https://learn.microsoft.com/rest/api/monitor/activity-logs/list."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.requests import Requests
 
 API_VERSION = "2015-04-01"
-# Azure keeps it for ninety days, and refuses to look for more; what is asked takes a moment to arrive.
+# Azure keeps 90 days and refuses to search further back. The margin covers the request's own duration.
 KEPT = timedelta(days=90) - timedelta(minutes=5)
-# Azure tells its time in whole seconds, by the date of its answers: what has just happened may be after it.
+# Azure's time comes from the Date header, in whole seconds. The latest events may have a later timestamp.
 AHEAD = timedelta(seconds=5)
-# Of what can be selected. The caller, by Azure's documentation, cannot be: it comes only with all of an event.
+# Fields that can be selected. According to Azure's documentation `caller` is not among them; only full events have it.
 SELECTED = "eventTimestamp,operationName,operationId,correlationId,resourceId,status,subStatus,properties"
 
 
 def read_log(clients: Clients, since: datetime, until: datetime, resource: str | None = None) -> list[dict[str, Any]]:
-    """Events of one resource; or of all machines and disks, and then without who did it. The newest first.
+    """Return events, newest first: of one resource, or of all VMs and disks, then without the caller.
 
-    `since` is `until` less KEPT at most. Events of a few seconds after `until` may be among them.
+    `since` must be at most KEPT before `until`. A few events may be seconds later than `until`.
     """
     span = f"eventTimestamp ge '{stamp(since)}' and eventTimestamp le '{stamp(until + AHEAD)}'"
-    # Beside the time there can be one condition more, and no other.
+    # Azure allows only one condition in addition to the time.
     what = f"resourceUri eq '{resource}'" if resource else "resourceProvider eq 'Microsoft.Compute'"
     query = {"$filter": f"{span} and {what}", **({} if resource else {"$select": SELECTED})}
     path = f"/subscriptions/{clients.access.subscription}/providers/Microsoft.Insights/eventtypes/management/values"

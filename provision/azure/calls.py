@@ -1,4 +1,4 @@
-"""Which call of the SDK does what to which kind. A table, and what is different about a few."""
+"""Map each operation and resource kind to a call of the SDK."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ IF_NEW = {"If-None-Match": "*"}
 
 
 class Calls:
-    """The SDK's operations by kind."""
+    """The SDK's operations by resource kind."""
 
     def __init__(self, clients: Clients) -> None:
         self.clients = clients
 
     def prepare(self) -> None:
-        """Import and make all clients."""
+        """Import and create all clients."""
         _ = self.clients.resource, self.clients.compute, self.clients.network
 
     def _operations(self, kind: Kind) -> Any:
@@ -36,7 +36,7 @@ class Calls:
         }[kind]
 
     def get(self, ref: Ref) -> Any:
-        """The resource as it is."""
+        """Return the resource as Azure shows it."""
         match ref.kind:
             case Kind.RESOURCE_GROUP:
                 return self.clients.resource.resource_groups.get(ref.group)
@@ -48,7 +48,7 @@ class Calls:
                 return self._operations(kind).get(ref.group, ref.name)
 
     def put(self, ref: Ref, body: dict[str, Any], *, new: bool) -> Any:
-        """Make or replace; a poller, or None where it is done at once."""
+        """Create or replace a resource. Return a poller, or None if the operation is already finished."""
         match ref.kind:
             case Kind.RESOURCE_GROUP:
                 self.clients.resource.resource_groups.create_or_update(ref.group, body)
@@ -58,10 +58,10 @@ class Calls:
                     self._id(ref), body, api_version=SCHEDULES_VERSION, polling=self._pace()
                 )
             case kind:
-                # Two who make the same machine must not make it twice.
+                # Two clients that create the same machine must not create it twice.
                 condition: dict[str, Any] = {}
                 if new:
-                    # The clients of networks know no conditions, but send headers.
+                    # The network clients have no match conditions, but accept headers.
                     is_vm = kind is Kind.VM
                     condition = {"match_condition": MatchConditions.IfMissing} if is_vm else {"headers": IF_NEW}
                 return self._operations(kind).begin_create_or_update(
@@ -69,7 +69,7 @@ class Calls:
                 )
 
     def patch(self, ref: Ref, body: dict[str, Any]) -> Any:
-        """Change what the body has; a poller, or None where it is done at once."""
+        """Change the fields in the body. Return a poller, or None if the operation is already finished."""
         if ref.kind is Kind.PUBLIC_IP and "properties" in body:
             return self.put(ref, body, new=False)
         if ref.kind is Kind.PUBLIC_IP:
@@ -78,12 +78,12 @@ class Calls:
         return self._operations(ref.kind).begin_update(ref.group, ref.name, body, polling=self._pace())
 
     def act(self, ref: Ref, act: str) -> Any:
-        """Start or deallocate."""
+        """Start or deallocate a VM, and return a poller."""
         begin = getattr(self.clients.compute.virtual_machines, f"begin_{act}")
         return begin(ref.group, ref.name, polling=self._pace())
 
     def delete(self, ref: Ref) -> Any:
-        """Delete."""
+        """Delete a resource, and return a poller."""
         match ref.kind:
             case Kind.RESOURCE_GROUP:
                 return self.clients.resource.resource_groups.begin_delete(ref.group, polling=self._pace())

@@ -1,4 +1,4 @@
-"""The SDK's clients, made when they are needed: importing them takes longer than most calls."""
+"""The SDK's clients, created on first use: importing them takes longer than most calls."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
 
 
 class Clients:
-    """Compute, network and resources of one subscription, by one credential."""
+    """The compute, network and resource clients of one subscription, with one credential."""
 
     def __init__(self, access: Access, patience: Patience | None = None, correlation_id: str | None = None) -> None:
         self.access, self.correlation_id = access, correlation_id
         self.patience = patience or Patience()
         self.clock = Clock()
-        # The SDK's own warnings would appear between our lines; what matters reaches the user as a problem.
+        # The SDK's warnings would appear between our lines. What matters reaches the user as a Problem.
         logging.getLogger("azure").addHandler(logging.NullHandler())
 
     @cached_property
     def credential(self) -> TokenCredential:
-        """Who asks."""
+        """The credential for all requests."""
         from gpuinfra.provision.azure.credentials import make_credential
 
         return make_credential(self.access)
 
     @cached_property
     def compute(self) -> ComputeManagementClient:
-        """Machines, disks, sizes, quota, images."""
+        """The client for VMs, disks, sizes, quota and images."""
         from azure.mgmt.compute import ComputeManagementClient
 
         return ComputeManagementClient(self.credential, self.access.subscription, **self._options())
 
     @cached_property
     def network(self) -> NetworkManagementClient:
-        """Networks, addresses, interfaces, security groups."""
+        """The client for VNets, public IPs, NICs and NSGs."""
         from azure.mgmt.network import NetworkManagementClient
 
         return NetworkManagementClient(self.credential, self.access.subscription, **self._options())
 
     @cached_property
     def resource(self) -> ResourceManagementClient:
-        """Groups, providers, tags, and any resource by its id."""
+        """The client for groups, providers, tags, and any resource by its ID."""
         from azure.mgmt.resource.resources import ResourceManagementClient
 
         return ResourceManagementClient(self.credential, self.access.subscription, **self._options())

@@ -1,4 +1,4 @@
-"""The port, by the Azure SDK."""
+"""Implement the Cloud port with the Azure SDK."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuinfra.provision.cloud import Act, Observed, ObservedResource, Operation,
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.names import default_group, ref_of
-from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
+from gpuinfra.provision.ownership import Owner, is_namesake, machine_of_row, owner_of
 from gpuinfra.provision.waiting.deadline import Deadline
 
 WORKERS = 10
@@ -27,7 +27,7 @@ OUR_TAG_PREFIX = "gpuinfra:"
 
 
 class AzureCloud:
-    """One subscription. Every method raises CloudError and nothing else."""
+    """One Azure subscription. Every method raises only CloudError."""
 
     def __init__(self, clients: Clients) -> None:
         self.clients = clients
@@ -37,19 +37,19 @@ class AzureCloud:
         self._calls = Calls(clients)
 
     def grant(self, seconds: float) -> Deadline:
-        """More time, to clear up."""
+        """Return extra time for cleanup, which becomes the deadline of all requests."""
         self.clients.patience.deadline = Deadline.after(seconds)
         return self.clients.patience.deadline
 
     def now(self) -> datetime:
-        """Azure's own time."""
+        """Return Azure's time."""
         return self.clients.clock.now()
 
-    # Reading
+    # Read
 
     def observe(self, name: str, group: str | None = None, *, thorough: bool = False) -> Observed:
-        """By name in the machine's group, and by tag everywhere."""
-        # One import at a time: the SDK's modules wait for each other when threads import them together.
+        """Return all resources of a machine, by name in its group and by tag in all groups."""
+        # Import here, in one thread: concurrent imports of the SDK's modules block each other.
         self._calls.prepare()
         pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="look")
         try:
@@ -57,13 +57,13 @@ class AzureCloud:
         except FutureTimeoutError:
             raise CloudError(Fault.TIMEOUT, "Timeout", "Azure does not answer", subject=name) from None
         finally:
-            # Not waited for: after Ctrl-C, or a deadline, an answer that does not come must hold nobody up.
+            # Do not wait: after Ctrl-C or a deadline, a missing response must not block the user.
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _observe(self, name: str, group: str | None, pool: ThreadPoolExecutor, *, thorough: bool) -> Observed:
         deadline = self.clients.patience.deadline
         tagged = pool.submit(self._tagged, name)
-        # Azure's index of tags lags by minutes; the list of machines does not, and a machine must not be missed.
+        # Azure's tag index lags by minutes, but the list of VMs does not, and no VM may be missed.
         machines = pool.submit(self._machines, name) if thorough or group is None else None
         listed = machines.result(deadline.left) if machines else []
         group = group or _group_of(name, listed)
@@ -75,10 +75,12 @@ class AzureCloud:
         return Observed(name, group, tuple(part for part in found if part), unknown)
 
     def _machines(self, name: str) -> list[ObservedResource]:
-        """Machines with the tag of this one, wherever they are."""
+        """Machines with the tag of this one, and those of its name that have lost it, wherever they are."""
         with translated("machines"):
-            found = [_plain(each) for each in self.clients.compute.virtual_machines.list_all()]
-        return [machine_of_row(body) for body in found if tags.belongs_to(body.get("tags"), name)]
+            rows = [_plain(each) for each in self.clients.compute.virtual_machines.list_all()]
+        return [
+            part for part in map(machine_of_row, rows) if tags.belongs_to(part.tags, name) or is_namesake(part, name)
+        ]
 
     def _tagged(self, name: str) -> tuple[tuple[str, ...], list[Ref]]:
         with translated("resources"):
@@ -87,7 +89,7 @@ class AzureCloud:
         return tuple(each for each, ref in refs if ref is None), [ref for _, ref in refs if ref]
 
     def look(self, ref: Ref) -> ObservedResource | None:
-        """One resource, or None where there is none."""
+        """Return one resource, or None if it does not exist."""
         try:
             with translated(str(ref)):
                 return ObservedResource(ref, _plain(self._calls.get(ref)))
@@ -97,7 +99,7 @@ class AzureCloud:
             raise
 
     def contents(self, group: str) -> tuple[str, ...]:
-        """Ids of everything in a group."""
+        """Return the IDs of all resources in a group, or an empty tuple if the group does not exist."""
         try:
             with translated(f"group {group}"):
                 return tuple(str(each.id) for each in self.clients.resource.resources.list_by_resource_group(group))
@@ -106,25 +108,25 @@ class AzureCloud:
                 return ()
             raise
 
-    # Writing
+    # Write
 
     def put(self, resource: Resource, *, new: bool = False) -> Operation:
-        """Make it so, and return at once."""
+        """Create or update a resource, and return at once."""
         with translated(str(resource.ref)):
             return Going(resource.ref, self._calls.put(resource.ref, _with_secrets(resource), new=new))
 
     def patch(self, resource: Resource) -> Operation:
-        """Change only what the body has, and return at once."""
+        """Change only the fields in the body, and return at once."""
         with translated(str(resource.ref)):
             return Going(resource.ref, self._calls.patch(resource.ref, _with_secrets(resource)))
 
     def act(self, ref: Ref, act: Act) -> Operation:
-        """Start or deallocate a machine, and return at once."""
+        """Start or deallocate a VM, and return at once."""
         with translated(str(ref)):
             return Going(ref, self._calls.act(ref, act.value))
 
     def delete(self, ref: Ref) -> Operation:
-        """Delete it, and return at once. Absent is done."""
+        """Delete a resource and return at once. An absent resource counts as deleted."""
         try:
             with translated(str(ref)):
                 return Going(ref, self._calls.delete(ref))
@@ -134,7 +136,7 @@ class AzureCloud:
             raise
 
     def allow_self_stop(self, machine: ObservedResource) -> agent_role.AgentRole:
-        """See to it that a machine may deallocate itself. Raises nothing."""
+        """Grant the VM the role to deallocate itself. Never raises: the result contains what Azure refused."""
         try:
             found = machine if agent_role.principal_of(machine) else self.look(machine.ref)
         except CloudError as error:
@@ -142,7 +144,7 @@ class AzureCloud:
         return Rights(self.clients).grant(found or machine)
 
     def disown(self, group: str) -> None:
-        """Take our tags off a group. One that is gone has none."""
+        """Remove our tags from a group, if it exists."""
         groups = self.clients.resource.resource_groups
         try:
             with translated(f"group {group}"):
@@ -154,13 +156,13 @@ class AzureCloud:
                 raise
 
     def wait(self, operation: Operation, deadline: Deadline) -> None:
-        """Until it is done."""
-        assert isinstance(operation, Going)  # noqa: S101 only ours are ever given back
+        """Wait until the operation is finished. Raise Fault.TIMEOUT if the deadline passes first."""
+        assert isinstance(operation, Going)  # noqa: S101 this class returns only these
         operation.wait(deadline, self.interrupt)
 
 
 def _beyond(known: list[Ref], refs: list[Ref]) -> list[Ref]:
-    """Those that are not known yet, each once."""
+    """Return the references that are not known yet, without duplicates."""
     beyond: list[Ref] = []
     for ref in refs:
         if not any(same(ref, other) for other in (*known, *beyond)):
@@ -169,9 +171,9 @@ def _beyond(known: list[Ref], refs: list[Ref]) -> list[Ref]:
 
 
 def _group_of(name: str, machines: list[ObservedResource]) -> str:
-    """The group of the one machine of this name that is ours; the default group where there is none or are several."""
+    """Return the group of our machine with this name, or the default group if there is not exactly one such machine."""
     own = [part.ref.group for part in machines if owner_of(part) is Owner.OURS]
-    # Anybody can tag a group: without a machine in it, it is not taken for the machine's own.
+    # Anyone can tag a group, so a tagged group without the VM does not count.
     return own[0] if len(own) == 1 else default_group(name)
 
 
@@ -189,7 +191,7 @@ def _plain(model: Any) -> dict[str, Any]:
 
 
 def _with_secrets(resource: Resource) -> dict[str, Any]:
-    """The whole body. It is made for this one request and kept nowhere."""
+    """Return the whole body with its secrets, for one request. It is not stored."""
     if not resource.secrets:
         return resource.body
     properties = dict(resource.body.get("properties") or {})

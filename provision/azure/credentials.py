@@ -1,7 +1,7 @@
-"""Who asks Azure: the environment, a workload identity, `az login`, then the managed identity of this computer.
+"""Choose the credential: environment, workload identity, `az login`, then the managed identity of this computer.
 
-azure-identity's DefaultAzureCredential asks the managed identity before `az`. On an Azure machine with an identity,
-such as our own, that would ignore the user's login.
+azure-identity's DefaultAzureCredential tries the managed identity before `az`. On an Azure VM with an identity, such as
+ours, that would ignore the user's login.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from azure.identity import (
 )
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
-from gpuinfra.models.subscriptions import SUBSCRIPTION
+from gpuinfra.models.names import SUBSCRIPTION
 from gpuinfra.provision.azure.transport import CONNECT_SECONDS, READ_SECONDS
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from gpuinfra.provision.azure.access import Access
 
 CHOICE = "AZURE_TOKEN_CREDENTIALS"
-# Seconds; `az` is a large program, and its first start on a busy computer is slow.
+# In seconds. `az` is a large program and starts slowly the first time on a busy computer.
 AZ_SECONDS = 30
 
 
 class SubscriptionCliCredential(AzureCliCredential):
-    """`az`, for one subscription. Where `az` does not know the subscription, the next credential is tried."""
+    """The `az` login for one subscription. If `az` does not know the subscription, the next credential is tried."""
 
     def _get_token_base(self, *scopes: str, **options: Any) -> Any:
         try:
@@ -52,10 +52,10 @@ class SubscriptionCliCredential(AzureCliCredential):
 
 
 def make_credential(access: Access) -> TokenCredential:
-    """Return the credential for all calls. Nothing is asked for yet."""
+    """Return the credential for all calls. This sends no request yet."""
     options: dict[str, Any] = {"connection_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}
     if access.authority:
-        # An authority of its own is unknown to Microsoft's directory of authorities.
+        # Microsoft's instance discovery does not know a custom authority.
         options |= {"authority": access.authority, "disable_instance_discovery": True}
     if access.ca:
         options["connection_verify"] = access.ca

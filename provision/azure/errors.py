@@ -1,4 +1,4 @@
-"""The one table that turns the SDK's exceptions into ours."""
+"""Convert the SDK's exceptions to CloudError."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gpuinfra.provision.errors import CloudError, Fault, fault_of
 
 @contextmanager
 def translated(subject: str = "") -> Iterator[None]:
-    """Nothing of the SDK's leaves this block."""
+    """Convert every exception of the SDK in this block to CloudError."""
     try:
         yield
     except AzureError as error:
         raise translate(error, subject) from error
-    except OSError as error:  # such as a file of certificates that is not there
+    except OSError as error:  # such as a missing certificate file
         raise CloudError(Fault.UNREACHABLE, type(error).__name__, _first_line(error), subject=subject) from error
 
 
 def translate(error: AzureError, subject: str = "") -> CloudError:
-    """Our error for one of the SDK's. The code decides: a class or a status can mean anything."""
+    """Return the CloudError for an exception of the SDK. The error code takes precedence over class and status."""
     if isinstance(error, ClientAuthenticationError) and not _has_body(error):
         return CloudError(Fault.LOGIN, "CredentialUnavailable", _reasons(error), subject=subject)
     if isinstance(error, HttpResponseError):
@@ -37,7 +37,7 @@ def translate(error: AzureError, subject: str = "") -> CloudError:
 
 
 def _innermost(error: HttpResponseError) -> tuple[str, str]:
-    """Code and message; of a deployment's wrappers, those of what really failed."""
+    """Return code and message. For a wrapped deployment error, return those of the actual failure."""
     found: Any = error.error
     code, message = getattr(found, "code", None), getattr(found, "message", None)
     if not code:
@@ -64,7 +64,7 @@ def _has_body(error: HttpResponseError) -> bool:
 
 
 def _reasons(error: Exception) -> str:
-    """The first line of a chain of credentials, what the directory answered, and what `az` said."""
+    """Return the first line of a credential chain's error, with the directory's and `az`'s messages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = ("AADSTS", "Authentication failed", "CliCredential: ")
     said = [line for line in lines[1:] if any(word in line for word in telling)]

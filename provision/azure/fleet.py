@@ -1,4 +1,4 @@
-"""Our machines in a subscription, by lists and never one by one."""
+"""List our VMs in a subscription with list requests, never one by one."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ RESOURCES_VERSION = "2021-04-01"
 
 
 def list_machines(clients: Clients) -> list[dict[str, Any]]:
-    """Bodies of all machines that carry our tag, each with its instance view."""
+    """Return the bodies of all VMs with our tag, with instance views."""
     return [row for row in list_all_machines(clients) if tags.get(row.get("tags"), tags.NAME)]
 
 
 def list_all_machines(clients: Clients) -> list[dict[str, Any]]:
-    """Bodies of all machines, others' as well, each with its instance view."""
+    """Return the bodies of all VMs, including others', with instance views."""
     rows = _list(clients, statusOnly="true")
     return _merged(_list(clients), rows) if _is_lean(rows) else rows
 
 
 def _list(clients: Clients, **query: str) -> list[dict[str, Any]]:
-    # As they are: the SDK takes two seconds to make models of a thousand machines, to be taken apart again.
+    # Plain JSON: the SDK needs two seconds to build models of a thousand VMs.
     path = f"/subscriptions/{clients.access.subscription}/providers/Microsoft.Compute/virtualMachines"
     return list(Requests(lambda: clients.resource).pages(path, MACHINES_VERSION, query))
 
 
 class AzureFleet:
-    """A whole subscription, for reaping. Every method raises CloudError and nothing else."""
+    """A whole subscription, for the reaper. Every method raises only CloudError."""
 
     def __init__(self, clients: Clients) -> None:
         self.clients = clients
 
     def machines(self) -> list[dict[str, Any]]:
-        """All machines there are."""
+        """Return the bodies of all VMs, with instance views."""
         return list_all_machines(self.clients)
 
     def parts(self) -> list[Listed]:
-        """All resources that carry our tag. Asked for by the tag's name alone: with a value, Azure leaves tags out."""
+        """Return all resources with our tag. The filter has no tag value, because with a value Azure omits the tags."""
         path = f"/subscriptions/{self.clients.access.subscription}/resources"
         query = {"$filter": f"tagName eq '{tags.NAME}'", "$expand": "createdTime,changedTime"}
         rows = Requests(lambda: self.clients.resource).pages(path, RESOURCES_VERSION, query)
         return [part for row in rows if (part := _listed(row))]
 
     def ask_off(self, ref: Ref) -> None:
-        """Have a machine deallocated. Whoever asks tries again and looks for itself: the SDK need do neither."""
+        """Request the deallocation of a VM. The caller retries and checks the result, so the SDK does neither."""
         with translated(str(ref)):
             self.clients.compute.virtual_machines.begin_deallocate(ref.group, ref.name, polling=False, retry_status=0)
 
     def ask_delete(self, ref: Ref) -> None:
-        """Have a machine deleted whose deletion has not ended."""
+        """Request the deletion of a VM again after an unfinished deletion."""
         with translated(str(ref)):
             self.clients.compute.virtual_machines.begin_delete(ref.group, ref.name, polling=False, retry_status=0)
 
@@ -69,10 +69,10 @@ def _listed(row: dict[str, Any]) -> Listed | None:
 
 
 def _is_lean(rows: list[dict[str, Any]]) -> bool:
-    """Whether a list of statuses has nothing but statuses.
+    """Return whether the status list lacks tags or VM properties.
 
-    Azure promises no more (https://github.com/Azure/azure-rest-api-specs/issues/42411), and others find no tags in it.
-    Then a second list has the rest. Where it is all there, as in the sandbox, one is enough.
+    Azure guarantees only statuses (https://github.com/Azure/azure-rest-api-specs/issues/42411), and users report
+    missing tags. A second list then provides the rest. If the first one is complete, as in the sandbox, it suffices.
     """
     bodies = (row.get("properties") or {} for row in rows)
     return bool(rows) and (
@@ -81,7 +81,7 @@ def _is_lean(rows: list[dict[str, Any]]) -> bool:
 
 
 def _merged(rows: list[dict[str, Any]], statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Whole bodies with the instance views of their statuses. What is in one list only came or went in between."""
+    """Return full bodies with instance views from the status list. A VM in only one list is new or was just deleted."""
     views = {_key(status): (status.get("properties") or {}).get("instanceView") for status in statuses}
     return [
         {**row, "properties": {**(row.get("properties") or {}), "instanceView": views.get(_key(row)) or {}}}
@@ -90,5 +90,5 @@ def _merged(rows: list[dict[str, Any]], statuses: list[dict[str, Any]]) -> list[
 
 
 def _key(row: dict[str, Any]) -> str:
-    # Azure does not see case in ids, and the two lists need not agree on it.
+    # Azure ignores case in IDs, and the two lists may use different case.
     return str(row.get("id") or "").casefold()

@@ -1,4 +1,4 @@
-"""Disks and addresses of ours, which are paid for whether a machine is on or not."""
+"""List our disks and public IPs, which cost money even while the machine is off."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Bodies = list[dict[str, Any]]
 
 
 def list_holdings(clients: Clients) -> tuple[Bodies, Bodies, Bodies]:
-    """Machines, disks and addresses that carry our tag, ours or not, as Azure has them now."""
-    # One import at a time: the SDK's modules wait for each other when threads import them together.
+    """Return the current VMs, disks and public IPs with our tag, whether they are ours or not."""
+    # Import here, in one thread: concurrent imports of the SDK's modules block each other.
     _ = clients.resource, clients.compute
     with ThreadPoolExecutor(3, thread_name_prefix="holdings") as pool:
         machines = pool.submit(list_machines, clients)
@@ -28,7 +28,7 @@ def list_holdings(clients: Clients) -> tuple[Bodies, Bodies, Bodies]:
 
 
 def _list(clients: Clients, kind: str, api_version: str) -> Bodies:
-    """All of a kind that are ours. Not by the SDK: its client for networks takes longer to import than all of this."""
+    """Return all resources of a kind with our tag. Not with the SDK: its network client takes too long to import."""
     path = f"/subscriptions/{clients.access.subscription}/providers/{kind}"
     found = Requests(lambda: clients.resource).pages(path, api_version)
     return [body for body in found if tags.get(body.get("tags"), tags.NAME)]

@@ -1,4 +1,4 @@
-"""Azure's ids, read."""
+"""Parse Azure's resource IDs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KINDS = {arm_type.casefold(): kind for kind, arm_type in ARM_TYPES.items() if k
 
 
 def ref_from_id(resource_id: str) -> Ref | None:
-    """The resource that an id names; None where it is of a kind that is never made here."""
+    """Return the resource that an ID names, or None if gpuinfra never creates this kind."""
     match = _ID.fullmatch(resource_id)
     kind = _KINDS.get(match["type"].casefold()) if match else None
     return Ref(kind, match["group"], match["name"]) if match and kind else None

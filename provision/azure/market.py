@@ -1,4 +1,4 @@
-"""What Azure has on offer, by its own SDK."""
+"""Query what Azure offers, with the Azure SDK."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SKUS_API = "2021-07-01"
 TERMS_API = "2021-01-01"
 PROVIDERS_API = "2021-04-01"
 REGISTRATION_PAUSE = 2.0
-# What Azure says of a region that it does not have, or not for this subscription.
+# Azure's codes for a region that does not exist or is not open to this subscription.
 NO_REGION = {"NoRegisteredProviderFound", "LocationNotAvailableForResourceType", "InvalidLocation", "LocationNotFound"}
 
 
 class AzureMarket:
-    """Sizes, quota, images, rights and prices of one subscription."""
+    """Sizes, quota, images, permissions and prices of one subscription."""
 
     def __init__(self, clients: Clients) -> None:
         self.clients = clients
@@ -43,7 +43,7 @@ class AzureMarket:
 
     @property
     def _compute(self) -> ComputeManagementClient:
-        with self._lock:  # else several threads would make a client each
+        with self._lock:  # otherwise several threads would each create a client
             return self.clients.compute
 
     @property
@@ -56,25 +56,25 @@ class AzureMarket:
         return PriceService(self.clients.access.prices, self.clients.access.ca)
 
     def subscription_name(self) -> str:
-        """What people call the subscription."""
+        """Return the subscription's display name."""
         body = self._requests.send("GET", f"/subscriptions/{self.subscription}", SUBSCRIPTIONS_API)
         return str(body.get("displayName") or self.subscription)
 
     def catalogue(self, region: str) -> Catalogue:
-        """Sizes and quota of one region, asked for at the same time."""
+        """Return sizes and quota of one region, requested in parallel."""
         with ThreadPoolExecutor(1, thread_name_prefix="quota") as pool:
             quotas = pool.submit(self.quotas, region)
             offers = {size: offer for (size, where), offer in self.offers(region).items() if where == region}
             return Catalogue(region, offers, quotas.result())
 
     def offers(self, region: str | None = None) -> dict[tuple[str, str], Offer]:
-        """NC sizes by size and region: of one region, or of all by one request."""
+        """Return the NC sizes by size and region, of one region or of all with one request."""
         where = {"$filter": f"location eq '{region}'"} if region else {}
-        # Not by the SDK's own list: it makes an object of each of thousands of entries, which takes seconds.
+        # Not with the SDK's list: it builds thousands of objects, which takes seconds.
         return skus.offers(self._requests.pages(f"{self._provider('Microsoft.Compute')}/skus", SKUS_API, where))
 
     def quotas(self, region: str) -> dict[str, Quota]:
-        """Quotas of one region; none where Azure does not know it."""
+        """Return the quotas of one region, or an empty dict if Azure does not know the region."""
         try:
             with translated(f"quota in {region}"):
                 return skus.quotas(item.as_dict() for item in self._compute.usage.list(region))
@@ -84,7 +84,7 @@ class AzureMarket:
             raise
 
     def image(self, urn: str, region: str) -> Image:
-        """An image, with its exact version, its generation and whether its terms are accepted."""
+        """Return an image with its exact version, its generation and whether its terms are accepted."""
         publisher, offer, sku, version = urn.split(":")
         images = self._compute.virtual_machine_images
         try:
@@ -109,10 +109,10 @@ class AzureMarket:
         try:
             return bool(self._requests.send("GET", self._terms(plan), TERMS_API)["properties"]["accepted"])
         except (CloudError, KeyError, TypeError):
-            return None  # nobody can say; Azure will, when the machine is made
+            return None  # unknown: Azure checks it when the VM is created
 
     def accept_terms(self, plan: ImagePlan) -> None:
-        """Accept an image's terms as they are now."""
+        """Accept the current terms of an image."""
         terms = self._requests.send("GET", self._terms(plan), TERMS_API)
         terms["properties"] = {**(terms.get("properties") or {}), "accepted": True}
         self._requests.send("PUT", self._terms(plan), TERMS_API, terms)
@@ -124,7 +124,7 @@ class AzureMarket:
         )
 
     def actions_allowed(self, group: str | None) -> Permissions:
-        """What the caller's roles allow. Who may not ask, or where nobody answers, is not held up."""
+        """Return what the caller's roles allow. If Azure refuses or cannot answer, the permissions are unknown."""
         scope = f"/subscriptions/{self.subscription}" + (f"/resourceGroups/{group}" if group else "")
         path = f"{scope}/providers/Microsoft.Authorization/permissions"
         try:
@@ -133,19 +133,28 @@ class AzureMarket:
                 for each in self._requests.pages(path, PERMISSIONS_API)
             ]
         except CloudError as error:
-            # In a group that is not there nobody has a right of its own.
+            # In a group that does not exist yet, no permission is assigned.
             return Permissions() if error.code == "ResourceGroupNotFound" else _unknown_or_raise(error)
         return Permissions(tuple(grants))
 
     def unregistered(self, namespaces: Iterable[str]) -> tuple[str, ...]:
-        """Those that are not registered, or not yet."""
+        """Return the providers that are not registered, or not completely."""
         wanted = tuple(namespaces)
         with ThreadPoolExecutor(max(1, len(wanted)), thread_name_prefix="providers") as pool:
             states = list(pool.map(self._registration, wanted))
         return tuple(name for name, state in zip(wanted, states, strict=True) if state != "Registered")
 
+    def schedule_regions(self) -> frozenset[str] | None:
+        """Return the regions of Microsoft.DevTestLab/schedules that the resource provider lists, or None if unknown."""
+        kinds = self._requests.send("GET", self._provider("Microsoft.DevTestLab"), PROVIDERS_API).get("resourceTypes")
+        for kind in kinds or ():
+            if str(kind.get("resourceType")).casefold() == "schedules" and kind.get("locations"):
+                # Azure writes `South Central US` for southcentralus.
+                return frozenset("".join(str(place).casefold().split()) for place in kind["locations"])
+        return None
+
     def register(self, namespace: str, deadline: Deadline) -> None:
-        """Register it, and wait until it is."""
+        """Register a provider and wait until it is registered. Raise Fault.TIMEOUT if the deadline passes first."""
         self._requests.send("POST", f"{self._provider(namespace)}/register", PROVIDERS_API)
         while self._registration(namespace) != "Registered":
             if deadline.is_over:
@@ -160,11 +169,11 @@ class AzureMarket:
         return f"/subscriptions/{self.subscription}/providers/{namespace}"
 
     def price(self, size: str, region: str, spot: bool = False) -> float | None:
-        """US dollars an hour."""
+        """Return the price in US dollars per hour, or None if unknown."""
         return self.prices([size]).price(size, region, spot=spot)
 
     def prices(self, sizes: Iterable[str]) -> Prices:
-        """Prices of many sizes, in every region at once."""
+        """Return the prices of these sizes in all regions."""
         with self._lock:
             service = self._prices
         return service.prices(sizes)
@@ -181,7 +190,7 @@ def _plan(body: dict[str, Any] | None) -> ImagePlan | None:
 
 
 def _supports_trusted_launch(properties: dict[str, Any]) -> bool:
-    """Whether Azure's list of the image's features names Trusted Launch, alone or beside confidential VMs."""
+    """Return whether the image's features include Trusted Launch, alone or with confidential VMs."""
     features = {str(each.get("name")): str(each.get("value")) for each in properties.get("features") or []}
     return "TrustedLaunch" in features.get("SecurityType", "")
 

@@ -1,4 +1,4 @@
-"""Long-running operations: asked after more often than Azure's first hint, and no longer than the deadline."""
+"""Poll long-running operations, more often than Azure's first hint and no longer than the deadline."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.interrupt import Interrupt
 
-# Azure's hints are up to 50 s for a machine, which would be waited for nothing; its limit for asking after an
-# operation is 45 a minute. A hint below this is taken: the embedded Azure gives such.
+# Azure's hint can be 50 s for a VM, which wastes time. Its limit is 45 polls per minute. A shorter hint than these
+# values is used as it is: the sandbox sends such hints.
 SHORTEST, LONGEST, GROWTH = 0.4, 1.5, 1.2
-# How often somebody who waits looks whether the user has had enough.
+# How often a wait checks for Ctrl-C, in seconds.
 LOOK = 0.25
 
 
 class Pace(ARMPolling):
-    """Polls at first quickly, then every few seconds."""
+    """A polling method that starts fast and slows down to LONGEST seconds."""
 
     def __init__(self, arm: str) -> None:
         super().__init__(
@@ -38,20 +38,20 @@ class Pace(ARMPolling):
 
 @dataclass(frozen=True)
 class Going:
-    """An operation that the SDK asks after, or None where it was over at once."""
+    """An operation that the SDK polls; the poller is None if it was finished at once."""
 
     ref: Ref
     poller: Any = None
 
     def wait(self, deadline: Deadline, interrupt: Interrupt) -> None:
-        """Until it is done."""
+        """Wait until the operation is finished. Raise CloudError on failure or timeout."""
         if self.poller is None:
             return
         try:
             while not self.poller.done() and not deadline.is_over:
                 interrupt.check(str(self.ref))
                 self.poller.wait(min(LOOK, deadline.left))
-            self.poller.wait(0)  # raises what it ended with
+            self.poller.wait(0)  # raises the error that ended the operation
         except AzureError as error:
             raise translate(error, str(self.ref)) from error
         if not self.poller.done():

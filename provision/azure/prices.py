@@ -1,6 +1,7 @@
-"""The Retail Prices service, which needs no account: https://learn.microsoft.com/rest/api/cost-management/retail-prices.
+"""Query the Retail Prices API, which needs no login.
 
-A price is never a reason to fail: whatever goes wrong here, there is no price.
+https://learn.microsoft.com/rest/api/cost-management/retail-prices
+Errors never propagate: if a request fails, the price is unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gpuinfra.provision.azure.access import LOOPBACK
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.workspace import write_text
 
-# Its pages are of 1000 items, those of the version before it of 100.
+# This version has pages of 1000 items; the version before it has 100.
 API_VERSION = "2023-01-01-preview"
 TIMEOUT = 10
 THREADS = 4
@@ -31,24 +32,24 @@ MOST_PAGES = 20
 DAY = 24 * 3600
 
 Rates = dict[str, Rate]
-"""Of one size, by region."""
+"""The rates of one size by region."""
 Fetch = Callable[[str], Mapping[str, Any]]
 
 
 class PriceService:
-    """Asked once for each size, which brings the prices of all regions; its answers are kept for a day."""
+    """A client that requests each size once, for all regions, and caches the result for a day."""
 
     def __init__(self, endpoint: str | None, ca: str | None = None, fetch: Fetch | None = None) -> None:
         self.endpoint = endpoint
         self._fetch = fetch or _fetcher(ca)
         host = urlsplit(endpoint).hostname if endpoint else None
-        # A loopback server's prices are gone with it.
+        # Prices of a server on this computer are not worth caching.
         self._cache = Cache(cache_folder() / f"prices-{host}.json") if host and host not in LOOPBACK else None
         self._known: dict[str, Rates] = {}
         self._is_down = False
 
     def prices(self, sizes: Iterable[str]) -> Prices:
-        """The prices of these sizes, wherever they are sold."""
+        """Return the prices of these sizes in all regions where they are sold."""
         wanted = list(dict.fromkeys(sizes))
         if self.endpoint is None:
             return Prices()
@@ -66,7 +67,7 @@ class PriceService:
 
     def _ask(self, size: str) -> Rates | None:
         if self._is_down:
-            return None  # one wait for nothing is enough
+            return None  # do not wait for another timeout
         wanted = f"serviceName eq 'Virtual Machines' and priceType eq 'Consumption' and armSkuName eq '{size}'"
         link: str | None = f"{self.endpoint}?api-version={API_VERSION}&$filter={quote(wanted)}"
         items: list[Mapping[str, Any]] = []
@@ -83,14 +84,14 @@ class PriceService:
             return None
 
     def _next(self, link: str | None) -> str | None:
-        # The service sometimes names itself with a port, so only what matters is compared.
+        # The service sometimes adds a port to its own name, so compare only the host.
         if link and urlsplit(link).hostname != urlsplit(self.endpoint or "").hostname:
             raise ValueError("the next page is somewhere else")
         return link
 
 
 def rates_of(items: Iterable[Mapping[str, Any]]) -> Rates:
-    """Prices for Linux by region. Windows and low priority are sold under the same name."""
+    """Return the Linux prices by region. Windows and low priority are sold under the same size name."""
     rates: dict[str, dict[str, tuple[str, float]]] = {}
     for item in items:
         kind = _kind(item)
@@ -140,13 +141,13 @@ def _fetcher(ca: str | None) -> Fetch:
 
 
 class Cache:
-    """Prices on disk. That it cannot be read or written is nobody's problem."""
+    """A price cache on disk. Read and write errors are ignored."""
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
         self.path, self._now = path, now
 
     def read(self) -> dict[str, Rates]:
-        """What is there and not older than a day."""
+        """Return the cached prices, or an empty dict if they are older than a day."""
         try:
             if not 0 <= self._now() - self.path.stat().st_mtime < DAY:
                 return {}
@@ -159,7 +160,7 @@ class Cache:
             return {}
 
     def write(self, prices: Mapping[str, Rates]) -> None:
-        """Keep them. A file that is still young keeps its age, so that no price in it grows older than a day."""
+        """Save the prices. A file less than a day old keeps its timestamp, so that no price is used after a day."""
         plain = {
             size: {region: [rate.regular, rate.spot] for region, rate in rates.items()}
             for size, rates in prices.items()
@@ -178,7 +179,7 @@ def _number(value: Any) -> float | None:
 
 
 def cache_folder() -> Path:
-    """Where this program keeps what it can ask for again."""
+    """Return the folder for data that can be downloaded again."""
     home = os.environ.get("XDG_CACHE_HOME") or ""
-    # A relative one is to be ignored, by the XDG Base Directory Specification.
+    # The XDG Base Directory Specification says to ignore a relative path.
     return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "gpuinfra"

@@ -1,4 +1,4 @@
-"""Requests to what has no typed client among the SDK's packages that are used."""
+"""Send requests for which the installed SDK packages have no typed client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Requests:
-    """Sends them by the client of resources, so that credential, retries and clock are those of all others."""
+    """A sender that uses the resource client, and so the same credential, retries and clock."""
 
     def __init__(self, client: Callable[[], ResourceManagementClient]) -> None:
         self._client = client
@@ -30,7 +30,7 @@ class Requests:
         body: dict[str, Any] | None = None,
         query: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """One request, and the object that it is answered with."""
+        """Send one request, and return the JSON object in the response."""
         parameters = {**({"api-version": api_version} if api_version else {}), **(query or {})}
         with translated(path):
             answer = self._client().send_request(HttpRequest(method, path, params=parameters, json=body))
@@ -38,12 +38,12 @@ class Requests:
                 raise HttpResponseError(response=answer, error_format=ARMErrorFormat)
         try:
             found = answer.json() if answer.content else {}
-        except ValueError as error:  # a proxy's page, most likely
+        except ValueError as error:  # most likely a proxy's error page
             raise CloudError(Fault.UNREACHABLE, "NotJson", "the answer is not Azure's", subject=path) from error
         return found if isinstance(found, dict) else {}
 
     def pages(self, path: str, api_version: str, query: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
-        """What is on all pages of a list. The link to the next one is complete."""
+        """Iterate over the items on all pages of a list. The link to the next page is a complete URL."""
         page = self.send("GET", path, api_version, query=query)
         yield from page.get("value") or []
         while link := page.get("nextLink"):

@@ -1,4 +1,4 @@
-"""Gives a machine the right to switch itself off, and looks whether it has it."""
+"""Grant a VM the role to deallocate itself, and check whether it has the role."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
 from gpuinfra.provision.waiting.deadline import Deadline
 
 API = "2022-04-01"
-# What was made a moment ago may not be known everywhere yet.
+# Azure may take a while to make new identities and roles visible everywhere.
 NEW_SECONDS, PAUSE = 60.0, 2.0
 NOT_KNOWN_YET = frozenset({"PrincipalNotFound", "RoleDefinitionDoesNotExist"})
 EXISTS = "RoleAssignmentExists"
 
 
 class Rights:
-    """The rights of machines in one subscription."""
+    """The role assignments of VMs in one subscription."""
 
     def __init__(self, clients: Clients) -> None:
         self._subscription = clients.access.subscription
@@ -28,7 +28,7 @@ class Rights:
         self._requests = Requests(lambda: clients.resource)
 
     def look(self, machine: ObservedResource) -> AgentRole:
-        """Whether a machine has the right. Nothing is changed."""
+        """Return whether a VM has the role. Changes nothing and never raises."""
         principal = agent_role.principal_of(machine)
         if not principal:
             return AgentRole(Holding.ABSENT, message="the machine has no identity of its own")
@@ -45,12 +45,12 @@ class Rights:
         return AgentRole(Holding.HELD)
 
     def has_role(self) -> bool:
-        """Whether the subscription has the role that machines are given."""
+        """Return whether the subscription has the role definition, and it allows the action."""
         definition = self._definition()
         return definition is not None and agent_role.serves(definition)
 
     def grant(self, machine: ObservedResource) -> AgentRole:
-        """See to it that a machine has the right. Whatever Azure says, nothing is raised."""
+        """Grant the role to a VM. Never raises: the result contains what Azure refused."""
         principal = agent_role.principal_of(machine)
         if not principal:
             return AgentRole(Holding.UNKNOWN, "NoIdentity", "Azure shows no identity of the machine")
@@ -71,7 +71,7 @@ class Rights:
             return agent_role.refused(error, agent_role.ASSIGNS_ROLES)
 
     def _may_see(self, machine: ObservedResource, principal: str) -> list[dict[str, Any]]:
-        """The roles that a machine has; none where the caller may not see them, since it may still give one."""
+        """Return the VM's roles, or an empty list if the caller may not read them, because granting may still work."""
         try:
             return self._assignments(machine, principal)
         except CloudError as error:
@@ -84,7 +84,7 @@ class Rights:
         return list(self._requests.pages(path, API, {"$filter": f"principalId eq '{principal}'"}))
 
     def _definition(self) -> dict[str, Any] | None:
-        """The role, by its name: an administrator who made it for us had no say in its id."""
+        """Return the role definition. It is found by name, because one that an administrator created has another ID."""
         path = f"/subscriptions/{self._subscription}/{agent_role.PROVIDER}/roleDefinitions"
         query = {"$filter": f"roleName eq '{agent_role.role_name(self._subscription)}'"}
         return next(iter(self._requests.pages(path, API, query)), None)

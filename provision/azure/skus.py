@@ -1,4 +1,4 @@
-"""Azure's lists of sizes and quota as our values. Pure: a dict in ARM's own words goes in."""
+"""Convert Azure's lists of sizes and quota to our types. Pure: the input is ARM's JSON."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ PREFIX = "standard_nc"
 
 
 def offers(items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Offer]:
-    """The NC sizes of a list of SKUs by size and region. The rest is dropped."""
+    """Return the NC sizes in a list of SKUs by size and region. Other SKUs are ignored."""
     found = [offer for item in items if is_wanted(item) for offer in _offers_of(item)]
     return {(offer.size, offer.region): offer for offer in found}
 
 
 def is_wanted(item: Mapping[str, Any]) -> bool:
-    """Whether it is a machine of the NC series."""
+    """Return whether the SKU is a VM size of the NC series."""
     return item.get("resourceType") == "virtualMachines" and str(item.get("name")).casefold().startswith(PREFIX)
 
 
@@ -58,13 +58,13 @@ def _restricted_zones(item: Mapping[str, Any], region: str) -> tuple[str, ...]:
         info = each.get("restrictionInfo") or {}
         where = [_region(location) for location in info.get("locations") or ()]
         if each.get("type") == "Zone" and (region in where or not where):
-            # `values` has the region here, and the zones are inside; they have changed places before.
+            # Here `values` has the region, and the zones are inside. Azure has swapped them before.
             found |= set(info.get("zones") or [zone for zone in each.get("values") or () if str(zone).isdigit()])
     return tuple(sorted(found))
 
 
 def quotas(items: Iterable[Mapping[str, Any]]) -> dict[str, Quota]:
-    """Quotas by Azure's name for them."""
+    """Return the quotas by Azure's name."""
     found = [
         Quota(item["name"]["value"], int(item.get("limit") or 0), int(item.get("currentValue") or 0)) for item in items
     ]
@@ -72,5 +72,5 @@ def quotas(items: Iterable[Mapping[str, Any]]) -> dict[str, Quota]:
 
 
 def _region(name: str) -> str:
-    # Once more in capitals, as `SouthCentralUS`, in answers of some years.
+    # Older responses have capitals, as in `SouthCentralUS`.
     return name.replace(" ", "").lower()

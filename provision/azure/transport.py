@@ -1,4 +1,4 @@
-"""What happens to every request: Azure's time is noted, and a wait that Azure asks for is kept within the deadline."""
+"""Policies for every request: note Azure's time, and keep the waits that Azure asks for within the deadline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_COMMAND = 3600.0
 
 
 class Patience:
-    """How long this command may take in all, who is told of a wait, and whether it may change anything."""
+    """The limits of one command: its deadline, where it reports waits, its interrupt, and whether it may write."""
 
     def __init__(
         self, deadline: Deadline | None = None, progress: Progress | None = None, *, writes: bool = True
@@ -32,13 +32,13 @@ class Patience:
 
 
 class Clock(SansIOHTTPPolicy[Any, Any]):
-    """Azure's own time, from the Date of its answers. In between, time passes as it does here."""
+    """Azure's time, from the Date header of its responses, advanced by the local monotonic clock."""
 
     def __init__(self) -> None:
         self._seen: tuple[datetime, float] | None = None
 
-    def on_response(self, request: Any, response: Any) -> None:  # noqa: ARG002 the signature is the base class's
-        """Note the answer's date."""
+    def on_response(self, request: Any, response: Any) -> None:  # noqa: ARG002 the base class defines the signature
+        """Note the response's date."""
         try:
             date = parsedate_to_datetime(response.http_response.headers["Date"])
         except (KeyError, TypeError, ValueError):
@@ -46,7 +46,7 @@ class Clock(SansIOHTTPPolicy[Any, Any]):
         self._seen = (date.astimezone(UTC), time.monotonic())
 
     def now(self) -> datetime:
-        """The time over there; this computer's, before the first answer."""
+        """Return Azure's time, or the local time before the first response."""
         if self._seen is None:
             return datetime.now(UTC)
         date, noted = self._seen
@@ -54,14 +54,14 @@ class Clock(SansIOHTTPPolicy[Any, Any]):
 
 
 class Retries(RetryPolicy[Any, Any]):
-    """The SDK's retries, with waits that are shown and never outlast the deadline."""
+    """The SDK's retry policy, with waits that are shown and never exceed the deadline."""
 
     def __init__(self, patience: Patience) -> None:
         super().__init__(retry_total=12, retry_connect=3, retry_read=3, retry_status=5, retry_backoff_max=20)
         self.patience = patience
 
     def send(self, request: Any) -> Any:
-        """Send it. The SDK registers a resource provider where one is missing, which a look must not do."""
+        """Send the request. In a command that must not write, raise CloudError instead of registering a provider."""
         response = super().send(request)
         if not self.patience.writes and _status(response) == 409 and "MissingSubscriptionReg" in _text(response):
             message = "the subscription does not use this resource provider yet; `gpuinfra up` registers it"
@@ -69,14 +69,14 @@ class Retries(RetryPolicy[Any, Any]):
         return response
 
     def increment(self, settings: dict[str, Any], response: Any = None, error: Any = None) -> bool:
-        """Whether to try again. Being asked to wait is no failure: only the deadline ends that."""
+        """Return whether to retry. Throttling does not count as a failure: only the deadline limits it."""
         if error is None and _status(response) == 429:
             settings["total"] += 1
             settings["status"] += 1
         return super().increment(settings, response=response, error=error)
 
     def sleep(self, settings: dict[str, Any], transport: Any, response: Any = None) -> None:  # noqa: ARG002
-        """Wait as long as Azure asks, if there is as much time."""
+        """Wait as long as Azure asks. Raise CloudError if that exceeds the deadline."""
         asked = self.get_retry_after(response) if response else None
         seconds = asked or self.get_backoff_time(settings)
         status = _status(response)

@@ -1,1 +1,1 @@
-"""What machines have cost: from Azure's activity log, from the ledger, and from what is there now."""
+"""Compute what machines cost, from Azure's activity log, the ledger, and the current resources."""

@@ -1,4 +1,4 @@
-"""Azure's activity log, read as what it says of machines: when each came on, went off, came to be and was deleted."""
+"""Parse Azure's activity log: when each VM was created, switched on or off, and deleted."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from gpuinfra.provision.costing.timeline import Change, Turn
 
 MACHINES = "microsoft.compute/virtualmachines"
 PREEMPTED = "OperationPreempted"
-"""Another operation has taken over, such as a deletion."""
+"""Another operation, such as a deletion, replaced this one."""
 _VERBS = {"start", "deallocate", "write", "delete"}
-# A machine whose system did not come up in time is there, and is billed; other failures are before that.
+# A VM that failed with one of these codes is allocated and billed. Other failures happen before the allocation.
 _AFTER_ALLOCATION = ("OSProvisioning", "VMExtension", "VMAgent")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a machine."""
+    """One event of a VM."""
 
     at: datetime
     machine: str
-    """Its id, without case."""
+    """The VM's ID in lower case."""
     verb: str
     status: str
-    """Started, Accepted, Succeeded, Failed."""
+    """Started, Accepted, Succeeded or Failed."""
     operation: str = ""
-    """By which the events of one operation belong together."""
+    """The ID that the events of one operation share."""
     made: bool = False
-    """It was not there before."""
+    """Whether the VM did not exist before."""
     failure: str = ""
-    """Azure's code for why it failed."""
+    """Azure's error code, if the operation failed."""
     caller: str = ""
-    """Who did it, as Azure names them: an address of mail, or the id of an identity."""
+    """Who did it, as Azure names them: an e-mail address, or the ID of an identity."""
     facts: Facts | None = None
-    """Of a write: what the machine is after it, where the log has Azure's answer."""
+    """For a write: the VM's properties afterwards, if the log contains Azure's response."""
 
     @property
     def is_allocated(self) -> bool:
-        """It failed, but only after the machine had come on."""
+        """Whether the operation failed only after the VM was allocated."""
         return self.failure.startswith(_AFTER_ALLOCATION)
 
 
 def read_events(bodies: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """What matters here, the oldest first. Azure gives the newest first, and more than was asked for."""
+    """Return the relevant events, oldest first. Azure returns the newest first, and more than requested."""
     found = [event for body in bodies if (event := _event(body))]
     found.reverse()
     return sorted(found, key=lambda event: event.at)
@@ -80,7 +80,7 @@ def _value(body: Mapping[str, Any], name: str) -> str:
 
 
 def _failure(body: Mapping[str, Any]) -> str:
-    """The code in the message of an end that was no success: JSON in a text, by Azure's custom."""
+    """Return the error code of a failed operation, which Azure stores as JSON in a string."""
     try:
         found = json.loads((body.get("properties") or {})["statusMessage"])
         return str(found["error"]["code"])
@@ -89,7 +89,7 @@ def _failure(body: Mapping[str, Any]) -> str:
 
 
 def _facts(body: Mapping[str, Any]) -> Facts | None:
-    """Size, region and priority from the answer to a write, which the log keeps as JSON in a text."""
+    """Return size, region and priority from the response to a write, which the log stores as JSON in a string."""
     try:
         found = json.loads((body.get("properties") or {})["responseBody"])
         properties = found["properties"]
@@ -114,19 +114,19 @@ def _is_machine(resource_id: str) -> bool:
 
 @dataclass
 class _Reading:
-    """A machine while its events are read."""
+    """The state of one VM while its events are read."""
 
     on: bool | None = None
     was_on: dict[str, bool | None] = field(default_factory=dict)
-    """Operations that have begun, and whether it was on before each."""
+    """Pending operations, and whether the VM was on before each."""
     never_ran: bool = False
-    """It was made, and has not come on yet."""
+    """Whether the VM was created and has not been on yet."""
 
 
 def changes(events: Iterable[Event]) -> list[Change]:
-    """What one machine's events say of its power: billed from `start`, not billed from `deallocate`.
+    """Return one VM's power changes: it is billed from `start` and not billed from `deallocate`.
 
-    https://learn.microsoft.com/azure/virtual-machines/states-billing: starting is billed, creating and deallocating are
+    https://learn.microsoft.com/azure/virtual-machines/states-billing: starting is billed; creating and deallocating are
     not.
     """
     reading, found = _Reading(), list[Change]()
@@ -142,7 +142,7 @@ def changes(events: Iterable[Event]) -> list[Change]:
 
 
 def samples(events: Iterable[Event]) -> list[Sample]:
-    """What one machine was, from when on, by its events: a write that succeeded may have made it another."""
+    """Return one VM's properties over time. A successful write may have changed them."""
     found, answered = list[Sample](), dict[str, Facts]()
     for event in (each for each in events if each.verb == "write"):
         if event.facts:
@@ -157,7 +157,7 @@ def samples(events: Iterable[Event]) -> list[Sample]:
 
 
 def last_time_on(events: Iterable[Event]) -> tuple[datetime | None, Change] | None:
-    """When one machine last came on, if that is told, and how it ended; None where it has not, as far as is told."""
+    """Return when one VM was last switched on, if known, and the change that ended it; None if no end is known."""
     began: datetime | None = None
     ended: Change | None = None
     for change in changes(events):
@@ -181,7 +181,7 @@ def _turns(reading: _Reading, event: Event) -> Iterator[Turn]:
         case "deallocate", "Succeeded":
             yield Turn.OFF
         case "deallocate", "Failed" if before is not False and event.failure != PREEMPTED:
-            yield Turn.ON  # it went on as before
+            yield Turn.ON  # it stayed on
         case "write", _:
             yield from _written(reading, event)
         case "delete", "Succeeded":
@@ -190,7 +190,7 @@ def _turns(reading: _Reading, event: Event) -> Iterator[Turn]:
 
 
 def _written(reading: _Reading, event: Event) -> Iterator[Turn]:
-    """A machine that is made comes on with it. One that is only changed stays as it is."""
+    """Yield power changes for a write. A new VM is on once created; an update does not change the power state."""
     if event.made:
         reading.never_ran = True
         yield Turn.BORN

@@ -1,10 +1,10 @@
-"""What the ledger keeps of a machine that was switched on."""
+"""Create the ledger entry for a machine that was switched on."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from gpuinfra.models.entry import Entry, EntryKind
+from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
 from gpuinfra.models.plan import Price
 from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import tags
@@ -13,16 +13,16 @@ from gpuinfra.provision.cloud import ObservedResource
 
 def beginning(
     machine: ObservedResource, price: Price, *, at: datetime | None, subscription: str, simulated: bool
-) -> Entry | None:
-    """An entry from a machine's own body: it was switched on when its tag says, or changed `at` this moment.
+) -> LedgerEntry | None:
+    """Return an entry from the VM's body: switched on at the time in its tag, or changed at `at`.
 
-    None where nothing says when.
+    Return None if the time is unknown.
     """
     since = at or tags.moment(machine.tags, tags.ON_SINCE)
     if since is None:
         return None
-    return Entry(
-        what=EntryKind.CHANGED if at else EntryKind.ON,
+    return LedgerEntry(
+        what=LedgerEntryKind.CHANGED if at else LedgerEntryKind.ON,
         at=since,
         machine=tags.get(machine.tags, tags.NAME) or machine.ref.name,
         group=machine.ref.group,
@@ -30,7 +30,7 @@ def beginning(
         region=machine.region,
         size=str((machine.properties.get("hardwareProfile") or {}).get("vmSize") or "") or None,
         spot=is_spot(machine),
-        # One of an old list was not the price at the time; whoever counts later may know better.
+        # A price from an old list was not the actual price, so leave it to a later calculation.
         price_per_hour=None if price.list_of else price.per_hour,
         disk_per_month=price.disk_per_month,
         address_per_month=price.address_per_month,
@@ -41,10 +41,10 @@ def beginning(
 
 
 def own_tags(part: ObservedResource) -> dict[str, str]:
-    """The user's tags, without ours."""
+    """Return the user's tags, without ours."""
     return {name: value for name, value in part.tags.items() if not name.casefold().startswith(OUR_PREFIX)}
 
 
 def is_spot(part: ObservedResource) -> bool:
-    """Whether a machine is paid for at the price of spot."""
+    """Return whether the VM is billed at the spot price."""
     return str(part.properties.get("priority") or "").casefold() == "spot"

@@ -1,4 +1,4 @@
-"""What a machine's last time on cost, for its receipt."""
+"""Compute the cost of a machine's last time on, for its receipt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from gpuinfra.models.entry import Entry
+from gpuinfra.models.ledger import LedgerEntry
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.receipt import Receipt
 from gpuinfra.provision.costing.activity import Event, changes, samples
@@ -17,10 +17,12 @@ from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.price_list import shipped_prices
 
 
-def last_time(receipt: Receipt, events: Sequence[Event] | None, since: datetime, entries: Sequence[Entry]) -> Receipt:
-    """The receipt with the times and the cost of the last time on. `events` is None where the log was not read.
+def last_time(
+    receipt: Receipt, events: Sequence[Event] | None, since: datetime, entries: Sequence[LedgerEntry]
+) -> Receipt:
+    """Return the receipt with the times and cost of the last time on. `events` is None if the log was not read.
 
-    `entries` are those of this machine alone, this end among them.
+    `entries` are this machine's only, including the end in this receipt.
     """
     facts = Facts(receipt.size, receipt.region, receipt.spot)
     found = history(
@@ -46,7 +48,7 @@ def last_time(receipt: Receipt, events: Sequence[Event] | None, since: datetime,
 
 
 def _prices(receipt: Receipt) -> Prices:
-    """Azure's list of today, as far as the receipt has it."""
+    """Return today's price from the receipt, if it has one."""
     if receipt.price_per_hour is None or not receipt.size or not receipt.region:
         return Prices()
     price = receipt.price_per_hour

@@ -1,4 +1,4 @@
-"""All that is known of what machines have cost, put together by machine."""
+"""Collect the data about machine costs, grouped by machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuinfra.models.entry import Entry
+from gpuinfra.models.ledger import LedgerEntry
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import ObservedResource
@@ -23,27 +23,27 @@ Bodies = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the three sources say."""
+    """The data from the activity log, the ledger and the current resources."""
 
     now: datetime
     events: Sequence[Event] = ()
     log_since: datetime | None = None
-    """How far back the log was read; None where it was not."""
-    entries: Sequence[Entry] = ()
-    """Of this subscription alone, the oldest first."""
+    """How far back the log was read; None if it was not read."""
+    entries: Sequence[LedgerEntry] = ()
+    """The ledger entries of this subscription, oldest first."""
     machines: Bodies = ()
     disks: Bodies = ()
     addresses: Bodies = ()
 
     def sizes(self) -> tuple[str, ...]:
-        """The sizes that prices are needed of."""
+        """Return the VM sizes whose prices are needed."""
         found = [entry.size for entry in self.entries]
         found += [_facts(_part(Kind.VM, each)).size for each in self.machines]
         found += [event.facts.size for event in self.events if event.facts]
         return tuple(dict.fromkeys(size for size in found if size))
 
     def histories(self, pricing: Pricing) -> list[History]:
-        """A history for each machine that is ours, as far as anybody can tell."""
+        """Return a history for each machine that is known to be ours."""
         present = _presents(self.machines, self.disks, self.addresses)
         entries = _by_key(self.entries, present)
         events: dict[str, list[Event]] = {}
@@ -66,7 +66,7 @@ class Evidence:
 
 
 def _key(group: str, name: str) -> str:
-    """A machine's key: Azure does not see case."""
+    """Return a machine's key. Azure ignores case."""
     return f"{group}/{name}".casefold()
 
 
@@ -76,14 +76,14 @@ def _key_of_id(resource_id: str) -> str:
 
 
 def _is_named_by_us(key: str) -> bool:
-    """A machine that is gone has no tags any more; one in the group that `up` makes for it was ours."""
+    """Return whether a machine was ours. A deleted one has no tags, but `up` creates a group with this name."""
     group, _, name = key.partition("/")
     return group == f"gpuinfra-{name}"
 
 
-def _by_key(entries: Iterable[Entry], present: Mapping[str, Present]) -> dict[str, list[Entry]]:
-    """Entries by machine. One that names no group is of the only machine of that name, or of the group of that name."""
-    found: dict[str, list[Entry]] = {}
+def _by_key(entries: Iterable[LedgerEntry], present: Mapping[str, Present]) -> dict[str, list[LedgerEntry]]:
+    """Group entries by machine. One without a group belongs to the only machine of its name, or the default group."""
+    found: dict[str, list[LedgerEntry]] = {}
     for entry in entries:
         name = entry.machine.casefold()
         group = entry.group
@@ -102,14 +102,14 @@ def _presents(machines: Bodies, disks: Bodies, addresses: Bodies) -> dict[str, P
             is_on=machine.power in ON,
             on_since=tags.moment(machine.tags, tags.ON_SINCE),
             changed=_changed(machine),
+            created=_created(machine),
             tags=own_tags(machine),
         )
     for disk in (_part(Kind.DISK, body) for body in disks):
         known = found.get(_owner(disk), Present(tags=own_tags(disk)))
         sku = str((disk.body.get("sku") or {}).get("name") or "")
         price = disk_per_month(int(disk.properties.get("diskSizeGB") or 0), sku)
-        created = tags.moment({"time": str(disk.properties.get("timeCreated") or "")}, "time")
-        found[_owner(disk)] = replace(known, disk_per_month=price, created=created)
+        found[_owner(disk)] = replace(known, disk_per_month=price, created=_created(disk) or known.created)
     for address in (_part(Kind.PUBLIC_IP, body) for body in addresses):
         known = found.get(_owner(address), Present(tags=own_tags(address)))
         found[_owner(address)] = replace(known, address_per_month=address_per_month())
@@ -125,7 +125,7 @@ def _part(kind: Kind, body: Mapping[str, Any]) -> ObservedResource:
 
 
 def _owner(part: ObservedResource) -> str:
-    """The machine that a part was made for, by its tag."""
+    """Return the key of the machine in the resource's tag."""
     return _key(part.ref.group, tags.get(part.tags, tags.NAME) or part.ref.name)
 
 
@@ -134,8 +134,12 @@ def _facts(machine: ObservedResource) -> Facts:
     return Facts(size or None, machine.region or None, is_spot(machine))
 
 
+def _created(part: ObservedResource) -> datetime | None:
+    return tags.moment({"time": str(part.properties.get("timeCreated") or "")}, "time")
+
+
 def _changed(machine: ObservedResource) -> datetime | None:
-    """When Azure last did something to it: the time beside its provisioning state."""
+    """Return when Azure last changed the VM: the time of its provisioning state."""
     statuses = (machine.properties.get("instanceView") or {}).get("statuses") or []
     times = (each.get("time") for each in statuses if str(each.get("code", "")).startswith("ProvisioningState/"))
     found = tags.moment({"time": str(next(times, None) or "")}, "time")

@@ -1,4 +1,4 @@
-"""What a machine was, and when: size, region, spot or not, and the price of an hour."""
+"""Determine what a machine was at each time: size, region, spot or not, and the price per hour."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ _END = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a machine is, as far as its price goes."""
+    """The properties of a machine that decide its price."""
 
     size: str | None = None
     region: str | None = None
     spot: bool = False
     price: float | None = None
-    """US dollars an hour, where it was written down at the time."""
+    """US dollars per hour, if recorded at the time."""
 
     def is_same_kind(self, other: Facts) -> bool:
-        """Whether both are billed by the same line of Azure's price list."""
+        """Return whether both are billed by the same entry in Azure's price list."""
         return _kind(self) == _kind(other)
 
 
 Pricing = Callable[[Facts], float | None]
-"""Returns US dollars an hour: as written down, or by a list."""
+"""A function that returns US dollars per hour, as recorded or from a price list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a machine was from a moment on, and who says so."""
+    """The properties of a machine from a certain time on, with the source."""
 
     at: datetime
     facts: Facts | None
-    """None for a change of unknown content."""
+    """None for a change with unknown content."""
     source: Source
     is_new: bool = False
-    """The machine was created then: a machine before it was another one."""
+    """Whether the machine was created then, so that any earlier machine was another one."""
 
 
 class FactsTimeline:
-    """What a machine was at each moment, and how sure that is.
+    """A machine's properties over time, each with its certainty.
 
-    Azure's log shows every change and what the machine was after it. The ledger knows the size that this program asked
-    for, and the price at that time; where the log does not reach, or lags, the ledger decides.
+    Azure's log shows every change and the properties after it. The ledger has the size that gpuinfra requested and the
+    price at that time. Where the log does not reach, or lags, the ledger applies.
     """
 
     def __init__(
@@ -67,23 +67,23 @@ class FactsTimeline:
             self._known.append(self._from_present(present))
 
     def _from_present(self, present: Sample) -> Sample:
-        """The present facts, from the moment at which they began. Where they are not news, they only confirm."""
+        """Return the present properties from when they began; if unchanged, they only confirm the last sample."""
         last = self._known[-1] if self._known else None
         if last is None or last.facts is None or present.facts is None:
             return present
         return replace(present, at=_END if last.facts.is_same_kind(present.facts) else max(present.at, last.at))
 
     def latest(self) -> Facts:
-        """What it was last, as far as is known."""
+        """Return the last known properties."""
         return self._known[-1].facts or Facts() if self._known else Facts()
 
     def at(self, moment: datetime) -> tuple[Facts, Certainty]:
-        """What it was at a moment, with the price that was written down for it, and how sure that is."""
+        """Return the properties at a time, with the recorded price if there is one, and their certainty."""
         facts, sure = self._at(moment)
         return self._with_price(facts, moment), sure
 
     def cuts(self, start: datetime, end: datetime) -> list[datetime]:
-        """The moments within a span at which the machine, its price, or what is known of it became another."""
+        """Return the times within a span at which the properties, the price or the certainty changed."""
         known = [*(each.at for each in (*self._known, *self._recorded)), *self._unknown]
         moments = sorted({each for each in known if start < each < end})
         found = [self.at(moment) for moment in (start, *moments)]
@@ -97,7 +97,7 @@ class FactsTimeline:
         last = before[-1]
         facts = last.facts or Facts()
         if last.source is Source.AZURE:
-            # Without any other sample, nothing has changed it for as far back as the log goes.
+            # Without another sample, the properties did not change since the beginning of the log.
             is_proven = self._log_since is not None and len(before) == 1 and not self._unknown
             return facts, Certainty.EXACT if is_proven else Certainty.ESTIMATED
         is_same_after = after is not None and after.facts is not None and facts.is_same_kind(after.facts)
@@ -111,7 +111,7 @@ class FactsTimeline:
         return facts, Certainty.EXACT
 
     def _earlier(self, moment: datetime, first: Sample | None) -> tuple[Facts, Certainty]:
-        """Before the first sample: the same, unless that sample is of a change."""
+        """Return the properties before the first sample: the same, unless that sample is a change."""
         if first is None or first.facts is None or first.is_new:
             return Facts(), Certainty.ESTIMATED
         is_changed = first.source is Source.LOG or any(moment < each <= first.at for each in self._unknown)
@@ -129,7 +129,7 @@ def _kind(facts: Facts) -> tuple[str, str, bool]:
 
 
 def _is_logged(sample: Sample, log: Sequence[Sample]) -> bool:
-    """Whether the log says the same: a ledger has the moment of the request, the log that of the change."""
+    """Return whether the log confirms a ledger sample. The ledger has the request's time, the log the change's time."""
     if sample.facts is None:
         return True
     before = [each.facts for each in log if each.at <= sample.at]

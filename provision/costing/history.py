@@ -1,73 +1,76 @@
-"""The history of one machine in money: when it was on at which price, and for how long its parts were paid for."""
+"""The cost history of one machine: when it was on, at which price, and how long its disk and public IP existed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import chain, pairwise
 
-from gpuinfra.models.cost import Amounts, Certainty, Source, least_sure
-from gpuinfra.models.entry import Entry, EntryKind
+from gpuinfra.models.cost import Amounts, Certainty, Source, least_certain
+from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
 from gpuinfra.provision.costing.facts import Facts, FactsTimeline, Pricing, Sample
 from gpuinfra.provision.costing.timeline import Change, Stretch, Turn, merged, on_stretches, there_stretches
 
-_BEGINNINGS = frozenset({EntryKind.ON, EntryKind.CHANGED})
+_BEGINNINGS = frozenset({LedgerEntryKind.ON, LedgerEntryKind.CHANGED})
 _START_LIMIT = timedelta(minutes=10)
-"""A machine that `up` asks for comes on within this time; the log has that moment, the ledger that of the request."""
+"""The longest time between the request, as in the ledger, and the start of the machine, as in the log."""
 _BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 SECONDS_A_MONTH = 730 * 3600
-"""As Azure counts a month."""
+"""The length of a month in Azure's price list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A machine as it is in Azure now, or what is left of it."""
+    """A machine, or its remaining resources, as Azure shows them now."""
 
     facts: Facts | None = None
-    """None where only its disk or its address is there."""
+    """None if only the disk or the public IP exists."""
     is_on: bool = False
     on_since: datetime | None = None
     changed: datetime | None = None
-    """When Azure last did something to it."""
+    """When Azure last changed the VM."""
     disk_per_month: float | None = None
     address_per_month: float | None = None
     created: datetime | None = None
-    """When its disk came to be."""
+    """When the disk was created, or the VM if the disk is unknown."""
     tags: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of being on, at one price."""
+    """A period of being on, at one price."""
 
     stretch: Stretch
     price: float | None
 
     @property
     def cost(self) -> float | None:
-        """US dollars; None where no price is known."""
+        """US dollars, or None if no price is known."""
         seconds = (self.stretch.end - self.stretch.start).total_seconds()
         return None if self.price is None else seconds / 3600 * self.price
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A stretch of being there, with what disk and address cost a month, and the machine an hour were it on."""
+    """A period of existence, with the monthly prices of disk and public IP, and the VM's hourly price."""
 
     stretch: Stretch
-    disk_per_month: float
-    address_per_month: float
+    disk_per_month: float | None
+    """None if unknown; 0.0 if there was no disk."""
+    address_per_month: float | None
     price: float | None
+    has_vm: bool = True
+    """False where only the disk or the address was there: then nothing was off, and nothing was saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that is known of one machine."""
+    """Everything known about the cost of one machine."""
 
     name: str
     key: str
-    """Its id, without case."""
+    """The group and name in lower case, as in `group/name`."""
     facts: Facts
     pieces: tuple[Piece, ...]
     holdings: tuple[Holding, ...]
@@ -75,7 +78,7 @@ class History:
     tags: dict[str, str] = field(default_factory=dict)
 
     def amounts(self, since: datetime, until: datetime) -> Amounts:
-        """What a span of time cost."""
+        """Return the costs in a time span."""
         found = Amounts()
         for piece in self.pieces:
             seconds = piece.stretch.seconds(since, until)
@@ -84,10 +87,12 @@ class History:
         for holding in self.holdings:
             seconds = holding.stretch.seconds(since, until)
             found += Amounts(
-                disk=seconds / SECONDS_A_MONTH * holding.disk_per_month,
-                address=seconds / SECONDS_A_MONTH * holding.address_per_month,
-                always_on=seconds / 3600 * (holding.price or 0.0),
-                there=seconds,
+                disk=seconds / SECONDS_A_MONTH * (holding.disk_per_month or 0.0),
+                address=seconds / SECONDS_A_MONTH * (holding.address_per_month or 0.0),
+                always_on=seconds / 3600 * (holding.price or 0.0) if holding.has_vm else 0.0,
+                there=seconds if holding.has_vm else 0.0,
+                disk_unpriced=seconds if holding.disk_per_month is None else 0.0,
+                address_unpriced=seconds if holding.address_per_month is None else 0.0,
             )
         return found
 
@@ -103,7 +108,7 @@ class History:
 
     @property
     def since(self) -> datetime | None:
-        """Since when it is on, or off, as it is now; None where nothing says."""
+        """Since when the machine is on, or off; None if unknown."""
         last = self.last_time_on
         if not last:
             return None
@@ -111,21 +116,31 @@ class History:
 
     @property
     def last_cost(self) -> float | None:
-        """What the time since the last power-on, or the last time on, cost; None where a price is not known."""
+        """The cost since the last power-on, or of the last time on; None if a price is unknown."""
         costs = [piece.cost for piece in self.last_time_on]
         return None if None in costs else sum(each or 0.0 for each in costs)
 
     def within(self, since: datetime, until: datetime) -> list[Stretch]:
-        """The stretches of being on that touch a span."""
+        """Return the periods of being on that overlap a time span."""
         return [piece.stretch for piece in self.pieces if piece.stretch.seconds(since, until) > 0]
 
+    def _held(self, since: datetime, until: datetime) -> list[Stretch]:
+        return [each.stretch for each in self.holdings if each.stretch.seconds(since, until) > 0]
+
     def sources(self, since: datetime, until: datetime) -> tuple[Source, ...]:
-        """Who says so."""
-        return tuple(dict.fromkeys(source for each in self.within(since, until) for source in each.sources))
+        """Return the sources for when the machine was on, or for when it existed if it was never on."""
+        found = self.within(since, until) or self._held(since, until)
+        return tuple(dict.fromkeys(source for each in found for source in each.sources))
+
+    def compute_sure(self, since: datetime, until: datetime) -> Certainty:
+        """Return the certainty of the compute cost in a time span."""
+        return least_certain(each.sure for each in self.within(since, until))
 
     def sure(self, since: datetime, until: datetime) -> Certainty:
-        """How sure it is in a span."""
-        return least_sure(each.sure for each in self.within(since, until))
+        """Return the certainty of the total cost in a time span: compute, disk and public IP."""
+        if self.amounts(since, until).missing:
+            return Certainty.ESTIMATED
+        return least_certain([self.compute_sure(since, until), *(each.sure for each in self._held(since, until))])
 
 
 def history(  # noqa: PLR0913 each source by name
@@ -133,17 +148,16 @@ def history(  # noqa: PLR0913 each source by name
     *,
     log: Sequence[Change],
     log_since: datetime | None,
-    entries: Sequence[Entry],
+    entries: Sequence[LedgerEntry],
     present: Present | None,
     now: datetime,
     pricing: Pricing,
     samples: Sequence[Sample] = (),
 ) -> History:
-    """A machine's history, from the log, the ledger, and what is there now. `log_since` is None where there is no log.
+    """Return a machine's history from the log, the ledger and the current state. `log_since` is None without a log.
 
-    `samples` is what the log says of its size.
-
-    `entries` are those of this machine alone, the oldest first.
+    `samples` are the VM's properties over time, from the log. `entries` are this machine's ledger entries, oldest
+    first.
     """
     known = merged(log, _changes(_in_turn(_as_started(entries))), log_since)
     known = _until(now, [*known, *_ending(known, entries, present, now)])
@@ -162,14 +176,14 @@ def history(  # noqa: PLR0913 each source by name
 
 
 def _until(now: datetime, changes: Iterable[Change]) -> list[Change]:
-    """Return the changes in order of time, none after `now`: Azure's clocks may be ahead of the one that said `now`."""
+    """Return the changes in order of time, none after `now`. Azure's clocks may be ahead of the one that gave `now`."""
     return sorted((replace(each, at=min(each.at, now)) for each in changes), key=lambda change: change.at)
 
 
-def _as_started(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries with each beginning at the moment at which the machine came on, where its end has that.
+def _as_started(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    """Return the entries with each beginning moved to the actual start, if the entry for its end has that.
 
-    `up` writes the moment of its request. `down` writes the start as Azure's log has it, seconds to minutes later.
+    `up` records the time of its request. `down` records the start from Azure's log, seconds to minutes later.
     """
     asked = sorted(entry.at for entry in entries if entry.what in _BEGINNINGS)
     started = dict[datetime, datetime]()
@@ -180,15 +194,15 @@ def _as_started(entries: Sequence[Entry]) -> list[Entry]:
     return [replace(e, at=started.get(e.at, e.at)) if e.what in _BEGINNINGS else e for e in entries]
 
 
-def _in_turn(entries: Sequence[Entry]) -> list[Entry]:
+def _in_turn(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     """Return the entries with every end before the next beginning.
 
-    `down` writes its end when it has seen the machine off. If `up` has asked for the machine again by then, the end
-    belongs to the time before, which was over when the next one began.
+    `down` records the end once it has verified that the machine is off. If `up` requested the machine again before
+    that, the end belongs to the previous time on, which was over when the next one began.
     """
-    begun = {entry.at for entry in entries if entry.what is EntryKind.ON}
+    begun = {entry.at for entry in entries if entry.what is LedgerEntryKind.ON}
     known = {entry.at for entry in entries if entry.what in _BEGINNINGS}
-    found = list[tuple[datetime, bool, Entry]]()
+    found = list[tuple[datetime, bool, LedgerEntry]]()
     for entry in entries:
         after = {each for each in begun if entry.since and entry.since < each <= entry.at}
         is_late = entry.what not in _BEGINNINGS and entry.since in known and bool(after)
@@ -197,16 +211,16 @@ def _in_turn(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for _, _, entry in sorted(found, key=lambda each: each[:2])]
 
 
-def _changes(entries: Iterable[Entry]) -> Iterator[Change]:
-    """What the ledger says. An end tells of its beginning as well, and a beginning that it was off before."""
-    begun: Entry | None = None
+def _changes(entries: Iterable[LedgerEntry]) -> Iterator[Change]:
+    """Return the ledger's power changes. An end also gives its beginning, and a beginning ends the time before."""
+    begun: LedgerEntry | None = None
     moments = set[datetime]()
     for entry in entries:
         since = entry.at if entry.what in _BEGINNINGS else entry.since
-        is_same = begun is not None and (entry.what is EntryKind.CHANGED or since in moments)
+        is_same = begun is not None and (entry.what is LedgerEntryKind.CHANGED or since in moments)
         moments = {*moments, entry.at} if is_same else {entry.at}
         if begun and not is_same:
-            # Somebody else has ended it, at a moment that nobody here knows.
+            # Another client switched it off, at an unknown time.
             yield Change(_lease_end(begun, since or entry.at), Turn.OFF, Source.LEDGER, guessed=True)
         if since:
             yield Change(since, Turn.ON, Source.LEDGER)
@@ -216,18 +230,18 @@ def _changes(entries: Iterable[Entry]) -> Iterator[Change]:
         if since:
             yield Change(entry.at, Turn.OFF, Source.LEDGER)
         begun = None
-        if entry.what is EntryKind.GONE:
+        if entry.what is LedgerEntryKind.GONE:
             yield Change(entry.at, Turn.GONE, Source.LEDGER)
 
 
-def _lease_end(begun: Entry, latest: datetime) -> datetime:
+def _lease_end(begun: LedgerEntry, latest: datetime) -> datetime:
     return min(begun.lease_until, latest) if begun.lease_until else latest
 
 
 def _ending(
-    known: Sequence[Change], entries: Sequence[Entry], present: Present | None, now: datetime
+    known: Sequence[Change], entries: Sequence[LedgerEntry], present: Present | None, now: datetime
 ) -> Iterator[Change]:
-    """What must have happened since the last that is known, for the machine to be as it is now."""
+    """Return the changes that must have happened since the last known one to reach the current state."""
     last = next((change for change in reversed(known) if change.turn is not Turn.BORN), None)
     seems_on = last is not None and last.turn is Turn.ON
     is_on = present is not None and present.is_on
@@ -238,39 +252,39 @@ def _ending(
     elif seems_on and not is_on and last is not None:
         yield Change(_latest_end(last, entries, present, now), Turn.OFF, Source.AZURE, guessed=True)
     if present is None and known and known[-1].turn is not Turn.GONE:
-        # Nothing of it is there: it went at some moment after the last that is known of it.
+        # Nothing is left, so it was deleted at some time after its last known change.
         end = _latest_end(last, entries, present, now) if seems_on and last else known[-1].at
         yield Change(max(end, known[-1].at), Turn.GONE, Source.AZURE, guessed=True)
 
 
-def _latest_end(last: Change, entries: Sequence[Entry], present: Present | None, now: datetime) -> datetime:
-    """When a machine that is off by now went off at the latest: Azure's last change to it, or its lease's end."""
+def _latest_end(last: Change, entries: Sequence[LedgerEntry], present: Present | None, now: datetime) -> datetime:
+    """Return the latest time at which the machine can have gone off: Azure's last change, or the lease's end."""
     if present and present.changed and present.changed > last.at:
         return present.changed
     leases = [each.lease_until for each in entries if each.lease_until and each.lease_until > last.at]
     return min([*leases, now])
 
 
-def ledger_samples(entries: Sequence[Entry]) -> list[Sample]:
-    """What the ledger says of its size and price, from when on."""
+def ledger_samples(entries: Sequence[LedgerEntry]) -> list[Sample]:
+    """Return the ledger's sizes and prices over time."""
     begun = [entry for entry in entries if entry.what in _BEGINNINGS]
     found = [Sample(entry.at, _of_entry(entry), Source.LEDGER) for entry in begun]
     for entry in entries:
         since = entry.since
-        # An end has a price too, but that of its beginning is the one that was agreed to.
+        # The entry for an end has a price too, but the price at the beginning is the one that the user agreed to.
         if since and entry.size and not any(since <= each.at <= entry.at for each in begun):
             found.append(Sample(since, _of_entry(entry), Source.LEDGER))
     return sorted(found, key=lambda each: each.at)
 
 
-def _of_entry(entry: Entry) -> Facts:
+def _of_entry(entry: LedgerEntry) -> Facts:
     return Facts(entry.size, entry.region, entry.spot, entry.price_per_hour)
 
 
 def _present_sample(
-    present: Present | None, entries: Sequence[Entry], logged: Sequence[Sample], now: datetime
+    present: Present | None, entries: Sequence[LedgerEntry], logged: Sequence[Sample], now: datetime
 ) -> Sample | None:
-    """What it is now. Where nothing else says since when: since it was switched on, or since Azure's last change."""
+    """Return the present properties, from their best known start: power-on or Azure's last change."""
     if present is None or present.facts is None:
         return None
     others = [*logged, *ledger_samples(entries)]
@@ -282,17 +296,17 @@ def _present_sample(
 
 
 def _pieces(stretch: Stretch, facts: FactsTimeline, pricing: Pricing) -> Iterator[Piece]:
-    """A stretch, cut where the machine became another."""
+    """Split a period of being on where the machine's properties changed."""
     for start, end in pairwise([stretch.start, *facts.cuts(stretch.start, stretch.end), stretch.end]):
         found, sure = facts.at(start)
         price = pricing(found)
-        sure = Certainty.ESTIMATED if price is None else least_sure([stretch.sure, sure])
+        sure = Certainty.ESTIMATED if price is None else least_certain([stretch.sure, sure])
         yield Piece(replace(stretch, start=start, end=end, sure=sure), price)
 
 
 def _holdings(
     known: Sequence[Change],
-    entries: Sequence[Entry],
+    entries: Sequence[LedgerEntry],
     present: Present | None,
     facts: FactsTimeline,
     pricing: Pricing,
@@ -300,18 +314,53 @@ def _holdings(
 ) -> Iterator[Holding]:
     stretches = there_stretches(known, now)
     if present and present.created:
-        # Azure itself says since when the disk is there that is there now.
+        # Azure itself shows when the present disk was created.
         created = min(present.created, now)
         before = (each for each in stretches if each.start < created)
         stretches = [replace(each, end=min(each.end, created)) for each in before]
         stretches.append(Stretch(created, now, (Source.AZURE,)))
-    written = [entry for entry in entries if entry.disk_per_month is not None]
+    gone = max((each.at for each in known if each.turn is Turn.GONE), default=now)
+    without_vm = list(_without_vm(known, present, now))
+    written = [entry for entry in entries if entry.disk_per_month is not None or entry.address_per_month is not None]
     for stretch in stretches:
         is_last = present is not None and stretch.end >= now
         entry = next((each for each in reversed(written) if each.at <= stretch.end), None)
-        disk, address = (entry.disk_per_month, entry.address_per_month) if entry else (None, None)
-        if is_last and present:
-            disk, address = present.disk_per_month, present.address_per_month
-        for start, end in pairwise([stretch.start, *facts.cuts(stretch.start, stretch.end), stretch.end]):
-            part = replace(stretch, start=start, end=end)
-            yield Holding(part, disk or 0.0, address or 0.0, pricing(facts.at(start)[0]))
+        noted = (entry.disk_per_month, entry.address_per_month) if entry else (None, None)
+        cuts = (each for each in (gone, *chain(*without_vm)) if stretch.start < each < stretch.end)
+        moments = sorted({*facts.cuts(stretch.start, stretch.end), *cuts})
+        for start, end in pairwise([stretch.start, *moments, stretch.end]):
+            disk, address = _monthly(present, noted, is_gone=start >= gone) if is_last and present else noted
+            has_vm = not any(first <= start < last for first, last in without_vm)
+            price = pricing(facts.at(start)[0])
+            yield Holding(replace(stretch, start=start, end=end), disk, address, price, has_vm)
+
+
+def _without_vm(known: Sequence[Change], present: Present | None, now: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """Return when the VM did not exist, after it was deleted.
+
+    If it does not exist now and no source says since when, that is from the last known change on.
+    """
+    gone: datetime | None = None
+    for change in known:
+        if change.turn is Turn.GONE:
+            gone = gone or change.at
+        elif gone and change.turn is not Turn.OFF:
+            yield gone, change.at
+            gone = None
+    if present and present.facts is None:
+        yield gone or (known[-1].at if known else _BEFORE_ALL), now
+
+
+_PerMonth = tuple[float | None, float | None]
+
+
+def _monthly(present: Present, noted: _PerMonth, *, is_gone: bool) -> _PerMonth:
+    """Return the current monthly prices of disk and public IP, each None if unknown.
+
+    Every VM has both. After the VM is deleted, only listed resources count; before that, the recorded prices apply.
+    """
+    found = (present.disk_per_month, present.address_per_month)
+    if present.facts is not None:
+        return found
+    disk, address = (0.0, 0.0) if is_gone else noted
+    return disk if found[0] is None else found[0], address if found[1] is None else found[1]

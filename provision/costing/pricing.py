@@ -1,4 +1,4 @@
-"""What an hour costs: as it was written down at the time, by Azure's list of today, or by the list that is shipped."""
+"""Find hourly prices: recorded at the time, from Azure's current list, or from the list shipped with gpuinfra."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIZES = {name.casefold(): name for name in SIZES}
 
 
 class PriceBook:
-    """Finds prices, and remembers where they came from."""
+    """A price lookup that remembers the origin of the prices used."""
 
     def __init__(self, today: Prices, shipped: Prices) -> None:
         self._today, self._shipped = today, shipped
@@ -24,11 +24,11 @@ class PriceBook:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """Where the prices that were asked for came from."""
+        """The origins of the prices returned so far."""
         return tuple(self._used)
 
     def __call__(self, facts: Facts) -> float | None:
-        """US dollars an hour; None where nobody knows."""
+        """Return US dollars per hour, or None if unknown."""
         if facts.price is not None:
             return self._from(RECORDED, facts.price)
         size, region = standard(facts.size or ""), facts.region or ""
@@ -44,5 +44,5 @@ class PriceBook:
 
 
 def standard(size: str) -> str:
-    """A size as Azure's price list spells it: a machine keeps the case in which it was asked for."""
+    """Return the size in the spelling of Azure's price list. A VM keeps the case of its request."""
     return _SIZES.get(size.casefold(), size)

@@ -1,4 +1,4 @@
-"""The lines of a report: by machine, by run, or by the value of a tag."""
+"""Create the rows of a cost report, by machine, by run or by tag value."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 
-from gpuinfra.models.cost import Amounts, Certainty, CostRow, Source, least_sure
-from gpuinfra.models.entry import Entry
+from gpuinfra.models.cost import Amounts, Certainty, CostRow, Source, least_certain
+from gpuinfra.models.ledger import LedgerEntry
 from gpuinfra.provision.costing.facts import FactsTimeline
 from gpuinfra.provision.costing.history import History, Piece, ledger_samples
 from gpuinfra.provision.costing.pricing import PriceBook
@@ -21,18 +21,18 @@ NO_TAG = "-"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run: on which machine, from when to when its job was at work."""
+    """A run: its machine, and when its job started and ended."""
 
     id: str
     machine: str
     started: datetime
     ended: datetime
     is_over: bool = True
-    """Otherwise it runs, as far as is known, and `ended` is the moment of the report."""
+    """If False, the job still runs as far as known, and `ended` is the report's time."""
 
 
 def by_machine(histories: Iterable[History], since: datetime, until: datetime) -> list[CostRow]:
-    """A line a machine, of those that cost anything or were there."""
+    """Return one row per machine that cost anything, priced or not."""
     rows = (_row(each, since, until) for each in histories)
     return sorted((row for row in rows if _matters(row.amounts)), key=lambda row: (-row.amounts.total, row.label))
 
@@ -52,11 +52,11 @@ def _row(each: History, since: datetime, until: datetime) -> CostRow:
 
 
 def _matters(amounts: Amounts) -> bool:
-    return amounts.seconds > 0 or amounts.total > 0
+    return amounts.seconds > 0 or amounts.total > 0 or bool(amounts.missing)
 
 
 def by_tag(histories: Iterable[History], tag: str, since: datetime, until: datetime) -> list[CostRow]:
-    """A line for each value of a tag; machines that do not have it are together on one."""
+    """Return one row per value of a tag. Machines without the tag share one row."""
     groups: dict[str, list[History]] = {}
     for each in histories:
         values = (value for name, value in each.tags.items() if name.casefold() == tag.casefold())
@@ -71,14 +71,14 @@ def _together(label: str, rows: Sequence[CostRow]) -> CostRow:
         amounts=sum((row.amounts for row in rows), Amounts()),
         is_on=any(row.is_on for row in rows),
         sources=tuple(dict.fromkeys(source for row in rows for source in row.sources)),
-        sure=least_sure(row.sure for row in rows),
+        sure=least_certain(row.sure for row in rows),
     )
 
 
 def by_run(histories: Iterable[History], jobs: Sequence[Job], since: datetime, until: datetime) -> list[CostRow]:
-    """A line a run, with what its machine cost while it ran; and for each machine one with the rest of its time.
+    """Return one row per run with its share of the machine's cost, and one per machine with the remaining cost.
 
-    Runs that were there at the same time share it. What disk and address cost is in the machine's own line.
+    Concurrent runs share the cost. The machine's own row has the cost of disk and public IP.
     """
     rows: list[CostRow] = []
     for each in histories:
@@ -91,19 +91,21 @@ def by_run(histories: Iterable[History], jobs: Sequence[Job], since: datetime, u
             _share(each, piece, own, (since, until), shares)
         sources = (*whole.sources, Source.RUNS)
         for job in (job for job in own if job.id in shares):
-            # Azure knows of machines. When a job ran, the record of the run says.
-            sure = least_sure([whole.sure, Certainty.RECORDED if job.is_over else Certainty.ESTIMATED])
+            # Azure's log covers machines only; the run record has the job's times.
+            times = Certainty.RECORDED if job.is_over else Certainty.ESTIMATED
+            sure = least_certain([each.compute_sure(since, until), times])
             rows.append(replace(whole, label=job.id, amounts=shares[job.id], sources=sources, sure=sure))
         if shares:
-            whole = replace(whole, sources=sources, sure=least_sure(row.sure for row in rows[-len(shares) :]))
+            runs = (row.sure for row in rows[-len(shares) :])
+            whole = replace(whole, sources=sources, sure=least_certain([whole.sure, *runs]))
         rows.append(replace(whole, label=f"{each.name} ({IDLE})", amounts=_rest(whole.amounts, shares.values())))
     return rows
 
 
-def cost_by_ledger(entries: Sequence[Entry], jobs: Sequence[Job]) -> dict[str, float]:
-    """What runs cost by the ledger alone, by their ids: as `by_run` counts, for machines that were on all the time.
+def cost_by_ledger(entries: Sequence[LedgerEntry], jobs: Sequence[Job]) -> dict[str, float]:
+    """Return the cost of each run from the ledger alone, by run ID, assuming that the machines were on all the time.
 
-    A run without a known price is not among them.
+    Otherwise this counts like `by_run`. Runs with an unknown price are omitted.
     """
     book, found = PriceBook(Prices(), shipped_prices()), dict[str, float]()
     for machine in {job.machine.casefold() for job in jobs}:
@@ -128,14 +130,14 @@ def _running(jobs: Sequence[Job], start: datetime, end: datetime) -> list[Job]:
 def _share(
     own: History, piece: Piece, jobs: Sequence[Job], span: tuple[datetime, datetime], shares: dict[str, Amounts]
 ) -> None:
-    """Give each moment of a piece to the jobs that ran then, in equal parts."""
+    """Divide the cost of a piece equally among the jobs that ran at each time."""
     start, end = max(piece.stretch.start, span[0]), min(piece.stretch.end, span[1])
     for one, other in _spans(start, end, jobs):
         running = _running(jobs, one, other)
         seconds = (other - one).total_seconds() / max(1, len(running))
         unpriced = seconds if piece.price is None else 0.0
         paid = seconds / 3600 * (piece.price or 0.0)
-        # What is saved is on the line of the rest, and once: of the always-on sum, a run has what falls into its time.
+        # Savings are counted once, in the machine's own row: a run gets only its share of the always-on cost.
         whole, count = own.amounts(one, other), max(1, len(running))
         part = Amounts(
             seconds=seconds,
@@ -151,7 +153,7 @@ def _share(
 def _spans(
     start: datetime, end: datetime, jobs: Sequence[Job], more: Sequence[datetime] = ()
 ) -> Iterator[tuple[datetime, datetime]]:
-    """The span, cut wherever a job begins or ends, and at `more` moments."""
+    """Split a span where a job starts or ends, and at the `more` times."""
     if start >= end:
         return
     cuts = {*more} | {moment for job in jobs for moment in (job.started, job.ended) if start < moment < end}

@@ -1,9 +1,9 @@
-"""When a machine was on, from all that is known of it: no second is counted twice."""
+"""Determine when a machine was on, from all sources, without counting any second twice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ from gpuinfra.models.cost import Certainty, Source
 
 
 class Turn(StrEnum):
-    """What became of a machine at a moment."""
+    """A change of a machine's state."""
 
     BORN = "born"
     ON = "on"
@@ -21,19 +21,19 @@ class Turn(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A moment at which something became so, and who says it."""
+    """A change of state at a certain time, with its source."""
 
     at: datetime
     turn: Turn
     source: Source
     guessed: bool = False
     who: str = ""
-    """Who did it, where that is known."""
+    """Who caused the change, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A time for which a machine was on, or was there."""
+    """A period in which a machine was on, or existed."""
 
     start: datetime
     end: datetime
@@ -41,16 +41,16 @@ class Stretch:
     sure: Certainty = Certainty.EXACT
 
     def seconds(self, since: datetime, until: datetime) -> float:
-        """How much of it lies in a span."""
+        """Return how many seconds of the period are in a span."""
         return max(0.0, (min(self.end, until) - max(self.start, since)).total_seconds())
 
 
 def merged(log: Iterable[Change], ledger: Iterable[Change], log_since: datetime | None) -> list[Change]:
-    """Both sources in order. What the log says of a beginning, or an end, stands before what the ledger says of it.
+    """Return the changes of both sources in order. If both report the same beginning or end, the log's time counts.
 
-    The ledger has the second at which a machine was asked for; the log has the moment at which it came on. But it may
-    lag by minutes, or not reach back far enough: what only the ledger has stays, unless it is a guess that the log
-    would know better.
+    The ledger has the time of the request, and the log the time when the machine was actually on. But the log may lag
+    by minutes or not reach back far enough. So a change that is only in the ledger stays, unless it is a guess about a
+    time that the log covers.
     """
     written = [each for each in ledger if not (each.guessed and log_since and each.at >= log_since)]
     rank = {Source.LOG: 0, Source.LEDGER: 1, Source.AZURE: 2}
@@ -63,7 +63,7 @@ def merged(log: Iterable[Change], ledger: Iterable[Change], log_since: datetime 
 
 
 def _is_told_later(change: Change, rest: Sequence[Change], log_since: datetime | None) -> bool:
-    """Whether the log, which covers this moment, tells of the same a little later."""
+    """Return whether the log covers this time and reports the same change a little later."""
     if change.source is not Source.LEDGER or log_since is None or change.at < log_since:
         return False
     begins, is_created = change.turn is Turn.ON, False
@@ -72,7 +72,7 @@ def _is_told_later(change: Change, rest: Sequence[Change], log_since: datetime |
             is_created = True
             continue
         if (each.turn is Turn.ON) is not begins:
-            # It was over before; or it was created and never came on, which the log knows.
+            # Either the opposite change came first, or the log shows that the machine was created and never on.
             return begins and is_created and each.source is Source.LOG
         if each.source is Source.LOG and (change.turn is not Turn.GONE or each.turn is Turn.GONE):
             return True
@@ -80,13 +80,21 @@ def _is_told_later(change: Change, rest: Sequence[Change], log_since: datetime |
 
 
 def on_stretches(changes: Iterable[Change], now: datetime) -> list[Stretch]:
-    """When it was on; the last one goes on until now where nothing ends it."""
+    """Return when the machine was on. If nothing ended the last period, it lasts until now."""
     return _stretches(changes, {Turn.ON}, {Turn.OFF, Turn.GONE}, now)
 
 
 def there_stretches(changes: Iterable[Change], now: datetime) -> list[Stretch]:
-    """When it was there, on or off: its disk and its address are paid for."""
-    return _stretches(changes, {Turn.BORN, Turn.ON}, {Turn.GONE}, now)
+    """Return when the machine existed, on or off, because its disk and public IP cost money.
+
+    If the log lacks the creation, the machine existed before its first start, for an unknown time.
+    """
+    known = (replace(each, guessed=each.guessed or _starts_by_log(each)) for each in changes)
+    return _stretches(known, {Turn.BORN, Turn.ON}, {Turn.GONE}, now)
+
+
+def _starts_by_log(change: Change) -> bool:
+    return change.turn is Turn.ON and change.source is Source.LOG
 
 
 def _stretches(changes: Iterable[Change], begins: set[Turn], ends: set[Turn], now: datetime) -> list[Stretch]:

@@ -1,1 +1,1 @@
-"""What is wrong, or will be, with a subscription and the machines in it. All pure: others ask, these judge."""
+"""Checks of a subscription and its machines. All functions are pure: callers collect the data."""

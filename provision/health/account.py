@@ -1,11 +1,11 @@
-"""The login, the subscription, what the caller may do there, and this computer's clock."""
+"""Check the login, the subscription, the caller's permissions, and this computer's clock."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
 
-from gpuinfra.models.checks import Check, ok, problem, warning
+from gpuinfra.models.health import HealthCheck, ok, problem, warning
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.market.port import Permissions
@@ -15,7 +15,7 @@ from gpuinfra.provision.problems import explain, role_help
 
 DEALLOCATE, START = agent_role.ACTION, "Microsoft.Compute/virtualMachines/start/action"
 WRITES = tuple(action for action in ACTIONS if action not in {DEALLOCATE, START})
-# Tokens hold for so long beyond their time; before that nothing goes wrong but what people read.
+# In seconds. Up to the first, tokens are still accepted and only displayed times are wrong.
 LARGEST_SKEW, SMALL_SKEW = 300.0, 30.0
 ROLES_HELP = (
     "the roles Owner or User Access Administrator on the subscription allow it; or an administrator makes the role "
@@ -23,24 +23,24 @@ ROLES_HELP = (
 )
 
 
-def login(name: str, subscription: str) -> Check:
-    """Azure has answered."""
+def login(name: str, subscription: str) -> HealthCheck:
+    """Return the check for a successful login."""
     return ok("login", f"subscription {name} ({subscription})")
 
 
-def no_login(error: CloudError) -> Check:
-    """It has not, or has refused."""
+def no_login(error: CloudError) -> HealthCheck:
+    """Return the check for a failed login."""
     (diagnostic,) = explain(error, "looking for the subscription").diagnostics
     return problem("login", f"{diagnostic.summary}: {diagnostic.note}", diagnostic.help)
 
 
-def unknown(name: str, error: CloudError) -> Check:
-    """Azure does not say, of something that nothing depends on."""
+def unknown(name: str, error: CloudError) -> HealthCheck:
+    """Return the check for something optional that Azure did not answer."""
     return warning(name, f"not known: {error.code}: {error.message}")
 
 
-def providers(unregistered: Sequence[str]) -> Check:
-    """The resource providers that a machine is made of."""
+def providers(unregistered: Sequence[str]) -> HealthCheck:
+    """Check that the required resource providers are registered."""
     if not unregistered:
         return ok("providers", f"{', '.join(PROVIDERS)} are registered")
     commands = [f"az provider register --namespace {name}" for name in unregistered]
@@ -48,8 +48,8 @@ def providers(unregistered: Sequence[str]) -> Check:
     return warning("providers", seen, "`gpuinfra up` registers them where it may; or run:", *commands)
 
 
-def permissions(found: Permissions, subscription: str) -> Check:
-    """What the caller may do in all of the subscription. Rights in one group are seen with the machines in it."""
+def permissions(found: Permissions, subscription: str) -> HealthCheck:
+    """Check the caller's permissions on the whole subscription. Those on a group are checked with its machines."""
     if not found.known:
         return warning("rights", "Azure does not say what you may do in the subscription")
     missing = [action for action in (DEALLOCATE, START, *WRITES) if not found.allows(action)]
@@ -62,8 +62,8 @@ def permissions(found: Permissions, subscription: str) -> Check:
     )
 
 
-def roles(found: Permissions, subscription: str, *, has_role: bool | None) -> Check:
-    """Whether machines that the caller makes can be given the right to switch themselves off."""
+def roles(found: Permissions, subscription: str, *, has_role: bool | None) -> HealthCheck:
+    """Check whether the caller can grant new machines the role to deallocate themselves."""
     wanted = (agent_role.ASSIGNS_ROLES,) if has_role else (agent_role.MAKES_ROLES, agent_role.ASSIGNS_ROLES)
     missing = [action for action in wanted if not found.allows(action)]
     if not found.known:
@@ -75,8 +75,8 @@ def roles(found: Permissions, subscription: str, *, has_role: bool | None) -> Ch
     return warning("roles", seen, ROLES_HELP, *([] if has_role else [agent_role.define_command(subscription)]))
 
 
-def prices(*, is_live: bool) -> Check:
-    """Where prices come from. A cost cap is kept as a time, which only a price makes of it."""
+def prices(*, is_live: bool) -> HealthCheck:
+    """Check where prices come from. A cost cap becomes a time limit, which needs a price."""
     if is_live:
         return ok("prices", "from the Retail Prices service")
     seen = (
@@ -86,8 +86,8 @@ def prices(*, is_live: bool) -> Check:
     return warning("prices", seen, "look at the network, the proxy and GPUINFRA_PRICES_ENDPOINT")
 
 
-def clock(here: datetime, there: datetime, *, simulated: bool) -> Check:
-    """This computer's clock against Azure's, from whose answers leases take the time."""
+def clock(here: datetime, there: datetime, *, simulated: bool) -> HealthCheck:
+    """Compare this computer's clock with Azure's, which leases use."""
     if simulated:
         return ok("clock", f"the embedded Azure has a time of its own, {there:%Y-%m-%d %H:%M:%S}Z")
     seconds = (here - there).total_seconds()

@@ -1,4 +1,4 @@
-"""One machine: whether each of the layers that are to switch it off is there."""
+"""Check one machine: whether each layer that should switch it off is in place."""
 
 from __future__ import annotations
 
@@ -7,57 +7,58 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpuinfra.models.agent import AgentState
-from gpuinfra.models.checks import Check, ok, problem, warning
+from gpuinfra.models.health import HealthCheck, ok, problem, warning
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
-from gpuinfra.provision.lifecycle.lease import ON, why_over
+from gpuinfra.provision.lifecycle.lease import ON, why_off
 from gpuinfra.provision.market.port import Permissions
+from gpuinfra.provision.plan_input import BACKSTOP
 from gpuinfra.provision.problems import role_help
 from gpuinfra.provision.resources.shutdown_schedule import schedule_for
 
 OLDEST_SECONDS = 120.0
-"""An agent that has said nothing for so long is not alive: it speaks every few seconds."""
+"""An agent whose last sign of life is older than this has stopped: it reports every few seconds."""
 START_SECONDS = 300.0
-"""Cloud-init starts the agent some time after the machine first answers SSH."""
+"""Cloud-init starts the agent some time after the machine first accepts SSH."""
 _NOT_PROTECTED = {"", "false"}
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What was asked of Azure, and of the machine."""
+    """The data from Azure and from the machine."""
 
     subscription: str
     machine: ObservedResource
     schedule: ObservedResource | None
     right: AgentRole
     permissions: Permissions
-    """Of the caller, in the machine's group."""
+    """The caller's permissions in the machine's group."""
     now: datetime
     agent: AgentState | None = None
     no_agent: str = ""
-    """Why its agent could not be asked, or what it said instead; empty where nobody asked."""
+    """Why the agent could not be queried, or what it answered instead; empty if it was not queried."""
     is_reached: bool = False
-    """Whether somebody could log in."""
+    """Whether a login succeeded."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The machine's name."""
         return tags.get(self.machine.tags, tags.NAME) or self.machine.ref.name
 
     @property
     def is_on(self) -> bool:
-        """Whether it is billed."""
+        """Whether the machine is billed."""
         return self.machine.power in ON
 
 
-def examine(facts: Facts) -> tuple[Check, ...]:
-    """Everything, in the order in which the layers come."""
+def examine(facts: Facts) -> tuple[HealthCheck, ...]:
+    """Return all checks, in the order of the layers."""
     return tuple(_examine(facts))
 
 
-def _examine(facts: Facts) -> Iterator[Check]:
+def _examine(facts: Facts) -> Iterator[HealthCheck]:
     yield _state(facts)
     if facts.is_on:
         yield _lease(facts)
@@ -69,7 +70,7 @@ def _examine(facts: Facts) -> Iterator[Check]:
     yield _permissions(facts)
 
 
-def _state(facts: Facts) -> Check:
+def _state(facts: Facts) -> HealthCheck:
     machine = facts.machine
     if machine.state == "Failed":
         why = f" ({machine.failure})" if machine.failure else ""
@@ -81,8 +82,8 @@ def _state(facts: Facts) -> Check:
     return ok("state", machine.power)
 
 
-def _lease(facts: Facts) -> Check:
-    over, until = why_over(facts.machine.tags, facts.now), tags.moment(facts.machine.tags, tags.LEASE_UNTIL)
+def _lease(facts: Facts) -> HealthCheck:
+    over, until = why_off(facts.machine, facts.now), tags.moment(facts.machine.tags, tags.LEASE_UNTIL)
     if not over:
         return ok("lease", f"until {until:%Y-%m-%d %H:%M}Z")
     found = tags.get(facts.machine.tags, tags.LEASE_UNTIL)
@@ -99,7 +100,7 @@ def _has_just_started(facts: Facts) -> bool:
     return since is not None and (facts.now - since).total_seconds() < START_SECONDS
 
 
-def _agent(facts: Facts) -> Check:
+def _agent(facts: Facts) -> HealthCheck:
     state = facts.agent
     if state is None:
         seen = facts.no_agent or "nobody asked"
@@ -121,7 +122,7 @@ def _agent(facts: Facts) -> Check:
     return ok("agent", f"it is alive ({state.action}); it ends the machine at {at:%Y-%m-%d %H:%M}Z ({cause})")
 
 
-def _role(facts: Facts) -> Check:
+def _role(facts: Facts) -> HealthCheck:
     right = facts.right
     if right.is_held:
         return ok("role", "the machine may switch itself off")
@@ -138,9 +139,9 @@ def _role(facts: Facts) -> Check:
     return warning("role", seen, "`gpuinfra up SPEC` mends it where you may; else an administrator runs:", *commands)
 
 
-def _schedule(facts: Facts) -> Check:
+def _schedule(facts: Facts) -> HealthCheck:
     until = tags.moment(facts.machine.tags, tags.LEASE_UNTIL)
-    mend = f"`gpuinfra up SPEC` sets it to the lease's end; so does `gpuinfra lease {facts.name} --extend 1h`"
+    mend = f"`gpuinfra up SPEC` sets it by the lease's end; so does `gpuinfra lease {facts.name} --extend 1h`"
     if until is None:
         return problem("schedule", "there is no lease whose end Azure's daily stop could be set to", mend)
     wanted = schedule_for(until, facts.now)
@@ -149,11 +150,11 @@ def _schedule(facts: Facts) -> Check:
     wrong = _wrong_schedule(facts, str(wanted["dailyRecurrence"]["time"]))
     if wrong:
         return problem("schedule", wrong, mend)
-    return ok("schedule", f"Azure stops it at {until:%H:%M} UTC, the lease's end")
+    return ok("schedule", f"Azure stops it at {until + BACKSTOP:%H:%M} UTC, soon after the lease's end")
 
 
 def _wrong_schedule(facts: Facts, wanted: str) -> str:
-    """What is wrong with Azure's daily stop; empty where it is at this time of day."""
+    """Return what is wrong with Azure's shutdown schedule, or an empty string if it fires at this time of day."""
     if facts.schedule is None:
         return "Azure has no daily stop of the machine"
     found = facts.schedule.properties
@@ -162,10 +163,10 @@ def _wrong_schedule(facts: Facts, wanted: str) -> str:
     if str(found.get("targetResourceId") or "").casefold() != facts.machine.ref.id(facts.subscription).casefold():
         return "Azure's daily stop is of another machine"
     time, zone = (found.get("dailyRecurrence") or {}).get("time"), found.get("timeZoneId")
-    return "" if (time, zone) == (wanted, "UTC") else f"Azure stops it at {time} {zone}, its lease ends at {wanted} UTC"
+    return "" if (time, zone) == (wanted, "UTC") else f"Azure stops it at {time} {zone}, and not at {wanted} UTC"
 
 
-def _protection(facts: Facts) -> Check:
+def _protection(facts: Facts) -> HealthCheck:
     found = tags.get(facts.machine.tags, tags.PROTECT)
     if found.casefold() in _NOT_PROTECTED:
         return ok("protection", "`gpuinfra reap` may end it")
@@ -173,7 +174,7 @@ def _protection(facts: Facts) -> Check:
     return warning("protection", seen, "take the tag off where that is not meant")
 
 
-def _permissions(facts: Facts) -> Check:
+def _permissions(facts: Facts) -> HealthCheck:
     found, group = facts.permissions, facts.machine.ref.group
     if not found.known:
         return warning("rights", f"Azure does not say what you may do in group {group}")

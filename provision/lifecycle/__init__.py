@@ -1,1 +1,1 @@
-"""When a machine goes off, and who sees to it."""
+"""Decide when a machine is switched on and off, renew its lease, and define its role to deallocate itself."""

@@ -1,4 +1,4 @@
-"""The right of a machine to switch itself off: one action, on that machine alone. Pure."""
+"""The role with which a VM can deallocate itself: one action, on that VM only. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAKES_ROLES = "Microsoft.Authorization/roleDefinitions/write"
 ASSIGNS_ROLES = "Microsoft.Authorization/roleAssignments/write"
 PROVIDER = "providers/Microsoft.Authorization"
 
-# Azure may say something else in a moment, so these say nothing of what the caller may do.
+# These errors are temporary, so they do not show what the caller may do.
 _PASSING = frozenset(
     {
         Fault.ABSENT,
@@ -35,84 +35,84 @@ _PASSING = frozenset(
 
 
 class Holding(StrEnum):
-    """Whether a machine has the right."""
+    """Whether a VM has the role."""
 
     GRANTED = "granted"
-    """It was given just now."""
+    """Granted just now."""
     HELD = "held"
-    """It was there already."""
+    """Granted earlier."""
     ABSENT = "absent"
-    """It is not there, and nobody tried to give it."""
+    """Not granted, and no grant was attempted."""
     REFUSED = "refused"
-    """Azure does not let the caller give it."""
+    """Azure does not let the caller grant it."""
     UNKNOWN = "unknown"
-    """Azure did not say."""
+    """Azure did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRole:
-    """What came of asking for it, or of giving it."""
+    """The result of checking or granting the role."""
 
     holding: Holding
     code: str = ""
-    """Azure's, where it refused or did not say."""
+    """Azure's error code, if it refused or did not answer."""
     message: str = ""
     action: str = ""
-    """What the caller would have to be allowed."""
+    """The permission that the caller lacks."""
     has_role: bool = False
-    """Whether the subscription has the role, though the machine does not have it; known only of what was looked at."""
+    """Whether the subscription has the role although the VM does not; set only by a check."""
 
     @property
     def is_held(self) -> bool:
-        """Whether the guest agent can switch its machine off."""
+        """Whether the guest agent can deallocate its VM."""
         return self.holding in {Holding.GRANTED, Holding.HELD}
 
     @property
     def word(self) -> str:
-        """For programs: what the guest agent is."""
+        """The guest agent's state, for JSON output."""
         return "armed" if self.is_held else "unknown" if self.holding is Holding.UNKNOWN else "not-armed"
 
 
 def refused(error: CloudError, action: str) -> AgentRole:
-    """What an error means that came up when the right was given."""
+    """Return the result for an error during the grant."""
     holding = Holding.UNKNOWN if error.fault in _PASSING else Holding.REFUSED
     return AgentRole(holding, error.code, error.message, action if error.fault is Fault.DENIED else "")
 
 
 def principal_of(machine: ObservedResource) -> str:
-    """Who the machine itself is in Azure's directory; empty where it is nobody, or not yet."""
+    """Return the ID of the VM's managed identity, or an empty string if it has none (yet)."""
     return str((machine.body.get("identity") or {}).get("principalId") or "")
 
 
-# The role
+# The role definition
 
 
 def role_of(subscription: str) -> dict[str, Any]:
-    """The role, in the form that `az role definition create` reads.
+    """Return the role in the format of `az role definition create`.
 
-    Names of roles are unique in a directory, which may have many subscriptions: so each has one of its own.
+    Role names are unique in a tenant, which may have many subscriptions, so each subscription has its own name.
     """
     role: dict[str, Any] = json.loads(read_template("role.json").replace("{subscription}", subscription.lower()))
     return role
 
 
 def role_name(subscription: str) -> str:
-    """What the role is called."""
+    """Return the role's name."""
     return str(role_of(subscription)["Name"])
 
 
 def definition_guid(subscription: str) -> str:
-    """The same wherever it is made from, so that two who make it at once make one."""
+    """Return a GUID that is the same for every client, so that concurrent clients create one role."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, role_name(subscription)))
 
 
 def definition_id(subscription: str, guid: str) -> str:
-    """The id that Azure knows a role by."""
+    """Return the resource ID of a role definition."""
     return f"/subscriptions/{subscription}/{PROVIDER}/roleDefinitions/{guid}"
 
 
 def definition_body(subscription: str) -> dict[str, Any]:
-    """The role in ARM's own words."""
+    """Return the role definition in ARM's format."""
     role = role_of(subscription)
     permission = {"actions": role["Actions"], "notActions": role["NotActions"]}
     return {
@@ -127,35 +127,35 @@ def definition_body(subscription: str) -> dict[str, Any]:
 
 
 def serves(definition: Mapping[str, Any]) -> bool:
-    """Whether a role, which anybody who may can change, still allows what it is for."""
+    """Return whether a role definition, which administrators can change, still allows the action."""
     permissions = (definition.get("properties") or {}).get("permissions") or []
     grants = (Grant(tuple(each.get("actions") or ()), tuple(each.get("notActions") or ())) for each in permissions)
     return any(grant.allows(ACTION) for grant in grants)
 
 
-# Its assignment
+# The role assignment
 
 
 def assignment_id(machine_id: str, principal: str, definition: str) -> str:
-    """At the machine and nowhere else. A machine that is made anew is another principal, and has an id of its own."""
+    """Return the ID of the assignment on this VM only. A recreated VM has a new identity, so a new ID."""
     words = " ".join((machine_id, principal, guid_of(definition))).casefold()
     return f"{machine_id}/{PROVIDER}/roleAssignments/{uuid.uuid5(uuid.NAMESPACE_URL, words)}"
 
 
 def assignment_body(principal: str, definition: str) -> dict[str, Any]:
-    """Who gets which role. Azure believes in a principal that it cannot see yet only if it is told of what type."""
+    """Return the assignment's body. With the principal type, Azure accepts an identity that it cannot see yet."""
     return {
         "properties": {"roleDefinitionId": definition, "principalId": principal, "principalType": "ServicePrincipal"}
     }
 
 
 def guid_of(resource_id: str) -> str:
-    """The last word of an id: Azure spells what is before it in more than one way."""
+    """Return the last segment of an ID, because Azure's prefixes vary."""
     return resource_id.rstrip("/").rpartition("/")[2].casefold()
 
 
 def is_assigned(assignments: Iterable[Mapping[str, Any]], definition: str) -> bool:
-    """Whether one of the assignments gives this role."""
+    """Return whether one of the assignments grants this role."""
     return any(guid_of(_role(each)) == guid_of(definition) for each in assignments)
 
 
@@ -163,16 +163,16 @@ def _role(assignment: Mapping[str, Any]) -> str:
     return str((assignment.get("properties") or {}).get("roleDefinitionId") or "")
 
 
-# For an administrator
+# Commands for an administrator
 
 
 def define_command(subscription: str) -> str:
-    """What makes the role, once in a subscription."""
+    """Return the command that creates the role, once per subscription."""
     return f"az role definition create --role-definition {shlex.quote(json.dumps(role_of(subscription)))}"
 
 
 def assign_command(subscription: str, machine_id: str, principal: str) -> str:
-    """What gives it to a machine."""
+    """Return the command that assigns the role to a VM."""
     return (
         f"az role assignment create --assignee-object-id {principal} --assignee-principal-type ServicePrincipal "
         f"--role {shlex.quote(role_name(subscription))} --scope {shlex.quote(machine_id)}"

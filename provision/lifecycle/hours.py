@@ -1,8 +1,8 @@
-"""Hours as a rule of state: whether a machine may be on at a moment, and when that changes.
+"""Evaluate a spec's hours: whether a machine may be on at a time, and when that changes.
 
-The clock on the wall decides: a machine is on while a clock in its time zone shows a time inside a window. A time that
-a change of clocks leaves out never comes, and one that it repeats counts both times. A range that begins on a holiday
-does not open, its part after midnight neither.
+Local time applies, including daylight saving: a machine may be on while the local time in its time zone is inside a
+window. A local time that a clock change skips never occurs, and a repeated one counts both times. A range that begins
+on a holiday does not open, and neither does its part after midnight.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from zoneinfo import ZoneInfo
 from gpuinfra.models.hours import DAYS, Hours, Window
 
 LONGEST_TAG = 256
-"""What Azure takes as a tag's value."""
+"""Azure's limit for a tag value."""
 DAY = 24 * 60
-# The week repeats; a window that a change of clocks leaves out opens in the next.
+# The week repeats; a window that a clock change skips opens in the next week.
 HORIZON = timedelta(days=15)
 
 
 def is_on(hours: Hours, moment: datetime) -> bool:
-    """Whether the hours let a machine be on at this moment."""
+    """Return whether the hours allow the machine to be on at this time."""
     wall = moment.astimezone(ZoneInfo(hours.timezone))
     today, minute = wall.date(), wall.hour * 60 + wall.minute
     return any(_holds(window, today, minute, hours.holidays or ()) for window in hours.on)
 
 
 def next_change(hours: Hours, moment: datetime) -> tuple[datetime, bool] | None:
-    """When it changes after this moment, in UTC, and whether it is on then; None where it never does."""
+    """Return the next change after this time, in UTC, and whether the machine is on then; None if there is none."""
     now = is_on(hours, moment)
     for edge in _edges(hours, moment):
         if edge > moment and is_on(hours, edge) != now:
@@ -38,16 +38,16 @@ def next_change(hours: Hours, moment: datetime) -> tuple[datetime, bool] | None:
 
 
 def to_tag(hours: Hours) -> str | None:
-    """`America/Chicago mon-fri 08:00-19:00;sat 10:00-14:00`; None where it is too long for a tag.
+    """Return a text like `America/Chicago mon-fri 08:00-19:00;sat 10:00-14:00`, or None if it is too long for a tag.
 
-    Holidays have no room in it: whoever switches machines on has their specs.
+    Holidays do not fit into it: clients that start machines have the specs.
     """
     text = f"{hours.timezone} {';'.join(_compact(window) for window in hours.on)}"
     return text if len(text) <= LONGEST_TAG else None
 
 
 def from_tag(text: str) -> Hours | None:
-    """What `to_tag` wrote; None for anything else, since anybody can write a tag."""
+    """Parse the text from `to_tag`; return None for other text, because anyone can write a tag."""
     timezone, _, windows = text.partition(" ")
     if len(text) > LONGEST_TAG:
         return None
@@ -76,7 +76,7 @@ def _begins(window: Window, day: date, holidays: tuple[date, ...]) -> bool:
 
 
 def _edges(hours: Hours, moment: datetime) -> Iterator[datetime]:
-    """Every moment, in order, at which the state could change: ends of ranges, midnights, changes of clocks."""
+    """Yield, in order, each time at which the state could change: ends of ranges, midnights, clock changes."""
     zone = ZoneInfo(hours.timezone)
     minutes = {0, *(minute % DAY for window in hours.on for edges in window.ranges for minute in edges)}
     waiting: set[datetime] = set()
@@ -85,7 +85,7 @@ def _edges(hours: Hours, moment: datetime) -> Iterator[datetime]:
             wall = datetime.combine(day, time(minute // 60, minute % 60), zone)
             waiting |= {wall.astimezone(UTC), wall.replace(fold=1).astimezone(UTC)}
         waiting |= {*_clock_change(zone, day)}
-        # No clock is a day from UTC: what later days have comes after this day's beginning there.
+        # Every zone is less than a day from UTC, so later days add only times after this day's start in UTC.
         come = {edge for edge in waiting if edge <= datetime.combine(day, time(), UTC)}
         yield from sorted(come)
         waiting -= come
@@ -93,8 +93,11 @@ def _edges(hours: Hours, moment: datetime) -> Iterator[datetime]:
 
 
 def _days(hours: Hours, first: date) -> Iterator[date]:
-    """The days to look at: those to come, and as many after each holiday, before which nothing may change."""
-    day = first - timedelta(days=1)  # which in UTC may be today
+    """Yield the days to examine: from `first` to the horizon, and as many after each later holiday.
+
+    During holidays nothing may change, so the next change can be after the last of them.
+    """
+    day = first - timedelta(days=1)  # which may be today in UTC
     for start in (first, *(holiday for holiday in hours.holidays or () if holiday > first)):
         day = max(day, start - timedelta(days=1))
         while day <= start + HORIZON:
@@ -103,7 +106,7 @@ def _days(hours: Hours, first: date) -> Iterator[date]:
 
 
 def _clock_change(zone: ZoneInfo, day: date) -> Iterator[datetime]:
-    """The minute of this day, of UTC, at which the zone's clocks are set."""
+    """Yield the minute of this UTC day at which the zone's clocks change, if they do."""
     before = datetime.combine(day, time(), UTC)
     after = before + timedelta(days=1)
     if _offset(zone, before) == _offset(zone, after):
@@ -122,7 +125,7 @@ def _offset(zone: ZoneInfo, moment: datetime) -> timedelta | None:
 
 
 def _compact(window: Window) -> str:
-    """`mon-fri` for days that follow each other."""
+    """Return the window with consecutive days abbreviated, as in `mon-fri`."""
     if len(window.days) == len(DAYS):
         return str(window)
     runs: list[list[int]] = []

@@ -1,7 +1,8 @@
-"""Until when a machine may be on: decided at every power-on, and when the spec says something else.
+"""Decide until when a machine may be on: at every power-on, and when the spec changes.
 
-One moment says it, for all who can switch it off: the lease's end; inside the spec's hours, their end; the cost cap
-beats both. It is kept in a tag, and a machine that is on after it should be off.
+One time applies to all layers that can switch the machine off. It is the lease's end or, inside the spec's hours, the
+end of the hours; the cost cap takes precedence over both. A tag stores this time, and a machine that is on afterwards
+should be off.
 """
 
 from __future__ import annotations
@@ -23,23 +24,26 @@ from gpuinfra.provision.plan_input import Lease
 ON = frozenset({"running", "starting", "stopped", "stopping"})
 """Power states that are billed."""
 LEASE, HOURS, CAP = "lease", "hours", "cost cap"
-"""What the moment at which a machine goes off depends on."""
+"""What determines the time at which a machine goes off."""
 _OVER = {LEASE: "lease is over", HOURS: "hours are over", CAP: "cost cap is reached"}
+STARTED_OUTSIDE = "lease is over; started or changed outside gpuinfra since then"
 _MINUTE = timedelta(minutes=1)
 
 
 def decide(spec: Spec, machine: ObservedResource | None, now: datetime, terms: Terms | None = None) -> Lease:
-    """A machine that is on keeps its lease; one that is off, or whose lease is over, gets a new one."""
+    """Return the current lease of a machine that is on, or a new one if it is off or its lease is over."""
     terms, hours = terms or terms_of(spec.lifecycle, None), spec.lifecycle.hours
     since = tags.moment(machine.tags, tags.ON_SINCE) if machine else None
     until = tags.moment(machine.tags, tags.LEASE_UNTIL) if machine else None
     if machine is None or machine.power not in ON or since is None or until is None:
         since = now.replace(microsecond=0)
         return Lease(since, settled(now + terms.lease, since, terms, hours), now)
+    if restarted := restarted_at(machine):
+        return Lease(restarted, settled(now + terms.lease, restarted, terms, hours), now)
     if _says_another_end(spec, machine):
         until = settled(since + terms.lease, since, terms, hours)
     elif cause(machine.tags, hours) == CAP:
-        # The cap may be another by now. Without it, the end would be at least that of a whole lease.
+        # The cap may have changed. Without it, the lease would last at least its full length.
         until = settled(max(until, since + terms.lease), since, terms, hours)
     if until <= now:
         until = settled(now + terms.lease, since, terms, hours)
@@ -47,58 +51,60 @@ def decide(spec: Spec, machine: ObservedResource | None, now: datetime, terms: T
 
 
 def _says_another_end(spec: Spec, machine: ObservedResource) -> bool:
-    """Whether the spec has another lease or other hours by now. Whatever else was changed in it, a lease that somebody
-    has renewed for a job holds. Of holidays a tag says nothing."""
+    """Return whether the spec's lease or hours changed. After other changes, a lease renewed for a job stays valid.
+
+    The tag has no holidays, so any change to a spec with holidays counts.
+    """
     if tags.get(machine.tags, tags.DIGEST) == spec.digest():
         return False
     had, hours = terms_from_tag(tags.get(machine.tags, tags.TERMS)), spec.lifecycle.hours
     if had is None or had.lease != spec.lifecycle.lease or (hours and hours.holidays):
         return True
-    # What is too long for a tag cannot be compared.
+    # Hours that are too long for a tag cannot be compared.
     return tags.get(machine.tags, tags.HOURS) != (hours_to_tag(hours) if hours else "")
 
 
 def kept_terms(spec: Spec, machine: ObservedResource | None) -> Terms | None:
-    """What a machine that is on was promised when it was switched on; None where the spec says something else since.
+    """Return the terms that a machine was switched on with, or None if the spec changed since.
 
-    Prices change while a machine is on, and its cap does not.
+    Prices may change while a machine is on; its cap does not.
     """
     if machine is None or machine.power not in ON or tags.get(machine.tags, tags.DIGEST) != spec.digest():
         return None
     found = terms_from_tag(tags.get(machine.tags, tags.TERMS))
     own = spec.lifecycle
     if found is None or (found.lease, found.idle) != (own.lease, own.idle):
-        return None  # somebody has written into the tag
+        return None  # the tag was changed by others
     return found if (found.cap is None) == (own.max_cost is None) else None
 
 
 def settled(wanted: datetime, since: datetime, terms: Terms, hours: Hours | None) -> datetime:
-    """The moment at which it goes off, where its lease is to end at `wanted`. Hours that never end hold nothing."""
+    """Return when the machine goes off if its lease should end at `wanted`. Hours that never end are ignored."""
     until = _whole_minute(wanted)
     change = next_change(hours, until) if hours and is_on(hours, until) else None
     return _capped(change[0] if change else until, since, terms)
 
 
 def cap_end(since: datetime, terms: Terms) -> datetime | None:
-    """When the money is spent, never later; None where there is no cap."""
+    """Return when the cost cap is reached, rounded down to a minute, or None without a cap."""
     return (since + terms.cap).replace(second=0, microsecond=0) if terms.cap else None
 
 
 def is_over(marks: Mapping[str, str] | None, now: datetime) -> bool:
-    """Whether a machine with these tags should be off. Without a lease that can be read, it should."""
+    """Return whether a machine with these tags should be off. It should if it has no valid lease."""
     until = tags.moment(marks, tags.LEASE_UNTIL)
     return until is None or until <= now
 
 
 def why_over(marks: Mapping[str, str] | None, now: datetime, hours: Hours | None = None) -> str:
-    """In words, why it should be off: `lease is over`. Empty where it should not. `hours` as for `cause`."""
+    """Return why the machine should be off, as in `lease is over`, or an empty string. `hours` as for `cause`."""
     if not is_over(marks, now):
         return ""
     return _OVER[cause(marks, hours)] if tags.moment(marks, tags.LEASE_UNTIL) else "it has no lease"
 
 
 def cause(marks: Mapping[str, str] | None, hours: Hours | None = None) -> str:
-    """What the moment in its tag depends on: LEASE, HOURS or CAP. `hours` are the spec's, where they are known."""
+    """Return what determines the end in the tag: LEASE, HOURS or CAP. `hours` are the spec's, if known."""
     since, until = tags.moment(marks, tags.ON_SINCE), tags.moment(marks, tags.LEASE_UNTIL)
     terms = terms_from_tag(tags.get(marks, tags.TERMS))
     if until is None:
@@ -112,10 +118,38 @@ def cause(marks: Mapping[str, str] | None, hours: Hours | None = None) -> str:
     return LEASE
 
 
+def changed_at(machine: ObservedResource) -> datetime | None:
+    """Return when the VM's last operation ended, from its instance view, or None if Azure does not show it."""
+    view = machine.properties.get("instanceView") or {}
+    times = (
+        status.get("time")
+        for status in view.get("statuses") or []
+        if str(status.get("code", "")).startswith("ProvisioningState/")
+    )
+    return tags.moment({"time": str(next(times, None) or "")}, "time")
+
+
+def restarted_at(machine: ObservedResource) -> datetime | None:
+    """Return when a machine was started outside gpuinfra after the end of its lease, or None.
+
+    Azure changed the VM after the end in its tag, which belongs to the previous time on. Lease and cost cap count from
+    this start. A change of its tags by others looks the same.
+    """
+    until, changed = tags.moment(machine.tags, tags.LEASE_UNTIL), changed_at(machine)
+    if machine.power not in ON or machine.state == "Failed" or until is None or changed is None or changed <= until:
+        return None
+    return changed.replace(microsecond=0)
+
+
+def why_off(machine: ObservedResource, now: datetime, hours: Hours | None = None) -> str:
+    """Like `why_over`, but with its own reason for a machine that was started outside gpuinfra."""
+    return STARTED_OUTSIDE if restarted_at(machine) else why_over(machine.tags, now, hours)
+
+
 def _capped(until: datetime, since: datetime, terms: Terms) -> datetime:
     return min(until, cap_end(since, terms) or until)
 
 
 def _whole_minute(moment: datetime) -> datetime:
-    # Azure's schedule knows minutes; the tag and the schedule have to say the same.
+    # Azure's schedule has whole minutes, and the tag must match it.
     return (moment + timedelta(seconds=59)).replace(second=0, microsecond=0)

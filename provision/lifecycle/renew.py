@@ -1,4 +1,4 @@
-"""A lease given more time, or ended: in the machine's tag, and in Azure's own schedule. No spec is needed for it."""
+"""Extend or end a lease, in the VM's tag and in Azure's schedule. No spec is needed."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Cloud, ObservedResource
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.lifecycle.hours import from_tag as hours_from_tag
-from gpuinfra.provision.lifecycle.lease import ON, settled
+from gpuinfra.provision.lifecycle.lease import ON, restarted_at, settled
 from gpuinfra.provision.lifecycle.terms import from_tag as terms_from_tag
 from gpuinfra.provision.lifecycle.terms import terms_of
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.ownership import Owner, owner_of, untagged_problem
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.resources.common import with_others
-from gpuinfra.provision.resources.shutdown_schedule import moved
+from gpuinfra.provision.resources.shutdown_schedule import imminent_stop, moved
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.patience import patiently
 
 UNREACHABLE_SECONDS = 30.0
-# A stopped machine is billed too, but more time would do nobody any good.
+# A stopped machine is billed as well, but cannot use more time.
 _USABLE = frozenset({"running", "starting"})
 
 
 @dataclass(frozen=True)
 class Renewed:
-    """Until when the machine may be on now."""
+    """The result of a renewal."""
 
     until: datetime
     changed: bool
     capped: bool
-    """Whether it would be later but for the cost cap."""
+    """Whether the cost cap shortened it."""
+    old_stop: datetime | None = None
+    """When Azure's schedule may still stop the machine because it was moved too late; None if it was in time."""
 
 
-def renew(  # noqa: PLR0913 what is wished is by name
+def renew(  # noqa: PLR0913 options are passed by name
     cloud: Cloud,
     name: str,
     group: str | None,
@@ -52,16 +54,21 @@ def renew(  # noqa: PLR0913 what is wished is by name
     hours: Hours | None = None,
     deadline: Deadline,
 ) -> Renewed:
-    """Give a machine that is on another end. It comes later by `extend`, or not before `to`; without either, not before
-    a whole lease from now. `release` lets it end now. `hours` are the spec's: a tag has no room for holidays."""
+    """Change the end of a running machine's lease, and return the new end.
+
+    `extend` adds time, and `to` is the earliest end. Without either, the end is at least one whole lease from now.
+    `release` ends the lease now. `hours` are the spec's, because the tag lacks holidays.
+    """
     try:
         machine = find_machine(cloud, name, group)
         _check_power(name, machine, ON if release else _USABLE)
-        found = renewal(machine.tags, cloud.now(), to=to, extend=extend, release=release, hours=hours)
-        _carry_out(cloud, machine, found.until, deadline, shortens=_shortens(machine, found.until))
+        since = None if release else restarted_at(machine)
+        marks = with_others(machine, _since(since))
+        found = renewal(marks, cloud.now(), to=to, extend=extend, release=release, hours=hours)
+        stop = _carry_out(cloud, machine, found.until, deadline, since=since)
     except CloudError as error:
         raise explain(error, f"renewing the lease of {name}") from error
-    return found
+    return replace(found, old_stop=None if release else stop)
 
 
 def renewal(
@@ -73,13 +80,13 @@ def renewal(
     release: bool = False,
     hours: Hours | None = None,
 ) -> Renewed:
-    """What becomes of the lease of a machine with these tags. Pure."""
+    """Return the new lease for a machine with these tags. Pure."""
     terms = terms_from_tag(tags.get(marks, tags.TERMS)) or terms_of(Lifecycle(), None)
     hours = hours or hours_from_tag(tags.get(marks, tags.HOURS))
     since, old = tags.moment(marks, tags.ON_SINCE) or now, tags.moment(marks, tags.LEASE_UNTIL)
     end = max(old or now, now)
     if release:
-        # A schedule for a minute that has begun would wait until tomorrow.
+        # A schedule for a minute that has already begun would fire only tomorrow.
         wanted = now + timedelta(seconds=1)
     elif extend:
         wanted = end + extend
@@ -93,7 +100,7 @@ def renewal(
 
 
 def find_machine(cloud: Cloud, name: str, group: str | None) -> ObservedResource:
-    """The machine of this name, which must be ours. Without a group, wherever it is."""
+    """Return our machine with this name; without a group, search all groups. Raise Problem if absent or not ours."""
     found = cloud.look(ref_of(Kind.VM, group, name)) if group else cloud.observe(name).part(Kind.VM)
     if found and owner_of(found) is not Owner.OURS:
         raise untagged_problem(found)
@@ -126,42 +133,64 @@ def _shortens(machine: ObservedResource, until: datetime) -> bool:
     return old is not None and until < old
 
 
-def _carry_out(cloud: Cloud, machine: ObservedResource, until: datetime, deadline: Deadline, *, shortens: bool) -> None:
-    """In the order in which a crash half-way leaves the earlier end in force."""
-    if shortens:
-        _write(cloud, machine.ref, until, deadline, shortens=True)
-        _move(cloud, machine, until, deadline)
-        return
-    _move(cloud, machine, until, deadline)
-    later = _write(cloud, machine.ref, until, deadline, shortens=False)
+def _since(since: datetime | None) -> dict[str, str]:
+    return {tags.ON_SINCE: stamp(since) or ""} if since else {}
+
+
+def _carry_out(
+    cloud: Cloud, machine: ObservedResource, until: datetime, deadline: Deadline, *, since: datetime | None
+) -> datetime | None:
+    """Write tag and schedule in the order that keeps the earlier end valid after a crash. `since` is also tagged.
+
+    Return when the old schedule may still fire although it was moved, or None.
+    """
+    marks = {tags.LEASE_UNTIL: stamp(until) or "", **_since(since)}
+    if _shortens(machine, until):
+        _write(cloud, machine.ref, until, marks, deadline, shortens=True)
+        return _move(cloud, machine, until, deadline)
+    stop = _move(cloud, machine, until, deadline)
+    later = _write(cloud, machine.ref, until, marks, deadline, shortens=False)
     if later > until:
-        # Somebody else has given it more time meanwhile, and their daily stop was just moved.
+        # Another client extended the lease meanwhile, and its schedule was just overwritten.
         _move(cloud, machine, later, deadline)
+    return stop
 
 
-def _write(cloud: Cloud, ref: Ref, until: datetime, deadline: Deadline, *, shortens: bool) -> datetime:
-    """Which end is in the tag then: where it is not to be shortened, a later one that others have written stays."""
+def _write(
+    cloud: Cloud, ref: Ref, until: datetime, marks: Mapping[str, str], deadline: Deadline, *, shortens: bool
+) -> datetime:
+    """Write the end into the tag, and return the tag's end. Unless `shortens`, keep a later end from another client."""
 
     def attempt() -> datetime:
-        # Looked at once more: whatever others have put on it in the meantime stays.
+        # Read again, to keep tags that others added meanwhile.
         part = cloud.look(ref)
         if part is None:
             return until
         there = tags.moment(part.tags, tags.LEASE_UNTIL)
         if there == until or (there and there > until and not shortens):
             return there
-        marked = with_others(part, {tags.LEASE_UNTIL: stamp(until) or ""})
+        marked = with_others(part, marks)
         cloud.wait(cloud.patch(Resource(ref, {"tags": marked})), deadline)
         return until
 
     return patiently(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
 
 
-def _move(cloud: Cloud, machine: ObservedResource, until: datetime, deadline: Deadline) -> None:
-    def attempt() -> None:
-        found = cloud.look(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name))
-        wanted = moved(machine, found, until, cloud.now(), cloud.subscription)
-        if wanted:
-            cloud.wait(cloud.put(wanted), deadline)
+def _move(cloud: Cloud, machine: ObservedResource, until: datetime, deadline: Deadline) -> datetime | None:
+    """Move Azure's shutdown schedule. Return when the old one may still fire because it is too close, or None."""
 
-    patiently(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
+    def attempt() -> datetime | None:
+        found = cloud.look(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name))
+        now = cloud.now()
+        wanted = moved(machine, found, until, now, cloud.subscription)
+        if wanted is None:
+            return None
+        try:
+            cloud.wait(cloud.put(wanted), deadline)
+        except CloudError as error:
+            if found or not error.is_lasting:
+                raise
+            return None  # `up` created this machine without a schedule
+        return imminent_stop(found, now)
+
+    return patiently(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)

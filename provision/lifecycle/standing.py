@@ -1,4 +1,4 @@
-"""How the lease of a machine stands, from its tags. Pure."""
+"""Describe the state of a machine's lease from its tags. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuinfra.provision import fleet, tags
 from gpuinfra.provision.cloud import OFF, ObservedResource
 from gpuinfra.provision.costing.history import History
 from gpuinfra.provision.lifecycle.hours import to_tag
-from gpuinfra.provision.lifecycle.lease import cap_end, cause
+from gpuinfra.provision.lifecycle.lease import LEASE, cap_end, cause, restarted_at, settled
 from gpuinfra.provision.lifecycle.renew import Renewed
 from gpuinfra.provision.lifecycle.terms import from_tag, terms_of
 from gpuinfra.provision.market.port import Prices
@@ -28,15 +28,16 @@ def standing(
     past: History | None = None,
     simulated: bool = False,
 ) -> LeaseState:
-    """What there is to know of it. `renewed` is what was just done to it; `past` says what it has cost."""
+    """Return the state of the lease. `renewed` is the change just made, and `past` has the cost."""
     terms = from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(Lifecycle(), None)
-    since = tags.moment(machine.tags, tags.ON_SINCE)
+    restarted = restarted_at(machine)
+    since = restarted or tags.moment(machine.tags, tags.ON_SINCE)
     shown = fleet.machine_of(machine, None, now, prices, past)
     is_on = shown.power_state != OFF
     return LeaseState(
         machine=shown,
         now=now,
-        cause=cause(machine.tags, hours),
+        cause=LEASE if restarted else cause(machine.tags, hours),
         lease=format_duration(terms.lease),
         idle=format_duration(terms.idle),
         cap=format_duration(terms.cap) if terms.cap else None,
@@ -44,5 +45,8 @@ def standing(
         hours=(to_tag(hours) or f"{hours.timezone} {'; '.join(map(str, hours.on))}") if hours else None,
         changed=renewed.changed if renewed else False,
         capped=renewed.capped if renewed else False,
+        old_stop=renewed.old_stop if renewed else None,
+        restarted=restarted,
+        agent_until=settled(restarted + terms.lease, restarted, terms, None) if restarted else None,
         simulated=simulated,
     )

@@ -1,4 +1,4 @@
-"""What a machine was promised at power-on, kept in a tag: whoever has to end it, or to renew its lease, has no spec."""
+"""The terms of a machine since power-on, stored in a tag for clients that stop it or renew its lease without a spec."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ LONGEST = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How long a lease is, when idleness ends it, and how long it may be on for its money."""
+    """The lease length, the idle time limit, and the time limit from the cost cap."""
 
     lease: timedelta
     idle: timedelta
     cap: timedelta | None = None
-    """The cost cap as a time, counted from power-on; None where there is no cap, or no price."""
+    """The cost cap as a duration from power-on; None without a cap or a price."""
 
 
 def terms_of(lifecycle: Lifecycle, price_per_hour: float | None) -> Terms:
-    """A spec's own, at the price of the machine that was had."""
+    """Return the terms from a spec, with the hourly price of the actual VM."""
     return Terms(lifecycle.lease, lifecycle.idle, _cap(lifecycle, price_per_hour))
 
 
 def _cap(lifecycle: Lifecycle, price_per_hour: float | None) -> timedelta | None:
-    """Cap by price, in whole minutes, never more than is paid for; one minute at least, or it would never begin."""
+    """Return the time that the cost cap pays for, rounded down to minutes, but at least one minute."""
     if lifecycle.max_cost is None or not price_per_hour:
         return None
     hours = lifecycle.max_cost.dollars / Decimal(str(price_per_hour))
@@ -38,13 +38,13 @@ def _cap(lifecycle: Lifecycle, price_per_hour: float | None) -> timedelta | None
 
 
 def to_tag(terms: Terms) -> str:
-    """`lease=4h idle=20m cap=9h30m`."""
+    """Return a text like `lease=4h idle=20m cap=9h30m`."""
     found = {"lease": terms.lease, "idle": terms.idle, "cap": terms.cap}
     return " ".join(f"{name}={format_duration(value)}" for name, value in found.items() if value)
 
 
 def from_tag(text: str) -> Terms | None:
-    """What `to_tag` wrote; None for anything else, since anybody can write a tag."""
+    """Parse the text from `to_tag`; return None for other text, because anyone can write a tag."""
     words = dict(word.partition("=")[::2] for word in text.split())
     try:
         cap = parse_duration(words["cap"]) if "cap" in words else None

@@ -1,1 +1,1 @@
-"""How one gets into a machine: keys, its first boot, and where the caller comes from."""
+"""Access to a machine: SSH keys, the first boot, and the caller's own address."""

@@ -1,4 +1,4 @@
-"""What a new machine is told at its first boot."""
+"""Generate the cloud-init configuration for a new machine's first boot."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from gpuinfra.provision.plan_input import HostKey
 from gpuinfra.templates import read_template
 
 LARGEST = 64 * 1024
-"""What Azure takes as custom data."""
+"""Azure's limit for custom data."""
 AGENT = "/usr/local/lib/gpuinfra/agent.py"
 AGENT_CONFIG = "/etc/gpuinfra/agent.json"
 AGENT_UNIT = "gpuinfra-agent.service"
-# A client that is gone without a word is noticed after two minutes: else its connection would look like a login.
 _KIND_SETTING = "Provisioning.SshHostKeyPairType"
 _AGENT_KEY_KIND = (
     f"sed -i '/^ *{_KIND_SETTING}=/d' /etc/waagent.conf && echo {_KIND_SETTING}=ed25519 >> /etc/waagent.conf || true"
 )
+# Detect a lost client after two minutes; otherwise its connection would still count as a login.
 _SSH_SERVER = "ClientAliveInterval 30\nClientAliveCountMax 4\n"
 
 
 def custom_data(host_key: HostKey, terms: Terms, username: str) -> str:
-    """cloud-init's instructions, as Azure takes them: the host's key, and the agent that switches the machine off."""
+    """Return the cloud-init data in Azure's encoding: the host key, and the agent that switches the machine off."""
     config = {
-        # The image's own keys are not known to us: only ours may answer.
+        # We do not know the image's own keys, so only ours may be used.
         "ssh_deletekeys": True,
         "ssh_genkeytypes": [],
         "ssh_keys": {"ed25519_private": host_key.private, "ed25519_public": host_key.public},
-        # Azure's agent waits half an hour for a host key of its own kind, which is RSA, before it reports ready.
+        # Azure's agent waits half an hour for an RSA host key, its default, before it reports ready.
         "bootcmd": [_AGENT_KEY_KIND],
         "write_files": _files(terms, f"/home/{username}"),
         "runcmd": [
             _docker_group(username),
-            # sshd may have read its settings before ours were written.
+            # sshd may have read its configuration before this file was written.
             "systemctl try-reload-or-restart ssh || true",
             ["systemctl", "daemon-reload"],
             ["systemctl", "enable", "--now", AGENT_UNIT],
@@ -46,35 +46,34 @@ def custom_data(host_key: HostKey, terms: Terms, username: str) -> str:
 
 
 def public_data(username: str) -> str:
-    """The instructions that hold no secret, for a template: without the host key, and without the agent, which would
-    have no right to switch the machine off."""
+    """Return the data without secrets, for a template: no host key, and no agent, which would lack its role."""
     return _encoded({"runcmd": [_docker_group(username)]})
 
 
 def _docker_group(username: str) -> str:
-    # The Data Science VM's image does not let its administrator use Docker.
+    # On the Data Science VM image, the administrator cannot use Docker by default.
     return f"usermod -aG docker {username} || true"
 
 
 def _encoded(config: dict[str, Any]) -> str:
-    # JSON is YAML, and needs no quoting rules of its own.
+    # JSON is valid YAML and simpler to quote.
     return base64.b64encode(f"#cloud-config\n{json.dumps(config, indent=1)}\n".encode()).decode("ascii")
 
 
 def agent_config(terms: Terms, home: str) -> dict[str, Any]:
-    """What the agent goes by where it cannot ask Azure for the machine's tags."""
+    """Return the agent's settings for when it cannot read the VM's tags from Azure."""
     cap = int(terms.cap.total_seconds()) if terms.cap is not None else None
     lease, idle = int(terms.lease.total_seconds()), int(terms.idle.total_seconds())
     return {"lease": lease, "idle": idle, "cap": cap, "home": home}
 
 
 def agent_unit(home: str) -> str:
-    """The agent's service."""
+    """Return the agent's systemd unit."""
     return read_template("agent.service").replace("{home}", home)
 
 
 def _files(terms: Terms, home: str) -> list[dict[str, str]]:
-    # The same time in every archive: the same machine is told the same.
+    # A fixed time in the archive keeps the data identical for identical machines.
     agent = gzip.compress(read_template("agent.py").encode(), mtime=0)
     return [
         {

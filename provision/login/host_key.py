@@ -1,4 +1,4 @@
-"""Host keys for new machines."""
+"""Generate host keys for new machines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gpuinfra.provision.plan_input import HostKey
 
 
 def new_host_key() -> HostKey:
-    """A fresh Ed25519 key. The private half lives in memory until Azure has it, and nowhere else."""
+    """Return a new Ed25519 key. The private half exists only in memory until Azure has it."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

@@ -1,4 +1,4 @@
-"""The address that this computer has in the internet's eyes."""
+"""Find the public IP address of this computer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import ssl
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 
-# Plain text services; the second is asked when the first does not answer.
+# Plain-text services; the second is used if the first does not answer.
 SERVICES = (("checkip.amazonaws.com", "/"), ("api.ipify.org", "/"))
 SECONDS = 5.0
 
 
 def own_address() -> str:
-    """The public IPv4 address that requests of this computer come from."""
+    """Return the public IPv4 address of this computer. Raise Problem if no service answers."""
     for host, path in SERVICES:
         found = _ask(host, path)
         if found:

@@ -1,4 +1,4 @@
-"""The SSH key that gpuinfra creates for a user who has none."""
+"""Create an SSH key for a user who has none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuinfra.provision.login.host_key import new_host_key
 
 
 def create_own_key() -> Path:
-    """Create the key pair, mode 0600 in a folder of mode 0700. A private key that exists is kept."""
+    """Create the key pair, mode 0600 in a folder of mode 0700, unless it exists. Return the private key's path."""
     public = Path(OWN_KEY).expanduser()
     private = public.with_suffix("")
     private.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -31,14 +31,14 @@ def _public_half(private: Path) -> str:
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    """Write a whole file that only the user can read, unless there is one."""
+    """Write a complete file that only the user can read, unless it exists."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        # Unlike a rename, a link never replaces what another process has just created.
+        # Unlike a rename, a link never replaces a file that another process has just created.
         with contextlib.suppress(FileExistsError):
             os.link(name, path)
     finally:

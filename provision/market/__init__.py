@@ -1,1 +1,1 @@
-"""What Azure has on offer, where a machine could be, and every reason against it."""
+"""What Azure offers, the candidates for a machine, and the reasons against each."""

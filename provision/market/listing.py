@@ -1,11 +1,11 @@
-"""The sizes there are, with prices and quota: what `gpuinfra sizes` shows."""
+"""List the available sizes with prices and quota, for `gpuinfra sizes`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from gpuinfra.models.offer import Listed, Offer, Place, Quota, Quotas
+from gpuinfra.models.offer import Offer, PricedOffer, Quota, Quotas, SizeOffers
 from gpuinfra.models.sizes import SIZES, Size
 from gpuinfra.provision.market.port import Catalogue, Market, Prices
 
@@ -16,13 +16,13 @@ Offers = Mapping[tuple[str, str], Offer]
 
 def list_sizes(
     market: Market, gpu: str | None = None, regions: Collection[str] = (), *, with_quota: bool = False
-) -> tuple[Listed, ...]:
-    """Sizes that a spec can name, with a GPU or with any, in some regions or in all."""
+) -> tuple[SizeOffers, ...]:
+    """Return the sizes that a spec can name, filtered by GPU and regions if given."""
     wanted = [size for size in SIZES.values() if gpu in {None, size.gpu_model} and not size.confidential]
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sizes")
     try:
         prices = pool.submit(market.prices, [size.name for size in wanted])
-        # The first question alone: whoever asks the next ones need not look for credentials any more.
+        # Send the first request alone, so that the next ones find the credential ready.
         asked_for: list[str | None] = [*regions] or [None]
         offers = dict(market.offers(asked_for[0]))
         for more in pool.map(market.offers, asked_for[1:]):
@@ -42,16 +42,16 @@ def _places(wanted: Iterable[Size], regions: Collection[str], offers: Offers) ->
 
 def _listed(
     wanted: Iterable[Size], offers: Collection[Offer], prices: Prices, quotas: Mapping[str, Mapping[str, Quota]]
-) -> Iterable[Listed]:
+) -> Iterable[SizeOffers]:
     catalogues = {region: Catalogue(region, quotas=found) for region, found in quotas.items()}
     for size in wanted:
         places = [
-            Place(offer, prices.rate(size.name, offer.region), _quotas(offer, catalogues.get(offer.region)))
+            PricedOffer(offer, prices.rate(size.name, offer.region), _quotas(offer, catalogues.get(offer.region)))
             for offer in offers
             if offer.size == size.name
         ]
         if places:
-            yield Listed(size, tuple(sorted(places, key=_order)))
+            yield SizeOffers(size, tuple(sorted(places, key=_order)))
 
 
 def _quotas(offer: Offer, catalogue: Catalogue | None) -> Quotas | None:
@@ -60,7 +60,7 @@ def _quotas(offer: Offer, catalogue: Catalogue | None) -> Quotas | None:
     return Quotas(catalogue.quota(offer.family), catalogue.cores, catalogue.spot_cores)
 
 
-def _order(place: Place) -> tuple[bool, float, str]:
-    """Those that can be had first, then the cheapest."""
+def _order(place: PricedOffer) -> tuple[bool, float, str]:
+    """Sort offers that fit first, then by price."""
     price = place.rate.regular
     return not place.fits, float("inf") if price is None else price, place.offer.region

@@ -1,4 +1,4 @@
-"""The port to what Azure has on offer, and the values that it answers with: sizes, quota, images, prices, rights."""
+"""The port to Azure's offers, and its values: sizes, quota, images, prices and permissions."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from typing import NamedTuple, Protocol
 from gpuinfra.models.offer import Offer, Quota, Rate
 from gpuinfra.provision.waiting.deadline import Deadline
 
-# Quotas that are no family's.
+# Quotas that do not belong to a VM family.
 CORES = "cores"
 SPOT_CORES = "lowPriorityCores"
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What a region has: NC sizes by name, quotas by Azure's name for them."""
+    """A region's NC sizes by name, and its quotas by Azure's name."""
 
     region: str
     offers: Mapping[str, Offer] = field(default_factory=dict)
     quotas: Mapping[str, Quota] = field(default_factory=dict)
 
     def offer(self, size: str) -> Offer | None:
-        """A size, if the region has it."""
+        """Return a size, or None if the region does not have it."""
         return self.offers.get(size)
 
     def quota(self, family: str) -> Quota | None:
-        """A family's quota. Sizes and usages spell some names differently: `Standard NCASv3_T4 Family`."""
+        """Return a family's quota. Sizes and usages spell some names differently: `Standard NCASv3_T4 Family`."""
         return self._by_key.get(_key(family))
 
     @property
     def cores(self) -> Quota | None:
-        """All vCPUs of the region, spot left out."""
+        """The quota for all vCPUs in the region, except spot."""
         return self.quota(CORES)
 
     @property
     def spot_cores(self) -> Quota | None:
-        """All vCPUs of spot machines in the region: they draw on this and on nothing else."""
+        """The quota for all spot vCPUs in the region, the only quota that spot machines use."""
         return self.quota(SPOT_CORES)
 
     @cached_property
@@ -52,7 +52,7 @@ def _key(name: str) -> str:
 
 
 class ImagePlan(NamedTuple):
-    """What is bought with an image; its terms have to be accepted once in a subscription."""
+    """The marketplace plan of an image. Its terms must be accepted once per subscription."""
 
     publisher: str
     name: str
@@ -66,36 +66,36 @@ class Image:
     urn: str
     exists: bool
     version: str | None = None
-    """The exact one, also where the name says `latest`."""
+    """The exact version, even if the name says `latest`."""
     generation: str | None = None
     plan: ImagePlan | None = None
     terms_accepted: bool | None = None
-    """None where the image has no terms, or nobody knows."""
+    """None if the image has no terms, or the answer is unknown."""
     trusted_launch: bool = True
-    """Whether a machine with Trusted Launch can boot it."""
+    """Whether a VM with Trusted Launch can boot it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one role allows: actions with `*` in them, less those that it takes away again."""
+    """The actions that one role allows, with `*` as wildcard, and its exceptions."""
 
     actions: tuple[str, ...]
     not_actions: tuple[str, ...] = ()
 
     def allows(self, action: str) -> bool:
-        """Whether this role alone allows it."""
+        """Return whether this role alone allows the action."""
         return _matches(self.actions, action) and not _matches(self.not_actions, action)
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What the caller may do at a scope. Where nobody can say, all of it: Azure has the last word anyway."""
+    """The caller's permissions at a scope. If unknown, everything counts as allowed: Azure decides in the end."""
 
     grants: tuple[Grant, ...] = ()
     known: bool = True
 
     def allows(self, action: str) -> bool:
-        """Whether any role allows it: what one takes away, another may give."""
+        """Return whether any role allows the action. An exception in one role does not restrict another role."""
         return not self.known or any(grant.allows(action) for grant in self.grants)
 
 
@@ -111,54 +111,57 @@ def _matches(patterns: Iterable[str], action: str) -> bool:
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices by size and region. Where none is known there is none: a price is never a reason to fail."""
+    """Prices by size and region. A missing price is never an error."""
 
     rates: Mapping[tuple[str, str], Rate] = field(default_factory=dict)
 
     def rate(self, size: str, region: str) -> Rate:
-        """Both prices of a size in a region."""
+        """Return the regular and the spot price of a size in a region."""
         return self.rates.get((size, region), Rate())
 
     def price(self, size: str, region: str, *, spot: bool = False) -> float | None:
-        """One of them."""
+        """Return the regular or the spot price of a size in a region, or None if unknown."""
         rate = self.rate(size, region)
         return rate.spot if spot else rate.regular
 
 
 class Market(Protocol):
-    """What Azure has on offer. Every method raises CloudError and nothing else; calls may come from many threads."""
+    """Azure's offers. Every method raises only CloudError and is thread-safe."""
 
     subscription: str
 
     def subscription_name(self) -> str:
-        """What people call the subscription. The simplest question there is, so it is asked first."""
+        """Return the subscription's display name. This is the simplest request, so it comes first."""
 
     def catalogue(self, region: str) -> Catalogue:
-        """Sizes and quota of one region."""
+        """Return sizes and quota of one region."""
 
     def offers(self, region: str | None = None) -> Mapping[tuple[str, str], Offer]:
-        """NC sizes by size and region: of one region, or of all."""
+        """Return the NC sizes by size and region, of one region or of all."""
 
     def quotas(self, region: str) -> Mapping[str, Quota]:
-        """Quotas of one region by Azure's name for them; none where there is no such region."""
+        """Return the quotas of one region by Azure's name, or nothing if the region does not exist."""
 
     def image(self, urn: str, region: str) -> Image:
-        """An image by `publisher:offer:sku:version`."""
+        """Return an image by `publisher:offer:sku:version`."""
 
     def accept_terms(self, plan: ImagePlan) -> None:
-        """Accept an image's terms, for the whole subscription."""
+        """Accept an image's terms for the whole subscription."""
 
     def actions_allowed(self, group: str | None) -> Permissions:
-        """What the caller may do in the subscription, or in one group of it."""
+        """Return the caller's permissions in the subscription, or in one of its groups."""
+
+    def schedule_regions(self) -> frozenset[str] | None:
+        """Return the regions that offer Azure's daily shutdown schedule, or None if unknown."""
 
     def unregistered(self, namespaces: Iterable[str]) -> tuple[str, ...]:
-        """Those of the resource providers that the subscription does not use yet."""
+        """Return those of the resource providers that the subscription has not registered."""
 
     def register(self, namespace: str, deadline: Deadline) -> None:
-        """Have the subscription use a resource provider, and wait until it does."""
+        """Register a resource provider, and wait until it is registered."""
 
     def price(self, size: str, region: str, spot: bool = False) -> float | None:
-        """US dollars an hour."""
+        """Return the price in US dollars per hour, or None if unknown."""
 
     def prices(self, sizes: Iterable[str]) -> Prices:
-        """Prices of many sizes, in every region at once. Never fails."""
+        """Return the prices of these sizes in all regions. Never raises."""

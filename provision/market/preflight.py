@@ -1,4 +1,4 @@
-"""Everything that is asked before the first write: who asks, what may be done, where the machine can be had."""
+"""Check everything before the first write: the login, the permissions, and where the machine is available."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import TypeVar
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
-from gpuinfra.models.candidate import Candidate, Passed
 from gpuinfra.models.images import ALIASES
+from gpuinfra.models.plan import Candidate, RejectedCandidate
 from gpuinfra.models.sizes import SIZES
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision.errors import CloudError, Fault
@@ -34,7 +35,7 @@ ACTIONS = (
 )
 STEP = "preflight"
 THREADS = 8
-# A price is nice to have, so nobody waits for it as long as for the rest.
+# A price is optional, so the wait for it is shorter than for the rest.
 PRICE_SECONDS = 10
 
 Answer = TypeVar("Answer")
@@ -42,24 +43,26 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Preflight:
-    """What was found. There is at least one viable candidate."""
+    """The result of the checks, with at least one viable candidate."""
 
     subscription_name: str
     viable: tuple[Candidate, ...]
-    passed: tuple[Passed, ...] = ()
+    passed: tuple[RejectedCandidate, ...] = ()
     unregistered: tuple[str, ...] = ()
     """Resource providers to register before the first write."""
     image: dict[str, Image] = field(default_factory=dict)
-    """By region; a region that could not be asked has none."""
+    """By region; a region that could not be queried is absent."""
     prices: Prices = field(default_factory=Prices)
+    schedule_regions: frozenset[str] | None = None
+    """The regions that offer Azure's daily shutdown schedule; None if unknown."""
 
 
 def preflight(
     market: Market, spec: Spec, deadline: Deadline, progress: Progress, held: Candidate | None = None
 ) -> Preflight:
-    """Ask everything at once, or say why it cannot be: as a Problem, with every reason there is.
+    """Check everything in parallel. Raise Problem with all reasons if no candidate is viable.
 
-    `held` is where the machine is now; what it has of the quota there it gives back.
+    `held` is where the machine is now: a replacement frees the quota that it uses there.
     """
     progress.begin(STEP, "checking")
     try:
@@ -68,12 +71,12 @@ def preflight(
         progress.fail(STEP, problem.diagnostics[0].summary)
         raise
     count = len(found.viable) + len(found.passed)
-    progress.end(STEP, f"checked, {len(found.viable)} of {count} candidates can be had")
+    progress.end(STEP, f"checked, {len(found.viable)} of {count} candidates are available")
     return found
 
 
 def _preflight(market: Market, spec: Spec, deadline: Deadline, progress: Progress, held: Candidate | None) -> Preflight:
-    # Alone and first: the others would fail alike, each would look for credentials, and each import the SDK.
+    # First and alone: the others would fail the same way, and each would look for credentials and import the SDK.
     try:
         name = market.subscription_name()
     except CloudError as error:
@@ -83,6 +86,7 @@ def _preflight(market: Market, spec: Spec, deadline: Deadline, progress: Progres
     try:
         missing = pool.submit(missing_actions, market, spec.group_name)
         unregistered = pool.submit(market.unregistered, PROVIDERS)
+        schedules = pool.submit(market.schedule_regions)
         catalogues = {region: pool.submit(market.catalogue, region) for region in spec.regions}
         images = {region: pool.submit(market.image, urn, region) for region in spec.regions}
         prices = pool.submit(market.prices, spec.candidate_sizes)
@@ -99,13 +103,14 @@ def _preflight(market: Market, spec: Spec, deadline: Deadline, progress: Progres
         if not viable:
             raise no_candidate(spec, passed)
         known = {region: image for region, image in pictures.items() if image}
-        return Preflight(name, viable, passed, unknown, known, _prices(prices, deadline))
+        regions = get(schedules, "asking where Azure's daily schedule is offered")
+        return Preflight(name, viable, passed, unknown, known, _prices(prices, deadline), regions)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def missing_actions(market: Market, group: str) -> tuple[str, ...]:
-    """The actions of ACTIONS that the caller may do neither in the subscription nor in the group."""
+    """Return those of ACTIONS that the caller may do neither in the subscription nor in the group."""
     missing = _not_allowed(market.actions_allowed(None).allows, ACTIONS)
     return _not_allowed(market.actions_allowed(group).allows, missing) if missing else ()
 
@@ -115,7 +120,7 @@ def _not_allowed(allows: Callable[[str], bool], actions: Iterable[str]) -> tuple
 
 
 def _get(future: Future[Answer], doing: str, deadline: Deadline, progress: Progress) -> Answer | None:
-    """An answer; None where the caller may not ask: who has rights in one group only may still make a machine."""
+    """Return a result, or None if the caller may not query it: rights in one group suffice to create a machine."""
     try:
         return future.result(timeout=deadline.left)
     except CloudError as error:
@@ -140,35 +145,35 @@ def sort_out(
     catalogues: dict[str, Catalogue | None],
     images: dict[str, Image | None],
     held: Candidate | None = None,
-) -> tuple[tuple[Candidate, ...], tuple[Passed, ...]]:
-    """The candidates that can be had, and the others with every reason."""
+) -> tuple[tuple[Candidate, ...], tuple[RejectedCandidate, ...]]:
+    """Return the viable candidates, and the others with every reason."""
     viable, passed = [], []
     for each in candidates(spec):
         reasons = judge(each, spec, catalogues.get(each.region), images.get(each.region), held=held)
         if reasons:
-            passed.append(Passed(each, reasons))
+            passed.append(RejectedCandidate(each, reasons))
         else:
             viable.append(each)
     return tuple(viable), tuple(passed)
 
 
-def no_candidate(spec: Spec, passed: Sequence[Passed], state: str = "nothing was created") -> Problem:
-    """None can be had: all reasons in one table, a line each. `state` is how things stand now."""
+def no_candidate(spec: Spec, passed: Sequence[RejectedCandidate], state: str = "nothing was created") -> Problem:
+    """Return the Problem for a spec without a viable candidate, with all reasons. `state` is the current state."""
     helps = list(dict.fromkeys(reason.help for each in passed for reason in each.reasons if reason.help))
     models = dict.fromkeys(SIZES[size].gpu_model for size in spec.candidate_sizes)
-    sizes = " or ".join(f"`gpuinfra sizes --gpu {model} --with-quota`" for model in models)
+    sizes = " or ".join(f"`gpuinfra sizes --gpu {quote(model)} --with-quota`" for model in models)
     return Problem(
         Diagnostic(
             Code.NO_CANDIDATE,
-            "no candidate can be had",
+            "no candidate is available",
             note="\n".join([state, *reason_table(passed)]),
             help="; ".join([f"{sizes} shows where there is one", *helps]),
         )
     )
 
 
-def reason_table(passed: Sequence[Passed]) -> list[str]:
-    """Candidate, code and reason in columns; a candidate with two reasons has two lines."""
+def reason_table(passed: Sequence[RejectedCandidate]) -> list[str]:
+    """Return candidate, code and reason in columns. A candidate with two reasons has two lines."""
     rows = [
         (str(each.candidate) if number == 0 else "", reason.code, reason.text)
         for each in passed

@@ -1,7 +1,7 @@
-"""The list of prices that comes with the program, for when the service of prices does not answer.
+"""The price list shipped with the program, used if the Retail Prices API does not answer.
 
-List prices for Linux in US dollars an hour, as the Retail Prices service gave them in the month that the file is named
-for. It has no prices of spot machines: those change from day to day.
+It has list prices for Linux in US dollars per hour, as the API returned them in the month in the file name. It has no
+spot prices, which change daily.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ FILE = f"prices-{DATE}.csv"
 
 @cache
 def shipped_prices() -> Prices:
-    """Prices by size and region."""
+    """Return the shipped prices by size and region."""
     rows = csv.DictReader(read_template(FILE).splitlines())
     return Prices({(row["size"], row["region"]): Rate(float(row["usdPerHour"])) for row in rows})

@@ -1,11 +1,11 @@
-"""What is paid for while a machine is off: its disk and its address.
+"""Estimate what disk and public IP cost while a machine is off.
 
-About: list prices of East US in US dollars, as Azure's price pages had them in late 2025. Regions differ somewhat.
+These are list prices for East US in US dollars from Azure's price pages in late 2025. Other regions differ slightly.
 """
 
 from __future__ import annotations
 
-# A disk is billed as the next larger of these sizes, in GiB; prices are for a month.
+# A disk is billed as the next larger of these sizes, in GiB. The prices are per month.
 _SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 _PRICES: dict[str, tuple[float, ...]] = {
     "Standard": (1.54, 3.01, 5.89, 11.33, 21.76, 40.96, 77.83, 143.36),
@@ -18,7 +18,7 @@ _HOURS_A_MONTH = 730
 
 
 def disk_per_month(size_gib: int, sku: str) -> float | None:
-    """What a disk costs a month; None for a kind that is not known."""
+    """Return a disk's price per month, or None for an unknown kind."""
     family, _, redundancy = sku.partition("_")
     for size, price in zip(_SIZES, _PRICES.get(family, ()), strict=False):
         if size_gib <= size:
@@ -27,5 +27,5 @@ def disk_per_month(size_gib: int, sku: str) -> float | None:
 
 
 def address_per_month() -> float:
-    """What a static public address costs a month."""
+    """Return the price of a static public IP per month."""
     return round(_ADDRESS_PER_HOUR * _HOURS_A_MONTH, 2)

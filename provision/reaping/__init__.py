@@ -1,1 +1,1 @@
-"""Layer four: looks at every machine of ours in a subscription, and ends what should have ended."""
+"""Layer four: check all our machines in a subscription, and stop those that should be off."""

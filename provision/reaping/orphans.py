@@ -1,4 +1,4 @@
-"""Parts of ours that have lost their machine: which they are, and what should become of them. All pure."""
+"""Find our resources whose machine is gone, and decide what to do with them. All pure."""
 
 from __future__ import annotations
 
@@ -13,37 +13,47 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle.reap import Rules, is_protected
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
-from gpuinfra.provision.ownership import has_our_name, is_leftover, left_alone
+from gpuinfra.provision.ownership import LEFT_ALONE, has_our_name, is_leftover, left_alone
 from gpuinfra.provision.reaping.port import Listed
 
-# An `up` makes parts before the machine that they are for.
+# `up` creates these resources before their machine.
 AGE = timedelta(hours=1)
 KINDS = frozenset({Kind.DISK, Kind.PUBLIC_IP, Kind.NIC, Kind.SHUTDOWN_SCHEDULE})
-"""What costs something, or does something, without a machine. Networks and security groups do neither."""
+"""Kinds that cost money or act without a machine. VNets and NSGs do neither."""
 CAUSE = "it has no machine"
 
 
 def orphans(
     parts: Iterable[Listed], machines: Sequence[Mapping[str, Any]], rules: Rules, now: datetime
 ) -> list[Orphan]:
-    """All of them by name. A name counts as taken by any machine that is called so, ours or not."""
+    """Return all orphans sorted by name. While any machine, ours or not, has the tagged name, there are none for it."""
     found = [_orphan(part, rules) for part in _lost(parts, machines, now) if is_leftover(part.ref, part.tags)]
     return sorted(found, key=lambda orphan: (orphan.name.casefold(), list(Kind).index(orphan.ref.kind)))
 
 
 def lookalikes(parts: Sequence[Listed], machines: Sequence[Mapping[str, Any]], now: datetime) -> list[str]:
-    """A line for each tagged resource that is not named as a part of its machine, or has lost it in another group."""
+    """Describe each tagged resource that has an unexpected name, or that is an orphan outside the default group."""
     strange = [part for part in parts if _name(part) and not has_our_name(part.ref, part.tags)]
     lost = [part for part in _lost(parts, machines, now) if not is_leftover(part.ref, part.tags)]
-    return [left_alone(part.ref, tags.get(part.tags, tags.NAME)) for part in (*strange, *lost)]
+    return [*(left_alone(part.ref, tags.get(part.tags, tags.NAME)) for part in strange), *map(_left_behind, lost)]
+
+
+def _left_behind(part: Listed) -> str:
+    """The line about a part without a machine in a group that a spec names: it may be another user's."""
+    ref, machine = part.ref, tags.get(part.tags, tags.NAME)
+    # Without its machine, nothing proves whose data is on a disk: `down` does not delete it there.
+    by_hand = f"az disk delete --resource-group {ref.group} --name {ref.name}"
+    command = by_hand if ref.kind is Kind.DISK else "gpuinfra down SPEC --delete"
+    removal = f"if it was created for that machine, `{command}` removes it"
+    return f"{ref} in group {ref.group}: it has the tag of {machine}, but {CAUSE}; {removal}; {LEFT_ALONE}"
 
 
 def _lost(parts: Iterable[Listed], machines: Sequence[Mapping[str, Any]], now: datetime) -> list[Listed]:
-    """Parts that have our names, and no machine."""
+    """Return resources with our names whose machine does not exist."""
     taken = {str(row.get("name") or "").casefold() for row in machines}
     taken |= {tags.get(row.get("tags"), tags.NAME).casefold() for row in machines}
     lost = [part for part in parts if _name(part) and _name(part) not in taken]
-    # Where anything of a machine's has just been made, somebody is about to make the rest.
+    # A machine with a recently created resource is probably being created.
     fresh = {_name(part) for part in lost if part.since is None or part.since + AGE > now}
     named = [part for part in lost if part.ref.kind in KINDS and has_our_name(part.ref, part.tags)]
     return [part for part in named if _name(part) not in fresh]
@@ -60,7 +70,7 @@ def _orphan(part: Listed, rules: Rules) -> Orphan:
 
 
 def _verdict(part: Listed, rules: Rules) -> tuple[ReapAction, str]:
-    """A disk holds data: it goes only where somebody says so, and never with outputs that nobody has fetched."""
+    """Return the decision for an orphan. A disk is deleted only on request, and never with unfetched outputs."""
     if is_protected(part.tags):
         return ReapAction.PROTECTED, f"{CAUSE}, and is protected"
     if part.ref.kind is Kind.DISK and not rules.deletes:
@@ -73,9 +83,9 @@ def _verdict(part: Listed, rules: Rules) -> tuple[ReapAction, str]:
 
 
 def seen(orphan: Orphan, part: ObservedResource | None, interfaces: Collection[str] = ()) -> Orphan | None:
-    """An orphan as a second look shows it; None where it is gone, in use, or not ours any more.
+    """Return an orphan after a second look, or None if it is gone, in use, or no longer ours.
 
-    `interfaces` are ids, case folded, of those that are orphans too: what they use goes with them.
+    `interfaces` are the case-folded IDs of orphaned NICs: a public IP that only they use is still an orphan.
     """
     if part is None or not tags.belongs_to(part.tags, orphan.name) or is_used(part, interfaces):
         return None
@@ -88,7 +98,7 @@ def seen(orphan: Orphan, part: ObservedResource | None, interfaces: Collection[s
 
 
 def is_used(part: ObservedResource, interfaces: Collection[str]) -> bool:
-    """Whether a machine has it, or, of an address, anything but an interface that goes as well."""
+    """Return whether a VM uses the resource or, for a public IP, anything except an orphaned NIC."""
     user = str((part.properties.get("ipConfiguration") or {}).get("id") or "").casefold()
     if user and not any(user.startswith(f"{each}/") for each in interfaces):
         return True

@@ -1,4 +1,4 @@
-"""What reaping asks of a subscription besides what a cloud can do to one machine."""
+"""The port to a whole subscription, which the reaper needs in addition to the Cloud port."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from gpuinfra.models.resource import Ref
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A resource of ours as a listing shows it."""
+    """A resource with our tag, from a listing."""
 
     ref: Ref
     tags: dict[str, str] = field(default_factory=dict)
     since: datetime | None = None
-    """When it was made or last changed, whichever is later; None where Azure does not say."""
+    """When it was created or last changed, whichever is later; None if Azure does not show it."""
 
 
 class Fleet(Protocol):
-    """A whole subscription. Every method raises CloudError and nothing else; calls may come from many threads."""
+    """A whole subscription. Every method raises only CloudError and is thread-safe."""
 
     def machines(self) -> list[dict[str, Any]]:
-        """Bodies of all machines there are, others' as well, each with its instance view. One call a page."""
+        """Return the bodies of all VMs, including others', with instance views. Sends one request per page."""
 
     def parts(self) -> list[Listed]:
-        """All resources that carry our tag and are of a kind that is made here. One call a page."""
+        """Return all resources with our tag, of the kinds that gpuinfra creates. Sends one request per page."""
 
     def ask_off(self, ref: Ref) -> None:
-        """Have a machine deallocated. Returns once Azure has accepted it; nobody asks after the operation."""
+        """Request the deallocation of a VM. Returns once Azure accepts the request; the operation is not polled."""
 
     def ask_delete(self, ref: Ref) -> None:
-        """Have a machine deleted whose deletion has not ended. Returns once Azure has accepted it."""
+        """Request the deletion of a VM whose deletion is unfinished. Returns once Azure accepts the request."""

@@ -1,4 +1,4 @@
-"""Reaping as a whole: look, decide, do, side by side; what goes wrong with one is told and keeps no other."""
+"""Reap a subscription: list, decide and act in parallel. A failure with one machine does not affect the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from itertools import groupby
 from typing import Any
 
 from gpuinfra.models.durations import format_duration
-from gpuinfra.models.reap import Ended, Failure, Orphan, ReapAction, Reaped, Untagged, Verdict
+from gpuinfra.models.reap import (
+    EndedMachine,
+    Orphan,
+    ReapAction,
+    ReapDecision,
+    ReapFailure,
+    ReapResult,
+    UnrecognisedMachine,
+    UntaggedMachine,
+)
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import fleet as listing
 from gpuinfra.provision import tags
@@ -22,7 +31,7 @@ from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle.reap import STOPPED, STOPPED_FOR, Rules, disputed, is_protected, judge, verdicts
 from gpuinfra.provision.market.port import Market, Prices
 from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
+from gpuinfra.provision.ownership import Owner, machine_of_row, misfit, owner_of
 from gpuinfra.provision.reaping.orphans import lookalikes, orphans, seen
 from gpuinfra.provision.reaping.port import Fleet, Listed
 from gpuinfra.provision.reaping.starting import start
@@ -31,14 +40,14 @@ from gpuinfra.provision.remove import remove
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.progress import Progress
 
-# Twice, and eight that stop machines: sixteen in all.
+# Two pools of this size and eight workers that stop machines: sixteen in all.
 WORKERS = 4
 ORPHANS = "orphans"
 
 
 @dataclass
 class Reaper:
-    """One round of the reaper."""
+    """One run of the reaper."""
 
     cloud: Cloud
     fleet: Fleet
@@ -49,18 +58,20 @@ class Reaper:
     deadline: Deadline
     dry_run: bool = False
     has_outputs: Callable[[str, str], bool | None] | None = None
-    """Whether the disk of a machine, by name and group, holds outputs that were not fetched; None if it is not known.
-    Without this function every disk may go."""
+    """Return whether a machine's disk, by name and group, holds unfetched outputs; None if unknown.
+
+    Without this function every disk may be deleted.
+    """
     trouble_seconds: float = TROUBLE_SECONDS
-    found: Reaped = field(init=False)
+    found: ReapResult = field(init=False)
     _stopping: Stopping | None = None
     _others: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.found = Reaped(self.dry_run, simulated=self.cloud.simulated)
+        self.found = ReapResult(self.dry_run, simulated=self.cloud.simulated)
 
-    def reap(self) -> Reaped:
-        """Look at everything, and do what is to be done; a dry run only tells. Raises where nothing can be listed."""
+    def reap(self) -> ReapResult:
+        """List, decide and act; a dry run only reports. Raise CloudError if the machines cannot be listed."""
         pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="reap")
         try:
             self._reap(pool)
@@ -73,12 +84,12 @@ class Reaper:
 
     @property
     def under_way(self) -> list[str]:
-        """What goes on in Azure though nobody waits for it any more: names of machines that go off."""
+        """Names of machines that Azure is still deallocating, although this run no longer waits for them."""
         return [stop.verdict.name for stop in self._pending() if stop.asked_at]
 
     @property
     def not_begun(self) -> list[str]:
-        """What was to be done, and was not begun or not finished."""
+        """Names of machines whose action was not started or not finished."""
         return [*(stop.verdict.name for stop in self._pending() if not stop.asked_at), *self._others]
 
     def _pending(self) -> Sequence[Any]:
@@ -96,9 +107,17 @@ class Reaper:
             judged = verdicts(rows, self.rules, now)
         self.found.machines = len(judged)
         machines = [machine_of_row(row) for row in rows]
-        self.found.untagged = [Untagged(part.ref, part.power) for part in machines if owner_of(part) is Owner.UNTAGGED]
+        self.found.untagged = [
+            UntaggedMachine(part.ref, part.power) for part in machines if owner_of(part) is Owner.UNTAGGED
+        ]
+        self.found.unrecognised = [
+            UnrecognisedMachine(part.ref, part.power, misfit(part))
+            for part in machines
+            if owner_of(part) is Owner.UNRECOGNISED
+        ]
         option = " --sandbox" if self.cloud.simulated else ""
-        self.found.left_alone = [*listing.lookalikes(rows), *disputed(rows, self.rules, now, option)]
+        others = [part.body for part in machines if owner_of(part) is Owner.LOOKALIKE]
+        self.found.left_alone = [*listing.lookalikes(others), *disputed(rows, self.rules, now, option)]
         self.found.protected = _those(judged, ReapAction.PROTECTED)
         self.found.kept = [verdict for verdict in _those(judged, ReapAction.KEEP) if verdict.cause]
         kept = {verdict.ref for verdict in _those(judged, ReapAction.KEEP)}
@@ -108,32 +127,32 @@ class Reaper:
             if part.power == "stopped" and part.ref in kept
         ]
         if self.dry_run:
-            self.found.stopped = [Ended(verdict) for verdict in _those(judged, ReapAction.STOP)]
-            self.found.deleted = [Ended(verdict) for verdict in _those(judged, ReapAction.DELETE)]
+            self.found.stopped = [EndedMachine(verdict) for verdict in _those(judged, ReapAction.STOP)]
+            self.found.deleted = [EndedMachine(verdict) for verdict in _those(judged, ReapAction.DELETE)]
             self.found.started = _those(judged, ReapAction.START)
             self._sweep(parts, rows, now)
             return
         stops = _those(judged, ReapAction.STOP)
         self._stopping = self._stopper(pool.submit(self._prices, stops, rows), parts)
-        others = [
+        tasks = [
             pool.submit(self._sweep, parts, rows, now),
             *(pool.submit(self._delete, verdict) for verdict in _those(judged, ReapAction.DELETE)),
             *(pool.submit(self._start, verdict) for verdict in _those(judged, ReapAction.START)),
         ]
         self._stopping.run(stops)
-        for other in others:
-            other.result()
+        for task in tasks:
+            task.result()
         self._collect(self._stopping)
 
     def _keep_outputs(
         self,
         pool: ThreadPoolExecutor,
-        judged: Sequence[Verdict],
+        judged: Sequence[ReapDecision],
         lost: Sequence[Orphan],
         has_outputs: Callable[[str, str], bool | None],
     ) -> None:
-        """Find out which disks must stay, before any of them goes."""
-        all_found: list[Verdict | Orphan] = [*judged, *lost]
+        """Find the disks that must be kept, before any is deleted."""
+        all_found: list[ReapDecision | Orphan] = [*judged, *lost]
         going = [each for each in all_found if each.action is ReapAction.DELETE]
         places = sorted({(each.name, each.ref.group) for each in going if each.ref.kind in {Kind.VM, Kind.DISK}})
         found = list(zip(places, pool.map(lambda place: has_outputs(*place), places), strict=True))
@@ -144,20 +163,23 @@ class Reaper:
         )
 
     def _parts(self) -> list[Listed]:
-        """What may be without a machine. That it cannot be listed must not keep a machine on; but nothing is deleted
-        then, since nobody knows what is protected."""
+        """Return the resources that may be orphans.
+
+        If they cannot be listed, machines are still stopped, but nothing is deleted, because what is protected is
+        unknown.
+        """
         try:
             return self.fleet.parts()
         except CloudError as error:
             if error.fault is Fault.INTERRUPTED:
                 raise
-            self.found.failed.append(Failure(ORPHANS, "list", error.code, error.message))
+            self.found.failed.append(ReapFailure(ORPHANS, "list", error.code, error.message))
             self.rules = replace(self.rules, deletes=False)
             return []
 
     def _sweep(self, parts: Future[list[Listed]], rows: Sequence[dict[str, Any]], now: datetime) -> None:
-        """What has no machine: looked at once more, and removed machine by machine."""
-        # Machines are judged by themselves.
+        """Find orphans, look at each a second time, and delete them machine by machine."""
+        # Machines have their own decisions.
         listed = [part for part in parts.result() if part.ref.kind is not Kind.VM]
         lost = orphans(listed, rows, self.rules, now)
         self.found.left_alone += lookalikes(listed, rows, now)
@@ -181,7 +203,7 @@ class Reaper:
             self._fail(orphan.name, "look", error, orphan.cause, orphan.ref.group)
             return replace(orphan, action=ReapAction.KEEP)
 
-    # Doing
+    # Act
 
     def _stopper(self, prices: Future[Prices], parts: Future[list[Listed]]) -> Stopping:
         def addresses() -> frozenset[str]:
@@ -206,21 +228,21 @@ class Reaper:
         found.failed = sorted([*found.failed, *stopping.failed], key=lambda failure: failure.name.casefold())
         found.notes += [f"{verdict.name} is left on: it is in order by now" for verdict in stopping.spared]
 
-    def _prices(self, stops: Sequence[Verdict], rows: Sequence[dict[str, Any]]) -> Prices:
-        """Asked for beside everything else: a machine stays on for no price."""
+    def _prices(self, stops: Sequence[ReapDecision], rows: Sequence[dict[str, Any]]) -> Prices:
+        """Return prices, requested in parallel so that no machine stays on because of them."""
         if not stops:
             return Prices()
         wanted = {(stop.ref.group.casefold(), stop.ref.name.casefold()) for stop in stops}
         own = [row for row in rows if _key(row) in wanted]
         return self.market.prices(listing.sizes(own))
 
-    def _still(self, verdict: Verdict) -> ObservedResource | None:
-        """The machine, where a second look says the same of it."""
+    def _still(self, verdict: ReapDecision) -> ObservedResource | None:
+        """Return the machine if a second look leads to the same decision, else None."""
         machine = self.cloud.look(verdict.ref)
         again = judge(machine, self.rules, self.cloud.now()) if machine else None
         return machine if again and again.action is verdict.action else None
 
-    def _delete(self, verdict: Verdict) -> None:
+    def _delete(self, verdict: ReapDecision) -> None:
         with self._told(verdict.name, "delete", verdict.cause, verdict.ref.group):
             if self._still(verdict) is None:
                 return
@@ -235,11 +257,11 @@ class Reaper:
                 cause=f"reap: {verdict.cause}",
             ).delete()
             if receipt.is_proof:
-                self.found.deleted.append(Ended(verdict, receipt))
+                self.found.deleted.append(EndedMachine(verdict, receipt))
             else:
                 raise CloudError(Fault.OTHER, "NotAllGone", "; ".join(receipt.left) or "it was not seen gone")
 
-    def _start(self, verdict: Verdict) -> None:
+    def _start(self, verdict: ReapDecision) -> None:
         with self._told(verdict.name, "start", verdict.cause, verdict.ref.group):
             machine = self._still(verdict)
             if machine is not None:
@@ -248,7 +270,7 @@ class Reaper:
                 self.found.started.append(verdict)
 
     def _remove(self, name: str, own: Sequence[Orphan]) -> Sequence[Orphan]:
-        """All that one machine has left, interfaces before the addresses that they use; and what came of it."""
+        """Delete the orphans of one machine, NICs before their public IPs, and return all with the result."""
         going = [orphan for orphan in own if orphan.action is ReapAction.DELETE]
         if not going:
             return own
@@ -268,12 +290,12 @@ class Reaper:
         code, message = (
             (error.code, error.message) if isinstance(error, CloudError) else (type(error).__name__, str(error))
         )
-        self.found.failed.append(Failure(name, action, code, message, cause, group))
+        self.found.failed.append(ReapFailure(name, action, code, message, cause, group))
 
 
 @dataclass
 class _Told:
-    """What goes wrong inside is told at the end, and stops nobody else."""
+    """A context that records a failure in the result instead of raising it, so that the others continue."""
 
     reaper: Reaper
     name: str
@@ -295,12 +317,12 @@ class _Told:
 
 
 def _protected(rows: Sequence[dict[str, Any]], parts: Sequence[Listed]) -> frozenset[str]:
-    """Names, case folded, of machines of which something is protected."""
+    """Return the case-folded names of machines with a protected resource."""
     marked = (*(row.get("tags") or {} for row in rows), *(part.tags for part in parts))
     return frozenset(tags.get(marks, tags.NAME).casefold() for marks in marked if is_protected(marks)) - {""}
 
 
-def _those(judged: Sequence[Verdict], action: ReapAction) -> list[Verdict]:
+def _those(judged: Sequence[ReapDecision], action: ReapAction) -> list[ReapDecision]:
     return [verdict for verdict in judged if verdict.action is action]
 
 

@@ -1,4 +1,4 @@
-"""Specs that are gone from git: which machines' specs were in a folder once and are not any more, and since when."""
+"""Find machines whose specs were deleted from a folder in git, and when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from gpuinfra.diagnostics import Problem
 from gpuinfra.git import GitError, Repository, ShallowCloneError, open_repository
-from gpuinfra.parse.folder import is_ours, yaml_files
+from gpuinfra.parse.folder import mentions_spec, yaml_files
 from gpuinfra.parse.source import LARGEST, decode
 from gpuinfra.parse.tree import Mapping as Document
 from gpuinfra.parse.tree import Scalar, read
@@ -22,26 +22,26 @@ MOST_COMMITS = 500
 _SUFFIXES = {".yaml", ".yml"}
 _SKIPPED = {"node_modules", "__pycache__"}
 _NO_BLOB = re.compile("0+")
-# Of a file that cannot be read as YAML: better a name too many than a machine taken for one whose spec is gone.
+# For files that are not valid YAML. A superfluous match is better than treating an existing spec as deleted.
 _NAME = re.compile(r"""(?:^|[\s{,])["']?name["']?\s*:\s*["']?([A-Za-z0-9][\w.-]*)""")
 
 
 @dataclass(frozen=True)
 class SpecHistory:
-    """What git says of a folder of specs."""
+    """What git records about a folder of specs."""
 
     deleted: Mapping[str, datetime] = field(default_factory=dict)
-    """Keys of machines, and the time of the commit that took the spec away, not before its parent's."""
+    """Keys of machines with the time of the commit that deleted the spec, at least the time of its parent."""
     repository: str = ""
-    """The id of the repository; empty where there is none, or only a part of it."""
+    """The repository's ID; empty without a repository, or in a shallow clone."""
     is_shallow: bool = False
     note: str = ""
-    """Why git says nothing."""
+    """Why git's history is not available."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit on the way to the present: when it was made, and what names its files had before and after it."""
+    """A commit on the main line: its time, and the machine keys in its changed files before and after it."""
 
     at: datetime
     before: tuple[str, ...]
@@ -49,7 +49,7 @@ class Commit:
 
 
 def spec_history(folder: Path, now: datetime) -> SpecHistory:
-    """The specs that are gone from this folder, by the last 90 days and 500 commits."""
+    """Return the specs that were deleted from this folder in the last 90 days and 500 commits."""
     try:
         with open_repository(folder) as repository:
             found = repository.identify()
@@ -64,12 +64,12 @@ def spec_history(folder: Path, now: datetime) -> SpecHistory:
     except (GitError, ValueError, OSError) as error:
         is_shallow = isinstance(error, ShallowCloneError)
         return SpecHistory(is_shallow=is_shallow, note=f"no machine was compared with its spec: {error}")
-    # A spec that has moved to another group, or is anywhere else in the repository, is not gone.
+    # A spec with another group, or anywhere else in the repository, does not count as deleted.
     return SpecHistory({key: at for key, at in gone.items() if key.rpartition("/")[2] not in here}, found)
 
 
 def deletions(at_head: Iterable[str], commits: Iterable[Commit]) -> dict[str, datetime]:
-    """Names that are gone, and the time of the commit that took the last file with them away. Newest commits first."""
+    """Return deleted names with the time of the commit that deleted their last file. `commits` are newest first."""
     count = Counter(at_head)
     present, gone = set(count), dict[str, datetime]()
     for commit in commits:
@@ -84,8 +84,8 @@ def deletions(at_head: Iterable[str], commits: Iterable[Commit]) -> dict[str, da
 
 
 def names_in(content: bytes) -> tuple[str, ...]:
-    """Keys of the machines that a YAML file describes, also where a spec in it is no longer valid."""
-    if not is_ours(content):
+    """Return the keys of the machines in a YAML file, even if a spec in it is no longer valid."""
+    if not mentions_spec(content):
         return ()
     try:
         documents = read(decode("", content[: LARGEST + 1])).documents
@@ -105,14 +105,14 @@ def _key_of(document: object) -> str:
 
 
 def _names_here(root: Path) -> set[str]:
-    """Every name that the work tree's files could mean now. A file that cannot be read stops everything."""
+    """Return every name that the work tree's files could mean. Raise GitError if a file cannot be read."""
     found: set[str] = set()
     for file in yaml_files(root):
         try:
             content = file.read_bytes()
         except OSError as error:
             raise GitError(f"`{file}` cannot be read: {error.strerror}") from error
-        if is_ours(content):
+        if mentions_spec(content):
             text = content.decode("utf-8", "replace")
             named = (key.rpartition("/")[2] for key in names_in(content))
             found |= {*named, *(name.casefold() for name in _NAME.findall(text))}
@@ -123,7 +123,7 @@ def _names_here(root: Path) -> set[str]:
 
 
 def _files_at_head(repository: Repository) -> Iterator[tuple[str, str]]:
-    """Yield path and blob of every YAML file of the repository in the last commit, also in hidden folders."""
+    """Yield path and blob of every YAML file in the last commit, including hidden folders."""
     for line in repository.ask("ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0"):
         facts, _, path = line.decode("utf-8", "surrogateescape").partition("\t")
         if PurePosixPath(path).suffix in _SUFFIXES:
@@ -131,7 +131,7 @@ def _files_at_head(repository: Repository) -> Iterator[tuple[str, str]]:
 
 
 def _times(repository: Repository) -> dict[str, datetime]:
-    """Return when each commit of the main line was made, no earlier than its parent: a committer chooses the date."""
+    """Return the time of each commit on the main line, at least its parent's time: the committer chooses the date."""
     times, latest = dict[str, datetime](), datetime.fromtimestamp(0, UTC)
     lines = repository.ask("rev-list", "--first-parent", "--reverse", "--timestamp", "HEAD").decode().splitlines()
     for seconds, commit in (line.split() for line in lines):
@@ -141,7 +141,7 @@ def _times(repository: Repository) -> dict[str, datetime]:
 
 
 def _commits(repository: Repository, below: str, now: datetime, blobs: _Blobs) -> list[Commit]:
-    """Those that touch the folder, newest first, each against the first of its parents: as the main line saw it."""
+    """Return the commits that change the folder, newest first, each compared with its first parent."""
     words = (
         "log",
         "--first-parent",
@@ -155,7 +155,7 @@ def _commits(repository: Repository, below: str, now: datetime, blobs: _Blobs) -
         f"--since={(now - LONGEST).isoformat()}",
         "HEAD",
         "--",
-        # The whole repository has no name of its own.
+        # Without a pathspec, the whole repository counts.
         *([] if below == "." else [f":(top,literal){below}"]),
     )
     parts = repository.ask(*words).decode("utf-8", "replace").split("\x01")
@@ -169,7 +169,7 @@ def _commits(repository: Repository, below: str, now: datetime, blobs: _Blobs) -
 
 
 def _changes(text: str, below: str) -> Iterator[tuple[str, str]]:
-    """The blobs of changed YAML files before and after: `:100644 100644 OLD NEW M`, and the path as the next word."""
+    """Yield the blobs of changed YAML files before and after, from `:100644 100644 OLD NEW M` followed by the path."""
     words = [word for word in text.strip("\n").split("\0") if word.strip()]
     for facts, path in zip(words[::2], words[1::2], strict=False):
         fields = facts.strip().lstrip(":").split()
@@ -178,7 +178,7 @@ def _changes(text: str, below: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_yaml(path: str, below: str) -> bool:
-    """Whether `validate` would read it too."""
+    """Return whether `validate` would also read the file."""
     whole = PurePosixPath(path)
     if not whole.is_relative_to(below):
         return False
@@ -188,21 +188,21 @@ def _is_yaml(path: str, below: str) -> bool:
 
 
 class _Blobs:
-    """Names in files as git has them, each read once."""
+    """The machine keys in git's files, each file read once."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
         self._names: dict[str, tuple[str, ...]] = {}
 
     def names(self, blob: str) -> tuple[str, ...]:
-        """The names in one; a file that was not there has none."""
+        """Return the keys in a blob, or an empty tuple if the file did not exist."""
         if _NO_BLOB.fullmatch(blob):
             return ()
         self.fetch([blob])
         return self._names[blob]
 
     def fetch(self, blobs: Sequence[str]) -> None:
-        """Read those that are not known yet, by one call."""
+        """Read the blobs that are not known yet, with one git call."""
         missing = [each for each in dict.fromkeys(blobs) if each not in self._names and not _NO_BLOB.fullmatch(each)]
         if missing:
             answer = self._repository.ask("cat-file", "--batch", stdin="\n".join(missing).encode() + b"\n")
@@ -210,7 +210,7 @@ class _Blobs:
 
 
 def _batch(answer: bytes, blobs: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """`SHA blob SIZE`, a line's end, the content, a line's end; or `SHA missing`, as in a partial clone."""
+    """Yield keys by blob from `SHA blob SIZE`, newline, content, newline; or `SHA missing`, as in a partial clone."""
     place = 0
     for blob in blobs:
         end = answer.index(b"\n", place)

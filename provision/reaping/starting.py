@@ -1,8 +1,8 @@
-"""A machine on for its hours: its end is set before it begins to be billed."""
+"""Start a machine for its hours. Its end is set before billing starts."""
 
 from __future__ import annotations
 
-from gpuinfra.models.reap import Verdict
+from gpuinfra.models.reap import ReapDecision
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.provision import tags
@@ -23,9 +23,14 @@ UNREACHABLE_SECONDS = 60.0
 
 
 def start(
-    cloud: Cloud, machine: ObservedResource, verdict: Verdict, progress: Progress, journal: Journal, deadline: Deadline
+    cloud: Cloud,
+    machine: ObservedResource,
+    verdict: ReapDecision,
+    progress: Progress,
+    journal: Journal,
+    deadline: Deadline,
 ) -> None:
-    """Azure's own daily stop first, then the tag, then the machine; and it is seen to run."""
+    """Set Azure's shutdown schedule, then the tag, then start the VM, and wait until Azure shows it as running."""
     ref, deadline = machine.ref, deadline.within(START_SECONDS)
     pause = cloud.interrupt.sleep
     progress.begin(str(ref), DOING)
@@ -47,17 +52,22 @@ def start(
     journal.did(DOING, ref)
 
 
-def _arm(cloud: Cloud, machine: ObservedResource, verdict: Verdict, deadline: Deadline) -> None:
-    assert verdict.until is not None  # noqa: S101 for the type checker: whoever is started has an end
+def _arm(cloud: Cloud, machine: ObservedResource, verdict: ReapDecision, deadline: Deadline) -> None:
+    assert verdict.until is not None  # noqa: S101 for the type checker: a START decision has an end
     schedule = cloud.look(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name))
     wanted = moved(machine, schedule, verdict.until, cloud.now(), cloud.subscription)
     if wanted:
-        cloud.wait(cloud.put(wanted), deadline)
+        try:
+            cloud.wait(cloud.put(wanted), deadline)
+        except CloudError as error:
+            # Without a schedule, only the guest agent stops the machine.
+            if schedule or not error.is_lasting or not cloud.allow_self_stop(machine).is_held:
+                raise
     marks = {tags.ON_SINCE: stamp(cloud.now()) or "", tags.LEASE_UNTIL: stamp(verdict.until) or ""}
     cloud.wait(cloud.patch(Resource(machine.ref, {"tags": with_others(machine, marks)})), deadline)
 
 
-def _start(cloud: Cloud, machine: ObservedResource, verdict: Verdict, deadline: Deadline) -> None:  # noqa: ARG001 as the others
+def _start(cloud: Cloud, machine: ObservedResource, verdict: ReapDecision, deadline: Deadline) -> None:  # noqa: ARG001 as the others
     cloud.wait(cloud.act(machine.ref, Act.START), deadline)
 
 

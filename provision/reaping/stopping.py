@@ -1,6 +1,6 @@
-"""Many machines off at once: each is asked for, then looked at until Azure itself says that it is off.
+"""Stop many machines in parallel: request each deallocation, then look until Azure shows the VM as off.
 
-Nobody waits for an operation: a machine that takes long holds no other up, and a few workers do for hundreds.
+No worker waits for an operation. So a slow machine does not delay the others, and a few workers suffice for hundreds.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gpuinfra.models.reap import Ended, Failure, ReapAction, Verdict
-from gpuinfra.models.receipt import Off, Receipt, Residue, next_morning
+from gpuinfra.models.reap import EndedMachine, ReapAction, ReapDecision, ReapFailure
+from gpuinfra.models.receipt import OffProof, Receipt, Residue, next_morning
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import fleet as listing
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import DELETING, Cloud, ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.lease import ON
-from gpuinfra.provision.lifecycle.reap import Rules, changed_at, judge
+from gpuinfra.provision.lifecycle.lease import ON, changed_at
+from gpuinfra.provision.lifecycle.reap import Rules, judge
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from gpuinfra.provision.names import name_of
@@ -29,39 +29,39 @@ from gpuinfra.provision.waiting.progress import Progress
 
 WORKERS = 8
 DOING = "deallocating"
-# What may pass is tried again for so long; the reaper comes round again anyway.
+# Temporary errors are retried for this long. The next run of the reaper tries again anyway.
 TROUBLE_SECONDS = 60.0
 OFF_SECONDS = 900.0
-# An operation that Azure took and that failed is asked for again.
+# An operation that Azure accepted and that failed is requested again.
 MOST_ATTEMPTS = 4
 _PASSES = frozenset({Fault.BUSY, Fault.UNREACHABLE, Fault.THROTTLED})
 FIRST_PAUSE, GROWTH = 0.5, 1.4
-# Azure lets a caller ask 25 times a second: a crowd is looked at less often.
+# Azure allows 25 requests per second, so many machines are looked at less often.
 LONGEST_PAUSE, LOOKS_A_SECOND = 3.0, 8.0
 
 
 @dataclass
 class Stop:
-    """One machine on its way off."""
+    """The stop of one machine."""
 
-    verdict: Verdict
+    verdict: ReapDecision
     deadline: Deadline
     asked_at: datetime | None = None
-    """When Azure took it, by its own time: from then on it is not billed."""
+    """When Azure accepted the request, in Azure's time: billing ends then."""
     machine: ObservedResource | None = None
-    """As it was when it was asked for."""
+    """The VM at the time of the request."""
     attempts: int = 0
     trouble: Deadline | None = None
 
     @property
     def step(self) -> str:
-        """How progress calls it."""
+        """The step's name in the progress display."""
         return str(self.verdict.ref)
 
 
 @dataclass
 class Stopping:
-    """All machines that are to go off."""
+    """The stop of all machines that should be off."""
 
     cloud: Cloud
     fleet: Fleet
@@ -70,17 +70,17 @@ class Stopping:
     journal: Callable[[str], Journal]
     deadline: Deadline
     addresses: Callable[[], frozenset[str]]
-    """Names, case folded, of machines that have a public address of ours."""
+    """Case-folded names of machines that have one of our public IPs."""
     prices: Callable[[], Prices]
     trouble_seconds: float = TROUBLE_SECONDS
-    stopped: list[Ended] = field(default_factory=list)
-    failed: list[Failure] = field(default_factory=list)
-    spared: list[Verdict] = field(default_factory=list)
-    """Those that a second look found to be in order."""
+    stopped: list[EndedMachine] = field(default_factory=list)
+    failed: list[ReapFailure] = field(default_factory=list)
+    spared: list[ReapDecision] = field(default_factory=list)
+    """Machines that may stay on after a second look."""
     pending: list[Stop] = field(default_factory=list)
 
-    def run(self, verdicts: Sequence[Verdict]) -> None:
-        """Until each is off, spared, or given up."""
+    def run(self, verdicts: Sequence[ReapDecision]) -> None:
+        """Run until each machine is off, spared, or given up."""
         self.pending = [Stop(verdict, self.deadline.within(OFF_SECONDS)) for verdict in verdicts]
         pause = FIRST_PAUSE
         pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="stop")
@@ -89,12 +89,12 @@ class Stopping:
                 asked = sum(stop.attempts for stop in self.pending)
                 self._round(pool)
                 if sum(stop.attempts for stop in self.pending) > asked:
-                    pause = FIRST_PAUSE  # somebody has just been asked off, and may be off in a moment
+                    pause = FIRST_PAUSE  # a new request may succeed quickly
                 if self.pending:
                     self.cloud.interrupt.sleep(pause)
                 pause = min(max(LONGEST_PAUSE, len(self.pending) / LOOKS_A_SECOND), pause * GROWTH)
         finally:
-            # Not waited for: after Ctrl-C an answer that does not come must hold nobody up.
+            # Do not wait: after Ctrl-C a missing response must not block the user.
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _round(self, pool: ThreadPoolExecutor) -> None:
@@ -104,7 +104,7 @@ class Stopping:
                 self.pending.remove(stop)
 
     def _over(self, stop: Stop) -> bool:
-        """One step; whether it was the last."""
+        """Do one step, and return whether the machine needs no further step."""
         try:
             over = self._look(stop) if stop.asked_at else self._ask(stop)
             stop.trouble = None
@@ -112,7 +112,7 @@ class Stopping:
             if error.fault is Fault.INTERRUPTED:
                 raise
             return self._troubled(stop, error)
-        except Exception as error:  # noqa: BLE001, RUF100 what is odd about one must not keep the others on
+        except Exception as error:  # noqa: BLE001, RUF100 one unexpected error must not keep the others on
             return self._give_up(stop, type(error).__name__, str(error))
         if not over and stop.deadline.is_over:
             return self._give_up(stop, "Timeout", "nobody has seen it off in time")
@@ -120,18 +120,18 @@ class Stopping:
 
     def _troubled(self, stop: Stop, error: CloudError) -> bool:
         if error.fault is Fault.ABSENT and stop.asked_at is None:
-            return self._off(stop, Off.ABSENT)
+            return self._off(stop, OffProof.ABSENT)
         stop.trouble = stop.trouble or stop.deadline.within(self.trouble_seconds)
         if error.fault in _PASSES and not stop.trouble.is_over:
             return False
         return self._give_up(stop, error.code, error.message)
 
     def _ask(self, stop: Stop) -> bool:
-        """Look once more: a lease may have been renewed since the listing."""
+        """Look again, because the lease may have been renewed since the listing, and request the deallocation."""
         ref = stop.verdict.ref
         machine = self.cloud.look(ref)
         if machine is None:
-            return self._off(stop, Off.ABSENT)
+            return self._off(stop, OffProof.ABSENT)
         found = judge(machine, self.rules, self.cloud.now())
         if found is None or found.action is not ReapAction.STOP:
             self.spared.append(stop.verdict)
@@ -150,9 +150,9 @@ class Stopping:
     def _look(self, stop: Stop) -> bool:
         machine = self.cloud.look(stop.verdict.ref)
         if machine is None:
-            return self._off(stop, Off.ABSENT)
+            return self._off(stop, OffProof.ABSENT)
         if machine.power == "deallocated":
-            return self._off(stop, Off.DEALLOCATED)
+            return self._off(stop, OffProof.DEALLOCATED)
         has_failed = machine.state == "Failed" and machine.power in ON
         if has_failed and stop.machine and changed_at(machine) != changed_at(stop.machine):
             if stop.attempts >= MOST_ATTEMPTS:
@@ -160,10 +160,10 @@ class Stopping:
             stop.asked_at = None
         return False
 
-    def _off(self, stop: Stop, how: Off) -> bool:
-        self.progress.end(stop.step, "deallocated" if how is Off.DEALLOCATED else "gone")
+    def _off(self, stop: Stop, how: OffProof) -> bool:
+        self.progress.end(stop.step, "deallocated" if how is OffProof.DEALLOCATED else "gone")
         self.journal(stop.verdict.name).did(DOING, stop.verdict.ref)
-        self.stopped.append(Ended(stop.verdict, self._receipt(stop, how)))
+        self.stopped.append(EndedMachine(stop.verdict, self._receipt(stop, how)))
         return True
 
     def _give_up(self, stop: Stop, code: str, message: str) -> bool:
@@ -171,10 +171,10 @@ class Stopping:
         self.progress.fail(stop.step, code)
         self.journal(verdict.name).failed(DOING, verdict.ref, code)
         action = "delete" if stop.machine and stop.machine.state == DELETING else "stop"
-        self.failed.append(Failure(verdict.name, action, code, message, verdict.cause, verdict.ref.group))
+        self.failed.append(ReapFailure(verdict.name, action, code, message, verdict.cause, verdict.ref.group))
         return True
 
-    def _receipt(self, stop: Stop, how: Off) -> Receipt:
+    def _receipt(self, stop: Stop, how: OffProof) -> Receipt:
         now, machine, verdict = self.cloud.now(), stop.machine, stop.verdict
         gone = Receipt(
             name=verdict.name,
@@ -196,12 +196,12 @@ class Stopping:
             billed_from=tags.moment(machine.tags, tags.ON_SINCE),
             billed_to=(stop.asked_at or now).replace(microsecond=0),
             price_per_hour=self.prices().price(size, machine.region, spot=spot),
-            residue=tuple(self._residue(verdict.name, machine)) if how is Off.DEALLOCATED else (),
+            residue=tuple(self._residue(verdict.name, machine)) if how is OffProof.DEALLOCATED else (),
             left_on_until=next_morning(now),
         )
 
     def _residue(self, name: str, machine: ObservedResource) -> list[Residue]:
-        """What is paid for while it is off. Its own body and the listing say it: nothing more is asked for."""
+        """Return what costs money while the machine is off, from its body and the listing, without further requests."""
         disk = (machine.properties.get("storageProfile") or {}).get("osDisk") or {}
         sku = str((disk.get("managedDisk") or {}).get("storageAccountType") or "")
         own = str(disk.get("name") or name_of(Kind.DISK, name))

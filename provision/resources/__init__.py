@@ -1,7 +1,7 @@
-"""One file a kind of resource: what it should be, and how it differs. All pure.
+"""One module per resource kind: its desired state, and how the actual state differs. All pure.
 
 Each module has `desired(setting) -> Resource`, `differences(desired, part) -> Iterator[Difference]`, and
-`update(desired, part) -> Resource`: the body of a change in place.
+`update(desired, part) -> Resource`, which returns the body of a change in place.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import ModuleType
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision.resources import disk, nic, nsg, public_ip, resource_group, shutdown_schedule, vm, vnet
 
-# The order in which they come to be; they go in the opposite one.
+# In order of creation; deletion uses the reverse order.
 MODULES: dict[Kind, ModuleType] = {
     Kind.RESOURCE_GROUP: resource_group,
     Kind.NSG: nsg,

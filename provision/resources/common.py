@@ -1,4 +1,4 @@
-"""What several kinds share: tags, places, and words for differences."""
+"""Shared helpers for resource kinds: tags, regions and differences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuinfra.provision.plan_input import PlanInput
 
 
 def resource(setting: PlanInput, kind: Kind, properties: dict[str, Any], **more: Any) -> Resource:
-    """A resource of the machine, at its place and with its tags."""
+    """Return a resource of the machine with its region and tags."""
     body = {
         "location": setting.candidate.region,
         "tags": {**setting.spec.tags, tags.NAME: setting.spec.name},
@@ -24,13 +24,13 @@ def resource(setting: PlanInput, kind: Kind, properties: dict[str, Any], **more:
 
 
 def place(desired: Resource, part: ObservedResource) -> Iterator[Difference]:
-    """Nothing in Azure moves from one region to another."""
+    """Yield a difference if the region differs. Azure cannot move a resource, so it must be replaced."""
     if part.region != desired.body["location"]:
         yield Difference("region", part.region, desired.body["location"], replaces=True)
 
 
 def missing_tags(desired: Resource, part: ObservedResource) -> Iterator[Difference]:
-    """Tags that it should have. Those that others have put on it are theirs."""
+    """Yield a difference for each missing or different tag. Tags that others added are ignored."""
     for name, value in desired.body["tags"].items():
         found = tags.get(part.tags, name)
         if found != value:
@@ -38,17 +38,17 @@ def missing_tags(desired: Resource, part: ObservedResource) -> Iterator[Differen
 
 
 def with_others(part: ObservedResource, ours: Mapping[str, str]) -> dict[str, str]:
-    """The tags to send: ours, and those that others have put on it."""
+    """Return the tags to send: ours, and those that others added."""
     names = {name.casefold() for name in ours}
     others = {name: value for name, value in part.tags.items() if name.casefold() not in names}
     return {**others, **ours}
 
 
 def whole_update(wanted: Resource, part: ObservedResource) -> Resource:
-    """The body of a change that says everything anew."""
+    """Return a full body with the tags of others kept."""
     return Resource(wanted.ref, {**wanted.body, "tags": with_others(part, wanted.body["tags"])})
 
 
 def same_id(one: Any, other: str) -> bool:
-    """Whether a reference is to this id. Azure does not see case in ids."""
+    """Return whether a reference has this ID. Azure ignores case in IDs."""
     return isinstance(one, Mapping) and str(one.get("id", "")).casefold() == other.casefold()

@@ -1,4 +1,4 @@
-"""The machine's disk. It comes and goes with the machine; only its size and kind are changed by themselves."""
+"""The machine's OS disk. It is created and deleted with the VM; only size and SKU change separately."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from gpuinfra.provision.resources.common import missing_tags, resource, with_oth
 
 
 def desired(setting: PlanInput) -> Resource:
-    """What a change of the disk sends; the machine's own body makes it."""
+    """Return the desired disk, for updates only: Azure creates the disk with the VM."""
     disk = setting.spec.disk
     return resource(setting, Kind.DISK, {"diskSizeGB": disk.size_gib}, sku={"name": disk.sku})
 
 
 def update(wanted: Resource, part: ObservedResource) -> Resource:
-    """What a disk may be told while it exists: all but its place."""
+    """Return the update: everything except the region."""
     tags = with_others(part, wanted.body["tags"])
     return Resource(wanted.ref, {"tags": tags, "sku": wanted.body["sku"], "properties": wanted.body["properties"]})
 
 
 def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
-    """A disk can grow, and change its kind, while the machine is off. It cannot shrink."""
+    """Yield differences. A disk can grow and change its SKU while the VM is off, but cannot shrink."""
     old, new = int(part.properties.get("diskSizeGB") or 0), wanted.body["properties"]["diskSizeGB"]
     if old and old != new:
         yield Difference("size", f"{old} GiB", f"{new} GiB", replaces=new < old, needs_off=True)
     old_kind, new_kind = (part.body.get("sku") or {}).get("name", ""), wanted.body["sku"]["name"]
     if old_kind != new_kind:
-        # A disk in one zone and one in all are made differently.
+        # Locally and zone-redundant disks cannot be converted into each other.
         replaces = old_kind.rsplit("_", 1)[-1] != new_kind.rsplit("_", 1)[-1]
         yield Difference("kind", old_kind, new_kind, replaces=replaces, needs_off=True)
     yield from missing_tags(wanted, part)

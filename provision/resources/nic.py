@@ -1,4 +1,4 @@
-"""The network interface: joins network, address and security group."""
+"""The network interface: connects VNet, public IP and NSG."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, place, resource, same_id, whole_update
-from gpuinfra.provision.resources.vnet import subnet_id
+from gpuinfra.provision.resources.vnet import SUBNET, subnet_id
 
-update = whole_update
+CONFIGURATION = "primary"
 
 
 def desired(setting: PlanInput) -> Resource:
-    """The address goes when the machine goes."""
+    """Return the desired NIC, whose public IP is deleted with the VM."""
     address = {"id": setting.id(Kind.PUBLIC_IP), "properties": {"deleteOption": "Delete"}}
     configuration = {
         "privateIPAllocationMethod": "Dynamic",
@@ -24,14 +24,31 @@ def desired(setting: PlanInput) -> Resource:
         "publicIPAddress": address,
     }
     properties = {
-        "ipConfigurations": [{"name": "primary", "properties": configuration}],
+        "ipConfigurations": [{"name": CONFIGURATION, "properties": configuration}],
         "networkSecurityGroup": {"id": setting.id(Kind.NSG)},
     }
     return resource(setting, Kind.NIC, properties)
 
 
+def update(wanted: Resource, part: ObservedResource) -> Resource:
+    """Return the update with IP configurations that others added: without them, Azure would remove their addresses."""
+    body = whole_update(wanted, part).body
+    others = (part.properties.get("ipConfigurations") or [])[1:]
+    configurations = [*body["properties"]["ipConfigurations"], *others]
+    return Resource(wanted.ref, {**body, "properties": {**body["properties"], "ipConfigurations": configurations}})
+
+
+def is_as_created(part: ObservedResource) -> bool:
+    """Return whether no VM uses the NIC, and its only configuration is in the subnet that `up` creates."""
+    found = part.properties.get("ipConfigurations") or []
+    if part.properties.get("virtualMachine") or len(found) != 1 or found[0].get("name") != CONFIGURATION:
+        return False
+    subnet = str(((found[0].get("properties") or {}).get("subnet") or {}).get("id") or "")
+    return subnet.rpartition("/")[2].casefold() == SUBNET
+
+
 def uses(part: ObservedResource) -> list[str]:
-    """Ids of what it joins: its NSG, then subnet and public address of each configuration."""
+    """Return the IDs of its NSG, then of subnet and public IP of each configuration."""
     found = [part.properties.get("networkSecurityGroup")]
     for configuration in part.properties.get("ipConfigurations") or []:
         inner = configuration.get("properties") or {}
@@ -40,7 +57,7 @@ def uses(part: ObservedResource) -> list[str]:
 
 
 def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
-    """Whether it is still joined to what is ours."""
+    """Yield differences if the NIC is no longer connected to our resources."""
     yield from place(wanted, part)
     own = wanted.body["properties"]
     if not same_id(part.properties.get("networkSecurityGroup"), own["networkSecurityGroup"]["id"]):

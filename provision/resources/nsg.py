@@ -1,4 +1,4 @@
-"""The network security group: SSH from the addresses that the spec names, and nothing else."""
+"""The network security group: allows SSH from the addresses in the spec, and nothing else."""
 
 from __future__ import annotations
 
@@ -26,24 +26,29 @@ update = whole_update
 
 
 def desired(setting: PlanInput) -> Resource:
-    """One rule; what no rule allows, Azure's own defaults refuse."""
+    """Return the desired NSG with one rule. Azure's default rules deny everything else."""
     rule = {**_RULE, "sourceAddressPrefixes": list(setting.sources)}
     return resource(setting, Kind.NSG, {"securityRules": [{"name": RULE, "properties": rule}]})
 
 
-def is_as_created(part: ObservedResource) -> bool:
-    """Whether it has our one rule, from whatever sources, and no other."""
+def has_own_rule(part: ObservedResource) -> bool:
+    """Return whether it contains our rule, with any sources."""
     rules = {rule["name"]: rule["properties"] for rule in part.properties.get("securityRules") or []}
-    return list(rules) == [RULE] and _rest(rules[RULE], _RULE) == _rest(_RULE, _RULE)
+    return RULE in rules and _rest(rules[RULE], _RULE) == _rest(_RULE, _RULE)
+
+
+def is_as_created(part: ObservedResource) -> bool:
+    """Return whether it contains only our rule, with any sources."""
+    return has_own_rule(part) and len(part.properties["securityRules"]) == 1
 
 
 def users(part: ObservedResource) -> list[dict[str, Any]]:
-    """NICs and subnets that have it, by id."""
+    """Return the NICs and subnets that use it."""
     return [*(part.properties.get("networkInterfaces") or []), *(part.properties.get("subnets") or [])]
 
 
 def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
-    """Other sources, a changed rule, or rules that somebody added."""
+    """Yield differences: other sources, a changed rule, or rules added by hand."""
     yield from place(wanted, part)
     rules = {rule["name"]: rule["properties"] for rule in part.properties.get("securityRules") or []}
     (own,) = (rule["properties"] for rule in wanted.body["properties"]["securityRules"])

@@ -1,4 +1,4 @@
-"""The public address: static, so that it stays the same while the machine is off."""
+"""The public IP: static, so that it stays the same while the machine is off."""
 
 from __future__ import annotations
 
@@ -12,10 +12,18 @@ from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update, with_others
 
+# An unusual value. Unlike a tag, setting it requires the right to write the public IP. So it distinguishes one that
+# `up` created from a reserved one of others that was tagged.
+IDLE_MINUTES = 27
+
 
 def desired(setting: PlanInput) -> Resource:
-    """Standard: the Basic kind can be had no longer. It bears the mark of a machine that has lived."""
-    properties = {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"}
+    """Return the desired public IP, with the ready tag if the machine was ready. Azure no longer creates Basic ones."""
+    properties = {
+        "publicIPAllocationMethod": "Static",
+        "publicIPAddressVersion": "IPv4",
+        "idleTimeoutInMinutes": IDLE_MINUTES,
+    }
     wanted = resource(setting, Kind.PUBLIC_IP, properties, sku={"name": "Standard"})
     if setting.ready:
         wanted.body["tags"][tags.READY] = setting.ready
@@ -23,26 +31,27 @@ def desired(setting: PlanInput) -> Resource:
 
 
 def update(wanted: Resource, part: ObservedResource) -> Resource:
-    """Tags alone: the rest was chosen at its making, and Azure refuses to hear some of it again; unless that failed."""
+    """Return the update: only tags, because Azure refuses some other fields, or everything if the creation failed."""
     if part.state == "Failed":
         return whole_update(wanted, part)
     return Resource(wanted.ref, {"tags": with_others(part, wanted.body["tags"])})
 
 
 def is_as_created(part: ObservedResource) -> bool:
-    """Whether it is a Standard static address without a DNS name."""
-    sku = str((part.body.get("sku") or {}).get("name") or "")
-    is_static = str(part.properties.get("publicIPAllocationMethod") or "").casefold() == "static"
-    return sku.casefold() == "standard" and is_static and not part.properties.get("dnsSettings")
+    """Return whether it is a Standard static IP with our idle timeout and without a DNS name."""
+    sku, found = str((part.body.get("sku") or {}).get("name") or ""), part.properties
+    is_static = str(found.get("publicIPAllocationMethod") or "").casefold() == "static"
+    is_ours = found.get("idleTimeoutInMinutes") == IDLE_MINUTES and not found.get("dnsSettings")
+    return sku.casefold() == "standard" and is_static and is_ours
 
 
 def users(part: ObservedResource) -> list[dict[str, Any]]:
-    """What has it, by id."""
+    """Return the resources that use it."""
     used = [part.properties.get(name) for name in ("ipConfiguration", "natGateway")]
     return [each for each in used if each]
 
 
 def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
-    """Kind and allocation were chosen at its making; only tags can be changed."""
+    """Yield differences in region and tags. SKU and allocation are fixed at creation."""
     yield from place(wanted, part)
     yield from missing_tags(wanted, part)

@@ -1,4 +1,4 @@
-"""The resource group. One that is there and not ours is used, and never changed or deleted."""
+"""The resource group. An existing group that is not ours is used but never changed or deleted."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from gpuinfra.provision.resources.common import missing_tags, whole_update
 
 
 def desired(setting: PlanInput) -> Resource:
-    """A group says where its own records are kept; what is in it may be anywhere. One that the spec names outlives
-    the machine, and gets no tag of the machine."""
+    """Return the desired group. Its region is only that of its metadata.
+
+    A group that the spec names outlives the machine, so it does not get the machine's tag.
+    """
     spec = setting.spec
     own = {tags.NAME: spec.name} if is_default_group(spec.group_name, spec.name) else {}
     body = {"location": setting.candidate.region, "tags": {**spec.tags, **own}}
@@ -23,11 +25,11 @@ def desired(setting: PlanInput) -> Resource:
 
 
 def update(wanted: Resource, part: ObservedResource) -> Resource:
-    """A group's own place cannot be changed, and matters to nobody."""
+    """Return the update with the existing region, which cannot change and does not matter."""
     tagged = whole_update(wanted, part)
     return Resource(wanted.ref, {**tagged.body, "location": part.body["location"]})
 
 
 def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
-    """Only tags. A plan asks this only of a group that is ours."""
+    """Yield differences in tags. Plans call this only for a group that is ours."""
     yield from missing_tags(wanted, part)

@@ -1,7 +1,8 @@
-"""Azure's own daily stop of the machine, at the end of its lease: it needs neither us nor the guest."""
+"""Azure's daily shutdown of the VM, soon after the lease's end. It needs neither gpuinfra nor the guest."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,14 +13,18 @@ from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.plan_input import PlanInput
+from gpuinfra.provision.plan_input import BACKSTOP, PlanInput
 from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update, with_others
 
 update = whole_update
 
+WINDOW = timedelta(minutes=31)
+"""A change less than this before the daily stop may take effect only the next day, so the old stop still fires."""
+TOO_LATE = "Azure may apply a change that is less than 31 minutes ahead from the next day on"
+
 
 def desired(setting: PlanInput) -> Resource:
-    """All of it, for the lease that the machine has now."""
+    """Return the desired schedule for the machine's current lease."""
     lease = setting.lease
     properties = _properties(lease.until, lease.decided or lease.on_since, setting.id(Kind.VM))
     return resource(setting, Kind.SHUTDOWN_SCHEDULE, properties)
@@ -28,8 +33,10 @@ def desired(setting: PlanInput) -> Resource:
 def moved(
     machine: ObservedResource, found: ObservedResource | None, until: datetime, now: datetime, subscription: str
 ) -> Resource | None:
-    """What to send where a machine's lease ends at `until`, and no spec is known. None where it is so already, or
-    where somebody else has made what has this name."""
+    """Return the schedule to send for a lease that ends at `until`, without a spec; None if nothing must change.
+
+    A schedule with this name that is not ours is not changed.
+    """
     name = tags.get(machine.tags, tags.NAME) or machine.ref.name
     if found and not tags.belongs_to(found.tags, name):
         return None
@@ -58,14 +65,30 @@ def _properties(until: datetime, now: datetime, machine: str) -> dict[str, Any]:
 
 
 def schedule_for(until: datetime, now: datetime) -> dict[str, Any]:
-    """When it stops the machine. It knows a time of day but no day: with a day or more to go it is off, and the tag
-    alone holds."""
-    status = "Enabled" if until - now < timedelta(days=1) else "Disabled"
-    return {"status": status, "dailyRecurrence": {"time": f"{until.astimezone(UTC):%H%M}"}}
+    """Return status and time. A schedule has no date: if the stop is a day or more away, it is disabled.
+
+    The lease tag alone applies then.
+    """
+    backstop = until + BACKSTOP
+    status = "Enabled" if backstop - now < timedelta(days=1) else "Disabled"
+    return {"status": status, "dailyRecurrence": {"time": f"{backstop.astimezone(UTC):%H%M}"}}
+
+
+def imminent_stop(part: ObservedResource | None, now: datetime) -> datetime | None:
+    """Return when a schedule fires next if that is too soon for a change to prevent it reliably, else None."""
+    found = part.properties if part else {}
+    time = str((found.get("dailyRecurrence") or {}).get("time") or "")
+    if found.get("status") != "Enabled" or found.get("timeZoneId") != "UTC" or not re.fullmatch(r"[0-9]{4}", time):
+        return None
+    now = now.astimezone(UTC)
+    due = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    due += timedelta(hours=int(time[:2]), minutes=int(time[2:]))
+    due += timedelta(days=1) if due <= now else timedelta()
+    return due if due - now < WINDOW else None
 
 
 def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
-    """It moves with the lease."""
+    """Yield differences in region, time, target and tags."""
     yield from place(wanted, part)
     old, new = part.properties, wanted.body["properties"]
     shown = [f"{each.get('status')} {(each.get('dailyRecurrence') or {}).get('time')} UTC" for each in (old, new)]

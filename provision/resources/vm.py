@@ -19,11 +19,11 @@ from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import place, with_others
 
 IDENTITY = {"type": "SystemAssigned"}
-"""Its own, by which the guest agent switches it off: see `lifecycle/rights.py`."""
+"""The system-assigned identity with which the guest agent deallocates the VM: see `lifecycle/agent_role.py`."""
 
 
 def desired(setting: PlanInput) -> Resource:
-    """All of the machine, its disk included."""
+    """Return the desired VM, including its disk."""
     spec, candidate = setting.spec, setting.candidate
     interface = {"id": setting.id(Kind.NIC), "properties": {"primary": True, "deleteOption": "Delete"}}
     properties = {
@@ -44,7 +44,7 @@ def desired(setting: PlanInput) -> Resource:
 
 
 def image_reference(spec: Spec) -> dict[str, str]:
-    """The image as Azure names it."""
+    """Return the image in ARM's format."""
     publisher, offer, sku, version = ALIASES.get(spec.image, spec.image).split(":")
     return {"publisher": publisher, "offer": offer, "sku": sku, "version": version}
 
@@ -72,7 +72,7 @@ def _system(setting: PlanInput) -> dict[str, Any]:
 
 
 def _security(spec: Spec) -> dict[str, Any]:
-    """Always sent: left out, Azure may choose Trusted Launch with Secure Boot, which refuses NVIDIA's driver."""
+    """Return the security profile. Without it, Azure may choose Secure Boot, which rejects NVIDIA's driver."""
     if spec.security_type == "Standard":
         return {"securityType": "Standard"}
     return {"securityType": spec.security_type, "uefiSettings": {"secureBootEnabled": False, "vTpmEnabled": True}}
@@ -81,7 +81,7 @@ def _security(spec: Spec) -> dict[str, Any]:
 def _spot(spec: Spec) -> dict[str, Any]:
     if spec.priority != "spot":
         return {}
-    # -1: evicted for want of room only, never for the price.
+    # -1: evict only if capacity is needed, never because of the price.
     price = -1 if spec.spot.max_price is None else spec.spot.max_price
     return {"priority": "Spot", "evictionPolicy": "Deallocate", "billingProfile": {"maxPrice": price}}
 
@@ -107,7 +107,7 @@ def _tags(setting: PlanInput) -> dict[str, str]:
 
 
 def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
-    """What cannot be changed replaces the machine: disk, address and all."""
+    """Yield differences. One that cannot be changed in place replaces the VM with its disk and public IP."""
     yield from place(wanted, part)
     own, found = wanted.body["properties"], part.properties
     old_zone, new_zone = (part.body.get("zones") or [None])[0], (wanted.body.get("zones") or [None])[0]
@@ -122,7 +122,7 @@ def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference
     priorities = [str(each.get("priority") or "Regular") for each in (found, own)]
     if priorities[0] != priorities[1]:
         yield Difference("priority", priorities[0].lower(), priorities[1].lower(), replaces=True)
-    # Azure leaves the type out where it is Standard, before API version 2025-11-01.
+    # Before API version 2025-11-01, Azure omits the type Standard.
     types = [str((each.get("securityProfile") or {}).get("securityType") or "Standard") for each in (found, own)]
     if types[0].casefold() != types[1].casefold():
         yield Difference("security type", types[0], types[1], replaces=True)
@@ -152,7 +152,7 @@ def _has_identity(part: ObservedResource) -> bool:
 
 
 def _identity(part: ObservedResource) -> dict[str, Any]:
-    """Its own besides those that others gave it."""
+    """Return the system-assigned identity, with the identities that others added."""
     others = (part.body.get("identity") or {}).get("userAssignedIdentities") or {}
     if not others:
         return dict(IDENTITY)
@@ -160,12 +160,12 @@ def _identity(part: ObservedResource) -> dict[str, Any]:
 
 
 def _ours(wanted: Resource) -> dict[str, str]:
-    """The tags that say what the spec says, without the host key, which a machine gets once, when it is created."""
+    """Return our tags, except the host key, which is set only at creation."""
     return {name: value for name, value in wanted.body["tags"].items() if name != tags.HOST_KEY}
 
 
 def _outlived(wanted: Resource, part: ObservedResource) -> list[str]:
-    """Tags of ours that the spec gives no reason for any more."""
+    """Return our tags that the spec no longer needs."""
     return [name for name in (tags.HOURS,) if name not in wanted.body["tags"] and tags.get(part.tags, name)]
 
 
@@ -184,7 +184,7 @@ def _tag_difference(name: str, old: str, new: str) -> Difference:
 
 
 def update(wanted: Resource, part: ObservedResource) -> Resource:
-    """The body of a change in place: nothing that Azure would refuse to hear again."""
+    """Return the body of a change in place, without fields that Azure refuses in an update."""
     outlived = {name.casefold() for name in _outlived(wanted, part)}
     kept = {name: value for name, value in with_others(part, _ours(wanted)).items() if name.casefold() not in outlived}
     properties: dict[str, Any] = {}
@@ -203,7 +203,7 @@ def _same_image(old: dict[str, Any], new: dict[str, Any]) -> bool:
     names = ("publisher", "offer", "sku")
     if any(str(old.get(name)).casefold() != str(new.get(name)).casefold() for name in names):
         return False
-    # `latest` meant something when the machine was made; that there is a later one is no reason to lose it.
+    # `latest` was resolved at creation. A later version does not justify replacing the VM.
     return new["version"] == "latest" or new["version"] in {old.get("version"), old.get("exactVersion")}
 
 

@@ -1,4 +1,4 @@
-"""The virtual network, with the one subnet that the machine is in."""
+"""The virtual network, with one subnet for the machine."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ RANGE = "10.77.0.0/24"
 
 
 def desired(setting: PlanInput) -> Resource:
-    """A network of its own: nothing else is in it, so any range will do."""
+    """Return the desired VNet. Only this machine is in it, so any address range works."""
     subnet = {"name": SUBNET, "properties": {"addressPrefix": RANGE}}
     return resource(setting, Kind.VNET, {"addressSpace": {"addressPrefixes": [RANGE]}, "subnets": [subnet]})
 
 
 def subnet_id(setting: PlanInput) -> str:
-    """What an interface names to be in the network."""
+    """Return the ID of the subnet for the NIC."""
     return f"{setting.id(Kind.VNET)}/subnets/{SUBNET}"
 
 
 def update(wanted: Resource, part: ObservedResource) -> Resource:
-    """With all that others have put into it: a body without their subnets would remove them."""
+    """Return the update with everything that others added: without their subnets, Azure would remove them."""
     tagged, found = whole_update(wanted, part), part.properties.get("subnets") or []
     missing = [subnet for subnet in wanted.body["properties"]["subnets"] if subnet["name"] not in _names(found)]
     properties = {**part.properties, "subnets": [*found, *missing]}
@@ -38,8 +38,20 @@ def _names(subnets: list[dict[str, Any]]) -> set[str]:
     return {str(subnet.get("name")) for subnet in subnets}
 
 
+def has_own_subnet(part: ObservedResource) -> bool:
+    """Return whether it contains our subnet with our address range."""
+    return any(each.get("name") == SUBNET and _ranges(each) == [RANGE] for each in part.properties.get("subnets") or [])
+
+
+def of_others(part: ObservedResource) -> list[str]:
+    """Subnets and peerings that others created in it: Azure deletes them with it."""
+    found = part.properties
+    subnets = [f"subnet {name}" for name in sorted(_names(found.get("subnets") or []) - {SUBNET})]
+    return [*subnets, *(f"peering {each.get('name')}" for each in found.get("virtualNetworkPeerings") or [])]
+
+
 def is_as_created(part: ObservedResource) -> bool:
-    """Whether it has our range, our subnet, and nothing else."""
+    """Return whether it contains only our address range and our subnet."""
     found = part.properties
     ranges = (found.get("addressSpace") or {}).get("addressPrefixes") or []
     subnets = [(each.get("name"), _ranges(each)) for each in found.get("subnets") or []]
@@ -53,13 +65,13 @@ def _ranges(subnet: dict[str, Any]) -> list[str]:
 
 
 def users(part: ObservedResource) -> list[dict[str, Any]]:
-    """Configurations of NICs that are in it, by id."""
+    """Return the NIC configurations in its subnets."""
     inner = [subnet.get("properties") or {} for subnet in part.properties.get("subnets") or []]
     return [each for properties in inner for each in properties.get("ipConfigurations") or []]
 
 
 def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference]:
-    """Its subnet may be missing; what others added to the network is left alone."""
+    """Yield differences, such as a missing subnet. What others added is ignored."""
     yield from place(wanted, part)
     if SUBNET not in _names(part.properties.get("subnets") or []):
         yield Difference(f"subnet {SUBNET}", "missing", RANGE)

@@ -1,1 +1,1 @@
-"""Waiting: every wait has an end, can be given up, and is told."""
+"""Waits: each has a deadline, can be interrupted, and is reported."""

@@ -1,4 +1,4 @@
-"""Every wait has an end."""
+"""Deadlines for waits."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment on a clock that nobody sets back."""
+    """A point in time on a monotonic clock."""
 
     at: float
     clock: Callable[[], float] = time.monotonic
 
     @classmethod
     def after(cls, seconds: float, clock: Callable[[], float] = time.monotonic) -> Deadline:
-        """So many seconds from now."""
+        """Return the deadline `seconds` from now."""
         return cls(clock() + seconds, clock)
 
     @property
     def left(self) -> float:
-        """Seconds until then; 0 once it is over."""
+        """The seconds until the deadline, or 0 after it."""
         return max(0.0, self.at - self.clock())
 
     @property
     def is_over(self) -> bool:
-        """Nothing is left."""
+        """Whether the deadline has passed."""
         return self.clock() >= self.at
 
     def within(self, seconds: float) -> Deadline:
-        """The earlier of this and so many seconds from now."""
+        """Return this deadline, or one `seconds` from now if that is earlier."""
         return Deadline(min(self.at, self.clock() + seconds), self.clock)

@@ -1,4 +1,4 @@
-"""Ctrl-C: set once, and every wait gives up."""
+"""Ctrl-C: once set, every wait ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuinfra.provision.errors import CloudError, Fault
 
 
 class Interrupt:
-    """Whether the user has had enough."""
+    """A flag that the user has interrupted the command."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -19,7 +19,7 @@ class Interrupt:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """For a thread that works beside the main one: it is not to go on unseen when that has left."""
+        """Mark this thread as a worker in this block, so that it does not continue after the main thread has left."""
         own = threading.get_ident()
         self._working.add(own)
         try:
@@ -29,21 +29,23 @@ class Interrupt:
             self._abandoned.discard(own)
 
     def set(self) -> None:
-        """Have every wait give up."""
+        """End every wait with Fault.INTERRUPTED."""
         self._event.set()
 
     def clear(self) -> None:
-        """Waits are waited for again: to look at what is left. Whoever is at work still, and has not heard, gives up
-        all the same: Python waits for every thread at its end."""
+        """Allow waits again, to look at what is left.
+
+        Workers that have not noticed the interrupt still stop, because Python waits for every thread at exit.
+        """
         self._abandoned |= self._working
         self._event.clear()
 
     def check(self, subject: str = "") -> None:
-        """Raise where it is set."""
+        """Raise CloudError if the flag is set, or was set while this worker ran."""
         if self._event.is_set() or threading.get_ident() in self._abandoned:
             raise CloudError(Fault.INTERRUPTED, "Interrupted", "it goes on in Azure", subject=subject)
 
     def sleep(self, seconds: float) -> None:
-        """Wait, but not when nobody wants to any more."""
+        """Sleep. Raise CloudError if interrupted."""
         self._event.wait(seconds)
         self.check()

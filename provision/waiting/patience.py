@@ -1,4 +1,4 @@
-"""Trying again where Azure is busy: the same request may work in a moment."""
+"""Retry requests while Azure is busy or unreachable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def patiently(
     *,
     unreachable_seconds: float = 0.0,
 ) -> Result:
-    """What `attempt` gives. Busy is tried again until the deadline, unreachable for so many seconds."""
+    """Return the result of `attempt`. Retry BUSY until the deadline, UNREACHABLE for `unreachable_seconds`."""
     gone: Deadline | None = None
     seconds = FIRST_PAUSE
     while True:
@@ -37,7 +37,7 @@ def patiently(
 
 
 def until(condition: Callable[[], bool], deadline: Deadline, pause: Callable[[float], None]) -> bool:
-    """Whether the condition came true before the deadline. A look that was lost is looked again."""
+    """Return whether the condition became true before the deadline. An unreachable cloud counts as not yet."""
     seconds = FIRST_PAUSE
     while not _holds(condition):
         if deadline.left <= seconds:

@@ -1,4 +1,4 @@
-"""What is going on, told to whoever shows it."""
+"""The port for progress reports."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Hears of every step. `step` is a line on the screen, such as `machine my-dsvm`; calls come from any thread."""
+    """A receiver of progress reports, thread-safe. `step` is a line on the screen, such as `machine my-dsvm`."""
 
     def begin(self, step: str, doing: str) -> None:
-        """A step begins: `doing` is `creating`, `deleting`, `starting`, …."""
+        """Report the start of a step: `doing` is `creating`, `deleting`, `starting`, …."""
 
     def end(self, step: str, outcome: str) -> None:
-        """It is done: `created`, `deleted`, …."""
+        """Report the end of a step: `outcome` is `created`, `deleted`, …."""
 
     def fail(self, step: str, reason: str) -> None:
-        """It failed."""
+        """Report the failure of a step."""
 
     def wait(self, reason: str, seconds: float) -> None:
-        """Azure asked to wait, and so everything waits."""
+        """Report a wait that Azure requested."""
 
     def note(self, text: str) -> None:
-        """Something worth a line."""
+        """Report a line of text."""
 
 
 class Silent:
-    """Tells nobody."""
+    """A Progress that ignores all reports."""
 
     def begin(self, step: str, doing: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def end(self, step: str, outcome: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def fail(self, step: str, reason: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def wait(self, reason: str, seconds: float) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""

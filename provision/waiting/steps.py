@@ -1,4 +1,4 @@
-"""Steps that wait for each other and otherwise run side by side."""
+"""Run steps in parallel, in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gpuinfra.provision.waiting.interrupt import Interrupt
 Name = TypeVar("Name")
 
 WORKERS = 8
-# After Ctrl-C a call that is under way may still come to its end: who knows what it made otherwise.
+# After Ctrl-C, calls in progress may finish; otherwise it would be unknown what they created.
 GRACE_SECONDS = 20.0
 
 
 def run_steps(
     steps: Mapping[Name, Callable[[], None]], needs: Mapping[Name, Iterable[Name]], interrupt: Interrupt
 ) -> None:
-    """Run each as soon as all that it needs is done. The first failure ends it; what is under way is waited for.
+    """Run each step once its dependencies are done. After the first failure, wait for running steps and raise.
 
-    `needs` may name steps that are not to be run: those are done. Ctrl-C starts nothing more, has waits given up,
-    lets calls that are under way come to their end, and is raised.
+    `needs` may name steps that are not in `steps`; they count as done. Ctrl-C starts no further step, ends all waits,
+    lets calls in progress finish, and is raised.
     """
     waiting = {name: {need for need in needs.get(name, ()) if need in steps} for name in steps}
     running: dict[Future[None], Name] = {}
@@ -54,7 +54,7 @@ def _work(step: Callable[[], None], interrupt: Interrupt) -> None:
 
 
 def _finish(running: Mapping[Future[None], object], interrupt: Interrupt) -> None:
-    """One step has failed. The others are waited for: whoever clears up has to know all that there is."""
+    """Wait for the other steps after a failure, because the cleanup must know everything that was created."""
     try:
         wait(running)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""An environment's image: found on the engine, or built there."""
+"""The image with a project's environment: found on the target's Docker Engine, or built there."""
 
 from __future__ import annotations
 
@@ -6,23 +6,128 @@ import contextlib
 import io
 import json
 import os
+import re
 import tarfile
 import tempfile
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.runner.environment.made import Environment
-from gpuinfra.runner.environment.output import BuildOutput
 from gpuinfra.runner.environment.recipe import BUILDING_LABEL, CONTEXT, PYTHON, Base, Recipe, recipe
-from gpuinfra.runner.jobs.port import JobError
-from gpuinfra.runner.machine.connection import ConnectError
+from gpuinfra.runner.environment.secrets import without
+from gpuinfra.runner.errors import ConnectError, JobError
 from gpuinfra.runner.progress import Progress
 from gpuinfra.workbench.conda import Conda
+
+# The first Python on the image's PATH, for those whose environment is the image itself.
+FIND_PYTHON = (
+    "found=$(command -v python || command -v python3) || "
+    '{ echo "gpuinfra: the image has no Python" >&2; exit 127; }; exec "$found" "$@"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The image that a job runs in."""
+
+    image: str
+    """Its id."""
+    tag: str
+    """Its name: the base image's own where there was nothing to install."""
+    built: bool
+    """Whether it was made just now."""
+    python: str | None
+    """The environment's interpreter; None where the image has its own, if any: `python_of` finds it."""
+    seconds: float
+
+
+def python_of(environment: Environment) -> tuple[str, ...]:
+    """The words that start a job's interpreter: its arguments follow. One that is missing is exit code 127."""
+    return (environment.python,) if environment.python else ("/bin/sh", "-c", FIND_PYTHON, "python")
+
+
+LAST_LINES = 20
+LONGEST_LINE = 4096
+STEP_MARK, REFUSAL_MARK, HELP_MARK = "gpuinfra: ", "gpuinfra-refusal: ", "gpuinfra-help: "
+# The engine's own words about stages and layers, and the colours that it gives to what is said on standard error.
+_ENGINES_OWN = re.compile(r"Step \d+/\d+ : | ---> |(?:Removing intermediate|Successfully (?:built|tagged)) ")
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class BuildOutput:
+    """Takes an engine's answer as it comes, in whatever pieces."""
+
+    def __init__(self, output: Callable[[str], None], step: Callable[[str], None], secrets: tuple[str, ...]) -> None:
+        self._output, self._step, self._secrets = output, step, secrets
+        self._bytes, self._text = b"", ""
+        self.last: deque[str] = deque(maxlen=LAST_LINES)
+        self.error: str | None = None
+        """Why the engine gave up."""
+        self.refusal: str | None = None
+        """Why our script did."""
+        self.help: str | None = None
+        self.image: str | None = None
+        """The id of the last image that was built: at the end, the requested one."""
+
+    def hear(self, data: bytes) -> None:
+        """Some more of the answer."""
+        *messages, self._bytes = (self._bytes + data).split(b"\n")
+        for message in messages:
+            self._message(message)
+
+    def end(self) -> None:
+        """There is no more."""
+        self._message(self._bytes)
+        self._bytes = b""
+        self._line(self._text)
+        self._text = ""
+
+    def _message(self, message: bytes) -> None:
+        try:
+            found: Any = json.loads(message or b"{}")
+        except ValueError:
+            found = {"stream": message.decode("utf-8", "replace") + "\n"}
+        if not isinstance(found, dict):
+            return
+        detail = found.get("errorDetail")
+        if error := (detail.get("message") if isinstance(detail, dict) else None) or found.get("error"):
+            self.error = without(self._secrets, str(error))
+        if isinstance(aux := found.get("aux"), dict) and aux.get("ID"):
+            self.image = str(aux["ID"])
+        *lines, self._text = (self._text + str(found.get("stream") or "")).split("\n")
+        for line in lines:
+            self._line(line)
+        if len(self._text) > 2 * LONGEST_LINE:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        """A line without end is shown in parts: it must not fill the memory. No secret may be cut in two by that."""
+        self._text = without(self._secrets, self._text)
+        while len(self._text) > 2 * LONGEST_LINE:
+            self._line(self._text[:LONGEST_LINE])
+            self._text = self._text[LONGEST_LINE:]
+
+    def _line(self, line: str) -> None:
+        # A bar that is drawn over itself is shown as it was left.
+        line = _COLOUR.sub("", line).rstrip("\r ").rpartition("\r")[2]
+        if not line or _ENGINES_OWN.match(line):
+            return
+        line = without(self._secrets, line)
+        if line.startswith(REFUSAL_MARK):
+            self.refusal = line.removeprefix(REFUSAL_MARK)
+        elif line.startswith(HELP_MARK):
+            self.help = line.removeprefix(HELP_MARK)
+        else:
+            if line.startswith(STEP_MARK):
+                self._step(line.removeprefix(STEP_MARK))
+            self.last.append(line)
+            self._output(line)
+
 
 STEP = "environment"
 # conda may think, and a compiler work, for long without a word.
@@ -32,7 +137,7 @@ FORGOTTEN = "1h"
 
 
 class Engine(Protocol):
-    """What is needed of `runner.engine.client.Engine`."""
+    """What is needed of `runner.docker.client.Engine`."""
 
     @property
     def api(self) -> Any:
@@ -67,7 +172,7 @@ def ensure_environment(  # noqa: PLR0913 each is another thing
     may_build: bool = True,
     build_secrets: Mapping[str, str] | None = None,
 ) -> Environment:
-    """The image for a project's jobs: built where the engine does not have it, or anew if it is to be `fresh`.
+    """The image for a project's jobs: built if the engine does not have it, or if it is to be `fresh`.
 
     The base image has to be there. What the file asks for and cannot be raises a Problem, with its places; a build
     that fails, or that is needed and must not be, a JobError. `output` hears each line of it, without secrets.
@@ -151,7 +256,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes | Path) -> None:
 
 
 class _Sent:
-    """A file on its way to the engine, as requests asks for it; progress is told how far it is."""
+    """A file on its way to the engine, as requests asks for it; it reports how far it is."""
 
     def __init__(self, stream: IO[bytes], progress: Progress) -> None:
         self._stream, self._progress = stream, progress
@@ -239,7 +344,7 @@ def _failed(heard: BuildOutput) -> JobError:
     if heard.refusal:
         return JobError(summary, heard.refusal, heard.help, Code.BUILD_FAILED)
     if "no space left on device" in f"{lines}\n{heard.error}".lower():
-        help_line = "remove images that nobody needs, with `docker image prune` there, or take a larger disk"
+        help_line = "remove unused images, with `docker image prune` there, or take a larger disk"
         return JobError("the target's disk is full", lines, help_line, Code.DISK_FULL)
     reason = heard.error or "the engine ended its answer too early"
     help_line = "the lines above are the installer's own; what it asks for is in the file"

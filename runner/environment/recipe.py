@@ -1,4 +1,4 @@
-"""How an environment's image is made: everything about it that can be decided before an engine is asked."""
+"""How an environment's image is made: everything that is decided before Docker is asked."""
 
 from __future__ import annotations
 
@@ -12,11 +12,78 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, Severity
-from gpuinfra.runner.environment.python import PythonWish, python_wish
 from gpuinfra.runner.environment.requirements import Requirements
 from gpuinfra.runner.environment.secrets import expand, secrets_in, spellings, telling
 from gpuinfra.templates import read_template
-from gpuinfra.workbench.conda import By, Conda, Package, read_conda
+from gpuinfra.workbench.conda import Conda, Installer, Package, read_conda
+
+# 3.5.2 is 3005002. The first with `venv`, and the first that is none of today's Python.
+FIRST_PYTHON, LAST_PYTHON = 3_003_000, 4_000_000
+_PYTHON_STEPS = (1_000_000, 1_000, 1)
+_NUMBER = r"(?P<number>[0-9]{1,2}(?:\.[0-9]{1,3}){0,2})"
+# `=3.6`, `==3.6`, ` 3.6`, `=3.6.*`, each with a build behind it or not.
+_EXACT = re.compile(rf"={{0,2}}\s*{_NUMBER}(?:\.?\*)?(?:[= ]\S*)?")
+_BOUND = re.compile(rf"(?P<sign>>=|<=|>|<)\s*{_NUMBER}")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonRange:
+    """A Python from `first` on and before `end`."""
+
+    text: str
+    """As the file says it, for messages; empty where it says nothing."""
+    first: int = FIRST_PYTHON
+    end: int = LAST_PYTHON
+    is_understood: bool = True
+    """Where it is not, conda alone can tell which Python is meant."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By what names an image may have it, the likeliest first."""
+        major, minor = self.first // 1_000_000, self.first // 1_000 % 1_000
+        is_one = self.end <= self.first // 1_000 * 1_000 + 1_000
+        return ("python", "python3", f"python{major}.{minor}") if is_one else ("python", "python3")
+
+
+def python_range(conda: Conda) -> PythonRange:
+    """What a file asks for."""
+    package = conda.package("python", by=Installer.CONDA)
+    if package is None or not package.version:
+        return PythonRange("")
+    if stretch := _stretch(package.version):
+        return PythonRange(package.text, *stretch)
+    return PythonRange(package.text, 0, LAST_PYTHON, is_understood=False)
+
+
+def _stretch(version: str) -> tuple[int, int] | None:
+    """The same as first and end; None where it is more than a version or bounds."""
+    if exact := _EXACT.fullmatch(version.strip()):
+        return _releases(exact["number"])
+    first, end = FIRST_PYTHON, LAST_PYTHON
+    for part in version.split(","):
+        bound = _BOUND.fullmatch(part.strip())
+        if bound is None:
+            return None
+        # `>3.6` and `<=3.6` are about 3.6.0, as conda and pip have it.
+        least = _releases(bound["number"])[0]
+        match bound["sign"]:
+            case ">=":
+                first = max(first, least)
+            case ">":
+                first = max(first, least + 1)
+            case "<":
+                end = min(end, least)
+            case _:
+                end = min(end, least + 1)
+    return first, end
+
+
+def _releases(number: str) -> tuple[int, int]:
+    """Every release of a version: 3.6 has all of 3.6.0 to 3.6.999."""
+    parts = [int(part) for part in number.split(".")]
+    first = sum(part * step for part, step in zip(parts, _PYTHON_STEPS, strict=False))
+    return first, first + _PYTHON_STEPS[len(parts) - 1]
+
 
 # Whatever changes what is installed, other than the script, has to count this up: images are found by their digest.
 VERSION = 1
@@ -84,8 +151,8 @@ def recipe(
         return None
     secrets_by_name = build_secrets or {}
     requirements, pip, packages = _requirements(conda, project, secrets_by_name)
-    wish = python_wish(conda)
-    if not pip and not wish.text and all(each.name == "python" for each in conda.packages):
+    python = python_range(conda)
+    if not pip and not python.text and all(each.name == "python" for each in conda.packages):
         return None
     filled = [expand(line, secrets_by_name) for line in pip]
     tools, needs = _tools(conda)
@@ -93,7 +160,7 @@ def recipe(
         SCRIPT: read_template(SCRIPT).encode(),
         "environment.yml": _environment(conda, packages, needs_pip=bool(pip)),
         "tools.txt": _lines(tools),
-        "wishes": _wishes(conda, wish, needs),
+        "wishes": _script_input(conda, python, needs),
     }
     secrets = set().union(*(secrets_in(each) for each in (*filled, *conda.channels, *packages)))
     secrets |= {each for value in secrets_by_name.values() for each in spellings(value)}
@@ -135,7 +202,7 @@ def _tools(conda: Conda) -> tuple[list[str], list[str]]:
     """What pip is asked for before all else, and the packages that conda alone has."""
     tools, needs = [], []
     for package in conda.packages:
-        if package.by is By.PIP or package.name == "python":
+        if package.by is Installer.PIP or package.name == "python":
             continue
         line = _tool(package) if package.name in _TOOLS and package.url is None else None
         if line is None:
@@ -167,18 +234,18 @@ def _environment(conda: Conda, packages: list[str], *, needs_pip: bool) -> bytes
 
 
 def _has(conda: Conda, name: str) -> bool:
-    return conda.package(name, by=By.CONDA) is not None
+    return conda.package(name, by=Installer.CONDA) is not None
 
 
-def _wishes(conda: Conda, wish: PythonWish, needs: list[str]) -> bytes:
-    """What the script is told, as a shell reads it. No names of files or images: they change nothing of the outcome."""
+def _script_input(conda: Conda, python: PythonRange, needs: list[str]) -> bytes:
+    """Return the script's input, as a shell reads it. Names of files and images are not in it: they do not matter."""
     words = {
         "prefix": PREFIX,
-        "python_text": wish.text,
-        "python_first": str(wish.first),
-        "python_end": str(wish.end),
-        "python_names": " ".join(wish.names),
-        "python_is_known": "yes" if wish.is_understood else "",
+        "python_text": python.text,
+        "python_first": str(python.first),
+        "python_end": str(python.end),
+        "python_names": " ".join(python.names),
+        "python_is_known": "yes" if python.is_understood else "",
         "only_conda_has": ", ".join(needs),
         "has_channels": "yes" if conda.channels else "",
     }

@@ -15,13 +15,15 @@ from gpuinfra.diagnostics import Code, Diagnostic, Span
 from gpuinfra.parse.source import Source
 from gpuinfra.parse.tree import Scalar
 from gpuinfra.runner.environment.secrets import VARIABLE
-from gpuinfra.workbench.conda import By, Conda, Option, Package, parse
+from gpuinfra.workbench.conda import LONGEST_LINE, Conda, Installer, Option, Package, parse
 from gpuinfra.workbench.project import plain_path
 
 FILES = "files"
-# A file of requirements that names itself has no end.
+NOT_REQUIREMENTS = "it cannot be read as requirements"
+# Each file may include others.
 _DEEPEST = 8
-_LARGEST = 1 << 20
+_MOST_FILES = 200
+_LARGEST, _MOST_TEXT = 1 << 20, 4 << 20
 _ARCHIVES = (".whl", ".tar.gz", ".tgz", ".zip", ".tar.bz2", ".conda")
 _NAME = r"[A-Za-z0-9._-]+\s*(?:\[[^\]]*\])?"
 # What conda would take and pip does not. All else is for pip to judge: one takes what the next does not.
@@ -50,19 +52,27 @@ class Requirements:
     files: dict[str, Path] = field(default_factory=dict)
     """By the name that they have on the way."""
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    _read: set[Path] = field(default_factory=set)
+    """The files that were read: each is read once, however often others include it."""
+    _checked: set[Path] = field(default_factory=set)
+    """The files of constraints that were read."""
+    _size: int = 0
+    _refused: set[Diagnostic] = field(default_factory=set)
+    """Each is reported once: the files that a line includes have only the line's own place."""
 
     def pip_lines(self) -> list[str]:
         """The file's own order: options stand among the packages."""
-        items: list[Package | Option] = [each for each in self.conda.packages if each.by is By.PIP]
+        items: list[Package | Option] = [each for each in self.conda.packages if each.by is Installer.PIP]
         items = sorted([*items, *self.conda.options], key=lambda each: each.node.start)
         beside = self.root / plain_path(self.conda.path)
+        self._read, self._checked, self._size = set(), set(), 0
         for each in items:
             self._check_variables(each.text, self.conda.document.span(each.node))
-        return [line for each in items for line in self._lines(each.text.strip(), each.node, beside.parent, 0)]
+        return [line for each in items for line in self._lines(each.text.strip(), each.node, beside.parent, ())]
 
     def conda_lines(self) -> list[str]:
         """What conda is asked for."""
-        return [self._conda_line(each) for each in self.conda.packages if each.by is By.CONDA]
+        return [self._conda_line(each) for each in self.conda.packages if each.by is Installer.CONDA]
 
     def _conda_line(self, package: Package) -> str:
         if package.url is None:
@@ -71,12 +81,17 @@ class Requirements:
             self._refuse(package.node, Code.BAD_REQUIREMENT, "not a package of conda's", "put it under `pip:`")
         return self._carried(package, self.root / plain_path(self.conda.path)) if package.is_local else package.text
 
-    def _lines(self, text: str, node: Scalar, folder: Path, depth: int) -> Iterator[str]:
-        if "\n" in text or text.endswith("\\"):
+    def _lines(self, text: str, node: Scalar, folder: Path, above: tuple[Path, ...]) -> Iterator[str]:
+        if len(text.partition(" --hash=")[0].rstrip()) > LONGEST_LINE:
+            label = f"a line is longer than {LONGEST_LINE} characters"
+            self._refuse(node, Code.BAD_REQUIREMENT, label, None)
+        elif "\n" in text or text.endswith("\\"):
             self._refuse(node, Code.BAD_REQUIREMENT, "more than one line", "write an item for each line")
         elif text.startswith("-"):
-            yield from self._option(text, node, folder, depth)
-        elif package := parse(Scalar(node.start, node.end, text, text), By.PIP):
+            yield from self._option(text, node, folder, above)
+        elif len(text) > LONGEST_LINE:
+            yield text  # with many hashes
+        elif package := parse(Scalar(node.start, node.end, text, text), Installer.PIP):
             if package.is_local:
                 if _is_meant(package, self.conda.python):
                     yield self._carried(package, folder / "_")
@@ -87,7 +102,7 @@ class Requirements:
         else:
             yield text
 
-    def _option(self, text: str, node: Scalar, folder: Path, depth: int) -> Iterator[str]:
+    def _option(self, text: str, node: Scalar, folder: Path, above: tuple[Path, ...]) -> Iterator[str]:
         found = _OPTION.fullmatch(text)
         if found is None or _ADDRESS.match(found["value"]):
             yield text
@@ -104,19 +119,28 @@ class Requirements:
             self._check_constraints(place)
             yield f"--constraint ./{self._carry(place)}"
         else:
-            yield from self._nested(place, node, depth + 1)
+            yield from self._nested(place, node, above)
 
-    def _nested(self, file: Path, node: Scalar, depth: int) -> Iterator[str]:
-        """The lines of another file, in its place."""
-        text = _text_of(file) if depth <= _DEEPEST else None
-        if text is None:
-            self._refuse(node, Code.FILE_UNREADABLE, "it cannot be read as requirements", None)
+    def _nested(self, file: Path, node: Scalar, above: tuple[Path, ...]) -> Iterator[str]:
+        """Yield the lines of another file instead of the line that names it. `above` are the files that lead to it."""
+        if file in above:
+            self._refuse(node, Code.FILE_UNREADABLE, NOT_REQUIREMENTS, None)
+        if file in self._read:
+            return
+        if len(self._read) >= _MOST_FILES:
+            self._refuse(node, Code.FILE_UNREADABLE, f"it includes more than {_MOST_FILES} files", None)
+            return
+        self._read.add(file)
+        text = _text_of(file) if len(above) < _DEEPEST else None
+        self._size += len(text or "")
+        if text is None or self._size > _MOST_TEXT:
+            self._refuse(node, Code.FILE_UNREADABLE, NOT_REQUIREMENTS, None)
             return
         for line, span in self._lines_with_spans(file, text):
             self._check_variables(line, span)
         for line in re.sub(r"\\\r?\n", " ", text).splitlines():
             if (said := _COMMENT.sub("", line).strip()) and said != "\\":
-                yield from self._lines(said, node, file.parent, depth)
+                yield from self._lines(said, node, file.parent, (*above, file))
 
     def _lines_with_spans(self, file: Path, text: str) -> Iterator[tuple[str, Span]]:
         source = Source(file.relative_to(self.root.resolve()).as_posix(), text)
@@ -135,6 +159,9 @@ class Requirements:
 
     def _check_constraints(self, file: Path) -> None:
         """Refuse variables here: pip reads this file as it is, in the build's own environment."""
+        if file in self._checked:
+            return
+        self._checked.add(file)
         for line, span in self._lines_with_spans(file, _text_of(file) or ""):
             if VARIABLE.search(_COMMENT.sub("", line)):
                 label, help_line = "variables are not replaced in constraints", f"move this line to `{self.conda.path}`"
@@ -207,7 +234,10 @@ class Requirements:
     def _refuse(self, node: Scalar, code: Code, label: str, help_line: str | None) -> None:
         summary = {Code.MISSING_FILE: "missing file", Code.FILE_UNREADABLE: "file cannot be read"}.get(code)
         span = self.conda.document.span(node)
-        self.diagnostics.append(Diagnostic(code, summary or "invalid requirement", span, label, help=help_line))
+        diagnostic = Diagnostic(code, summary or "invalid requirement", span, label, help=help_line)
+        if diagnostic not in self._refused:
+            self._refused.add(diagnostic)
+            self.diagnostics.append(diagnostic)
 
 
 def _text_of(file: Path) -> str | None:
@@ -239,7 +269,7 @@ def _is_requirement(text: str) -> bool:
 
 
 def _is_meant(package: Package, python: tuple[int, int] | None) -> bool:
-    """Whether a line is for Linux; where nobody can tell it is."""
+    """Whether a line is for Linux; if that is unknown, it is."""
     if not package.marker:
         return True
     version = {"python_version": f"{python[0]}.{python[1]}"} if python else {}

@@ -1,4 +1,4 @@
-"""A job in a container: the engine owns it, and it goes on without us."""
+"""A job in a container: the Docker Engine owns it, and it runs without a client."""
 
 from __future__ import annotations
 
@@ -8,12 +8,90 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.runner.engine.body import RUN_LABEL, TIMEOUT_LABEL, body_of, name_of
-from gpuinfra.runner.engine.client import Engine
-from gpuinfra.runner.engine.logs import MisplacedError, Parser, advanced, beginning, mended, since, unseen
-from gpuinfra.runner.jobs.order import Order
-from gpuinfra.runner.jobs.port import Ended, Frame, JobError, Position, StopReason
-from gpuinfra.runner.machine.connection import CHUNK, Broken, TimedOut
+from gpuinfra.runner.connection.port import CHUNK
+from gpuinfra.runner.docker.client import Engine
+from gpuinfra.runner.errors import Broken, JobError, TimedOut
+from gpuinfra.runner.job_spec import Gpus, StartRequest
+from gpuinfra.runner.jobs.container_log import (
+    MisplacedError,
+    Parser,
+    advanced,
+    beginning,
+    since,
+    unseen,
+    with_line_ends,
+)
+from gpuinfra.runner.jobs.job import Ended, Frame, Position, StopReason
+
+RUN_LABEL = "gpuinfra.run"
+PROJECT_LABEL = "gpuinfra.project"
+TIMEOUT_LABEL = "gpuinfra.timeout"
+# Data loaders of PyTorch hand batches on by shared memory, and the engine's own 64 MiB is too little for one.
+GPU_SHM_SIZE = 1 << 30
+# `json-file` keeps no bytes that are not UTF-8. What an engine has as defaults may lose lines, from full files and
+# from fast output, so all is said; the size is more than any disk's.
+LOG = {
+    "Type": "local",
+    "Config": {"max-size": "1000t", "max-file": "1", "compress": "false", "mode": "blocking"},
+}
+NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def name_of(run: str) -> str:
+    """The name of a run's container."""
+    return f"gpuinfra-{run}"
+
+
+def body_of(request: StartRequest, *, user: str | None = None, init: bool = True) -> dict[str, Any]:
+    """What the engine is sent. Secrets are variables in it: they are in no list of processes, and gone with the
+    container."""
+    environment = {**request.environment, **request.secrets, **({} if request.gpus else NO_GPU)}
+    labels = {**request.labels, RUN_LABEL: request.run}
+    if request.timeout is not None:
+        labels[TIMEOUT_LABEL] = repr(request.timeout)
+    return {
+        "Image": request.image,
+        # Empty, and not left out: an image's own would take our command for its arguments.
+        "Entrypoint": [],
+        "Cmd": list(request.command),
+        "WorkingDir": request.folder,
+        "Env": [f"{name}={value}" for name, value in environment.items()],
+        "Labels": labels,
+        **({} if user is None else {"User": user}),
+        "Tty": False,
+        "StopSignal": "SIGTERM",
+        "HostConfig": _host(request, init=init),
+    }
+
+
+def _host(request: StartRequest, *, init: bool) -> dict[str, Any]:
+    host: dict[str, Any] = {
+        # As mounts and not as binds: of a bind that is missing, the engine would make a folder that is root's.
+        "Mounts": [{"Type": "bind", "Source": source, "Target": target} for source, target in request.mounts],
+        "LogConfig": LOG,
+        "RestartPolicy": {"Name": "no"},
+        # A first process that collects children, and lets signals end a job that does not handle them.
+        "Init": init,
+    }
+    if request.gpus:
+        host["DeviceRequests"] = [_device_request(request.gpus)]
+    if request.memory is not None:
+        host["Memory"] = host["MemorySwap"] = request.memory
+    shm_size = request.shm_size or (GPU_SHM_SIZE if request.gpus else None)
+    if shm_size:
+        host["ShmSize"] = shm_size
+    return host
+
+
+def _device_request(gpus: Gpus) -> dict[str, Any]:
+    # No driver by name, as `docker run --gpus` has it: the engine takes the one that it has.
+    request: dict[str, Any] = {"Driver": "", "Capabilities": [["gpu"]]}
+    if gpus.ids:
+        request["DeviceIDs"] = list(gpus.ids)
+    else:
+        request["Count"] = -1 if gpus.count is None else gpus.count
+    return request
+
 
 # A job that prints nothing for so long is asked for: what is silent may be an engine that hangs.
 SILENCE_SECONDS = 120.0
@@ -29,24 +107,24 @@ FROM_OUTSIDE = (137, 143, 255)
 MOST_EVENTS = 256
 
 
-def start_container(engine: Engine, order: Order, user: str | None = None) -> ContainerJob:
-    """Begin the job, as the image's own user or as the one who is named. `runner.watch` ends it in time.
+def start_container(engine: Engine, request: StartRequest, user: str | None = None) -> ContainerJob:
+    """Begin the job, as the image's own user or as `user`. Its watcher (`start_watch`) stops it in time.
 
     One that an earlier try of the same run has begun, whose answer was lost, is taken as it is.
     """
     try:
-        return _begin(engine, order, body_of(order, user=user))
+        return _begin(engine, request, body_of(request, user=user))
     except JobError as error:
         if NO_INIT not in error.note:
             raise
     # The engine has no program to be the first process; then the job is it.
-    return _begin(engine, order, body_of(order, user=user, init=False))
+    return _begin(engine, request, body_of(request, user=user, init=False))
 
 
-def _begin(engine: Engine, order: Order, body: dict[str, Any]) -> ContainerJob:
-    job = _create(engine, order, body)
+def _begin(engine: Engine, request: StartRequest, body: dict[str, Any]) -> ContainerJob:
+    job = _create(engine, request, body)
     if job is None:
-        found = _earlier(engine, order)
+        found = _earlier(engine, request)
         job = ContainerJob(engine, _id_of(engine, found))
         with engine.understood():
             is_new = found["State"]["Status"] == CREATED
@@ -56,9 +134,9 @@ def _begin(engine: Engine, order: Order, body: dict[str, Any]) -> ContainerJob:
     return job
 
 
-def _create(engine: Engine, order: Order, body: dict[str, Any]) -> ContainerJob | None:
+def _create(engine: Engine, request: StartRequest, body: dict[str, Any]) -> ContainerJob | None:
     """None where there is one of its name."""
-    name = name_of(order.run)
+    name = name_of(request.run)
     with engine.translated(f"making the container {name}"):
         try:
             made = engine.api.create_container_from_config(body, name)
@@ -78,14 +156,14 @@ def _id_of(engine: Engine, answer: dict[str, Any]) -> str:
     return found
 
 
-def _earlier(engine: Engine, order: Order) -> dict[str, Any]:
+def _earlier(engine: Engine, request: StartRequest) -> dict[str, Any]:
     """The container of an earlier try of the same run."""
-    name = name_of(order.run)
+    name = name_of(request.run)
     with engine.translated(f"looking at the container {name}"):
         found: dict[str, Any] = engine.api.inspect_container(name)
     with engine.understood():
         owner = (found["Config"].get("Labels") or {}).get(RUN_LABEL)
-    if owner != order.run:
+    if owner != request.run:
         raise JobError(
             "the container's name is taken",
             f"{name} on {engine.where} is not of this run",
@@ -98,7 +176,7 @@ def _earlier(engine: Engine, order: Order) -> dict[str, Any]:
 def _start(engine: Engine, job: ContainerJob) -> None:
     try:
         with engine.translated("starting the container"):
-            # The SDK's own call, with more time: a GPU's driver may have to wake up. One that runs is no error.
+            # The SDK's own call, with more time: a GPU's driver may have to wake up. One that runs already is fine.
             api = engine.api
             url = api._url("/containers/{0}/start", job.id)
             api._raise_for_status(api._post(url, timeout=WORK_SECONDS))
@@ -138,12 +216,10 @@ class ContainerJob:
         return self._new_frames(Position(), follow=False)
 
     def ended(self) -> Ended | None:
-        """How it ended; None while it runs. One that the engine does not know any more is lost."""
+        """How it ended; None while it runs. One that the engine no longer knows is lost."""
         found = self._inspect()
         if found is None:
-            return Ended(
-                -1, StopReason.LOST, None, f"the engine of {self._engine.where} does not know the container any more"
-            )
+            return Ended(-1, StopReason.LOST, None, f"the engine of {self._engine.where} no longer knows the container")
         with self._engine.understood():
             state = found["State"]
             if state["Running"]:
@@ -155,7 +231,7 @@ class ContainerJob:
             return Ended(code, self._how(found, at, code), at, detail)
 
     def cancel(self, grace: float) -> None:
-        """Ask it to end, and after so many seconds make it."""
+        """Ask it to end, and kill it after the grace period."""
         with self._engine.translated("stopping the job"), _unless_gone():
             api = self._engine.api
             url = api._url("/containers/{0}/stop", self.id)
@@ -197,10 +273,10 @@ class ContainerJob:
 
     def _new_frames(self, after: Position, *, follow: bool) -> Generator[Frame, None, None]:
         try:
-            yield from unseen(mended(self._read(beginning(after), follow=follow)), after)
+            yield from unseen(with_line_ends(self._read(beginning(after), follow=follow)), after)
         except MisplacedError:
             # The target's clock was set back. From its beginning, the log tells it all; nothing was given yet.
-            yield from unseen(mended(self._read(0, follow=follow)), after)
+            yield from unseen(with_line_ends(self._read(0, follow=follow)), after)
 
     def _is_last(self, frame: Frame | None) -> bool:
         """Whether nothing comes after it: engines are known to end the telling a little before the end."""
@@ -217,7 +293,7 @@ class ContainerJob:
             answer = api._get(url, params=asked, stream=True, timeout=SILENCE_SECONDS)
             stack.callback(answer.close)
             if answer.status_code == GONE:
-                return  # whoever removed it took its log along; `ended` says that it is lost
+                return  # it was removed, and its log with it; `ended` says that it is lost
             api._raise_for_status(answer)
             while data := answer.raw.read1(CHUNK):
                 yield from parser.feed(data)

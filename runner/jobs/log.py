@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import Self
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.runner.jobs.port import STDERR, STDOUT, Frame, JobError, Position
+from gpuinfra.runner.errors import JobError
+from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
 
 HEADER = struct.Struct("!BQI")
-"""The stream, the time in nanoseconds since 1970, the length; so many bytes follow."""
-# More than anybody writes at once; a header that says so is none.
+"""The stream, the time in nanoseconds since 1970, the length in bytes of what follows."""
+# No write is longer: such a header is not one.
 LONGEST = 256 << 20
 CHUNK = 1 << 18
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -82,7 +83,7 @@ class LogFile:
         self.close()
 
     def try_lock(self) -> bool:
-        """Become the one who writes; False where somebody else is. It is held until `close`."""
+        """Take the lock for writing, until `close`; False if another process has it."""
         if self._lock is not None:
             return True
         with _translated(self._path):
@@ -101,7 +102,7 @@ class LogFile:
 
     @property
     def is_followed(self) -> bool:
-        """Whether somebody, we or another process, has the lock. Leaves no trace."""
+        """Whether this or another process has the lock. Leaves no trace."""
         if self._lock is not None:
             return True
         try:
@@ -158,7 +159,7 @@ class LogFile:
                 yield Frame(stream, time, data)
 
     def close(self) -> None:
-        """Let go of it. To do so twice is no error."""
+        """Let go of it. A second call does nothing."""
         for number in (self._writing, self._lock):
             if number is not None:
                 os.close(number)
@@ -206,7 +207,7 @@ def _translated(path: Path) -> Iterator[None]:
             raise JobError(
                 "the disk of this computer is full",
                 f"`{path}` cannot be written",
-                "make room; the job goes on, and `gpuinfra logs ID -f` goes on with its log",
+                "make room; the job keeps running, and `gpuinfra logs ID -f` continues its log",
                 Code.DISK_FULL,
             ) from error
         raise JobError("a log cannot be written", f"`{path}`: {error.strerror}", None, Code.FILE_UNWRITABLE) from error

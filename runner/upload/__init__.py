@@ -1,7 +1,7 @@
 """The project travels to the target: what is in it, what the target lacks of it, and one stream of just that."""
 
-from gpuinfra.runner.upload.errors import UploadError
-from gpuinfra.runner.upload.sending import Uploaded, upload
+from gpuinfra.runner.errors import UploadError
+from gpuinfra.runner.upload.send import Uploaded, upload
 from gpuinfra.runner.upload.tree import Entry, Skipped, Tree
 from gpuinfra.runner.upload.walk import read_tree
 

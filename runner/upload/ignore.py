@@ -1,13 +1,11 @@
-"""What the user's ignore files leave out, as git reads them.
-
-The library turns a line into a regular expression. How lines and files come together is done here, for folders that are
-left out are not entered: no rule has to hold for what is below the thing that it names.
-"""
+"""What uploads leave out: what ignore files name, files with credentials, and copies of outputs."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 GIT = ".gitignore"
@@ -16,6 +14,12 @@ NAMES = (".gpuinfraignore", ".amlignore", GIT)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # How the library marks, in its expressions, the slash behind the thing that a line names.
 FOLDER = "ps_d"
+# How it writes `*`, `**` between folders, and "in any folder".
+STAR, BETWEEN, ANYWHERE = "[^/]*", "(?:/.+)?", "^(?:.+/)?"
+_STARS = re.compile(r"(?:\[\^/\]\*)+")
+_ELEMENT = r"(?!\[\^/\]\*)(?:\\.|\[\^?\]?[^\]]*\]|[^\\\[/()*])"
+_BEFORE_STAR = re.compile(rf"\[\^/\]\*((?:{_ELEMENT})+)(?=\[\^/\]\*)", re.DOTALL)
+_ESCAPE_OR_CLASS = re.compile(r"\\.|(\[(?!\^/\])\^?\]?[^\]]*\])", re.DOTALL)
 
 
 class Rule(NamedTuple):
@@ -100,8 +104,87 @@ def _rules(content: bytes) -> Iterator[Rule]:
         try:
             pattern = GitIgnoreSpecPattern(text)
         except ValueError:
-            continue  # git passes over what is no pattern as well
+            continue  # git ignores invalid patterns as well
         if pattern.include is not None and pattern.regex is not None:
             last = text.rstrip("/ ").rpartition("/")[2]
             is_by_name = re.search(r"[*?\[]", last) is None
-            yield Rule(pattern.include, pattern.regex, FOLDER in pattern.regex.groupindex, is_by_name)
+            expression = re.compile(without_backtracking(pattern.regex.pattern))
+            yield Rule(pattern.include, expression, FOLDER in expression.groupindex, is_by_name)
+
+
+def without_backtracking(expression: str) -> str:
+    """Return an expression of the library that takes no more than linear time for each of its parts.
+
+    What stands between two wildcards is searched once, at its first place: the wildcard behind it covers the rest.
+    Otherwise a line such as `*a*a*a*a*b` of a foreign project takes longer than anyone waits.
+    """
+    text = _BEFORE_STAR.sub(r"(?>[^/]*?\1)", _STARS.sub(STAR, expression))
+    # A class stands for one letter of a name, and never for a slash.
+    text = _ESCAPE_OR_CLASS.sub(lambda found: f"(?!/){found[1]}" if found[1] else found[0], text)
+    first, *others = text.split(BETWEEN)
+    if not others:
+        return text
+    if first.startswith(ANYWHERE):
+        first = f"^(?>(?:.+?/)??{first.removeprefix(ANYWHERE)}(?=/))"
+    return "".join([first, *(f"(?>(?:/.+?)??{each}(?=/))" for each in others[:-1]), BETWEEN, others[-1]])
+
+
+FILES = (
+    r"\.env.*",
+    r".*\.env",
+    r".*\.(?:key|pem|pfx|p12|ppk|jks|keystore|kdbx|publishsettings)",
+    # Private keys of OpenSSH. `id_map.json` is data, and `id_rsa.pub` is public.
+    r"id_[^.]*",
+    r"id_(?:rsa|dsa|ecdsa|ecdsa_sk|ed25519|ed25519_sk)\.(?!pub$).*",
+    r"[._]netrc",
+    r"\.(?:pgpass|my\.cnf|npmrc|pypirc|git-credentials|htpasswd|boto|s3cfg|vault-token|databrickscfg|dockercfg)",
+    r"credentials",
+    r"(?:credentials|token|application_default_credentials|client_secret.*|service[-_]account.*|kaggle)\.json",
+    r"secrets\.(?:ya?ml|json|toml|env)",
+    r"terraform\.tfstate.*",
+    r"(?:azureprofile|accesstokens|msal_token_cache.*|service_principal_entries)\.(?:json|bin)",
+    r"kubeconfig",
+)
+FOLDERS = (r"\.(?:azure|aws|ssh|gnupg|kube|docker|gcloud)",)
+_FILE, _FOLDER = (re.compile("|".join(names), re.IGNORECASE) for names in (FILES, FOLDERS))
+
+
+def may_hold_credentials(name: str, is_folder: bool) -> bool:
+    """Whether a file or folder of this name usually holds credentials."""
+    return (_FOLDER if is_folder else _FILE).fullmatch(name) is not None
+
+
+COPIES_FILE = "copied-outputs"
+
+
+def copied_folders(state: Path | None) -> frozenset[str]:
+    """Return the folders, by their paths in the project."""
+    try:
+        return frozenset(_text(state / COPIES_FILE).splitlines()) if state else frozenset()
+    except OSError:
+        return frozenset()
+
+
+def leave_out_of_uploads(state: Path, project: Path, folder: Path) -> bool | None:
+    """Have uploads leave out a folder that outputs are about to be copied to.
+
+    Return None if it is not in the project, and False if it holds other files, which are part of the project.
+    """
+    inside = Path(os.path.realpath(folder))
+    root = Path(os.path.realpath(project))
+    if not inside.is_relative_to(root):
+        return None
+    path = inside.relative_to(root).as_posix()
+    known = copied_folders(state)
+    if path in known:
+        return True
+    if (inside.is_dir() and any(inside.iterdir())) or "\n" in path:
+        return False
+    (state / COPIES_FILE).write_text(
+        "".join(f"{each}\n" for each in sorted({*known, path})), "utf-8", "surrogateescape"
+    )
+    return True
+
+
+def _text(file: Path) -> str:
+    return file.read_text("utf-8", "surrogateescape")

@@ -1,8 +1,9 @@
-"""The walk through the project: what is in it, what is left out, and the digest of each file."""
+"""Read a project: which files are sent, and the digest of each."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import stat
@@ -10,18 +11,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuinfra.runner.errors import UploadError
 from gpuinfra.runner.progress import Progress, counted
-from gpuinfra.runner.results.copied import copied_folders
-from gpuinfra.runner.upload.content import read
-from gpuinfra.runner.upload.credentials import may_hold_credentials
-from gpuinfra.runner.upload.errors import UploadError, shown
-from gpuinfra.runner.upload.ignore import GIT, NAMES, Ignore
-from gpuinfra.runner.upload.index import Index
-from gpuinfra.runner.upload.links import inside
+from gpuinfra.runner.upload.content import Index, read, shown
+from gpuinfra.runner.upload.ignore import GIT, NAMES, Ignore, copied_folders, may_hold_credentials
 from gpuinfra.runner.upload.tree import FILE, FOLDER, LINK, Entry, Skipped, Tree
 
 STEP = "project"
 LEADS_OUT = "a link that leads out of the project"
+FOREIGN_RULES = f"{LEADS_OUT}; its lines do not count"
+LARGEST_RULES = 256 << 10
 SPECIAL = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -69,6 +68,7 @@ class _Walk:
         self._ignore_name = next((name for name in NAMES if (project / name).is_file()), NAMES[0])
         self._entries: list[Entry] = []
         self._skipped: list[Skipped] = []
+        self._foreign_rules: set[str] = set()
         self._held_back: list[str] = []
         self._included: list[str] = []
         self._left_copies: list[str] = []
@@ -148,14 +148,21 @@ class _Walk:
 
     def _with_rules(self, folder: str, full: bytes, ignore: Ignore, name: str) -> Ignore:
         file = os.path.join(full, name.encode())
+        path = f"{folder}/{name}" if folder else name
         if not os.path.isfile(file):  # a folder of that name is none
             return ignore
+        if not os.path.realpath(file).startswith(os.path.join(self._root, b"")):
+            self._foreign_rules.add(path)
+            return ignore
         try:
-            with open(file, "rb") as content:
-                return ignore.below(folder, content.read())
+            with open(file, "rb") as stream:
+                content = stream.read(LARGEST_RULES + 1)
         except OSError as error:
-            path = f"{folder}/{name}" if folder else name
             raise _unreadable("an ignore file cannot be read", path, error) from error
+        if len(content) > LARGEST_RULES:
+            too_large = OSError(errno.EFBIG, f"it has more than {LARGEST_RULES >> 10} KiB")
+            raise _unreadable("an ignore file cannot be read", path, too_large)
+        return ignore.below(folder, content)
 
     def _take(self, path: str, folder: bytes, child: os.DirEntry[bytes]) -> None:
         found = child.stat(follow_symlinks=False)
@@ -166,8 +173,9 @@ class _Walk:
             self._entries.append(Entry(path, FOLDER, mode, 0, ""))
         elif stat.S_ISLNK(found.st_mode):
             target = inside(self._root, folder, os.readlink(child.path))
-            if target is None:
-                self._skipped.append(Skipped(path, LEADS_OUT))
+            if target is None or path in self._foreign_rules:
+                reason = FOREIGN_RULES if path in self._foreign_rules else LEADS_OUT
+                self._skipped.append(Skipped(path, reason))
             else:
                 self._entries.append(Entry(path, LINK, 0o777, 0, target.decode("utf-8", "surrogateescape")))
         else:
@@ -195,3 +203,33 @@ class _Walk:
 def _unreadable(summary: str, path: str, error: OSError) -> UploadError:
     help_ = "make it readable, or name it in `.gpuinfraignore`"
     return UploadError(summary, shown(path), error.strerror or str(error), help_)
+
+
+def inside(root: bytes, folder: bytes, target: bytes) -> bytes | None:
+    """A link's target as it is sent, relative to the folder that the link is in; None where it leads out.
+
+    `root` and `folder` are whole paths, without links in them.
+    """
+    place = os.path.join(folder, target)
+    if not _is_below(root, os.path.realpath(place)):
+        return None
+    direct = os.path.normpath(place)
+    if not os.path.isabs(target) and _never_leaves(root, folder, target):
+        return target
+    # By another way in, as through a link to the project: then by where that ends.
+    kept = direct if _is_below(root, direct) else os.path.realpath(place)
+    return os.path.relpath(kept, folder)
+
+
+def _is_below(root: bytes, path: bytes) -> bool:
+    return path == root or path.startswith(root.rstrip(b"/") + b"/")
+
+
+def _never_leaves(root: bytes, folder: bytes, target: bytes) -> bool:
+    """Whether the way stays inside at each step: the project has another name on the target."""
+    depth = len(os.path.relpath(folder, root).split(b"/")) if folder != root else 0
+    for part in target.split(b"/"):
+        depth += -1 if part == b".." else part not in {b"", b"."}
+        if depth < 0:
+            return False
+    return True

@@ -1,1 +1,1 @@
-"""What the embedded Azure offers: regions, sizes, prices, quotas, images. Data and pure functions, no HTTP."""
+"""What the embedded Azure offers: regions, sizes, prices and quota limits. Data, no HTTP."""

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region; `price_location` is its other name, in the Retail Prices service."""
+    """A region; `price_location` is its name in the Retail Prices service."""
 
     name: str
     display_name: str
@@ -21,23 +21,23 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The GPUs of a size. `product` is what `nvidia-smi` calls one; a part of one is a count below 1."""
+    """The GPUs of a size. `product` is the name in `nvidia-smi`; a count below 1 is a part of one GPU."""
 
     model: str
     product: str
     count: float
     memory_mib: int
-    """Of each of them, or of the part."""
+    """Of each GPU, or of the part."""
 
     @property
     def devices(self) -> int:
-        """How many the guest sees: a part of a GPU is a device as well."""
+        """How many devices the guest sees: part of a GPU is one device."""
         return max(1, int(self.count))
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What disks of a machine can do in a second, and how large its cache is."""
+    """What a VM's disks can do per second, and the size of its cache."""
 
     cached_operations: int
     cached_bytes: int
@@ -48,11 +48,11 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size of virtual machine."""
+    """A VM size."""
 
     name: str
     family: str
-    """The name of its quota, exactly as Azure spells it."""
+    """The name of its quota, as Azure spells it."""
     vcpus: int
     memory_gib: float
     gpu: Gpu | None
@@ -89,7 +89,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class DiskTier:
-    """A managed disk up to a size, at a price for a month."""
+    """The tier of a managed disk: its largest size and its price per month."""
 
     sku: str
     tier: str
@@ -99,7 +99,7 @@ class DiskTier:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Everything on offer. Names are looked up regardless of case, those of regions regardless of spaces too."""
+    """Everything that is offered. Lookups ignore case, and for regions spaces too."""
 
     region_table: Mapping[str, Region]
     size_table: Mapping[str, Size]
@@ -107,72 +107,56 @@ class Catalogue:
     series_table: Mapping[str, Series]
     quotas: tuple[Quota, ...]
     disk_tiers: tuple[DiskTier, ...]
-    retired: frozenset[str]
     spot_price_factor: float
     windows_price_per_vcpu: float
-    public_address_price_per_month: float
 
     def regions(self) -> tuple[Region, ...]:
-        """Every region."""
+        """Return all regions."""
         return tuple(self.region_table.values())
 
     def region(self, name: str) -> Region | None:
-        """The region called `southcentralus` or `South Central US`."""
+        """Return the region called `southcentralus` or `South Central US`."""
         return self.region_table.get(region_key(name))
 
     def sizes(self) -> tuple[Size, ...]:
-        """Every size that is offered somewhere, in each family from the least to the largest."""
+        """Return every offered size, in each family from the smallest to the largest."""
         return tuple(self.size_table.values())
 
     def size(self, name: str) -> Size | None:
-        """The size of this name, unless it is retired or unknown."""
+        """Return the size of this name, or None if it is unknown or retired."""
         return self.size_table.get(name.casefold())
 
-    def gpu(self, size: str) -> Gpu | None:
-        """The GPUs of a size."""
-        found = self.size(size)
-        return found.gpu if found else None
-
-    def is_retired(self, size: str) -> bool:
-        """Whether Azure once had this size."""
-        return size.casefold() in self.retired
-
     def offered(self, size: str, region: str) -> bool:
-        """Whether a region has a size."""
+        """Whether the region offers the size."""
         return (size.casefold(), region_key(region)) in self.price_table
 
     def price(self, size: str, region: str, spot: bool = False) -> float | None:
-        """USD an hour on Linux; none where the size is not offered, or not as spot."""
+        """Return USD per hour on Linux, or None if the size is not offered, or not as Spot."""
         found, listed = self.size(size), self.price_table.get((size.casefold(), region_key(region)))
         if found is None or listed is None or (spot and not found.spot):
             return None
         return round(listed * self.spot_price_factor, 6) if spot else listed
 
     def zones(self, region: str) -> tuple[str, ...]:
-        """The availability zones of a region."""
+        """Return the availability zones of a region."""
         found = self.region(region)
         return found.zones if found else ()
 
     def disk_tier(self, sku: str, size_gib: int) -> DiskTier | None:
-        """The smallest tier that holds so much: Azure bills a disk as that tier."""
+        """Return the smallest tier that holds this size: Azure bills a disk as that tier."""
         fitting = [
             tier for tier in self.disk_tiers if tier.sku.casefold() == sku.casefold() and tier.size_gib >= size_gib
         ]
         return min(fitting, key=lambda tier: tier.size_gib, default=None)
 
-    def disk_price(self, sku: str, size_gib: int) -> float | None:
-        """USD a month for a disk."""
-        tier = self.disk_tier(sku, size_gib)
-        return tier.price_per_month if tier else None
-
 
 def region_key(name: str) -> str:
-    """What two spellings of a region have in common."""
+    """Return what all spellings of a region's name have in common."""
     return name.replace(" ", "").casefold()
 
 
 def load_catalogue() -> Catalogue:
-    """Read the catalogue that is shipped with the package. Whoever needs it twice keeps it."""
+    """Read the catalogue that ships with the package. Callers keep the result."""
     data = json.loads(files("gpuinfra.sandbox.catalogue").joinpath("nc.json").read_text("utf-8"))
     products = {row["model"]: row["product"] for row in data["gpus"]}
     return Catalogue(
@@ -182,10 +166,8 @@ def load_catalogue() -> Catalogue:
         series_table={row["family"]: _series(row) for row in data["series"]},
         quotas=tuple(Quota(row["name"], row["displayName"], row["limit"]) for row in data["quotas"]),
         disk_tiers=tuple(DiskTier(*row) for row in data["disks"]),
-        retired=frozenset(name.casefold() for name in data["retired"]),
         spot_price_factor=data["spotPriceFactor"],
         windows_price_per_vcpu=data["windowsPricePerVcpu"],
-        public_address_price_per_month=data["publicAddressPricePerMonth"],
     )
 
 

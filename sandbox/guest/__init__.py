@@ -1,1 +1,1 @@
-"""What is inside a simulated virtual machine: a disk, processes, services and an SSH server that really answer."""
+"""What is inside a simulated VM: a disk, processes, services, and an SSH server that really answers."""

@@ -1,4 +1,4 @@
-"""Custom data as cloud-init reads it: bytes in, values out, and a word on all that was not understood."""
+"""Custom data as cloud-init reads it: bytes in, values out, and a message for everything it did not understand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-# A string is a line of shell, a list is a command with its arguments.
+# A string is a shell line, a tuple is a command with its arguments.
 Command = str | tuple[str, ...]
 
 _DEFAULT_MODE = 0o644
@@ -38,8 +38,9 @@ class File:
 
 @dataclass
 class CloudConfig:
-    """What custom data asks for. `problems` are errors; `ignored` is what the simulation does not do."""
+    """What custom data asks for. `problems` are errors; `ignored` is what the guest does not simulate."""
 
+    username: str
     files: list[File] = field(default_factory=list)
     host_keys: dict[str, str] = field(default_factory=dict)
     authorized_keys: list[str] = field(default_factory=list)
@@ -52,8 +53,8 @@ class CloudConfig:
 
 
 def read_custom_data(data: bytes | None, username: str) -> CloudConfig:
-    """Read custom data; whatever is wrong with it is a problem in the answer, never an exception."""
-    config = CloudConfig()
+    """Parse custom data. Every error is in `problems`; nothing is raised."""
+    config = CloudConfig(username)
     if not data:
         return config
     try:
@@ -62,7 +63,7 @@ def read_custom_data(data: bytes | None, username: str) -> CloudConfig:
         if data.startswith(b"#!"):
             config.script = data
         elif data.startswith(b"#cloud-config"):
-            _read_mapping(yaml.safe_load(data.decode()), username, config)
+            _read_mapping(yaml.safe_load(data.decode()), config)
         else:
             config.problems.append(f"unhandled non-multipart userdata: {data[:24]!r}...")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -70,7 +71,7 @@ def read_custom_data(data: bytes | None, username: str) -> CloudConfig:
     return config
 
 
-def _read_mapping(content: Any, username: str, config: CloudConfig) -> None:
+def _read_mapping(content: Any, config: CloudConfig) -> None:
     if content is None:
         return
     if not isinstance(content, dict):
@@ -82,13 +83,12 @@ def _read_mapping(content: Any, username: str, config: CloudConfig) -> None:
             config.ignored.append(f"{key}: not simulated")
             continue
         try:
-            reader(value, username, config)
+            reader(value, config)
         except (TypeError, ValueError, KeyError, OSError, EOFError, zlib.error) as error:
             config.problems.append(f"{key}: {type(error).__name__}: {error}")
 
 
-def _write_files(value: Any, username: str, config: CloudConfig) -> None:
-    del username
+def _write_files(value: Any, config: CloudConfig) -> None:
     for item in _list(value):
         unknown = sorted(set(item) - _FILE_KEYS)
         if unknown:
@@ -113,13 +113,12 @@ def _file(item: Mapping[str, Any]) -> File:
         except binascii.Error as error:
             raise ValueError(f"content is not {encoding}: {error}") from error
     permissions = item.get("permissions")
-    # YAML reads 0644 as an octal number already; in quotes it is text.
+    # YAML reads 0644 as an octal number; in quotes it is a string.
     mode = permissions if isinstance(permissions, int) else int(permissions, 8) if permissions else _DEFAULT_MODE
     return File(str(item["path"]), content, mode & 0o7777, bool(item.get("append")))
 
 
-def _ssh_keys(value: Any, username: str, config: CloudConfig) -> None:
-    del username
+def _ssh_keys(value: Any, config: CloudConfig) -> None:
     known = {f"{kind}_{part}" for kind in _KEY_KINDS for part in ("private", "public", "certificate")}
     for name, text in dict(value).items():
         if name in known:
@@ -128,15 +127,15 @@ def _ssh_keys(value: Any, username: str, config: CloudConfig) -> None:
             config.ignored.append(f"ssh_keys {name}: not simulated")
 
 
-def _users(value: Any, username: str, config: CloudConfig) -> None:
+def _users(value: Any, config: CloudConfig) -> None:
     for user in _list(value):
         if user == "default":
             continue
-        if isinstance(user, dict) and user.get("name") == username:
+        if isinstance(user, dict) and user.get("name") == config.username:
             config.authorized_keys += _keys(user)
         else:
             name = user.get("name") if isinstance(user, dict) else user
-            config.ignored.append(f"users {name}: the simulated guest has no user but {username}")
+            config.ignored.append(f"users {name}: the simulated guest has no user but {config.username}")
 
 
 def _keys(user: Mapping[str, Any]) -> Iterator[str]:
@@ -144,23 +143,19 @@ def _keys(user: Mapping[str, Any]) -> Iterator[str]:
         yield from (str(key) for key in _list(user.get(name) or []))
 
 
-def _authorized_keys(value: Any, username: str, config: CloudConfig) -> None:
-    del username
+def _authorized_keys(value: Any, config: CloudConfig) -> None:
     config.authorized_keys += [str(key) for key in _list(value)]
 
 
-def _hostname(value: Any, username: str, config: CloudConfig) -> None:
-    del username
+def _hostname(value: Any, config: CloudConfig) -> None:
     config.hostname = str(value)
 
 
-def _boot_commands(value: Any, username: str, config: CloudConfig) -> None:
-    del username
+def _boot_commands(value: Any, config: CloudConfig) -> None:
     config.boot_commands += _commands(value)
 
 
-def _run_commands(value: Any, username: str, config: CloudConfig) -> None:
-    del username
+def _run_commands(value: Any, config: CloudConfig) -> None:
     config.run_commands += _commands(value)
 
 
@@ -180,7 +175,7 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
-_READERS: Mapping[str, Callable[[Any, str, CloudConfig], None]] = {
+_READERS: Mapping[str, Callable[[Any, CloudConfig], None]] = {
     "write_files": _write_files,
     "ssh_keys": _ssh_keys,
     "users": _users,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 UNITS = "etc/systemd/system"
-# A path in a line of shell or in a unit: it starts a word, or follows what may stand before a path.
+# A path in a shell line or unit file: at the start of a word, or after a character that may precede a path.
 _PATH = re.compile(r"""(?<![^\s'"=<>(|&;:,`@])/[A-Za-z0-9_.@%+~-]+(?:/[A-Za-z0-9_.@%+~-]+)*""")
 _PROGRAM_FOLDERS = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"})
 _PERSISTENT = ("bin", "etc/ssh", UNITS, "var/lib", "var/log")
@@ -20,7 +20,7 @@ _PERSISTENT = ("bin", "etc/ssh", UNITS, "var/lib", "var/log")
 
 @dataclass(frozen=True)
 class Disk:
-    """A directory of the host that a guest takes for `/`."""
+    """A directory on the host that is the guest's `/`."""
 
     root: Path
     username: str
@@ -32,32 +32,32 @@ class Disk:
 
     @property
     def bin(self) -> Path:
-        """Programs that the guest has and the host has not, or must not lend."""
+        """Programs of the guest that the host does not have, or that must not be the host's."""
         return self.root / "bin"
 
     @property
     def run(self) -> Path:
-        """What does not outlive a power cycle."""
+        """Files that do not survive a power cycle."""
         return self.root / "run"
 
     @property
     def log(self) -> Path:
-        """Logs of the guest."""
+        """The guest's logs."""
         return self.root / "var" / "log"
 
     @property
     def units(self) -> Path:
-        """Unit files that `systemctl` knows."""
+        """The unit files that `systemctl` knows."""
         return self.root / UNITS
 
     @property
     def authorized_keys(self) -> Path:
-        """Who may log in."""
+        """The public keys that may log in."""
         return self.home / ".ssh" / "authorized_keys"
 
     @property
     def groups(self) -> list[str]:
-        """The groups that the admin user is a member of now."""
+        """The groups of the admin user."""
         try:
             lines = (self.root / "etc" / "group").read_text().splitlines()
         except FileNotFoundError:
@@ -66,7 +66,7 @@ class Disk:
         return [each[0] for each in fields if self.username in each[-1].split(",")]
 
     def prepare(self) -> None:
-        """Make the folders of a booting machine; `/run` is empty at every boot."""
+        """Create the folders for a boot; `/run` is empty at every boot."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in _PERSISTENT:
             (self.root / folder).mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ class Disk:
         self.run.mkdir()
 
     def place(self, path: str) -> Path:
-        """Where a path of the guest is on the host: relative ones start at home, absolute ones at the root."""
+        """Return where a guest's path is on the host: relative paths start at home, absolute ones at the root."""
         clean = posixpath.normpath(posixpath.join(f"/home/{self.username}", path)).lstrip("/")
         already = str(self.root).lstrip("/")
         if clean == already or clean.startswith(f"{already}/"):
@@ -84,11 +84,11 @@ class Disk:
         return self.root / clean
 
     def rewrite(self, text: str) -> str:
-        """A line of the guest's with its absolute paths replaced by what they mean on the host."""
+        """Return a line with its absolute paths replaced by what they mean on the host."""
         return _PATH.sub(lambda found: self._meaning(found.group()), text)
 
     def _meaning(self, path: str) -> str:
-        """The guest's own where the guest has it, or its folder and the host has no such thing; else the host's."""
+        """The guest's path if it exists, or if only the guest has its folder; otherwise the host's."""
         own = self.place(path)
         if Path("/") / path.lstrip("/") == own:
             return path
@@ -102,14 +102,14 @@ class Disk:
         return path
 
     def _program(self, path: str, name: str) -> str:
-        """A program by its usual place: the guest's first, then the host's, then wherever the host keeps it."""
+        """Return a program: the guest's, the host's at this path, or wherever the host has it."""
         if (self.bin / name).exists():
             return str(self.bin / name)
         return path if Path(path).exists() else shutil.which(name) or path
 
 
-def write_whole(file: Path, content: str | bytes, mode: int = 0o644) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part."""
+def write_atomically(file: Path, content: str | bytes, mode: int = 0o644) -> None:
+    """Write a file atomically: a reader sees the old content or the new."""
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f".{file.name}.new")
     beside.unlink(missing_ok=True)
@@ -120,7 +120,7 @@ def write_whole(file: Path, content: str | bytes, mode: int = 0o644) -> None:
 
 
 def remove_tree(root: Path) -> None:
-    """Remove a directory with all that is in it, also what its owner may not write; absent is done."""
+    """Remove a directory tree, even if parts are read-only. An absent one is fine."""
     if not root.exists():
         return
     root.chmod(0o700)
@@ -134,7 +134,7 @@ def remove_tree(root: Path) -> None:
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """A name for a Unix socket that fits the kernel's 107 bytes, however deep the disk lies; good while it is open."""
+    """Yield a name for a Unix socket that fits the kernel's limit of 107 bytes; valid within the context."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -5,30 +5,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
 import logging
+import sys
 import uuid
+from pathlib import Path
 
-from gpuinfra.sandbox.guest import processes, shims
+from gpuinfra.sandbox.guest import processes
 from gpuinfra.sandbox.guest.cloud_init import CloudInit
-from gpuinfra.sandbox.guest.disk import Disk, write_whole
-from gpuinfra.sandbox.guest.services import Services
+from gpuinfra.sandbox.guest.disk import Disk, write_atomically
 from gpuinfra.sandbox.guest.spec import CommandResult, GuestSpec
-from gpuinfra.sandbox.guest.ssh import SshServer
+from gpuinfra.sandbox.guest.ssh_server import SshServer
 from gpuinfra.sandbox.guest.systemctl import Systemctl
+from gpuinfra.sandbox.guest.systemd import Services
 
 logger = logging.getLogger(__name__)
 
-# Of the image: as on the Data Science VM, the admin user is not a member of `docker`.
+# As in the Data Science VM's image, the admin user is not a member of `docker`.
 KEY_KIND = "Provisioning.SshHostKeyPairType"
 _GROUPS = "root:x:0:\ndocker:x:998:\n"
 _AGENT_SETTINGS = f"{KEY_KIND}=rsa\n"
-_BASHRC = """# A name for the simulated machine instead of the host's; only where somebody reads it.
+_BASHRC = """# A name for the simulated machine instead of the host's; only in interactive shells.
 [ -n "$PS1" ] && PS1='{username}@{name}:\\w\\$ '
 """
 
 
 class Guest:
-    """What runs of a powered-on machine."""
+    """The processes and servers of a VM that is powered on."""
 
     def __init__(self, spec: GuestSpec) -> None:
         self.spec = dataclasses.replace(spec, root=spec.root.resolve())
@@ -39,20 +42,20 @@ class Guest:
         self._systemctl = Systemctl(self._services, self._disk)
         self._cloud_init: asyncio.Task[None] | None = None
         self.agent_is_ready = False
-        """Whether Azure's agent has come up: it waits for a host key of the kind that its settings name."""
+        """Whether Azure's agent is up: it waits for a host key of the kind in its settings."""
 
     async def boot(self) -> None:
-        """Power on. Returns when SSH answers; cloud-init's commands may run on after that."""
-        # A server that was killed leaves processes behind; two of a service must not run at once.
+        """Power on. Returns when SSH answers; cloud-init's commands may still run."""
+        # A killed server leaves processes behind; a service must not run twice.
         left = await processes.end(self._tag)
         if left:
             logger.warning("%s: ended %d processes that a former server left", self.spec.name, left)
         self._disk.prepare()
         self._provision()
-        shims.install(self.spec, self._disk)
+        _install_programs(self.spec, self._disk)
         self.set_gpu_gone(self.spec.gpu_gone)
         if self.spec.driver_refused:
-            write_whole(self._disk.run / "driver-refused", "")
+            write_atomically(self._disk.run / "driver-refused", "")
         cloud_init = CloudInit(self.spec, self._disk)
         try:
             await self._systemctl.open()
@@ -68,11 +71,11 @@ class Guest:
         self._cloud_init.add_done_callback(_log_failure)
 
     def disconnect(self) -> None:
-        """Drop every connection and accept no more."""
+        """Drop every connection and accept no new ones."""
         self._ssh.disconnect()
 
     async def shut_down(self) -> None:
-        """Power off: nothing of the guest answers or runs afterwards. May be called again where it was cut short."""
+        """Power off: no server or process of the guest remains. Call it again if it was interrupted."""
         await self._ssh.close()
         await self._systemctl.close()
         if self._cloud_init is not None:
@@ -85,10 +88,10 @@ class Guest:
         await self._ssh.finish()
 
     async def run_command(self, script: str, deadline_seconds: float) -> CommandResult:
-        """Run a script as Azure's agent does: from a file, its output in files; TimeoutError past the deadline."""
+        """Run a script as Azure's agent does, from a file. Raises TimeoutError past the deadline."""
         folder = self._disk.root / "var" / "lib" / "waagent" / "run-command" / uuid.uuid4().hex
         file = folder / "script.sh"
-        write_whole(file, script, 0o700)
+        write_atomically(file, script, 0o700)
         with (folder / "stdout").open("wb") as output, (folder / "stderr").open("wb") as errors:
             code = await processes.run(
                 [str(file)] if script.startswith("#!") else ["bash", str(file)],
@@ -98,7 +101,7 @@ class Guest:
                 errors=errors,
                 deadline_seconds=deadline_seconds,
             )
-        # A script that a signal ended has the exit code that a shell gives it.
+        # For a script that a signal ended, return the exit code that a shell reports.
         return CommandResult(
             (folder / "stdout").read_text(errors="replace"),
             (folder / "stderr").read_text(errors="replace"),
@@ -106,10 +109,10 @@ class Guest:
         )
 
     def set_gpu_gone(self, gone: bool) -> None:
-        """Let the GPU fall off the bus, or be there again."""
+        """Make the GPU fall off the bus, or come back."""
         flag = self._disk.run / "gpu-gone"
         if gone:
-            write_whole(flag, "")
+            write_atomically(flag, "")
         else:
             with contextlib.suppress(FileNotFoundError):
                 flag.unlink()
@@ -121,19 +124,56 @@ class Guest:
         return (folder / "ssh" / f"ssh_host_{kind}_key.pub").exists()
 
     def _provision(self) -> None:
-        """What Azure's agent does on the first boot: the user's keys and the machine's name."""
+        """Do what Azure's agent does on the first boot: set the user's keys and the hostname."""
         done = self._disk.root / "var" / "lib" / "waagent" / "provisioned"
         if done.exists():
             return
         keys = "".join(f"{key.strip()}\n" for key in self.spec.authorized_keys)
-        write_whole(self._disk.authorized_keys, keys, 0o600)
-        write_whole(self._disk.home / ".bashrc", _BASHRC.format(username=self.spec.username, name=self.spec.name))
-        write_whole(self._disk.root / "etc" / "hostname", f"{self.spec.name}\n")
-        write_whole(self._disk.root / "etc" / "group", _GROUPS)
-        write_whole(self._disk.root / "etc" / "waagent.conf", _AGENT_SETTINGS)
-        write_whole(done, "")
+        write_atomically(self._disk.authorized_keys, keys, 0o600)
+        write_atomically(self._disk.home / ".bashrc", _BASHRC.format(username=self.spec.username, name=self.spec.name))
+        write_atomically(self._disk.root / "etc" / "hostname", f"{self.spec.name}\n")
+        write_atomically(self._disk.root / "etc" / "group", _GROUPS)
+        write_atomically(self._disk.root / "etc" / "waagent.conf", _AGENT_SETTINGS)
+        write_atomically(done, "")
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         logger.error("cloud-init of a guest broke off", exc_info=task.exception())
+
+
+_HERE = Path(__file__).parent
+_SCRIPTS = ("sudo", "wall", "hostname", "who", "ss", "cloud-init", "journalctl", "docker", "usermod")
+# Programs that would change the host, because the guest runs as the server's user.
+_REFUSED = (
+    *("shutdown", "poweroff", "reboot", "halt", "init", "telinit"),
+    *("apt", "apt-get", "aptitude", "dpkg", "snap", "useradd", "adduser", "userdel", "groupadd", "addgroup"),
+    *("passwd", "chpasswd", "gpasswd", "crontab", "at", "mount", "umount", "swapon", "swapoff", "modprobe", "sysctl"),
+    *("iptables", "ip6tables", "nft", "ufw", "hostnamectl", "timedatectl", "loginctl"),
+)
+_LONGEST_FIRST_LINE = 240
+
+
+def _install_programs(spec: GuestSpec, disk: Disk) -> None:
+    """Install the guest's own programs at each boot, so that they match the server's version."""
+    for name in _SCRIPTS:
+        write_atomically(disk.bin / name, (_HERE / "shims" / name).read_bytes(), 0o755)
+    for name in _REFUSED:
+        write_atomically(disk.bin / name, (_HERE / "shims" / "refused").read_bytes(), 0o755)
+    _install_python(disk.bin / "systemctl", _HERE / "systemctl_client.py")
+    nvidia_smi = disk.bin / "nvidia-smi"
+    facts = nvidia_smi.with_suffix(".json")
+    if spec.gpu is None:
+        nvidia_smi.unlink(missing_ok=True)
+        facts.unlink(missing_ok=True)
+    else:
+        write_atomically(facts, json.dumps({**dataclasses.asdict(spec.gpu), "machine": spec.vm_id}, indent=1))
+        _install_python(nvidia_smi, _HERE / "nvidia_smi.py")
+
+
+def _install_python(target: Path, source: Path) -> None:
+    """Install a standalone script, run by the server's Python and independent of the job's environment."""
+    interpreter = f"{sys.executable} -IS"
+    if " " in sys.executable or len(interpreter) > _LONGEST_FIRST_LINE:
+        interpreter = "/usr/bin/env python3"
+    write_atomically(target, f"#!{interpreter}\n".encode() + source.read_bytes(), 0o755)

@@ -1,4 +1,4 @@
-"""All guests of a server, by the id of their machine."""
+"""All guests of a server, by the `vmId` of their VM."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpuinfra.sandbox.guest.spec import CommandResult, GuestNotRunningError, Gue
 
 
 class Guests:
-    """Starts and stops guests. Calls for one machine wait for each other; machines do not."""
+    """Starts and stops guests. Calls for the same VM wait for each other."""
 
     def __init__(self) -> None:
         self._guests: dict[str, Guest] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def start(self, spec: GuestSpec) -> None:
-        """Power on, and return when SSH answers; a guest that runs is left alone."""
+        """Power on, and return when SSH answers. A running guest is left alone."""
         async with self._locks[spec.vm_id]:
             if spec.vm_id not in self._guests:
                 guest = Guest(spec)
@@ -28,14 +28,14 @@ class Guests:
                 self._guests[spec.vm_id] = guest
 
     def disconnect(self, vm_id: str) -> None:
-        """Drop every connection to a guest and accept no more; its processes end with `stop`."""
+        """Drop every connection to a guest and accept no new ones; `stop` ends its processes."""
         if guest := self._guests.get(vm_id):
             guest.disconnect()
 
     async def stop(self, vm_id: str, root: Path | None = None) -> None:
         """Power off: end the listener, the sessions and every process.
 
-        With its root, also what a former server left of a guest that this one did not start.
+        With `root`, also end processes that an earlier server left.
         """
         async with self._locks[vm_id]:
             await self._stop(vm_id, root)
@@ -47,35 +47,35 @@ class Guests:
             await asyncio.to_thread(remove_tree, root)
 
     async def stop_all(self) -> None:
-        """Power off every guest; each is tried, then the first failure is raised."""
+        """Power off every guest; all are tried, then the first failure is raised."""
         results = await asyncio.gather(*(self.stop(vm_id) for vm_id in list(self._guests)), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
     async def run_command(self, vm_id: str, script: str, deadline_seconds: float) -> CommandResult:
-        """Run a script in the guest, by Azure's agent; TimeoutError past the deadline, when all it started is ended."""
+        """Run a script in the guest as Azure's agent does. Raises TimeoutError past the deadline, after ending it."""
         guest = self._running(vm_id)
         if not guest.agent_is_ready:
             raise GuestNotRunningError(vm_id)
         return await guest.run_command(script, deadline_seconds)
 
     def set_gpu_gone(self, vm_id: str, gone: bool) -> None:
-        """Let the GPU fall off the bus, or be there again."""
+        """Make the GPU fall off the bus, or come back."""
         self._running(vm_id).set_gpu_gone(gone)
 
     def agent_is_ready(self, vm_id: str) -> bool:
-        """Whether it is powered on, and Azure's agent in it has come up."""
+        """Whether the guest is powered on and Azure's agent in it is up."""
         return vm_id in self._guests and self._guests[vm_id].agent_is_ready
 
     def running(self, vm_id: str) -> bool:
-        """Whether it is powered on."""
+        """Whether the guest is powered on."""
         return vm_id in self._guests
 
     async def _stop(self, vm_id: str, root: Path | None) -> None:
         guest = self._guests.get(vm_id)
         if guest is not None:
-            # Forgotten only when it is off: a stop that was cut short or failed can be tried again.
+            # Removed only when it is off: a stop that was interrupted or failed can be repeated.
             await guest.shut_down()
             del self._guests[vm_id]
         elif root is not None:

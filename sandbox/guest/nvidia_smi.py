@@ -40,7 +40,7 @@ IDLE_MHZ = (300, 405)
 
 
 class SmiError(Exception):
-    """An answer of the real tool that is no success: its text and its exit code."""
+    """An error of the real tool: its text and its exit code."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -49,7 +49,7 @@ class SmiError(Exception):
 
 
 class Options:
-    """What the command line asks for."""
+    """The parsed command line."""
 
     def __init__(self) -> None:
         self.list = self.query = self.xml = self.help = self.version = False
@@ -76,7 +76,7 @@ class Gpu:
         self.device = facts["pci_device_id"]
         self.uuid = "GPU-" + str(uuid.uuid5(uuid.NAMESPACE_OID, f"{facts['machine']}/{index}"))
         self.serial = str(int(hashlib.sha256(self.uuid.encode()).hexdigest()[:12], 16))[:13].zfill(13)
-        # Azure gives each GPU a PCI domain of its own.
+        # In Azure each GPU has its own PCI domain.
         self.bus = f"{index + 1:08X}:00:00.0"
         self.total = int(facts["memory_mib"])
         self.used = min(max(int(own.get("memory_used_mib") or 0), 0), self.total)
@@ -98,14 +98,14 @@ def _is_model(word: str, facts: dict[str, Any]) -> bool:
 
 
 class Field(NamedTuple):
-    """What a field of a query is, and its unit."""
+    """The value of a query's field, and its unit."""
 
     value: Any
     unit: str
 
 
 def gpu_fields(gpu: Gpu) -> dict[str, Field]:
-    """Every field that --query-gpu knows."""
+    """Return every field that --query-gpu knows."""
     domain, bus, device = gpu.bus.replace(".0", "").split(":")
     now = time.strftime("%Y/%m/%d %H:%M:%S") + f".{int(time.time() % 1 * 1000):03d}"
     fields: dict[str, Field] = {
@@ -158,7 +158,7 @@ def _same(names: Iterable[str], value: Any, unit: str = "") -> dict[str, Field]:
 
 
 def app_fields(gpu: Gpu, process: dict[str, Any]) -> dict[str, Field]:
-    """Every field that --query-compute-apps knows."""
+    """Return every field that --query-compute-apps knows."""
     return {
         **_same(("pid",), process.get("pid", 0)),
         **_same(("name", "process_name"), process.get("name", "unknown")),
@@ -168,7 +168,7 @@ def app_fields(gpu: Gpu, process: dict[str, Any]) -> dict[str, Field]:
 
 
 def csv(names: str, rows: list[dict[str, Field]], known: dict[str, Field], style: list[str]) -> str:
-    """A table as --format=csv makes it. The header has units whether the values have them or not."""
+    """Return a table as --format=csv prints it. The header has units even if the values do not."""
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
         if name not in known:
@@ -185,7 +185,7 @@ def _value(value: Any, unit: str, units: bool) -> str:
 
 
 def table(gpus: list[Gpu]) -> str:
-    """What the tool prints without arguments."""
+    """Return what the tool prints without arguments."""
     rule = "+" + "-" * 41 + "+" + "-" * 24 + "+" + "-" * 22 + "+"
     wide = "+" + "-" * 89 + "+"
     version = (gpus[0].driver + SIMULATED).ljust(22)
@@ -229,7 +229,7 @@ def table(gpus: list[Gpu]) -> str:
 
 
 def _shortened(name: str, width: int) -> str:
-    """A name that fits, and still says that it is simulated."""
+    """Shorten a name so that it fits and still says that it is simulated."""
     if len(name) <= width:
         return name
     end = SIMULATED if name.endswith(SIMULATED) else ""
@@ -237,7 +237,7 @@ def _shortened(name: str, width: int) -> str:
 
 
 def details(gpu: Gpu) -> list[tuple[str, str, Any]]:
-    """What -q tells of a GPU: the title in text, the element in XML, the value or what is inside."""
+    """Return what -q shows of a GPU: title in text, element in XML, and the value or what is inside."""
     clocks = (("Graphics", "graphics_clock"), ("SM", "sm_clock"))
     return [
         ("Product Name", "product_name", gpu.name),
@@ -319,7 +319,7 @@ def _process_details(process: dict[str, Any]) -> list[tuple[str, str, Any]]:
 
 
 def as_text(gpus: list[Gpu]) -> str:
-    """What -q prints."""
+    """Return what -q prints."""
     lines = ["", "==============NVSMI LOG (simulated)==============", ""]
     facts = [("Timestamp", time.ctime()), ("Driver Version", gpus[0].driver), ("CUDA Version", gpus[0].cuda)]
     lines += [f"{title:50s}: {value}" for title, value in facts]
@@ -341,7 +341,7 @@ def _text(items: list[tuple[str, str, Any]], indent: str) -> Iterable[str]:
 
 
 def as_xml(gpus: list[Gpu]) -> str:
-    """What -q -x prints."""
+    """Return what -q -x prints."""
     lines = ['<?xml version="1.0" ?>', '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">', "<nvidia_smi_log>"]
     facts = [("timestamp", time.ctime()), ("driver_version", gpus[0].driver), ("cuda_version", gpus[0].cuda)]
     lines += [f"\t<{name}>{value}</{name}>" for name, value in [*facts, ("attached_gpus", gpus[0].count)]]
@@ -363,7 +363,7 @@ def _xml(items: list[tuple[str, str, Any]], indent: str) -> Iterable[str]:
 
 
 def read_options(arguments: list[str]) -> Options:
-    """The command line; long options take their value after `=` or as the next word."""
+    """Parse the command line; long options take their value after `=` or as the next word."""
     options = Options()
     rest = list(arguments)
     flags = {
@@ -419,7 +419,7 @@ VALUED = {
 
 
 def read_gpus(ids: list[str]) -> list[Gpu]:
-    """The GPUs asked for, as they are now."""
+    """Return the requested GPUs in their current state."""
     facts = json.loads(HERE.with_name("nvidia-smi.json").read_text())
     if (RUN / "driver-refused").exists():
         raise SmiError(NO_DRIVER, NOT_LOADED)
@@ -441,7 +441,7 @@ def read_gpus(ids: list[str]) -> list[Gpu]:
 
 
 def answer(options: Options) -> str:
-    """What the tool prints once."""
+    """Return what the tool prints once."""
     gpus = read_gpus(options.ids)
     if options.version:
         versions = [("NVIDIA-SMI version", gpus[0].driver + SIMULATED), ("DRIVER version", gpus[0].driver)]
@@ -460,7 +460,7 @@ def answer(options: Options) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Answer once, or again and again until somebody stops it."""
+    """Print once, or repeatedly until interrupted, and return the exit code."""
     try:
         options = read_options(arguments)
         if options.help:
@@ -476,13 +476,13 @@ def main(arguments: list[str]) -> int:
             # The header is for the first round only.
             options.format = [*options.format, "noheader"]
     except SmiError as error:
-        # The real tool tells its errors on standard output.
+        # The real tool prints its errors on standard output.
         sys.stdout.write(error.text + ("\n" if error.code == INVALID else ""))
         return error.code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Nobody reads any more; keep Python from saying so at exit.
+        # The reader is gone; keep Python from reporting that at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 

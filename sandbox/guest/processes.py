@@ -1,4 +1,4 @@
-"""How commands of a guest are started, and how all of them are found again and ended."""
+"""How a guest's commands are started, and how all of their processes are found and ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuinfra.sandbox.guest.disk import Disk
 from gpuinfra.sandbox.guest.spec import GuestSpec
 
 MARKER = "GPUINFRA_GUEST_MARKER"
-# systemd gives each start of a service one; here each background command has one too.
+# As in systemd, each start of a service has one; here each background command too.
 INVOCATION = "INVOCATION_ID"
 GRACE_SECONDS = 1.5
 _KILL_SECONDS = 10.0
@@ -23,12 +23,12 @@ _KEPT_OF_THE_SERVER = ("LANG", "TZ")
 
 
 class ProcessesLeftError(RuntimeError):
-    """Processes that even SIGKILL did not end within the deadline."""
+    """Processes that SIGKILL did not end within the deadline."""
 
 
 @dataclass(frozen=True)
 class Tag:
-    """A variable in the environment by which processes are known, inherited by all that they start."""
+    """An environment variable that identifies processes; their children inherit it."""
 
     name: str
     value: str
@@ -36,7 +36,7 @@ class Tag:
 
 @dataclass(frozen=True)
 class Process:
-    """A process, told from a later one of the same number by when it started."""
+    """A process; `started` distinguishes it from a later one with the same PID."""
 
     pid: int
     parent: int
@@ -45,12 +45,12 @@ class Process:
 
 
 def guest_tag(vm_id: str, root: Path) -> Tag:
-    """The mark of every process of a guest: two servers may know machines of the same id, not at the same place."""
+    """Return the tag of a guest's processes. It includes the root: two servers may have VMs with the same id."""
     return Tag(MARKER, f"{vm_id}:{root.resolve()}")
 
 
 def environment(spec: GuestSpec, disk: Disk) -> dict[str, str]:
-    """The environment of a guest's command; of the server's own only PATH, language and time zone."""
+    """Return the environment of a guest's command; only PATH, language and time zone come from the server."""
     mark = guest_tag(spec.vm_id, spec.root)
     return {
         **{name: os.environ[name] for name in _KEPT_OF_THE_SERVER if name in os.environ},
@@ -75,7 +75,7 @@ async def run(
     errors: BinaryIO,
     deadline_seconds: float,
 ) -> int:
-    """Run a command in a session of its own until it exits; past the deadline it is ended and TimeoutError raised."""
+    """Run a command in its own session until it exits. Past the deadline it is ended and TimeoutError raised."""
     tag = Tag(INVOCATION, environment.get(INVOCATION) or uuid.uuid4().hex)
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -95,7 +95,7 @@ async def run(
 
 
 async def end(tag: Tag, grace_seconds: float = GRACE_SECONDS) -> int:
-    """End every process that carries the tag: ask, wait a little, then kill. Returns how many there were."""
+    """End every process with the tag: SIGTERM, a grace period, SIGKILL. Returns how many there were."""
     found = await asyncio.to_thread(find, tag)
     count = len(found)
     loop = asyncio.get_running_loop()
@@ -110,7 +110,7 @@ async def end(tag: Tag, grace_seconds: float = GRACE_SECONDS) -> int:
             elif process not in asked:
                 asked.add(process)
                 send(process, signal.SIGTERM)
-                # A stopped process acts on SIGTERM only when it goes on.
+                # A stopped process handles SIGTERM only after SIGCONT.
                 send(process, signal.SIGCONT)
         await asyncio.sleep(0.03)
         found = await asyncio.to_thread(find, tag)
@@ -118,9 +118,9 @@ async def end(tag: Tag, grace_seconds: float = GRACE_SECONDS) -> int:
 
 
 def find(tag: Tag) -> list[Process]:
-    """Every live process that carries the tag, is in a session with one that does, or descends from one.
+    """Return every live process that has the tag, shares a session with one that does, or descends from one.
 
-    The environment alone is not enough: a program may clear it, or write its title over it.
+    The environment alone is not enough: a program may clear it, or overwrite it with its title.
     """
     alive = {process.pid: process for process in _alive()}
     wanted = f"{tag.name}={tag.value}".encode()
@@ -136,7 +136,7 @@ def find(tag: Tag) -> list[Process]:
 
 
 def send(process: Process, number: signal.Signals) -> None:
-    """Send a signal to exactly this process, never to a later one that got its number."""
+    """Send a signal to exactly this process, never to a later one with the same PID."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -171,7 +171,7 @@ def _read_process(pid: int) -> Process | None:
         content = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name stands in parentheses and may itself contain any of them: proc(5).
+    # The name is in parentheses and may itself contain parentheses: proc(5).
     fields = content[content.rindex(b")") + 2 :].split()
     if fields[0] in {b"Z", b"X"}:
         return None

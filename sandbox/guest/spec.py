@@ -1,4 +1,4 @@
-"""What a guest is made from: plain values that the server decides on."""
+"""What a guest is made from: plain values that the server chooses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPUs of a size, as the guest sees them: `memory_mib` is what one of them has left of its `fraction`."""
+    """The GPUs of a size as the guest sees them; `memory_mib` is the memory of one, or of its `fraction`."""
 
     model: str
     name: str
@@ -24,7 +24,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GuestSpec:
-    """One guest. `root` is its disk: it persists over stop and start, and goes with delete."""
+    """One guest. `root` is its disk: it survives stop and start, and is removed by delete."""
 
     vm_id: str
     name: str
@@ -44,7 +44,7 @@ class GuestSpec:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command of the guest left behind."""
+    """The result of a command in the guest."""
 
     stdout: str
     stderr: str

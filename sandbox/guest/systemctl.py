@@ -1,4 +1,4 @@
-"""`systemctl` of a guest: the program in it sends its arguments, the answer is what it prints."""
+"""The server behind a guest's `systemctl`: it receives the arguments and returns what to print."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from gpuinfra.sandbox.guest.disk import Disk, short_path
-from gpuinfra.sandbox.guest.services import Service, Services
 from gpuinfra.sandbox.guest.spec import CommandResult
-from gpuinfra.sandbox.guest.units import UnitError
+from gpuinfra.sandbox.guest.systemd import Service, Services
+from gpuinfra.sandbox.guest.systemd_units import UnitError
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _SUFFIXES = (".service", ".target", ".timer", ".socket", ".path", ".mount")
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of one call."""
+    """The arguments of one `systemctl` call."""
 
     verb: str
     units: list[str] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Request:
 
 
 class Systemctl:
-    """Answers for the units of one guest, on a socket under its `/run`."""
+    """Handles `systemctl` calls of one guest, on a socket in its `/run`."""
 
     def __init__(self, services: Services, disk: Disk) -> None:
         self._services = services
@@ -44,7 +44,7 @@ class Systemctl:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Answer from now on."""
+        """Start to listen."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         file = self._disk.run / SOCKET
         with short_path(file) as name:
@@ -53,7 +53,7 @@ class Systemctl:
         self._server = await asyncio.start_unix_server(self._serve, sock=listener)
 
     async def close(self) -> None:
-        """Answer no more."""
+        """Stop listening."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -71,7 +71,7 @@ class Systemctl:
             writer.close()
 
     async def answer(self, arguments: list[str]) -> CommandResult:
-        """What `systemctl` with these arguments prints and returns."""
+        """Return what `systemctl` prints with these arguments, and its exit code."""
         request = _parse(arguments)
         if request.verb in {"daemon-reload", "daemon-reexec", "reset-failed"}:
             # Unit files are read whenever a service starts.
@@ -83,7 +83,7 @@ class Systemctl:
             return CommandResult("", "Too few arguments.\n", _FAILED)
         results = [await self._one(verb, name, request) for name in request.units]
         codes = [result.exit_code for result in results]
-        # Any active unit will do for is-active; else the last failure is the answer: systemctl(1).
+        # For is-active one active unit is enough; otherwise the last failure counts: systemctl(1).
         code = 0 if request.verb == "is-active" and 0 in codes else max(codes)
         output = "" if request.quiet else "".join(result.stdout for result in results)
         return CommandResult(output, "".join(result.stderr for result in results), code)
@@ -196,7 +196,7 @@ class Systemctl:
 
 
 def _unknown(name: str, request: Request) -> CommandResult:
-    """What systemctl says of a unit that there is not; each verb has its own words."""
+    """Return what systemctl prints for an unknown unit; it differs by verb."""
     known = {"Id": name, "LoadState": "not-found", "ActiveState": "inactive", "SubState": "dead", "MainPID": "0"}
     no_file = CommandResult("", f"Failed to {request.verb} unit: Unit file {name} does not exist.\n", _FAILED)
     no_state = f"Failed to get unit file state for {name}: No such file or directory\n"

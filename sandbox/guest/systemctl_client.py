@@ -1,4 +1,4 @@
-"""`systemctl` in a simulated guest. Stands alone: it is copied there, and passes its arguments to the server."""
+"""`systemctl` in a simulated guest: sends its arguments to the server. Copied there: standard library only."""
 
 import json
 import os
@@ -11,8 +11,8 @@ DEADLINE_SECONDS = 3600.0
 
 
 def main() -> int:
-    """Send the arguments, print the answer."""
-    # The kernel takes only 107 bytes for a socket's name, and the guest may lie deep: go there, say the short name.
+    """Send the arguments, print the answer, and return its exit code."""
+    # A socket's name has at most 107 bytes, and the guest's path may be longer: use a relative name.
     os.chdir(Path(__file__).resolve().parent.parent / "run")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.settimeout(DEADLINE_SECONDS)

@@ -1,1 +1,1 @@
-"""What every service rests on: state, time, operations, faults, the meter, routes."""
+"""What every service uses: store, clock, events, operations, faults, meter, access control, routes."""

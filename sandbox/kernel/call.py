@@ -1,4 +1,4 @@
-"""One request and its answer, as a service sees them."""
+"""One request and its answer, as services see them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Principal:
-    """Who calls. A managed identity may do what its role assignments say; the tenant's own client may do all."""
+    """The caller. A managed identity has the rights of its role assignments, the tenant's own client all rights."""
 
     id: str
     is_owner: bool
 
 
 CLOUD_ITSELF = Principal("sandbox", is_owner=True)
-"""Who deletes what is in a group, and switches machines off when their schedule says so."""
+"""The caller of the sandbox's own requests: deletions in a resource group, and scheduled shutdowns."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A request that has passed authentication. Names in `query` and `headers` are in lower case."""
+    """An authenticated request. Names in `query` and `headers` are in lower case."""
 
     cloud: Cloud
     method: str
@@ -38,21 +38,21 @@ class Call:
     correlation_id: str
 
     def __getitem__(self, name: str) -> str:
-        """A value of the path."""
+        """Return a parameter of the path."""
         return self.parameters[name]
 
     @property
     def api_version(self) -> str:
-        """What the caller asked for; any is taken."""
+        """The requested API version; any is accepted."""
         return self.query.get("api-version", "")
 
 
 @dataclass
 class Answer:
-    """Status, body and headers. A body of None is an empty one."""
+    """Status, body and headers. A body of None is empty."""
 
     status: int
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
     operation_id: str | None = None
-    """The long-running operation that this answer starts, for those inside the server who wait for it."""
+    """The long-running operation that this answer starts, for the sandbox's own requests."""

@@ -1,10 +1,11 @@
-"""The cloud itself: state, time, and what happens when."""
+"""The simulated cloud: its state, its time, and its event queue."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from gpuinfra.sandbox.kernel.clock import Clock
 from gpuinfra.sandbox.kernel.errors import ArmError, outside_the_slice
 from gpuinfra.sandbox.kernel.faults import Faults
 from gpuinfra.sandbox.kernel.latency import Latency
+from gpuinfra.sandbox.kernel.long_running_operations import Operations
 from gpuinfra.sandbox.kernel.meter import Meter
-from gpuinfra.sandbox.kernel.operations import Operations
 from gpuinfra.sandbox.kernel.routes import Router, Routes
 from gpuinfra.sandbox.kernel.store import Store
 
@@ -25,9 +26,9 @@ Effect = Callable[["Cloud", dict[str, Any]], Any]
 
 
 class Effects:
-    """Functions that events and operations name: what a payload means when its time comes.
+    """Functions that events and operations refer to by name.
 
-    An effect may raise ArmError, which fails the operation it belongs to, and may return the operation's result.
+    An effect may raise ArmError, which fails its operation, and may return the operation's result.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Effects:
 
 
 class Cloud:
-    """Everything that services need. Nothing in it waits: slow things are events."""
+    """Everything that services need. Nothing in it waits: whatever takes time is an event."""
 
     def __init__(self, folder: Path, services: Iterable[Routes], effects: Iterable[Effects]) -> None:
         self.folder = folder
@@ -58,35 +59,35 @@ class Cloud:
         self.router = Router(services)
         self.effects: dict[str, Effect] = {name: effect for group in effects for name, effect in group.named.items()}
         self.guest_orders: list[dict[str, Any]] = []
-        """What guests have to do; the server carries it out after the transaction, outside of this class."""
+        """Orders for guests; the guest host carries them out after the transaction."""
         self.guests_ready: set[str] = set()
-        """Keys of the machines whose guests are up; the host keeps it."""
+        """Keys of the VMs whose guests are up; the guest host maintains it."""
         self.base_url = ""
         self._moment: float | None = None
 
     @property
     def subscription(self) -> str:
-        """The id of the one subscription."""
+        """The id of the only subscription."""
         return str(self.store.setting("subscription"))
 
     @property
     def tenant(self) -> str:
-        """The id of the one tenant."""
+        """The id of the only tenant."""
         return str(self.store.setting("tenant"))
 
     @property
     def now(self) -> float:
-        """The simulated time; that of the event while one happens, and of the request while one is answered."""
+        """The simulated time; during an event that event's time, during a request the time of its start."""
         return self._moment if self._moment is not None else self.clock.now()
 
     def schedule(self, due: float, effect: str, payload: dict[str, Any]) -> int:
-        """Let an effect happen at a time. Its number cancels it (`store.remove_event`)."""
+        """Schedule an effect. Returns the event's number, which `store.remove_event` cancels."""
         if effect not in self.effects and effect != "operation":
             raise KeyError(effect)
         return self.store.add_event(due, effect, payload)
 
     def settle(self) -> None:
-        """Let everything happen that is due, each at its own time and in order."""
+        """Process all due events, each at its own time and in order."""
         while (event := self.store.next_event()) and event[1] <= self.clock.now():
             number, due, kind, payload = event
             with self.store.transaction():
@@ -96,31 +97,31 @@ class Cloud:
                     if kind == "operation":
                         self.operations.finish(payload)
                     else:
-                        self._happen(kind, payload)
+                        self._run_effect(kind, payload)
                 finally:
                     self._moment = None
 
     @contextmanager
     def _one_moment(self) -> Iterator[None]:
-        """All that a request does, it does at one time: a fast clock must not part what the bill says from the log."""
+        """Give everything in a request the same time, so that bill and log agree even with a fast clock."""
         before, self._moment = self._moment, self.now
         try:
             yield
         finally:
             self._moment = before
 
-    def _happen(self, kind: str, payload: dict[str, Any]) -> None:
+    def _run_effect(self, kind: str, payload: dict[str, Any]) -> None:
         try:
             with self.store.savepoint():
                 self.effects[kind](self, payload)
         except ArmError as error:
             logger.warning("event %s: %s", kind, error)
         except Exception:
-            # An event that cannot happen is over as well; kept, it would stand before all others for ever.
+            # A failed event is removed as well; otherwise it would block all later ones.
             logger.exception("event %s", kind)
 
     def dispatch(self, call: Call) -> Answer:
-        """Answer a call that was let in. Raises ArmError, and then nothing has changed."""
+        """Answer a call that has passed all checks. If it raises ArmError, nothing has changed."""
         found = self.router.find(call.method, call.path)
         if found is None:
             raise outside_the_slice(call.method, call.path)
@@ -129,17 +130,11 @@ class Cloud:
             raise ArmError(405, "HttpMethodNotAllowed", message, headers={"Allow": ", ".join(sorted(found))})
         route, parameters = found
         with self.store.transaction(), self._one_moment():
-            return route.handler(
-                Call(
-                    cloud=self,
-                    method=call.method,
-                    path=call.path,
-                    parameters=parameters,
-                    query=call.query,
-                    headers=call.headers,
-                    body=call.body,
-                    principal=call.principal,
-                    base_url=call.base_url,
-                    correlation_id=call.correlation_id,
-                )
-            )
+            return route.handler(replace(call, parameters=parameters))
+
+    def region_of(self, resource_id: str, body: Any) -> str:
+        """Return the region that a request is about: its body's, or that of the existing resource."""
+        if isinstance(body, dict) and isinstance(body.get("location"), str):
+            return str(body["location"]).replace(" ", "").lower()
+        resource = self.store.get(resource_id)
+        return resource.location if resource else ""

@@ -1,4 +1,4 @@
-"""ARM's errors: a status, a code, a message, in ARM's envelope."""
+"""ARM's errors: status, code and message, in ARM's envelope."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ArmError(Exception):
-    """Answers a request, or ends an operation, with an error."""
+    """An error that answers a request or ends an operation."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class ArmError(Exception):
         self.target, self.details, self.headers = target, details, headers or {}
 
     def body(self) -> dict[str, Any]:
-        """The inner object, as an operation shows it."""
+        """Return the inner object, as operations show it."""
         inner: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.target is not None:
             inner["target"] = self.target
@@ -32,17 +32,17 @@ class ArmError(Exception):
         return inner
 
     def envelope(self) -> dict[str, Any]:
-        """The body of an answer."""
+        """Return the body of an answer."""
         return {"error": self.body()}
 
 
 def group_not_found(group: str) -> ArmError:
-    """No such resource group."""
+    """Return the error for an unknown resource group."""
     return ArmError(404, "ResourceGroupNotFound", f"Resource group '{group}' could not be found.")
 
 
 def resource_not_found(kind: str, name: str, group: str) -> ArmError:
-    """No such resource. `kind` is a full type such as Microsoft.Network/virtualNetworks."""
+    """Return the error for an unknown resource. `kind` is a full type such as Microsoft.Network/virtualNetworks."""
     return ArmError(
         404,
         "ResourceNotFound",
@@ -52,7 +52,7 @@ def resource_not_found(kind: str, name: str, group: str) -> ArmError:
 
 
 def parent_not_found(parent: str) -> ArmError:
-    """A nested resource without the one around it."""
+    """Return the error for a nested resource whose parent does not exist."""
     return ArmError(
         404,
         "ParentResourceNotFound",
@@ -61,17 +61,17 @@ def parent_not_found(parent: str) -> ArmError:
 
 
 def invalid_parameter(target: str, message: str) -> ArmError:
-    """A value that Azure does not take."""
+    """Return the error for a value that Azure does not accept."""
     return ArmError(400, "InvalidParameter", message, target=target)
 
 
 def invalid_content(message: str) -> ArmError:
-    """A body that cannot be read."""
+    """Return the error for a body that cannot be read."""
     return ArmError(400, "InvalidRequestContent", message)
 
 
 def outside_the_slice(method: str, path: str) -> ArmError:
-    """What the embedded Azure does not model is never answered with a made-up success."""
+    """Return the error for what the embedded Azure does not model; it never invents a success."""
     return ArmError(
         501,
         "NotInSandbox",

@@ -1,18 +1,20 @@
-"""Faults by name: what goes wrong, for which requests, how often."""
+"""Injected faults by name: what goes wrong, for which requests, and how often."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpuinfra.sandbox.catalogue.catalogue import Catalogue
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.kernel.ids import parse_id
+from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.store import Store
 
 _NAME = "faults"
 
-# Errors that answer a request: status and text. Texts are Azure's own, as far as they are known.
+# Errors that answer a request: status and text. The texts are Azure's own where known.
 ERRORS: dict[str, tuple[int, str]] = {
     "SkuNotAvailable": (
         409,
@@ -86,7 +88,7 @@ OPERATION_ERRORS: dict[str, str] = {
     "OSProvisioningTimedOut": "OS Provisioning for VM did not finish in the allotted time.",
     "InternalExecutionError": "An internal execution error occurred. Please retry later.",
 }
-# Faults of the connection, of operations and of guests.
+# Faults of connections, operations and guests.
 OTHERS: dict[str, str] = {
     "drop-before": "the connection drops, nothing was done",
     "drop-after": "the connection drops, it was done",
@@ -101,19 +103,25 @@ OTHERS: dict[str, str] = {
     "gpu-gone": "the guest's GPU falls off the bus",
     "trusted-launch": "new machines that name no security type get Trusted Launch, and NVIDIA's driver does not load",
     "identity-refused": "the machine's own identity gets no token",
+    "us-government": "the machine is in AzureUSGovernmentCloud: its identity gets no token for public Azure",
+    "no-schedules": "the region does not offer Microsoft.DevTestLab/schedules",
+    "schedule-window": "a daily shutdown that is changed less than --seconds before it fires keeps its old time today",
     "evict": "the spot machine --resource gets its notice, and is evicted 30 seconds later",
 }
 NAMES = (*ERRORS, *OPERATION_ERRORS, *OTHERS)
 READ_ONLY = "read-only"
 IDENTITY_REFUSED = "identity-refused"
+US_GOVERNMENT = "us-government"
+NO_SCHEDULES = "no-schedules"
+SCHEDULE_WINDOW = "schedule-window"
 HOLDS = frozenset({"hold-before", "hold-after"})
 BEFORE, AFTER = frozenset({"drop-before", "hold-before"}), frozenset({"drop-after", "hold-after"})
-"""Whether the connection is cut before the request is carried out, or after."""
+"""Whether the connection is cut before or after the request is carried out."""
 
 
 @dataclass(frozen=True)
 class OperationFault:
-    """What goes wrong with an operation that was accepted."""
+    """What goes wrong with an accepted operation."""
 
     never_ends: bool = False
     slow_seconds: float = 0.0
@@ -121,37 +129,37 @@ class OperationFault:
 
 
 class Faults:
-    """The faults that are waiting to happen. Each is a plain object, as the control endpoint takes it:
+    """The armed faults. Each is a plain object, as the control endpoint accepts it:
 
-    name (one of NAMES), and to narrow it down: method, type (full, or its last part), resource (a name), region;
-    skip (how many that fit are let through first), count (how many times, 1 if left out, 0 for ever), retryAfter,
-    seconds, message, operation (true: an error of ERRORS hits the operation instead of the answer).
+    name (one of NAMES); to narrow it down method, type (full, or its last part), resource (a name), region;
+    skip (how many matches pass first), count (how many times, default 1, 0 without end), retryAfter, seconds,
+    message, operation (true: an error of ERRORS hits the operation instead of the answer).
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     def all(self) -> list[dict[str, Any]]:
-        """Every fault that is left."""
+        """Return the armed faults."""
         faults: list[dict[str, Any]] = self.store.setting(_NAME, [])
         return faults
 
     def add(self, fault: dict[str, Any]) -> dict[str, Any]:
-        """Arm a fault. Raises ValueError for a name that is not known."""
+        """Arm a fault. Raises ValueError for an unknown name."""
         if fault.get("name") not in NAMES:
             raise ValueError(f"no fault is called {fault.get('name')!r}; there are: {', '.join(NAMES)}")
-        # What is no one's turn, such as a size that is restricted, holds until it is cleared.
+        # A fault that does not hit a request, such as a restricted size, stays armed until it is cleared.
         count = 0 if place_of(fault) == "elsewhere" else 1
         kept = {"count": count, **fault, "id": str(uuid.uuid4())}
         self.store.set_setting(_NAME, [*self.all(), kept])
         return kept
 
     def clear(self) -> None:
-        """Disarm all."""
+        """Disarm all faults."""
         self.store.set_setting(_NAME, [])
 
     def _take(self, *places: str, method: str, resource_id: str, region: str) -> dict[str, Any] | None:
-        """The first armed fault of these places that fits and lets no more through; one of its times is used up."""
+        """Return the first armed fault of these places that matches and skips nothing, and count it down."""
         faults, left, taken = self.all(), [], None
         for fault in faults:
             if taken or place_of(fault) not in places or not _fits(fault, method, resource_id, region):
@@ -167,19 +175,24 @@ class Faults:
         return taken
 
     def look(self, name: str, *, resource_id: str, region: str) -> bool:
-        """Whether a standing fault fits, without using it up: for guests, listings and rights."""
+        """Whether a standing fault matches, without counting it down: for guests, lists and rights."""
         return any(fault["name"] == name and _fits(fault, "", resource_id, region) for fault in self.all())
 
+    def seconds(self, name: str, *, resource_id: str, region: str) -> float:
+        """Return the `seconds` of a standing fault that fits, or 0."""
+        fitting = (each for each in self.all() if each["name"] == name and _fits(each, "", resource_id, region))
+        return max((float(each.get("seconds", 0)) for each in fitting), default=0.0)
+
     def for_request(self, method: str, resource_id: str, region: str) -> dict[str, Any] | None:
-        """The fault that hits this request: an error, or one of its connection."""
+        """Return the fault that hits this request: an error, or one of its connection."""
         return self._take("request", "connection", method=method, resource_id=resource_id, region=region)
 
-    def for_inner_request(self, method: str, resource_id: str, region: str) -> dict[str, Any] | None:
-        """The error that hits a request of the cloud itself, which has no connection."""
+    def for_internal_request(self, method: str, resource_id: str, region: str) -> dict[str, Any] | None:
+        """Return the error that hits a request of the sandbox itself, which has no connection."""
         return self._take("request", method=method, resource_id=resource_id, region=region)
 
     def for_operation(self, method: str, resource_id: str, region: str) -> OperationFault | None:
-        """The fault that hits the operation which this request starts."""
+        """Return the fault that hits the operation that this request starts."""
         fault = self._take("operation", method=method, resource_id=resource_id, region=region)
         if fault is None:
             return None
@@ -193,7 +206,7 @@ class Faults:
 
 
 def request_error(fault: dict[str, Any]) -> ArmError:
-    """The error that a fault of ERRORS answers with."""
+    """Return the error that answers a request."""
     status, text = ERRORS[fault["name"]]
     headers = {}
     if "retryAfter" in fault:
@@ -206,7 +219,7 @@ def request_error(fault: dict[str, Any]) -> ArmError:
 
 
 def place_of(fault: dict[str, Any]) -> str:
-    """What a fault hits: a request, its connection, the operation that it starts, or something elsewhere."""
+    """Return what a fault hits: `request`, `connection`, `operation` or `elsewhere`."""
     name = fault["name"]
     if (
         name in OPERATION_ERRORS
@@ -236,9 +249,100 @@ def _fits(fault: dict[str, Any], method: str, resource_id: str, region: str) -> 
 
 
 def _kind(path: str) -> str:
-    """The full type that a path is about, be it one resource or a list of them."""
+    """Return the full type of a path, of one resource or of a list."""
     lowered = path.strip("/").lower()
     if "/providers/" not in lowered:
         return f"microsoft.resources/{lowered.split('/')[::2][-1]}"
     namespace, *rest = lowered.rpartition("/providers/")[2].split("/")
     return "/".join([namespace, *rest[::2]])
+
+
+METHODS = ("GET", "HEAD", "PUT", "PATCH", "POST", "DELETE")
+EVICT = "evict"
+LONGEST = 86_400
+"""A day, in seconds."""
+
+
+def validate_fault(fault: Mapping[str, Any], catalogue: Catalogue) -> dict[str, Any]:
+    """Return the fault to arm. Raises ValueError for an unknown field or an invalid value."""
+    checks: dict[str, Callable[[str, Any], Any]] = {
+        "name": _name,
+        "method": _method,
+        "type": _text,
+        "resource": _text,
+        "region": lambda field, value: _region(field, value, catalogue),
+        "skip": _whole_number,
+        "count": _whole_number,
+        "seconds": _seconds,
+        "retryAfter": _whole_number,
+        "message": _text,
+        "operation": _truth,
+    }
+    unknown = sorted(set(fault) - set(checks))
+    if unknown:
+        raise ValueError(f"a fault has no field {unknown[0]!r}; there are: {', '.join(checks)}")
+    kept = {field: checks[field](field, value) for field, value in {"name": None, **fault}.items()}
+    _check_together(kept)
+    return kept
+
+
+def _check_together(fault: Mapping[str, Any]) -> None:
+    name = fault["name"]
+    if fault.get("operation") and name not in {*ERRORS, *OPERATION_ERRORS, "slow", "never-ends"}:
+        raise ValueError(f"operation goes with an error, slow or never-ends, not with {name}")
+    if "seconds" in fault and name not in {"slow", SCHEDULE_WINDOW}:
+        raise ValueError(f"seconds goes with slow or {SCHEDULE_WINDOW}, not with {name}")
+    if "retryAfter" in fault and (name not in ERRORS or fault.get("operation")):
+        raise ValueError(f"retryAfter goes with an error that answers a request, not with {name}")
+    if "message" in fault and name not in {*ERRORS, *OPERATION_ERRORS}:
+        raise ValueError(f"message goes with an error, not with {name}")
+    if "skip" in fault and place_of(dict(fault)) == "elsewhere":
+        raise ValueError(f"skip goes with a fault of requests or operations, not with {name}")
+    narrowed = [field for field in ("method", "type", "resource", "region") if field in fault]
+    if name == READ_ONLY and narrowed:
+        raise ValueError(f"{narrowed[0]} does not go with {name}: a Reader is one of the whole subscription")
+    if name == EVICT and not fault.get("resource"):
+        raise ValueError("evict needs resource: the name of a spot machine")
+
+
+def _name(field: str, value: Any) -> str:
+    if value not in NAMES:
+        raise ValueError(f"{field} is {value!r}, which is no fault; there are: {', '.join(NAMES)}")
+    return str(value)
+
+
+def _method(field: str, value: Any) -> str:
+    if not isinstance(value, str) or value.upper() not in METHODS:
+        raise ValueError(f"{field} is {value!r}; it can be: {', '.join(METHODS)}")
+    return value.upper()
+
+
+def _text(field: str, value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 1000:
+        raise ValueError(f"{field} must be a text of 1 to 1000 characters")
+    return value
+
+
+def _region(field: str, value: Any, catalogue: Catalogue) -> str:
+    region = catalogue.region(_text(field, value))
+    if region is None:
+        raise ValueError(f"{field} is {value!r}, which is no region of the sandbox's catalogue")
+    return str(region.name)
+
+
+def _whole_number(field: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LONGEST:
+        raise ValueError(f"{field} must be a whole number from 0 to {LONGEST}")
+    return value
+
+
+def _seconds(field: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST:
+        raise ValueError(f"{field} must be a number of more than 0 and at most {LONGEST}")
+    return float(value)
+
+
+def _truth(field: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{field} must be true or false")  # noqa: TRY004 one kind of error for all of them
+    return value

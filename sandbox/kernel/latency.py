@@ -1,4 +1,4 @@
-"""How long Azure takes: at once, or as long as it took in real recordings."""
+"""How long operations take: no time, or as long as in recordings of Azure."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ _SIGMAS_TO_90 = 1.2816
 
 
 class Latency:
-    """Durations of the chosen profile. They are drawn from a log-normal spread, the same for the same seed."""
+    """Durations of the chosen profile, drawn from a log-normal distribution; the same for the same seed."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.restart()
 
     def restart(self) -> None:
-        """Draw the same durations again, from the first."""
+        """Start the sequence of durations again."""
         self._random = random.Random(self.store.setting("seed", 1))  # noqa: S311 no secret hangs on it
 
     @property
     def profile(self) -> str:
-        """`instant` or `realistic`."""
+        """The profile: `instant` or `realistic`."""
         return str(self.store.setting("profile", "instant"))
 
     def seconds(self, kind: str) -> float:
-        """How long an operation of this kind takes this time, in simulated seconds."""
+        """Return how long an operation of this kind takes this time, in simulated seconds."""
         median, ninetieth = _REALISTIC[kind]
         if self.profile == "instant":
             return 0.0

@@ -1,4 +1,4 @@
-"""The bill: what every machine's power states have cost. It is the judge of what gpuinfra promises."""
+"""The meter: power states of every VM and what they cost. Tests compare gpuinfra's receipts with it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.store import Store
 
-# https://learn.microsoft.com/azure/virtual-machines/states-billing: a machine that was only shut down is billed.
+# https://learn.microsoft.com/azure/virtual-machines/states-billing: a VM that is stopped but allocated is billed.
 BILLED = frozenset({"starting", "running", "stopping", "stopped"})
 STATES = BILLED | {"creating", "deallocating", "deallocated", "deleted"}
 
 
 class Meter:
-    """Power-state intervals of every machine there ever was."""
+    """Power-state intervals of every VM, including deleted ones."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     def change(self, key: str, name: str, state: str, price: float, now: float) -> None:
-        """From now on the machine is in this state; an hour of it costs `price` dollars where it is billed."""
+        """Enter a power state; where it is billed, an hour costs `price` dollars."""
         if state not in STATES:
             raise ValueError(state)
         connection = self.store.connection
@@ -31,14 +31,14 @@ class Meter:
         )
 
     def state(self, key: str) -> tuple[str, float] | None:
-        """The state a machine is in, and since when."""
+        """Return the current power state, and since when."""
         row: tuple[str, float] | None = self.store.connection.execute(
             "SELECT state, since FROM power WHERE key = ? AND until IS NULL", (key,)
         ).fetchone()
         return row
 
     def machines(self, now: float) -> list[dict[str, Any]]:
-        """The bill, a machine an entry; one made again under a name that was deleted is another machine."""
+        """Return the bill, one entry per VM; a VM created again under a deleted one's name has its own entry."""
         rows = self.store.connection.execute(
             "SELECT key, name, state, since, until, price FROM power ORDER BY key, number"
         ).fetchall()

@@ -1,4 +1,4 @@
-"""Which function answers which path. Paths are matched without case, values keep theirs."""
+"""Which function answers which path. Paths match without case; parameters keep theirs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUP = f"{SUBSCRIPTION}/resourceGroups/{{group}}"
 
 @dataclass(frozen=True)
 class Route:
-    """A handler and the action that a caller needs the right to."""
+    """A handler, and the action that the caller's roles have to allow."""
 
     method: str
     pattern: str
@@ -43,7 +43,7 @@ class Routes:
 
 
 def _action(method: str, pattern: str) -> str:
-    """`Microsoft.Compute/virtualMachines/deallocate/action`, from method and path."""
+    """Return an action such as `Microsoft.Compute/virtualMachines/deallocate/action`."""
     _, found, provider = pattern.rpartition("/providers/")
     parts = provider.split("/")
     if not found:
@@ -83,7 +83,7 @@ class Router:
         branch.routes[route.method] = (route, tuple(names))
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | set[str] | None:
-        """The route and its values; or the methods that the path would take; or None."""
+        """Return the route and its parameters; or the methods that the path has; or None."""
         parts = [unquote(part) for part in path.strip("/").split("/")]
         found = _walk(self.root, parts, 0, [])
         if found is None:
@@ -107,7 +107,7 @@ def _walk(branch: _Branch, parts: list[str], index: int, values: list[str]) -> t
 
 
 def merge(mapping: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """`other` laid over `mapping`, nested objects too: how PATCH works (RFC 7396)."""
+    """Return `mapping` with `other` merged into it, as PATCH does (RFC 7396)."""
     merged = dict(mapping)
     for name, value in other.items():
         if value is None:

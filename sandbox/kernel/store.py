@@ -1,4 +1,4 @@
-"""All state, in one SQLite file: a killed server starts again with nothing lost."""
+"""All state, in one SQLite file: a killed server continues without loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuinfra.sandbox.kernel.ids import key, parse_id
+from gpuinfra.sandbox.kernel.resource_id import key, parse_id
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS resources (
@@ -39,9 +39,17 @@ CREATE INDEX IF NOT EXISTS uses_by_owner ON uses (owner);
 """
 
 
+KEPT_SETTINGS = (
+    *("tenant", "subscription", "client-id", "client-object-id", "client-secret", "token-key", "ssh-port", "seed"),
+    "profile",
+    "network-public-address",  # a guest that is being deleted may still have the last address
+)
+"""The settings that survive a reset."""
+
+
 @dataclass(slots=True)
 class Resource:
-    """A resource as ARM shows it. `hidden` is what it never shows: custom data, keys, the guest's port."""
+    """A resource as ARM shows it. `hidden` is what ARM never shows: custom data, keys, running operations."""
 
     id: str
     location: str
@@ -53,7 +61,7 @@ class Resource:
 
     @property
     def key(self) -> str:
-        """The id without its case."""
+        """The id in lower case."""
         return key(self.id)
 
     @property
@@ -63,7 +71,7 @@ class Resource:
 
     @property
     def group(self) -> str:
-        """The resource group's name."""
+        """The name of the resource group."""
         return parse_id(self.id).group
 
     @property
@@ -73,13 +81,13 @@ class Resource:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The `properties` of the body, made if they are not there."""
+        """The `properties` of the body, created if absent."""
         properties: dict[str, Any] = self.body.setdefault("properties", {})
         return properties
 
 
 class Store:
-    """Resources, operations, events, settings. Calls are quick and never wait, so one thread does."""
+    """Resources, operations, events and settings. Calls are short, so one thread suffices."""
 
     def __init__(self, file: Path) -> None:
         self.connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
@@ -88,12 +96,12 @@ class Store:
         self.connection.executescript(_TABLES)
 
     def close(self) -> None:
-        """Write everything back and let go of the file."""
+        """Write everything and close the file."""
         self.connection.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing. Inside another one it is part of that."""
+        """All or nothing. Within another transaction it is part of that one."""
         if self.connection.in_transaction:
             yield
             return
@@ -107,7 +115,7 @@ class Store:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Part of a transaction: a failure takes back only this part."""
+        """A part of a transaction: a failure rolls back only this part."""
         self.connection.execute("SAVEPOINT part")
         try:
             yield
@@ -120,7 +128,7 @@ class Store:
     # Resources
 
     def get(self, resource_id: str) -> Resource | None:
-        """The resource, a copy that is the caller's own; `put` keeps a change."""
+        """Return a copy of the resource; `put` stores a change."""
         row = self.connection.execute(
             "SELECT id, location, body, hidden, etag, created, changed FROM resources WHERE key = ?",
             (key(resource_id),),
@@ -128,7 +136,7 @@ class Store:
         return _resource(row) if row else None
 
     def put(self, resource: Resource, now: float) -> Resource:
-        """Keep a resource, new or changed. It gets a new ETag."""
+        """Store a new or changed resource, with a new ETag."""
         parsed = parse_id(resource.id)
         resource.etag = f'W/"{uuid.uuid4()}"'
         resource.created, resource.changed = resource.created or now, now
@@ -152,10 +160,10 @@ class Store:
         return resource
 
     def delete(self, resource_id: str) -> bool:
-        """Remove a resource and what is nested in it. False where there was none."""
+        """Delete a resource and what is nested in it. Returns False if there was none."""
         own = key(resource_id)
         cursor = self.connection.execute(
-            # From own/ to own0, the sign after the slash: all that begin with own/, found by the index.
+            # `0` follows `/` in ASCII: the range is all keys that begin with own/, and uses the index.
             "DELETE FROM resources WHERE key = ? OR (key > ? AND key < ?)",
             (own, f"{own}/", f"{own}0"),
         )
@@ -164,7 +172,7 @@ class Store:
     def resources(
         self, *, kind: str | None = None, group: str | None = None, after: str = "", limit: int = -1
     ) -> list[Resource]:
-        """Resources by full type and group, in the order of their ids, from after a key on."""
+        """Return resources by full type and resource group, ordered by id, after a key."""
         conditions, values = ["key > ?"], [after]
         if kind is not None:
             conditions.append("type = ?")
@@ -179,17 +187,17 @@ class Store:
         )
         return [_resource(row) for row in rows]
 
-    # Who uses what
+    # Which resource uses which
 
     def set_uses(self, owner: str, uses: Iterable[tuple[str, str, str | None]]) -> None:
-        """What a resource uses from now on: targets, by which of its parts, and a detail."""
+        """Replace what a resource uses: target, the part that uses it, and a detail."""
         self.connection.execute("DELETE FROM uses WHERE owner = ?", (owner,))
         self.connection.executemany(
             "INSERT INTO uses (owner, target, user, detail) VALUES (?,?,?,?)", [(owner, *use) for use in uses]
         )
 
     def uses(self, target: str | None = None) -> list[tuple[str, str, str | None]]:
-        """Who uses a target or what is nested in it, or anything: target, user and detail. Only what is there uses."""
+        """Return target, user and detail of what uses a target or its nested resources, or of all uses."""
         condition = "" if target is None else "WHERE target = ? OR (target > ? AND target < ?) "
         values = () if target is None else (target, f"{target}/", f"{target}0")
         return self.connection.execute(
@@ -201,39 +209,39 @@ class Store:
     # Events
 
     def add_event(self, due: float, kind: str, payload: dict[str, Any]) -> int:
-        """Something that will happen; its number cancels it."""
+        """Schedule an event, and return its number, which `remove_event` takes."""
         cursor = self.connection.execute(
             "INSERT INTO events (due, kind, payload) VALUES (?,?,?)", (due, kind, json.dumps(payload))
         )
         return cursor.lastrowid or 0
 
     def next_event(self) -> tuple[int, float, str, dict[str, Any]] | None:
-        """The earliest one."""
+        """Return the earliest event."""
         row = self.connection.execute(
             "SELECT number, due, kind, payload FROM events ORDER BY due, number LIMIT 1"
         ).fetchone()
         return (row[0], row[1], row[2], json.loads(row[3])) if row else None
 
     def remove_event(self, number: int) -> None:
-        """It has happened, or will not."""
+        """Remove an event that has happened or is cancelled."""
         self.connection.execute("DELETE FROM events WHERE number = ?", (number,))
 
     # Operations
 
     def get_operation(self, operation_id: str) -> dict[str, Any] | None:
-        """The state of a long-running operation."""
+        """Return the state of a long-running operation."""
         row = self.connection.execute("SELECT body FROM operations WHERE id = ?", (operation_id,)).fetchone()
         return json.loads(row[0]) if row else None
 
     def put_operation(self, operation_id: str, body: dict[str, Any]) -> None:
-        """Keep the state of an operation."""
+        """Store the state of a long-running operation."""
         self.connection.execute(
             "INSERT INTO operations (id, body) VALUES (?,?) ON CONFLICT (id) DO UPDATE SET body=excluded.body",
             (operation_id, json.dumps(body)),
         )
 
     def operations(self, after: int = 0) -> list[tuple[int, str, dict[str, Any]]]:
-        """Operations in the order they were started, from after a number on: number, id and state."""
+        """Return number, id and state of operations after a number, in the order of their start."""
         rows = self.connection.execute(
             "SELECT rowid, id, body FROM operations WHERE rowid > ? ORDER BY rowid", (after,)
         )
@@ -242,56 +250,54 @@ class Store:
     # Settings
 
     def setting(self, name: str, default: Any = None) -> Any:
-        """A value kept under a name."""
+        """Return the value of a setting."""
         row = self.connection.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
         return json.loads(row[0]) if row else default
 
     def set_setting(self, name: str, value: Any) -> None:
-        """Keep a value under a name."""
+        """Store the value of a setting."""
         self.connection.execute(
             "INSERT INTO settings (name, value) VALUES (?,?) ON CONFLICT (name) DO UPDATE SET value=excluded.value",
             (name, json.dumps(value)),
         )
 
-    def remove_settings(self, *, unless: Iterable[str]) -> None:
-        """Forget every setting but the named ones."""
-        kept = tuple(unless)
-        marks = ",".join("?" * len(kept))
-        self.connection.execute(f"DELETE FROM settings WHERE name NOT IN ({marks})", kept)  # noqa: S608 no value is in it
-
-    def latest_moment(self) -> float:
-        """The last simulated time at which anything is known to have happened."""
+    def latest_time(self) -> float:
+        """Return the latest simulated time in the state."""
         found = self.connection.execute(
             "SELECT max((SELECT coalesce(max(since), 0) FROM power), (SELECT coalesce(max(created), 0) FROM resources))"
         ).fetchone()
         return float(found[0])
 
-    # The log of requests
+    # Request log
 
     def add_request(self, body: dict[str, Any]) -> None:
         """Log one ARM request."""
         self.connection.execute("INSERT INTO requests (body) VALUES (?)", (json.dumps(body),))
 
     def requests(self, after: int = 0) -> list[dict[str, Any]]:
-        """Logged requests from after a number on."""
+        """Return logged requests after a number."""
         rows = self.connection.execute("SELECT number, body FROM requests WHERE number > ? ORDER BY number", (after,))
         return [{"number": number, **json.loads(body)} for number, body in rows]
 
-    # What happened by itself
+    # Evictions
 
-    def add_happening(self, body: dict[str, Any]) -> None:
-        """Remember what is no operation that anybody asked for."""
+    def add_eviction(self, body: dict[str, Any]) -> None:
+        """Record an eviction: Azure's own action, which no operation shows."""
         self.connection.execute("INSERT INTO happenings (body) VALUES (?)", (json.dumps(body),))
 
-    def happenings(self) -> list[tuple[int, dict[str, Any]]]:
-        """All of them, in the order in which they happened."""
+    def evictions(self) -> list[tuple[int, dict[str, Any]]]:
+        """Return all evictions in the order in which they happened."""
         rows = self.connection.execute("SELECT number, body FROM happenings ORDER BY number")
         return [(number, json.loads(body)) for number, body in rows]
 
-    def clear(self) -> None:
-        """Forget everything but the settings that make this sandbox this one."""
-        for table in ("resources", "events", "operations", "power", "requests", "happenings", "uses"):
-            self.connection.execute(f"DELETE FROM {table}")  # noqa: S608 names of our own
+    def reset(self) -> None:
+        """Delete everything except the settings in `KEPT_SETTINGS`."""
+        with self.transaction():
+            for table in ("resources", "events", "operations", "power", "requests", "happenings", "uses"):
+                self.connection.execute(f"DELETE FROM {table}")  # noqa: S608 names of our own
+            marks = ",".join("?" * len(KEPT_SETTINGS))
+            statement = f"DELETE FROM settings WHERE name NOT IN ({marks})"  # noqa: S608 no value is in it
+            self.connection.execute(statement, KEPT_SETTINGS)
 
 
 def _resource(row: tuple[str, str, str, str, str, float, float]) -> Resource:

@@ -1,1 +1,1 @@
-"""The server as a process: started, found, asked and stopped by others."""
+"""The server as a process: how others start, find, query and stop it."""

@@ -1,4 +1,4 @@
-"""A small client for the sandbox's own endpoints: clock, faults, bill, log. It needs the secret of a 0600 file."""
+"""A client of the control endpoints: clock, faults, bill, log. It needs the secret in a file with mode 0600."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ HOST = "127.0.0.1"
 
 
 class ClientError(Exception):
-    """The sandbox was asked and did not do it."""
+    """A request to the sandbox failed."""
 
 
 class UnreachableError(ClientError):
-    """Nobody answers where the server should be."""
+    """The server does not answer."""
 
 
 class RefusedError(ClientError):
@@ -32,26 +32,26 @@ class RefusedError(ClientError):
 
 
 class Client:
-    """Asks the server that a description names."""
+    """Sends requests to the server of a description."""
 
     def __init__(self, folder: Path, description: Description, *, timeout: float = 60.0) -> None:
         self._folder, self._description, self._timeout = folder, description, timeout
 
     def get(self, path: str) -> dict[str, Any]:
-        """What there is at a path, such as `bill` or `log?after=3`."""
+        """Return the answer at a path, such as `bill` or `log?after=3`."""
         return self._ask("GET", path)
 
     def post(self, path: str, payload: dict[str, Any]) -> dict[str, Any]:
-        """Have something done."""
+        """Send a POST request and return its answer."""
         return self._ask("POST", path, payload)
 
     def delete(self, path: str) -> dict[str, Any]:
-        """Have something removed."""
+        """Send a DELETE request and return its answer."""
         return self._ask("DELETE", path)
 
     def _ask(self, method: str, path: str, payload: dict[str, Any] | None = None) -> dict[str, Any]:
         content = None if payload is None else json.dumps(payload)
-        # Not urllib: that would send loopback requests to the proxy of the environment.
+        # Not urllib, which would send loopback requests to a proxy from the environment.
         connection = None
         try:
             trusted = ssl.create_default_context(cafile=self._description.ca)

@@ -1,4 +1,4 @@
-"""Where a running server is, as it tells other processes: `server.json` in its folder."""
+"""Where a running server is: `server.json` in its folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILE = "server.json"
 
 @dataclass(frozen=True)
 class Description:
-    """What a client has to know. Secrets are not in it."""
+    """What clients need to know about a server. It contains no secrets."""
 
     pid: int
     port: int
@@ -28,7 +28,7 @@ class Description:
     ssh_port: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The names that the file has."""
+        """Return the content of the file."""
         plain = {
             "pid": self.pid,
             "port": self.port,
@@ -44,7 +44,7 @@ class Description:
 
 
 def from_json(plain: dict[str, Any]) -> Description:
-    """The opposite of `as_json`. Raises KeyError for what is not a description."""
+    """Parse what `as_json` returns. Raises KeyError for anything else."""
     port = plain.get("sshPort")
     names = ("endpoint", "authority", "ca", "tenant", "subscription")
     return Description(
@@ -58,7 +58,7 @@ def from_json(plain: dict[str, Any]) -> Description:
 
 
 def read_description(folder: Path) -> Description | None:
-    """What the folder's server last told, if it did."""
+    """Return the description in a folder, if there is one."""
     try:
         return from_json(json.loads((folder / FILE).read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
@@ -66,7 +66,7 @@ def read_description(folder: Path) -> Description | None:
 
 
 def write_description(folder: Path, description: Description) -> None:
-    """Tell other processes where the server is: all of it at once, for this user only."""
+    """Write the description atomically, readable by this user only."""
     temporary = folder / f"{FILE}.new"
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
@@ -75,5 +75,5 @@ def write_description(folder: Path, description: Description) -> None:
 
 
 def remove_description(folder: Path) -> None:
-    """The server is not there any more."""
+    """Remove the description: the server has ended."""
     (folder / FILE).unlink(missing_ok=True)

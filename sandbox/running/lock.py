@@ -1,4 +1,4 @@
-"""One server a folder: a lock that ends with the process that holds it, however that ends."""
+"""One server per folder: a lock that ends with the process that holds it, even if that is killed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _FLOCK = "hhqqi"
 
 
 class LockedError(Exception):
-    """Somebody else holds the lock, and went on holding it."""
+    """Another process holds the lock, and did not release it in time."""
 
 
 def take(folder: Path, name: str, *, seconds: float = 0.0) -> int:
-    """Take a lock of the folder, waiting so long for it, until the descriptor is closed or the process ends.
+    """Take a lock of the folder, until the descriptor is closed or the process ends; wait `seconds` for it.
 
-    It is a record lock: children do not inherit it, and the kernel tells who has it.
+    It is a record lock: children do not inherit it, and the kernel knows the holder.
     """
     deadline = time.monotonic() + seconds
     descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -41,7 +41,7 @@ def take(folder: Path, name: str, *, seconds: float = 0.0) -> int:
 
 @contextmanager
 def hold(folder: Path, name: str, *, seconds: float = 0.0) -> Iterator[None]:
-    """Have a lock while something is done."""
+    """Hold a lock within the context."""
     descriptor = take(folder, name, seconds=seconds)
     try:
         yield
@@ -50,7 +50,7 @@ def hold(folder: Path, name: str, *, seconds: float = 0.0) -> Iterator[None]:
 
 
 def holder(folder: Path, name: str) -> int | None:
-    """The process that holds a lock, by the kernel's own word: a number in a file may be another process's by now."""
+    """Return the process that holds a lock, from the kernel: a PID in a file may belong to another process by now."""
     try:
         stream = (folder / name).open("rb")
     except OSError:

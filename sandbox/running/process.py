@@ -1,4 +1,4 @@
-"""The server as a process of its own: started once a folder, found again, stopped, emptied."""
+"""The server as a separate process: start it once per folder, find it, stop it, reset it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuinfra.sandbox.running.lock import SERVER, START, LockedError, hold, hold
 HOME = "GPUINFRA_SANDBOX_HOME"
 LOG = "server.log"
 NEEDED = ("asyncssh", "cryptography", "starlette", "uvicorn")
-"""What the extra `sandbox` installs."""
+"""Packages that the extra `sandbox` installs."""
 
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
@@ -39,31 +39,31 @@ class MissingPartsError(ProcessError):
 
 
 def default_folder() -> Path:
-    """Where the sandbox lives: GPUINFRA_SANDBOX_HOME, or ~/.gpuinfra/sandbox."""
+    """Return the sandbox's folder: GPUINFRA_SANDBOX_HOME, or ~/.gpuinfra/sandbox."""
     return Path(os.environ.get(HOME) or Path.home() / ".gpuinfra" / "sandbox").absolute()
 
 
 def status(folder: Path) -> Description | None:
-    """The server that serves this folder, if one does."""
+    """Return the description of the server of this folder, if one runs."""
     process, description = holder(folder, SERVER), read_description(folder)
-    # Of a server that was killed the description is left; of one that starts there is only the lock.
+    # A killed server leaves its description; a starting one has only the lock.
     return description if description and description.pid == process else None
 
 
 def client(folder: Path) -> Client | None:
-    """A client for the server of this folder, if there is one."""
+    """Return a client for the server of this folder, if one runs."""
     description = status(folder)
     return Client(folder, description) if description else None
 
 
 def ensure_started(folder: Path | None = None) -> Description:
-    """The server of a folder, started if need be: what `--sandbox` does."""
+    """Return the server of a folder; start it if necessary."""
     folder = folder or default_folder()
     return status(folder) or start(folder)
 
 
 def start(folder: Path) -> Description:
-    """Start a server that outlives this process, and wait until it answers. One that runs is left as it is."""
+    """Start a server that outlives this process, and wait until it answers. A running one is left alone."""
     missing = [name for name in NEEDED if not _is_installed(name)]
     if missing:
         raise MissingPartsError(f"{', '.join(missing)} cannot be imported")
@@ -73,14 +73,14 @@ def start(folder: Path) -> Description:
         with hold(folder, START, seconds=START_SECONDS):
             return status(folder) or _spawn(folder, deadline)
     except LockedError as error:
-        raise ProcessError(f"another start of the sandbox goes on: {error}") from None
+        raise ProcessError(f"another process is starting the sandbox: {error}") from None
     except OSError as error:
         raise ProcessError(f"`{folder}` cannot be used: {error.strerror or error}") from None
 
 
 def stop(folder: Path) -> bool:
-    """End the server of a folder: kindly, then not. False where there was none."""
-    # The lock's holder is the server: no other process can be meant, whatever number is in a file.
+    """Stop the server of a folder with SIGTERM, then SIGKILL. Returns False if there was none."""
+    # The lock's holder is the server, whatever PID is in a file.
     process = holder(folder, SERVER)
     if process is None:
         remove_description(folder)
@@ -93,13 +93,12 @@ def stop(folder: Path) -> bool:
 
 
 def reset(folder: Path) -> None:
-    """Forget all machines, groups, bills, faults and requests; identity, certificates and profile stay."""
+    """Delete all VMs, resource groups, bills, faults and requests; identity, certificates and profile stay."""
     asked = client(folder)
     if asked:
         asked.post("reset", {})
         return
     from gpuinfra.sandbox.kernel.store import Store
-    from gpuinfra.sandbox.running.reset import forget
 
     file = folder / "state.sqlite3"
     if not file.exists():
@@ -108,7 +107,7 @@ def reset(folder: Path) -> None:
         with hold(folder, SERVER):
             store = Store(file)
             try:
-                forget(store)
+                store.reset()
             finally:
                 store.close()
             shutil.rmtree(folder / "guests", ignore_errors=True)
@@ -136,7 +135,7 @@ def _spawn(folder: Path, deadline: float) -> Description:
             cwd=folder,
             start_new_session=True,
         )
-    # Where this process lives on, a server that ends must not stay behind as a zombie.
+    # Reap the server if it ends before this process.
     threading.Thread(target=server.wait, daemon=True).start()
     while time.monotonic() < deadline:
         description = status(folder)

@@ -1,1 +1,1 @@
-"""Azure's services, a file a kind of resource. `catalog` lists them all."""
+"""What ARM's resource providers answer: one folder per provider, one file per kind of resource; see `registry`."""

@@ -1,8 +1,8 @@
-"""Microsoft.Insights' activity log: what was done to resources, by whom, and what came of it.
+"""Microsoft.Insights' activity log: what happened to resources, who caused it, and the outcome.
 
-https://learn.microsoft.com/azure/azure-monitor/platform/activity-log-schema, and
-https://learn.microsoft.com/rest/api/monitor/activity-logs/list. It is made of the record of long operations, which all
-that is done to machines is. In Azure an event appears in the log minutes after it happened; here it does at once.
+https://learn.microsoft.com/azure/azure-monitor/platform/activity-log-schema and
+https://learn.microsoft.com/rest/api/monitor/activity-logs/list. It is built from the record of long-running
+operations. In Azure an event appears minutes after it happened; here it appears at once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from urllib.parse import quote
 
 from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.kernel.ids import parse_id
+from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
 from gpuinfra.sandbox.services.common import require_subscription
 
 routes = Routes()
-effects = Effects()
 
 DAYS_KEPT = 90
 PAGE = 200
@@ -33,7 +32,7 @@ _PATH = f"{SUBSCRIPTION}/providers/Microsoft.Insights/eventtypes/management/valu
 _COMPARISON = re.compile(
     r"\s*(?P<field>\w+)\s+(?P<how>eq|ge|le)\s+(?:'(?P<quoted>[^']*)'|(?P<bare>[^\s']+))\s*(?:and\s|$)"
 )
-# Beside the time one of these can be asked for, and no two.
+# A filter may name one of these, in addition to the time.
 _FIELDS = {"resourceProvider", "resourceGroupName", "resourceUri", "correlationId"}
 _CODES = {"write": (201, 200), "delete": (202, 202)}
 _NAMES = {200: "OK", 201: "Created", 202: "Accepted"}
@@ -42,8 +41,7 @@ Event = dict[str, Any]
 
 
 @routes.add("GET", _PATH, action="Microsoft.Insights/eventtypes/values/read")
-def list_events(call: Call) -> Answer:
-    """Events that fit the filter, the newest first, a page of them."""
+def _list_events(call: Call) -> Answer:
     require_subscription(call)
     start, end, field, value = _filter(call)
     found = [event for event in _events(call.cloud) if start <= event["at"] <= end and _fits(event, field, value)]
@@ -60,7 +58,7 @@ def list_events(call: Call) -> Answer:
 
 
 def _filter(call: Call) -> tuple[float, float, str, str]:
-    """From when, until when, and the one field that is asked for, if any."""
+    """Return start, end, and the one other field and its value, if any."""
     text, position = call.query.get("$filter", ""), 0
     start, end, field, value = None, call.cloud.now, "", ""
     while position < len(text):
@@ -74,7 +72,7 @@ def _filter(call: Call) -> tuple[float, float, str, str]:
             case "eventTimestamp", "le":
                 end = _seconds(given)
             case "eventChannels", "eq":
-                pass  # what `az` asks for is what there is: Admin and Operation
+                pass  # `az` asks for Admin and Operation, which is all that the log has
             case name, "eq" if name in _FIELDS and not field:
                 field, value = name, given
             case name, _:
@@ -107,9 +105,9 @@ def _fits(event: Event, field: str, value: str) -> bool:
 
 
 def note_eviction(cloud: Cloud, resource_id: str, *, deletes: bool) -> None:
-    """Remember that Azure took a machine away. It is no operation that anybody asked for, so nothing else tells of it.
+    """Record that Azure evicted a VM, which no operation shows.
 
-    What Azure calls it in its own log is written nowhere; here it is called what it does.
+    Azure does not document the event's name; here it is named after its effect.
     """
     body = {
         "provider": "Microsoft.Compute",
@@ -118,20 +116,20 @@ def note_eviction(cloud: Cloud, resource_id: str, *, deletes: bool) -> None:
         "caller": "Azure Spot",
         "at": cloud.now,
     }
-    cloud.store.add_happening(body)
+    cloud.store.add_eviction(body)
 
 
 def _events(cloud: Cloud) -> list[Event]:
-    """All of them, the oldest first."""
+    """Return all events, oldest first."""
     operations = cloud.store.operations()
     found = [event for _, operation, body in operations for event in _of_operation(operation, body)]
-    found += [_of_eviction(number, body) for number, body in cloud.store.happenings()]
-    # Sorting keeps the order of those that happened at the same time.
+    found += [_of_eviction(number, body) for number, body in cloud.store.evictions()]
+    # Sorting is stable: simultaneous events keep their order.
     return sorted(found, key=lambda event: float(event["at"]))
 
 
 def _of_operation(operation: str, body: Mapping[str, Any]) -> Iterator[Event]:
-    """Begun, accepted, and ended; in Azure's own words."""
+    """Yield the events at begin, acceptance and end."""
     verb = body["action"].rpartition("/")[2]
     status = _CODES.get(verb, (202, 202))[0 if body.get("new") else 1]
     common = {"operation": operation, "body": body}
@@ -147,7 +145,7 @@ def _of_eviction(number: int, body: Mapping[str, Any]) -> Event:
 
 
 def _common(body: Mapping[str, Any]) -> Event:
-    """What an event can be found by."""
+    """Return the fields that filters compare."""
     return {
         "resourceProvider": body["provider"],
         "resourceGroupName": parse_id(body["resource"]).group,
@@ -156,7 +154,7 @@ def _common(body: Mapping[str, Any]) -> Event:
     }
 
 
-# How it is shown
+# Show
 
 
 def _shown(call: Call, event: Event) -> dict[str, Any]:
@@ -198,7 +196,7 @@ def _both(text: str) -> dict[str, str]:
 
 
 def _properties(event: Event) -> dict[str, str]:
-    """Why it failed; or, of a write that was accepted, the resource as Azure answered with it, as JSON in a text."""
+    """Return why it failed, or the body with which Azure answered an accepted write, as JSON in a string."""
     body = event["body"]
     if event["status"] == "Failed" and "error" in body:
         return {"statusMessage": json.dumps({"error": body["error"]})}
@@ -211,7 +209,7 @@ def _caller(body: Mapping[str, Any]) -> str:
     caller = str(body.get("caller") or "")
     if caller != CLOUD_ITSELF.id:
         return caller
-    # What the cloud does of itself: a schedule's shutdown, or what is in a group that goes.
+    # The sandbox itself: a shutdown schedule, or the contents of a resource group that is deleted.
     return "Microsoft.DevTestLab" if body["action"].endswith("/deallocate") else "Microsoft.Resources"
 
 

@@ -1,4 +1,4 @@
-"""What services share: names, groups, locations, tags, conditions, pages."""
+"""What services share: required resources, names, regions, tags, conditional requests, pages."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpuinfra.sandbox.kernel.errors import (
     invalid_parameter,
     resource_not_found,
 )
-from gpuinfra.sandbox.kernel.ids import ResourceId
+from gpuinfra.sandbox.kernel.resource_id import ResourceId
 from gpuinfra.sandbox.kernel.store import Resource
 
 PAGE = 250
 
 
 def require_object(call: Call) -> dict[str, Any]:
-    """The body, which has to be an object whose `properties`, if there, are one too."""
+    """Return the body, which has to be an object; its `properties`, if present, too."""
     if not isinstance(call.body, dict):
         raise invalid_content("The request content was invalid: a JSON object is expected.")
     properties = call.body.get("properties")
@@ -32,7 +32,7 @@ def require_object(call: Call) -> dict[str, Any]:
 
 
 def section(mapping: dict[str, Any], name: str, kind: type = dict) -> Any:
-    """A nested object or list of a body; an empty one where it is absent or null, an error where it is another type."""
+    """Return a nested object or list; an empty one if it is absent or null. Raises if it has another type."""
     value = mapping.get(name)
     if value is None:
         return kind()
@@ -44,18 +44,18 @@ def section(mapping: dict[str, Any], name: str, kind: type = dict) -> Any:
 
 
 def group_id(call: Call, group: str | None = None) -> str:
-    """The id of the call's resource group."""
+    """Return the id of the call's resource group."""
     return str(ResourceId(call.cloud.subscription, group or call["group"], "", ()))
 
 
 def require_subscription(call: Call) -> None:
-    """There is one subscription."""
+    """Raise ARM's 404 unless the call names the one subscription."""
     if call["subscription"].lower() != call.cloud.subscription.lower():
         raise ArmError(404, "SubscriptionNotFound", f"The subscription '{call['subscription']}' could not be found.")
 
 
 def require_group(call: Call, *, for_write: bool = False) -> Resource:
-    """The call's resource group. A write is refused while it is being deleted, a deletion is not."""
+    """Return the call's resource group. While it is deleted, writes are refused; deletions are not."""
     require_subscription(call)
     group = call.cloud.store.get(group_id(call))
     if group is None:
@@ -67,13 +67,13 @@ def require_group(call: Call, *, for_write: bool = False) -> Resource:
 
 
 def resource_id(call: Call, namespace: str, *pairs: tuple[str, str]) -> str:
-    """An id in the call's group, with the group's own spelling."""
+    """Return an id in the call's resource group, in the group's own spelling."""
     group = call.cloud.store.get(group_id(call))
     return str(ResourceId(call.cloud.subscription, group.name if group else call["group"], namespace, pairs))
 
 
 def require_resource(call: Call, wanted: str, kind: str, name: str) -> Resource:
-    """A resource by id, or ARM's 404: for the group first, then for the resource."""
+    """Return a resource by id, or raise ARM's 404 for the resource group or the resource."""
     require_group(call)
     found = call.cloud.store.get(wanted)
     if found is None:
@@ -82,7 +82,7 @@ def require_resource(call: Call, wanted: str, kind: str, name: str) -> Resource:
 
 
 def require_location(call: Call, body: dict[str, Any], kind: str) -> str:
-    """The body's location in Azure's own spelling."""
+    """Return the body's location in Azure's own spelling."""
     wanted = body.get("location")
     if not isinstance(wanted, str) or not wanted:
         raise ArmError(400, "LocationRequired", "The location property is required for this definition.")
@@ -96,14 +96,36 @@ def require_location(call: Call, body: dict[str, Any], kind: str) -> str:
     return str(region.name)
 
 
+def check_same_location(existing: Resource, location: str) -> None:
+    """Check that a request does not move an existing resource."""
+    if existing.location != location:
+        raise ArmError(
+            409,
+            "InvalidResourceLocation",
+            f"The resource '{existing.name}' already exists in location '{existing.location}' in resource group "
+            f"'{existing.group}'. A resource with the same name cannot be created in location '{location}'. Please "
+            "select a new resource name.",
+        )
+
+
+def require_region(call: Call) -> str:
+    """Return the region in the path of a call to Microsoft.Compute, in Azure's own spelling."""
+    require_subscription(call)
+    region = call.cloud.catalogue.region(call["location"])
+    if region is None:
+        message = f"The provided location '{call['location']}' is not available for resource type 'Microsoft.Compute'."
+        raise ArmError(400, "NoRegisteredProviderFound", message)
+    return region.name
+
+
 def check_name(name: str, pattern: str, what: str) -> None:
-    """A resource's own rule for names."""
+    """Raise ARM's error unless the name matches the pattern."""
     if not re.fullmatch(pattern, name):
         raise ArmError(400, "InvalidResourceName", f"Resource name {name} is invalid. {what}", details=[])
 
 
 def check_tags(body: dict[str, Any]) -> dict[str, str]:
-    """Tags by Azure's rules: at most fifty, names up to 512 and values up to 256 characters."""
+    """Return the tags: at most 50, with names up to 512 and values up to 256 characters."""
     tags = section(body, "tags")
     if len(tags) > 50:
         raise ArmError(400, "InvalidTagCount", f"The tag count '{len(tags)}' exceeds the maximum of 50.")
@@ -122,7 +144,7 @@ def check_tags(body: dict[str, Any]) -> dict[str, str]:
 
 
 def check_conditions(call: Call, existing: Resource | None) -> None:
-    """If-Match and If-None-Match."""
+    """Raise 412 if `If-Match` or `If-None-Match` does not hold."""
     unless, only = call.headers.get("if-none-match"), call.headers.get("if-match")
     failed = (unless == "*" and existing is not None) or (
         only is not None and (existing is None or (only != "*" and only.strip('"W/') != existing.etag.strip('"W/')))
@@ -141,7 +163,7 @@ def page(
     show: Callable[[Resource], Any],
     wanted: Callable[[Resource], bool] | None = None,
 ) -> Answer:
-    """A page of resources, with a `nextLink` where there are more. `$top` makes pages smaller."""
+    """Return a page of resources, with a `nextLink` if there are more. `$top` makes pages smaller."""
     top = call.query.get("$top", str(PAGE))
     if not top.isdigit() or int(top) < 1:
         raise invalid_parameter("$top", f"The value '{top}' of the query parameter $top is invalid.")

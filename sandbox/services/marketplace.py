@@ -1,17 +1,18 @@
-"""Marketplace images' terms: read, accepted, taken back."""
+"""Microsoft.MarketplaceOrdering: terms of images with a purchase plan."""
 
 from __future__ import annotations
 
-from gpuinfra.sandbox.catalogue.images import Plan, find_plan, terms_body
+import hashlib
+from typing import Any
+
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
-from gpuinfra.sandbox.kernel.cloud import Effects
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
 from gpuinfra.sandbox.services.common import require_object, require_subscription
+from gpuinfra.sandbox.services.compute.images import Plan, image
 
 routes = Routes()
-effects = Effects()
 
 _PLAN = (
     f"{SUBSCRIPTION}/providers/Microsoft.MarketplaceOrdering/offerTypes/virtualmachine/publishers/{{publisher}}/offers/"
@@ -19,8 +20,45 @@ _PLAN = (
 )
 
 
+def find_plan(publisher: str, product: str, name: str) -> Plan | None:
+    """Return the purchase plan of an image. Images without a plan have no terms."""
+    found = image(publisher, product, name)
+    return found.plan if found else None
+
+
+def terms_body(plan: Plan, subscription_id: str, accepted: bool, now: str) -> dict[str, Any]:
+    """Return the terms of a plan, and whether the subscription has accepted them. `now` is in ISO 8601."""
+    base = f"/subscriptions/{subscription_id}/providers/Microsoft.MarketplaceOrdering/offerTypes/VirtualMachine"
+    terms = f"https://example.invalid/marketplace/{plan.publisher}/{plan.product}/{plan.name}"
+    whose = "00000000-0000-0000-0000-000000000000"
+    return {
+        "id": f"{base}/publishers/{plan.publisher}/offers/{plan.product}/plans/{plan.name}/agreements/current",
+        "name": plan.name,
+        "type": "Microsoft.MarketplaceOrdering/offertypes",
+        "properties": {
+            "publisher": plan.publisher,
+            "product": plan.product,
+            "plan": plan.name,
+            "licenseTextLink": f"{terms}/license.txt",
+            "privacyPolicyLink": f"{terms}/privacy.txt",
+            "marketplaceTermsLink": f"{terms}/terms.txt",
+            "retrieveDatetime": now,
+            "signature": hashlib.sha256(terms.encode()).hexdigest().upper(),
+            "accepted": accepted,
+        },
+        "systemData": {
+            "createdBy": whose,
+            "createdByType": "ManagedIdentity",
+            "createdAt": now,
+            "lastModifiedBy": whose,
+            "lastModifiedByType": "ManagedIdentity",
+            "lastModifiedAt": now,
+        },
+    }
+
+
 def terms_setting(plan: Plan) -> str:
-    """The name under which consent to a plan's terms is kept."""
+    """Return the name of the setting with the consent to a plan's terms."""
     return f"terms:{plan.publisher}:{plan.product}:{plan.name}".lower()
 
 
@@ -34,16 +72,14 @@ def _plan(call: Call) -> Plan:
 
 
 @routes.add("GET", _PLAN)
-def get_terms(call: Call) -> Answer:
-    """The terms, and whether they were accepted."""
+def _get_terms(call: Call) -> Answer:
     plan = _plan(call)
     accepted = bool(call.cloud.store.setting(terms_setting(plan), False))
     return Answer(200, terms_body(plan, call.cloud.subscription, accepted, stamp(call.cloud.now)))
 
 
 @routes.add("PUT", _PLAN)
-def put_terms(call: Call) -> Answer:
-    """Accept the terms, or take consent back."""
+def _put_terms(call: Call) -> Answer:
     plan = _plan(call)
     properties = require_object(call).get("properties") or {}
     accepted = properties.get("accepted")

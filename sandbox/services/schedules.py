@@ -1,4 +1,4 @@
-"""Microsoft.DevTestLab's daily shutdown of a machine. It really fires."""
+"""Shutdown schedules: Microsoft.DevTestLab's daily shutdown of a VM. They really fire."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, outside_the_slice
-from gpuinfra.sandbox.kernel.ids import parse_id
-from gpuinfra.sandbox.kernel.inner_calls import call_inside
+from gpuinfra.sandbox.kernel.faults import NO_SCHEDULES, SCHEDULE_WINDOW
+from gpuinfra.sandbox.kernel.internal_calls import call_inside
+from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes, merge
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
@@ -53,6 +54,9 @@ def put_schedule(call: Call) -> Answer:
     check_name(call["name"], r"(?i)shutdown-computevm-[\w.-]{1,64}", "It must be shutdown-computevm-<machine>.")
     body = require_object(call)
     location = require_location(call, body, KIND)
+    if call.cloud.faults.look(NO_SCHEDULES, resource_id=_id(call), region=location):
+        message = f"The provided location '{location}' is not available for resource type '{KIND}'."
+        raise ArmError(400, "LocationNotAvailableForResourceType", message)
     existing = call.cloud.store.get(_id(call))
     schedule = existing or Resource(_id(call), location, {})
     given = _checked(call, section(body, "properties"))
@@ -116,11 +120,12 @@ def list_all(call: Call) -> Answer:
 
 @effects.add("schedule-fire")
 def fire(cloud: Cloud, payload: dict[str, Any]) -> None:
-    """It is time: deallocate the machine. Where that fails there is another day."""
+    """Deallocate the VM. If that fails, the schedule fires again the next day."""
     schedule = cloud.store.get(payload["schedule"])
     if schedule is None or schedule.hidden.get("ticket") != payload["ticket"]:
         return
     schedule.hidden.pop("event", None)
+    schedule.hidden.pop("due", None)
     _keep(cloud, schedule)
     target = schedule.properties["targetResourceId"]
     try:
@@ -160,7 +165,7 @@ def _check_registration(cloud: Cloud) -> None:
 
 
 def _checked(call: Call, properties: dict[str, Any]) -> dict[str, Any]:
-    """What a caller may say of a schedule, by DevTestLab's rules."""
+    """Return the valid properties of a schedule, by DevTestLab's rules."""
     if (task := properties.get("taskType", TASK)) != TASK:
         raise outside_the_slice(call.method, f"{call.path} with taskType {task}")
     status = properties.get("status", "Enabled")
@@ -207,15 +212,27 @@ def _body(call: Call, schedule: Resource, location: str, properties: dict[str, A
 def _cancel(cloud: Cloud, schedule: Resource) -> None:
     if "event" in schedule.hidden:
         cloud.store.remove_event(schedule.hidden.pop("event"))
+        schedule.hidden.pop("due", None)
 
 
 def _keep(cloud: Cloud, schedule: Resource) -> None:
-    """Keep a schedule, and let it fire at its next time if it is enabled."""
+    """Keep a schedule, and let it fire at its next time if it is enabled.
+
+    Azure takes a change shortly before the time from the next day on: today the old time holds, and a new time that is
+    so near does not count. How shortly, its documentation does not agree on (1 to 31 minutes).
+    """
+    window = cloud.faults.seconds(SCHEDULE_WINDOW, resource_id=schedule.id, region=schedule.location)
+    if "event" in schedule.hidden and schedule.hidden.get("due", 0.0) - cloud.now < window:
+        cloud.store.put(schedule, cloud.now)
+        return
     _cancel(cloud, schedule)
     properties = schedule.properties
     zone = find_zone(properties["timeZoneId"])
     if properties["status"] == "Enabled" and zone is not None:
         due = next_time(cloud.now, properties["dailyRecurrence"]["time"], zone)
+        if due - cloud.now < window:
+            due = next_time(due, properties["dailyRecurrence"]["time"], zone)
+        schedule.hidden["due"] = due
         ticket = schedule.hidden["ticket"] = str(uuid.uuid4())
         schedule.hidden["event"] = cloud.schedule(due, "schedule-fire", {"schedule": schedule.id, "ticket": ticket})
     cloud.store.put(schedule, cloud.now)

@@ -66,7 +66,7 @@ _WINDOWS = {
 
 
 def find_zone(name: str) -> ZoneInfo | None:
-    """The zone of a name, without regard to case for Windows' names; None where nobody calls one so."""
+    """Return the zone of a name, or None. Windows' names match in any case."""
     known = {windows.lower(): database for windows, database in _WINDOWS.items()}
     try:
         return ZoneInfo(known.get(name.lower(), name))

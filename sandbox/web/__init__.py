@@ -1,1 +1,1 @@
-"""HTTP in front of the cloud: the gate, the authority, the control endpoints, instance metadata."""
+"""HTTP: ARM requests, tokens, throttling, control endpoints, instance metadata."""

@@ -1,4 +1,4 @@
-"""HTTP in front of the cloud: who calls, what they may do, how often, and what goes wrong on the way."""
+"""The HTTP application: authentication, access control, throttling, faults, then dispatch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import time
 import uuid
 from collections.abc import Callable
@@ -18,26 +19,25 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gpuinfra.sandbox.kernel.access_control import check_permission
 from gpuinfra.sandbox.kernel.call import Answer, Call, Principal
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
 from gpuinfra.sandbox.kernel.faults import AFTER, BEFORE, HOLDS, request_error
 from gpuinfra.sandbox.web.authority import Authority
-from gpuinfra.sandbox.web.authorization import check_permission
 from gpuinfra.sandbox.web.control import Control
-from gpuinfra.sandbox.web.json_text import read_json
 
 logger = logging.getLogger(__name__)
 
 METHODS = ["GET", "HEAD", "PUT", "PATCH", "POST", "DELETE", "OPTIONS"]
 LARGEST_BODY = 4 * 1024 * 1024
 OPEN_PATHS = ("/metadata/endpoints", "/api/retail/prices")
-"""Answered without a token, as Azure does."""
+"""Paths that need no token, as in Azure."""
 
 
-class Gate:
-    """Answers every request. State changes happen between awaits, so that each is whole."""
+class RequestHandler:
+    """Answers every request. State changes happen between awaits, so that each is atomic."""
 
     def __init__(self, cloud: Cloud, control: Control, carry_out: Callable[[], None]) -> None:
         self.cloud, self.control, self._carry_out_orders = cloud, control, carry_out
@@ -45,9 +45,9 @@ class Gate:
         self.throttle = control.throttle
 
     async def answer(self, request: Request) -> Response:
-        """One request, whatever it is for. Every answer is dated by the sandbox's own time, which leases live by."""
+        """Answer a request. Its `Date` is the simulated time, which leases use."""
         response = await self._answer(request)
-        # Before the answer: a machine that is shown as deallocated must not be reachable.
+        # Before the answer: a VM that is reported as deallocated must not be reachable.
         self._carry_out_orders()
         response.headers["Date"] = formatdate(self.cloud.clock.now(), usegmt=True)
         return response
@@ -114,13 +114,13 @@ class Gate:
         check_permission(call)
         self.throttle.check(call)
         resource_id = _resource_of(call.path)
-        fault = cloud.faults.for_request(call.method, resource_id, _region(call, resource_id))
+        fault = cloud.faults.for_request(call.method, resource_id, cloud.region_of(resource_id, call.body))
         if fault and fault["name"] == "slow":
             await asyncio.sleep(cloud.clock.real(float(fault.get("seconds", 5))))
         elif fault and fault["name"] in BEFORE:
             raise await self._cut(request, fault)
         elif fault and fault["name"] in AFTER:
-            with contextlib.suppress(ArmError):  # a refusal is an answer that is not heard, too
+            with contextlib.suppress(ArmError):  # a lost answer may be an error as well
                 self._dispatch(call)
             raise await self._cut(request, fault)
         elif fault:
@@ -137,7 +137,7 @@ class Gate:
             if fault["name"] in HOLDS:
                 await self.control.holds.hold(request, fault)
         finally:
-            abort(request.scope["state"]["transport"])  # also where the server stops meanwhile
+            abort(request.scope["state"]["transport"])  # also if the server stops meanwhile
         return _Dropped()
 
     def _log(self, request: Request, path: str, status: int, started: float, began: float, correlation_id: str) -> None:
@@ -156,18 +156,18 @@ class Gate:
 
 
 class _Dropped(Exception):  # noqa: N818 a signal inside this file
-    """The connection was cut on purpose."""
+    """The connection was cut by a fault."""
 
 
 def abort(transport: asyncio.WriteTransport) -> None:
-    """Cut a connection. One that its client has closed already is left as it is."""
+    """Cut a connection, unless its client has closed it."""
     with contextlib.suppress(AttributeError):  # what Python 3.11.2 raises for it
         transport.abort()
 
 
 async def _body(request: Request) -> Any:
     content, size = b"", 0
-    # A body that is too large is read to its end all the same: a client that is still sending hears no answer.
+    # A body that is too large is still read to its end: a client that is sending would miss the answer.
     async for chunk in request.stream():
         size += len(chunk)
         content = content + chunk if size <= LARGEST_BODY else b""
@@ -183,22 +183,12 @@ async def _body(request: Request) -> Any:
 
 
 def _resource_of(path: str) -> str:
-    """The id of the resource a path is about: a POST's verb is not a part of it."""
+    """Return the id of the resource that a path is about, without a POST's verb."""
     parts = path.strip("/").split("/")
     lowered = [part.lower() for part in parts]
     if "providers" in lowered and (len(parts) - lowered.index("providers")) % 2 and len(parts) > 8:
         parts = parts[:-1]
     return "/" + "/".join(parts)
-
-
-def _region(call: Call, resource_id: str) -> str:
-    if isinstance(call.body, dict) and isinstance(call.body.get("location"), str):
-        return str(call.body["location"]).replace(" ", "").lower()
-    try:
-        resource = call.cloud.store.get(resource_id)
-    except ValueError:
-        return ""
-    return resource.location if resource else ""
 
 
 def _json(status: int, body: Any) -> Response:
@@ -229,6 +219,36 @@ def _response(request: Request, answer: Answer, correlation_id: str, headers: di
 
 
 def make_app(cloud: Cloud, control: Control, carry_out: Callable[[], None]) -> Starlette:
-    """Return the application that the server runs; `carry_out` begins what the cloud has ordered of guests."""
-    gate = Gate(cloud, control, carry_out)
+    """Return the application; `carry_out` starts to carry out new orders for guests."""
+    gate = RequestHandler(cloud, control, carry_out)
     return Starlette(routes=[Route("/{path:path}", gate.answer, methods=METHODS)])
+
+
+# Each part matches to its end, closed or not, so that scanning is linear.
+_PARTS = re.compile(
+    r"""(?P<text>"(?:[^"\\]|\\.)*+(?:"|\\?\Z))"""
+    r"""|(?P<comment>//[^\n]*+|/\*.*?(?:\*/|\Z))"""
+    r"""|(?P<name>[A-Za-z_$][\w$]*+)(?P<colon>\s*+:)?""",
+    re.DOTALL,
+)
+
+
+def read_json(text: str) -> Any:
+    """Parse JSON as ARM does, with comments and unquoted names: `az` sends template files as they are."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except ValueError:
+        plain = _PARTS.sub(_plain, text)
+        if plain == text:
+            raise
+        return json.loads(plain, parse_constant=_refuse_constant)
+
+
+def _plain(found: re.Match[str]) -> str:
+    if found["comment"]:
+        return " "
+    return f'"{found["name"]}"{found["colon"]}' if found["colon"] else found[0]
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")

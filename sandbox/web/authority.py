@@ -1,4 +1,4 @@
-"""Who may come in: an OpenID authority for one tenant, and the tokens it gives."""
+"""The OpenID authority of the one tenant, and its tokens."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ AUDIENCE = "https://management.azure.com/"
 
 
 class Authority:
-    """Gives tokens and reads them. Their time is the sandbox's."""
+    """Issues and verifies tokens. They expire by the simulated clock."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store, self.clock = store, clock
 
     def openid_configuration(self, base_url: str, tenant: str) -> dict[str, Any]:
-        """What a client asks first."""
+        """Return the discovery document."""
         root = f"{base_url}/{tenant}"
         return {
             "token_endpoint": f"{root}/oauth2/v2.0/token",
@@ -46,7 +46,7 @@ class Authority:
         }
 
     def token_for_client(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        """The answer of the token endpoint to the tenant's own client."""
+        """Answer the token endpoint for the tenant's own client."""
         if form.get("grant_type") != "client_credentials":
             return 400, _refusal("unsupported_grant_type", "AADSTS70003: The app requested an unsupported grant type.")
         if not hmac.compare_digest(form.get("client_id", ""), self.store.setting("client-id")):
@@ -56,7 +56,7 @@ class Authority:
         return 200, self.token(self.store.setting("client-object-id"), form["client_id"], owner=True)
 
     def token(self, object_id: str, application_id: str, *, owner: bool, audience: str = AUDIENCE) -> dict[str, Any]:
-        """A token for somebody. Its lifetime in the answer is in the caller's own seconds."""
+        """Return a token. `expires_in` is in real seconds."""
         now = self.clock.now()
         tenant = self.store.setting("tenant")
         claims = {
@@ -82,7 +82,7 @@ class Authority:
         }
 
     def principal(self, header: str | None) -> Principal:
-        """Who a request comes from. Raises the 401 that ARM would answer."""
+        """Return the caller of a request, or raise ARM's 401."""
         if not header:
             raise _unauthorized("AuthenticationFailed", "Authentication failed. The 'Authorization' header is missing.")
         kind, _, token = header.partition(" ")
@@ -121,7 +121,7 @@ def new_secret() -> str:
 
 
 def make_identities(store: Store) -> None:
-    """The ids and secrets that make a sandbox this one; made once."""
+    """Create the ids and secrets of a sandbox, once."""
     for name in ("tenant", "subscription", "client-id", "client-object-id"):
         if store.setting(name) is None:
             store.set_setting(name, str(uuid.uuid4()))

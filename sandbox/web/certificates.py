@@ -1,4 +1,4 @@
-"""TLS by a certificate authority of the sandbox's own, which nobody else trusts."""
+"""TLS certificates, signed by the sandbox's own certificate authority."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ YEARS = timedelta(days=3650)
 
 
 def make_certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """Files of the authority's certificate, the server's certificate and the server's key; made once."""
+    """Return the files of the CA certificate, the server certificate and the server key; created once."""
     authority, server, key_file = folder / "ca.pem", folder / "server.pem", folder / "server.key"
     if not (authority.exists() and server.exists() and key_file.exists()):
         ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())

@@ -1,7 +1,8 @@
-"""The sandbox's own endpoints, below /_sandbox/: clock, faults, bill, log. They need the secret of a 0600 file."""
+"""The control endpoints below /_sandbox/: clock, faults, bill, log. They need the secret in a file with mode 0600."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from collections.abc import Callable, Mapping
@@ -13,13 +14,52 @@ from starlette.responses import Response
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.kernel.fault_fields import EVICT, checked_fault
-from gpuinfra.sandbox.kernel.inner_calls import call_inside
+from gpuinfra.sandbox.kernel.faults import EVICT, validate_fault
+from gpuinfra.sandbox.kernel.internal_calls import call_inside
 from gpuinfra.sandbox.kernel.latency import PROFILES
 from gpuinfra.sandbox.running.client import HEADER
-from gpuinfra.sandbox.running.reset import QUOTA_LIMITS, forget
-from gpuinfra.sandbox.web.holds import Holds
+from gpuinfra.sandbox.services.compute.quota import QUOTA_LIMITS
 from gpuinfra.sandbox.web.throttle import Throttle
+
+HOLD_SECONDS = 60.0
+"""In real seconds; a client that waits longer has given up."""
+
+
+class HeldRequests:
+    """Requests that a fault holds. They end with the server, as their connections do."""
+
+    def __init__(self) -> None:
+        self._held: dict[asyncio.Event, dict[str, Any]] = {}
+
+    async def hold(self, request: Request, fault: dict[str, Any]) -> None:
+        """Return when the request is released, its client is gone, or HOLD_SECONDS are over."""
+        released = asyncio.Event()
+        self._held[released] = fault
+        reasons = {asyncio.ensure_future(released.wait()), asyncio.ensure_future(_disconnected(request))}
+        try:
+            await asyncio.wait(reasons, timeout=HOLD_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._held.pop(released, None)
+            for reason in reasons:
+                reason.cancel()
+
+    def release(self) -> None:
+        """Release all held requests."""
+        for released in self._held:
+            released.set()
+        self._held.clear()
+
+    def shown(self, armed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the armed faults, and those that hold a request even if that used them up."""
+        held, left = {fault["id"]: fault for fault in self._held.values()}, {fault["id"] for fault in armed}
+        used_up = [fault for fault in held.values() if fault["id"] not in left]
+        return [{**fault, "held": True} if fault["id"] in held else fault for fault in (*used_up, *armed)]
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
 
 MACHINES = "Microsoft.Compute/virtualMachines"
 FASTEST = 100_000
@@ -34,11 +74,11 @@ Action = Callable[[Payload], dict[str, Any]]
 
 
 class Control:
-    """Answers what is not Azure's."""
+    """Answers the control endpoints."""
 
     def __init__(self, cloud: Cloud, secret: str) -> None:
         self.cloud, self.secret = cloud, secret
-        self.holds = Holds()
+        self.holds = HeldRequests()
         self.throttle = Throttle(cloud)
         self._actions: dict[tuple[str, str], Action] = {
             ("GET", "status"): self._status,
@@ -61,7 +101,7 @@ class Control:
         }
 
     async def answer(self, request: Request) -> Response:
-        """One request; without the secret it is refused."""
+        """Answer a request; without the secret it is refused."""
         if not hmac.compare_digest(request.headers.get(HEADER, "").encode(), self.secret.encode()):
             return _refuse(401, "SecretRequired", f"Send the secret in {HEADER}.")
         path = request.url.path.removeprefix("/_sandbox/").strip("/")
@@ -81,7 +121,7 @@ class Control:
         self.cloud.settle()
         return _json(200, result)
 
-    # What there is
+    # State
 
     def _status(self, payload: Payload) -> dict[str, Any]:
         _only(payload)
@@ -123,7 +163,7 @@ class Control:
         return {"faults": self.holds.shown(self.cloud.faults.all())}
 
     def _add_fault(self, payload: Payload) -> dict[str, Any]:
-        fault = checked_fault(payload, self.cloud.catalogue)
+        fault = validate_fault(payload, self.cloud.catalogue)
         if fault["name"] == EVICT:
             return {**fault, **self._evict({"machine": fault["resource"]})}
         return self.cloud.faults.add(fault)
@@ -135,13 +175,13 @@ class Control:
         return {"faults": []}
 
     def _release(self, payload: Payload) -> dict[str, Any]:
-        """Release held requests. Faults that are armed stay armed."""
+        """Release held requests. Armed faults stay armed."""
         _only(payload)
         self.holds.release()
         return self._faults({})
 
     def _evict(self, payload: Payload) -> dict[str, Any]:
-        """What Azure does to a spot machine when it needs the room, by Azure's own call for rehearsing it."""
+        """Evict a Spot VM with Azure's own `simulateEviction`."""
         _only(payload, "machine")
         cloud, name = self.cloud, str(payload.get("machine", ""))
         found = [machine for machine in cloud.store.resources(kind=MACHINES) if machine.name.lower() == name.lower()]
@@ -212,7 +252,7 @@ class Control:
         for machine in self.cloud.store.resources(kind=MACHINES):
             order = {"kind": "delete", "vm": machine.id, "vmId": machine.properties.get("vmId", "")}
             self.cloud.guest_orders.append(order)
-        forget(self.cloud.store)
+        self.cloud.store.reset()
         self.cloud.clock.restart()
         self.cloud.latency.restart()
         self.holds.release()

@@ -1,17 +1,24 @@
-"""What a machine is told of itself: the document at `/metadata/instance`, as of 2021-02-01."""
+"""The instance document of a VM at `/metadata/instance`, API version 2021-02-01."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.kernel.ids import parse_id
+from gpuinfra.sandbox.kernel.faults import US_GOVERNMENT
+from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 
 
 def instance_document(cloud: Cloud, machine: Resource) -> dict[str, Any]:
     """The whole document. Numbers and truth values are texts in it, as in Azure."""
     return {"compute": _compute(cloud, machine), "network": {"interface": _interfaces(cloud, machine)}}
+
+
+def environment_of(cloud: Cloud, machine: Resource) -> str:
+    """Which of Azure's clouds the machine is in."""
+    is_government = cloud.faults.look(US_GOVERNMENT, resource_id=machine.id, region=machine.location)
+    return "AzureUSGovernmentCloud" if is_government else "AzurePublicCloud"
 
 
 def _compute(cloud: Cloud, machine: Resource) -> dict[str, Any]:
@@ -24,7 +31,7 @@ def _compute(cloud: Cloud, machine: Resource) -> dict[str, Any]:
     plan = body.get("plan") or {}
     keys = (linux.get("ssh") or {}).get("publicKeys") or []
     return {
-        "azEnvironment": "AzurePublicCloud",
+        "azEnvironment": environment_of(cloud, machine),
         "customData": "",
         "evictionPolicy": properties.get("evictionPolicy", ""),
         "isHostCompatibilityLayerVm": "false",

@@ -1,4 +1,4 @@
-"""The instance metadata service: what Azure answers a guest at 169.254.169.254, here by the machine's own id."""
+"""The instance metadata service (IMDS), in Azure at 169.254.169.254; here each VM has a URL with its `vmId`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.faults import IDENTITY_REFUSED
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.web.authority import Authority
-from gpuinfra.sandbox.web.instance_document import instance_document
+from gpuinfra.sandbox.web.instance_document import environment_of, instance_document
 
 _MACHINES = "microsoft.compute/virtualmachines"
 _INCARNATIONS = "scheduled-events"
 LARGEST_BODY = 64 * 1024
+MANAGERS = {
+    "AzurePublicCloud": "https://management.azure.com",
+    "AzureUSGovernmentCloud": "https://management.usgovcloudapi.net",
+}
+"""Tokens for the resource manager of another cloud are refused."""
 
 
 class Refusal(Exception):  # noqa: N818 it is an answer
-    """An answer that is not what was asked for."""
+    """An error answer."""
 
     def __init__(self, status: int, error: str, description: str) -> None:
         super().__init__(description)
@@ -78,6 +83,10 @@ class Metadata:
         if not resource:
             raise Refusal(400, "invalid_request", "Required query variable 'resource' is missing")
         principal, client = self._identity(request, machine)
+        manager = MANAGERS[environment_of(self.cloud, machine)]
+        if resource.rstrip("/") in set(MANAGERS.values()) - {manager}:
+            description = f"AADSTS500011: The resource principal named {resource} was not found in the tenant."
+            raise Refusal(400, "invalid_resource", description)
         if self.cloud.faults.look(IDENTITY_REFUSED, resource_id=machine.id, region=machine.location):
             raise Refusal(403, "access_denied", "The identity may not be used at the moment")
         token = self.authority.token(principal, client, owner=False, audience=resource)

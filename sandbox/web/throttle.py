@@ -1,4 +1,4 @@
-"""ARM's limits: a bucket of tokens a caller and kind of request, refilled by the second."""
+"""ARM's rate limits: a token bucket per caller and kind of request."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from gpuinfra.sandbox.kernel.call import Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 
-# Size and refill a second, since 2024: https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling
+# Size and refill per second, since 2024: https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling
 LIMITS = {"reads": (250, 25.0), "writes": (200, 10.0), "deletes": (200, 10.0)}
 GLOBAL_FACTOR = 15
 _KINDS = {"GET": "reads", "HEAD": "reads", "DELETE": "deletes"}
 
 
 class Throttle:
-    """Counts requests. Only the realistic profile refuses any; the headers are always there."""
+    """Counts requests. Only the realistic profile refuses any; the headers are always present."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
         self._buckets: dict[tuple[str, str], tuple[float, float]] = {}
 
     def clear(self) -> None:
-        """Forget every request."""
+        """Refill all buckets."""
         self._buckets.clear()
 
     def check(self, call: Call) -> None:
-        """Take a token, or refuse with 429."""
+        """Take a token, or raise 429."""
         kind = _KINDS.get(call.method, "writes")
         size, refill = LIMITS[kind]
         now = self.cloud.clock.now()
@@ -42,7 +42,7 @@ class Throttle:
         self._buckets[call.principal.id, kind] = (max(0.0, left - 1), now)
 
     def headers(self, call: Call) -> dict[str, str]:
-        """What is left, as ARM tells it."""
+        """Return ARM's headers with the remaining requests."""
         kind = _KINDS.get(call.method, "writes")
         size, _ = LIMITS[kind]
         left = int(self._buckets.get((call.principal.id, kind), (float(size), 0.0))[0])

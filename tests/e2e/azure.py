@@ -1,4 +1,4 @@
-"""An embedded Azure, as the tests look at it: by plain HTTP, and by nothing of the program's own."""
+"""An embedded Azure, inspected by plain HTTP and without the program's own code."""
 
 import http.client
 import json
@@ -20,7 +20,7 @@ RESOURCES_API = "2021-04-01"
 
 
 class Azure:
-    """An embedded Azure: what is in it, what it was asked, what goes wrong. It is looked at by plain HTTP."""
+    """An embedded Azure: its resources, its request log and its faults, inspected by plain HTTP."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -28,7 +28,7 @@ class Azure:
         self.subscription = f"/subscriptions/{self.description.subscription}"
 
     def control(self, method: str, path: str, payload: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What `gpuinfra sandbox log`, `fault`, `bill` and the others ask for, without a process each."""
+        """Call a control endpoint: what `gpuinfra sandbox log`, `fault`, `bill` use, without a process for each."""
         client = process.client(self.folder)
         assert client is not None, "the sandbox has ended"
         match method:
@@ -48,10 +48,10 @@ class Azure:
     def limit(self, region: str, limit: int, family: str = "Standard NCASv3_T4 Family") -> None:
         self.control("POST", "quota", {"region": region, "family": family, "limit": limit})
 
-    # What it was asked
+    # Requests
 
     def last_request(self) -> int:
-        """The number of the last request so far."""
+        """Return the number of the last request so far."""
         return max((int(request["number"]) for request in self.control("GET", "log")["requests"]), default=0)
 
     def requests(self, after: int = 0) -> list[dict[str, Any]]:
@@ -59,17 +59,17 @@ class Azure:
         return found
 
     def writes(self, after: int = 0) -> list[str]:
-        """All requests that are no mere question, such as `PUT virtualMachines/my-dsvm`."""
+        """Return all requests except reads, such as `PUT virtualMachines/my-dsvm`."""
         return [
             f"{request['method']} {'/'.join(request['path'].split('/')[-2:])}"
             for request in self.requests(after)
             if request["method"] not in {"GET", "HEAD"}
         ]
 
-    # What is in it
+    # Resources
 
     def everything(self) -> list[str]:
-        """Every group and every resource there is, such as `disks/my-dsvm-disk`."""
+        """Return every group and every resource, such as `disks/my-dsvm-disk`."""
         groups = self.get(f"{self.subscription}/resourcegroups")["value"]
         resources = self.get(f"{self.subscription}/resources")["value"]
         kinds = [(each["type"].rsplit("/", 1)[-1], each["name"]) for each in resources]
@@ -78,19 +78,19 @@ class Azure:
         )
 
     def bodies(self) -> list[dict[str, Any]]:
-        """Every resource in full, as a GET of it answers."""
+        """Return every resource in full, as a GET returns it."""
         found = [self.get(each["id"]) for each in self.get(f"{self.subscription}/resources")["value"]]
         return sorted(found, key=lambda body: str(body["id"]))
 
     def id(self, kind: str, name: str, group: str = GROUP) -> str:
-        """An id; `kind` is a full type such as Microsoft.Compute/disks."""
+        """Return an ARM id; `kind` is a full type such as Microsoft.Compute/disks."""
         return f"{self.subscription}/resourceGroups/{group}/providers/{kind}/{name}"
 
     def group(self, name: str = GROUP) -> dict[str, Any]:
         return self.get(f"{self.subscription}/resourcegroups/{name}")
 
     def machine(self, name: str = "my-dsvm", group: str = GROUP) -> dict[str, Any]:
-        """With its power state at `powerState`."""
+        """Return the VM, with its power state in `powerState`."""
         body = self.get(f"{self.id('Microsoft.Compute/virtualMachines', name, group)}?$expand=instanceView")
         codes = [status["code"] for status in body["properties"]["instanceView"]["statuses"]]
         return {**body, "powerState": next((code for code in codes if code.startswith("PowerState/")), None)}
@@ -109,10 +109,10 @@ class Azure:
         return machines
 
     def is_billed(self) -> bool:
-        """Whether any machine costs anything from now on."""
+        """Return whether any machine is billed now."""
         return any(machine["powerState"] not in {"deallocated", "deleted"} for machine in self.bill())
 
-    # Somebody else's client
+    # Direct requests
 
     def get(self, path: str) -> dict[str, Any]:
         status, body = self.send("GET", path)
@@ -124,7 +124,7 @@ class Azure:
         assert status in {200, 201, 202}, (path, status, answer)
 
     def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        """One request with the rights of the sandbox's own client."""
+        """Send one request with the permissions of the sandbox's own client."""
         joint = "&" if "?" in path else "?"
         where = f"{path}{joint}api-version={_api_version(path)}"
         content = None if body is None else json.dumps(body)
@@ -132,7 +132,7 @@ class Azure:
         return self._ask(method, where, content, headers)
 
     def environment(self) -> dict[str, Any]:
-        """What `gpuinfra sandbox env` prints."""
+        """Return what `gpuinfra sandbox env` prints."""
         credentials, description = self.control("GET", "credentials"), self.description
         return {
             "AZURE_TENANT_ID": credentials["tenant"],
@@ -146,7 +146,7 @@ class Azure:
         }
 
     def _token(self) -> str:
-        """A fresh one: of an older one the sandbox's clock may have passed the end."""
+        """Return a new token: an older one may have expired by the sandbox's clock."""
         credentials = self.control("GET", "credentials")
         form = {
             "grant_type": "client_credentials",
@@ -177,8 +177,19 @@ def _api_version(path: str) -> str:
     return next((version for kind, version in API_VERSIONS.items() if kind in lowered), RESOURCES_API)
 
 
+def advance(azure: Azure, seconds: float) -> None:
+    """Advance the sandbox's clock."""
+    azure.control("POST", "clock", {"advance": seconds})
+
+
+def change_power(azure: Azure, verb: str) -> None:
+    """Deallocate or start the VM, as a user does in the portal, or Azure itself."""
+    status, answer = azure.send("POST", f"{azure.id('Microsoft.Compute/virtualMachines', 'my-dsvm')}/{verb}")
+    assert status in {200, 202}, answer
+
+
 def reset(azure: Azure) -> None:
-    """Nothing is in it, and it is as quick as it can be."""
+    """Delete everything, and set the fastest profile."""
     azure.control("POST", "reset")
     azure.control("POST", "profile", {"profile": "instant"})
     azure.control("POST", "clock", {"speed": 1})

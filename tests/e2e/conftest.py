@@ -1,4 +1,4 @@
-"""The installed program, run as a user would; and an embedded Azure for what the user does with it."""
+"""The installed program, run as a user would, and an embedded Azure for it."""
 
 import subprocess
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ __all__ = ["PROGRAM", "Run"]
 
 @pytest.fixture
 def run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Run `gpuinfra` in an empty folder, with an empty home and nothing of this shell's own settings."""
+    """Run `gpuinfra` in an empty folder with an empty home, without settings of this shell."""
     home = {"HOME": str(tmp_path_factory.mktemp("home"))}
 
     def run(*arguments: str, stdin: str = "", **variables: Any) -> subprocess.CompletedProcess[str]:
@@ -43,29 +43,29 @@ def running_azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azure]:
 
 @pytest.fixture
 def azure(running_azure: Azure) -> Azure:
-    """It, with nothing in it, and as quick as it can be."""
+    """The embedded Azure, empty and in its fastest profile."""
     reset(running_azure)
     return running_azure
 
 
 @pytest.fixture
 def user(azure: Azure, tmp_path: Path) -> User:
-    """Somebody whose `gpu.yaml` asks for `my-dsvm`."""
-    somebody = User(azure, tmp_path / "user", tmp_path / "project")
-    somebody.spec()
-    return somebody
+    """A user whose `gpu.yaml` describes `my-dsvm`."""
+    created = User(azure, tmp_path / "user", tmp_path / "project")
+    created.spec()
+    return created
 
 
 @pytest.fixture
 def start(user: User) -> Iterator[Start]:
-    """Starts the program as that user, as a process that can be killed."""
+    """Start the program as that user, as a process that can be killed."""
     with clients(user) as start:
         yield start
 
 
 @pytest.fixture
 def az(azure: Azure, tmp_path: Path) -> Az:
-    """`az` with a fresh login: an older one the sandbox's clock may have left behind."""
+    """`az` with a new login: an older one may have expired by the sandbox's clock."""
     described, credentials = azure.description, azure.control("GET", "credentials")
     made = Az(tmp_path / "az", endpoint=described.endpoint, authority_file=described.ca)
     made.login(tenant=credentials["tenant"], client=credentials["clientId"], secret=credentials["clientSecret"])

@@ -1,4 +1,4 @@
-"""Machines, disks and addresses of other people in the same subscription."""
+"""Machines, disks and addresses of other users in the same subscription."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def make_address(azure: Azure, group: str, name: str, tags: dict[str, str]) -> N
 def make_machine(
     azure: Azure, group: str, name: str, tags: dict[str, str], *, like_ours: bool = False, nic: str = ""
 ) -> None:
-    """A machine in which no guest boots; `like_ours` is made as `up` would make it. `nic` is the name of its NIC."""
+    """Create a machine without a guest; `like_ours` gives it the resource names of `up`. `nic` names its NIC."""
     azure.fault("no-boot", resource=name, count=0)
     subnet = {"name": "inner", "properties": {"addressPrefix": "10.0.0.0/20"}}
     network = azure.id("Microsoft.Network/virtualNetworks", "net", group)

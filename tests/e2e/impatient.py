@@ -1,4 +1,4 @@
-"""The program with less patience: what it does every few seconds it does at once, so that a test need not wait."""
+"""The program with short periods: what it does every few seconds it does at once, so that tests need not wait."""
 
 import contextlib
 import subprocess
@@ -11,16 +11,16 @@ from tests.program import Program
 PATCH = {
     "gpuinfra.app.lease_renewal.FIRST_SECONDS": 0.5,
     "gpuinfra.app.lease_renewal.LONGEST_SECONDS": 0.5,
-    "gpuinfra.runner.heartbeat.PERIOD_SECONDS": 0.2,
-    "gpuinfra.runner.machine.link.POWER_SECONDS": 1.0,
+    "gpuinfra.runner.jobs.heartbeat.PERIOD_SECONDS": 0.2,
+    "gpuinfra.runner.link.POWER_SECONDS": 1.0,
 }
 
 
 @contextlib.contextmanager
-def impatient(
+def start_impatient(
     user: LabUser | User, *words: str, patch: Mapping[str, float] | None = None
 ) -> "Iterator[subprocess.Popen[str]]":
-    """It, on its way, for as long as this takes at most."""
+    """Start the program with short periods, and end it at the latest after the block."""
     more = {"GPUINFRA_CLOUD": "sandbox"} if isinstance(user, User) else {}
     with Program(
         *words,

@@ -1,4 +1,4 @@
-"""What stories of jobs share: the program's bytes, programs that are waited for, and programs on a terminal."""
+"""Helpers for tests of jobs: the program's output as bytes, running programs, and programs on a terminal."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from tests.lab import LOCAL, LOCALDOCKER, LabUser
 from tests.sshd import eventually
 
 SECONDS = 60.0
-# A script's beginning. It stops at gates that the test opens by a file in the folder that all jobs share.
+# Start of a script: it stops at gates, which the test opens with a file in the shared folder of all jobs.
 GATES = """
 import os, sys, time
 share = os.environ["AZUREML_NATIVE_SHARE_DIRECTORY"]
@@ -27,7 +27,7 @@ def gate(name):
     ends = time.monotonic() + 100
     while not os.path.exists(os.path.join(share, name)):
         if time.monotonic() > ends:
-            sys.exit("nobody opened the gate")
+            sys.exit("the gate was not opened")
         time.sleep(0.02)
 """
 ENDLESS = f"""{GATES}
@@ -37,8 +37,8 @@ gate("never")
 """
 
 
-def spoken(user: LabUser, *words: str, **more: str) -> tuple[int, bytes, bytes]:
-    """The exit code, and what was printed, byte for byte."""
+def run_for_bytes(user: LabUser, *words: str, **more: str) -> tuple[int, bytes, bytes]:
+    """Run a command, and return its exit code, stdout and stderr as bytes."""
     done = program.run(
         *words, cwd=user.workspace, env={**inherited(), **user.variables, **more}, stdin=b"", timeout=110
     )
@@ -46,14 +46,14 @@ def spoken(user: LabUser, *words: str, **more: str) -> tuple[int, bytes, bytes]:
     return done.returncode, done.stdout, done.stderr
 
 
-def ended(process: "subprocess.Popen[str]", seconds: float = SECONDS) -> tuple[int, str, str]:
-    """A program that ends by itself: its exit code and the rest of what it prints."""
+def wait_for_exit(process: "subprocess.Popen[str]", seconds: float = SECONDS) -> tuple[int, str, str]:
+    """Wait for the end of a program, and return its exit code and the rest of its output."""
     said: dict[int, str] = {}
 
     def read(number: int, stream: IO[str] | None) -> None:
         said[number] = stream.read() if stream else ""
 
-    # Not by `communicate`, which forgets what was read ahead by whoever read some lines before.
+    # Not `communicate`: it loses what an earlier reader of lines has buffered.
     streams = (process.stdout, process.stderr)
     readers = [threading.Thread(target=read, args=each, daemon=True) for each in enumerate(streams, 1)]
     for reader in readers:
@@ -61,7 +61,7 @@ def ended(process: "subprocess.Popen[str]", seconds: float = SECONDS) -> tuple[i
     try:
         process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGUSR1)  # a forked program then prints what its threads do
+        process.send_signal(signal.SIGUSR1)  # then a forked program prints the stacks of its threads
         time.sleep(1)
         process.kill()
     for reader in readers:
@@ -73,8 +73,8 @@ def ended(process: "subprocess.Popen[str]", seconds: float = SECONDS) -> tuple[i
 
 
 @contextlib.contextmanager
-def started(user: LabUser, *words: str, **more: str) -> "Iterator[subprocess.Popen[str]]":
-    """The program on its way, for as long as this takes at most."""
+def start_program(user: LabUser, *words: str, **more: str) -> "Iterator[subprocess.Popen[str]]":
+    """Start the program, and end it at the latest after the block."""
     process = user.start(*words, **more)
     try:
         yield process
@@ -86,44 +86,44 @@ def started(user: LabUser, *words: str, **more: str) -> "Iterator[subprocess.Pop
                 stream.close()
 
 
-def killed(process: "subprocess.Popen[str]") -> None:
-    """It is gone at once, and nobody was told."""
+def kill_program(process: "subprocess.Popen[str]") -> None:
+    """Kill the program with SIGKILL."""
     process.kill()
     process.wait(timeout=SECONDS)
 
 
-def reads(process: "subprocess.Popen[str]", line: str) -> None:
-    """It prints this next."""
+def expect_line(process: "subprocess.Popen[str]", line: str) -> None:
+    """Check that the program prints this text next."""
     assert process.stdout is not None
     found = process.stdout.readline()
-    assert found == line, (found, ended(process))
+    assert found == line, (found, wait_for_exit(process))
 
 
-def soon(holds: Callable[[], bool], what: str = "", seconds: float = SECONDS) -> None:
-    """It holds before long."""
+def wait_for(holds: Callable[[], bool], what: str = "", seconds: float = SECONDS) -> None:
+    """Wait until a condition holds."""
     assert eventually(holds, seconds), f"it never came to be: {what}"
 
 
 def last_run(user: LabUser) -> dict[str, Any]:
-    """The newest run, as it is remembered; empty where there is none."""
+    """Return the newest recorded run, or an empty object."""
     runs = user.does("runs")["runs"]
     return dict(runs[0]) if runs else {}
 
 
-def shown(user: LabUser, run: str = "last") -> dict[str, Any]:
-    """All that is remembered of a run."""
+def show_run(user: LabUser, run: str = "last") -> dict[str, Any]:
+    """Return the full record of a run."""
     return dict(user.does("runs", "show", run)["run"])
 
 
-def submitted(user: LabUser, *words: str, exit_code: int = 0, **more: str) -> dict[str, Any]:
-    """The run that `submit` tells of. The option stands before the script, whose own words follow it."""
+def submit_job(user: LabUser, *words: str, exit_code: int = 0, **more: str) -> dict[str, Any]:
+    """Return the run that `submit --json` prints. Options come before the script and its arguments."""
     done = user("submit", "--json", *words, **more)
     assert done.returncode == exit_code, done.stdout + done.stderr
-    return result(done.stdout)
+    return run_in_output(done.stdout)
 
 
-def refused(user: LabUser, *words: str, code: str, exit_code: int = 1, **more: str) -> dict[str, Any]:
-    """The one problem that `submit` tells of, with what to do."""
+def submit_refused(user: LabUser, *words: str, code: str, exit_code: int = 1, **more: str) -> dict[str, Any]:
+    """Return the one problem that `submit` reports, which has a help text."""
     done = user("submit", "--json", *words, **more)
     assert done.returncode == exit_code, done.stdout + done.stderr
     (diagnostic,) = json.loads(done.stdout)["diagnostics"]
@@ -132,28 +132,28 @@ def refused(user: LabUser, *words: str, code: str, exit_code: int = 1, **more: s
     return dict(diagnostic)
 
 
-def share_of(user: LabUser, name: str) -> Path:
-    """The folder that all jobs of a target share."""
+def shared_folder(user: LabUser, name: str) -> Path:
+    """Return the shared folder of all jobs of a target."""
     home = user.home if name in {LOCAL, LOCALDOCKER} else user.lab.home
     folder = home / ".azureml/share"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def result(printed: str) -> dict[str, Any]:
-    """The run in the one object that was printed."""
+def run_in_output(printed: str) -> dict[str, Any]:
+    """Return the run in the one printed object."""
     document = json.loads(printed)
     assert document["schemaVersion"] == 1
     return dict(document["run"])
 
 
 def outputs_of(user: LabUser, run: str) -> Path:
-    """Where the outputs of a run are."""
+    """Return the outputs folder of a run."""
     return user.workspace / ".gpuinfra" / "runs" / run / "outputs"
 
 
-def contents(folder: Path) -> dict[str, bytes | str]:
-    """Files with their content, links with where they lead, by path."""
+def read_tree(folder: Path) -> dict[str, bytes | str]:
+    """Return files with their content and links with their targets, by path."""
     return {
         path.relative_to(folder).as_posix(): str(path.readlink()) if path.is_symlink() else path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -162,13 +162,13 @@ def contents(folder: Path) -> dict[str, bytes | str]:
 
 
 class Terminal:
-    """The program on a terminal, with somebody who types."""
+    """The program on a terminal, with simulated key presses."""
 
     def __init__(
         self, user: LabUser | User, *words: str, patch: Mapping[str, float] | None = None, **variables: str
     ) -> None:
         self.seen = b""
-        # With settings of its own it is up to the test which Azure is used.
+        # With its own settings, the test decides which Azure is used.
         cloud = {"GPUINFRA_CLOUD": "sandbox"} if isinstance(user, User) and not variables else {}
         self._terminal, theirs = pty.openpty()
         try:
@@ -185,56 +185,56 @@ class Terminal:
         finally:
             os.close(theirs)
 
-    def waits_for(self, text: bytes, seconds: float = SECONDS) -> None:
-        """This is on the screen before long."""
+    def wait_for_text(self, text: bytes, seconds: float = SECONDS) -> None:
+        """Wait until this text is on the screen."""
         deadline = time.monotonic() + seconds
         while text not in self.seen:
             assert time.monotonic() < deadline, self.seen[-3000:]
             assert self._read(1.0), self.seen[-3000:]
 
-    def types(self, keys: bytes) -> None:
-        """Keys, as they come from a keyboard."""
+    def type_keys(self, keys: bytes) -> None:
+        """Type keys."""
         os.write(self._terminal, keys)
 
-    def types_until(self, keys: bytes, text: bytes) -> None:
-        """Type until this is on the screen: Python does not hear of a Ctrl-C that comes just before it reads."""
+    def type_until(self, keys: bytes, text: bytes) -> None:
+        """Type until this text is on the screen: Python ignores a Ctrl-C that arrives just before it reads."""
         deadline = time.monotonic() + SECONDS
         while text not in self.seen:
             assert time.monotonic() < deadline, self.seen[-3000:]
-            self.types(keys)
+            self.type_keys(keys)
             again = time.monotonic() + 2
             while text not in self.seen and time.monotonic() < again and self._read(0.5):
                 pass
 
-    def ends(self, seconds: float = SECONDS) -> int:
-        """Its exit code."""
+    def wait_for_exit(self, seconds: float = SECONDS) -> int:
+        """Return the exit code."""
         deadline = time.monotonic() + seconds
         while self._read(1.0):
             assert time.monotonic() < deadline, self.seen[-3000:]
         return int(self._program.wait(timeout=seconds))
 
     def close(self) -> None:
-        """Nothing of it is left."""
+        """End the program and close the terminal."""
         self._program.kill()
         self._program.wait(timeout=SECONDS)
         os.close(self._terminal)
 
     def _read(self, seconds: float) -> bool:
-        """Whether there may be more."""
+        """Read what is available, and return whether more can come."""
         ready, _, _ = select.select([self._terminal], [], [], seconds)
         if not ready:
             return True
         try:
             data = os.read(self._terminal, 1 << 16)
-        except OSError:  # nobody has the other end any more
+        except OSError:  # the program has closed its end
             return False
         self.seen += data
         return bool(data)
 
 
 @contextlib.contextmanager
-def on_terminal(user: LabUser | User, *words: str, patch: Mapping[str, float] | None = None) -> Iterator[Terminal]:
-    """The program on a terminal for a while; `patch` sets constants in it."""
+def open_terminal(user: LabUser | User, *words: str, patch: Mapping[str, float] | None = None) -> Iterator[Terminal]:
+    """Run the program on a terminal; `patch` sets constants in it."""
     made = Terminal(user, *words, patch=patch)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""Repositories of specs, with commits at the time of the embedded Azure."""
+"""Repositories of specs, with commit times of the embedded Azure's clock."""
 
 import subprocess
 from pathlib import Path
@@ -7,7 +7,7 @@ from tests.e2e.user import User, inherited
 
 
 def git(user: User, *words: str, folder: Path | None = None) -> None:
-    """Run git in the user's workspace, or in another folder, by the sandbox's clock, which other tests have moved."""
+    """Run git in the user's workspace or another folder, with the time of the sandbox's clock."""
     name = ("-c", "user.name=Test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false")
     now = f"{user.azure.control('GET', 'clock')['now']:.0f} +0000"
     dates = {"GIT_AUTHOR_DATE": now, "GIT_COMMITTER_DATE": now}
@@ -17,7 +17,7 @@ def git(user: User, *words: str, folder: Path | None = None) -> None:
 
 
 def commit_all(user: User, message: str, folder: Path | None = None) -> None:
-    """Commit everything in a folder, which becomes a repository if it is none."""
+    """Commit everything in a folder, and create a repository there if needed."""
     git(user, "init", "-q", folder=folder)
     git(user, "add", "-A", folder=folder)
     git(user, "commit", "-q", "--allow-empty", "-m", message, folder=folder)

@@ -1,4 +1,4 @@
-"""`gpuinfra run` on its way, as the tests see it: by what it prints, by files on the guest's disk, by Azure itself."""
+"""Helpers for `gpuinfra run`: its output, the guest's disk, and Azure's view of the machine."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuinfra.runner.results.history import History
+from gpuinfra.runner.history import History
 from tests.e2e.azure import Azure
 from tests.e2e.user import User, inherited
 from tests.program import PROGRAM, Program
@@ -22,7 +22,7 @@ MODEL = 16 << 20
 # An address at which nothing answers.
 NOWHERE = "127.77.0.250"
 
-# Writes, says so, and waits for a file in its home. Then it writes more, and ends.
+# Writes a file, prints `begun`, waits for the file `go` in its home, writes another file, and ends.
 WAITS = """
 import os, pathlib, sys, time
 pathlib.Path("outputs/early.txt").write_text("early")
@@ -36,7 +36,7 @@ pathlib.Path("outputs/late.txt").write_text("late")
 print("ended", flush=True)
 sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
 """
-# Writes a file that takes a while to be brought: of bytes that nobody can compress.
+# Writes a file of random bytes, so that the download takes a while.
 WRITES = f"""
 import pathlib, random
 pathlib.Path("outputs/model.bin").write_bytes(random.Random(1).randbytes({MODEL}))
@@ -59,14 +59,23 @@ def wait_until(holds: Callable[[], bool], what: str, seconds: float = SECONDS) -
 
 
 def project(user: User, **lifecycle: Any) -> None:
-    """Somebody with a spec for jobs without a container, and scripts."""
+    """Give the user a spec for jobs without a container, and scripts."""
     user.spec(target=SPEC["target"], lifecycle={**SPEC["lifecycle"], **lifecycle})
     for name, text in (("waits.py", WAITS), ("writes.py", WRITES), ("quick.py", QUICK)):
         (user.workspace / name).write_text(text)
 
 
+def make_other_user(user: User, tmp_path: Path) -> User:
+    """Return a user with the same key and spec, in a workspace without runs."""
+    other = User.__new__(User)
+    other.azure, other.home, other.workspace = user.azure, user.home, tmp_path / "elsewhere"
+    other.workspace.mkdir()
+    project(other)
+    return other
+
+
 class Client:
-    """The program, as a process that can be killed. Whoever leaves the `with` leaves it not running."""
+    """The program as a process that can be killed. It is ended at the latest after the block."""
 
     def __init__(self, user: User, *words: str, signals: str | None = None) -> None:
         """With `signals`, an option of `env`, the program is executed and begins with these; otherwise it is forked."""
@@ -104,7 +113,7 @@ class Client:
         return f"exit {self.process.returncode}\n{self.out}\n{self.err}"
 
     def until(self, reached: Callable[[], Any]) -> None:
-        """Wait for something, while the program goes on."""
+        """Wait for a condition while the program runs."""
         ends = time.monotonic() + SECONDS
         while not reached():
             assert self.process.poll() is None, f"it ended first: {self.said}"
@@ -115,7 +124,7 @@ class Client:
         self.until(lambda: words in self.out + self.err)
 
     def until_held(self) -> None:
-        """Wait until a fault of the sandbox's holds a request."""
+        """Wait until a fault of the sandbox holds a request."""
         faults = self.user.azure.control
         self.until(lambda: any(fault.get("held") for fault in faults("GET", "faults")["faults"]))
 
@@ -123,17 +132,17 @@ class Client:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """As a power cut would."""
+        """Send SIGKILL, as a power cut would end it."""
         assert self.process.poll() is None, f"it ended first: {self.said}"
         self.process.kill()
         self.process.wait(SECONDS)
 
     def end(self, seconds: float = SECONDS) -> int:
-        """Its exit code."""
+        """Return the exit code."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGUSR1)  # a forked program then prints what its threads do
+            self.process.send_signal(signal.SIGUSR1)  # then a forked program prints the stacks of its threads
             time.sleep(1)
             raise AssertionError(f"it does not end: {self.said}") from None
         assert "Traceback" not in self.err, self.err
@@ -146,13 +155,13 @@ Start = Callable[..., Client]
 
 @contextmanager
 def clients(user: User) -> Iterator[Start]:
-    """Starts programs, none of which goes on afterwards."""
+    """Start programs, and end all of them after the test."""
     with ExitStack() as stack:
         yield lambda *words, **more: stack.enter_context(Client(user, *words, **more))
 
 
 def guest_root(azure: Azure) -> Path:
-    """The guest's disk."""
+    """Return the root folder of the guest."""
     return azure.folder / "guests" / str(azure.machine()["properties"]["vmId"])
 
 
@@ -161,7 +170,7 @@ def guest_home(azure: Azure) -> Path:
 
 
 def state_of_job(azure: Azure, run: str) -> dict[str, Any] | None:
-    """What the machine itself knows of a job."""
+    """Return the state of a job as recorded on the machine."""
     try:
         found: dict[str, Any] = json.loads((guest_home(azure) / ".gpuinfra" / "runs" / run / "state.json").read_text())
     except FileNotFoundError:
@@ -169,8 +178,13 @@ def state_of_job(azure: Azure, run: str) -> dict[str, Any] | None:
     return found
 
 
+def wait_for_job_end(azure: Azure, run: str) -> None:
+    """Wait until the machine has recorded the end of the job."""
+    wait_until(lambda: "ended" in (state_of_job(azure, run) or {}), "the end of the job")
+
+
 def guest_processes(azure: Azure) -> list[int]:
-    """Whatever runs in any guest of this sandbox."""
+    """Return the processes of all guests of this sandbox."""
     mark, found = f":{azure.folder.resolve()}/".encode(), []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -183,8 +197,8 @@ def guest_processes(azure: Azure) -> list[int]:
     return found
 
 
-def ran(user: User, *words: str, exit_code: int = 0) -> dict[str, Any]:
-    """A whole `gpuinfra run`, and the object that it prints. Options stand before the spec."""
+def run_job(user: User, *words: str, exit_code: int = 0) -> dict[str, Any]:
+    """Run a complete `gpuinfra run`, and return the object that it prints. Options come before the spec."""
     done = user("run", "--json", *words)
     assert done.returncode == exit_code, done.stdout + done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
@@ -193,23 +207,23 @@ def ran(user: User, *words: str, exit_code: int = 0) -> dict[str, Any]:
 
 
 def runs_of(user: User) -> list[dict[str, Any]]:
-    """What is remembered, the newest first."""
+    """Return the recorded runs, newest first."""
     return [run.as_json() for run in History(user.workspace / ".gpuinfra").list()]
 
 
 def is_off(azure: Azure) -> bool:
-    """By Azure's own word, and by its meter."""
+    """Return whether Azure reports the machine as deallocated and bills nothing."""
     return azure.machine()["powerState"] == "PowerState/deallocated" and not azure.is_billed()
 
 
 def hide_machine(user: User, azure: Azure) -> None:
-    """The target's file leads to an address where nothing answers, as if the network were down."""
+    """Make the target's file point to an address where nothing answers, as if the network were down."""
     file = user.workspace / "aml_config" / "my_dsvm.compute"
     assert azure.address() in file.read_text()
     file.write_text(file.read_text().replace(azure.address(), NOWHERE))
 
 
 def show_machine(user: User, azure: Azure) -> None:
-    """The target's file leads to the machine again."""
+    """Make the target's file point to the machine again."""
     file = user.workspace / "aml_config" / "my_dsvm.compute"
     file.write_text(file.read_text().replace(NOWHERE, azure.address()))

@@ -39,7 +39,7 @@ def test_cancel_of_a_run_whose_machine_is_off_says_that_it_is_over(user: User, a
     assert status == 202
     done = user("cancel", run)
     assert done.returncode == 0, done.stderr
-    assert "it was over already" in done.stderr
+    assert "the job had already ended" in done.stderr
     (found,) = runs_of(user)
     assert found["state"] == "lost"
     assert found["reason"].startswith("my-dsvm was deallocated")

@@ -15,7 +15,7 @@ COMMAND = re.compile(r"##\w*\[|^\s*::", re.MULTILINE)
 
 
 def check(done: "subprocess.CompletedProcess[str]", *expected: str) -> None:
-    """Nothing that it prints is a command, and the texts are there, with a space in them."""
+    """Check that the output contains no CI command, and that each text appears with a space in it."""
     printed = done.stdout + done.stderr
     assert not COMMAND.search(printed), printed
     assert "Traceback" not in printed, printed
@@ -23,7 +23,7 @@ def check(done: "subprocess.CompletedProcess[str]", *expected: str) -> None:
         assert text in printed, printed
 
 
-def test_validate_prints_no_command_of_a_spec(run: Run, tmp_path: Path) -> None:
+def test_values_of_a_spec_print_no_ci_commands(run: Run, tmp_path: Path) -> None:
     spec = {"apiVersion": "gpuinfra/v1", "name": "a-dsvm", "region": AZURE_PIPELINES, "size": GROUP}
     (tmp_path / "gpu.yaml").write_text(json.dumps(spec, indent=1))
     check(run("validate", "gpu.yaml"), "# #vso[task.setvariable", "# #[group]hidden")
@@ -32,14 +32,14 @@ def test_validate_prints_no_command_of_a_spec(run: Run, tmp_path: Path) -> None:
     assert len(json.loads(in_json.stdout)["diagnostics"]) == 2
 
 
-def test_names_of_files_are_no_commands(run: Run, tmp_path: Path) -> None:
+def test_file_names_print_no_ci_commands(run: Run, tmp_path: Path) -> None:
     check(run("validate", AZURE_PIPELINES), "# #vso[task.setvariable")
     check(run("validate", "--json", AZURE_PIPELINES))
     (tmp_path / f"{GROUP}.yaml").write_text("apiVersion: gpuinfra/v1\nname: 7\n")
     check(run("validate", f"{GROUP}.yaml"), "# #[group]hidden.yaml")
 
 
-def test_tags_are_no_commands(user: User) -> None:
+def test_tags_print_no_ci_commands(user: User) -> None:
     tags = {"team": GITHUB, "owner": AZURE_PIPELINES, "note": GROUP}
     user.spec(tags=tags)
     check(user("plan", "gpu.yaml"))
@@ -64,7 +64,7 @@ def test_schedule_prints_its_own_commands_unchanged(run: Run, tmp_path: Path) ->
     assert "##vso[task.uploadsummary]" in done.stdout, done.stderr
 
 
-def test_what_a_job_prints_is_passed_on_unchanged(run: Run, tmp_path: Path) -> None:
+def test_job_output_is_passed_on_unchanged(run: Run, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"print({AZURE_PIPELINES!r})\nprint({GITHUB!r})\n")
     done = run("submit", "-c", "local", "train.py", HOME=str(tmp_path / "home"))
     assert done.stdout == f"{AZURE_PIPELINES}\n{GITHUB}\n", done.stderr

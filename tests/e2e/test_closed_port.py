@@ -12,13 +12,13 @@ from tests.e2e.azure import Azure
 from tests.e2e.run_help import Start
 from tests.e2e.user import User
 
-# Far more than a closed port takes, and less than a machine that boots is waited for.
+# Far longer than a refused connection takes, and shorter than the wait for a booting machine.
 SECONDS = 90
 
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port that nobody else can take, and that nobody listens on."""
+    """A reserved port without a listener."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield int(held.getsockname()[1])

@@ -1,16 +1,18 @@
-"""`cost` by the installed program: what machines have cost, by Azure's log and by the workspace's own ledger."""
+"""`cost` by the installed program: from Azure's activity log and from the workspace's ledger."""
 
 import csv
 import io
+import json
 from typing import Any
 
 import pytest
 
 from tests.e2e.azure import Azure
+from tests.e2e.foreign import make_address, make_disk, make_group
 from tests.e2e.user import REGION, SIZE, User
 
 MINUTES = 600.0
-"""Not so long that the machine takes itself for idle."""
+"""Shorter than the idle window."""
 
 
 def row(found: dict[str, Any]) -> dict[str, Any]:
@@ -18,7 +20,7 @@ def row(found: dict[str, Any]) -> dict[str, Any]:
     return dict(only)
 
 
-def test_a_machine_from_its_first_start_to_its_end(user: User, azure: Azure) -> None:
+def test_cost_of_a_machine_from_creation_to_deletion_matches_the_bill(user: User, azure: Azure) -> None:
     user.spec(tags={"project": "mnist"})
     user.up()
     azure.control("POST", "clock", {"advance": MINUTES})
@@ -45,7 +47,7 @@ def test_a_machine_from_its_first_start_to_its_end(user: User, azure: Azure) -> 
     (line,) = csv.DictReader(io.StringIO(table.stdout))
     assert (line["label"], line["onSeconds"]) == ("mnist", "0.0")
 
-    # Without the log there is what was written down here.
+    # Without the log, the ledger counts.
     azure.fault("AuthorizationFailed", type="values", count=0)
     denied = user.does("cost", "--by", "run")
     azure.clear_faults()
@@ -57,10 +59,10 @@ def test_a_machine_from_its_first_start_to_its_end(user: User, azure: Azure) -> 
     gone = user.down("my-dsvm", "--delete", "--yes")
     assert (gone["off"], gone["cause"]) == (True, "it was off already")
     afterwards = row(user.does("cost"))
-    assert afterwards["computeUsd"] == spent["computeUsd"], "it is gone, and remembered"
+    assert afterwards["computeUsd"] == spent["computeUsd"], "the ledger still has it"
 
 
-def test_a_machine_that_somebody_else_switched_off_is_accounted_for(user: User, azure: Azure) -> None:
+def test_cost_counts_a_machine_that_was_deallocated_in_the_portal(user: User, azure: Azure) -> None:
     user.up()
     azure.control("POST", "clock", {"advance": MINUTES})
     status, _ = azure.send("POST", f"{azure.id('Microsoft.Compute/virtualMachines', 'my-dsvm')}/deallocate")
@@ -71,10 +73,24 @@ def test_a_machine_that_somebody_else_switched_off_is_accounted_for(user: User, 
     assert receipt["cause"].endswith(", by Azure's log")
     assert receipt["billedSeconds"] == pytest.approx(billed["billedSeconds"], abs=1)
     assert receipt["costUsd"] == pytest.approx(billed["costUsd"], abs=0.001)
-    # From now on it is written down.
+    # From now on it is recorded.
     again = user.down("my-dsvm")
     assert (again["cause"], again["costUsd"]) == ("it was off already", None)
 
 
-def test_what_cannot_be_meant_is_said(user: User) -> None:
+def test_cost_by_tag_needs_a_tag(user: User) -> None:
     user.fails("cost", "--by", "tag", code="usage", exit_code=2)
+
+
+def test_cost_leaves_out_disks_and_addresses_of_others_with_our_tag(user: User, azure: Azure) -> None:
+    user.spec()
+    user.up()
+    make_group(azure, "other")
+    for name in ("zeta", "my-dsvm"):
+        make_disk(azure, "other", f"{name}-disk", {"gpuinfra:name": name})
+        make_address(azure, "other", f"{name}-ip", {"gpuinfra:name": name})
+    azure.control("POST", "clock", {"advance": 86_400})
+    done = user("cost", "--json")
+    assert row(json.loads(done.stdout))["label"] == "my-dsvm"
+    for part in ("disk zeta-disk", "disk my-dsvm-disk", "public-ip zeta-ip", "public-ip my-dsvm-ip"):
+        assert f"{part} in group other: it has the tag of" in done.stderr

@@ -15,12 +15,12 @@ from tests.e2e.user import User
 
 PRINCIPAL = ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET")
 RIGHT_TENANT = "22222222-2222-2222-2222-222222222222"
-# Nothing answers there, at once: a computer that is not in Azure.
+# Nothing answers there, and the connection fails at once, as on a computer outside Azure.
 NO_METADATA = {"AZURE_POD_IDENTITY_AUTHORITY_HOST": "http://127.0.0.1:1"}
 
 
 class ManagedIdentity:
-    """An endpoint on loopback that gives tokens, as Azure's machines have one."""
+    """An endpoint on loopback that issues tokens, like the instance metadata of Azure VMs."""
 
     def __init__(self, token: str) -> None:
         self.asked = 0
@@ -59,7 +59,7 @@ def identity(azure: Azure) -> Iterator[ManagedIdentity]:
 
 
 class FakeAz:
-    """An `az` in a folder of its own. It prints a token, or refuses, and notes what it was asked."""
+    """A fake `az` in its own folder. It prints a token or fails, and records its arguments."""
 
     def __init__(self, folder: Path, token: str = "", refusal: str = "") -> None:
         folder.mkdir()
@@ -107,7 +107,7 @@ def test_managed_identity_is_used_where_az_has_no_token(
     assert identity.asked
 
 
-def test_service_principal_of_the_environment_comes_first(
+def test_service_principal_in_the_environment_takes_precedence(
     user: User, azure: Azure, identity: ManagedIdentity, tmp_path: Path
 ) -> None:
     az = FakeAz(tmp_path / "az", token="not a token")

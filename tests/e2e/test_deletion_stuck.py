@@ -9,7 +9,7 @@ from tests.e2e.user import User
 
 
 def stuck(user: User, azure: Azure, start: Start) -> None:
-    """A machine that Azure deletes without an end, ten hours later."""
+    """A machine whose deletion never finishes, ten hours later."""
     project(user)
     user.up()
     azure.fault("never-ends", method="DELETE", type="virtualMachines")
@@ -22,7 +22,7 @@ def stuck(user: User, azure: Azure, start: Start) -> None:
     assert azure.is_billed()
 
 
-def test_reap_ends_a_machine_whose_deletion_never_ends(user: User, azure: Azure, start: Start) -> None:
+def test_reap_stops_a_machine_whose_deletion_hangs(user: User, azure: Azure, start: Start) -> None:
     stuck(user, azure, start)
     (stopped,) = user.does("reap")["stopped"]
     assert (stopped["name"], stopped["verifiedBy"]) == ("my-dsvm", "404")

@@ -1,4 +1,4 @@
-"""`make demo` tells the whole story, in less than a minute, on a machine with hardly anything but Python."""
+"""`make demo` runs from start to end in less than a minute, on a machine with little more than Python."""
 
 import contextlib
 import os
@@ -12,12 +12,12 @@ import pytest
 from tests.real import program
 
 ROOT = Path(__file__).parents[2]
-# What Debian has when nobody has added anything. git stays: there is a step more with it.
+# The packages of a minimal Debian. git stays: the demo has one more step with it.
 ADDED = ("ssh", "scp", "sftp", "docker", "az", "rsync", "cron", "systemctl")
 
 
 @pytest.mark.timeout(400)
-def test_the_demo_tells_the_whole_story(tmp_path: Path) -> None:
+def test_demo_runs_from_start_to_end_and_leaves_nothing_behind(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     for found in Path("/usr/bin").iterdir():
@@ -27,14 +27,14 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path) -> None:
     code, said = demo(tools, tmp_path)
     assert code == 0, said[-3000:]
     assert "Traceback" not in said
-    assert_told(said)
-    # Nothing of it is left, and no server of it runs.
+    assert_printed(said)
+    # No file and no server of the demo is left.
     assert [path.name for path in tmp_path.iterdir()] == ["tools"]
     assert not [words for words in running() if str(tmp_path) in words]
 
 
 def demo(tools: Path, folder: Path) -> tuple[int, str]:
-    """Its exit code and all that it says. A group of its own, so that nothing of it outlives a test that fails."""
+    """Return its exit code and output. Its own process group ends with a test that fails."""
     process = subprocess.Popen(
         [ROOT / "scripts" / "demo"],
         env={"PATH": str(tools), "HOME": str(folder), "TMPDIR": str(folder)},
@@ -52,7 +52,7 @@ def demo(tools: Path, folder: Path) -> tuple[int, str]:
     return process.returncode, said
 
 
-def assert_told(text: str) -> None:
+def assert_printed(text: str) -> None:
     for word in (
         "5 problems found",
         "Plan: 7 to add",
@@ -62,22 +62,22 @@ def assert_told(text: str) -> None:
         "Tesla T4 (simulated)",
         "epoch 3 loss",
         '{"weight": 2.897}',
-        "Azure says PowerState/deallocated",
+        "Azure reports PowerState/deallocated",
         "left on overnight",
         "is passed over: AllocationFailed",
-        "1 deleted; 2 machines",
+        "1 deleted; checked 2 machines",
         "Persistent=true",
-        "the machines would have cost",
-        "Azure says 404",
+        "that the machines were off",
+        "Azure reports 404",
     ):
         assert word in text, word
-    # Left on for fourteen hours by everybody, and off when its lease of four was over.
+    # Fourteen hours if it is left on, four with its lease.
     (billed,) = re.findall(r"^other +deallocated +(\d+):\d\d:\d\d", text, re.MULTILINE)
     assert billed in {"3", "4"}
 
 
 def running() -> list[str]:
-    """Every command line on this machine."""
+    """Return every command line on this machine."""
     found = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it has just ended

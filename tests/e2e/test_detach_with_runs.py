@@ -24,7 +24,7 @@ def test_detach_names_running_jobs_and_unfetched_outputs(user: User, azure: Azur
     assert eventually(lambda: "ended" in (state_of_job(azure, ended) or {}), 60)
     refused = user.fails("detach", "my_dsvm", code="needs-consent", exit_code=2)
     words = f"{running} (running), {ended} (completed, outputs not fetched)"
-    assert f"cannot be reached without the target: {words}" in refused["note"]
+    assert f"not reachable without the target: {words}" in refused["note"]
     assert f"`gpuinfra outputs {ended}`" in refused["help"]
     assert (user.workspace / "aml_config" / "my_dsvm.compute").exists()
 

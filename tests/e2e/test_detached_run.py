@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.azure import Azure
-from tests.e2e.jobs import on_terminal
+from tests.e2e.jobs import open_terminal
 from tests.e2e.run_help import WAITS, Start, guest_home, guest_root, is_off, project, runs_of
 from tests.e2e.user import User
 from tests.sshd import eventually
@@ -35,12 +35,12 @@ def run_folder(azure: Azure, run: str) -> Path:
     return guest_home(azure) / ".gpuinfra" / "runs" / run
 
 
-def said_by_the_client(azure: Azure, run: str) -> dict[str, Any]:
+def client_state(azure: Azure, run: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run_folder(azure, run) / "attended.json").read_text())
     return found
 
 
-def forget_the_client(azure: Azure, run: str) -> None:
+def age_heartbeat(azure: Azure, run: str) -> None:
     past = time.time() - LONG_AGO
     os.utime(run_folder(azure, run) / "attended.json", (past, past))
 
@@ -49,17 +49,17 @@ def end_long_ago(azure: Azure, run: str) -> None:
     """Make it look as if the job ended, and its client left, an hour ago."""
     file = run_folder(azure, run) / "state.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "ended": time.time() - LONG_AGO}))
-    forget_the_client(azure, run)
+    age_heartbeat(azure, run)
 
 
 def detach_on_a_terminal(user: User) -> tuple[str, str]:
     """Start `run`, press Ctrl-C and detach; the run's id and what the terminal showed."""
-    with on_terminal(user, "run", "gpu.yaml", "waits.py") as terminal:
-        terminal.waits_for(b"begun")
-        terminal.types(b"\x03")
-        terminal.waits_for(b"[d/c/g]")
-        terminal.types(b"d\r")
-        assert terminal.ends() == 130
+    with open_terminal(user, "run", "gpu.yaml", "waits.py") as terminal:
+        terminal.wait_for_text(b"begun")
+        terminal.type_keys(b"\x03")
+        terminal.wait_for_text(b"[d/c/g]")
+        terminal.type_keys(b"d\r")
+        assert terminal.wait_for_exit() == 130
     (run,) = runs_of(user)
     return str(run["id"]), terminal.seen.decode()
 
@@ -71,7 +71,7 @@ def test_detached_job_of_run_finishes_before_the_machine_goes_off(user: User, az
     assert "is billed until" not in shown
 
     # The agent no longer waits for the client, only for the job.
-    forget_the_client(azure, run)
+    age_heartbeat(azure, run)
     assert eventually(lambda: agent_state(azure)["jobs"] == [run], SECONDS)
     looked = agent_state(azure)["at"]
     assert eventually(lambda: agent_state(azure)["at"] > looked, SECONDS)
@@ -106,7 +106,7 @@ def test_second_detached_job_has_its_whole_window_after_an_older_run(user: User,
     (guest_home(azure) / "go").touch()
     assert eventually(lambda: agent_state(azure)["jobs"] == [second], SECONDS)
     end_long_ago(azure, first)
-    forget_the_client(azure, second)
+    age_heartbeat(azure, second)
 
     (guest_home(azure) / "go-second").touch()
     assert eventually(lambda: agent_state(azure)["finishedUntil"] is not None, SECONDS)
@@ -121,10 +121,10 @@ def test_detached_job_has_its_whole_window_after_its_log_was_followed(user: User
     azure.control("POST", "clock", {"speed": 5})
     run, _ = detach_on_a_terminal(user)
     client = start("logs", "-f", run)
-    client.until(lambda: not said_by_the_client(azure, run).get("detached"))
+    client.until(lambda: not client_state(azure, run).get("detached"))
     client.send(signal.SIGINT)
     assert client.end() == 130
-    forget_the_client(azure, run)
+    age_heartbeat(azure, run)
     (guest_home(azure) / "go").touch()
     assert eventually(lambda: agent_state(azure)["finishedUntil"] is not None, SECONDS)
     state = agent_state(azure)

@@ -58,7 +58,7 @@ def test_submit_names_a_docker_engine_that_does_not_run(user: User) -> None:
     assert not list(guest_home(user.azure).rglob("train.py"))
 
 
-def test_up_says_that_jobs_in_containers_cannot_run(user: User) -> None:
+def test_up_warns_that_container_jobs_cannot_run(user: User) -> None:
     done = user("up", "gpu.yaml")
     assert done.returncode == 0, done.stderr
     assert "no Docker Engine on this computer" in done.stderr

@@ -1,4 +1,4 @@
-"""Docker on machines whose jobs run in containers: `up` sees to it that their user may use it."""
+"""Docker on machines whose jobs run in containers: `up` gives their user access to it."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_up_does_not_ask_for_docker_where_jobs_run_without(docker_user: User) ->
     assert "docker" not in done.stderr.casefold()
 
 
-def test_submit_where_the_user_may_not_use_docker_says_so(docker_user: User) -> None:
+def test_submit_reports_missing_docker_permission(docker_user: User) -> None:
     docker_user.up()
     group = guest_root(docker_user.azure) / "etc" / "group"
     group.write_text(group.read_text().replace("azureuser", ""))

@@ -1,4 +1,4 @@
-"""`doctor` by the installed program: all is well, something is missing, nobody is logged in."""
+"""`doctor` by the installed program: a healthy machine, missing parts, and no login."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def check(found: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(only)
 
 
-def test_after_up_all_is_well_and_what_is_missing_is_found(user: User, azure: Azure) -> None:
+def test_doctor_finds_nothing_after_up_and_reports_what_is_removed(user: User, azure: Azure) -> None:
     assert user.up()["agent"] == "armed"
     wait_until((guest_root(azure) / "run" / "gpuinfra" / "agent.json").exists, "the agent has started")
     before = azure.last_request()
@@ -40,7 +40,7 @@ def test_after_up_all_is_well_and_what_is_missing_is_found(user: User, azure: Az
     assert [each["name"] for each in machine["checks"]] == names
     assert (found["verdict"], found["simulated"]) == ("ok", True)
     assert check(found, "agent")["seen"].startswith("it is alive (watching)")
-    assert azure.writes(before) == [], "it only looks"
+    assert azure.writes(before) == [], "doctor only reads"
     said = user("doctor")
     assert said.stdout.startswith("account (simulated)\n")
     assert said.stderr.endswith("no problems, no warnings\n")
@@ -52,7 +52,7 @@ def test_after_up_all_is_well_and_what_is_missing_is_found(user: User, azure: Az
     assert verdicts(machine["checks"]) == {"lease": "problem", "schedule": "problem", "protection": "warning"}
 
 
-def test_who_may_not_give_roles_sees_what_an_administrator_runs(user: User, azure: Azure) -> None:
+def test_doctor_shows_the_role_commands_for_an_administrator(user: User, azure: Azure) -> None:
     azure.fault("AuthorizationFailed", type="roleDefinitions", method="PUT", count=0)
     assert user.up()["agent"] == "not-armed"
     azure.clear_faults()
@@ -65,14 +65,14 @@ def test_who_may_not_give_roles_sees_what_an_administrator_runs(user: User, azur
     assert assign.endswith(f" --scope {azure.id(*MACHINE)}")
 
 
-def test_a_machine_that_is_not_there_is_a_problem(user: User) -> None:
+def test_doctor_reports_a_missing_machine(user: User) -> None:
     found = examined(user, "my-dsvm", exit_code=1)
     assert [(each["name"], verdicts(each["checks"])) for each in found["machines"]] == [
         ("my-dsvm", {"state": "problem"})
     ]
 
 
-def test_without_a_login_this_computer_is_looked_at(user: User, azure: Azure) -> None:
+def test_doctor_checks_this_computer_without_a_login(user: User, azure: Azure) -> None:
     user.private_key.with_suffix(".pub").unlink()
     for variables in ({}, {**azure.environment(), "AZURE_CLIENT_SECRET": "wrong"}):
         found = examined(user, exit_code=1, sandbox=False, **variables)

@@ -1,4 +1,4 @@
-"""`down` by the installed program: off and proven, gone and proven, and never more than what is ours."""
+"""`down` by the installed program: verified off, verified deleted, and foreign resources untouched."""
 
 import json
 import time
@@ -21,7 +21,7 @@ def _seconds(start: str, end: str) -> float:
 
 
 def test_down_stops_the_bill_and_up_starts_the_same_machine(user: User, azure: Azure) -> None:
-    # Longer than the clock is moved, so that the agent has no reason to switch it off first.
+    # Longer than the clock is advanced, so that the agent has no reason to deallocate first.
     user.spec(lifecycle={"lease": "4h", "idle": "3h"})
     user.up()
     machine, disk, address = azure.machine(), azure.disk(), azure.address()
@@ -49,7 +49,7 @@ def test_down_stops_the_bill_and_up_starts_the_same_machine(user: User, azure: A
     again = user("down", "gpu.yaml")
     assert again.returncode == 0
     assert again.stdout.startswith("my-dsvm is off (simulated)\n")
-    assert "Azure says PowerState/deallocated" in again.stdout
+    assert "Azure reports PowerState/deallocated" in again.stdout
     assert azure.writes(before) == []
 
     brought = user.up()
@@ -61,14 +61,12 @@ def test_down_stops_the_bill_and_up_starts_the_same_machine(user: User, azure: A
     assert azure.disk()["properties"]["uniqueId"] == disk["properties"]["uniqueId"]
     assert azure.address() == address == brought["target"]["address"]
     assert azure.machine()["powerState"] == "PowerState/running"
-    # It was off for an hour: the lease is a new one.
+    # It was off for an hour, so it gets a new lease.
     assert brought["leaseUntil"] > machine["tags"]["gpuinfra:lease-until"]
     assert azure.machine()["tags"]["gpuinfra:lease-until"] == brought["leaseUntil"]
 
 
-def test_receipt_of_a_machine_that_its_agent_has_just_switched_off_has_its_time_and_its_cost(
-    user: User, azure: Azure
-) -> None:
+def test_receipt_has_time_and_cost_when_the_agent_has_just_deallocated_the_machine(user: User, azure: Azure) -> None:
     user.spec(lifecycle={"lease": "4h", "idle": "1m"})
     user.up()
     try:
@@ -77,7 +75,7 @@ def test_receipt_of_a_machine_that_its_agent_has_just_switched_off_has_its_time_
         while azure.is_billed():
             assert time.monotonic() < ends, "the agent does not switch an idle machine off"
             time.sleep(0.01)
-        # The sandbox's time all but stands still: the agent's end and the receipt are of about the same second.
+        # The sandbox's clock is almost frozen: deallocation and receipt fall into about the same second.
         azure.control("POST", "clock", {"speed": 0.05})
         before = azure.last_request()
         receipt = user.down("my-dsvm")
@@ -89,44 +87,44 @@ def test_receipt_of_a_machine_that_its_agent_has_just_switched_off_has_its_time_
     assert receipt["billedSeconds"] == _seconds(receipt["billedFrom"], receipt["billedTo"])
     assert abs(receipt["billedSeconds"] - billed["billedSeconds"]) < 2
     assert abs(receipt["costUsd"] - billed["costUsd"]) < 0.001
-    assert azure.writes(before) == [], "it was off, and nothing is asked of it"
+    assert azure.writes(before) == [], "a deallocated machine needs no request"
 
 
-def test_a_folder_of_the_same_name_does_not_keep_it_on(user: User, azure: Azure) -> None:
+def test_down_by_name_ignores_a_folder_of_the_same_name(user: User, azure: Azure) -> None:
     user.up()
     (user.workspace / "my-dsvm").mkdir()
     assert user.down("my-dsvm")["off"] is True
     assert not azure.is_billed()
 
 
-def test_a_folder_that_cannot_be_written_does_not_keep_it_on(user: User, azure: Azure) -> None:
+def test_down_works_in_an_unwritable_folder(user: User, azure: Azure) -> None:
     user.up()
-    user.workspace = Path("/sys/kernel/mm")  # not for root either
+    user.workspace = Path("/sys/kernel/mm")  # unwritable for root as well
     assert user.down("my-dsvm")["off"] is True
     assert not azure.is_billed()
 
 
-def test_one_that_cannot_be_switched_off_does_not_keep_others_on(user: User, azure: Azure) -> None:
+def test_down_continues_with_other_machines_after_a_failure(user: User, azure: Azure) -> None:
     files = [user.spec(file=f"{name}.yaml", name=name) for name in ("first", "second")]
     user.does("up", *files)
     azure.fault("ScopeLocked", method="POST", resource="first", count=0)
     done = user("down", "first", "second")
     assert {each["name"]: each["powerState"] for each in azure.bill()} == {"first": "running", "second": "deallocated"}
-    assert done.returncode == 4, "something is left on"
+    assert done.returncode == 4, "a machine is still on"
     assert "ScopeLocked" in done.stdout + done.stderr
     assert "second is off" in done.stdout
 
 
-def test_who_wanted_it_off_is_not_told_to_delete_it(user: User, azure: Azure) -> None:
+def test_failed_down_does_not_suggest_delete(user: User, azure: Azure) -> None:
     user.up()
     azure.fault("ScopeLocked", method="POST", resource="my-dsvm", count=0)
     done = user("down", "my-dsvm")
     assert done.returncode == 4
-    assert done.stdout.startswith("NOT VERIFIED: my-dsvm may still be on, and billed")
+    assert done.stdout.startswith("NOT VERIFIED: my-dsvm may still be on and billed")
     assert "--delete" not in done.stdout
 
 
-def test_what_cannot_be_deleted_is_said_and_ends_with_4(user: User, azure: Azure) -> None:
+def test_down_delete_reports_undeletable_resources_with_exit_code_4(user: User, azure: Azure) -> None:
     user.up()
     azure.control("POST", "clock", {"advance": 60})  # a receipt has whole seconds
     azure.fault("ScopeLocked", method="DELETE", type="networkSecurityGroups", count=0)
@@ -142,39 +140,39 @@ def test_what_cannot_be_deleted_is_said_and_ends_with_4(user: User, azure: Azure
     assert "virtualMachines/my-dsvm" not in azure.everything()
 
 
-def test_what_others_put_into_our_group_stays_and_so_does_the_group(user: User, azure: Azure) -> None:
+def test_down_delete_keeps_foreign_resources_and_their_group(user: User, azure: Azure) -> None:
     user.up()
-    foreign = azure.id("Microsoft.Compute/disks", "somebody-elses")
+    foreign = azure.id("Microsoft.Compute/disks", "foreign-disk")
     azure.put(foreign, DISK)
     body = azure.get(foreign)
 
     receipt = user.down("my-dsvm", "--delete")
-    assert azure.everything() == ["disks/somebody-elses", f"resourceGroups/{GROUP}"]
+    assert azure.everything() == ["disks/foreign-disk", f"resourceGroups/{GROUP}"]
     assert azure.get(foreign) == body
     assert (receipt["off"], receipt["left"]) == (True, [])
     (kept,) = receipt["kept"]
     assert GROUP in kept
-    assert "somebody-elses" in kept
-    assert "gpuinfra:name" not in (azure.group().get("tags") or {}), "it is somebody else's from now on"
+    assert "foreign-disk" in kept
+    assert "gpuinfra:name" not in (azure.group().get("tags") or {}), "it is no longer ours"
 
 
-def test_a_group_that_was_there_is_used_and_never_deleted(user: User, azure: Azure) -> None:
+def test_existing_group_is_used_and_never_deleted(user: User, azure: Azure) -> None:
     group = f"{azure.subscription}/resourcegroups/team"
-    azure.put(group, {"location": "westeurope", "tags": {"owner": "somebody"}})
+    azure.put(group, {"location": "westeurope", "tags": {"owner": "alice"}})
     user.spec(resourceGroup="team")
     brought = user.up()
     assert any("not deleted with it" in note for note in brought["plan"]["notes"])
     assert azure.machine(group="team")["powerState"] == "PowerState/running"
-    assert azure.group("team")["tags"] == {"owner": "somebody"}
+    assert azure.group("team")["tags"] == {"owner": "alice"}
 
     receipt = user.down("my-dsvm", "--delete")
     assert receipt["off"] is True
     assert azure.everything() == ["resourceGroups/team"]
-    assert azure.group("team")["tags"] == {"owner": "somebody"}
+    assert azure.group("team")["tags"] == {"owner": "alice"}
     assert azure.group("team")["location"] == "westeurope"
 
 
-def test_a_name_that_somebody_else_has_taken_is_left_alone(user: User, azure: Azure) -> None:
+def test_foreign_resource_with_our_name_is_not_touched(user: User, azure: Azure) -> None:
     azure.put(f"{azure.subscription}/resourcegroups/{GROUP}", {"location": REGION})
     azure.put(azure.id(*SECURITY), {"location": REGION, "properties": {"securityRules": []}})
     body, before = azure.part(*SECURITY), azure.last_request()
@@ -189,20 +187,20 @@ def test_a_name_that_somebody_else_has_taken_is_left_alone(user: User, azure: Az
     assert azure.part(*SECURITY) == body
 
 
-def test_another_computer_with_nothing_but_the_name(user: User, azure: Azure, tmp_path: Path) -> None:
+def test_down_from_another_computer_needs_only_the_name(user: User, azure: Azure, tmp_path: Path) -> None:
     user.spec(resourceGroup="elsewhere")
     user.up()
     other = User(azure, tmp_path / "other" / "home", tmp_path / "other" / "project", key=False)
 
     off = other("down", "my-dsvm")
     assert off.returncode == 0, off.stderr
-    assert "verified    Azure says PowerState/deallocated" in off.stdout
-    assert "to end it   gpuinfra down my-dsvm --delete --sandbox" in off.stdout
+    assert "verified    Azure reports PowerState/deallocated" in off.stdout
+    assert "to remove   gpuinfra down my-dsvm --delete --sandbox" in off.stdout
     assert azure.machine(group="elsewhere")["powerState"] == "PowerState/deallocated"
     assert not azure.is_billed()
 
     before = azure.last_request()
-    # It is off, so nobody can ask it what is on its disk.
+    # It is off, so its runs are unknown.
     receipt = other.down("my-dsvm", "--delete", "--yes")
     assert azure.everything() == ["resourceGroups/elsewhere"]
     assert (receipt["off"], receipt["verifiedBy"]) == (True, "404")
@@ -211,14 +209,14 @@ def test_another_computer_with_nothing_but_the_name(user: User, azure: Azure, tm
     assert receipt["kept"] == ["resource-group elsewhere: it is named in the spec"]
     assert (receipt["left"], receipt["residue"]) == ([], [])
     deletes = [write for write in azure.writes(before) if write.startswith("DELETE")]
-    assert deletes[0] == "DELETE virtualMachines/my-dsvm", "what costs most goes first"
+    assert deletes[0] == "DELETE virtualMachines/my-dsvm", "the most expensive resource is deleted first"
 
     before = azure.last_request()
     again = other("down", "my-dsvm", "--delete")
     assert again.returncode == 0, again.stderr
     assert again.stdout.startswith("my-dsvm is gone (simulated)\n")
-    assert "Azure says 404" in again.stdout
+    assert "Azure reports 404" in again.stdout
     assert azure.writes(before) == []
-    # It remembers which project's state is its own, and nothing else.
+    # It records only which project's state belongs to this user.
     known = [path.relative_to(other.home).as_posix() for path in other.home.rglob("*") if path.is_file()]
     assert [path.rpartition("/")[0] for path in known] == [".gpuinfra/workspaces"]

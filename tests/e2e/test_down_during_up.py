@@ -1,10 +1,10 @@
-"""Two `up` at once, and a `down` in between: each command says what became of the machine, and nothing else."""
+"""Two concurrent `up` and a `down` in between: each command reports only what happened to the machine."""
 
 import pytest
 
 from tests.e2e.azure import Azure
-from tests.e2e.impatient import impatient
-from tests.e2e.jobs import ended
+from tests.e2e.impatient import start_impatient
+from tests.e2e.jobs import wait_for_exit
 from tests.e2e.user import User
 
 PATCH = {"gpuinfra.app.watched_opener.LOOK_SECONDS": 0.2}
@@ -18,20 +18,20 @@ PATCH = {"gpuinfra.app.watched_opener.LOOK_SECONDS": 0.2}
     ],
     ids=["off", "deleted"],
 )
-def test_each_up_says_what_became_of_the_machine(
+def test_up_reports_that_down_ended_the_machine_meanwhile(
     user: User, azure: Azure, words: list[str], state: str, billed: str
 ) -> None:
     azure.fault("ssh-refuses", resource="my-dsvm")
-    with impatient(user, "up", "gpu.yaml", patch=PATCH) as first:
+    with start_impatient(user, "up", "gpu.yaml", patch=PATCH) as first:
         assert first.stderr
         while "waiting for SSH" not in first.stderr.readline():
             assert first.poll() is None
-        with impatient(user, "up", "gpu.yaml", patch=PATCH) as second:
+        with start_impatient(user, "up", "gpu.yaml", patch=PATCH) as second:
             assert second.stderr
             while "waiting for SSH" not in second.stderr.readline():
                 assert second.poll() is None
             assert user(*words).returncode == 0
-            said = [ended(each) for each in (first, second)]
+            said = [wait_for_exit(each) for each in (first, second)]
     assert not azure.is_billed()
     for code, _, errors in said:
         assert code == 1, errors

@@ -1,4 +1,4 @@
-"""`export` by the installed program: what it gives works without it, in the real `az`, `ssh` and `docker`."""
+"""`export` by the installed program: the result works without gpuinfra, in the real `az`, `ssh` and `docker`."""
 
 import base64
 import json
@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import tarfile
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ WAIT_SECONDS = 30.0
 
 
 def deploy(user: User, az: Az, *parameters: str, fails: str | None = None) -> Any:
-    """Export, make the group as the program says, and let Azure do the rest."""
+    """Export, create the group as suggested, and deploy the template."""
     user.does("export", "my-dsvm", "--format", "arm", "--output", "machine.json", "--yes")
     az("group", "create", "--name", GROUP, "--location", REGION)
     file = str(user.workspace / "machine.json")
@@ -33,8 +34,8 @@ def assert_nothing_to_do(user: User) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_deployed_template_is_what_up_would_have_made(user: User, azure: Azure, az: Az) -> None:
-    # A container target needs Docker, which the image denies its administrator: only `up` itself changes that.
+def test_deployed_template_equals_the_result_of_up(user: User, azure: Azure, az: Az) -> None:
+    # A container target needs Docker, which the image does not allow its administrator; only `up` changes that.
     user.spec(target={"type": "remote"}, tags={"team": "[vision]", "note": "[half", "[odd]": "x"})
     deployed = deploy(user, az)
     assert deployed["properties"]["provisioningState"] == "Succeeded"
@@ -44,9 +45,9 @@ def test_a_deployed_template_is_what_up_would_have_made(user: User, azure: Azure
     assert_nothing_to_do(user)
 
     for words in (("ssh", "my-dsvm"), ("export", "my-dsvm", "--format", "ssh-config")):
-        assert "gpuinfra attach" in user.fails(*words, code="bad-host-key")["help"], "its host key is its own"
+        assert "gpuinfra attach" in user.fails(*words, code="bad-host-key")["help"], "its host key is unknown"
 
-    # Whoever has met it and wrote its key down can come back: `ssh` and `up` know it then.
+    # After the host key is recorded, `ssh` and `up` know the machine.
     where = ["--address", azure.address(), "--port", str(azure.description.ssh_port), "--username", "azureuser"]
     met = user.does("attach", "my_dsvm", *where, "--type", "remote", "--yes")
     for name in ("my-dsvm", "my_dsvm"):
@@ -61,16 +62,17 @@ def test_a_deployed_template_is_what_up_would_have_made(user: User, azure: Azure
     schedule = azure.part("Microsoft.DevTestLab/schedules", "shutdown-computevm-my-dsvm")["properties"]
     assert schedule["status"] == "Enabled"
     until = machine["tags"]["gpuinfra:lease-until"]
-    assert schedule["dailyRecurrence"]["time"] == until[11:13] + until[14:16]
+    stop = datetime.fromisoformat(until) + timedelta(minutes=35)
+    assert schedule["dailyRecurrence"]["time"] == f"{stop:%H%M}"
 
     azure.control("POST", "clock", {"advance": 3600})
     assert_nothing_to_do(user)
-    azure.control("POST", "clock", {"advance": 3 * 3600 + 120})
+    azure.control("POST", "clock", {"advance": 3 * 3600 + 37 * 60})
     assert not azure.is_billed(), "Azure's own schedule has ended the lease"
 
     receipt = user.down("my-dsvm", "--delete", "--yes")
     assert receipt["left"] == []
-    assert azure.everything() == [f"resourceGroups/{GROUP}"], "the group is whoever's made it"
+    assert azure.everything() == [f"resourceGroups/{GROUP}"], "the group was not created by up"
 
 
 def test_any_candidate_of_the_spec_can_be_deployed(user: User, azure: Azure, az: Az) -> None:
@@ -92,7 +94,7 @@ def test_any_candidate_of_the_spec_can_be_deployed(user: User, azure: Azure, az:
     assert_nothing_to_do(user)
 
 
-def test_a_template_needs_no_cloud_and_says_what_it_cannot(user: User, azure: Azure) -> None:
+def test_template_export_works_offline_and_lists_what_it_omits(user: User, azure: Azure) -> None:
     before = azure.last_request()
     user.spec(lifecycle={"lease": "2d"}, image="canonical:ubuntu:22_04:latest", power="deallocated")
     done = user("export", "gpu.yaml", "--format", "arm", sandbox=False)
@@ -109,7 +111,7 @@ def test_a_template_needs_no_cloud_and_says_what_it_cannot(user: User, azure: Az
     assert azure.requests(before) == []
 
 
-def test_a_file_that_is_there_is_replaced_only_with_consent(user: User) -> None:
+def test_existing_file_is_replaced_only_with_consent(user: User) -> None:
     words = ("export", "gpu.yaml", "--format", "arm", "--output", "machine.json")
     file = user.workspace / "machine.json"
     done = user(*words)
@@ -126,7 +128,7 @@ def test_a_file_that_is_there_is_replaced_only_with_consent(user: User) -> None:
 
 
 @pytest.mark.parametrize(("answer", "exit_code"), [(b"y\n", 0), (b"n\n", 2)])
-def test_a_terminal_is_asked_for_consent(user: User, answer: bytes, exit_code: int) -> None:
+def test_terminal_asks_before_a_file_is_replaced(user: User, answer: bytes, exit_code: int) -> None:
     file = user.workspace / "machine.json"
     file.write_text("mine")
     control, terminal = pty.openpty()
@@ -141,7 +143,7 @@ def test_a_terminal_is_asked_for_consent(user: User, answer: bytes, exit_code: i
     assert (file.read_text() == "mine") is bool(exit_code)
 
 
-def test_what_cannot_be_exported_is_said(user: User) -> None:
+def test_invalid_export_is_reported(user: User) -> None:
     assert (
         "did you mean `ssh-config`?"
         in user.fails("export", "x", "--format", "sshconfig", code="usage", exit_code=2)["help"]
@@ -155,7 +157,7 @@ def test_what_cannot_be_exported_is_said(user: User) -> None:
     assert user.does("export", "second", "--format", "arm")["name"] == "second"
 
 
-def test_a_block_for_ssh_needs_nothing_of_ours(user: User, azure: Azure, tmp_path: Path) -> None:
+def test_exported_ssh_config_works_without_gpuinfra(user: User, azure: Azure, tmp_path: Path) -> None:
     target = user.up()["target"]
     block = user("export", "my-dsvm", "--format", "ssh-config")
     assert (block.returncode, block.stderr) == (0, "")
@@ -188,7 +190,7 @@ def log_in(config: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_docker_takes_the_context(user: User, azure: Azure, tmp_path: Path) -> None:
+def test_docker_accepts_the_exported_context(user: User, azure: Azure, tmp_path: Path) -> None:
     target = user.up()["target"]
     done = user("export", "my-dsvm", "--format", "docker-context", "--output", "machine.tar")
     assert done.returncode == 0
@@ -223,7 +225,7 @@ def members(file: Path) -> list[tuple[str, bytes | None]]:
         return [(name, stream.read() if stream else None) for name, stream in found]
 
 
-def test_an_archive_is_not_written_to_a_terminal(user: User) -> None:
+def test_archive_is_not_written_to_a_terminal(user: User) -> None:
     control, terminal = pty.openpty()
     try:
         running = user.start("export", "my-dsvm", "--format", "docker-context", terminal=terminal)

@@ -69,14 +69,14 @@ def test_everything_in_a_spec_can_be_deployed(user: User, azure: Azure, az: Az, 
     assert {name: tags.get(name) for name in TAGS} == TAGS
 
 
-def test_the_commands_of_the_hint_can_be_typed(user: User) -> None:
+def test_suggested_commands_quote_the_group_name(user: User) -> None:
     user.spec(resourceGroup=GROUP)
     done = user("export", "gpu.yaml", "--format", "arm", "--output", "m.json")
     assert json.loads((user.workspace / "m.json").read_text())["parameters"]["vmSize"]["defaultValue"] == SIZE
     assert f"--name {shlex.quote(GROUP)} " in done.stderr
 
 
-def test_a_tag_is_never_an_expression(user: User) -> None:
+def test_tag_value_is_never_an_arm_expression(user: User) -> None:
     odd = "/subscriptions/{subscription}/resourceGroups/gpuinfra-my-dsvm/providers/a/b/c'), deployment('x"
     user.spec(tags={"odd": odd})
     template = json.loads(user("export", "gpu.yaml", "--format", "arm").stdout)

@@ -1,4 +1,4 @@
-"""What a machine from an exported template is told at its first boot."""
+"""Custom data of a machine that is deployed from an exported template."""
 
 import base64
 import json
@@ -6,7 +6,7 @@ import json
 from tests.e2e.user import User
 
 
-def test_the_administrator_of_an_exported_machine_may_use_docker(user: User) -> None:
+def test_admin_of_an_exported_machine_can_use_docker(user: User) -> None:
     user.spec(admin={"username": "ada"})
     template = json.loads(user("export", "gpu.yaml", "--format", "arm").stdout)
     (machine,) = [each for each in template["resources"] if each["type"].endswith("/virtualMachines")]

@@ -1,4 +1,4 @@
-"""Where a machine cannot be had: the next candidate is tried, and nothing is left of the one before."""
+"""Failover: the next candidate is tried, and the failed one is cleaned up."""
 
 import json
 from typing import Any
@@ -27,8 +27,8 @@ def two_regions(user: User) -> User:
 
 
 @pytest.mark.parametrize("code", ["SkuNotAvailable", "AllocationFailed"])
-def test_the_next_region_is_taken_and_nothing_is_left_in_the_first(two_regions: User, azure: Azure, code: str) -> None:
-    """Refused at once; and accepted, and failed in mid-operation, which leaves a machine."""
+def test_up_uses_the_next_region_and_cleans_up_the_first(two_regions: User, azure: Azure, code: str) -> None:
+    """Azure refuses the VM at once, or accepts it and fails during the operation, which leaves a VM."""
     azure.fault(code, type="virtualMachines", method="PUT", region=REGION, count=0)
     brought = two_regions.up()
     assert brought["plan"]["candidate"] == {"region": OTHER_REGION, "size": SIZE}
@@ -43,7 +43,7 @@ def test_the_next_region_is_taken_and_nothing_is_left_in_the_first(two_regions: 
     assert brought["target"]["address"] == azure.address()
 
 
-def test_the_summary_says_why_a_candidate_was_passed_over(two_regions: User, azure: Azure) -> None:
+def test_summary_says_why_a_candidate_was_skipped(two_regions: User, azure: Azure) -> None:
     azure.limit(REGION, 0)
     done = two_regions("up", "gpu.yaml")
     assert done.returncode == 0, done.stderr
@@ -52,20 +52,20 @@ def test_the_summary_says_why_a_candidate_was_passed_over(two_regions: User, azu
     assert heading.split() == ["REGION", "ZONE", "SIZE", "REASON"]
     assert row.split()[:3] == [REGION, "-", SIZE]
     assert "needs 4 vCPUs of Standard NCASv3_T4 Family; 0 of 0 left" in row
-    # That was known before the first write, so nothing was ever made there.
+    # The preflight found that, so nothing was created there.
     assert azure.everything() == PARTS
     assert _places(azure) == {OTHER_REGION}
     assert not [write for write in azure.writes() if write.startswith("DELETE")]
     assert len(azure.bill()) == 1
 
 
-def test_all_candidates_fail_and_nothing_is_left(two_regions: User, azure: Azure) -> None:
+def test_up_cleans_up_when_all_candidates_fail(two_regions: User, azure: Azure) -> None:
     azure.limit(REGION, 0)
     azure.fault("AllocationFailed", type="virtualMachines", method="PUT", region=OTHER_REGION, count=0)
     done = two_regions("up", "gpu.yaml")
     assert done.returncode == 1
     assert done.stdout == ""
-    error = done.stderr[done.stderr.index("error: no candidate can be had") :]
+    error = done.stderr[done.stderr.index("error: no candidate is available") :]
     lines = [line.split() for line in error.splitlines()]
     (quota,) = [line for line in lines if "quota" in line and SIZE in line]
     (capacity,) = [line for line in lines if "AllocationFailed" in line and SIZE in line]
@@ -76,7 +76,7 @@ def test_all_candidates_fail_and_nothing_is_left(two_regions: User, azure: Azure
     assert not azure.is_billed()
 
 
-def test_what_a_failed_try_left_and_cannot_be_deleted_is_said(two_regions: User, azure: Azure) -> None:
+def test_up_reports_undeletable_resources_of_a_failed_attempt(two_regions: User, azure: Azure) -> None:
     azure.fault("AllocationFailed", type="virtualMachines", method="PUT", region=REGION, count=0)
     azure.fault("ScopeLocked", type="virtualMachines", method="DELETE", count=0)
     done = two_regions("up", "gpu.yaml", "--json")
@@ -85,10 +85,10 @@ def test_what_a_failed_try_left_and_cannot_be_deleted_is_said(two_regions: User,
     assert (why["code"], left["code"]) == ("no-capacity", "locked")
     assert "it may be billed" in left["note"]
     assert "az lock" in left["help"]
-    assert _places(azure) == {REGION}, "nothing is begun elsewhere before this is gone"
+    assert _places(azure) == {REGION}, "the next candidate waits for the cleanup"
 
 
-def test_a_replacement_that_cannot_be_had_says_what_was_lost(user: User, azure: Azure) -> None:
+def test_failed_replacement_says_that_the_machine_is_gone(user: User, azure: Azure) -> None:
     user.up()
     user.spec(image="dsvm-ubuntu-20.04")
     azure.fault("AllocationFailed", type="virtualMachines", method="PUT", count=0)
@@ -97,8 +97,8 @@ def test_a_replacement_that_cannot_be_had_says_what_was_lost(user: User, azure: 
     assert "gone" in problem["note"]
 
 
-def test_no_candidate_is_known_before_the_first_write(user: User, azure: Azure) -> None:
-    """A region that does not have the size, one where the quota is too small, one that is restricted."""
+def test_unavailable_candidates_are_found_before_the_first_write(user: User, azure: Azure) -> None:
+    """One region lacks the size, one has too little quota, one is restricted."""
     user.spec("region", regions=["austriaeast", REGION, OTHER_REGION])
     azure.limit(REGION, 3)
     azure.fault("restricted", resource=SIZE, region=OTHER_REGION)
@@ -113,7 +113,7 @@ def test_no_candidate_is_known_before_the_first_write(user: User, azure: Azure) 
     assert (azure.writes(), azure.everything()) == ([], [])
 
 
-def test_the_next_size_in_the_same_region(user: User, azure: Azure) -> None:
+def test_up_tries_the_next_size_in_the_same_region(user: User, azure: Azure) -> None:
     user.spec("size", sizes=[SIZE, LARGER_SIZE])
     azure.fault("AllocationFailed", type="virtualMachines", method="PUT")
     brought = user.up()
@@ -124,7 +124,7 @@ def test_the_next_size_in_the_same_region(user: User, azure: Azure) -> None:
     assert [machine["powerState"] for machine in azure.bill()].count("running") == 1
 
 
-def test_the_next_zone(user: User, azure: Azure) -> None:
+def test_up_tries_the_next_zone(user: User, azure: Azure) -> None:
     user.spec(zones=["1", "2"])
     azure.fault("ZonalAllocationFailed", type="virtualMachines", method="PUT")
     brought = user.up()
@@ -135,7 +135,7 @@ def test_the_next_zone(user: User, azure: Azure) -> None:
     assert azure.everything() == PARTS
 
 
-def test_an_evicted_spot_machine_is_started_again(user: User, azure: Azure) -> None:
+def test_evicted_spot_machine_is_started_again(user: User, azure: Azure) -> None:
     user.spec(priority="spot", spot={"maxPrice": 0.3})
     brought = user.up()
     machine = azure.machine()
@@ -145,7 +145,7 @@ def test_an_evicted_spot_machine_is_started_again(user: User, azure: Azure) -> N
     assert brought["plan"]["price"]["perHourUsd"] < 0.3
 
     azure.fault("evict", resource="my-dsvm")
-    azure.control("POST", "clock", {"advance": 60})  # the machine is told half a minute before
+    azure.control("POST", "clock", {"advance": 60})  # the machine gets its notice half a minute before
     assert azure.machine()["powerState"] == "PowerState/deallocated"
     before = azure.last_request()
     user.up()

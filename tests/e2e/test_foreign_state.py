@@ -1,4 +1,4 @@
-"""What comes with a project of others: its `.gpuinfra` folder is not read, and no link in it leads to other files."""
+"""A project of another user: its `.gpuinfra` folder is not read, and links in it are not followed."""
 
 import json
 import os
@@ -21,7 +21,7 @@ READERS = [
 
 
 def ship_state(project: Path) -> Path:
-    """A project with a history of somebody else."""
+    """Add the history of another user to a project."""
     state = project / ".gpuinfra"
     state.mkdir()
     database = sqlite3.connect(state / "runs.db")
@@ -32,7 +32,7 @@ def ship_state(project: Path) -> Path:
 
 
 @pytest.mark.parametrize("words", READERS, ids=" ".join)
-def test_state_that_came_with_a_project_is_not_read(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_state_shipped_with_a_project_is_not_read(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
     ship_state(tmp_path)
     done = run(*words, "--json")
     (problem,) = json.loads(done.stdout)["diagnostics"]
@@ -41,7 +41,7 @@ def test_state_that_came_with_a_project_is_not_read(run: Run, tmp_path: Path, wo
 
 
 @pytest.mark.parametrize("content", ["", "0" * 32, "../../x", "f" * 33])
-def test_invented_id_makes_no_state_our_own(run: Run, tmp_path: Path, content: str) -> None:
+def test_state_with_an_invented_id_is_not_read(run: Run, tmp_path: Path, content: str) -> None:
     (ship_state(tmp_path) / "id").write_text(content)
     assert json.loads(run("runs", "--json").stdout)["diagnostics"][0]["code"] == "foreign-state"
 
@@ -69,7 +69,7 @@ def test_own_folder_is_closed_to_other_users(run: Run, tmp_path: Path) -> None:
     assert (home / ".gpuinfra").stat().st_mode & 0o777 == 0o700
 
 
-def test_linked_file_that_is_no_spec_is_not_shown(run: Run, tmp_path: Path) -> None:
+def test_linked_file_that_is_not_a_spec_is_not_shown(run: Run, tmp_path: Path) -> None:
     secret = tmp_path.parent / f"{tmp_path.name}-secret"
     secret.write_text('{"username": "me", "key": "s3cr3t"}\n')
     (tmp_path / "k.yaml").symlink_to(secret)
@@ -92,13 +92,13 @@ def test_linked_folder_of_targets_is_read_and_never_changed(run: Run, tmp_path: 
     assert compute.exists()
 
 
-def test_state_of_others_does_not_keep_a_machine_on(user: User, azure: Azure) -> None:
+def test_down_works_without_reading_the_state_of_another_user(user: User, azure: Azure) -> None:
     user.up()
     ledger = (user.workspace / ".gpuinfra" / "ledger.db").read_bytes()
     other = str(user.home.with_name("other"))
     for words in (("status",), ("doctor",), ("lease", "my-dsvm"), ("reap", "--dry-run")):
         done = user(*words, HOME=other)
-        assert "it is not read" in done.stderr, words
+        assert "ignoring the `.gpuinfra` folder" in done.stderr, words
         assert "foreign-state" not in done.stdout + done.stderr
     assert azure.is_billed()
     done = user("down", "my-dsvm", "--yes", HOME=other)

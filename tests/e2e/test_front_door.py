@@ -1,4 +1,4 @@
-"""The front door: help, version, usage errors, options that mean the same everywhere, completion, interrupts."""
+"""The command line as a whole: help, version, usage errors, shared options, completion, interrupts."""
 
 import json
 import os
@@ -16,19 +16,19 @@ from gpuinfra.cli.commands import COMMANDS
 from tests.e2e.conftest import PROGRAM, Run
 
 
-def test_version(run: Run) -> None:
+def test_version_is_printed(run: Run) -> None:
     assert run("--version").stdout == f"gpuinfra {__version__}\n"
     assert json.loads(run("--version", "--json").stdout) == {"schemaVersion": 1, "version": __version__}
     assert run("--verbose", "--version").stdout == f"gpuinfra {__version__}\n"
 
 
-def test_the_module_is_the_program(tmp_path: Path) -> None:
+def test_python_dash_m_runs_the_program(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "gpuinfra", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"gpuinfra {__version__}\n"
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["validate", "--help"]])
-def test_it_imports_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+def test_quick_commands_import_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from gpuinfra.cli.main import main\n"
@@ -62,16 +62,16 @@ def test_every_command_has_help_with_the_shared_options(run: Run, entry: tuple[s
         assert option in done.stdout
 
 
-def test_an_unknown_command_gets_the_nearest(run: Run) -> None:
+def test_unknown_command_suggests_the_nearest(run: Run) -> None:
     done = run("valdate", "gpu.yaml")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        "error: unknown command\n   = note: `valdate` is not a command of gpuinfra\nhelp: did you mean `validate`?\n"
+        "error: unknown command\n   = note: `valdate` is not a command of `gpuinfra`\nhelp: did you mean `validate`?\n"
     )
 
 
-def test_a_wrong_option_is_an_error_of_usage(run: Run) -> None:
+def test_unknown_option_is_a_usage_error(run: Run) -> None:
     done = run("validate", "--jsom", "gpu.yaml")
     assert done.returncode == 2
     assert "wrong usage" in done.stderr
@@ -81,7 +81,7 @@ def test_a_wrong_option_is_an_error_of_usage(run: Run) -> None:
 @pytest.mark.parametrize(
     "arguments", [("valdate", "--json"), ("--json", "valdate"), ("validate", "--json"), ("schema", "x", "--json")]
 )
-def test_errors_of_usage_are_data_with_json(run: Run, arguments: tuple[str, ...]) -> None:
+def test_usage_errors_are_json_with_json(run: Run, arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert done.returncode == 2
     assert done.stderr == ""
@@ -90,7 +90,7 @@ def test_errors_of_usage_are_data_with_json(run: Run, arguments: tuple[str, ...]
     assert document["diagnostics"][0]["code"] in {"usage", "unknown-command"}
 
 
-def test_shared_options_can_stand_before_and_after_the_command(run: Run, tmp_path: Path) -> None:
+def test_shared_options_work_before_and_after_the_command(run: Run, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     before = run("--json", "--workspace", "other", "init")
@@ -101,21 +101,21 @@ def test_shared_options_can_stand_before_and_after_the_command(run: Run, tmp_pat
     assert named.stdout == before.stdout
 
 
-def test_a_workspace_that_is_not_there_is_not_made(run: Run, tmp_path: Path) -> None:
+def test_missing_workspace_is_not_created(run: Run, tmp_path: Path) -> None:
     done = run("init", "--workspace", "typo")
     assert done.returncode == 2
     assert "no such workspace" in done.stderr
     assert not (tmp_path / "typo").exists()
 
 
-def test_the_cloud_is_named_right_or_not_at_all(run: Run) -> None:
+def test_invalid_cloud_name_suggests_the_nearest(run: Run) -> None:
     done = run("schema", GPUINFRA_CLOUD="sandbax")
     assert done.returncode == 2
     assert "did you mean `sandbox`?" in done.stderr
 
 
 @pytest.mark.parametrize("way", ["option", "variable"])
-def test_the_sandbox_is_started_by_whoever_asks_for_it(run: Run, tmp_path: Path, way: str) -> None:
+def test_sandbox_is_started_by_the_first_command_that_needs_it(run: Run, tmp_path: Path, way: str) -> None:
     home = {"GPUINFRA_SANDBOX_HOME": str(tmp_path / "home")}
     words, variables = (["--sandbox"], home) if way == "option" else ([], {**home, "GPUINFRA_CLOUD": "sandbox"})
     assert run("--verbose", "--version", *words, **variables).stderr == ""
@@ -157,30 +157,30 @@ def test_completion_knows_commands_and_options(run: Run) -> None:
         assert "gpuinfra" in shown.stdout
 
 
-def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     shell = f"set -o pipefail; '{PROGRAM}' schema | head -c 10"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == '{\n  "$sche'
     assert done.stderr == ""
 
 
-def test_an_interrupt_ends_with_130_and_a_word(tmp_path: Path) -> None:
-    # Waiting for standard input, the program can be interrupted at a known place.
+def test_interrupt_exits_with_130_and_prints_interrupted(tmp_path: Path) -> None:
+    # A program that waits for standard input can be interrupted at a known place.
     with subprocess.Popen(
         [PROGRAM, "validate", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        wait_until_it_reads(process.pid)
+        wait_until_reading(process.pid)
         process.send_signal(signal.SIGINT)
-        # Standard input stays open until the program has gone by itself.
+        # Standard input stays open until the program has exited.
         assert process.wait(timeout=20) == 130
         assert process.stderr is not None
         assert process.stderr.read() == "interrupted\n"
 
 
-def wait_until_it_reads(pid: int) -> None:
+def wait_until_reading(pid: int) -> None:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        # The first word is the number of the system call a process is in; 0 is read on x86-64, 63 elsewhere.
+        # The first word is the number of the current system call; 0 is read on x86-64, 63 elsewhere.
         call = Path(f"/proc/{pid}/syscall").read_text().split()
         if call[0] in {"0", "63"} and call[1:2] == ["0x0"]:
             return
@@ -188,7 +188,7 @@ def wait_until_it_reads(pid: int) -> None:
     pytest.fail("the program never waited for standard input")
 
 
-def test_a_terminal_is_asked_before_a_file_is_replaced(tmp_path: Path) -> None:
+def test_init_asks_on_a_terminal_before_it_replaces_a_file(tmp_path: Path) -> None:
     (tmp_path / "gpu.yaml").write_text("mine\n")
     main, other = pty.openpty()
     with subprocess.Popen([PROGRAM, "init"], cwd=tmp_path, stdin=other, stdout=other, stderr=other) as process:
@@ -199,7 +199,7 @@ def test_a_terminal_is_asked_before_a_file_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "gpu.yaml").read_text() == "mine\n"
 
 
-def test_a_command_with_text_alone_needs_no_pydantic() -> None:
+def test_submit_with_text_output_does_not_import_pydantic() -> None:
     code = (
         "import sys; from gpuinfra.cli.main import main; main(['submit', '-c', 'nowhere', 'x.py']);"
         "sys.exit('pydantic' in sys.modules)"

@@ -8,7 +8,7 @@ from tests.e2e.user import Run, User
 from tests.git_help import Hostile, make_repository
 
 
-# Each of these leaves its marker if the command asks git with the repository's own settings.
+# Each of these leaves its marker if git runs with the repository's own settings.
 @pytest.mark.parametrize("way", ["clean_filter", "fsmonitor"])
 def test_submit_runs_no_program_of_the_repository(run: Run, tmp_path: Path, way: str) -> None:
     make_repository(tmp_path / "project")

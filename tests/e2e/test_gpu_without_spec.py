@@ -1,4 +1,4 @@
-"""A machine with a GPU keeps its jobs from the CPU, though its spec cannot be read."""
+"""Jobs on a GPU machine do not fall back to the CPU, even if its spec cannot be read."""
 
 from tests.e2e.azure import Azure
 from tests.e2e.user import User
@@ -6,7 +6,7 @@ from tests.e2e.user import User
 REMOTE = {"type": "remote"}
 
 
-def test_job_does_not_run_on_the_cpu_though_the_spec_is_invalid(user: User, azure: Azure) -> None:
+def test_invalid_spec_does_not_let_a_gpu_job_run_on_the_cpu(user: User, azure: Azure) -> None:
     user.spec(target=REMOTE)
     user.up()
     (user.workspace / "train.py").write_text("print('ran')\n")

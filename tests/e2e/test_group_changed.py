@@ -1,4 +1,4 @@
-"""A spec whose group or subscription was changed describes another machine: the one that is on is not called off."""
+"""A spec with a changed group or subscription describes another machine; the running one is not reported as off."""
 
 import json
 from datetime import UTC, datetime
@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.ledger.ledger import Ledger
-from gpuinfra.models.entry import Entry, EntryKind
+from gpuinfra.ledger import Ledger
+from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
 from gpuinfra.workspace import state_folder
 from tests.e2e.azure import Azure
+from tests.e2e.foreign import MACHINE, make_group, make_machine
 from tests.e2e.run_help import project, runs_of, state_of_job
 from tests.e2e.user import User
 
@@ -28,7 +29,7 @@ def moved(user: User) -> User:
 
 
 @pytest.mark.parametrize("words", [["my-dsvm"], ["my-dsvm", "--delete", "--yes"], ["gpu.yaml"]])
-def test_down_does_not_call_a_machine_off_that_is_on_in_another_group(
+def test_down_does_not_report_off_while_the_machine_is_on_in_another_group(
     moved: User, azure: Azure, words: list[str]
 ) -> None:
     done = moved("down", *words, "--json")
@@ -48,7 +49,7 @@ def test_down_delete_keeps_runs_of_the_machine_in_the_other_group(moved: User, a
     assert "ended" not in (state_of_job(azure, run["id"]) or {})
 
 
-def test_machine_that_is_off_in_another_group_is_not_called_gone(moved: User, azure: Azure) -> None:
+def test_machine_that_is_off_in_another_group_is_not_reported_as_deleted(moved: User, azure: Azure) -> None:
     moved.spec(**TARGET)
     moved.down("my-dsvm")
     moved.spec(resourceGroup="team-rg", **TARGET)
@@ -56,9 +57,62 @@ def test_machine_that_is_off_in_another_group_is_not_called_gone(moved: User, az
     assert (receipt["off"], receipt["existed"]) == (True, False)
 
 
-def test_down_does_not_call_a_machine_off_that_is_on_in_another_subscription(user: User, azure: Azure) -> None:
+@pytest.fixture
+def moved_untagged(moved: User, azure: Azure) -> User:
+    """Someone has also removed the tags of the running machine."""
+    status, answer = azure.send("PATCH", azure.id(MACHINE, "my-dsvm"), {"tags": {}})
+    assert status in {200, 202}, answer
+    return moved
+
+
+@pytest.mark.parametrize("words", [["my-dsvm"], ["my-dsvm", "--delete", "--yes"], ["gpu.yaml"]])
+def test_down_does_not_report_off_while_an_untagged_machine_is_on_in_another_group(
+    moved_untagged: User, azure: Azure, words: list[str]
+) -> None:
+    done = moved_untagged("down", *words, "--json")
+    assert done.returncode == 4, done.stdout + done.stderr
+    (receipt,) = json.loads(done.stdout)["receipts"]
+    assert (receipt["off"], receipt["verifiedBy"]) == (False, None)
+    (line,) = receipt["left"]
+    assert all(word in line for word in ("gpuinfra-my-dsvm", "running", "untagged", "`gpuinfra up --adopt SPEC`"))
+    assert azure.machine()["powerState"] == ON
+
+
+@pytest.mark.parametrize("command", ["plan", "up"])
+def test_no_second_machine_is_created_beside_an_untagged_one(moved_untagged: User, azure: Azure, command: str) -> None:
+    before = azure.last_request()
+    problem = moved_untagged.fails(command, "gpu.yaml", code="name-taken")
+    assert "`gpuinfra-my-dsvm`" in problem["note"]
+    assert azure.writes(before) == []
+
+
+def test_receipt_of_one_machine_names_a_tagged_one_of_its_name_that_is_on(user: User, azure: Azure) -> None:
+    user.up()
+    make_group(azure, "team-rg")
+    make_machine(azure, "team-rg", "my-dsvm", {"gpuinfra:name": "my-dsvm"}, like_ours=True)
+    receipt = user.down("gpu.yaml")
+    assert any(line.startswith("vm my-dsvm in group team-rg, running") for line in receipt["kept"]), receipt
+
+
+def test_receipt_of_one_machine_is_no_proof_while_an_untagged_one_of_its_name_is_on(user: User, azure: Azure) -> None:
+    user.up()
+    make_group(azure, "team-rg")
+    make_machine(azure, "team-rg", "my-dsvm", {}, like_ours=True)
+    done = user("down", "gpu.yaml", "--json")
+    assert done.returncode == 4, done.stdout + done.stderr
+    (receipt,) = json.loads(done.stdout)["receipts"]
+    assert receipt["verifiedBy"] == "PowerState/deallocated"
+    assert any("team-rg" in line and "running" in line for line in receipt["left"]), receipt
+    assert azure.machine()["powerState"] == "PowerState/deallocated"
+    assert azure.machine(group="team-rg")["powerState"] == ON
+    assert "NOT ALL OFF" in user("down", "gpu.yaml").stdout
+
+
+def test_down_does_not_report_off_while_the_machine_is_on_in_another_subscription(user: User, azure: Azure) -> None:
     at = datetime(2026, 11, 1, tzinfo=UTC)
-    entry = Entry(EntryKind.ON, at, "my-dsvm", "gpuinfra-my-dsvm", subscription=OTHER_SUBSCRIPTION, simulated=True)
+    entry = LedgerEntry(
+        LedgerEntryKind.ON, at, "my-dsvm", "gpuinfra-my-dsvm", subscription=OTHER_SUBSCRIPTION, simulated=True
+    )
     Ledger(state_folder(user.workspace)).add(entry)
     assert user("runs", GPUINFRA_TRUST_STATE="1").returncode == 0
     done = user("down", "my-dsvm", "--json")
@@ -69,7 +123,7 @@ def test_down_does_not_call_a_machine_off_that_is_on_in_another_subscription(use
 
 
 @pytest.mark.parametrize("command", ["status", "doctor"])
-def test_status_and_doctor_name_the_group_in_which_it_is(moved: User, azure: Azure, command: str) -> None:
+def test_status_and_doctor_name_the_group_of_the_machine(moved: User, azure: Azure, command: str) -> None:
     done = moved(command, "my-dsvm")
     assert done.returncode in {0, 1}, done.stderr
     said = done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""A resource group that a spec names is never deleted, and nothing in it is swept, whatever its tags say."""
+"""A resource group named in a spec is never deleted, and `reap` removes nothing in it, whatever its tags."""
 
 import json
 
@@ -86,3 +86,8 @@ def test_reap_sweeps_nothing_in_a_tagged_group_of_others(user: User, azure: Azur
     assert azure.part(ADDRESSES, "gone-ip", "web")
     assert sorted(line.split()[1] for line in found["leftAlone"]) == ["gone-disk", "gone-ip"]
     assert all(line.endswith(LEFT_ALONE) for line in found["leftAlone"])
+    commands = {line.split()[1]: line.split("`")[1] for line in found["leftAlone"]}
+    assert commands == {
+        "gone-ip": "gpuinfra down SPEC --delete",
+        "gone-disk": "az disk delete --resource-group web --name gone-disk",
+    }

@@ -1,4 +1,4 @@
-"""A host key that changes while a job runs: the connection is lost for good."""
+"""A host key that changes while a job runs: the connection is not restored."""
 
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import Start, guest_root, project, runs_of

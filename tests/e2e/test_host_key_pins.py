@@ -22,13 +22,13 @@ def make_colleague(user: User, azure: Azure, folder: Path) -> User:
 
 
 def files_of(user: User) -> dict[str, bytes]:
-    """The target's files, and the pinned keys."""
+    """Return the target's files and the pinned keys."""
     files = [*(user.workspace / "aml_config").iterdir(), user.home / ".gpuinfra" / "ssh" / "known_hosts"]
     return {file.name: file.read_bytes() for file in files if file.exists()}
 
 
 def write_target_file(user: User, name: str, **values: Any) -> None:
-    """A target that comes with the project."""
+    """Write a target that comes with the project."""
     folder = user.workspace / "aml_config"
     folder.mkdir(exist_ok=True)
     content = {"type": "remotedocker", "address": "127.0.0.1:9", "username": "me", "simulated": True, **values}
@@ -47,7 +47,10 @@ def test_up_stops_at_a_machine_that_was_replaced_by_a_colleague(user: User, azur
     problem = user.fails("up", "gpu.yaml", code="other-host-key")
     assert problem["note"].count("SHA256:") == 2
     assert "gpuinfra up SPEC --host-key SHA256:" in problem["help"]
-    assert azure.writes(before) == []
+    user.spec(region=OTHER_REGION)
+    user.fails("up", "gpu.yaml", "--delete", "--yes", code="other-host-key")
+    user.spec()
+    assert azure.writes(before) == [], "it is not replaced either"
     assert files_of(user) == known
     fingerprint = problem["help"].split("--host-key ")[1].split("`")[0]
     accepted = user.up("--host-key", fingerprint)["target"]["hostKey"]
@@ -75,7 +78,7 @@ def test_wrong_accepted_fingerprint_is_refused(user: User, azure: Azure) -> None
 
 
 @pytest.mark.parametrize("change", ["region", "deleted"])
-def test_machine_that_up_makes_again_has_a_new_key(user: User, azure: Azure, change: str) -> None:
+def test_machine_recreated_by_up_has_a_new_key(user: User, azure: Azure, change: str) -> None:
     first = user.up()["target"]["hostKey"]
     if change == "region":
         user.spec(region=OTHER_REGION)
@@ -130,7 +133,7 @@ def test_attach_does_not_take_another_key_from_a_project_file(user: User, azure:
     user.fails("attach", "my_dsvm", "--address", "127.0.0.1", "--port", "9", "--username", "me", code="other-host-key")
 
 
-def test_sandbox_machine_and_real_machine_of_one_name_are_known_separately(user: User, azure: Azure) -> None:
+def test_sandbox_and_real_machine_of_one_name_have_separate_host_keys(user: User, azure: Azure) -> None:
     user.up()
     user.does("ssh", "my-dsvm", "--config")
     folder = user.home / ".gpuinfra" / "ssh"

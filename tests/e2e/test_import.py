@@ -1,4 +1,4 @@
-"""`import` by the installed program: a project of old, its spec, and the machine that comes of it."""
+"""`import` by the installed program: a legacy project, its spec, and the machine created from it."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def assert_as_before(folder: Path) -> None:
     assert found == FILES
 
 
-def test_a_project_becomes_a_spec_and_stays_as_it_is(run: Run, tmp_path: Path) -> None:
+def test_import_writes_a_spec_and_leaves_the_project_unchanged(run: Run, tmp_path: Path) -> None:
     folder = make_project(tmp_path / "mnist")
     done = run("import", "mnist")
     assert (done.returncode, done.stdout) == (0, "wrote mnist/gpu.yaml\n")
@@ -57,7 +57,7 @@ def test_a_project_becomes_a_spec_and_stays_as_it_is(run: Run, tmp_path: Path) -
     assert (folder / "gpu.yaml").read_text() == text
 
 
-def test_for_programs(run: Run, tmp_path: Path) -> None:
+def test_import_prints_json(run: Run, tmp_path: Path) -> None:
     make_project(tmp_path / "mnist")
     words = ("--region", "eastus", "--size", "Standard_NC24ads_A100_v4", "--name", "trainer", "--output", "new.yaml")
     document = json.loads(run("import", "mnist", *words, "--json").stdout)
@@ -67,14 +67,16 @@ def test_for_programs(run: Run, tmp_path: Path) -> None:
     assert run("validate", "new.yaml").returncode == 0
     printed = json.loads(run("import", "mnist", "--output", "-", "--json").stdout)
     assert printed["file"] is None
-    assert printed["content"].startswith("# One machine with a GPU in Azure, made of an Azure ML Workbench project.\n")
+    assert printed["content"].startswith(
+        "# One machine with a GPU in Azure, imported from an Azure ML Workbench project.\n"
+    )
 
 
-def test_what_cannot_be_imported_says_why(run: Run, tmp_path: Path) -> None:
+def test_failed_import_says_why(run: Run, tmp_path: Path) -> None:
     folder = make_project(tmp_path / "mnist")
     (folder / "aml_config" / "other.compute").write_text(FILES["my_dsvm.compute"])
     wrong = {
-        ("mnist",): ("usage", "there is `my_dsvm` and `other`"),
+        ("mnist",): ("usage", "the project has `my_dsvm` and `other`"),
         ("mnist", "--target", "hdi"): ("no-such-target", ""),
         ("mnist", "--target", "nothing"): ("no-such-target", "the project has no target `nothing`"),
         ("mnist", "--size", "Standard_NC6"): ("retired-size", "`--size Standard_NC6`: Azure retired it"),
@@ -93,7 +95,7 @@ def test_what_cannot_be_imported_says_why(run: Run, tmp_path: Path) -> None:
     assert run("import", "mnist", "--target", "other").returncode == 0
 
 
-def test_the_machine_of_the_spec_takes_the_place_of_the_one_of_old(user: User, azure: Azure) -> None:
+def test_imported_target_is_updated_to_the_new_machine(user: User, azure: Azure) -> None:
     make_project(user.workspace)
     user.does("import", ".", "--yes")
     assert user.up()["target"]["name"] == "my_dsvm"

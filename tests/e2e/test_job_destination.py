@@ -1,4 +1,4 @@
-"""A job goes to the machine that the user named: a file of the project that says otherwise is refused."""
+"""A job goes to the machine that the user named: a project file that redirects it is refused."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def refused(user: User, *words: str, code: str = "other-target", exit_code: int 
 
 @pytest.mark.parametrize("command", ["run", "up"])
 @pytest.mark.parametrize("files", REDIRECTIONS.values(), ids=REDIRECTIONS)
-def test_no_machine_is_created_whose_jobs_would_go_elsewhere(
+def test_machine_whose_jobs_would_go_elsewhere_is_not_created(
     user: User, azure: Azure, files: dict[str, dict[str, Any]], command: str
 ) -> None:
     redirect(user, files)

@@ -1,8 +1,17 @@
-"""Jobs on targets of every type, from the command to their results: what they print, what they write, how they end."""
+"""Jobs on targets of every type: output, outputs and exit codes."""
 
 import pytest
 
-from tests.e2e.jobs import contents, ended, outputs_of, shown, soon, spoken, started, submitted
+from tests.e2e.jobs import (
+    outputs_of,
+    read_tree,
+    run_for_bytes,
+    show_run,
+    start_program,
+    submit_job,
+    wait_for,
+    wait_for_exit,
+)
 from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, TARGETS, Lab
 
 WRITTEN: dict[str, bytes | str] = {
@@ -35,7 +44,7 @@ sys.stdout.buffer.write(b"x" * (10 << 20) + b"\\nno newline at the end")
 sys.stdout.flush()
 sys.exit(7)
 """
-# It takes a while, so that there is something to cut off.
+# It takes a while, so that the connection can be cut.
 MANY_LINES = """
 import sys, time
 for number in range(20_000):
@@ -47,55 +56,55 @@ sys.exit(7)
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_a_job_prints_and_writes_and_its_exit_code(lab: Lab, name: str) -> None:
+def test_job_output_outputs_and_exit_code_are_returned(lab: Lab, name: str) -> None:
     user = lab.user()
-    code, out, errors = spoken(user, "submit", "-c", name, user.script(NOISY), "--epochs", "3")
+    code, out, errors = run_for_bytes(user, "submit", "-c", name, user.script(NOISY), "--epochs", "3")
     assert code == 7, errors
     assert out == PRINTED
     assert ERRORS in errors
-    assert spoken(user, "logs", "last") == (0, PRINTED, ERRORS)
-    run = shown(user)
+    assert run_for_bytes(user, "logs", "last") == (0, PRINTED, ERRORS)
+    run = show_run(user)
     assert (run["state"], run["exitCode"], run["configuration"]) == ("failed", 7, name)
     assert run["command"][-3:] == ["train.py", "--epochs", "3"]
     assert run["outputs"]["complete"]
-    assert contents(outputs_of(user, run["id"])) == WRITTEN
+    assert read_tree(outputs_of(user, run["id"])) == WRITTEN
     user.does("outputs", "last", "results")
-    assert contents(user.workspace / "results") == WRITTEN
+    assert read_tree(user.workspace / "results") == WRITTEN
     assert (user.workspace / "results/private").stat().st_mode & 0o777 == 0o400
-    # What is here in full is there no longer.
+    # What was fetched completely is removed from the machine.
     machine = user.home if name in {LOCAL, LOCALDOCKER} else lab.home
     assert not (machine / ".gpuinfra/runs" / run["id"]).exists()
-    soon(lambda: lab.engine.containers() == [], "no container")  # nobody waits for its removal
+    wait_for(lambda: lab.engine.containers() == [], "no container")  # submit does not wait for its removal
 
 
-def test_for_programs_there_is_one_object_and_what_the_job_says_is_beside_it(lab: Lab) -> None:
+def test_submit_json_prints_one_object_and_job_output_on_stderr(lab: Lab) -> None:
     user = lab.user()
     script = user.script("import sys\nprint('{out}')\nprint('{errors}', file=sys.stderr)\nsys.exit(7)\n")
     done = user("submit", "--json", "-c", REMOTEDOCKER, script)
     assert done.returncode == 7
     assert "{out}\n" in done.stderr
     assert "{errors}\n" in done.stderr
-    run = submitted(user, "-c", REMOTEDOCKER, script, exit_code=7)
+    run = submit_job(user, "-c", REMOTEDOCKER, script, exit_code=7)
     assert (run["state"], run["exitCode"], run["type"]) == ("failed", 7, "remotedocker")
     assert set(run["timings"]) >= {"upload", "environment", "gpu", "start", "job", "outputs"}
     assert run["imageDigest"].startswith("sha256:")
 
 
 @pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
-def test_every_line_once_and_in_order_though_the_connection_is_cut(lab: Lab, name: str) -> None:
+def test_log_lines_arrive_once_and_in_order_over_a_cut_connection(lab: Lab, name: str) -> None:
     user = lab.user()
     seen: list[str] = []
-    with started(user, "submit", "-c", name, user.script(MANY_LINES)) as process:
+    with start_program(user, "submit", "-c", name, user.script(MANY_LINES)) as process:
         assert process.stdout is not None
         for cut_at in (200, 5_000, 10_000, 15_000):
             while len(seen) < cut_at:
                 seen.append(process.stdout.readline())
-                assert seen[-1], ended(process)
+                assert seen[-1], wait_for_exit(process)
             lab.server.cut()
-        code, rest, errors = ended(process)
+        code, rest, errors = wait_for_exit(process)
     assert code == 7, errors
     assert "trying to reach it again" in errors
     assert "reached it again" in errors
     lines = "".join([*seen, rest]).splitlines()
     assert lines == [f"line {number}" for number in range(20_000)]
-    assert spoken(user, "logs", "last")[1].splitlines() == [line.encode() for line in lines]
+    assert run_for_bytes(user, "logs", "last")[1].splitlines() == [line.encode() for line in lines]

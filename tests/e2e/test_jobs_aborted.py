@@ -1,11 +1,21 @@
-"""Starts that are aborted, and what they leave on the target."""
+"""Aborted starts of jobs, and what they leave on the target."""
 
 import os
 import signal
 
 import pytest
 
-from tests.e2e.jobs import ENDLESS, ended, killed, last_run, reads, refused, soon, started, submitted
+from tests.e2e.jobs import (
+    ENDLESS,
+    expect_line,
+    kill_program,
+    last_run,
+    start_program,
+    submit_job,
+    submit_refused,
+    wait_for,
+    wait_for_exit,
+)
 from tests.lab import REMOTE, REMOTEDOCKER, Lab
 from tests.proxy import holding
 
@@ -14,12 +24,12 @@ SIZE = 4 << 20
 
 
 def copies(lab: Lab) -> list[str]:
-    """The copies of projects on the target."""
+    """Return the copies of projects on the target."""
     return sorted(str(slot.name) for slot in lab.home.glob(".gpuinfra/projects/*/slot-*"))
 
 
 def runs_there(lab: Lab) -> list[str]:
-    """The runs of which something is on the target."""
+    """Return the ids of runs that have a folder on the target."""
     return sorted(each.name for each in lab.home.glob(".gpuinfra/runs/*"))
 
 
@@ -28,7 +38,7 @@ def test_failed_starts_share_one_copy_of_the_project(lab: Lab) -> None:
     script = user.script(GREETING)
     user.compute(REMOTEDOCKER, baseDockerImage="nowhere.invalid/no/such:image")
     for _ in range(3):
-        refused(user, "-c", REMOTEDOCKER, script, code="no-image")
+        submit_refused(user, "-c", REMOTEDOCKER, script, code="no-image")
     assert copies(lab) == ["slot-1"]
     assert runs_there(lab) == []
 
@@ -41,13 +51,15 @@ def test_interrupted_starts_share_one_copy_of_the_project(lab: Lab) -> None:
         with holding(lab.server.port, SIZE // 2) as proxy:
             user.compute(REMOTEDOCKER, address=f"127.0.0.1:{proxy.port}")
             try:
-                with started(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
-                    soon(lambda: proxy.is_holding.is_set() or client.poll() is not None, "an upload that is held back")
-                    os.kill(lab.engine.pid, signal.SIGSTOP)  # the project arrives, and the job cannot begin
+                with start_program(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
+                    wait_for(
+                        lambda: proxy.is_holding.is_set() or client.poll() is not None, "an upload that is held back"
+                    )
+                    os.kill(lab.engine.pid, signal.SIGSTOP)  # the upload succeeds, and the job cannot start
                     proxy.open()
-                    soon(lambda: runs_there(lab) != [], "a run")
+                    wait_for(lambda: runs_there(lab) != [], "a run")
                     client.send_signal(signal.SIGINT)
-                    code, _, errors = ended(client)
+                    code, _, errors = wait_for_exit(client)
             finally:
                 os.kill(lab.engine.pid, signal.SIGCONT)
         assert code == 130, errors
@@ -57,33 +69,33 @@ def test_interrupted_starts_share_one_copy_of_the_project(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
-def test_the_next_start_uses_the_copy_of_a_killed_one(lab: Lab, name: str) -> None:
+def test_next_start_uses_the_copy_of_a_killed_one(lab: Lab, name: str) -> None:
     user = lab.user()
     script = user.script(GREETING)
     (user.workspace / "large").write_bytes(os.urandom(SIZE))
     for _ in range(2):
         with holding(lab.server.port, SIZE // 2) as proxy:
             user.compute(name, address=f"127.0.0.1:{proxy.port}")
-            with started(user, "submit", "-c", name, script) as client:
-                soon(lambda: proxy.is_holding.is_set() or client.poll() is not None, "an upload that is held back")
-                killed(client)
+            with start_program(user, "submit", "-c", name, script) as client:
+                wait_for(lambda: proxy.is_holding.is_set() or client.poll() is not None, "an upload that is held back")
+                kill_program(client)
             assert last_run(user)["state"] == "lost"
             (user.workspace / "large").write_bytes(os.urandom(SIZE))
     user.compute(name, address=f"127.0.0.1:{lab.server.port}")
-    submitted(user, "-c", name, script)
+    submit_job(user, "-c", name, script)
     assert copies(lab) == ["slot-1"]
     assert runs_there(lab) == []
     assert [run["state"] for run in user.does("runs")["runs"]] == ["completed", "lost", "lost"]
 
 
-def test_an_aborted_start_leaves_a_running_job_alone(lab: Lab) -> None:
+def test_aborted_start_does_not_touch_a_running_job(lab: Lab) -> None:
     user = lab.user()
-    with started(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
-        reads(client, "begun\n")
+    with start_program(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
+        expect_line(client, "begun\n")
         run = last_run(user)["id"]
         user.compute(REMOTEDOCKER, baseDockerImage="nowhere.invalid/no/such:image")
         for _ in range(2):
-            refused(user, "-c", REMOTEDOCKER, user.script(ENDLESS), code="no-image")
+            submit_refused(user, "-c", REMOTEDOCKER, user.script(ENDLESS), code="no-image")
         assert copies(lab) == ["slot-1", "slot-2"]
         assert runs_there(lab) == [run]
         assert user.does("cancel", run, "--grace", "0s")["run"]["state"] == "cancelled"

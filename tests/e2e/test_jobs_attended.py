@@ -1,4 +1,4 @@
-"""Jobs that somebody is there for, and jobs that the machine ends: as its agent sees the one and does the other."""
+"""Heartbeats of clients, and jobs that the guest agent ends."""
 
 import json
 import os
@@ -8,20 +8,21 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.impatient import impatient
+from gpuinfra.runner.jobs.log import LogFile
+from tests.e2e.impatient import start_impatient
 from tests.e2e.jobs import (
     ENDLESS,
-    contents,
-    ended,
-    killed,
+    expect_line,
+    kill_program,
     last_run,
     outputs_of,
-    reads,
-    result,
-    share_of,
-    shown,
-    soon,
-    submitted,
+    read_tree,
+    run_in_output,
+    shared_folder,
+    show_run,
+    submit_job,
+    wait_for,
+    wait_for_exit,
 )
 from tests.lab import REMOTE, REMOTEDOCKER, Lab
 from tests.sshd import eventually
@@ -37,7 +38,7 @@ print("begun", flush=True)
 time.sleep(100)
 """
 
-# It is asked to end, and goes on.
+# It records SIGTERM in a file, and keeps running.
 STUBBORN = """
 import os, signal, time
 asked = os.path.join(os.environ["AZUREML_NATIVE_SHARE_DIRECTORY"], "asked")
@@ -52,33 +53,33 @@ def folder_of(lab: Lab, run: str) -> Path:
     return lab.home / ".gpuinfra" / "runs" / run
 
 
-def said(lab: Lab, run: str) -> dict[str, Any]:
+def client_state(lab: Lab, run: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder_of(lab, run) / "attended.json").read_text())
     return found
 
 
-class Heart:
-    """The beat of a client, as the agent hears it."""
+class Heartbeat:
+    """The heartbeat of a client, as the agent sees it."""
 
     def __init__(self, lab: Lab, run: str) -> None:
         self._file = folder_of(lab, run) / "attended.json"
 
     def beats(self) -> bool:
-        """Whether somebody says before long that they are there."""
+        """Return whether a heartbeat arrives soon."""
         self.stop()
         return eventually(lambda: not self.is_still())
 
     def stop(self) -> None:
-        """Forget the last beat."""
+        """Forget the last heartbeat."""
         os.utime(self._file, (1, 1))
 
     def is_still(self) -> bool:
-        """Whether nobody has said so since."""
+        """Return whether no heartbeat has arrived since."""
         return self._file.stat().st_mtime < 2
 
 
-def ends_it(lab: Lab, run: str, how: str, detail: str) -> None:
-    """What the guest agent does, shortly before it switches the machine off."""
+def end_job(lab: Lab, run: str, how: str, detail: str) -> None:
+    """End a job as the guest agent does, shortly before it deallocates the machine."""
     folder = folder_of(lab, run)
     (folder / "ending.json").write_text(json.dumps({"how": how, "detail": detail}))
     if (folder / "control").exists():
@@ -87,124 +88,129 @@ def ends_it(lab: Lab, run: str, how: str, detail: str) -> None:
         lab.engine.docker("stop", "--time", "10", f"gpuinfra-{run}")
 
 
-def test_somebody_is_there_until_the_client_is_killed_and_then_whoever_follows(lab: Lab) -> None:
+def test_heartbeat_stops_with_a_killed_client_and_resumes_with_a_follower(lab: Lab) -> None:
     user = lab.user()
-    with impatient(user, "submit", "-c", REMOTE, user.script(ENDLESS)) as client:
-        reads(client, "begun\n")
+    with start_impatient(user, "submit", "-c", REMOTE, user.script(ENDLESS)) as client:
+        expect_line(client, "begun\n")
         run = last_run(user)["id"]
-        heart = Heart(lab, run)
-        assert said(lab, run) == {"afterRun": None}
-        assert heart.beats()
-        killed(client)
-    # Nobody is connected who could say so.
-    soon(lambda: lab.server.serving() == [], "no connection")
-    heart.stop()
+        heartbeat = Heartbeat(lab, run)
+        assert client_state(lab, run) == {"afterRun": None}
+        assert heartbeat.beats()
+        kill_program(client)
+    # No connected client could report that.
+    wait_for(lambda: lab.server.serving() == [], "no connection")
+    heartbeat.stop()
     assert last_run(user)["state"] == "running"
-    assert heart.is_still()
-    with impatient(user, "logs", run, "-f") as follower:
-        reads(follower, "begun\n")
-        assert heart.beats()
+    assert heartbeat.is_still()
+    with start_impatient(user, "logs", run, "-f") as follower:
+        expect_line(follower, "begun\n")
+        assert heartbeat.beats()
     assert user.does("cancel", run, "--grace", "0s")["run"]["state"] == "cancelled"
     assert not folder_of(lab, run).exists()
 
 
-def test_whoever_lets_go_on_purpose_says_so(lab: Lab) -> None:
+def test_detach_is_recorded_on_the_machine(lab: Lab) -> None:
     user = lab.user()
-    run = submitted(user, "-c", REMOTE, "--detach", user.script(ENDLESS))["id"]
-    assert said(lab, run) == {"afterRun": None, "detached": True}
-    with impatient(user, "logs", run, "-f") as follower:
-        reads(follower, "begun\n")
-        soon(lambda: said(lab, run) == {"afterRun": None}, "somebody who is there again")
+    run = submit_job(user, "-c", REMOTE, "--detach", user.script(ENDLESS))["id"]
+    assert client_state(lab, run) == {"afterRun": None, "detached": True}
+    with start_impatient(user, "logs", run, "-f") as follower:
+        expect_line(follower, "begun\n")
+        wait_for(lambda: client_state(lab, run) == {"afterRun": None}, "a follower")
     user.does("cancel", run, "--grace", "0s")
-    with impatient(user, "submit", "-c", REMOTE, user.script(ENDLESS)) as client:
-        reads(client, "begun\n")
+    with start_impatient(user, "submit", "-c", REMOTE, user.script(ENDLESS)) as client:
+        expect_line(client, "begun\n")
         run = last_run(user)["id"]
-        assert said(lab, run) == {"afterRun": None}
+        assert client_state(lab, run) == {"afterRun": None}
         client.send_signal(signal.SIGINT)
-        assert ended(client)[0] == 130
-    assert said(lab, run) == {"afterRun": None, "detached": True}
+        assert wait_for_exit(client)[0] == 130
+    assert client_state(lab, run) == {"afterRun": None, "detached": True}
     user.does("cancel", run, "--grace", "0s")
 
 
-def test_a_job_is_sent_by_somebody_who_is_there(lab: Lab) -> None:
-    """Before anything is sent: a client that is killed then is noticed as well."""
+def test_heartbeat_begins_before_the_project_is_sent(lab: Lab) -> None:
+    """The heartbeat starts before the upload, so the agent also notices a client that is killed during it."""
     user = lab.user()
     (user.workspace / "data").write_bytes(os.urandom(64 << 20))
-    with impatient(user, "submit", "-c", REMOTE, user.script(ENDLESS)) as client:
-        soon(lambda: list((lab.home / ".gpuinfra" / "runs").glob("*/attended.json")) != [], "a client that is there")
+    with start_impatient(user, "submit", "-c", REMOTE, user.script(ENDLESS)) as client:
+        wait_for(
+            lambda: list((lab.home / ".gpuinfra" / "runs").glob("*/attended.json")) != [], "a client that is there"
+        )
         run = last_run(user)
         assert run["state"] == "preparing"
-        assert said(lab, run["id"]) == {"afterRun": None}
-        killed(client)
+        assert client_state(lab, run["id"]) == {"afterRun": None}
+        kill_program(client)
 
 
 @pytest.mark.parametrize("name", [REMOTE, REMOTEDOCKER])
-def test_a_job_that_the_machine_ends_while_somebody_follows(lab: Lab, name: str) -> None:
+def test_followed_job_reports_why_the_machine_ended_it(lab: Lab, name: str) -> None:
     user = lab.user()
     user.compute(REMOTEDOCKER, nvidiaDocker=False)
-    with impatient(user, "submit", "--json", "-c", name, user.script(CAREFUL)) as client:
-        soon(lambda: last_run(user).get("state") == "running", "a job that runs")
+    with start_impatient(user, "submit", "--json", "-c", name, user.script(CAREFUL)) as client:
+        wait_for(lambda: last_run(user).get("state") == "running", "a job that runs")
         run = last_run(user)["id"]
-        soon(lambda: "begun" in user("logs", run).stdout, "a job that hears signals")
-        ends_it(lab, run, "evicted", "Azure wants it back")
-        code, out, errors = ended(client)
-    found = result(out)
+        wait_for(lambda: "begun" in user("logs", run).stdout, "a job that hears signals")
+        end_job(lab, run, "evicted", "Azure wants it back")
+        code, out, errors = wait_for_exit(client)
+    found = run_in_output(out)
     assert (found["state"], found["exitCode"], code) == ("evicted", 7, 1), errors
     assert found["reason"] == "evicted: Azure wants it back"
     assert found["outputs"]["complete"]
-    assert contents(outputs_of(user, run)) == {"checkpoint": b"half of it"}
+    assert read_tree(outputs_of(user, run)) == {"checkpoint": b"half of it"}
 
 
-def test_a_job_that_the_machine_ended_when_nobody_was_there(lab: Lab) -> None:
+def test_unfollowed_job_records_why_the_machine_ended_it(lab: Lab) -> None:
     user = lab.user()
     user.compute(REMOTEDOCKER, nvidiaDocker=False)
-    run = submitted(user, "-c", REMOTEDOCKER, "--detach", user.script(CAREFUL))["id"]
-    soon(lambda: "begun" in logs_of(lab, run), "its first line")
-    ends_it(lab, run, "cost cap", "")
-    soon(lambda: "ended" in json.loads((folder_of(lab, run) / "state.json").read_text()), "its end")
+    run = submit_job(user, "-c", REMOTEDOCKER, "--detach", user.script(CAREFUL))["id"]
+    wait_for(lambda: "begun" in container_logs(lab, run), "its first line")
+    end_job(lab, run, "cost cap", "")
+    wait_for(lambda: "ended" in json.loads((folder_of(lab, run) / "state.json").read_text()), "its end")
     assert user("outputs", run).returncode == 0
-    found = shown(user, run)
+    found = show_run(user, run)
     assert (found["state"], found["reason"], found["exitCode"]) == ("cancelled", "cost cap", 7)
-    assert contents(outputs_of(user, run)) == {"checkpoint": b"half of it"}
+    assert read_tree(outputs_of(user, run)) == {"checkpoint": b"half of it"}
 
 
-def logs_of(lab: Lab, run: str) -> str:
+def container_logs(lab: Lab, run: str) -> str:
     return str(lab.engine.docker("logs", f"gpuinfra-{run}").stdout)
 
 
 @pytest.mark.parametrize("name", [REMOTE, REMOTEDOCKER])
-def test_ctrl_c_again_while_a_job_has_its_time_to_end_ends_it_at_once(lab: Lab, name: str) -> None:
+def test_second_ctrl_c_ends_a_job_during_its_grace_period(lab: Lab, name: str) -> None:
     user = lab.user()
     user.compute(REMOTEDOCKER, nvidiaDocker=False)
     words = ("submit", "--on-interrupt", "cancel", "-c", name, user.script(STUBBORN))
-    # More than this test waits: whoever waits for the grace fails.
-    with impatient(user, *words, patch={"gpuinfra.app.job_session.CANCEL_GRACE": 300.0}) as client:
-        reads(client, "begun\n")
+    # Longer than this test waits: a client that waits for the grace period fails.
+    with start_impatient(user, *words, patch={"gpuinfra.app.job_session.CANCEL_GRACE": 300.0}) as client:
+        expect_line(client, "begun\n")
         client.send_signal(signal.SIGINT)
-        soon((share_of(user, name) / "asked").exists, "a job that was asked to end")
+        wait_for((shared_folder(user, name) / "asked").exists, "a job that was asked to end")
         client.send_signal(signal.SIGINT)
-        code, _, errors = ended(client)
+        code, _, errors = wait_for_exit(client)
     assert code == 130, errors
     run = last_run(user)["id"]
     state = folder_of(lab, run) / "state.json"
-    soon(lambda: "ended" in json.loads(state.read_text()), "its end")
+    wait_for(lambda: "ended" in json.loads(state.read_text()), "its end")
     assert user("outputs", run).returncode == 0
-    assert (shown(user, run)["state"], shown(user, run)["exitCode"]) == ("cancelled", 137)
+    assert (show_run(user, run)["state"], show_run(user, run)["exitCode"]) == ("cancelled", 137)
 
 
 @pytest.mark.parametrize("name", [REMOTE, REMOTEDOCKER])
-def test_a_machine_that_goes_off_before_anybody_can_write_down_how_the_job_ended(lab: Lab, name: str) -> None:
-    """Whoever kept watch dies with the machine, the job too; when it is on again, the cause is found."""
+def test_reason_is_known_after_the_machine_went_off_before_the_job_ended(lab: Lab, name: str) -> None:
+    """Supervisor and job end with the machine; the cause is found when it is on again."""
     user = lab.user()
     user.compute(REMOTEDOCKER, nvidiaDocker=False)
-    run = submitted(user, "-c", name, "--detach", user.script(ENDLESS))["id"]
-    soon(lambda: contents(folder_of(lab, run) / "outputs") == {"partial": b"partial"}, "what it writes")
+    run = submit_job(user, "-c", name, "--detach", user.script(ENDLESS))["id"]
+    wait_for(lambda: read_tree(folder_of(lab, run) / "outputs") == {"partial": b"partial"}, "what it writes")
+    if name == REMOTE:  # its supervisor writes the log, and dies with the machine
+        log = LogFile(folder_of(lab, run) / "log")
+        wait_for(lambda: b"".join(frame.data for frame in log.frames()) == b"begun\n", "its first line")
     (folder_of(lab, run) / "ending.json").write_text(json.dumps({"how": "evicted", "detail": ""}))
     lab.end_processes()
     if name == REMOTEDOCKER:
         lab.engine.docker("kill", f"gpuinfra-{run}")
     assert user("outputs", run).returncode == 0
-    found = shown(user, run)
+    found = show_run(user, run)
     assert (found["state"], found["reason"]) == ("evicted", "evicted")
-    assert contents(outputs_of(user, run)) == {"partial": b"partial"}
+    assert read_tree(outputs_of(user, run)) == {"partial": b"partial"}
     assert user("logs", run).stdout == "begun\n"

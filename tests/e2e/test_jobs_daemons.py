@@ -1,4 +1,4 @@
-"""Processes that a job without a container starts and leaves behind: they end with their run."""
+"""Processes that a job without a container starts in the background: they end with their run."""
 
 import contextlib
 import json
@@ -8,10 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import GATES, ended, last_run, outputs_of, reads, shown, soon, spoken, started
+from tests.e2e.jobs import (
+    GATES,
+    expect_line,
+    last_run,
+    outputs_of,
+    run_for_bytes,
+    show_run,
+    start_program,
+    wait_for,
+    wait_for_exit,
+)
 from tests.lab import LOCAL, REMOTE, Lab
 
-# It forks twice, with a session, streams and an environment of its own, as a daemon does.
+# It forks twice, with its own session, streams and environment, as a daemon does.
 DAEMON = f"""{GATES}
 if not os.fork():
     os.setsid()
@@ -43,16 +53,16 @@ def is_running(pid: int) -> bool:
 
 
 def folder_there(lab: Lab, home: Path, name: str, run: str) -> Path:
-    """The folder of a run on its target."""
+    """Return the folder of a run on its target."""
     return (home if name == LOCAL else lab.home) / ".gpuinfra" / "runs" / run
 
 
 @pytest.mark.parametrize("name", [LOCAL, REMOTE])
 def test_a_daemon_ends_with_a_job_that_exits(lab: Lab, name: str) -> None:
     user = lab.user()
-    code, out, errors = spoken(user, "submit", "-c", name, user.script(DAEMON), "nothing")
+    code, out, errors = run_for_bytes(user, "submit", "-c", name, user.script(DAEMON), "nothing")
     assert (code, out) == (0, b"begun\n"), errors
-    run = shown(user)
+    run = show_run(user)
     assert run["state"] == "completed"
     assert not is_running(int((outputs_of(user, run["id"]) / "pid").read_text()))
     assert "1 process that the job left running was ended with it" in run["warnings"]
@@ -61,21 +71,21 @@ def test_a_daemon_ends_with_a_job_that_exits(lab: Lab, name: str) -> None:
 
 def test_a_daemon_ends_with_a_job_that_is_cancelled(lab: Lab) -> None:
     user = lab.user()
-    with started(user, "submit", "-c", LOCAL, user.script(DAEMON), "never") as client:
-        reads(client, "begun\n")
+    with start_program(user, "submit", "-c", LOCAL, user.script(DAEMON), "never") as client:
+        expect_line(client, "begun\n")
         assert user.does("cancel", "last", "--grace", "10s")["run"]["state"] == "cancelled"
-        ended(client)
+        wait_for_exit(client)
     run = last_run(user)["id"]
     assert not is_running(int((outputs_of(user, run) / "pid").read_text()))
 
 
 def test_a_daemon_ends_with_a_job_whose_supervisor_was_killed(lab: Lab) -> None:
     user = lab.user()
-    with started(user, "submit", "-c", LOCAL, user.script(DAEMON), "never", "GPUINFRA_RUN_ID") as client:
-        reads(client, "begun\n")
+    with start_program(user, "submit", "-c", LOCAL, user.script(DAEMON), "never", "GPUINFRA_RUN_ID") as client:
+        expect_line(client, "begun\n")
         there = folder_there(lab, user.home, LOCAL, last_run(user)["id"])
         pid = int((there / "outputs" / "pid").read_text())
         os.kill(json.loads((there / "state.json").read_text())["supervisor"], signal.SIGKILL)
-        ended(client)
+        wait_for_exit(client)
     assert last_run(user)["state"] == "lost"
-    soon(lambda: not is_running(pid), "the end of the daemon")
+    wait_for(lambda: not is_running(pid), "the end of the daemon")

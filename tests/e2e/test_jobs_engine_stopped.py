@@ -1,19 +1,19 @@
-"""A Docker Engine that is stopped while a job runs, and what is left of the job when it is back."""
+"""A Docker Engine that stops while a job runs, and the state of the job afterwards."""
 
-from tests.e2e.jobs import ENDLESS, contents, ended, outputs_of, reads, shown, soon, started
+from tests.e2e.jobs import ENDLESS, expect_line, outputs_of, read_tree, show_run, start_program, wait_for, wait_for_exit
 from tests.lab import REMOTEDOCKER, Lab
 
 
-def test_no_container_stays_when_the_engine_was_stopped_in_the_middle_of_a_job(lab: Lab) -> None:
+def test_container_is_removed_when_the_engine_stopped_during_a_job(lab: Lab) -> None:
     user = lab.user()
-    with started(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
-        reads(client, "begun\n")
-        # While it shuts down it says how the job ended, and no longer removes the container.
+    with start_program(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
+        expect_line(client, "begun\n")
+        # While the engine shuts down, it reports the job's end and no longer removes the container.
         lab.engine.restart()
-        code, _, errors = ended(client)
+        code, _, errors = wait_for_exit(client)
     assert code not in {0, 255}, errors
-    run = shown(user)
+    run = show_run(user)
     assert (run["state"], run["outputs"]["complete"]) == ("failed", True)
-    assert contents(outputs_of(user, run["id"])) == {"partial": b"partial"}
-    soon(lambda: lab.engine.containers() == [], "no container")
-    soon(lambda: list(lab.home.glob(".gpuinfra/runs/*")) == [], "no run on the target")
+    assert read_tree(outputs_of(user, run["id"])) == {"partial": b"partial"}
+    wait_for(lambda: lab.engine.containers() == [], "no container")
+    wait_for(lambda: list(lab.home.glob(".gpuinfra/runs/*")) == [], "no run on the target")

@@ -1,4 +1,4 @@
-"""What a job is told, by files and by options. What cannot be is said at its place, and nothing is sent."""
+"""Input of a job from files and options. Invalid input is reported with its place, and nothing is sent."""
 
 import contextlib
 import json
@@ -11,18 +11,18 @@ import pytest
 from tests.e2e.jobs import (
     ENDLESS,
     GATES,
-    contents,
-    ended,
     last_run,
     outputs_of,
-    refused,
-    result,
-    share_of,
-    shown,
-    soon,
-    spoken,
-    started,
-    submitted,
+    read_tree,
+    run_for_bytes,
+    run_in_output,
+    shared_folder,
+    show_run,
+    start_program,
+    submit_job,
+    submit_refused,
+    wait_for,
+    wait_for_exit,
 )
 from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, Lab, LabUser
 
@@ -48,7 +48,7 @@ def write_runconfig(user: LabUser, name: str, text: str) -> None:
         ("Target: my_dsvm\nTrackedRun: perhaps\n", 2),
     ],
 )
-def test_a_run_configuration_that_is_wrong_is_told_at_its_place(lab: Lab, text: str, line: int | None) -> None:
+def test_invalid_run_configuration_is_reported_with_its_place(lab: Lab, text: str, line: int | None) -> None:
     user = lab.user()
     write_runconfig(user, REMOTEDOCKER, text)
     done = user("submit", "--json", "-c", REMOTEDOCKER, user.script(GREETING))
@@ -59,7 +59,7 @@ def test_a_run_configuration_that_is_wrong_is_told_at_its_place(lab: Lab, text: 
     assert user.does("runs")["runs"] == []
 
 
-def test_a_script_that_cannot_be(lab: Lab) -> None:
+def test_invalid_script_is_refused(lab: Lab) -> None:
     user = lab.user()
     user.script(GREETING)
     (user.workspace / "ignored").mkdir()
@@ -69,27 +69,29 @@ def test_a_script_that_cannot_be(lab: Lab) -> None:
     outside.write_text(GREETING)
     (user.workspace / "link.py").symlink_to(outside)
     words = ("-c", REMOTEDOCKER)
-    assert "train.py" in refused(user, *words, "trian.py", code="no-script", exit_code=2)["help"]
+    assert "train.py" in submit_refused(user, *words, "trian.py", code="no-script", exit_code=2)["help"]
     for script in ("../outside.py", str(outside), "ignored/train.py", "link.py"):
-        refused(user, *words, script, code="script-outside", exit_code=2)
-    refused(user, *words, code="usage", exit_code=2)
-    refused(user, "-c", "my_dsmv", "train.py", code="no-such-configuration", exit_code=2)
+        submit_refused(user, *words, script, code="script-outside", exit_code=2)
+    submit_refused(user, *words, code="usage", exit_code=2)
+    submit_refused(user, "-c", "my_dsmv", "train.py", code="no-such-configuration", exit_code=2)
 
 
-def test_variables_that_cannot_be(lab: Lab) -> None:
+def test_invalid_variables_are_refused(lab: Lab) -> None:
     user = lab.user()
     words = ("-c", REMOTEDOCKER, "--env", f"LARGE={'x' * 100}")
-    refused(user, "-c", REMOTEDOCKER, "--secret", "NOT_SET", user.script(GREETING), code="missing-secret", exit_code=2)
+    submit_refused(
+        user, "-c", REMOTEDOCKER, "--secret", "NOT_SET", user.script(GREETING), code="missing-secret", exit_code=2
+    )
     (user.workspace / "large").write_text(f"LARGE={'x' * (129 * 1024)}\n")
     for name in (REMOTEDOCKER, LOCAL):
-        refused(user, "-c", name, "--env-file", "large", "train.py", code="environment-too-large")
+        submit_refused(user, "-c", name, "--env-file", "large", "train.py", code="environment-too-large")
     (user.workspace / "large").write_text("".join(f"LARGE_{number}={'x' * 100_000}\n" for number in range(25)))
-    refused(user, "-c", REMOTEDOCKER, "--env-file", "large", "train.py", code="environment-too-large")
-    refused(user, *words, "--env", "1=2", "train.py", code="usage", exit_code=2)
+    submit_refused(user, "-c", REMOTEDOCKER, "--env-file", "large", "train.py", code="environment-too-large")
+    submit_refused(user, *words, "--env", "1=2", "train.py", code="usage", exit_code=2)
 
 
 @pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
-def test_arguments_and_variables_of_the_run_configuration(lab: Lab, name: str) -> None:
+def test_arguments_and_variables_of_the_run_configuration_are_used(lab: Lab, name: str) -> None:
     user = lab.user()
     write_runconfig(
         user,
@@ -100,7 +102,7 @@ def test_arguments_and_variables_of_the_run_configuration(lab: Lab, name: str) -
     )
     (user.workspace / "sub").mkdir()
     words = ("--epochs", "3", "", "*", "--", "--json")
-    code, out, errors = spoken(
+    code, out, errors = run_for_bytes(
         user, "submit", "-c", name, "--env", "EXTRA=a=b", user.script(TELLING, "sub/tell.py"), *words
     )
     assert code == 0, errors
@@ -114,7 +116,7 @@ def test_arguments_and_variables_of_the_run_configuration(lab: Lab, name: str) -
         assert told["folder"] == "/project"
 
 
-def test_what_jobs_share_stays_and_what_they_leave_in_the_project_does_not(lab: Lab) -> None:
+def test_shared_folder_persists_and_changes_to_the_project_do_not(lab: Lab) -> None:
     user = lab.user()
     script = user.script(
         "import os\nshare = os.environ['AZUREML_NATIVE_SHARE_DIRECTORY']\n"
@@ -122,19 +124,19 @@ def test_what_jobs_share_stays_and_what_they_leave_in_the_project_does_not(lab: 
         "os.makedirs('left/locked', mode=0o700)\nopen('train.py', 'a').write('broken(')\n"
     )
     for name in (REMOTEDOCKER, REMOTE, REMOTEDOCKER):
-        code, out, errors = spoken(user, "submit", "-c", name, script)
+        code, out, errors = run_for_bytes(user, "submit", "-c", name, script)
         assert code == 0, errors
     assert out == b"3 False\n"
-    (share_of(user, REMOTEDOCKER) / "count").unlink()
+    (shared_folder(user, REMOTEDOCKER) / "count").unlink()
 
 
-def test_spark(lab: Lab) -> None:
+def test_spark_submit_runs_pyspark_jobs(lab: Lab) -> None:
     user = lab.user()
     (user.workspace / "spark-submit").write_text("#!/bin/sh\necho spark $*\nexec python $*\n")
     (user.workspace / "spark-submit").chmod(0o755)
     user.configure(REMOTEDOCKER, Framework="PySpark")
     user.compute(REMOTEDOCKER, sparkSubmitLocation="/project/spark-submit")
-    code, out, errors = spoken(user, "submit", "-c", REMOTEDOCKER, user.script(GREETING), "--rows", "2")
+    code, out, errors = run_for_bytes(user, "submit", "-c", REMOTEDOCKER, user.script(GREETING), "--rows", "2")
     assert (code, out) == (0, b"spark train.py --rows 2\nhello\n"), errors
     user.compute(REMOTEDOCKER, sparkSubmitLocation="")
     done = user("submit", "--json", "-c", REMOTEDOCKER, "train.py")
@@ -142,29 +144,29 @@ def test_spark(lab: Lab) -> None:
     assert "spark-submit" in done.stdout
 
 
-def test_an_untracked_run_leaves_its_outputs_alone(lab: Lab) -> None:
+def test_untracked_run_fetches_no_outputs(lab: Lab) -> None:
     user = lab.user()
     user.configure(REMOTEDOCKER, TrackedRun=False)
     script = user.script("open('outputs/model', 'w').write('weights')\nprint('secretive')\n")
-    run = submitted(user, "-c", REMOTEDOCKER, script)
+    run = submit_job(user, "-c", REMOTEDOCKER, script)
     assert run["state"] == "completed"
     assert user.does("runs")["runs"] == []
-    assert contents(outputs_of(user, run["id"])) == {"model": b"weights"}
+    assert read_tree(outputs_of(user, run["id"])) == {"model": b"weights"}
     kept = [path.name for path in outputs_of(user, run["id"]).parent.iterdir()]
     assert kept == ["outputs"]
-    # Nobody could come back to it.
-    refused(user, "-c", REMOTEDOCKER, "--detach", script, code="usage", exit_code=2)
-    with started(user, "submit", "--json", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
-        # As early as may be: the client need not know yet that it runs.
-        soon(lambda: lab.engine.containers(running=True, name="gpuinfra-20") != [], "a job that runs")
+    # An untracked job cannot be followed later.
+    submit_refused(user, "-c", REMOTEDOCKER, "--detach", script, code="usage", exit_code=2)
+    with start_program(user, "submit", "--json", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
+        # As early as possible: the client may not know yet that the job runs.
+        wait_for(lambda: lab.engine.containers(running=True, name="gpuinfra-20") != [], "a job that runs")
         client.send_signal(signal.SIGINT)
-        code, out, errors = ended(client)
-    assert (code not in {0, 255}, result(out)["state"]) == (True, "cancelled"), errors
-    # Nobody waits for the engine to remove it.
-    soon(lambda: lab.engine.containers() == [], "no container")
+        code, out, errors = wait_for_exit(client)
+    assert (code not in {0, 255}, run_in_output(out)["state"]) == (True, "cancelled"), errors
+    # Nothing waits for the engine to remove it.
+    wait_for(lambda: lab.engine.containers() == [], "no container")
 
 
-def test_two_at_once_do_not_meet(lab: Lab) -> None:
+def test_concurrent_jobs_do_not_interfere(lab: Lab) -> None:
     user = lab.user()
     script = user.script(
         f"{GATES}\nopen('mine', 'x').write(sys.argv[1])\nprint('begun')\ngate('both')\n"
@@ -172,19 +174,20 @@ def test_two_at_once_do_not_meet(lab: Lab) -> None:
     )
     with contextlib.ExitStack() as stack:
         clients = [
-            stack.enter_context(started(user, "submit", "-c", REMOTEDOCKER, script, each)) for each in ("one", "two")
+            stack.enter_context(start_program(user, "submit", "-c", REMOTEDOCKER, script, each))
+            for each in ("one", "two")
         ]
         for client in clients:
             assert client.stdout is not None
             assert client.stdout.readline() == "begun\n"
-        (share_of(user, REMOTEDOCKER) / "both").touch()
-        ends = [ended(client)[:2] for client in clients]
+        (shared_folder(user, REMOTEDOCKER) / "both").touch()
+        ends = [wait_for_exit(client)[:2] for client in clients]
     assert ends == [(0, "one\n"), (0, "two\n")]
     runs = user.does("runs")["runs"]
-    assert {contents(outputs_of(user, run["id"]))["who"] for run in runs} == {b"one", b"two"}
+    assert {read_tree(outputs_of(user, run["id"]))["who"] for run in runs} == {b"one", b"two"}
 
 
-def test_an_environment_is_built_once_and_wheels_travel_along(lab: Lab) -> None:
+def test_environment_is_built_once_and_includes_wheels(lab: Lab) -> None:
     user = lab.user()
     (user.workspace / "wheels").mkdir()
     write_wheel(user.workspace / "wheels/greeting-1.0-py3-none-any.whl", "hello from a wheel")
@@ -192,15 +195,15 @@ def test_an_environment_is_built_once_and_wheels_travel_along(lab: Lab) -> None:
         "dependencies:\n  - python=3.11\n  - pip:\n    - --no-index\n    - wheels/greeting-1.0-py3-none-any.whl\n"
     )
     script = user.script("import greeting\n")
-    refused(user, "-c", REMOTEDOCKER, script, code="build-failed")  # PrepareEnvironment: false
+    submit_refused(user, "-c", REMOTEDOCKER, script, code="build-failed")  # PrepareEnvironment: false
     made = user.does("prepare", "-c", REMOTEDOCKER)["environment"]
     assert made["built"]
     assert made["gpu"]["count"] == 2
     user.configure(REMOTEDOCKER, LOCALDOCKER, PrepareEnvironment=True)
     for name in (REMOTEDOCKER, LOCALDOCKER):
-        code, out, errors = spoken(user, "submit", "-c", name, script)
+        code, out, errors = run_for_bytes(user, "submit", "-c", name, script)
         assert (code, out) == (0, b"hello from a wheel\n"), errors
-        assert shown(user)["imageDigest"] == made["imageId"]
+        assert show_run(user)["imageDigest"] == made["imageId"]
     assert not user.does("prepare", "-c", REMOTEDOCKER)["environment"]["built"]
 
 

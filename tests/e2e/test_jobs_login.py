@@ -1,4 +1,4 @@
-"""Jobs of somebody who is not root on the machine, as on every machine of Azure; what is in containers is."""
+"""Jobs of a user who is not root on the machine, as on every Azure VM, while containers run as root."""
 
 import shutil
 import tempfile
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.target import Target
-from tests.e2e.jobs import contents, outputs_of, refused, shown, spoken, submitted
+from tests.e2e.jobs import outputs_of, read_tree, run_for_bytes, show_run, submit_job, submit_refused
 from tests.lab import REMOTE, REMOTEDOCKER, Lab
 from tests.sshd import SshServer
 
-USER, NUMBER = "somebody", 65533
-# It leaves behind, in the project and in the outputs, what nobody but root may touch.
+USER, NUMBER = "alice", 65533
+# It leaves files in the project and in the outputs that only root may change.
 LEAVING = """
 import os
 os.umask(0o077)
@@ -28,7 +28,7 @@ FIRST = b"['aml_config', 'left', 'outputs', 'train.py']\n"
 
 
 class OrdinaryServer(SshServer):
-    """One that knows a user without rights. Only to it does the system's file of users look as if there was one."""
+    """A server that knows an unprivileged user. Only this server sees the changed user database."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -44,7 +44,7 @@ class OrdinaryServer(SshServer):
 
 @pytest.fixture
 def machine(lab: Lab) -> Iterator[Lab]:
-    """The laboratory, in which whoever logs in is nobody, and may use the engine."""
+    """The lab with an unprivileged login that may use the engine."""
     usual, mode = lab.server, lab.engine.socket.stat().st_mode
     with tempfile.TemporaryDirectory(dir=lab.folder) as folder:
         lab.server = OrdinaryServer(Path(folder) / "sshd")
@@ -61,30 +61,30 @@ def machine(lab: Lab) -> Iterator[Lab]:
             lab.engine.socket.chmod(mode)
 
 
-def test_what_a_containers_root_leaves_behind_is_brought_and_cleared_away(machine: Lab) -> None:
+def test_files_of_a_containers_root_are_fetched_and_removed(machine: Lab) -> None:
     user = machine.user()
     for _ in range(2):
-        code, out, errors = spoken(user, "submit", "-c", REMOTEDOCKER, user.script(LEAVING))
+        code, out, errors = run_for_bytes(user, "submit", "-c", REMOTEDOCKER, user.script(LEAVING))
         assert (code, out) == (0, FIRST), errors
-        run = shown(user)
+        run = show_run(user)
         assert run["outputs"]["complete"], run
-        assert contents(outputs_of(user, run["id"])) == {"left/deep/file": b"0"}
+        assert read_tree(outputs_of(user, run["id"])) == {"left/deep/file": b"0"}
         assert not (machine.home / ".gpuinfra/runs" / run["id"]).exists()
-    run = submitted(user, "-c", REMOTE, "train.py")
-    assert contents(outputs_of(user, run["id"])) == {"left/deep/file": str(NUMBER).encode()}
+    run = submit_job(user, "-c", REMOTE, "train.py")
+    assert read_tree(outputs_of(user, run["id"])) == {"left/deep/file": str(NUMBER).encode()}
 
-    # Somebody has put there by hand what is not one's own.
+    # A folder of another user is in the way.
     (tree,) = machine.home.glob(".gpuinfra/projects/*.bare/slot-1/tree")
     (tree / "foreign").mkdir(mode=0o700)
     (tree / "foreign/file").touch()
-    assert str(tree) in refused(user, "-c", REMOTE, "train.py", code="upload-failed")["note"]
+    assert str(tree) in submit_refused(user, "-c", REMOTE, "train.py", code="upload-failed")["note"]
 
 
-def test_an_engine_that_one_may_not_use(machine: Lab) -> None:
+def test_engine_without_permission_is_reported(machine: Lab) -> None:
     user = machine.user()
     machine.engine.socket.chmod(0o600)
     try:
-        found = refused(user, "-c", REMOTEDOCKER, user.script("print('hello')\n"), code="no-engine")
+        found = submit_refused(user, "-c", REMOTEDOCKER, user.script("print('hello')\n"), code="no-engine")
         assert "docker" in found["help"]
     finally:
         machine.engine.socket.chmod(0o666)

@@ -1,4 +1,4 @@
-"""Secrets of jobs: seen by the job, and by nobody else while it runs or afterwards."""
+"""Secrets of jobs: visible to the job, and nowhere else during or after it."""
 
 import contextlib
 import hashlib
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import GATES, ended, reads, share_of, shown, started
+from tests.e2e.jobs import GATES, expect_line, shared_folder, show_run, start_program, wait_for_exit
 from tests.lab import LOCAL, REMOTE, REMOTEDOCKER, Lab
 
 SECRET = "hunter2-%-'\"$(id)-geheim"
@@ -23,7 +23,7 @@ gate(sys.argv[1])
 
 @contextmanager
 def watched(secret: bytes) -> Iterator[list[bytes]]:
-    """Command lines of whatever runs on this machine meanwhile that have the secret in them."""
+    """Return command lines on this machine that contain the secret."""
     found: list[bytes] = []
     over = threading.Event()
 
@@ -44,13 +44,13 @@ def watched(secret: bytes) -> Iterator[list[bytes]]:
 
 
 def holding(secret: bytes, *folders: Path) -> list[Path]:
-    """Files that have the secret in them."""
+    """Return files that contain the secret."""
     files = (file for folder in folders for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
     return [file for file in files if secret in file.read_bytes()]
 
 
 @pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE, LOCAL])
-def test_secrets_are_seen_by_the_job_alone(lab: Lab, name: str) -> None:
+def test_secrets_are_visible_to_the_job_only(lab: Lab, name: str) -> None:
     user = lab.user()
     elsewhere = user.home / "variables"
     elsewhere.write_text(f"# a comment\nOTHER={SECRET}\n")
@@ -58,17 +58,20 @@ def test_secrets_are_seen_by_the_job_alone(lab: Lab, name: str) -> None:
     words = ("--secret", "TOKEN", "--env-file", str(elsewhere), user.script(HIDING), gate)
     places = (user.workspace, lab.home, user.home / ".gpuinfra")
     digest = hashlib.sha256(secret).hexdigest()
-    with watched(secret) as seen, started(user, "submit", "--verbose", "-c", name, *words, TOKEN=SECRET) as client:
-        reads(client, f"{digest} True\n")
+    with (
+        watched(secret) as seen,
+        start_program(user, "submit", "--verbose", "-c", name, *words, TOKEN=SECRET) as client,
+    ):
+        expect_line(client, f"{digest} True\n")
         assert holding(secret, *places) == []
-        (share_of(user, name) / gate).touch()
-        code, _, errors = ended(client)
+        (shared_folder(user, name) / gate).touch()
+        code, _, errors = wait_for_exit(client)
     assert code == 0, errors
     assert SECRET not in errors
     assert seen == []
     assert (
         holding(secret, user.workspace, lab.home, user.home / ".gpuinfra", lab.engine.folder / "data/containers") == []
     )
-    run = json.dumps(shown(user))
+    run = json.dumps(show_run(user))
     assert "hunter2" not in run
-    assert {"TOKEN", "OTHER"} <= set(shown(user)["environment"])
+    assert {"TOKEN", "OTHER"} <= set(show_run(user)["environment"])

@@ -1,15 +1,18 @@
-"""Leases by the installed program: shown, extended, released, kept to by hours and cost cap."""
+"""Leases by the installed program: shown, extended, released, and limited by hours and cost cap."""
 
 import json
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from tests.e2e.azure import Azure
 from tests.e2e.user import User
 
 SCHEDULE = ("Microsoft.DevTestLab/schedules", "shutdown-computevm-my-dsvm")
 OFF_SECONDS = 60
+BACKSTOP = timedelta(minutes=35)
 
 
 def moment(text: str) -> datetime:
@@ -17,10 +20,14 @@ def moment(text: str) -> datetime:
 
 
 def kept(azure: Azure) -> tuple[datetime, str]:
-    """What the tag says, and Azure's own schedule."""
+    """Return the end of the lease by the tag and by Azure's schedule."""
     daily = azure.part(*SCHEDULE)["properties"]
     assert daily["status"] == "Enabled"
     return moment(azure.machine()["tags"]["gpuinfra:lease-until"]), daily["dailyRecurrence"]["time"]
+
+
+def now(azure: Azure) -> datetime:
+    return datetime.fromtimestamp(azure.control("GET", "clock")["now"], UTC)
 
 
 def advance(azure: Azure, length: timedelta) -> None:
@@ -34,7 +41,7 @@ def wait_until_off(azure: Azure) -> None:
         time.sleep(0.2)
 
 
-def test_a_lease_is_shown_extended_and_released(user: User, azure: Azure) -> None:
+def test_lease_is_shown_extended_and_released(user: User, azure: Azure) -> None:
     # 5 USD at $0.631 an hour are 7 h 55 min.
     user.spec(lifecycle={"lease": "4h", "maxCost": "5 USD"})
     first = moment(user.up()["leaseUntil"])
@@ -51,13 +58,13 @@ def test_a_lease_is_shown_extended_and_released(user: User, azure: Azure) -> Non
     assert azure.writes(before) == []
 
     assert user.does("lease", "gpu.yaml", "--extend", "2h")["changed"] is True
-    assert kept(azure) == (first + timedelta(hours=2), f"{first + timedelta(hours=2):%H%M}")
+    assert kept(azure) == (first + timedelta(hours=2), f"{first + timedelta(hours=2) + BACKSTOP:%H%M}")
     capped = user.does("lease", "my-dsvm", "--extend", "1d")
     assert (capped["cause"], capped["capped"], capped["leaseUntil"]) == ("cost cap", True, capped["capAt"])
     assert kept(azure)[0] == moment(capped["capAt"])
     in_vain = user("lease", "my-dsvm", "--extend", "1h")
     assert in_vain.returncode == 1
-    assert "the cost cap lets it be on no longer" in in_vain.stderr
+    assert "does not allow a later end" in in_vain.stderr
     assert azure.machine()["tags"]["gpuinfra:name"] == "my-dsvm"
 
     released = user("lease", "my-dsvm", "--release")
@@ -68,18 +75,18 @@ def test_a_lease_is_shown_extended_and_released(user: User, azure: Azure) -> Non
     user.fails("lease", "my-dsvm", "--extend", "1h", code="machine-is-off")
 
 
-def test_hours_keep_a_machine_on_to_their_end_which_may_be_a_holiday(user: User, azure: Azure) -> None:
-    now = datetime.fromtimestamp(azure.control("GET", "clock")["now"], UTC)
-    noon = datetime(now.year, now.month, now.day, 12, tzinfo=UTC) + timedelta(days=1)
-    advance(azure, noon - now)
+def test_hours_keep_a_machine_on_until_they_end_on_a_holiday(user: User, azure: Azure) -> None:
+    start = now(azure)
+    noon = datetime(start.year, start.month, start.day, 12, tzinfo=UTC) + timedelta(days=1)
+    advance(azure, noon - start)
     tomorrow = noon.date() + timedelta(days=1)
-    (user.workspace / "holidays.txt").write_text(f"# nobody is here\n{tomorrow}..{tomorrow + timedelta(days=2)}\n")
+    (user.workspace / "holidays.txt").write_text(f"# closed\n{tomorrow}..{tomorrow + timedelta(days=2)}\n")
     hours: dict[str, Any] = {"timezone": "UTC", "on": "daily 00:00-24:00", "holidays": "holidays.txt"}
     user.spec(lifecycle={"lease": "1h", "hours": hours})
     brought = user.up()
     midnight = datetime(tomorrow.year, tomorrow.month, tomorrow.day, tzinfo=UTC)
     assert moment(brought["leaseUntil"]) == midnight
-    assert kept(azure) == (midnight, "0000")
+    assert kept(azure) == (midnight, "0035")
     shown = user.does("lease", "my-dsvm")
     assert (shown["cause"], shown["hours"]) == ("hours", "UTC daily 00:00-24:00")
 
@@ -94,7 +101,53 @@ def test_hours_keep_a_machine_on_to_their_end_which_may_be_a_holiday(user: User,
     assert (diagnostic["code"], diagnostic["file"]) == ("bad-date", "holidays.txt")
 
 
-def test_wrong_words(user: User, azure: Azure) -> None:
+# Azure applies a change of its daily schedule from the next day on, if it comes shortly before the schedule fires.
+
+
+def extend_at(user: User, azure: Azure, at: datetime, length: str) -> dict[str, Any]:
+    """Extend the lease at this moment, however long the program takes: the clock almost stands still meanwhile."""
+    azure.control("POST", "clock", {"speed": 0.01})
+    advance(azure, at - now(azure))
+    extended = user.does("lease", "my-dsvm", "--extend", length)
+    azure.control("POST", "clock", {"speed": 1})
+    return extended
+
+
+@pytest.mark.parametrize("window", [60, 1800])
+def test_extension_at_the_last_moment_keeps_the_machine_on(user: User, azure: Azure, window: int) -> None:
+    azure.fault("schedule-window", seconds=window)
+    user.spec(lifecycle={"lease": "1h", "idle": "5h"})
+    end = moment(user.up()["leaseUntil"])
+    extended = extend_at(user, azure, end - timedelta(seconds=50), "3h")
+    assert extended["scheduleMayStillStopAt"] is None
+    # Neither the end of the old lease nor the old stop of the schedule counts.
+    advance(azure, end + BACKSTOP + timedelta(minutes=5) - now(azure))
+    assert azure.machine()["powerState"] == "PowerState/running"
+    assert azure.is_billed()
+
+
+@pytest.mark.parametrize("window", [60, 1800])
+def test_schedule_alone_ends_a_machine_after_a_late_extension(user: User, azure: Azure, window: int) -> None:
+    azure.fault("schedule-window", seconds=window)
+    azure.fault("AuthorizationFailed", method="PUT", type="roleAssignments", count=0)
+    user.spec(lifecycle={"lease": "1h", "idle": "5h"})
+    end = moment(user.up()["leaseUntil"])
+    extend_at(user, azure, end - timedelta(seconds=50), "1h")
+    advance(azure, end + timedelta(hours=1) + BACKSTOP + timedelta(minutes=1) - now(azure))
+    assert not azure.is_billed()
+
+
+def test_release_without_an_armed_agent_deallocates_at_once(user: User, azure: Azure) -> None:
+    azure.fault("schedule-window", seconds=1800)
+    azure.fault("AuthorizationFailed", method="PUT", type="roleAssignments", count=0)
+    user.up()
+    released = user("lease", "my-dsvm", "--release")
+    assert released.returncode == 0, released.stderr
+    assert not azure.is_billed(), "neither the clock nor the agent was needed"
+    assert released.stdout.startswith("my-dsvm (simulated)\n  off ")
+
+
+def test_invalid_lease_arguments_are_refused(user: User, azure: Azure) -> None:
     user.fails("lease", "never-was", code="no-such-machine", exit_code=2)
     user.fails("lease", "my-dsvm", "--extend", "1h", "--release", code="usage", exit_code=2)
     user.fails("lease", "my-dsvm", "--extend", "soon", code="usage", exit_code=2)

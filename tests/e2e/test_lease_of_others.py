@@ -1,4 +1,4 @@
-"""`gpuinfra lease` changes nothing of a machine of others, whatever its tags say."""
+"""`gpuinfra lease` does not change a foreign machine, whatever its tags say."""
 
 import pytest
 

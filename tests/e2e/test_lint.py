@@ -1,4 +1,4 @@
-"""Stories about checking a project: find, fix, find no more."""
+"""Checking and fixing a project with `lint`."""
 
 import json
 from pathlib import Path
@@ -16,31 +16,31 @@ def project(folder: Path, compute: str = COMPUTE, runconfig: str = RUNCONFIG) ->
     (files / "my_dsvm.runconfig").write_text(runconfig)
 
 
-def test_a_project_is_checked_mended_and_right(run: Run, tmp_path: Path) -> None:
+def test_lint_finds_and_fixes_a_project(run: Run, tmp_path: Path) -> None:
     project(tmp_path)
     found = run("lint")
     assert found.returncode == 1
     assert found.stdout == "1 error, 1 warning in 2 files; 2 can be fixed by --fix\n"
     assert "--> aml_config/my_dsvm.compute:2:18" in found.stderr
-    mended = run("lint", "--fix")
-    assert mended.returncode == 0
-    assert mended.stdout.splitlines() == [
+    repaired = run("lint", "--fix")
+    assert repaired.returncode == 0
+    assert repaired.stdout.splitlines() == [
         "fixed aml_config/my_dsvm.compute:3 now `nvidiaDocker: true`",
         "fixed aml_config/my_dsvm.runconfig:2 now `Framework: Python`",
         "no problems in 2 files",
     ]
-    assert mended.stderr == ""
+    assert repaired.stderr == ""
     again = run("lint", "--fix", "--strict")
     assert (again.returncode, again.stdout, again.stderr) == (0, "no problems in 2 files\n", "")
 
 
-def test_warnings_fail_only_if_that_is_asked_for(run: Run, tmp_path: Path) -> None:
+def test_warnings_fail_only_with_strict(run: Run, tmp_path: Path) -> None:
     project(tmp_path / "one", compute=f"{COMPUTE}nvidiaDocker: true\n")
     assert run("lint", "one").returncode == 0
     assert run("lint", "one", "--strict").returncode == 1
 
 
-def test_as_data_it_says_which_findings_can_be_fixed(run: Run, tmp_path: Path) -> None:
+def test_lint_json_says_which_findings_can_be_fixed(run: Run, tmp_path: Path) -> None:
     project(tmp_path / "one")
     project(tmp_path / "two", compute=f"{COMPUTE}nvidiaDocker: true\npassword: hunter2\n")
     done = run("lint", "one", "two", "one/aml_config", "--json")
@@ -64,7 +64,7 @@ def test_as_data_it_says_which_findings_can_be_fixed(run: Run, tmp_path: Path) -
     }
 
 
-def test_where_there_is_no_project_that_is_said(run: Run, tmp_path: Path) -> None:
+def test_lint_without_a_project_is_an_error(run: Run, tmp_path: Path) -> None:
     for arguments, word in (((), "no project found"), (("nowhere",), "no such project")):
         done = run("lint", *arguments)
         assert done.returncode == 2

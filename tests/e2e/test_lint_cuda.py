@@ -1,4 +1,4 @@
-"""`lint` on a project of the Workbench whose target `up` has written."""
+"""`lint` on a Workbench project whose target was written by `up`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A target that leads to another machine now: runs of the machine before are neither lost nor stopped unasked."""
+"""A target that now points to another machine: runs on the previous machine are neither lost nor stopped silently."""
 
 import pytest
 
@@ -45,3 +45,16 @@ def test_runs_of_the_machine_before_are_not_lost(renamed: User, azure: Azure) ->
     problem = renamed.fails("down", "my-dsvm", code="needs-consent", exit_code=4)
     assert run["id"] in problem["note"]
     assert azure.machine()["powerState"] == ON
+
+
+def test_down_and_up_report_a_machine_whose_spec_was_renamed(user: User, azure: Azure) -> None:
+    user.up()
+    line = "my-dsvm was switched on from this workspace and is still on: `gpuinfra down my-dsvm --sandbox`"
+    assert line not in user("up", "gpu.yaml").stderr
+    user.spec(name="other")
+    done = user("down", "gpu.yaml")
+    assert done.returncode == 0, done.stderr
+    assert line in done.stderr
+    assert line in user("up", "gpu.yaml").stderr
+    assert user("down", "my-dsvm").returncode == 0
+    assert line not in user("down", "gpu.yaml").stderr

@@ -1,4 +1,4 @@
-"""Words that name a machine mean the same in every command, and an unknown word is an error."""
+"""A machine name means the same in every command, and an unknown name is an error."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ ON, OFF = "PowerState/running", "PowerState/deallocated"
 
 
 def elsewhere(azure: Azure, tmp_path: Path) -> User:
-    """A user with an empty project, who knows machines only by what Azure says."""
+    """A user with an empty project: machines are known only from Azure."""
     return User(azure, tmp_path / "other" / "home", tmp_path / "other" / "project", key=False)
 
 
@@ -42,7 +42,7 @@ def test_down_ignores_a_target_name_that_only_a_tag_has(user: User, azure: Azure
 
 
 @pytest.mark.parametrize("words", [["down"], ["down", "--delete", "--yes"], ["lease"], ["ssh"], ["status"], ["doctor"]])
-def test_unknown_name_is_an_error_with_the_nearest_one(user: User, azure: Azure, words: list[str]) -> None:
+def test_unknown_name_is_an_error_that_suggests_the_nearest(user: User, azure: Azure, words: list[str]) -> None:
     user.up()
     before = azure.last_request()
     done = user(*words, "my-dvsm", "--json")
@@ -81,7 +81,9 @@ def test_down_of_a_spec_that_was_never_up_does_not_claim_that_it_is_gone(user: U
     assert azure.writes() == []
 
 
-def test_gone_needs_evidence_that_the_machine_existed(user: User, azure: Azure, tmp_path: Path) -> None:
+def test_machine_is_reported_as_deleted_only_with_evidence_that_it_existed(
+    user: User, azure: Azure, tmp_path: Path
+) -> None:
     user.up()
     other = elsewhere(azure, tmp_path)
     other.down("my-dsvm", "--delete", "--yes")

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from tests.e2e.azure import Azure
-from tests.e2e.jobs import on_terminal
+from tests.e2e.jobs import open_terminal
 from tests.e2e.run_help import Start
 from tests.e2e.test_host_key_pins import make_colleague
 from tests.e2e.user import User
@@ -16,7 +16,7 @@ ON = "PowerState/running"
 
 
 def files_of(user: User) -> list[Path]:
-    """The target's files, and the pinned keys."""
+    """Return the target's files and the pinned keys."""
     found = [*user.workspace.glob("aml_config/*"), user.home / ".gpuinfra" / "ssh" / "known_hosts"]
     return [file for file in found if file.exists()]
 
@@ -32,7 +32,7 @@ def claimed(user: User, azure: Azure, tmp_path: Path) -> User:
     return user
 
 
-def test_up_stops_at_a_machine_that_this_computer_does_not_know(claimed: User, azure: Azure) -> None:
+def test_up_stops_at_a_machine_unknown_to_this_computer(claimed: User, azure: Azure) -> None:
     before = azure.last_request()
     problem = claimed.fails("up", "gpu.yaml", code="unknown-host-key")
     assert "`my-dsvm` exists, and this computer has not used it before" in problem["note"]
@@ -52,14 +52,14 @@ def test_up_stops_at_a_machine_that_this_computer_does_not_know(claimed: User, a
     assert claimed.up()["target"]["hostKey"] == accepted
 
 
-def test_up_does_not_replace_a_machine_that_this_computer_does_not_know(claimed: User, azure: Azure) -> None:
+def test_up_does_not_replace_a_machine_unknown_to_this_computer(claimed: User, azure: Azure) -> None:
     claimed.spec(region="eastus", target={"type": "remote"})
     before = azure.last_request()
     claimed.fails("up", "gpu.yaml", "--delete", code="unknown-host-key")
     assert azure.writes(before) == []
 
 
-def test_up_uses_an_unknown_machine_with_yes_and_says_so(claimed: User, azure: Azure) -> None:
+def test_up_uses_an_unknown_machine_with_yes_and_reports_it(claimed: User, azure: Azure) -> None:
     done = claimed("up", "gpu.yaml", "--yes")
     assert done.returncode == 0, done.stderr
     assert "this computer has not used it before; host key SHA256:" in done.stderr
@@ -69,16 +69,16 @@ def test_up_uses_an_unknown_machine_with_yes_and_says_so(claimed: User, azure: A
 def test_up_asks_on_a_terminal_before_it_uses_an_unknown_machine(claimed: User, azure: Azure) -> None:
     before = azure.last_request()
     for answer, code, written in ((b"n\n", 1, False), (b"y\n", 0, True)):
-        with on_terminal(cast("LabUser", claimed), "up", "gpu.yaml", "--sandbox") as terminal:
-            terminal.waits_for(b"Use this machine?")
-            terminal.types(answer)
-            assert terminal.ends() == code
+        with open_terminal(cast("LabUser", claimed), "up", "gpu.yaml", "--sandbox") as terminal:
+            terminal.wait_for_text(b"Use this machine?")
+            terminal.type_keys(answer)
+            assert terminal.wait_for_exit() == code
         assert bool(files_of(claimed)) is written
         assert written or azure.writes(before) == []
     claimed.up()
 
 
-def test_run_does_not_use_or_end_a_machine_that_someone_created_a_moment_before(
+def test_run_does_not_use_or_end_a_machine_created_by_another_user_a_moment_before(
     user: User, azure: Azure, start: Start, tmp_path: Path
 ) -> None:
     user.spec(target={"type": "remote"}, lifecycle={"afterRun": "delete"})

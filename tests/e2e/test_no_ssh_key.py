@@ -44,7 +44,7 @@ def test_up_in_the_sandbox_creates_a_key_that_every_command_finds(newcomer: User
     assert newcomer("submit", "-c", "my_dsvm", "quick.py").returncode == 0
     assert "ssh-key" in newcomer("doctor").stdout
 
-    # Without the spec, nothing but the key's place says that it is ours.
+    # Without the spec, only the path of the key shows that it is ours.
     (newcomer.workspace / "gpu.yaml").unlink()
     assert f"IdentityFile={key}" in newcomer.does("ssh", "my-dsvm")["command"]
 
@@ -60,7 +60,7 @@ def test_existing_key_of_gpuinfra_is_never_overwritten(newcomer: User) -> None:
     assert "another SSH key" not in done.stdout + done.stderr
 
 
-def test_machine_stays_reachable_after_the_user_makes_a_key(newcomer: User) -> None:
+def test_machine_stays_reachable_after_the_user_creates_a_key(newcomer: User) -> None:
     newcomer.up()
     newcomer.private_key.parent.mkdir(mode=0o700)
     newcomer.make_key()
@@ -93,16 +93,16 @@ def test_yes_creates_a_key(newcomer: User, azure: Azure) -> None:
 def test_on_a_terminal_up_asks_before_it_creates_a_key(newcomer: User, azure: Azure) -> None:
     terminal = Terminal(newcomer, "up", "gpu.yaml", **azure.environment())
     try:
-        terminal.waits_for(b"Create one for gpuinfra?")
-        terminal.types(b"n\n")
-        assert terminal.ends() == Exit.FAILED
+        terminal.wait_for_text(b"Create one for gpuinfra?")
+        terminal.type_keys(b"n\n")
+        assert terminal.wait_for_exit() == Exit.FAILED
     finally:
         terminal.close()
     assert azure.writes() == []
     assert not own_key(newcomer).exists()
 
 
-def test_a_key_that_the_spec_names_is_not_replaced_by_another(newcomer: User, azure: Azure) -> None:
+def test_missing_key_named_in_the_spec_is_not_replaced(newcomer: User, azure: Azure) -> None:
     newcomer.spec(admin={"sshPublicKey": "~/.ssh/work.pub"})
     problem = newcomer.fails("up", "gpu.yaml", "--yes", code="no-public-key")
     assert "work.pub" in problem["note"]

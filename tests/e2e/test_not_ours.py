@@ -1,25 +1,16 @@
-"""A tag alone makes nothing ours: what others own is reported, and never changed."""
-
-import json
-from typing import Any
+"""A tag alone does not make a resource ours: foreign resources are reported and never changed."""
 
 import pytest
 
 from tests.e2e.azure import Azure
 from tests.e2e.foreign import ADDRESSES, DISKS, MACHINE, OVER, make_address, make_disk, make_group, make_machine
-from tests.e2e.user import User
+from tests.e2e.user import User, run_reap
 
 LEFT_ALONE = "looks like ours, left alone"
 OURS = {"gpuinfra:name": "my-dsvm"}
 
 
-def reaped(user: User, *words: str) -> dict[str, Any]:
-    done = user("reap", *words, "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return dict(json.loads(done.stdout))
-
-
-def test_down_deletes_no_disk_of_another_group_that_carries_our_tag(user: User, azure: Azure) -> None:
+def test_down_keeps_a_disk_in_another_group_that_has_our_tag(user: User, azure: Azure) -> None:
     user.up()
     make_group(azure, "finance")
     make_disk(azure, "finance", "payroll-data", OURS)
@@ -38,25 +29,25 @@ def test_down_keeps_its_group_where_a_tagged_disk_of_others_is_in_it(user: User,
     assert "payroll-data" in " ".join(receipt["kept"])
 
 
-def test_reap_removes_no_address_of_others_that_carries_our_tag(user: User, azure: Azure) -> None:
+def test_reap_keeps_foreign_addresses_that_have_our_tag(user: User, azure: Azure) -> None:
     make_group(azure, "web")
     for name in ("shop-ip", "gone-ip"):
         make_address(azure, "web", name, {"gpuinfra:name": "gone"})
     azure.control("POST", "clock", {"advance": 2 * 3600})
     before = azure.last_request()
-    found = reaped(user)
+    found = run_reap(user)
     assert azure.writes(before) == []
     assert sorted(line.split()[1] for line in found["leftAlone"]) == ["gone-ip", "shop-ip"]
     assert all(line.endswith(LEFT_ALONE) for line in found["leftAlone"])
-    reaped(user, "--delete", "--yes")
+    run_reap(user, "--delete", "--yes")
     assert azure.part(ADDRESSES, "shop-ip", "web")
 
 
 @pytest.mark.parametrize("name", ["payroll", "my-dsvm"])
-def test_reap_stops_no_machine_of_others_that_carries_our_tags(user: User, azure: Azure, name: str) -> None:
+def test_reap_does_not_stop_foreign_machines_that_have_our_tags(user: User, azure: Azure, name: str) -> None:
     make_group(azure, "finance")
     make_machine(azure, "finance", "payroll", {"gpuinfra:name": name, "gpuinfra:lease-until": OVER})
-    found = reaped(user)
+    found = run_reap(user)
     assert azure.machine("payroll", "finance")["powerState"] == "PowerState/running"
     assert (found["machines"], found["stopped"]) == (0, [])
     (line,) = (line for line in found["leftAlone"] if line.startswith("vm payroll"))
@@ -64,7 +55,7 @@ def test_reap_stops_no_machine_of_others_that_carries_our_tags(user: User, azure
     assert LEFT_ALONE in user("reap").stdout
 
 
-def test_status_and_cost_do_not_count_what_only_carries_our_tag(user: User, azure: Azure) -> None:
+def test_status_and_cost_ignore_foreign_resources_that_have_our_tag(user: User, azure: Azure) -> None:
     make_group(azure, "finance")
     make_machine(azure, "finance", "payroll", {"gpuinfra:name": "payroll"})
     make_disk(azure, "finance", "payroll-data", OURS)
@@ -79,7 +70,7 @@ def test_status_and_cost_do_not_count_what_only_carries_our_tag(user: User, azur
     assert azure.part(MACHINE, "payroll", "finance")
 
 
-def test_adopt_refuses_a_machine_that_gpuinfra_did_not_make(user: User, azure: Azure) -> None:
+def test_adopt_refuses_a_machine_that_gpuinfra_did_not_create(user: User, azure: Azure) -> None:
     make_group(azure, "team")
     make_machine(azure, "team", "my-dsvm", {})
     user.spec(resourceGroup="team")

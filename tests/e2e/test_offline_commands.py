@@ -1,4 +1,4 @@
-"""What commands do on this computer alone: what they print, and what they leave behind."""
+"""Commands that need only this computer: their output and the files that they leave."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.e2e.user import Run, User
 SPEC = "apiVersion: gpuinfra/v1\nname: my-dsvm\nregion: southcentralus\nsize: Standard_NC4as_T4_v3\n"
 
 
-# A file that is rejected is not called valid
+# A rejected file is not reported as valid
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ SPEC = "apiVersion: gpuinfra/v1\nname: my-dsvm\nregion: southcentralus\nsize: St
     ],
     ids=["ambiguous value", "duplicate key", "bad second document", "one name twice"],
 )
-def test_validate_does_not_call_a_rejected_file_valid(run: Run, tmp_path: Path, text: str) -> None:
+def test_validate_does_not_report_a_rejected_file_as_valid(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "gpu.yaml").write_text(text)
     (tmp_path / "good.yaml").write_text(SPEC.replace("my-dsvm", "good"))
     done = run("validate", "gpu.yaml", "good.yaml")
@@ -32,7 +32,7 @@ def test_validate_does_not_call_a_rejected_file_valid(run: Run, tmp_path: Path, 
     assert done.stdout == "valid  good  good.yaml:2\n"
 
 
-# A script's options are the script's
+# Options of a script belong to the script
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_json_option_of_gpuinfra_makes_errors_json(run: Run, tmp_path: Path, wor
     assert json.loads(done.stdout)["diagnostics"]
 
 
-# Nothing is left behind
+# No leftovers
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_failing_command_leaves_no_folder_behind(user: User, words: tuple[str, .
     assert [path.name for path in folder.iterdir()] == ["train.py"]
 
 
-# Commands that need no cloud start none
+# Commands that need no cloud do not start the sandbox
 
 
 @pytest.mark.parametrize("words", [("init",), ("schema",), ("validate", "good.yaml")], ids=lambda words: words[0])

@@ -1,4 +1,4 @@
-"""Copies of outputs that lie in the project are not sent with the next run."""
+"""Copies of outputs inside the project are not sent with the next run."""
 
 from pathlib import Path
 
@@ -24,14 +24,14 @@ def test_copied_outputs_are_not_sent_with_the_next_run(run: Run, tmp_path: Path)
 
     copied = run("outputs", *words, "last", "project/results", HOME=home)
     assert copied.returncode == 0, copied.stderr
-    assert "the next run does not send it" in copied.stderr
+    assert "runs do not upload it" in copied.stderr
     again = run("submit", *words, "-c", "local", "train.py", HOME=home)
     assert again.stdout == "['src', 'train.py']\n"
     assert "copies of outputs: results/" in again.stderr
 
     # A folder with other files is part of the project.
     mixed = run("outputs", *words, "last", "project/src", HOME=home)
-    assert "sends these copies as well" in mixed.stderr
+    assert "uploads these copies, too" in mixed.stderr
     outside = run("outputs", *words, "last", "elsewhere", HOME=home)
     assert "next run" not in outside.stderr
 

@@ -10,7 +10,9 @@ PRICE = "Price: $0.631 an hour while on"
 
 
 @pytest.mark.parametrize("words", [["up", "gpu.yaml"], ["run", "gpu.yaml", "quick.py"]], ids=["up", "run"])
-def test_plan_and_price_come_before_the_first_write(user: User, azure: Azure, start: Start, words: list[str]) -> None:
+def test_plan_and_price_are_printed_before_the_first_write(
+    user: User, azure: Azure, start: Start, words: list[str]
+) -> None:
     project(user)
     azure.fault("hold-before", method="PUT")
     client = start(*words)
@@ -29,7 +31,7 @@ def test_up_without_a_terminal_creates_without_a_question(user: User, azure: Azu
     assert done.stdout.startswith("Done: 7 added")
 
 
-def test_up_says_the_price_of_the_next_place_before_it_tries_it(user: User, azure: Azure) -> None:
+def test_up_prints_the_price_of_the_next_candidate_before_it_tries_it(user: User, azure: Azure) -> None:
     user.spec("size", sizes=[SIZE, LARGER_SIZE])
     azure.fault("SkuNotAvailable", method="PUT", type="virtualMachines")
     done = user("up", "gpu.yaml")

@@ -1,14 +1,16 @@
 """A project from someone else, with programs that have the names of the system's own."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from tests.lab import LOCAL, REMOTE, Lab
+from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, Lab
 
 SUBSCRIPTION = "00000000-0000-4000-8000-000000000001"
-NAMES = ("nvidia-smi", "python3", "git", "docker", "az", "ssh", "sh", "crontab", "systemctl")
+NAMES = ("nvidia-smi", "python3", "git", "docker", "az", "ssh", "sh", "crontab", "systemctl", "docker-credential-lab")
+MISSING = "localhost:1/missing:latest"
 
 
 def plant(folder: Path, marker: Path) -> None:
@@ -51,4 +53,19 @@ def test_commands_start_no_program_of_the_project(lab: Lab) -> None:
     user("schedule", "status", **more)
     azure = {"AZURE_TOKEN_CREDENTIALS": "AzureCliCredential", "AZURE_SUBSCRIPTION_ID": SUBSCRIPTION}
     user("status", **more, **azure)
+    assert not marker.exists(), marker.read_text()
+
+
+@pytest.mark.parametrize("target", [REMOTEDOCKER, LOCALDOCKER])
+def test_docker_credentials_are_not_read_by_a_program_of_the_project(lab: Lab, target: str) -> None:
+    user = lab.user()
+    marker = user.home / "marker"
+    plant(user.workspace, marker)
+    (user.home / ".docker").mkdir()
+    (user.home / ".docker" / "config.json").write_text(json.dumps({"credsStore": "lab"}))
+    user.compute(target, baseDockerImage=MISSING)
+    path = os.pathsep.join([".", "", str(user.workspace), lab.path])
+    done = user("prepare", "-c", target, "--send-credentials", PATH=path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "docker-credential-lab" in done.stderr  # it was looked for
     assert not marker.exists(), marker.read_text()

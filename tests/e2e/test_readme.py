@@ -1,4 +1,4 @@
-"""README's first run, followed to the letter on a computer without Docker."""
+"""The first run of the README, step by step on a computer without Docker."""
 
 import os
 import re
@@ -28,14 +28,14 @@ def user(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[U
 
 
 def commands(section: str) -> str:
-    """The commands of a section's first block."""
+    """Return the commands of a section's first code block."""
     text = (ROOT / "README.md").read_text("utf-8")
     found = re.search(rf"^## {section}\n.*?^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert found, f"no commands in {section}"
     return found[1]
 
 
-def test_the_first_run_ends_with_a_finished_job_and_its_outputs(user: User, tmp_path: Path) -> None:
+def test_first_run_of_the_readme_finishes_with_its_outputs(user: User, tmp_path: Path) -> None:
     clone, first = tmp_path / "clone", tmp_path / "first"
     clone.mkdir()
     (clone / ".venv").symlink_to(PROGRAM.parents[1])

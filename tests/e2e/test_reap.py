@@ -1,17 +1,17 @@
-"""`reap` by the installed program: from a cron's empty folder, from a repository of specs, and interrupted."""
+"""`reap` by the installed program: from an empty folder as in cron, from a repository of specs, and interrupted."""
 
 import json
 import signal
-import time
 from typing import Any
 
 import pytest
 
 from tests.e2e.azure import Azure
 from tests.e2e.repository import git
-from tests.e2e.user import REGION, SIZE, User
+from tests.e2e.run_help import SECONDS, wait_until
+from tests.e2e.user import REGION, SIZE, User, run_reap
 
-# Neither its guest nor Azure's schedule ends it within two days.
+# Neither the guest agent nor Azure's schedule ends it within two days.
 LONG = {"lease": "3d", "idle": "2d"}
 MACHINE = "Microsoft.Compute/virtualMachines"
 OVER, LATER = "2026-01-01T00:00:00Z", "2190-01-01T00:00:00Z"
@@ -19,7 +19,7 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZG
 
 
 def bare(azure: Azure, *names: str, until: str = OVER) -> None:
-    """Machines that carry our tag, with leases until then, and that no guest boots in."""
+    """Create tagged machines with expired leases and without guests."""
     azure.fault("no-boot", count=0)
     azure.put(f"{azure.subscription}/resourcegroups/bare", {"location": REGION})
     subnet = {"name": "inner", "properties": {"addressPrefix": "10.0.0.0/20"}}
@@ -55,13 +55,7 @@ def powers(azure: Azure) -> dict[str, Any]:
     return {each["name"]: each["powerState"] for each in azure.bill()}
 
 
-def reaped(user: User, *words: str, code: int = 0) -> dict[str, Any]:
-    done = user("reap", *words, "--json")
-    assert done.returncode == code, done.stdout + done.stderr
-    return dict(json.loads(done.stdout))
-
-
-def test_a_spec_that_is_deleted_in_git_ends_its_machine(user: User, azure: Azure) -> None:
+def test_reap_stops_a_machine_whose_spec_was_deleted_in_git(user: User, azure: Azure) -> None:
     (user.workspace / "gpu.yaml").unlink()
     files = [user.spec(file=f"{name}.yaml", name=name, lifecycle=LONG) for name in ("kept", "gone")]
     git(user, "init", "-q")
@@ -71,12 +65,12 @@ def test_a_spec_that_is_deleted_in_git_ends_its_machine(user: User, azure: Azure
     bare(azure, "kept", until=LATER)
     git(user, "rm", "-q", "--cached", "gone.yaml")
     (user.workspace / "gone.yaml").unlink()
-    assert reaped(user, "--specs", ".", "--grace", "1m")["stopped"] == [], "it is not committed yet"
+    assert run_reap(user, "--specs", ".", "--grace", "1m")["stopped"] == [], "it is not committed yet"
     git(user, "commit", "-q", "-m", "one is enough")
-    assert reaped(user, "--specs", ".")["stopped"] == [], "within the grace"
+    assert run_reap(user, "--specs", ".")["stopped"] == [], "within the grace"
 
     azure.control("POST", "clock", {"advance": 25 * 3600})
-    dry = reaped(user, "--specs", ".", "--dry-run", "--delete")
+    dry = run_reap(user, "--specs", ".", "--dry-run", "--delete")
     assert [each["name"] for each in dry["deleted"]] == ["gone"]
     assert powers(azure) == {"kept": "running", "gone": "running"}
 
@@ -88,19 +82,19 @@ def test_a_spec_that_is_deleted_in_git_ends_its_machine(user: User, azure: Azure
     assert powers(azure) == {"kept": "running", "gone": "deallocated"}
     assert "nothing to do" in user("reap").stdout
 
-    assert reaped(user, "--specs", ".", "--delete")["deleted"] == [], "it is off, and its disk may hold outputs"
-    (deleted,) = reaped(user, "--specs", ".", "--delete", "--yes")["deleted"]
+    assert run_reap(user, "--specs", ".", "--delete")["deleted"] == [], "it is off, and its disk may hold outputs"
+    (deleted,) = run_reap(user, "--specs", ".", "--delete", "--yes")["deleted"]
     assert (deleted["name"], deleted["verifiedBy"]) == ("gone", "404")
     assert not [each for each in azure.everything() if "gone" in each]
     assert powers(azure)["kept"] == "running"
 
     elsewhere = user.workspace.parent / "elsewhere"
     elsewhere.mkdir()
-    (note,) = reaped(user, "--specs", str(elsewhere))["notes"]
+    (note,) = run_reap(user, "--specs", str(elsewhere))["notes"]
     assert "no machine was compared with its spec: not a git repository" in note
 
 
-def test_from_an_empty_folder_and_one_that_cannot_be_stopped(user: User, azure: Azure) -> None:
+def test_reap_without_a_workspace_reports_a_machine_that_it_cannot_stop(user: User, azure: Azure) -> None:
     bare(azure, "first", "second", "dear")
     path = azure.id(MACHINE, "dear", "bare")
     azure.send("PATCH", path, {"tags": {**azure.get(path)["tags"], "gpuinfra:protect": "the demo on friday"}})
@@ -108,7 +102,7 @@ def test_from_an_empty_folder_and_one_that_cannot_be_stopped(user: User, azure: 
     user.workspace = user.workspace.parent / "cron"
     user.workspace.mkdir()
 
-    found = reaped(user, code=4)
+    found = run_reap(user, code=4)
     assert [each["name"] for each in found["stopped"]] == ["second"]
     assert found["stopped"][0]["verifiedBy"] == "PowerState/deallocated"
     assert [(each["name"], each["code"]) for each in found["failed"]] == [("first", "ScopeLocked")]
@@ -121,35 +115,38 @@ def test_from_an_empty_folder_and_one_that_cannot_be_stopped(user: User, azure: 
     assert "protected     dear would be stopped: lease is over" in done.stdout
     assert powers(azure) == {"first": "deallocated", "second": "deallocated", "dear": "running"}
     before = azure.last_request()
-    assert "nothing to do: 3 machines" in user("reap").stdout
+    assert "nothing to do; checked 3 machines" in user("reap").stdout
     assert azure.writes(before) == []
-    assert list(user.workspace.iterdir()) == [], "nothing is left in a folder that is no workspace"
+    assert list(user.workspace.iterdir()) == [], "no state is written outside a workspace"
 
 
-def test_an_interrupt_says_what_goes_on(user: User, azure: Azure) -> None:
+def has_looked_since(azure: Azure) -> bool:
+    """Whether the program has looked at the machine after it asked for its deallocation: then it has the answer."""
+    paths = [f"{each['method']} {each['path'].lower()}" for each in azure.requests()]
+    begun = next((place for place, path in enumerate(paths) if path.endswith("/my-dsvm/deallocate")), len(paths))
+    return any(path.startswith("GET") and path.endswith("/my-dsvm") for path in paths[begun:])
+
+
+def test_interrupted_reap_names_operations_that_continue(user: User, azure: Azure) -> None:
     bare(azure, "my-dsvm")
     azure.fault("never-ends", method="POST", resource="my-dsvm", operation=True)
     program = user.start("reap")
-    deadline = time.monotonic() + 30
-    while "POST my-dsvm/deallocate" not in azure.writes():
-        assert time.monotonic() < deadline, "it was never asked off"
-        time.sleep(0.05)
-    time.sleep(0.3)  # the answer is on its way
+    wait_until(lambda: has_looked_since(azure), "it looks whether the machine is off")
     program.send_signal(signal.SIGINT)
-    out, err = program.communicate(timeout=30)
+    out, err = program.communicate(timeout=SECONDS)
     assert program.returncode == 130, out + err
-    assert "interrupted; Azure goes on deallocating: my-dsvm" in err
+    assert "interrupted; Azure is still deallocating: my-dsvm" in err
     assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("words", [("--start",), ("--grace", "soon")])
-def test_wrong_usage(user: User, words: tuple[str, ...]) -> None:
+def test_invalid_usage_is_refused(user: User, words: tuple[str, ...]) -> None:
     user.fails("reap", *words, code="usage", exit_code=2)
 
 
-def test_a_folder_that_was_moved_keeps_no_machine_on(user: User, azure: Azure) -> None:
+def test_missing_specs_folder_does_not_keep_machines_on(user: User, azure: Azure) -> None:
     user.up()
-    azure.fault("InternalServerError", method="POST", type="virtualMachines", count=0)  # nobody else can stop it
+    azure.fault("InternalServerError", method="POST", type="virtualMachines", count=0)  # no other layer can stop it
     azure.control("POST", "clock", {"advance": 5 * 3600})
     azure.clear_faults()
     done = user("reap", "--specs", "nowhere", "--json")

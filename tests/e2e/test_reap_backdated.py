@@ -1,12 +1,11 @@
-"""`reap --specs` and commits with false dates, or copies of specs that others still use."""
+"""`reap --specs` with backdated commits, or with copies of specs that are still in use."""
 
 import json
 import subprocess
-from typing import Any
 
 from tests.e2e.azure import Azure
 from tests.e2e.repository import commit_all
-from tests.e2e.user import SPEC, User, inherited
+from tests.e2e.user import SPEC, User, inherited, run_reap
 
 LONG = {"lease": "3d", "idle": "2d"}
 RUNNING = "PowerState/running"
@@ -14,19 +13,13 @@ HOUR = 3600
 
 
 def commit_backdated(user: User, hours: float) -> None:
-    """Commit everything, with a date that many hours ago by the sandbox's clock."""
+    """Commit everything, dated this many hours ago by the sandbox's clock."""
     at = f"{user.azure.control('GET', 'clock')['now'] - hours * HOUR:.0f} +0000"
     dates = {"GIT_AUTHOR_DATE": at, "GIT_COMMITTER_DATE": at}
     name = ("-c", "user.name=Eve", "-c", "user.email=eve@example.com", "-c", "commit.gpgsign=false")
     environment = {**inherited(), "HOME": str(user.home), **dates}
     for words in (("add", "-A"), ("commit", "-q", "-m", "tidy")):
         subprocess.run(["git", *name, *words], cwd=user.workspace, env=environment, check=True, timeout=20)
-
-
-def reaped(user: User, *words: str) -> dict[str, Any]:
-    done = user("reap", *words, "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return dict(json.loads(done.stdout))
 
 
 def bring_up_bob(user: User) -> str:
@@ -49,7 +42,7 @@ def test_copy_of_a_spec_that_was_deleted_again_does_not_end_the_machine(user: Us
     commit_backdated(user, 29)
     copy.unlink()
     commit_backdated(user, 28)
-    found = reaped(user, "--specs", "b", "--delete", "--yes")
+    found = run_reap(user, "--specs", "b", "--delete", "--yes")
     assert (found["deleted"], found["stopped"]) == ([], [])
     assert azure.machine("bobm", "gpuinfra-bobm")["powerState"] == RUNNING
 
@@ -60,12 +53,12 @@ def test_grace_begins_no_earlier_than_the_machine_was_switched_on(user: User, az
     commit_backdated(user, 29)
     (user.workspace / "b/bob.yaml").unlink()
     commit_backdated(user, 28)
-    found = reaped(user, "--specs", "b", "--delete", "--yes")
+    found = run_reap(user, "--specs", "b", "--delete", "--yes")
     assert (found["deleted"], found["stopped"]) == ([], [])
     assert azure.machine("bobm", "gpuinfra-bobm")["powerState"] == RUNNING
 
     azure.control("POST", "clock", {"advance": 25 * HOUR})
-    assert [each["name"] for each in reaped(user, "--specs", "b")["stopped"]] == ["bobm"]
+    assert [each["name"] for each in run_reap(user, "--specs", "b")["stopped"]] == ["bobm"]
 
 
 def test_commit_dated_before_its_parent_counts_from_the_parents_date(user: User, azure: Azure) -> None:
@@ -75,6 +68,6 @@ def test_commit_dated_before_its_parent_counts_from_the_parents_date(user: User,
     commit_all(user, "today")
     (user.workspace / "a/bob.yaml").unlink()
     commit_backdated(user, 28)
-    found = reaped(user, "--specs", "a", "--delete", "--yes")
+    found = run_reap(user, "--specs", "a", "--delete", "--yes")
     assert (found["deleted"], found["stopped"]) == ([], [])
     assert azure.machine("bobm", "gpuinfra-bobm")["powerState"] == RUNNING

@@ -1,4 +1,4 @@
-"""`reap` of many machines: stops exactly those whose lease is over, by one list call per page."""
+"""`reap` of many machines: stops exactly those with an expired lease, with one list call per page."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ OLD, LATER = "2026-01-01T00:00:00Z", "2190-01-01T00:00:00Z"
 
 
 def fill(folder: Path, machines: int) -> None:
-    """Put this many machines of ours into a sandbox, each like one that was created, with a disk and an address."""
+    """Add this many machines to a sandbox, as `up` creates them, with a disk and an address."""
     sandbox = Sandbox(folder)
     place = Place(sandbox)
     place.make("m")
@@ -76,4 +76,4 @@ def test_reap_stops_expired_machines_among_many(tmp_path: Path, exhaustive: bool
     assert found["machines"] == machines
     assert [each["name"] for each in found["stopped"]] == [f"m{number:04}" for number in range(OVER)]
     assert on == {"m", *(f"m{number:04}" for number in range(OVER, RUNNING))}
-    assert len(lists) == (machines + 1) // PAGE + 1, "one call a page"
+    assert len(lists) == (machines + 1) // PAGE + 1, "one call per page"

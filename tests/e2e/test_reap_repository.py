@@ -8,19 +8,13 @@ import pytest
 
 from tests.e2e.azure import Azure
 from tests.e2e.repository import commit_all, git
-from tests.e2e.user import SPEC, User
+from tests.e2e.user import SPEC, User, run_reap
 
 LONG = {"lease": "3d", "idle": "2d"}
 MACHINE = "Microsoft.Compute/virtualMachines"
 TAG = "gpuinfra:repository"
 NOT_FROM_HERE = "left alone: its spec is not from this repository"
 SECRET = "ghp_0123456789abcdef"
-
-
-def reaped(user: User, *words: str, code: int = 0) -> dict[str, Any]:
-    done = user("reap", *words, "--json")
-    assert done.returncode == code, done.stdout + done.stderr
-    return dict(json.loads(done.stdout))
 
 
 def write_spec(folder: Path, **fields: Any) -> Path:
@@ -47,7 +41,7 @@ def committed(user: User) -> User:
 
 def check_left_alone(user: User, azure: Azure, *words: str) -> None:
     before = azure.last_request()
-    found = reaped(user, *words)
+    found = run_reap(user, *words)
     assert (found["stopped"], found["deleted"], found["started"]) == ([], [], [])
     assert azure.writes(before) == []
     (line,) = found["leftAlone"]
@@ -79,12 +73,12 @@ def test_spec_of_another_repository_switches_no_machine_off(committed: User, azu
     check_left_alone(committed, azure, "--specs", str(theirs))
 
 
-def test_spec_of_its_own_repository_switches_a_machine_off(committed: User, azure: Azure, tmp_path: Path) -> None:
+def test_spec_of_the_same_repository_switches_a_machine_off(committed: User, azure: Azure, tmp_path: Path) -> None:
     committed.spec(lifecycle=LONG, power="deallocated")
     commit_all(committed, "off")
     clone = tmp_path / "clone"
     git(committed, "clone", "-q", str(committed.workspace), str(clone))
-    (stopped,) = reaped(committed, "--specs", str(clone))["stopped"]
+    (stopped,) = run_reap(committed, "--specs", str(clone))["stopped"]
     assert stopped["cause"] == "its spec says `power: deallocated`"
     assert not azure.is_billed()
 
@@ -95,7 +89,7 @@ def test_shallow_clone_acts_on_no_machine_and_names_the_fix(committed: User, azu
     clone = tmp_path / "clone"
     git(committed, "clone", "-q", "--depth", "1", f"file://{committed.workspace}", str(clone))
     before = azure.last_request()
-    found = reaped(committed, "--specs", str(clone), code=2)
+    found = run_reap(committed, "--specs", str(clone), code=2)
     assert azure.writes(before) == []
     assert "fetch-depth: 0" in " ".join(found["notes"])
 

@@ -4,24 +4,13 @@ import json
 
 import pytest
 
-from gpuinfra.ledger.ledger import Ledger
-from gpuinfra.models.entry import EntryKind
-from tests.e2e.azure import Azure
+from gpuinfra.ledger import Ledger
+from gpuinfra.models.ledger import LedgerEntryKind
+from tests.e2e.azure import Azure, advance, change_power
 from tests.e2e.repository import commit_all
 from tests.e2e.user import User
 
 LONG = {"lease": "3d", "idle": "2d"}
-MACHINES = "Microsoft.Compute/virtualMachines"
-
-
-def advance(azure: Azure, seconds: float) -> None:
-    azure.control("POST", "clock", {"advance": seconds})
-
-
-def act(azure: Azure, verb: str) -> None:
-    """As a person does in the portal."""
-    status, body = azure.send("POST", f"{azure.id(MACHINES, 'my-dsvm')}/{verb}")
-    assert status == 202, body
 
 
 def bill(azure: Azure) -> float:
@@ -33,10 +22,10 @@ def test_receipt_of_reap_is_what_azure_bills_for_the_last_time_on(user: User, az
     user.spec(lifecycle=LONG)
     commit_all(user, "on")
     user.up()
-    act(azure, "deallocate")
+    change_power(azure, "deallocate")
     advance(azure, 10 * 3600)
     before = bill(azure)
-    act(azure, "start")
+    change_power(azure, "start")
     advance(azure, 3600)
     user.spec(lifecycle=LONG, power="deallocated")
     commit_all(user, "off")
@@ -60,7 +49,7 @@ def test_end_of_a_machine_that_was_not_ready_is_recorded_as_azure_bills_it(user:
     user.make_key("a passphrase")
     user.fails("up", "gpu.yaml", code="not-ready")
     end = Ledger(user.workspace / ".gpuinfra").entries()[-1]
-    assert (end.what, end.price_per_hour) == (EntryKind.OFF, 0.631)
+    assert (end.what, end.price_per_hour) == (LedgerEntryKind.OFF, 0.631)
     assert end.since is not None
     seconds = (end.at - end.since).total_seconds()
     assert seconds / 3600 * 0.631 == pytest.approx(bill(azure) - before, abs=0.005)

@@ -1,4 +1,4 @@
-"""A host key that this computer recorded counts for the target's name and for the machine's name."""
+"""A host key recorded on this computer applies to the target's name and to the machine's name."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ def known_hosts(user: User) -> Path:
 
 
 def record_lab(user: User) -> str:
-    """What `attach lab` recorded in another project."""
+    """Record the key that `attach lab` recorded in another project."""
     known_hosts(user).parent.mkdir(parents=True)
     line = f"gpuinfra-lab.sandbox {LAB_KEY} attach:127.0.0.1:7023\n"
     known_hosts(user).write_text(line)

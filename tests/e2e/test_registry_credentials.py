@@ -1,4 +1,4 @@
-"""The caller's Docker credentials go to own machines, and to no other machine that a project names."""
+"""The caller's Docker credentials are sent to the user's own machines, and not to machines that a project names."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from tests.registries import serving
 
 @pytest.fixture(scope="module")
 def private(running_lab: Lab) -> Iterator[str]:
-    """The address of a registry that gives images only after a login."""
+    """The address of a registry that requires a login."""
     with serving(running_lab, "private") as address:
         yield address
 
@@ -52,10 +52,10 @@ def test_attached_machine_gets_the_credentials(user: LabUser, lab: Lab) -> None:
     target = lab.target
     address = ["--address", target.address, "--port", str(target.port), "--username", target.username]
     user.does("attach", REMOTEDOCKER, *address, "--host-key", target.host_key, "--no-gpu", "--yes")
-    user.does("prepare", "-c", REMOTEDOCKER, "--sandbox")  # the lab's machine says that it is simulated
+    user.does("prepare", "-c", REMOTEDOCKER, "--sandbox")  # the lab's machine is marked as simulated
 
 
-def test_machine_that_only_ssh_has_met_gets_no_credentials(user: LabUser) -> None:
+def test_machine_known_only_to_ssh_gets_no_credentials(user: LabUser) -> None:
     user.does("ssh", REMOTEDOCKER)
     done = user("prepare", "-c", REMOTEDOCKER)
     assert done.returncode == 1, done.stdout + done.stderr

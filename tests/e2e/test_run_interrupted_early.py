@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.azure import Azure
-from tests.e2e.jobs import on_terminal
-from tests.e2e.run_help import Start, clients, is_off, project
+from tests.e2e.jobs import open_terminal
+from tests.e2e.run_help import Start, clients, is_off, make_other_user, project
 from tests.e2e.test_host_key_pins import make_colleague
-from tests.e2e.test_runs_at_risk import ended, goes_on, running, stranger
+from tests.e2e.test_runs_at_risk import is_job_running, run_unfetched_job, start_job
 from tests.e2e.user import PARTS, User
 
 ON = "PowerState/running"
@@ -23,11 +23,13 @@ def user(user: User) -> User:
 
 
 @pytest.mark.parametrize("after_run", ["deallocate", "delete"])
-def test_machine_that_was_on_before_is_left_as_it_is(user: User, azure: Azure, tmp_path: Path, after_run: str) -> None:
-    run = running(user) if after_run == "deallocate" else ended(user, azure)
+def test_interrupt_leaves_a_machine_that_was_already_on(
+    user: User, azure: Azure, tmp_path: Path, after_run: str
+) -> None:
+    run = start_job(user) if after_run == "deallocate" else run_unfetched_job(user, azure)
     before = azure.last_request()
     azure.fault("hold-before", method="GET", type="virtualMachines")
-    with clients(stranger(user, tmp_path)) as start:
+    with clients(make_other_user(user, tmp_path)) as start:
         client = start("run", "--after-run", after_run, "gpu.yaml", "quick.py")
         client.until_held()
         client.send(signal.SIGINT)
@@ -35,7 +37,7 @@ def test_machine_that_was_on_before_is_left_as_it_is(user: User, azure: Azure, t
         assert client.end() == 130, client.said
     assert azure.writes(before) == []
     assert "my-dsvm is left as it is" in client.err
-    assert after_run == "delete" or goes_on(azure, run)
+    assert after_run == "delete" or is_job_running(azure, run)
     assert after_run == "deallocate" or user.does("outputs", run)["files"]
 
 
@@ -46,15 +48,15 @@ def test_interrupt_at_the_question_about_an_unknown_machine_changes_nothing(
     project(other)
     other.up()
     before = azure.last_request()
-    with on_terminal(user, "run", "--after-run", "delete", "gpu.yaml", "quick.py") as terminal:
-        terminal.waits_for(b"Use this machine?")
-        terminal.types_until(CTRL_C, b"left as it is")
-        assert terminal.ends() == 130
+    with open_terminal(user, "run", "--after-run", "delete", "gpu.yaml", "quick.py") as terminal:
+        terminal.wait_for_text(b"Use this machine?")
+        terminal.type_until(CTRL_C, b"left as it is")
+        assert terminal.wait_for_exit() == 130
     assert azure.writes(before) == []
     assert azure.machine()["powerState"] == ON
 
 
-def test_interrupt_does_not_end_a_machine_that_someone_created_a_moment_before(
+def test_interrupt_does_not_end_a_machine_created_by_another_user_a_moment_before(
     user: User, azure: Azure, start: Start, tmp_path: Path
 ) -> None:
     other = make_colleague(user, azure, tmp_path)
@@ -76,7 +78,7 @@ def test_interrupt_does_not_end_a_machine_that_someone_created_a_moment_before(
     assert azure.machine()["properties"]["provisioningState"] == "Creating"
 
 
-def test_machine_that_the_run_created_is_deleted(user: User, azure: Azure, start: Start) -> None:
+def test_interrupt_deletes_a_machine_that_the_run_created(user: User, azure: Azure, start: Start) -> None:
     azure.fault("ssh-refuses")
     client = start("run", "--after-run", "delete", "gpu.yaml", "quick.py")
     client.until_says("waiting for SSH")
@@ -85,11 +87,11 @@ def test_machine_that_the_run_created_is_deleted(user: User, azure: Azure, start
     assert azure.everything() == []
 
 
-def test_machine_that_the_run_started_keeps_its_disk(user: User, azure: Azure, tmp_path: Path) -> None:
-    run = ended(user, azure)
+def test_interrupt_keeps_the_disk_of_a_machine_that_the_run_started(user: User, azure: Azure, tmp_path: Path) -> None:
+    run = run_unfetched_job(user, azure)
     user.down("my-dsvm")
     azure.fault("ssh-refuses")
-    with clients(stranger(user, tmp_path)) as start:
+    with clients(make_other_user(user, tmp_path)) as start:
         client = start("run", "--after-run", "delete", "gpu.yaml", "quick.py")
         client.until_says("waiting for SSH")
         client.send(signal.SIGINT)

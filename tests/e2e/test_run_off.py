@@ -1,13 +1,13 @@
-"""Machines that go off under a job that somebody follows: the client finds out soon, and says what to do."""
+"""Machines that go off during a followed job: the client notices soon, and says what to do."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.e2e.azure import Azure
-from tests.e2e.impatient import impatient
-from tests.e2e.jobs import ended, reads
+from tests.e2e.azure import Azure, change_power
+from tests.e2e.impatient import start_impatient
+from tests.e2e.jobs import expect_line, wait_for_exit
 from tests.e2e.run_help import guest_home, is_off, project, runs_of
 from tests.e2e.user import User
 
@@ -20,29 +20,23 @@ def user(user: User) -> User:
     return user
 
 
-def deallocate(azure: Azure) -> None:
-    """What the machine's agent does, or Azure itself when it takes a spot machine back."""
-    status, answer = azure.send("POST", f"{azure.id(MACHINE, 'my-dsvm')}/deallocate")
-    assert status == 202, answer
-
-
 def only(user: User) -> dict[str, Any]:
     (run,) = runs_of(user)
     return run
 
 
-def test_an_evicted_machine_is_proven_off_and_its_run_is_found_again(user: User, azure: Azure) -> None:
-    with impatient(user, "run", "gpu.yaml", "waits.py") as client:
-        reads(client, "begun\n")
+def test_evicted_run_is_verified_off_and_can_be_fetched_later(user: User, azure: Azure) -> None:
+    with start_impatient(user, "run", "gpu.yaml", "waits.py") as client:
+        expect_line(client, "begun\n")
         folder = guest_home(azure) / ".gpuinfra" / "runs" / only(user)["id"]
         assert json.loads((folder / "attended.json").read_text()) == {"afterRun": "deallocate"}
-        # So late that nobody hears of more than that it is about to be.
+        # So late that only the notice can be recorded.
         (folder / "ending.json").write_text(json.dumps({"how": "evicted", "detail": "Azure wants it back"}))
         before = (folder / "attended.json").stat().st_mtime
         while (folder / "attended.json").stat().st_mtime == before:
             assert client.poll() is None
-        deallocate(azure)
-        code, _, errors = ended(client)
+        change_power(azure, "deallocate")
+        code, _, errors = wait_for_exit(client)
     run = only(user)
     assert (code, run["state"], run["exitCode"]) == (1, "evicted", None), errors
     assert run["reason"] == "evicted: Azure wants it back"
@@ -65,7 +59,7 @@ def test_outputs_of_another_workspace_do_not_go_with_the_disk(user: User, azure:
     user.up()
     assert user("submit", "-c", "my_dsvm", "--detach", "waits.py").returncode == 0
     run = only(user)["id"]
-    # The machine knows of it still.
+    # The machine still has its record.
     (user.workspace / ".gpuinfra" / "runs.db").unlink()
     refused = user.fails("down", "--delete", "my-dsvm", code="needs-consent", exit_code=4)
     assert run in refused["note"]
@@ -73,16 +67,16 @@ def test_outputs_of_another_workspace_do_not_go_with_the_disk(user: User, azure:
     assert user.down("--delete", "--yes", "my-dsvm")["verifiedBy"] == "404"
 
 
-def test_a_machine_that_somebody_switches_off_leaves_a_run_that_can_be_found_again(user: User, azure: Azure) -> None:
+def test_run_on_a_deallocated_machine_can_be_fetched_later(user: User, azure: Azure) -> None:
     user.up()
-    with impatient(user, "submit", "-c", "my_dsvm", "waits.py") as client:
-        reads(client, "begun\n")
-        deallocate(azure)
-        code, _, errors = ended(client)
+    with start_impatient(user, "submit", "-c", "my_dsvm", "waits.py") as client:
+        expect_line(client, "begun\n")
+        change_power(azure, "deallocate")
+        code, _, errors = wait_for_exit(client)
     run = only(user)
     assert (code, run["state"]) == (255, "lost"), errors
     assert "my-dsvm is deallocat" in errors
     assert f"`gpuinfra up SPEC`, then `gpuinfra outputs {run['id']}` fetches what it wrote" in errors
     assert run["reason"].startswith("my-dsvm was deallocated")
-    # Whoever asks for it now is told at once why there is no answer.
+    # A later command reports at once why the machine does not answer.
     assert user.fails("logs", "-f", run["id"], code="machine-is-off", exit_code=255)

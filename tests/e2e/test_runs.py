@@ -1,4 +1,4 @@
-"""What is remembered of jobs, looked at with the installed program. The jobs themselves are in other stories."""
+"""Recorded runs, listed by the installed program."""
 
 import json
 import subprocess
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
+from gpuinfra.runner.history import History, run_folder
+from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame
 from gpuinfra.runner.jobs.log import LogFile
-from gpuinfra.runner.jobs.port import STDERR, STDOUT, Frame
-from gpuinfra.runner.results.history import History, run_folder
 from gpuinfra.workspace import state_folder
 from tests import program
 from tests.e2e.user import PROGRAM, inherited, run_program
@@ -118,12 +118,12 @@ def workspace(tmp_path: Path) -> Workspace:
     return Workspace(tmp_path)
 
 
-def test_a_list(workspace: Workspace) -> None:
+def test_runs_are_listed_newest_first_and_filtered(workspace: Workspace) -> None:
     shown = workspace("runs")
     assert [line.split()[0] for line in shown.stdout.splitlines()] == ["ID", GOING.id, DONE.id, OLD.id]
-    # Whoever followed it is gone, and what is known may be old.
+    # Its client is gone, so the recorded state may be outdated.
     assert shown.stderr.splitlines() == [
-        f"{GOING.id} was running when it was last heard of; `gpuinfra logs {GOING.id} -f` asks again"
+        f"{GOING.id} was running at last contact; `gpuinfra logs {GOING.id} -f` connects again"
     ]
     assert [run["id"] for run in workspace.json("runs")["runs"]] == [GOING.id, DONE.id, OLD.id]
     assert [run["id"] for run in workspace.json("runs", "--limit", "1")["runs"]] == [GOING.id]
@@ -131,22 +131,22 @@ def test_a_list(workspace: Workspace) -> None:
     assert workspace.json("runs", "--target", "other")["runs"] == []
 
 
-def test_a_run_that_is_followed_gets_no_hint(workspace: Workspace) -> None:
+def test_followed_run_gets_no_hint(workspace: Workspace) -> None:
     with closing(LogFile(run_folder(workspace.state, GOING.id) / "log")) as log:
         assert log.try_lock()
         assert workspace("runs").stderr == ""
         assert workspace("logs", GOING.id[:15], "--stream", "stderr").stderr == "\x1b[31mcareful\n"
 
 
-def test_before_the_first_run(tmp_path: Path) -> None:
+def test_runs_of_an_empty_workspace_prints_a_message(tmp_path: Path) -> None:
     done = run_program("runs", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     assert "no runs" in done.stderr
     assert json.loads(run_program("runs", "--json", folder=tmp_path).stdout) == {"schemaVersion": 1, "runs": []}
-    assert list(tmp_path.iterdir()) == []  # to look is not to make
+    assert list(tmp_path.iterdir()) == []  # listing creates nothing
 
 
-def test_one_in_full(workspace: Workspace) -> None:
+def test_runs_show_prints_one_run(workspace: Workspace) -> None:
     shown = workspace("runs", "show", "20261115").stdout
     assert shown.startswith(f"{OLD.id}  failed\n  command        python train.py --epochs 3\n")
     run = workspace.json("runs", "show", "last")["run"]
@@ -155,24 +155,24 @@ def test_one_in_full(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize("words", [("runs", "show"), ("logs", "-f"), ("cancel",), ("outputs",)])
-def test_a_run_that_is_not_there(workspace: Workspace, words: tuple[str, ...]) -> None:
+def test_unknown_run_suggests_the_nearest(workspace: Workspace, words: tuple[str, ...]) -> None:
     found = workspace.problem(*words, "20261116-121530-bbbc")
     assert found["code"] == "no-such-run"
     assert found["help"].startswith(f"did you mean `{DONE.id}`")
 
 
-def test_the_beginning_of_two(workspace: Workspace) -> None:
+def test_ambiguous_run_id_is_refused(workspace: Workspace) -> None:
     found = workspace.problem("runs", "compare", "last", "20261116")
     assert found["code"] == "no-such-run"
     assert "2 runs begin with" in found["note"]
 
 
-def test_words_that_are_no_command(workspace: Workspace) -> None:
+def test_unknown_subcommand_and_invalid_limit_are_refused(workspace: Workspace) -> None:
     assert workspace.problem("runs", "shaw", "last")["help"] == "did you mean `show`?"
     assert workspace.problem("runs", "--limit", "0")["code"] == "usage"
 
 
-def test_two_side_by_side(workspace: Workspace) -> None:
+def test_runs_compare_prints_differences(workspace: Workspace) -> None:
     lines = workspace("runs", "compare", OLD.id, DONE.id).stdout.splitlines()
     labels = [line[:20].strip() for line in lines[1:]]
     assert "exit code" in labels
@@ -188,7 +188,7 @@ def test_two_side_by_side(workspace: Workspace) -> None:
     }
 
 
-def test_the_log_byte_for_byte(workspace: Workspace) -> None:
+def test_log_is_printed_byte_for_byte(workspace: Workspace) -> None:
     assert workspace.bytes("logs", OLD.id) == (b"epoch 1\n\xff\0epoch 2\n", b"\x1b[31mcareful\n")
     assert workspace.bytes("logs", "20261115", "--stream", "stdout") == (b"epoch 1\n\xff\0epoch 2\n", b"")
     stamped, _ = workspace.bytes("logs", OLD.id, "--timestamps")
@@ -198,18 +198,18 @@ def test_the_log_byte_for_byte(workspace: Workspace) -> None:
     assert errors == b"epoch 1\n\xff\0\x1b[31mcareful\nepoch 2\n"
 
 
-def test_followed_to_its_end_it_has_the_jobs_exit_code(workspace: Workspace) -> None:
+def test_followed_log_exits_with_the_jobs_exit_code(workspace: Workspace) -> None:
     assert workspace.bytes("logs", OLD.id, "-f", exit_code=7)[0] == b"epoch 1\n\xff\0epoch 2\n"
     assert workspace.bytes("logs", DONE.id, "--follow")[0] == b"epoch 1\n\xff\0epoch 2\n"
 
 
-def test_a_log_of_what_may_go_on_says_so(workspace: Workspace) -> None:
+def test_log_of_an_unfinished_run_says_how_to_follow_it(workspace: Workspace) -> None:
     out, errors = workspace.bytes("logs", "last")
     assert out == b"epoch 1\n\xff\0epoch 2\n"
     assert f"`gpuinfra logs {GOING.id} -f`".encode() in errors
 
 
-def test_a_reader_that_has_enough(workspace: Workspace) -> None:
+def test_closed_pipe_ends_logs_without_an_error(workspace: Workspace) -> None:
     with closing(LogFile(run_folder(workspace.state, DONE.id) / "log")) as log:
         log.try_lock()
         for number in range(3000):
@@ -221,16 +221,16 @@ def test_a_reader_that_has_enough(workspace: Workspace) -> None:
     assert (done.stdout, done.stderr) == (b"epoch 1\n\xff\0", b"\x1b[31mcareful\n")
 
 
-def test_what_is_over_needs_no_cancelling(workspace: Workspace) -> None:
+def test_cancel_of_a_finished_run_reports_its_state(workspace: Workspace) -> None:
     done = workspace("cancel", OLD.id)
     assert done.stdout == ""
-    assert done.stderr.startswith(f"it was over already:\n{OLD.id} failed with exit code 7\n")
+    assert done.stderr.startswith(f"the job had already ended:\n{OLD.id} failed with exit code 7\n")
     assert workspace.json("cancel", OLD.id)["run"]["exitCode"] == 7
     for grace in ("5", "-3s"):
         assert workspace.problem("cancel", OLD.id, f"--grace={grace}")["code"] == "usage"
 
 
-def test_where_the_outputs_are_and_which(workspace: Workspace) -> None:
+def test_outputs_prints_folder_and_files(workspace: Workspace) -> None:
     done = workspace("outputs", DONE.id)
     assert (workspace.folder / done.stdout.strip()).samefile(workspace.outputs(DONE))
     assert done.stderr == "3 files, 13 B\n"
@@ -244,7 +244,7 @@ def test_where_the_outputs_are_and_which(workspace: Workspace) -> None:
     assert document["files"][0] == {"name": "latest", "size": 0, "link": "model.bin"}
 
 
-def test_a_copy_of_the_outputs(workspace: Workspace) -> None:
+def test_outputs_are_copied_to_a_folder(workspace: Workspace) -> None:
     folder = workspace.folder / "results"
     assert workspace("outputs", DONE.id, "results").stdout == "results\n"
     assert (folder / "model.bin").stat().st_mode & 0o777 == 0o640
@@ -258,7 +258,7 @@ def test_a_copy_of_the_outputs(workspace: Workspace) -> None:
     assert (folder / "model.bin").read_text() == "weights"
 
 
-def test_a_history_that_is_broken_is_told_with_its_fix(workspace: Workspace) -> None:
+def test_unreadable_history_is_reported_with_its_fix(workspace: Workspace) -> None:
     (workspace.state / "runs.db").write_bytes(b"nonsense" * 1000)
     for words in (("runs",), ("cancel", "last")):
         found = workspace.problem(*words, exit_code=1)

@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from tests.e2e.azure import Azure
-from tests.e2e.jobs import Terminal, on_terminal
-from tests.e2e.run_help import guest_home, is_off, project, runs_of, state_of_job
+from tests.e2e.foreign import ADDRESSES, INTERFACES
+from tests.e2e.jobs import Terminal, open_terminal
+from tests.e2e.run_help import guest_home, is_off, make_other_user, project, runs_of, state_of_job
 from tests.e2e.user import LARGER_SIZE, OTHER_REGION, PARTS, User, inherited
 from tests.lab import LabUser
 from tests.sshd import eventually
@@ -23,13 +24,13 @@ OFF: dict[str, Any] = {"power": "deallocated"}
 
 @pytest.fixture
 def user(user: User) -> User:
-    """Has a project with scripts."""
+    """A user whose project has scripts."""
     project(user)
     return user
 
 
-def running(user: User) -> str:
-    """A job that runs on `my-dsvm` until the test ends it; its id."""
+def start_job(user: User) -> str:
+    """Start a job on `my-dsvm` that runs until the test ends it, and return its id."""
     user.up()
     done = user("submit", "-c", "my_dsvm", "--detach", "waits.py")
     assert done.returncode == 0, done.stderr
@@ -37,187 +38,217 @@ def running(user: User) -> str:
     return str(run["id"])
 
 
-def ended(user: User, azure: Azure) -> str:
-    """A job that has ended, with outputs that nobody has fetched; its id."""
-    run = running(user)
+def run_unfetched_job(user: User, azure: Azure) -> str:
+    """Run a job whose outputs were not fetched, and return its id."""
+    run = start_job(user)
     (guest_home(azure) / "go").touch()
     assert eventually(lambda: "ended" in (state_of_job(azure, run) or {}), 60)
     return run
 
 
-def goes_on(azure: Azure, run: str) -> bool:
+def is_job_running(azure: Azure, run: str) -> bool:
     state = state_of_job(azure, run)
     return state is not None and "ended" not in state
 
 
-def changed(user: User, **fields: Any) -> None:
-    """The usual spec for jobs, with other fields."""
+def change_spec(user: User, **fields: Any) -> None:
+    """Write the usual spec for jobs with changed fields."""
     user.spec(target={"type": "remote"}, lifecycle={"lease": "2h"}, **fields)
 
 
-def stranger(user: User, tmp_path: Path) -> User:
-    """Somebody with the same key and spec, in a workspace that knows of no runs."""
-    other = User.__new__(User)
-    other.azure, other.home, other.workspace = user.azure, user.home, tmp_path / "elsewhere"
-    other.workspace.mkdir()
-    project(other)
-    return other
-
-
 @contextmanager
-def asked(user: User, *words: str) -> Iterator[Terminal]:
-    """The program on a terminal, at its question."""
-    with on_terminal(cast("LabUser", user), *words, "--sandbox") as terminal:
-        terminal.waits_for(b"Go on?")
+def open_question(user: User, *words: str) -> Iterator[Terminal]:
+    """Run the program on a terminal up to its question."""
+    with open_terminal(cast("LabUser", user), *words, "--sandbox") as terminal:
+        terminal.wait_for_text(b"Go on?")
         yield terminal
 
 
-# A change that stops a job
+# Changes that stop a job
 
 
 @pytest.mark.parametrize("change", [RESIZE, OFF], ids=["resize", "power-off"])
 def test_up_without_a_terminal_does_not_stop_a_running_job(user: User, azure: Azure, change: dict[str, Any]) -> None:
-    run = running(user)
-    changed(user, **change)
+    run = start_job(user)
+    change_spec(user, **change)
     before = azure.last_request()
     refused = user.fails("up", "gpu.yaml", code="needs-consent", exit_code=2)
     assert run in refused["note"]
     assert "waits.py" in refused["note"]
     assert "--yes" in refused["help"]
     assert azure.writes(before) == []
-    assert goes_on(azure, run)
+    assert is_job_running(azure, run)
 
 
 def test_up_with_yes_restarts_a_machine_with_a_running_job(user: User, azure: Azure) -> None:
-    running(user)
-    changed(user, **RESIZE)
+    start_job(user)
+    change_spec(user, **RESIZE)
     user.up("--yes")
     assert azure.machine()["properties"]["hardwareProfile"]["vmSize"] == LARGER_SIZE
 
 
 def test_up_on_a_terminal_lists_the_runs_that_a_resize_stops(user: User, azure: Azure) -> None:
-    run = running(user)
-    changed(user, **RESIZE)
+    run = start_job(user)
+    change_spec(user, **RESIZE)
     before = azure.last_request()
-    with asked(user, "up", "gpu.yaml") as terminal:
+    with open_question(user, "up", "gpu.yaml") as terminal:
         screen = terminal.seen.decode()
         assert run in screen
         assert "waits.py" in screen
         assert "running" in screen
-        terminal.types(b"n\n")
-        assert terminal.ends() == 2
+        terminal.type_keys(b"n\n")
+        assert terminal.wait_for_exit() == 2
     assert azure.writes(before) == []
-    assert goes_on(azure, run)
+    assert is_job_running(azure, run)
 
 
 def test_up_counts_runs_of_other_workspaces(user: User, azure: Azure, tmp_path: Path) -> None:
-    run = running(user)
-    other = stranger(user, tmp_path)
-    changed(other, **RESIZE)
+    run = start_job(user)
+    other = make_other_user(user, tmp_path)
+    change_spec(other, **RESIZE)
     before = azure.last_request()
     assert run in other.fails("up", "gpu.yaml", code="needs-consent", exit_code=2)["note"]
     assert azure.writes(before) == []
 
 
 def test_up_resizes_without_a_question_when_no_job_runs(user: User, azure: Azure) -> None:
-    ended(user, azure)
-    changed(user, **RESIZE)
+    run_unfetched_job(user, azure)
+    change_spec(user, **RESIZE)
     user.up()
     assert azure.machine()["properties"]["hardwareProfile"]["vmSize"] == LARGER_SIZE
 
 
 def test_down_without_a_terminal_does_not_stop_a_running_job(user: User, azure: Azure, tmp_path: Path) -> None:
-    run = running(user)
-    for somebody in (user, stranger(user, tmp_path)):
-        refused = somebody.fails("down", "my-dsvm", code="needs-consent", exit_code=4)
+    run = start_job(user)
+    for caller in (user, make_other_user(user, tmp_path)):
+        refused = caller.fails("down", "my-dsvm", code="needs-consent", exit_code=4)
         assert run in refused["note"]
         assert "billed" in refused["note"]
         assert "gpuinfra down my-dsvm --yes --sandbox" in refused["help"]
-        assert goes_on(azure, run)
+        assert is_job_running(azure, run)
     azure.control("POST", "clock", {"advance": 3 * 3600})
-    assert is_off(azure), "the lease ends it all the same"
+    assert is_off(azure), "the lease still ends it"
 
 
 def test_down_with_yes_stops_a_running_job_and_keeps_its_outputs(user: User, azure: Azure) -> None:
-    running(user)
+    start_job(user)
     assert user.down("my-dsvm", "--yes")["off"] is True
     assert is_off(azure)
     assert azure.everything() == PARTS
 
 
 def test_down_on_a_terminal_asks_before_it_stops_a_running_job(user: User, azure: Azure) -> None:
-    run = running(user)
-    with asked(user, "down", "my-dsvm") as terminal:
+    run = start_job(user)
+    with open_question(user, "down", "my-dsvm") as terminal:
         assert run in terminal.seen.decode()
-        terminal.types(b"n\n")
-        assert terminal.ends() == 4
-    assert goes_on(azure, run)
-    with asked(user, "down", "my-dsvm") as terminal:
-        terminal.types(b"y\n")
-        assert terminal.ends() == 0
+        terminal.type_keys(b"n\n")
+        assert terminal.wait_for_exit() == 4
+    assert is_job_running(azure, run)
+    with open_question(user, "down", "my-dsvm") as terminal:
+        terminal.type_keys(b"y\n")
+        assert terminal.wait_for_exit() == 0
     assert is_off(azure)
 
 
-def test_down_goes_on_when_the_machine_cannot_be_asked(user: User, azure: Azure, tmp_path: Path) -> None:
-    """Nothing is lost by it, and a machine that lets nobody in must not stay billed."""
-    running(user)
+def test_down_continues_when_the_machine_cannot_be_asked(user: User, azure: Azure, tmp_path: Path) -> None:
+    """Nothing is lost by it, and a machine without a working login must not stay billed."""
+    start_job(user)
     other = User(azure, tmp_path / "other", tmp_path / "elsewhere", key=False)
     done = other("down", "my-dsvm")
     assert done.returncode == 0, done.stderr
-    assert "cannot be asked for its runs" in done.stderr
+    assert "its runs are unknown" in done.stderr
     assert is_off(azure)
 
 
-# A change that loses outputs
+# Changes that lose outputs
 
 
 @pytest.mark.parametrize("words", [[], ["--yes"]], ids=["plain", "yes"])
 def test_up_does_not_replace_a_machine_with_a_running_job(user: User, azure: Azure, words: list[str]) -> None:
-    run = running(user)
-    changed(user, **MOVE)
+    run = start_job(user)
+    change_spec(user, **MOVE)
     before = azure.last_request()
     refused = user.fails("up", "gpu.yaml", *words, code="needs-consent", exit_code=2)
     assert run in refused["note"]
     assert "--delete --yes" in refused["help"]
     assert azure.writes(before) == []
-    assert goes_on(azure, run)
+    assert is_job_running(azure, run)
 
 
 def test_up_does_not_replace_a_machine_with_unfetched_outputs(user: User, azure: Azure, tmp_path: Path) -> None:
-    run = ended(user, azure)
-    for somebody in (user, stranger(user, tmp_path)):
-        changed(somebody, **MOVE)
+    run = run_unfetched_job(user, azure)
+    for caller in (user, make_other_user(user, tmp_path)):
+        change_spec(caller, **MOVE)
         before = azure.last_request()
-        assert run in somebody.fails("up", "gpu.yaml", "--yes", code="needs-consent", exit_code=2)["note"]
+        assert run in caller.fails("up", "gpu.yaml", "--yes", code="needs-consent", exit_code=2)["note"]
         assert azure.writes(before) == []
 
 
+def delete_address(azure: Azure) -> None:
+    """As by hand in the portal: dissociated, then deleted."""
+    nic = azure.part(INTERFACES, "my-dsvm-nic")
+    for configuration in nic["properties"]["ipConfigurations"]:
+        del configuration["properties"]["publicIPAddress"]
+    azure.put(azure.id(INTERFACES, "my-dsvm-nic"), nic)
+    azure.send("DELETE", azure.id(ADDRESSES, "my-dsvm-ip"))
+
+
+def test_up_keeps_a_machine_that_failed_to_start_twice_and_lost_its_address(user: User, azure: Azure) -> None:
+    run_unfetched_job(user, azure)
+    user.down("my-dsvm")
+    vm = azure.machine()["properties"]["vmId"]
+    azure.fault("AllocationFailed", method="POST", type="virtualMachines", count=2)
+    user.fails("up", "gpu.yaml", code="no-capacity")
+    delete_address(azure)
+    user.fails("up", "gpu.yaml", code="no-capacity")
+    assert azure.machine()["properties"]["provisioningState"] == "Failed"
+    user.up()
+    assert azure.machine()["properties"]["vmId"] == vm
+    assert user("outputs", "last", "results").returncode == 0
+
+
+def test_failed_machine_without_its_mark_is_deleted_only_with_the_consent_of_down(
+    user: User, azure: Azure, tmp_path: Path
+) -> None:
+    run_unfetched_job(user, azure)
+    user.down("my-dsvm")
+    azure.fault("AllocationFailed", method="POST", type="virtualMachines")
+    user.fails("up", "gpu.yaml", code="no-capacity")
+    azure.send("PATCH", azure.id(ADDRESSES, "my-dsvm-ip"), {"tags": {"gpuinfra:name": "my-dsvm"}})
+    other, before = make_other_user(user, tmp_path), azure.last_request()
+    for words in ([], ["--yes"]):
+        refused = other.fails("up", "gpu.yaml", *words, code="needs-consent", exit_code=2)
+        assert "az vm start --resource-group gpuinfra-my-dsvm --name my-dsvm" in refused["help"]
+    other.fails("down", "my-dsvm", "--delete", code="needs-consent", exit_code=2)
+    assert azure.writes(before) == []
+
+
 def test_up_on_a_terminal_lists_the_outputs_that_a_replacement_loses(user: User, azure: Azure) -> None:
-    run = ended(user, azure)
-    changed(user, **MOVE)
+    run = run_unfetched_job(user, azure)
+    change_spec(user, **MOVE)
     before = azure.last_request()
-    with asked(user, "up", "gpu.yaml", "--yes") as terminal:
+    with open_question(user, "up", "gpu.yaml", "--yes") as terminal:
         screen = terminal.seen.decode()
         assert run in screen
         assert "not fetched" in screen
         assert "forces replacement" in screen
-        terminal.types(b"n\n")
-        assert terminal.ends() == 2
+        terminal.type_keys(b"n\n")
+        assert terminal.wait_for_exit() == 2
     assert azure.writes(before) == []
 
 
 def test_up_replaces_with_delete_and_yes(user: User, azure: Azure) -> None:
-    ended(user, azure)
-    changed(user, **MOVE)
+    run_unfetched_job(user, azure)
+    change_spec(user, **MOVE)
     user.up("--delete", "--yes")
     assert azure.machine()["location"] == OTHER_REGION
 
 
 def test_disk_of_a_machine_that_is_off_may_hold_outputs(user: User, azure: Azure, tmp_path: Path) -> None:
-    ended(user, azure)
+    run_unfetched_job(user, azure)
     user.down("my-dsvm")
-    other = stranger(user, tmp_path)
-    changed(other, **MOVE)
+    other = make_other_user(user, tmp_path)
+    change_spec(other, **MOVE)
     before = azure.last_request()
     for words, code in ((["up", "gpu.yaml", "--yes"], 2), (["down", "my-dsvm", "--delete"], 2)):
         refused = other.fails(*words, code="needs-consent", exit_code=code)
@@ -227,47 +258,47 @@ def test_disk_of_a_machine_that_is_off_may_hold_outputs(user: User, azure: Azure
     assert other.down("my-dsvm", "--delete", "--yes")["verifiedBy"] == "404"
 
 
-# Deleting
+# Deletion
 
 
 def test_down_delete_on_a_terminal_lists_what_is_lost(user: User, azure: Azure) -> None:
-    run = ended(user, azure)
+    run = run_unfetched_job(user, azure)
     before = azure.last_request()
-    with asked(user, "down", "my-dsvm", "--delete") as terminal:
+    with open_question(user, "down", "my-dsvm", "--delete") as terminal:
         screen = terminal.seen.decode()
         for word in (run, "waits.py", "not fetched", "shared folder", "disk"):
             assert word in screen
-        terminal.types(b"n\n")
-        assert terminal.ends() == 4, "it is on, and billed"
+        terminal.type_keys(b"n\n")
+        assert terminal.wait_for_exit() == 4, "it is on, and billed"
     assert azure.writes(before) == []
 
 
 def test_down_delete_on_a_terminal_asks_when_nothing_is_known_to_be_lost(user: User, azure: Azure) -> None:
     user.up()
-    with asked(user, "down", "my-dsvm", "--delete") as terminal:
+    with open_question(user, "down", "my-dsvm", "--delete") as terminal:
         assert "shared folder" in terminal.seen.decode()
-        terminal.types(b"y\n")
-        assert terminal.ends() == 0
+        terminal.type_keys(b"y\n")
+        assert terminal.wait_for_exit() == 0
     assert azure.everything() == []
 
 
 def test_down_delete_with_yes_asks_nothing_on_a_terminal(user: User, azure: Azure) -> None:
-    ended(user, azure)
-    with on_terminal(cast("LabUser", user), "down", "my-dsvm", "--delete", "--yes", "--sandbox") as terminal:
-        assert terminal.ends() == 0
+    run_unfetched_job(user, azure)
+    with open_terminal(cast("LabUser", user), "down", "my-dsvm", "--delete", "--yes", "--sandbox") as terminal:
+        assert terminal.wait_for_exit() == 0
         assert b"Go on?" not in terminal.seen
     assert azure.everything() == []
 
 
 def test_interrupted_question_changes_nothing(user: User, azure: Azure) -> None:
-    run = running(user)
-    with asked(user, "down", "my-dsvm") as terminal:
-        terminal.types_until(bytes([signal.SIGINT + 1]), b"interrupted")
-        assert terminal.ends() == 130
-    assert goes_on(azure, run)
+    run = start_job(user)
+    with open_question(user, "down", "my-dsvm") as terminal:
+        terminal.type_until(bytes([signal.SIGINT + 1]), b"interrupted")
+        assert terminal.wait_for_exit() == 130
+    assert is_job_running(azure, run)
 
 
-# What is not affected
+# Commands that are not affected
 
 
 def test_run_ends_its_own_machine_without_a_question(user: User, azure: Azure) -> None:
@@ -276,16 +307,16 @@ def test_run_ends_its_own_machine_without_a_question(user: User, azure: Azure) -
     assert is_off(azure)
 
 
-# Reaping
+# Reap
 
 
 def commit_spec(user: User) -> None:
-    """The spec is in git."""
+    """Commit the spec."""
     commit(user, "init -q", "add gpu.yaml", "commit -qm one")
 
 
-def spec_gone(user: User, azure: Azure) -> None:
-    """The spec was deleted in git, a minute ago: `reap` compares whole seconds."""
+def delete_spec(user: User, azure: Azure) -> None:
+    """Delete the spec in git, a minute ago: `reap` compares whole seconds."""
     commit(user, "rm -q gpu.yaml", "commit -qm none")
     azure.control("POST", "clock", {"advance": 60})
 
@@ -301,8 +332,8 @@ REAP = ("reap", "--specs", ".", "--delete", "--grace", "0m")
 
 def test_reap_does_not_delete_outputs_of_another_workspace(user: User, azure: Azure) -> None:
     commit_spec(user)
-    ended(user, azure)
-    spec_gone(user, azure)
+    run_unfetched_job(user, azure)
+    delete_spec(user, azure)
     (user.workspace / ".gpuinfra" / "runs.db").unlink()
     found = user.does(*REAP)
     assert found["deleted"] == []
@@ -311,7 +342,7 @@ def test_reap_does_not_delete_outputs_of_another_workspace(user: User, azure: Az
     assert is_off(azure)
     assert azure.everything() == PARTS
 
-    # It is off now, and nobody can ask it.
+    # It is off now, so its runs are unknown.
     again = user.does(*REAP)
     assert again["deleted"] == []
     assert "may hold outputs" in again["kept"][0]["cause"]
@@ -321,6 +352,6 @@ def test_reap_does_not_delete_outputs_of_another_workspace(user: User, azure: Az
 def test_reap_deletes_a_machine_that_answers_that_it_has_no_outputs(user: User, azure: Azure) -> None:
     commit_spec(user)
     user.up()
-    spec_gone(user, azure)
+    delete_spec(user, azure)
     assert [each["name"] for each in user.does(*REAP)["deleted"]] == ["my-dsvm"]
     assert azure.everything() == []

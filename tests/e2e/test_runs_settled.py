@@ -3,12 +3,13 @@
 import json
 import signal
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.azure import Azure
-from tests.e2e.run_help import Start, guest_home, hide_machine, project, runs_of, state_of_job
+from tests.e2e.azure import Azure, change_power
+from tests.e2e.run_help import Start, guest_home, hide_machine, make_other_user, project, runs_of, state_of_job
 from tests.e2e.user import User
 from tests.sshd import eventually
 
@@ -28,12 +29,6 @@ def submit_detached(user: User, script: str) -> str:
     done = user("submit", "-c", "my_dsvm", "--detach", script)
     assert done.returncode == 0, done.stderr
     return str(runs_of(user)[0]["id"])
-
-
-def change_power(azure: Azure, verb: str) -> None:
-    """What a user does in the portal."""
-    status, answer = azure.send("POST", f"{azure.id(MACHINE, 'my-dsvm')}/{verb}")
-    assert status in {200, 202}, answer
 
 
 def listed(user: User) -> dict[str, Any]:
@@ -62,7 +57,7 @@ def test_runs_shows_how_a_detached_job_ended(user: User, azure: Azure, code: int
     assert (found["state"], found["exitCode"]) == ("failed" if code else "completed", code)
     assert datetime.fromisoformat(found["ended"]).timestamp() == pytest.approx(state["ended"], abs=0.01)
 
-    # Its log and its outputs are still on the machine, and come when they are asked for.
+    # Its log and its outputs are still on the machine, and are fetched on request.
     assert f"gpuinfra logs {run} -f" in user("logs", run).stderr
     followed = user("logs", "-f", run)
     assert (followed.returncode, followed.stdout) == (code, "done\n")
@@ -153,7 +148,7 @@ def test_runs_shows_what_is_known_when_the_machine_does_not_answer(user: User, a
     done = user("runs")
     assert done.returncode == 0
     assert " running" in done.stdout
-    assert f"{run} was running when it was last heard of" in done.stderr
+    assert f"{run} was running at last contact" in done.stderr
     azure.control("POST", "clock", {"advance": 60})
     row = cost_of(user, run)
     assert row
@@ -170,3 +165,55 @@ def test_run_whose_client_was_killed_before_the_job_began_is_lost(user: User, az
     assert (found["state"], found["reason"]) == ("lost", "it was interrupted before the job began")
     followed = user("logs", "-f", "last")
     assert "it was interrupted before the job began" in followed.stderr
+
+
+def test_run_is_lost_when_another_vm_takes_the_name_of_its_machine(user: User, azure: Azure, tmp_path: Path) -> None:
+    submit_detached(user, "waits.py")
+    assert eventually(lambda: bool(list(guest_home(azure).rglob("early.txt"))), SECONDS)
+    before = azure.machine()["properties"]["vmId"]
+    delete_machine(azure)
+    make_other_user(user, tmp_path).up()
+    assert azure.machine()["properties"]["vmId"] != before
+
+    done = user("runs")
+    assert " lost" in done.stdout
+    assert "gpuinfra up" not in done.stderr
+    assert runs_of(user)[0]["reason"] == "my-dsvm was deleted, and another VM has its name"
+
+
+def test_run_of_a_deleted_vm_does_not_hold_up_the_deletion_of_another_one(
+    user: User, azure: Azure, tmp_path: Path
+) -> None:
+    submit_detached(user, "waits.py")
+    delete_machine(azure)
+    make_other_user(user, tmp_path).up()
+    assert user.down("my-dsvm", "--delete")["verifiedBy"] == "404"
+
+
+def delete_machine(azure: Azure) -> None:
+    """Delete the VM with its disk, as in the portal."""
+    for kind, name in ((MACHINE, "my-dsvm"), (DISK, "my-dsvm-disk")):
+        status, answer = azure.send("DELETE", azure.id(kind, name))
+        assert status in {200, 202, 204}, answer
+
+
+def test_run_whose_vm_was_deleted_names_its_disk_and_a_command_that_attaches_it(user: User, azure: Azure) -> None:
+    run = submit_detached(user, "waits.py")
+    held = azure.machine()["properties"]["storageProfile"]["osDisk"]
+    kept_disk = {"properties": {"storageProfile": {"osDisk": {**held, "deleteOption": "Detach"}}}}
+    for method, body in (("PATCH", kept_disk), ("DELETE", None)):
+        status, answer = azure.send(method, azure.id(MACHINE, "my-dsvm"), body)
+        assert status in {200, 202, 204}, answer
+    disk = azure.part(DISK, "my-dsvm-disk")["id"]
+    command = f"`az vm disk attach --resource-group GROUP --vm-name VM --name {azure.id(DISK, 'my-dsvm-disk')}`"
+    assert disk.casefold() in command.casefold()
+    kept = "the VM my-dsvm was deleted, and its disk my-dsvm-disk is kept"
+    for words in (["runs"], ["runs", "show", run], ["logs", run]):
+        done = user(*words)
+        assert f"{kept}; {command}" in done.stdout + done.stderr, words
+        assert "gpuinfra up" not in done.stdout + done.stderr, words
+    for words, exit_code in ((["up", "gpu.yaml"], 2), (["down", "my-dsvm", "--delete"], 2)):
+        refused = user.fails(*words, code="needs-consent", exit_code=exit_code)
+        assert run in refused["note"]
+        assert refused["help"].startswith(f"{kept}; {command}")
+        assert "gpuinfra outputs" not in refused["help"]

@@ -1,4 +1,4 @@
-"""A word can be the name of one machine and the target name of another: the machine's own name comes first."""
+"""A word can be the name of one machine and the target name of another: the machine's name takes precedence."""
 
 import json
 
@@ -12,7 +12,7 @@ REMOTE = {"type": "remote"}
 
 
 def renamed(user: User) -> None:
-    """The machine m7 is on; the spec is now that of m8, with the target name m7."""
+    """The machine m7 is on; the spec now describes m8 with the target name m7."""
     user.spec(name="m7", target=REMOTE)
     user.up()
     user.spec(name="m8", target={**REMOTE, "name": "m7"})

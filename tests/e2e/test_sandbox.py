@@ -238,7 +238,7 @@ def test_the_sdk_by_env_log_faults_and_clock(words: Program, azure: Azure) -> No
     assert azure.groups.get("demo").name == "demo"
     assert words("fault", "--list").stderr == "no fault is armed\n"
     words("fault", "TooManyRequests", "--retry-after", "9", "--count", "0")
-    assert words("fault").stdout.splitlines()[1] == "TooManyRequests  for ever  retryAfter=9"
+    assert words("fault").stdout.splitlines()[1] == "TooManyRequests  always  retryAfter=9"
     assert words.data("fault", "--clear")["faults"] == []
     azure.groups.get("demo")
 
@@ -281,7 +281,7 @@ def test_a_program_is_killed_while_its_third_request_is_held(words: Program, azu
 
 
 def test_operations_as_data_and_for_people(words: Program, azure: Azure) -> None:
-    assert words("log", "--operations").stderr == "no operation so far\n"
+    assert words("log", "--operations").stderr == "no operations so far\n"
     azure.groups.create_or_update("demo", {"location": "eastus"})
     azure.compute.disks.begin_create_or_update("demo", "disk", DISK).result()
     words("fault", "slow", "--operation", "--seconds", "600")
@@ -302,7 +302,7 @@ def test_operations_as_data_and_for_people(words: Program, azure: Azure) -> None
 
 def test_a_client_that_only_reads(words: Program, azure: Azure) -> None:
     azure.groups.create_or_update("demo", {"location": "eastus"})
-    assert words("fault", "read-only").stdout == "read-only  for ever\n"
+    assert words("fault", "read-only").stdout == "read-only  always\n"
     assert azure.groups.get("demo").name == "demo"
     with pytest.raises(HttpResponseError, match="does not have authorization to perform action"):
         azure.groups.create_or_update("other", {"location": "eastus"})
@@ -314,7 +314,7 @@ def test_the_bill_as_data_and_for_people(words: Program) -> None:
     words("start")
     assert words.data("bill") == {"schemaVersion": 1, "machines": []}
     nothing = words("bill")
-    assert (nothing.stdout, nothing.stderr) == ("", "no machine was ever made\n")
+    assert (nothing.stdout, nothing.stderr) == ("", "no machines so far\n")
     words("stop")
     store = Store(words.folder / "state.sqlite3")
     for key, state, price, moment in (
@@ -468,8 +468,8 @@ def test_a_command_that_needs_the_server_says_how_to_start_it(words: Program, co
     ("given", "code", "says"),
     [
         (["fault", "Conflct"], "unknown-fault", "did you mean `Conflict`?"),
-        (["fault", "--clear", "Conflict"], "usage", "stand alone"),
-        (["fault", "--count", "3"], "usage", "stand alone"),
+        (["fault", "--clear", "Conflict"], "usage", "take no NAME"),
+        (["fault", "--count", "3"], "usage", "take no NAME"),
         (["fault", "Conflict", "--method", "FETCH"], "sandbox-refused", "it can be: GET"),
         (["fault", "Conflict", "--region", "moon"], "sandbox-refused", "no region"),
         (["fault", "no-boot", "--skip", "1"], "sandbox-refused", "skip goes with"),
@@ -562,7 +562,7 @@ def test_its_commands_import_nothing_of_the_server(arguments: list[str], program
 
 def test_a_quota_limit_is_shown_and_set(words: Program) -> None:
     words("start")
-    assert words("quota").stderr == "no limit was set; those of the catalogue hold\n"
+    assert words("quota").stderr == "no limits set; those of the catalogue apply\n"
     family = "Standard NCASv3_T4 Family"
     limits = words.data("quota", "--region", "southcentralus", "--family", family, "--limit", "0")["limits"]
     assert limits == {"southcentralus": {family: 0}}

@@ -1,4 +1,4 @@
-"""`gpuinfra schedule` as a user types it: by the real cron and the real systemd, and machines really go off."""
+"""`gpuinfra schedule` with the real cron and the real systemd, which really switch machines off."""
 
 import json
 import os
@@ -24,8 +24,8 @@ OTHERS = "MAILTO=me\n0 3 * * * backup\n"
 
 @pytest.fixture
 def here(user: User) -> Iterator[Private]:
-    """A place where cron and systemd can be told something, and only this test hears of it."""
-    # Where the embedded Azure is, only the file says that schedulers are given.
+    """Private cron and systemd folders that only this test sees."""
+    # Only the environment file says where the embedded Azure is.
     variables = {"HOME": str(user.home), "XDG_CONFIG_HOME": str(user.home / "settings")}
     with private({**inherited(), **variables}) as place:
         yield place
@@ -37,8 +37,8 @@ def does(here: Private, user: User, *words: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def forget(user: User) -> None:
-    """A machine past its lease. Its tag is older than its power-on, so that the guest's own agent goes by another."""
+def create_expired_machine(user: User) -> None:
+    """Create a machine past its lease. Its tag is older than its power-on, so that the guest agent ignores it."""
     user.up()
     machine = user.azure.machine()
     tags = {**machine["tags"], "gpuinfra:lease-until": LONG_AGO}
@@ -49,7 +49,7 @@ def forget(user: User) -> None:
 
 
 def settings_file(user: User) -> Path:
-    """What runs by themselves are told of the cloud; in a folder whose name has signs in it."""
+    """Write the environment file for schedulers, in a folder whose name has special characters."""
     folder = user.home / "it's [so] 100%"
     folder.mkdir()
     file = folder / "schedule.env"
@@ -68,21 +68,21 @@ def odd_specs(user: User) -> Path:
 
 
 def cron_command(crontab: str) -> str:
-    """The command of our block, as crontab(5) says that it is taken out of its line."""
+    """Return the command of our block, unescaped as described in crontab(5)."""
     block = crontab.partition(f"{BEGIN}\n")[2].partition(END)[0]
     (line,) = [line for line in block.splitlines() if line and not line.startswith("#")]
     return line.split(" ", 5)[5].replace(r"\%", "%")
 
 
 def run_as_cron(user: User, command: str) -> subprocess.CompletedProcess[str]:
-    # All that cron gives to a job.
+    # The whole environment of a cron job.
     given = {"HOME": str(user.home), "LOGNAME": "me", "SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"}
     return subprocess.run(
         ["/bin/sh", "-c", command], env=given, cwd=user.home, capture_output=True, text=True, timeout=60, check=False
     )
 
 
-def test_by_cron_a_forgotten_machine_goes_off(here: Private, user: User) -> None:
+def test_cron_switches_an_expired_machine_off(here: Private, user: User) -> None:
     crontab = program("crontab", "cron")
     assert here(crontab, "-", folder=user.home, stdin=OTHERS).returncode == 0
     words = ["--specs", str(odd_specs(user)), "--environment-file", str(settings_file(user)), "--sandbox"]
@@ -90,7 +90,7 @@ def test_by_cron_a_forgotten_machine_goes_off(here: Private, user: User) -> None
     installed = here(crontab, "-l", folder=user.home).stdout
     assert installed.startswith(OTHERS)
 
-    forget(user)
+    create_expired_machine(user)
     done = run_as_cron(user, cron_command(installed))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert user.azure.machine()["powerState"] == "PowerState/deallocated"
@@ -101,7 +101,7 @@ def test_by_cron_a_forgotten_machine_goes_off(here: Private, user: User) -> None
     assert does(here, user, "schedule", "uninstall", "--with", "cron")["removed"] == []
 
 
-def test_cron_is_told_of_a_run_that_fails(here: Private, user: User) -> None:
+def test_cron_mails_a_failed_run(here: Private, user: User) -> None:
     broken = settings_file(user)
     broken.write_text("GPUINFRA_CLOUD=nowhere\n")
     rendered = does(here, user, "schedule", "render", "--with", "cron", "--environment-file", str(broken))
@@ -110,7 +110,7 @@ def test_cron_is_told_of_a_run_that_fails(here: Private, user: User) -> None:
     assert "GPUINFRA_CLOUD is `nowhere`" in done.stdout
 
 
-def test_lines_that_somebody_changed_are_kept(here: Private, user: User) -> None:
+def test_edited_crontab_lines_are_kept(here: Private, user: User) -> None:
     crontab = program("crontab", "cron")
     does(here, user, "schedule", "install", "--with", "cron")
     changed = here(crontab, "-l", folder=user.home).stdout.replace("*/15", "*/20")
@@ -127,11 +127,11 @@ def test_lines_that_somebody_changed_are_kept(here: Private, user: User) -> None
 # systemd
 
 
-def test_by_systemd_a_run_that_was_missed_is_made_up_for(here: Private, user: User, tmp_path: Path) -> None:
+def test_systemd_catches_up_a_missed_run(here: Private, user: User, tmp_path: Path) -> None:
     words = ["--specs", str(odd_specs(user)), "--environment-file", str(settings_file(user)), "--sandbox"]
-    forget(user)
+    create_expired_machine(user)
     with here.systemd(tmp_path):
-        # The computer was off for a day: the timer's last run is as old as the stamp that systemd keeps.
+        # The computer was off for a day: the last run of the timer is as old as systemd's stamp file.
         stamp = user.home / ".local" / "share" / "systemd" / "timers" / f"stamp-{TIMER}"
         stamp.parent.mkdir(parents=True)
         stamp.touch()
@@ -157,7 +157,7 @@ def test_by_systemd_a_run_that_was_missed_is_made_up_for(here: Private, user: Us
 def await_off(azure: Azure) -> None:
     deadline = time.monotonic() + 30
     while azure.machine()["powerState"] != "PowerState/deallocated":
-        assert time.monotonic() < deadline, "nobody has switched it off"
+        assert time.monotonic() < deadline, "it was not switched off"
         time.sleep(0.1)
 
 
@@ -172,7 +172,7 @@ def result_of_service(here: Private, user: User) -> str:
         time.sleep(0.1)
 
 
-def test_without_systemd_it_is_said_what_is_left_to_do(user: User) -> None:
+def test_install_without_systemd_lists_the_remaining_steps(user: User) -> None:
     installed = user.does("schedule", "install", "--with", "systemd", XDG_RUNTIME_DIR="/nonexistent", sandbox=False)
     assert installed["active"] is False
     assert installed["reason"]
@@ -182,7 +182,7 @@ def test_without_systemd_it_is_said_what_is_left_to_do(user: User) -> None:
     assert len(user.does("schedule", "uninstall", "--with", "systemd", sandbox=False)["removed"]) == 2
 
 
-def test_without_cron_it_is_said_so(user: User) -> None:
+def test_install_without_cron_is_an_error(user: User) -> None:
     problem = user.fails("schedule", "install", "--with", "cron", code="no-scheduler", PATH="/nonexistent")
     assert "cron" in problem["help"]
 
@@ -190,7 +190,7 @@ def test_without_cron_it_is_said_so(user: User) -> None:
 # GitHub and Azure Pipelines
 
 
-def test_a_workflow_is_at_the_root_of_the_repository(user: User) -> None:
+def test_workflow_is_written_to_the_root_of_the_repository(user: User) -> None:
     (user.workspace / ".git").mkdir()
     (user.workspace / "infra").mkdir()
     words = ["--with", "github-actions", "--workspace", "infra"]
@@ -202,7 +202,7 @@ def test_a_workflow_is_at_the_root_of_the_repository(user: User) -> None:
     assert user.does("schedule", "install", *words, *package, "--specs", "infra", sandbox=False)["unchanged"] == [
         str(path)
     ]
-    # As it was written it can be brought up to date; as somebody has changed it, only on request.
+    # An unchanged file is updated; an edited one only with --yes.
     assert user.does("schedule", "install", *words, *package, "--every", "30m", sandbox=False)["written"] == [str(path)]
     path.write_text(path.read_text() + "# mine\n")
     for command in (["install", *package], ["uninstall"]):
@@ -212,14 +212,14 @@ def test_a_workflow_is_at_the_root_of_the_repository(user: User) -> None:
     assert not path.exists()
 
 
-def test_a_pipeline_is_there_too(user: User) -> None:
+def test_pipeline_is_written_to_the_root_of_the_repository(user: User) -> None:
     installed = user.does("schedule", "install", "--with", "azure-pipelines", "--package", "gpuinfra==1", sandbox=False)
     assert installed["written"] == [str(user.workspace / "azure-pipelines-gpuinfra.yml")]
     assert installed["active"] is None
     assert installed["leftToDo"]
 
 
-def test_what_is_rendered_can_be_piped_and_kept(user: User) -> None:
+def test_rendered_files_can_be_printed_or_written(user: User) -> None:
     printed = user("schedule", "render", "--with", "systemd", sandbox=False).stdout
     assert printed.startswith(f"# {SERVICE}\n")
     assert f"\n# {TIMER}\n" in printed

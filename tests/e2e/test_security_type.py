@@ -1,4 +1,4 @@
-"""`securityType` of a spec: what the machine gets, what a change of it costs, and where it is refused."""
+"""`securityType` of a spec: the created machine, the effect of a change, and refusals."""
 
 import json
 

@@ -40,7 +40,7 @@ def test_ambiguous_name_lists_the_candidates(user: User, azure: Azure, tmp_path:
     assert azure.writes(before) == []
 
 
-def test_up_does_not_suggest_a_command_that_deletes_the_own_machine(user: User, azure: Azure) -> None:
+def test_up_does_not_suggest_a_command_that_deletes_the_users_own_machine(user: User, azure: Azure) -> None:
     user.up()
     make_rival(azure, user)
     problem = user.fails("up", "gpu.yaml", code="name-taken")
@@ -63,7 +63,7 @@ def test_changed_host_key_stops_with_both_fingerprints(user: User, azure: Azure,
     assert known.read_text() == before
 
 
-def test_machine_that_was_made_again_from_here_is_known_by_its_new_key(user: User, azure: Azure) -> None:
+def test_recreated_machine_is_known_by_its_new_key(user: User, azure: Azure) -> None:
     first = user.up()["target"]["hostKey"]
     user.does("ssh", "my-dsvm")
     user.down("my-dsvm", "--delete", "--yes")

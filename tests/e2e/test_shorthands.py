@@ -1,4 +1,4 @@
-"""Short forms that can mean only one thing."""
+"""Short forms of options."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def test_short_forms_mean_the_same_as_the_long_ones(user: User) -> None:
 
 
 @pytest.mark.parametrize("grace", ["0m", "0", "0h", "0s"])
-def test_no_grace_at_all(user: User, grace: str) -> None:
+def test_zero_grace_is_accepted(user: User, grace: str) -> None:
     user.does("reap", "--dry-run", "--grace", grace)
     assert f"--grace {grace}" in user("schedule", "render", "--with", "cron", "--specs", ".", "--grace", grace).stdout
     user.fails("cancel", "last", "--grace", grace, code="no-such-run", exit_code=2)

@@ -1,4 +1,4 @@
-"""The program with the signals that a background job, `nohup` or a closed terminal gives it."""
+"""Signals of the program as a background job, under `nohup` or after its terminal closed."""
 
 import json
 import os
@@ -14,20 +14,21 @@ import pytest
 from gpuinfra.sandbox.running import process
 from tests.e2e.azure import Azure
 from tests.e2e.run_help import SECONDS, Start, guest_home, is_off, project, runs_of
-from tests.e2e.test_front_door import wait_until_it_reads
+from tests.e2e.test_front_door import wait_until_reading
 from tests.e2e.user import PROGRAM, User, inherited
 
 # A shell without job control ignores INT and QUIT for `gpuinfra … &`, `nohup` HUP; other parents ignore the rest.
 BACKGROUND = "--ignore-signal=INT,QUIT"
 EVERYTHING = "--ignore-signal=INT,QUIT,HUP,TERM,PIPE,CHLD"
 DEFAULTS = "--default-signal=INT,QUIT,HUP,TERM,PIPE,CHLD"
+BLOCKED = "--block-signal=INT,HUP,TERM,ALRM,URG"
 SAYS_WHAT_IS_IGNORED = """
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("SigIgn")))
 """
 
 
 def ignored(mask: str) -> set[str]:
-    """The signals of a mask as the kernel shows it."""
+    """Return the signals of a mask in the kernel's format."""
     return {each.name for each in signal.Signals if int(mask, 16) >> (each - 1) & 1}
 
 
@@ -37,11 +38,11 @@ def mask_of(pid: int) -> str:
 
 
 def waiting(signals: str) -> "subprocess.Popen[str]":
-    """The program, started with these signals, while it waits for standard input."""
+    """Start the program with these ignored signals, while it waits for standard input."""
     started = subprocess.Popen(
         ["env", signals, PROGRAM, "validate", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    wait_until_it_reads(started.pid)
+    wait_until_reading(started.pid)
     return started
 
 
@@ -53,6 +54,8 @@ def waiting(signals: str) -> "subprocess.Popen[str]":
         (EVERYTHING, signal.SIGINT),
         (EVERYTHING, signal.SIGTERM),
         (DEFAULTS, signal.SIGHUP),
+        (BLOCKED, signal.SIGINT),
+        (BLOCKED, signal.SIGTERM),
     ],
 )
 def test_signal_interrupts_however_the_program_was_started(signals: str, number: signal.Signals) -> None:
@@ -84,6 +87,38 @@ def test_signal_that_another_thread_receives_interrupts_a_wait_for_a_lock() -> N
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
+HANGS = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from gpuinfra.cli import main
+main.main = lambda: 4
+ThreadPoolExecutor().submit(threading.Event().wait)
+main.program()
+"""
+
+
+def test_program_ends_while_a_call_hangs_in_a_thread() -> None:
+    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (4, "")
+
+
+RESTORES = """
+import signal
+from gpuinfra.cli.signals import handled_signals
+def handlers():
+    return [signal.getsignal(number) for number in signal.Signals]
+before = handlers()
+with handled_signals():
+    assert handlers() != before
+print(handlers() == before)
+"""
+
+
+def test_signals_are_as_before_when_a_command_has_ended() -> None:
+    done = subprocess.run([sys.executable, "-c", RESTORES], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 def test_closed_terminal_does_not_end_what_nohup_started() -> None:
     with waiting(EVERYTHING) as program:
         for number in (signal.SIGHUP, signal.SIGQUIT):
@@ -110,7 +145,7 @@ def test_signals_of_a_closed_terminal_count_as_one_interrupt(user: User, azure: 
     project(user)
     client = start("run", "gpu.yaml", "waits.py")
     client.until_says("begun")
-    # As systemd ends a session, and as shell and kernel tell of a terminal.
+    # As systemd ends a session, and as shell and kernel report a closed terminal.
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
         client.send(number)
     assert client.end() in {130, 143}
@@ -118,31 +153,52 @@ def test_signals_of_a_closed_terminal_count_as_one_interrupt(user: User, azure: 
     assert [run["state"] for run in runs_of(user)] == ["running"]
 
 
-def test_job_goes_on_when_the_terminal_of_run_closes_and_the_agent_switches_the_machine_off(
-    user: User, azure: Azure
-) -> None:
-    project(user)
+def run_in_terminal(user: User, signals: str, *arguments: str) -> tuple[int, int]:
+    """Start the program in a terminal of its own, and wait until its job prints `begun`."""
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(user.workspace)
         variables = {**inherited(), **user.variables, "GPUINFRA_CLOUD": "sandbox", "TERM": "xterm"}
-        os.execvpe("env", ["env", DEFAULTS, str(PROGRAM), "run", "gpu.yaml", "waits.py"], variables)
+        os.execvpe("env", ["env", signals, str(PROGRAM), *arguments], variables)
     seen, ends = b"", time.monotonic() + SECONDS
     while b"begun" not in seen:
         assert time.monotonic() < ends, seen.decode(errors="replace")
         seen += os.read(terminal, 4096)
+    return child, terminal
+
+
+def test_command_that_ignores_hangups_continues_when_its_terminal_closes(user: User) -> None:
+    (user.workspace / "job.py").write_text(
+        "import pathlib, time\n"
+        "print('begun', flush=True)\n"
+        f"while not pathlib.Path({str(user.workspace / 'closed')!r}).exists(): time.sleep(0.05)\n"
+        "print('the end')\n"
+    )
+    child, terminal = run_in_terminal(user, "--ignore-signal=HUP", "submit", "-c", "local", "job.py")
+    os.close(terminal)
+    (user.workspace / "closed").touch()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert "the end" in user("logs", "last").stdout
+
+
+def test_job_continues_when_the_terminal_of_run_closes_and_the_agent_deallocates_the_machine(
+    user: User, azure: Azure
+) -> None:
+    project(user)
+    child, terminal = run_in_terminal(user, DEFAULTS, "run", "gpu.yaml", "waits.py")
     os.close(terminal)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) in {130, 143}
     (run,) = runs_of(user)
     assert run["state"] == "running"
     assert not is_off(azure)
-    # The agent waits for the job, and then deallocates the machine; test_waste.py has that.
+    # The agent waits for the job and then deallocates the machine; test_waste.py tests that.
     told = guest_home(azure) / ".gpuinfra" / "runs" / run["id"] / "attended.json"
     assert json.loads(told.read_text()) == {"afterRun": "deallocate", "detached": True}
 
 
-def test_local_job_starts_with_no_signal_ignored_but_pythons_own(user: User) -> None:
+def test_local_job_ignores_only_the_signals_that_python_ignores(user: User) -> None:
     (user.workspace / "job.py").write_text(SAYS_WHAT_IS_IGNORED)
     done = subprocess.run(
         ["env", EVERYTHING, PROGRAM, "submit", "-c", "local", "job.py"],
@@ -158,7 +214,7 @@ def test_local_job_starts_with_no_signal_ignored_but_pythons_own(user: User) -> 
 
 
 @pytest.mark.parametrize(("signals", "kept"), [(BACKGROUND, set()), (EVERYTHING, {"SIGHUP"})])
-def test_ssh_starts_with_no_signal_ignored_but_that_of_nohup(
+def test_ssh_ignores_only_the_signal_of_nohup(
     user: User, azure: Azure, tmp_path: Path, signals: str, kept: set[str]
 ) -> None:
     user.up()
@@ -185,7 +241,7 @@ def test_ssh_starts_with_no_signal_ignored_but_that_of_nohup(
     assert ignored(done.stdout.split()[1]) == kept
 
 
-def test_sandbox_ignores_nothing_that_its_guests_would_inherit(tmp_path: Path) -> None:
+def test_sandbox_ignores_only_the_signals_that_python_ignores(tmp_path: Path) -> None:
     folder = tmp_path / "sandbox"
     start = "import sys, pathlib; from sandbox.running import process; process.start(pathlib.Path(sys.argv[1]))"
     words = ["env", "--ignore-signal=INT,QUIT,HUP", sys.executable, "-c", start, str(folder)]

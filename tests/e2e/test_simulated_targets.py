@@ -10,7 +10,7 @@ from tests.e2e.azure import Azure
 from tests.e2e.user import User
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
-# The address is one for documentation: nothing answers there.
+# A documentation address: nothing answers there.
 REAL = {
     "address": "192.0.2.1",
     "hostKey": HOST_KEY,
@@ -42,7 +42,7 @@ def test_sandbox_up_does_not_replace_a_real_target(user: User, azure: Azure) -> 
     assert azure.writes(requests) == []
 
 
-def test_target_that_was_replaced_with_consent_keeps_nothing_of_the_login(user: User) -> None:
+def test_replaced_target_keeps_nothing_of_the_old_login(user: User) -> None:
     box = write_target(user, "box")
     user.spec(target={"name": "box"})
     user.does("up", "gpu.yaml", "--yes")

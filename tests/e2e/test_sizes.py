@@ -20,7 +20,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     process.stop(folder)
 
 
-def test_all_of_them(run: Run, home: str) -> None:
+def test_sizes_lists_every_size(run: Run, home: str) -> None:
     done = run("--sandbox", "sizes", GPUINFRA_SANDBOX_HOME=home)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -32,7 +32,7 @@ def test_all_of_them(run: Run, home: str) -> None:
     assert "simulated" in done.stderr
 
 
-def test_quota_of_one_region_as_data(run: Run, home: str, tmp_path: Path) -> None:
+def test_quota_of_one_region_is_json(run: Run, home: str, tmp_path: Path) -> None:
     quota = ("--region", "eastus", "--family", "Standard NCASv3_T4 Family", "--limit", "3")
     assert run("sandbox", "quota", *quota, GPUINFRA_SANDBOX_HOME=home).returncode == 0
     asked = ("sizes", "--gpu", "t4", "--region", "eastus", "--with-quota", "--json")
@@ -47,7 +47,7 @@ def test_quota_of_one_region_as_data(run: Run, home: str, tmp_path: Path) -> Non
     assert not (tmp_path / "cache").exists()
 
 
-def test_words_that_mean_nothing_get_the_nearest(run: Run) -> None:
+def test_unknown_region_and_gpu_suggest_the_nearest(run: Run) -> None:
     done = run("--sandbox", "sizes", "--region", "eastsu", "--region", "South Central US")
     assert done.returncode == 2
     assert "did you mean `eastus`?" in done.stderr
@@ -57,7 +57,7 @@ def test_words_that_mean_nothing_get_the_nearest(run: Run) -> None:
     assert "did you mean `H100`?" in done.stderr
 
 
-def test_without_a_login_the_ways_in_are_said(run: Run, home: str, tmp_path: Path) -> None:
+def test_sizes_without_a_login_names_the_ways_to_log_in(run: Run, home: str, tmp_path: Path) -> None:
     environment = json.loads(run("sandbox", "env", "--json", GPUINFRA_SANDBOX_HOME=home).stdout)
     del environment["schemaVersion"]
     done = run("sizes", "--region", "eastus", **{**environment, "AZURE_CLIENT_SECRET": "wrong"})

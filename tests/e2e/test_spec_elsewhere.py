@@ -1,4 +1,4 @@
-"""A workspace without the spec of its machine: its runs are known, asked about, and keep their lease all the same."""
+"""A workspace without the spec of its machine: its runs are still known and counted, and keep their lease."""
 
 import re
 from datetime import timedelta
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.azure import Azure
-from tests.e2e.impatient import impatient
-from tests.e2e.jobs import reads, soon
+from tests.e2e.impatient import start_impatient
+from tests.e2e.jobs import expect_line, wait_for
 from tests.e2e.repository import commit_all
 from tests.e2e.run_help import guest_home, project, runs_of, state_of_job
 from tests.e2e.test_jobs_renewed import LEASE, TALKS, left
@@ -19,7 +19,7 @@ SPEC = "../specs/gpu.yaml"
 
 @pytest.fixture
 def user(user: User) -> User:
-    """The machine is on; its spec is beside the workspace."""
+    """A running machine whose spec is outside the workspace."""
     project(user)
     (user.workspace / "talks.py").write_text(TALKS)
     (user.workspace.parent / "specs").mkdir()
@@ -36,7 +36,7 @@ def submitted(user: User) -> str:
 
 
 def forget_machine(user: User) -> None:
-    """The target's file is that of an older gpuinfra, and does not say which machine it is."""
+    """Write the target's file as an older gpuinfra did, without the machine's name."""
     file = user.workspace / "aml_config" / "my_dsvm.compute"
     file.write_text(re.sub(r"(?m)^resourceId:.*\n", "", file.read_text()))
 
@@ -63,7 +63,7 @@ def test_reap_does_not_delete_outputs_that_were_not_fetched(user: User, azure: A
         forget_machine(user)
     run = submitted(user)
     (guest_home(azure) / "go").touch()
-    soon(lambda: "ended" in (state_of_job(azure, run) or {}), "the end of the job")
+    wait_for(lambda: "ended" in (state_of_job(azure, run) or {}), "the end of the job")
     # Commits, machines and `reap` have times in whole seconds.
     azure.control("POST", "clock", {"advance": 60})
     (specs / "gpu.yaml").unlink()
@@ -76,7 +76,7 @@ def test_reap_does_not_delete_outputs_that_were_not_fetched(user: User, azure: A
     assert azure.everything() == []
 
 
-def test_runs_of_a_deleted_machine_are_over(user: User, azure: Azure) -> None:
+def test_runs_of_a_deleted_machine_are_finished(user: User, azure: Azure) -> None:
     submitted(user)
     assert runs_of(user)[0]["machine"] == "my-dsvm"
     user.down(SPEC, "--delete", "--yes")
@@ -86,20 +86,20 @@ def test_runs_of_a_deleted_machine_are_over(user: User, azure: Azure) -> None:
 
 def test_lease_is_renewed_for_a_job_that_works(user: User, azure: Azure) -> None:
     azure.control("POST", "clock", {"advance": 70 * 60})
-    with impatient(user, "submit", "-c", "my_dsvm", "talks.py") as client:
-        reads(client, "at work\n")
-        soon(lambda: left(azure) > LEASE - timedelta(minutes=5), "a lease that was renewed")
+    with start_impatient(user, "submit", "-c", "my_dsvm", "talks.py") as client:
+        expect_line(client, "at work\n")
+        wait_for(lambda: left(azure) > LEASE - timedelta(minutes=5), "a lease that was renewed")
     user.does("cancel", "last", "--grace", "0s")
 
 
-def test_job_that_is_left_gets_the_time_that_it_may_take(user: User, azure: Azure) -> None:
+def test_detached_job_extends_the_lease_to_its_timeout(user: User, azure: Azure) -> None:
     done = user("submit", "-c", "my_dsvm", "--detach", "--timeout", "5h", "waits.py")
     assert done.returncode == 0, done.stderr
     assert left(azure) > timedelta(hours=5)
 
 
 def test_file_of_another_machine_does_not_renew_a_lease(user: User, azure: Azure, tmp_path: Path) -> None:
-    """A project comes from others, too: its target may name a machine of yours, and lead to one of theirs."""
+    """A project can come from other users: its target may name your machine and point to theirs."""
     file = user.workspace / "aml_config" / "my_dsvm.compute"
     user.spec(name="other", file=SPEC, target={"type": "remote"}, lifecycle={"lease": "2h"})
     user.does("up", SPEC)

@@ -1,4 +1,4 @@
-"""Stories about specs: init, validate, schema."""
+"""Specs: init, validate, schema."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from tests.e2e.conftest import Run
 SPEC = "apiVersion: gpuinfra/v1\nname: my-dsvm\nregion: southcentralus\nsize: Standard_NC4as_T4_v3\n"
 
 
-def test_what_init_writes_is_valid(run: Run, tmp_path: Path) -> None:
+def test_init_writes_a_valid_spec(run: Run, tmp_path: Path) -> None:
     done = run("init")
     assert done.returncode == 0
     assert done.stdout == "wrote gpu.yaml\nwrote gpuinfra.schema.json\n"
@@ -44,26 +44,26 @@ def test_init_takes_a_file_or_a_directory(run: Run, tmp_path: Path) -> None:
     assert run("init", "other").stdout.splitlines()[0] == "wrote other/gpu.yaml"
 
 
-def test_init_replaces_nothing_unasked(run: Run, tmp_path: Path) -> None:
+def test_init_does_not_replace_files_without_yes(run: Run, tmp_path: Path) -> None:
     (tmp_path / "gpu.yaml").write_text("mine\n")
-    (tmp_path / "gpuinfra.schema.json").write_text('{"$id": "somebody else\'s"}')
+    (tmp_path / "gpuinfra.schema.json").write_text('{"$id": "foreign"}')
     done = run("init")
     assert done.returncode == 2
     assert "file exists" in done.stderr
     assert (tmp_path / "gpu.yaml").read_text() == "mine\n"
     assert run("init", "--yes").stdout == "wrote gpu.yaml\n"
-    assert "somebody else" in (tmp_path / "gpuinfra.schema.json").read_text()
+    assert "foreign" in (tmp_path / "gpuinfra.schema.json").read_text()
     assert run("validate", "gpu.yaml").returncode == 0
 
 
-def test_a_place_that_cannot_be_written_is_said(run: Run, tmp_path: Path) -> None:
+def test_init_reports_an_unwritable_path(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run("init", "file/gpu.yaml")
     assert done.returncode == 1
     assert "file cannot be written" in done.stderr
 
 
-def test_validate_finds_everything_in_one_pass(run: Run, tmp_path: Path) -> None:
+def test_validate_reports_every_problem_in_one_pass(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(SPEC.replace("my-dsvm", "my_dsvm").replace("NC4as", "NC5as"))
     (tmp_path / "b.yaml").write_text(SPEC)
     done = run("validate", "a.yaml", "b.yaml", "none.yaml")
@@ -74,7 +74,7 @@ def test_validate_finds_everything_in_one_pass(run: Run, tmp_path: Path) -> None
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_validate_as_data(run: Run, tmp_path: Path) -> None:
+def test_validate_prints_json(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(SPEC + "---\n" + SPEC.replace("southcentralus", "southcentalus"))
     done = run("validate", "--json", "a.yaml")
     assert done.returncode == 2
@@ -93,7 +93,7 @@ def test_validate_as_data(run: Run, tmp_path: Path) -> None:
         "column": 9,
         "endLine": 8,
         "endColumn": 22,
-        "label": "Azure has no region of this name",
+        "label": "Azure has no region with this name",
         "help": "did you mean `southcentralus`?",
     }
 
@@ -102,7 +102,7 @@ def test_validate_reads_standard_input(run: Run) -> None:
     assert run("validate", "-", stdin=SPEC).stdout == "valid  my-dsvm  <stdin>:2\n"
 
 
-def test_a_directory_is_searched_and_other_yaml_passed_over(run: Run, tmp_path: Path) -> None:
+def test_validate_searches_a_directory_and_ignores_other_yaml(run: Run, tmp_path: Path) -> None:
     project = tmp_path / "project"
     for folder in ("", "aml_config", "deep/er", ".git", "node_modules/x"):
         (project / folder).mkdir(parents=True, exist_ok=True)
@@ -121,28 +121,28 @@ def test_a_directory_is_searched_and_other_yaml_passed_over(run: Run, tmp_path: 
     assert "unknown apiVersion" in done.stderr
 
 
-def test_a_directory_without_a_spec_is_an_error(run: Run, tmp_path: Path) -> None:
+def test_directory_without_a_spec_is_an_error(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = run("validate", "empty")
     assert done.returncode == 2
     assert "no spec found" in done.stderr
 
 
-def test_two_specs_of_one_name_are_an_error(run: Run, tmp_path: Path) -> None:
+def test_two_specs_of_one_name_are_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(SPEC)
     (tmp_path / "b.yaml").write_text(SPEC.replace("my-dsvm", "MY-dsvm"))
     done = run("validate", "a.yaml", "b.yaml")
     assert done.returncode == 2
-    assert "`my-dsvm` is described at a.yaml:2:7 already" in done.stderr
+    assert "`my-dsvm` is already defined at a.yaml:2:7" in done.stderr
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_terminal_that_cannot_show_a_character_gets_another(run: Run, tmp_path: Path, encoding: str) -> None:
+def test_unencodable_characters_are_replaced(run: Run, tmp_path: Path, encoding: str) -> None:
     (tmp_path / "手.yaml").write_text(SPEC + "手: 書\n")
     done = run("validate", "手.yaml", PYTHONIOENCODING=encoding)
     assert done.returncode == 2
     assert "unknown key" in done.stderr
 
 
-def test_schema_as_data(run: Run) -> None:
+def test_schema_prints_json(run: Run) -> None:
     assert json.loads(run("schema", "--json").stdout)["schema"] == json.loads(run("schema").stdout)

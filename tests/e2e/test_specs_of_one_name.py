@@ -1,4 +1,4 @@
-"""Two different specs of one machine, for example one in a folder of data: none is chosen silently."""
+"""Two different specs of one machine, for example one in a data folder: none is chosen silently."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A machine that is stopped and not deallocated is billed: every command says so, and `down` and `reap` end it."""
+"""A machine that is stopped but not deallocated is billed: every command says so, and `down` and `reap` end it."""
 
 import json
 

@@ -1,7 +1,9 @@
-"""A person who can write any tag gets nothing of theirs, or of others, stopped, changed or deleted by gpuinfra."""
+"""A user who can write any tag cannot make gpuinfra stop, change or delete foreign resources."""
 
 import json
 from typing import Any
+
+import pytest
 
 from tests.e2e.azure import Azure
 from tests.e2e.foreign import (
@@ -15,8 +17,9 @@ from tests.e2e.foreign import (
     make_group,
     make_machine,
 )
-from tests.e2e.jobs import on_terminal
-from tests.e2e.user import REGION, User
+from tests.e2e.jobs import open_terminal
+from tests.e2e.run_help import Start
+from tests.e2e.user import OTHER_REGION, REGION, User
 
 LEFT_ALONE = "looks like ours, left alone"
 OURS = {"gpuinfra:name": "my-dsvm"}
@@ -36,8 +39,27 @@ def attach_bobs_disk(azure: Azure, group: str = "gpuinfra-my-dsvm") -> None:
     patch_machine(azure, group, properties={"storageProfile": {"dataDisks": [attached]}})
 
 
+def add_bobs_address(azure: Azure, group: str = "gpuinfra-my-dsvm") -> None:
+    """A public IP of Bob on a second configuration of the machine's NIC, to be deleted with the machine."""
+    make_group(azure, "bobs")
+    make_address(azure, "bobs", "shop-ip", {})
+    nic = azure.part(INTERFACES, "my-dsvm-nic", group)
+    subnet = nic["properties"]["ipConfigurations"][0]["properties"]["subnet"]
+    address = {"id": azure.id(ADDRESSES, "shop-ip", "bobs"), "properties": {"deleteOption": "Delete"}}
+    second = {"name": "second", "properties": {"subnet": subnet, "publicIPAddress": address}}
+    nic["properties"]["ipConfigurations"].append(second)
+    azure.put(azure.id(INTERFACES, "my-dsvm-nic", group), nic)
+
+
+def add_bobs_subnet(azure: Azure, group: str = "gpuinfra-my-dsvm") -> None:
+    network = azure.part(VNETS, "my-dsvm-vnet", group)
+    network["properties"]["addressSpace"]["addressPrefixes"].append("10.78.0.0/24")
+    network["properties"]["subnets"].append({"name": "bobs", "properties": {"addressPrefix": "10.78.0.0/24"}})
+    azure.put(azure.id(VNETS, "my-dsvm-vnet", group), network)
+
+
 def make_portal_network(azure: Azure, group: str, tags: dict[str, str]) -> None:
-    """What the portal creates beside a machine `my-dsvm`, under the portal's own default names."""
+    """Create what the portal creates with a machine `my-dsvm`, under the portal's default names."""
     rule = {
         "priority": 300,
         "direction": "Inbound",
@@ -60,7 +82,7 @@ def make_portal_network(azure: Azure, group: str, tags: dict[str, str]) -> None:
     azure.put(azure.id(INTERFACES, "my-dsvm123", group), {"location": REGION, "properties": configurations})
 
 
-def test_reap_does_not_stop_a_tagged_machine_of_others_whose_nic_has_our_name(user: User, azure: Azure) -> None:
+def test_reap_does_not_stop_a_foreign_tagged_machine_whose_nic_has_our_name(user: User, azure: Azure) -> None:
     make_group(azure, "prod")
     make_machine(azure, "prod", "db1", {"gpuinfra:name": "db1", "gpuinfra:lease-until": OVER}, nic="db1-nic")
     before = azure.last_request()
@@ -75,10 +97,10 @@ def test_reap_does_not_stop_a_tagged_machine_of_others_whose_nic_has_our_name(us
 def test_down_keeps_a_data_disk_that_others_attached_to_the_machine(user: User, azure: Azure) -> None:
     user.up()
     attach_bobs_disk(azure)
-    with on_terminal(user, "down", "my-dsvm", "--delete", "--sandbox") as terminal:
-        terminal.waits_for(b"Go on?")
-        terminal.types(b"n\n")
-        terminal.ends()
+    with open_terminal(user, "down", "my-dsvm", "--delete", "--sandbox") as terminal:
+        terminal.wait_for_text(b"Go on?")
+        terminal.type_keys(b"n\n")
+        terminal.wait_for_exit()
     assert b"disk bob-data in group bobs will be detached and kept" in terminal.seen
     receipt = user.down("my-dsvm", "--delete", "--yes")
     assert azure.everything() == ["disks/bob-data", "resourceGroups/bobs"]
@@ -95,7 +117,127 @@ def test_up_that_replaces_a_machine_keeps_a_data_disk_that_others_attached(user:
     assert [note for note in notes if note.startswith("disk bob-data in group bobs")], notes
 
 
-def test_tagged_network_of_others_in_a_named_group_is_not_ours(user: User, azure: Azure) -> None:
+def test_down_keeps_a_public_ip_that_others_put_on_the_nic(user: User, azure: Azure) -> None:
+    user.up()
+    add_bobs_address(azure)
+    with open_terminal(user, "down", "my-dsvm", "--delete", "--sandbox") as terminal:
+        terminal.wait_for_text(b"Go on?")
+        terminal.type_keys(b"n\n")
+        terminal.wait_for_exit()
+    assert b"public-ip shop-ip in group bobs will be detached and kept" in terminal.seen
+    receipt = user.down("my-dsvm", "--delete", "--yes")
+    assert azure.everything() == ["publicIPAddresses/shop-ip", "resourceGroups/bobs"]
+    assert (receipt["off"], receipt["left"]) == (True, [])
+    assert receipt["kept"] == ["public-ip shop-ip in group bobs: it was attached to this machine, and is detached"]
+
+
+def test_down_keeps_a_vnet_in_which_others_created_a_subnet(user: User, azure: Azure) -> None:
+    user.up()
+    add_bobs_subnet(azure)
+    for _ in range(2):
+        receipt = user.down("my-dsvm", "--delete", "--yes")
+        assert azure.everything() == ["resourceGroups/gpuinfra-my-dsvm", "virtualNetworks/my-dsvm-vnet"]
+        assert "bobs" in [each["name"] for each in azure.part(VNETS, "my-dsvm-vnet")["properties"]["subnets"]]
+        assert (receipt["off"], receipt["left"]) == (True, [])
+        assert receipt["kept"] == [
+            "vnet my-dsvm-vnet: it holds what was not made for this machine: subnet bobs",
+            "resource-group gpuinfra-my-dsvm: vnet my-dsvm-vnet is kept",
+        ]
+    network = azure.part(VNETS, "my-dsvm-vnet")
+    network["properties"]["subnets"] = [each for each in network["properties"]["subnets"] if each["name"] != "bobs"]
+    azure.put(azure.id(VNETS, "my-dsvm-vnet"), network)
+    user.down("my-dsvm", "--delete", "--yes")
+    assert azure.everything() == []
+
+
+def test_down_keeps_a_vnet_of_a_named_group_in_which_others_created_a_subnet(user: User, azure: Azure) -> None:
+    user.spec(resourceGroup="team2")
+    user.up()
+    add_bobs_subnet(azure, "team2")
+    receipt = user.down("gpu.yaml", "--delete", "--yes")
+    assert azure.everything() == ["resourceGroups/team2", "virtualNetworks/my-dsvm-vnet"]
+    assert (receipt["off"], receipt["left"]) == (True, [])
+    assert [line for line in receipt["kept"] if line.endswith("subnet bobs")]
+
+
+def test_up_does_not_replace_a_vnet_in_which_others_created_a_subnet(user: User, azure: Azure) -> None:
+    user.up()
+    add_bobs_subnet(azure)
+    user.spec(region=OTHER_REGION)
+    before = azure.last_request()
+    assert "subnet bobs" in user.fails("up", "gpu.yaml", "--delete", "--yes", code="name-taken")["note"]
+    assert azure.writes(before) == []
+
+
+def test_up_keeps_a_public_ip_that_others_put_on_the_nic(user: User, azure: Azure) -> None:
+    user.up()
+    add_bobs_address(azure)
+    user.spec(tags={"cost-center": "42"})
+    user.up()
+    nic = azure.part(INTERFACES, "my-dsvm-nic")["properties"]["ipConfigurations"]
+    assert [each["name"] for each in nic] == ["primary", "second"], "a change in place leaves it there"
+    user.spec(admin={"username": "grace"})
+    notes = user.up("--yes", "--delete")["plan"]["notes"]
+    assert azure.part(ADDRESSES, "shop-ip", "bobs")
+    assert [note for note in notes if note.startswith("public-ip shop-ip in group bobs")], notes
+
+
+@pytest.mark.parametrize("forged", ["nic", "machine"])
+def test_forgery_makes_no_network_of_others_ours(user: User, azure: Azure, forged: str) -> None:
+    make_group(azure, "team2")
+    make_portal_network(azure, "team2", OURS)
+    azure.send("DELETE", azure.id(INTERFACES, "my-dsvm123", "team2"))
+    theirs = {"networkSecurityGroups/my-dsvm-nsg", "publicIPAddresses/my-dsvm-ip", "virtualNetworks/my-dsvm-vnet"}
+    if forged == "machine":
+        azure.send("DELETE", azure.id(ADDRESSES, "my-dsvm-ip", "team2"))
+        make_machine(azure, "team2", "my-dsvm", OURS, like_ours=True)
+    subnet = {"id": f"{azure.id(VNETS, 'my-dsvm-vnet', 'team2')}/subnets/default"}
+    inner = {"subnet": subnet, "publicIPAddress": {"id": azure.id(ADDRESSES, "my-dsvm-ip", "team2")}}
+    properties = {
+        "ipConfigurations": [{"name": "primary" if forged == "nic" else "first", "properties": inner}],
+        "networkSecurityGroup": {"id": azure.id(NSGS, "my-dsvm-nsg", "team2")},
+    }
+    body = {"location": REGION, "tags": OURS, "properties": properties}
+    azure.put(azure.id(INTERFACES, "my-dsvm-nic", "team2"), body)
+    user.spec(resourceGroup="team2")
+    receipt = user.down("gpu.yaml", "--delete", "--yes")
+    # Azure itself deletes a public IP with the machine that uses it, if the NIC's owner wants it so.
+    kept = theirs - {"publicIPAddresses/my-dsvm-ip"} if forged == "machine" else theirs
+    assert kept <= set(azure.everything())
+    found = {line.split()[1] for line in receipt["kept"] if line.endswith(LEFT_ALONE)}
+    assert {"my-dsvm-nsg", "my-dsvm-vnet"} <= found
+
+
+def test_tagged_public_ip_that_others_reserved_in_a_named_group_is_not_ours(user: User, azure: Azure) -> None:
+    make_group(azure, "team2")
+    make_address(azure, "team2", "my-dsvm-ip", OURS)
+    user.spec(resourceGroup="team2")
+    before = azure.last_request()
+    assert "my-dsvm-ip" in user.fails("up", "gpu.yaml", code="name-taken")["note"]
+    receipt = user.down("gpu.yaml", "--delete", "--yes")
+    assert azure.writes(before) == []
+    assert [line.split()[1] for line in receipt["kept"] if line.endswith(LEFT_ALONE)] == ["my-dsvm-ip"]
+
+
+@pytest.mark.parametrize("word", ["up", "down"])
+def test_up_that_was_killed_before_the_machine_in_a_named_group_is_continued_or_deleted(
+    user: User, azure: Azure, start: Start, word: str
+) -> None:
+    make_group(azure, "team2")
+    user.spec(resourceGroup="team2")
+    azure.fault("hold-before", method="PUT", type="virtualMachines")
+    client = start("up", "gpu.yaml")
+    client.until_held()
+    client.kill()
+    azure.clear_faults()
+    assert azure.part(INTERFACES, "my-dsvm-nic", "team2")
+    if word == "up":
+        user.up()
+    assert user.down("gpu.yaml", "--delete", "--yes")["left"] == []
+    assert azure.everything() == ["resourceGroups/team2"]
+
+
+def test_foreign_tagged_network_in_a_named_group_is_not_ours(user: User, azure: Azure) -> None:
     make_group(azure, "team2")
     make_portal_network(azure, "team2", OURS)
     user.spec(resourceGroup="team2")
@@ -115,14 +257,14 @@ def test_network_that_a_machine_left_in_a_named_group_is_used_and_deleted(user: 
     kept = {"id": azure.id(INTERFACES, "my-dsvm-nic", "team2"), "properties": {"deleteOption": "Detach"}}
     patch_machine(azure, "team2", properties={"networkProfile": {"networkInterfaces": [kept]}})
     azure.send("DELETE", azure.id(MACHINE, "my-dsvm", "team2"))
-    assert azure.part(INTERFACES, "my-dsvm-nic", "team2"), "and what it uses: all that a killed `up` can leave"
+    assert azure.part(INTERFACES, "my-dsvm-nic", "team2"), "all that a killed `up` can leave"
     user.up()
     azure.send("DELETE", azure.id(MACHINE, "my-dsvm", "team2"))
     assert user.down("gpu.yaml", "--delete", "--yes")["left"] == []
     assert azure.everything() == ["resourceGroups/team2"]
 
 
-def test_down_keeps_a_group_that_the_spec_names_whatever_tags_say(user: User, azure: Azure) -> None:
+def test_down_keeps_a_group_named_in_the_spec_whatever_its_tags(user: User, azure: Azure) -> None:
     make_group(azure, "team2", **OURS)
     user.spec(resourceGroup="team2")
     user.up()

@@ -1,4 +1,4 @@
-"""`attach`, `detach` and `targets` by the installed program, at a sandbox's machine and at a real OpenSSH server."""
+"""`attach`, `detach` and `targets` by the installed program, with a sandbox machine and a real OpenSSH server."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.runner.machine.host_key import HostKey
+from gpuinfra.runner.connection.host_key import HostKey
 from tests.e2e.azure import Azure, reset
 from tests.e2e.user import PROGRAM, User, inherited
 from tests.integration.runner.conftest import WAIT_SECONDS, PasswordServer, SshServer, make_key
@@ -21,7 +21,7 @@ from tests.nvidia import NO_DRIVER
 
 SECRET = PasswordServer.PASSWORD
 
-# A keyring as the system has one, in a file of the test's own.
+# A keyring in a file of the test.
 KEYRING = """
 import json, os, pathlib
 from keyring.backend import KeyringBackend
@@ -49,7 +49,7 @@ class Keyring(KeyringBackend):
 
 
 class Machine:
-    """A machine that runs, and a project."""
+    """A running machine and a project."""
 
     def __init__(self, user: User, target: dict[str, Any], project: Path) -> None:
         self.user, self.project = user, project
@@ -62,7 +62,7 @@ class Machine:
     def words(self, *more: str, name: str = "lab", kind: str = "remote") -> list[str]:
         return ["attach", name, *self.where, "--type", kind, "--workspace", str(self.project), *more]
 
-    def attaches(self, *more: str, **how: Any) -> dict[str, Any]:
+    def attach(self, *more: str, **how: Any) -> dict[str, Any]:
         return self.user.does(*self.words(*more), **how)
 
     @property
@@ -79,7 +79,7 @@ class Machine:
 
 @pytest.fixture(scope="session")
 def made() -> dict[str, tuple[User, dict[str, Any]]]:
-    """The machine of the last test here, by its id."""
+    """The machine of earlier tests, by its id."""
     return {}
 
 
@@ -87,28 +87,28 @@ def made() -> dict[str, tuple[User, dict[str, Any]]]:
 def running(
     running_azure: Azure, made: dict[str, tuple[User, dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[User, dict[str, Any]]:
-    """A machine of the embedded Azure, for tests that leave it as it was; a new one where another test removed it."""
+    """A machine of the embedded Azure, shared by tests that do not change it; recreated if a test deleted it."""
     if (found := made.get(machine_id(running_azure))) is not None:
         return found
     reset(running_azure)
     folder = tmp_path_factory.mktemp("running")
-    somebody = User(running_azure, folder / "user", folder / "project")
-    somebody.spec()
+    owner = User(running_azure, folder / "user", folder / "project")
+    owner.spec()
     made.clear()
-    target = somebody.up()["target"]
-    made[machine_id(running_azure)] = somebody, target
-    return somebody, target
+    target = owner.up()["target"]
+    made[machine_id(running_azure)] = owner, target
+    return owner, target
 
 
 def machine_id(azure: Azure) -> str:
-    """Azure's own id of the machine; empty where there is none."""
+    """Return Azure's id of the machine, or an empty string."""
     status, body = azure.send("GET", azure.id("Microsoft.Compute/virtualMachines", "my-dsvm"))
     return str(body["properties"]["vmId"]) if status == 200 else ""
 
 
 @pytest.fixture
 def machine(running: tuple[User, dict[str, Any]], tmp_path: Path) -> Machine:
-    """It, and a project that has not heard of it yet."""
+    """The machine, and a project that does not know it yet."""
     return Machine(*running, tmp_path / "other")
 
 
@@ -119,9 +119,9 @@ def other_key(folder: Path) -> str:
 # Attaching
 
 
-def test_a_machine_is_attached_listed_and_detached(machine: Machine) -> None:
+def test_machine_is_attached_listed_and_detached(machine: Machine) -> None:
     user, folder = machine.user, str(machine.project)
-    found = machine.attaches("--host-key", machine.fingerprint)
+    found = machine.attach("--host-key", machine.fingerprint)
     assert (found["name"], found["fingerprint"]) == ("lab", machine.fingerprint)
     assert [(check["name"], check["passed"]) for check in found["checks"]] == [
         ("ssh", True),
@@ -139,9 +139,9 @@ def test_a_machine_is_attached_listed_and_detached(machine: Machine) -> None:
     exported = user.does("export", "lab", "--format", "ssh-config", "--workspace", folder)["content"]
     assert f"HostName {machine.address}\n" in exported
 
-    # Again, in every way in which the key is known by now: nothing is left to do.
+    # Again, in every way in which the key is known by now: nothing to do.
     for words in ([], ["--host-key", machine.key], ["--host-key", machine.fingerprint], ["--yes"]):
-        assert machine.attaches(*words)["files"] == []
+        assert machine.attach(*words)["files"] == []
 
     (listed,) = user.does("targets", "--workspace", folder)["targets"]
     assert (listed["name"], listed["type"], listed["reachable"], listed["detail"]) == ("lab", "remote", "yes", None)
@@ -156,12 +156,12 @@ def test_a_machine_is_attached_listed_and_detached(machine: Machine) -> None:
     done = user("detach", "lab", "--yes", "--workspace", folder)
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["removed", "removed"]
-    assert "while it is on, it may be billed" in done.stderr
+    assert "While it is on, it may be billed" in done.stderr
     assert machine.files == []
     assert user.does("targets", "--workspace", folder)["targets"] == []
 
 
-def test_without_a_terminal_the_very_command_is_shown(machine: Machine) -> None:
+def test_attach_without_a_terminal_shows_the_command_to_run(machine: Machine) -> None:
     problem = machine.user.fails(*machine.words(), code="unknown-host-key", exit_code=2)
     assert machine.fingerprint in problem["note"]
     assert machine.is_untouched()
@@ -170,7 +170,7 @@ def test_without_a_terminal_the_very_command_is_shown(machine: Machine) -> None:
     assert machine.user.does(*command, "--workspace", str(machine.project))["name"] == "lab"
 
 
-def test_yes_takes_the_key_unseen_and_says_so(machine: Machine) -> None:
+def test_yes_accepts_an_unverified_host_key_and_says_so(machine: Machine) -> None:
     done = machine.user(*machine.words("--yes"))
     assert done.returncode == 0, done.stderr
     assert f"has the host key {machine.fingerprint} (ssh-ed25519), taken unseen" in done.stderr
@@ -178,7 +178,7 @@ def test_yes_takes_the_key_unseen_and_says_so(machine: Machine) -> None:
     assert "lab is attached (simulated)" in done.stdout
 
 
-def test_another_host_key_is_refused_until_somebody_says_that_it_is_right(machine: Machine, tmp_path: Path) -> None:
+def test_changed_host_key_is_refused_until_it_is_accepted(machine: Machine, tmp_path: Path) -> None:
     user, other = machine.user, other_key(tmp_path)
     for wrong in (other, HostKey.parse(other).fingerprint):
         problem = user.fails(*machine.words("--host-key", wrong), code="other-host-key")
@@ -186,25 +186,25 @@ def test_another_host_key_is_refused_until_somebody_says_that_it_is_right(machin
         assert HostKey.parse(other).fingerprint in problem["note"]
         assert machine.is_untouched()
 
-    machine.attaches("--host-key", machine.fingerprint)
+    machine.attach("--host-key", machine.fingerprint)
     file = machine.project / "aml_config" / "lab.compute"
     file.write_text(file.read_text().replace(machine.key.split()[1], other.split()[1]))
     before = file.read_text()
     # As on another computer, where no key is recorded.
     (user.home / ".gpuinfra" / "ssh" / "known_hosts").unlink()
-    # Not even by --yes: it consents to a key that nobody knows, not to one that has changed.
+    # Not with --yes either: it accepts an unknown key, not a changed one.
     for words in ([], ["--yes"]):
         problem = user.fails(*machine.words(*words), code="other-host-key")
         assert f"--host-key {machine.fingerprint}" in problem["help"]
     assert file.read_text() == before
     (listed,) = user.does("targets", "--workspace", str(machine.project))["targets"]
     assert (listed["reachable"], listed["detail"]) == ("other-key", f"shows {machine.fingerprint}")
-    assert len(machine.attaches("--host-key", machine.fingerprint)["files"]) == 1
+    assert len(machine.attach("--host-key", machine.fingerprint)["files"]) == 1
     assert machine.key.split()[1] in machine.compute
 
 
-def test_all_that_a_machine_lacks_is_told_at_once_and_nothing_is_written(machine: Machine, tmp_path: Path) -> None:
-    # The engine that the guest's `docker` would ask is nowhere.
+def test_attach_reports_everything_missing_at_once_and_writes_nothing(machine: Machine, tmp_path: Path) -> None:
+    # The engine that the guest's `docker` would use does not exist.
     words = machine.words("--host-key", machine.fingerprint, kind="remotedocker")
     done = machine.user(*words, "--json")
     assert done.returncode == 1, done.stdout
@@ -215,8 +215,8 @@ def test_all_that_a_machine_lacks_is_told_at_once_and_nothing_is_written(machine
     assert machine.is_untouched()
 
 
-def test_a_key_can_be_named_by_either_half(machine: Machine, tmp_path: Path) -> None:
-    # Somebody whose key is where nobody looks for it by himself.
+def test_key_can_be_named_by_its_private_or_public_file(machine: Machine, tmp_path: Path) -> None:
+    # A key outside the default paths.
     user, home = machine.user, tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
     key = home / ".ssh" / "odd name"
@@ -230,13 +230,13 @@ def test_a_key_can_be_named_by_either_half(machine: Machine, tmp_path: Path) -> 
     assert "authorized_keys" in problem["help"]
     assert machine.is_untouched()
     for path in (f"{key}.pub", str(key)):
-        machine.attaches(*trust, "--key", path, HOME=str(home))
+        machine.attach(*trust, "--key", path, HOME=str(home))
         assert "privateKeyFile: ~/.ssh/odd name" in machine.compute
-    # The key is in the file by now.
-    assert machine.attaches(HOME=str(home))["files"] == []
+    # The key is recorded in the file by now.
+    assert machine.attach(HOME=str(home))["files"] == []
 
 
-def test_what_cannot_be_is_refused_before_anybody_is_called(machine: Machine, tmp_path: Path) -> None:
+def test_invalid_attach_is_refused_before_connecting(machine: Machine, tmp_path: Path) -> None:
     for words, code in (
         (machine.words("--yes", name="local"), "bad-name"),
         (machine.words("--yes", "--key", str(tmp_path / "none")), "file-not-found"),
@@ -248,26 +248,26 @@ def test_what_cannot_be_is_refused_before_anybody_is_called(machine: Machine, tm
     assert machine.is_untouched()
 
 
-def test_the_port_can_stand_beside_the_address(machine: Machine) -> None:
+def test_address_may_include_the_port(machine: Machine) -> None:
     _, address, _, port, *rest = machine.where
     machine.where = ["--address", f"{address}:{port}", *rest]
-    assert machine.attaches("--host-key", machine.fingerprint)["target"]["port"] == int(port)
+    assert machine.attach("--host-key", machine.fingerprint)["target"]["port"] == int(port)
 
 
-def test_nobody_at_the_address_is_told(machine: Machine) -> None:
+def test_refused_connection_is_reported(machine: Machine) -> None:
     machine.where = ["--address", "127.0.0.1:1", "--username", "me"]
     assert "Connection refused" in machine.user.fails(*machine.words(), code="no-answer")["note"]
     assert machine.is_untouched()
 
 
-def test_files_that_are_there_keep_what_is_the_users_own(machine: Machine) -> None:
+def test_attach_keeps_user_content_of_existing_files(machine: Machine) -> None:
     folder = machine.project / "aml_config"
     folder.mkdir()
     (folder / "lab.compute").write_text(
         "# ours\ntype: virtualmachine\naddress: old.example.com\nusername: them # they\n"
     )
     machine.user.fails(*machine.words(), code="unknown-host-key", exit_code=2)
-    machine.attaches("--host-key", machine.fingerprint)
+    machine.attach("--host-key", machine.fingerprint)
     assert machine.compute.startswith("# ours\ntype: remote\n")
     assert "# they" in machine.compute
     (folder / "lab.compute").write_text("type: [")
@@ -277,38 +277,42 @@ def test_files_that_are_there_keep_what_is_the_users_own(machine: Machine) -> No
     assert machine.compute == before
 
 
-def test_a_target_on_this_computer_is_not_turned_into_a_machine(machine: Machine) -> None:
+def test_local_target_is_not_changed_into_a_machine(machine: Machine) -> None:
     (machine.project / "aml_config").mkdir()
     (machine.project / "aml_config" / "lab.compute").write_text("type: localdocker\n")
     machine.user.fails(*machine.words("--yes"), code="file-exists", exit_code=2)
     assert machine.compute == "type: localdocker\n"
 
 
-def test_a_machine_with_a_real_engine_runs_jobs_in_containers(lab: Lab, tmp_path: Path) -> None:
-    office = Office(lab.server, tmp_path, tmp_path / "other")
-    words = [*Machine.words(office, "--key", str(lab.server.user_key), kind="remotedocker"), "--yes", "--json"]
-    done = office.run(*words)
+def test_machine_with_a_real_engine_runs_container_jobs(lab: Lab, tmp_path: Path) -> None:
+    password_machine = PasswordMachine(lab.server, tmp_path, tmp_path / "other")
+    words = [
+        *Machine.words(password_machine, "--key", str(lab.server.user_key), kind="remotedocker"),
+        "--yes",
+        "--json",
+    ]
+    done = password_machine.run(*words)
     assert done.returncode == 0, done.stdout
     checks = [check["name"] for check in json.loads(done.stdout)["checks"] if check["passed"]]
     assert checks == ["ssh", "docker", "nvidia-runtime", "gpu"]
-    assert "nvidiaDocker: true" in office.compute
-    # A GPU that does not work any more: never a job that is believed to be on it.
+    assert "nvidiaDocker: true" in password_machine.compute
+    # A GPU that has stopped working: no job may be believed to run on it.
     lab.nvidia.fail(NO_DRIVER)
-    before = office.compute
-    done = office.run(*words)
+    before = password_machine.compute
+    done = password_machine.run(*words)
     (problem,) = json.loads(done.stdout)["diagnostics"]
-    assert (done.returncode, problem["summary"], office.compute) == (1, "the GPU does not work", before)
+    assert (done.returncode, problem["summary"], password_machine.compute) == (1, "the GPU does not work", before)
     assert "--no-gpu" in problem["help"]
-    assert office.run(*words, "--no-gpu").returncode == 0
-    assert "nvidiaDocker: false" in office.compute
+    assert password_machine.run(*words, "--no-gpu").returncode == 0
+    assert "nvidiaDocker: false" in password_machine.compute
 
 
 # Listing and detaching
 
 
-def test_what_cannot_be_read_does_not_hide_the_others(machine: Machine) -> None:
+def test_unreadable_target_does_not_hide_the_others(machine: Machine) -> None:
     user, folder = machine.user, machine.project / "aml_config"
-    machine.attaches("--host-key", machine.fingerprint)
+    machine.attach("--host-key", machine.fingerprint)
     (folder / "broken.compute").write_text("type: [\n")
     (folder / "docker.compute").write_text("type: localdocker\nbaseDockerImage: busybox\nnvidiaDocker: false\n")
     (folder / "gone.compute").write_text("type: remotedocker\naddress: 127.0.0.1:1\nusername: me\nnvidiaDocker: true\n")
@@ -329,13 +333,13 @@ def test_what_cannot_be_read_does_not_hide_the_others(machine: Machine) -> None:
     assert shown.returncode == 1
     assert "no: connection refused" in shown.stdout
     assert "broken.compute" in shown.stderr
-    # What cannot be read can be removed.
+    # An unreadable file can be removed.
     user.does("detach", "broken", "--yes", "--workspace", str(machine.project))
     assert user("targets", "--workspace", str(machine.project)).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["lab1", "../aml_config/lab", "aml_config/lab", "", "..", "train"])
-def test_an_unknown_target_is_not_detached(run: Any, tmp_path: Path, name: str) -> None:
+def test_unknown_target_is_not_detached(run: Any, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "aml_config"
     folder.mkdir()
     (folder / "lab.compute").write_text("type: local\n")
@@ -347,7 +351,7 @@ def test_an_unknown_target_is_not_detached(run: Any, tmp_path: Path, name: str) 
     assert sorted(file.name for file in folder.iterdir()) == ["lab.compute", "train.runconfig"]
 
 
-def test_no_target_at_all_is_no_error(run: Any) -> None:
+def test_targets_without_a_target_is_not_an_error(run: Any) -> None:
     done = run("targets")
     assert (done.returncode, done.stdout) == (0, "")
     assert "no target in" in done.stderr
@@ -357,8 +361,8 @@ def test_no_target_at_all_is_no_error(run: Any) -> None:
 # Passwords
 
 
-class Office(Machine):
-    """A real OpenSSH server, and somebody with a keyring."""
+class PasswordMachine(Machine):
+    """A real OpenSSH server, and a user with a keyring."""
 
     def __init__(self, server: SshServer, folder: Path, project: Path) -> None:
         target = server.target
@@ -397,57 +401,59 @@ class Office(Machine):
 
 
 @pytest.fixture
-def office(tmp_path: Path) -> Iterator[Office]:
+def password_machine(tmp_path: Path) -> Iterator[PasswordMachine]:
     server = PasswordServer(tmp_path / "sshd")
     server.start()
-    yield Office(server, tmp_path, tmp_path / "other")
+    yield PasswordMachine(server, tmp_path, tmp_path / "other")
     server.stop()
 
 
-def test_a_password_is_kept_in_the_keyring_and_in_no_file(office: Office) -> None:
-    trust = ["--host-key", office.fingerprint]
-    done = office.run(*office.words(*trust, "--password-stdin", "--verbose"), stdin=f"{SECRET}\r\n")
+def test_password_is_kept_in_the_keyring_and_not_in_a_file(password_machine: PasswordMachine) -> None:
+    trust = ["--host-key", password_machine.fingerprint]
+    done = password_machine.run(*password_machine.words(*trust, "--password-stdin", "--verbose"), stdin=f"{SECRET}\r\n")
     assert done.returncode == 0, done.stderr
-    assert "password    kept in the keyring" in done.stdout
-    assert "password: keyring:lab" in office.compute
-    assert SECRET not in office.written()
-    assert list(json.loads(office.keyring.read_text()).values()) == [SECRET]
-    # From now on nobody is asked.
-    assert office.run(*office.words()).returncode == 0
-    assert office.run("detach", "lab", "--yes", "--workspace", str(office.project)).returncode == 0
-    assert json.loads(office.keyring.read_text()) == {}
+    assert "password    stored in this computer's keyring" in done.stdout
+    assert "password: keyring:lab" in password_machine.compute
+    assert SECRET not in password_machine.written()
+    assert list(json.loads(password_machine.keyring.read_text()).values()) == [SECRET]
+    # From now on there is no prompt.
+    assert password_machine.run(*password_machine.words()).returncode == 0
+    assert password_machine.run("detach", "lab", "--yes", "--workspace", str(password_machine.project)).returncode == 0
+    assert json.loads(password_machine.keyring.read_text()) == {}
 
 
-def test_a_password_is_not_kept_for_files_that_cannot_be_written(office: Office) -> None:
-    (office.project / "aml_config").write_text("a file in the way")
-    words = office.words("--host-key", office.fingerprint, "--password-stdin", "--json")
-    done = office.run(*words, stdin=SECRET)
+def test_password_is_not_kept_when_files_cannot_be_written(password_machine: PasswordMachine) -> None:
+    (password_machine.project / "aml_config").write_text("a file in the way")
+    words = password_machine.words("--host-key", password_machine.fingerprint, "--password-stdin", "--json")
+    done = password_machine.run(*words, stdin=SECRET)
     (problem,) = json.loads(done.stdout)["diagnostics"]
     assert (done.returncode, problem["code"]) == (1, "file-unwritable")
-    assert json.loads(office.keyring.read_text()) == {}
+    assert json.loads(password_machine.keyring.read_text()) == {}
 
 
-def test_a_wrong_password_is_refused_and_kept_nowhere(office: Office) -> None:
-    words = office.words("--host-key", office.fingerprint, "--password-stdin", "--json", "--verbose")
-    done = office.run(*words, stdin="wr0ng-Passw0rd\n")
+def test_wrong_password_is_refused_and_not_kept(password_machine: PasswordMachine) -> None:
+    words = password_machine.words(
+        "--host-key", password_machine.fingerprint, "--password-stdin", "--json", "--verbose"
+    )
+    done = password_machine.run(*words, stdin="wr0ng-Passw0rd\n")
     (problem,) = json.loads(done.stdout)["diagnostics"]
     assert (done.returncode, problem["code"]) == (1, "login-refused")
     assert "does not take the password" in problem["note"]
     assert problem["help"]
     assert "wr0ng-Passw0rd" not in done.stdout + done.stderr
-    assert office.is_untouched()
-    assert not office.keyring.exists()
+    assert password_machine.is_untouched()
+    assert not password_machine.keyring.exists()
 
 
-def test_without_a_keyring_the_password_is_asked_for_each_time(office: Office) -> None:
+def test_password_is_asked_each_time_without_a_keyring(password_machine: PasswordMachine) -> None:
     backend = "keyring.backends.fail.Keyring"
-    words = office.words("--host-key", office.fingerprint, "--password-stdin")
-    done = office.run(*words, stdin=SECRET, PYTHON_KEYRING_BACKEND=backend)
+    words = password_machine.words("--host-key", password_machine.fingerprint, "--password-stdin")
+    done = password_machine.run(*words, stdin=SECRET, PYTHON_KEYRING_BACKEND=backend)
     assert done.returncode == 0, done.stderr
-    assert "password    not kept" in done.stdout
-    assert "password: ask" in office.compute
-    assert SECRET not in office.written()
-    done = office.run(*office.words("--json"), PYTHON_KEYRING_BACKEND=backend)
+    assert "password    not stored" in done.stdout
+    assert "password: ask" in password_machine.compute
+    assert SECRET not in password_machine.written()
+    done = password_machine.run(*password_machine.words("--json"), PYTHON_KEYRING_BACKEND=backend)
     (problem,) = json.loads(done.stdout)["diagnostics"]
     assert (done.returncode, problem["code"]) == (1, "login-refused")
     assert "--password-stdin" in problem["help"]
@@ -456,11 +462,13 @@ def test_without_a_keyring_the_password_is_asked_for_each_time(office: Office) -
 # On a terminal
 
 
-def converse(words: Sequence[str], talk: Sequence[tuple[str, str]], variables: dict[str, str]) -> tuple[int, str]:
+def answer_questions(
+    words: Sequence[str], talk: Sequence[tuple[str, str]], variables: dict[str, str]
+) -> tuple[int, str]:
     """Run the program on a terminal of its own, and answer each question when it comes."""
     main, other = pty.openpty()
     screen, left = "", list(talk)
-    # A password is read from the terminal that the program belongs to, which must not be that of the tests.
+    # The password is read from the controlling terminal, which must not be that of the tests.
     command = ["env", "--default-signal=INT", "setsid", "--ctty", "--wait", str(PROGRAM), *words]
     program = subprocess.Popen(command, env={**variables, "TERM": "xterm"}, stdin=other, stdout=other, stderr=other)
     try:
@@ -472,7 +480,7 @@ def converse(words: Sequence[str], talk: Sequence[tuple[str, str]], variables: d
                 last = left.pop(0)[1]
                 os.write(main, last.encode())
             elif not chunk and last == CTRL_C:
-                # Python does not hear of one that comes just before it begins to read. People press again.
+                # Python ignores a Ctrl-C that arrives just before it starts to read. Press again, as a user would.
                 os.write(main, last.encode())
         code = program.wait(timeout=WAIT_SECONDS)
     finally:
@@ -484,7 +492,7 @@ def converse(words: Sequence[str], talk: Sequence[tuple[str, str]], variables: d
 
 
 def _read(terminal: int) -> str | None:
-    """What comes within a second; None when the program has gone, and its end of the terminal with it."""
+    """Read what arrives within a second; None when the program has exited and closed its end of the terminal."""
     try:
         ready, _, _ = select.select([terminal], [], [], 1.0)
         return (os.read(terminal, 4096).decode("utf-8", "replace") or None) if ready else ""
@@ -494,42 +502,44 @@ def _read(terminal: int) -> str | None:
 
 CTRL_C = "\x03"
 QUESTION = "Is this the machine's own key? [y/N]:"
-# With its space: what is typed before that is thrown away, so that nobody types a password too early.
+# With its space: earlier input is discarded, so the password must not be typed too early.
 PASSWORD = f"Password of {PasswordServer.USER} at 127.0.0.1: "
 
 
-def test_a_terminal_is_asked_about_the_key_and_for_the_password(office: Office) -> None:
+def test_terminal_asks_about_the_key_and_for_the_password(password_machine: PasswordMachine) -> None:
     talk = [(QUESTION, "y\n"), (PASSWORD, f"{SECRET}\n")]
-    code, screen = converse(office.words(), talk, office.variables)
+    code, screen = answer_questions(password_machine.words(), talk, password_machine.variables)
     assert code == 0, screen
-    assert office.fingerprint in screen.partition(QUESTION)[0]
+    assert password_machine.fingerprint in screen.partition(QUESTION)[0]
     assert SECRET not in screen
-    assert "password: keyring:lab" in office.compute
-    assert SECRET not in office.written()
-    code, screen = converse(
-        ["detach", "lab", "--workspace", str(office.project)], [("lab.runconfig`? [y/N]:", "y\n")], office.variables
+    assert "password: keyring:lab" in password_machine.compute
+    assert SECRET not in password_machine.written()
+    code, screen = answer_questions(
+        ["detach", "lab", "--workspace", str(password_machine.project)],
+        [("lab.runconfig`? [y/N]:", "y\n")],
+        password_machine.variables,
     )
-    assert (code, office.files) == (0, []), screen
+    assert (code, password_machine.files) == (0, []), screen
 
 
-def test_a_password_is_typed_where_standard_input_is_a_terminal(office: Office) -> None:
-    words = office.words("--host-key", office.fingerprint, "--password-stdin")
-    code, screen = converse(words, [("Password: ", f"{SECRET}\n")], office.variables)
+def test_password_is_prompted_when_stdin_is_a_terminal(password_machine: PasswordMachine) -> None:
+    words = password_machine.words("--host-key", password_machine.fingerprint, "--password-stdin")
+    code, screen = answer_questions(words, [("Password: ", f"{SECRET}\n")], password_machine.variables)
     assert code == 0, screen
     assert SECRET not in screen
 
 
 @pytest.mark.parametrize(("answer", "expected"), [("n\n", 2), (CTRL_C, 130)])
-def test_whoever_does_not_consent_has_nothing_written(office: Office, answer: str, expected: int) -> None:
-    code, screen = converse(office.words(), [(QUESTION, answer)], office.variables)
+def test_attach_without_consent_writes_nothing(password_machine: PasswordMachine, answer: str, expected: int) -> None:
+    code, screen = answer_questions(password_machine.words(), [(QUESTION, answer)], password_machine.variables)
     assert code == expected, screen
     assert "Traceback" not in screen
-    assert office.is_untouched()
-    assert not office.keyring.exists()
+    assert password_machine.is_untouched()
+    assert not password_machine.keyring.exists()
 
 
-def test_whoever_gives_no_password_has_nothing_written(office: Office) -> None:
-    words = office.words("--host-key", office.fingerprint)
-    code, screen = converse(words, [(PASSWORD, CTRL_C)], office.variables)
+def test_attach_without_a_password_writes_nothing(password_machine: PasswordMachine) -> None:
+    words = password_machine.words("--host-key", password_machine.fingerprint)
+    code, screen = answer_questions(words, [(PASSWORD, CTRL_C)], password_machine.variables)
     assert code == 130, screen
-    assert office.is_untouched()
+    assert password_machine.is_untouched()

@@ -1,4 +1,4 @@
-"""`attach`, `detach`, `targets`, `ssh` and `export` where nobody means well."""
+"""`attach`, `detach`, `targets`, `ssh` and `export` with hostile input."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.runner.machine.passwords import account
+from gpuinfra.runner.connection.passwords import account
 from tests.e2e.azure import Azure
 from tests.e2e.test_targets import KEYRING, Machine
 from tests.e2e.user import PROGRAM, User
@@ -21,13 +21,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "aml_config"
 
 
-def test_a_file_from_elsewhere_runs_nothing_here(run: Any, tmp_path: Path, folder: Path) -> None:
+def test_target_file_of_a_project_runs_no_command(run: Any, tmp_path: Path, folder: Path) -> None:
     owned = tmp_path / "owned"
     (folder / "lab.compute").write_text(compute(username=f"me\nHost *\n    ProxyCommand touch {owned}"))
     run("ssh", "lab", "--config", HOME=str(tmp_path))
     config = tmp_path / ".gpuinfra" / "ssh" / "config"
     if config.exists():
-        # Another machine altogether.
+        # A different machine.
         words = [
             "ssh",
             "-F",
@@ -45,7 +45,7 @@ def test_a_file_from_elsewhere_runs_nothing_here(run: Any, tmp_path: Path, folde
     assert not owned.exists()
 
 
-def test_a_target_without_a_user_does_not_break_the_users_ssh(run: Any, tmp_path: Path, folder: Path) -> None:
+def test_target_without_a_user_does_not_break_ssh_config(run: Any, tmp_path: Path, folder: Path) -> None:
     (folder / "lab.compute").write_text(compute(username=None))
     run("ssh", "lab", "--config", HOME=str(tmp_path))
     config = tmp_path / ".gpuinfra" / "ssh" / "config"
@@ -55,14 +55,14 @@ def test_a_target_without_a_user_does_not_break_the_users_ssh(run: Any, tmp_path
         assert done.returncode == 0, done.stderr
 
 
-def test_a_host_key_as_documentation_has_it_does_not_hide_the_other_targets(run: Any, folder: Path) -> None:
+def test_truncated_host_key_does_not_hide_other_targets(run: Any, folder: Path) -> None:
     (folder / "copied.compute").write_text("type: remote\naddress: 127.0.0.1:1\nhostKey: ssh-ed25519 AAAAC3Nza…\n")
     (folder / "here.compute").write_text("type: local\n")
     done = run("targets", "--json")
     assert [row["name"] for row in json.loads(done.stdout).get("targets", ())] == ["copied", "here"]
 
 
-def test_a_host_key_as_documentation_has_it_is_refused_as_such(run: Any) -> None:
+def test_truncated_host_key_is_refused(run: Any) -> None:
     words = ["attach", "lab", "--address", "127.0.0.1:1", "--username", "me", "--host-key", "ssh-ed25519 AAAA…"]
     done = run(*words, "--json")
     (problem,) = json.loads(done.stdout)["diagnostics"]
@@ -70,14 +70,14 @@ def test_a_host_key_as_documentation_has_it_is_refused_as_such(run: Any) -> None
 
 
 @pytest.mark.parametrize("command", ["detach", "ssh"])
-def test_a_name_that_no_file_can_have_is_unknown(run: Any, folder: Path, command: str) -> None:
+def test_overlong_name_is_unknown(run: Any, folder: Path, command: str) -> None:
     assert folder.is_dir()
-    # A cloud that is not there is no concern here: for `ssh` the name is asked of Azure next.
+    # The missing cloud does not matter here: `ssh` asks Azure for the name next.
     done = run(command, "a" * 300, "--json", AZURE_CONFIG_DIR="/nonexistent")
     assert "internal" not in {problem["code"] for problem in json.loads(done.stdout)["diagnostics"]}
 
 
-def test_every_failure_says_why(run: Any, tmp_path: Path, folder: Path) -> None:
+def test_name_with_a_path_is_refused_with_a_reason(run: Any, tmp_path: Path, folder: Path) -> None:
     (tmp_path / "x.compute").write_text(compute())
     done = run("ssh", "../x", "--json", AZURE_CONFIG_DIR="/nonexistent")
     assert done.returncode != 0
@@ -85,9 +85,9 @@ def test_every_failure_says_why(run: Any, tmp_path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [[], ["--config"]])
-def test_without_a_home_ssh_says_so(tmp_path: Path, folder: Path, more: list[str]) -> None:
+def test_ssh_without_a_home_folder_reports_it(tmp_path: Path, folder: Path, more: list[str]) -> None:
     (folder / "lab.compute").write_text(compute())
-    # As in a container whose user has no line in /etc/passwd.
+    # As in a container whose user has no entry in /etc/passwd.
     (tmp_path / "sitecustomize.py").write_text("import pwd\ndef none(*_): raise KeyError\npwd.getpwuid = none\n")
     done = subprocess.run(
         [PROGRAM, "ssh", "lab", *more, "--json"],
@@ -101,7 +101,7 @@ def test_without_a_home_ssh_says_so(tmp_path: Path, folder: Path, more: list[str
     assert "internal" not in {problem["code"] for problem in json.loads(done.stdout).get("diagnostics", ())}
 
 
-def test_detach_forgets_the_password_of_a_file_with_a_mistake_as_well(run: Any, tmp_path: Path, folder: Path) -> None:
+def test_detach_removes_the_password_of_an_invalid_file(run: Any, tmp_path: Path, folder: Path) -> None:
     (folder / "lab.compute").write_text(compute(password="keyring:lab", nvidiaDocker="perhaps"))
     (tmp_path / "stand_in_keyring.py").write_text(KEYRING)
     kept = tmp_path / "keyring.json"
@@ -115,20 +115,18 @@ def test_detach_forgets_the_password_of_a_file_with_a_mistake_as_well(run: Any, 
     assert json.loads(kept.read_text()) == {}
 
 
-def test_a_simulated_machine_that_is_attached_without_its_gpu_says_so_too(user: User, tmp_path: Path) -> None:
+def test_attach_without_gpu_marks_a_simulated_machine(user: User, tmp_path: Path) -> None:
     machine = Machine(user, user.up()["target"], tmp_path / "other")
-    found = machine.attaches("--host-key", machine.fingerprint, "--no-gpu")
+    found = machine.attach("--host-key", machine.fingerprint, "--no-gpu")
     assert found["target"].get("simulated") is True
     assert "simulated: true" in machine.compute
 
 
-# What `up` writes
+# Files that `up` writes
 
 
 @pytest.mark.parametrize("what", ["a file for the folder", "a folder for the file"])
-def test_a_target_that_cannot_be_written_is_told_before_a_machine_is_billed(
-    user: User, azure: Azure, what: str
-) -> None:
+def test_unwritable_target_is_reported_before_a_machine_is_billed(user: User, azure: Azure, what: str) -> None:
     folder = user.workspace / "aml_config"
     if what == "a file for the folder":
         folder.write_text("in the way")
@@ -139,8 +137,8 @@ def test_a_target_that_cannot_be_written_is_told_before_a_machine_is_billed(
     assert not azure.is_billed()
 
 
-def test_a_file_that_cannot_be_read_does_not_hide_the_machines_before_it(user: User) -> None:
-    # For whoever is not root a file of somebody else does the same.
+def test_unreadable_target_file_does_not_hide_earlier_machines(user: User) -> None:
+    # For an unprivileged user, a file of another user does the same.
     (user.workspace / "aml_config").mkdir()
     (user.workspace / "aml_config" / "second.compute").symlink_to("/proc/self/mem")
     user.spec(file="second.yaml", name="second")
@@ -166,7 +164,7 @@ def test_detach_says_when_the_password_is_still_in_the_keyring(run: Any, tmp_pat
     assert "keyring" in done.stderr
 
 
-def test_what_is_listed_can_be_detached(run: Any, tmp_path: Path) -> None:
+def test_every_listed_target_can_be_detached(run: Any, tmp_path: Path) -> None:
     (tmp_path / ".azureml").mkdir()
     (tmp_path / ".azureml" / "lab.compute").write_text(compute())
     listed = [row["name"] for row in json.loads(run("targets", "--no-check", "--json").stdout)["targets"]]
@@ -174,14 +172,14 @@ def test_what_is_listed_can_be_detached(run: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["address", "username", "privateKeyFile"])
-def test_a_value_that_no_command_line_takes_is_refused(run: Any, tmp_path: Path, folder: Path, key: str) -> None:
+def test_value_with_a_nul_byte_is_refused(run: Any, tmp_path: Path, folder: Path, key: str) -> None:
     (folder / "lab.compute").write_text(compute(**{key: "a\0b"}))
     done = run("ssh", "lab", HOME=str(tmp_path))
     assert done.returncode != 0
     assert "internal error" not in done.stderr
 
 
-def test_a_file_that_cannot_be_changed_in_place_does_not_hide_that_the_machine_is_on(user: User) -> None:
+def test_unchangeable_target_file_is_reported_with_the_running_machine(user: User) -> None:
     folder = user.workspace / "aml_config"
     folder.mkdir()
     mine = "address: |  # the big one\n  old\ntype: remotedocker\n"

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.e2e.azure import Azure
+from tests.e2e.foreign import make_group, make_machine
 from tests.e2e.user import PARTS, User
 
 MACHINE = "Microsoft.Compute/virtualMachines"
@@ -33,7 +34,7 @@ def test_down_says_that_an_untagged_machine_is_on(untagged: User, azure: Azure, 
     assert "gpuinfra up --adopt" in problem["help"]
     assert azure.writes(before) == []
     assert azure.machine()["powerState"] == ON
-    assert azure.everything() == PARTS, "its shutdown schedule above all"
+    assert azure.everything() == PARTS, "most of all the shutdown schedule"
 
 
 def test_down_without_a_spec_finds_an_untagged_machine_in_its_own_group(user: User, azure: Azure) -> None:
@@ -101,7 +102,7 @@ def test_up_adopts_an_untagged_machine(user: User, azure: Azure) -> None:
     assert user.down("my-dsvm")["verifiedBy"] == OFF
 
 
-def test_a_machine_whose_parts_have_all_lost_their_tags_is_adopted_whole(user: User, azure: Azure) -> None:
+def test_machine_without_any_tags_is_adopted_with_all_resources(user: User, azure: Azure) -> None:
     user.up()
     for body in azure.bodies():
         status, answer = azure.send("PATCH", body["id"], {"tags": {}})
@@ -110,3 +111,21 @@ def test_a_machine_whose_parts_have_all_lost_their_tags_is_adopted_whole(user: U
     user.up("--adopt", "--yes")
     user.down("my-dsvm", "--delete", "--yes")
     assert azure.everything() == []
+
+
+def test_adopt_changes_nothing_if_another_machine_has_the_name(untagged: User, azure: Azure) -> None:
+    make_group(azure, "team")
+    make_machine(azure, "team", "my-dsvm", {"gpuinfra:name": "my-dsvm"}, like_ours=True)
+    before = azure.last_request()
+    assert "`team`" in untagged.fails("up", "--adopt", "--yes", "gpu.yaml", code="name-taken")["note"]
+    assert azure.writes(before) == []
+
+
+def test_adopt_changes_nothing_if_a_resource_belongs_to_another_machine(untagged: User, azure: Azure) -> None:
+    nsg = azure.id("Microsoft.Network/networkSecurityGroups", "my-dsvm-nsg")
+    azure.send("PATCH", nsg, {"tags": {"gpuinfra:name": "other"}})
+    before = azure.last_request()
+    problem = untagged.fails("up", "--adopt", "--yes", "gpu.yaml", code="name-taken")
+    assert "my-dsvm-nsg" in problem["note"]
+    assert "--adopt" not in problem["help"]
+    assert azure.writes(before) == []

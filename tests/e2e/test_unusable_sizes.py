@@ -18,7 +18,7 @@ RTX = "Standard_NC144ds_xl_RTXPRO6000BSE_v6"
         ({"gpu": {"model": "V100"}}, "retired-size", "Azure retired"),
     ],
 )
-def test_up_refuses_what_cannot_work_before_it_asks_azure(
+def test_up_refuses_unusable_sizes_before_it_calls_azure(
     user: User, azure: Azure, fields: dict[str, Any], code: str, reason: str
 ) -> None:
     user.spec("size", **fields) if "size" not in fields else user.spec(**fields)
@@ -37,7 +37,7 @@ def test_sizes_of_a_retired_gpu_names_the_successor(user: User) -> None:
     assert "A100" in problem["help"]
 
 
-def test_sizes_lists_none_that_a_spec_cannot_name(user: User) -> None:
+def test_sizes_lists_only_sizes_that_a_spec_accepts(user: User) -> None:
     names = [size["name"] for size in user.does("sizes", "--gpu", "H100")["sizes"]]
     assert names
     assert "Standard_NCC40ads_H100_v5" not in names

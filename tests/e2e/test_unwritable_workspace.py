@@ -8,17 +8,19 @@ from tests.e2e.azure import Azure
 from tests.e2e.run_help import is_off, project
 from tests.e2e.user import User
 
-READ_ONLY = Path("/sys")  # nobody can make a file there, root included
+READ_ONLY = Path("/sys")  # unwritable, for root as well
 
 
 @pytest.mark.parametrize("folder", ["aml_config", ".gpuinfra"])
 @pytest.mark.parametrize("words", [["up", "gpu.yaml"], ["run", "gpu.yaml", "quick.py"]], ids=["up", "run"])
-def test_nothing_is_created(user: User, azure: Azure, folder: str, words: list[str]) -> None:
+def test_run_and_up_with_an_unwritable_folder_create_nothing(
+    user: User, azure: Azure, folder: str, words: list[str]
+) -> None:
     project(user)
     (user.workspace / folder).symlink_to(READ_ONLY)
     done = user(*words)
     assert done.returncode == 1, done.stderr
-    assert ("symbolic link" if folder == ".gpuinfra" else "cannot be written") in done.stderr
+    assert "symbolic link" in done.stderr
     assert folder in done.stderr
     assert azure.writes() == []
 
@@ -38,7 +40,7 @@ def test_up_switches_a_machine_off_from_a_read_only_workspace(user: User, azure:
     assert is_off(azure)
 
 
-def test_check_leaves_no_file(user: User) -> None:
+def test_failed_check_leaves_no_file(user: User) -> None:
     before = sorted(user.workspace.rglob("*"))
     (user.workspace / "aml_config").symlink_to(READ_ONLY)
     assert user("up", "gpu.yaml").returncode == 1

@@ -1,4 +1,4 @@
-"""What `up` says when it cannot: one clear error, its next step, exit 1, and nothing created."""
+"""Errors of `up`: one clear error, its next step, exit code 1, and nothing created."""
 
 import json
 import socket
@@ -16,19 +16,19 @@ from tests.e2e.user import PARTS, User
 SOLD = "fortinet:fortinet_fortigate-vm_v5:fortinet_fg-vm_payg:latest"
 
 
-def nothing_came_of_it(azure: Azure) -> None:
+def assert_nothing_created(azure: Azure) -> None:
     assert azure.everything() == []
     assert not azure.is_billed()
 
 
-# Who asks, and where
+# Login and endpoint
 
 
 def _without(environment: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in environment.items() if name not in names}
 
 
-def test_a_wrong_client_secret(user: User, azure: Azure) -> None:
+def test_wrong_client_secret_is_reported_with_its_reason(user: User, azure: Azure) -> None:
     environment = {**azure.environment(), "AZURE_CLIENT_SECRET": "wrong-client-secret"}
     problem = user.fails("up", "gpu.yaml", code="login-failed", sandbox=False, **environment)
     assert "AADSTS7000215: Invalid client secret provided" in problem["note"], "the reason, not only that it failed"
@@ -36,10 +36,10 @@ def test_a_wrong_client_secret(user: User, azure: Azure) -> None:
     assert "az login" in problem["help"]
     assert "AZURE_CLIENT_SECRET" in problem["help"]
     assert azure.writes() == []
-    nothing_came_of_it(azure)
+    assert_nothing_created(azure)
 
 
-def test_no_credentials_at_all(user: User, azure: Azure) -> None:
+def test_missing_credentials_are_reported(user: User, azure: Azure) -> None:
     environment = _without(azure.environment(), "AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET")
     done = user("up", "gpu.yaml", sandbox=False, **environment, PATH="/nonexistent")
     assert done.returncode == 1
@@ -50,8 +50,8 @@ def test_no_credentials_at_all(user: User, azure: Azure) -> None:
     assert azure.requests() == []
 
 
-@pytest.mark.parametrize("chosen", [False, True], ids=["nobody chose one", "az chose one that Azure does not have"])
-def test_no_subscription(user: User, azure: Azure, chosen: bool) -> None:
+@pytest.mark.parametrize("chosen", [False, True], ids=["no subscription chosen", "unknown subscription chosen by az"])
+def test_missing_subscription_is_reported(user: User, azure: Azure, chosen: bool) -> None:
     environment = _without(azure.environment(), "AZURE_SUBSCRIPTION_ID")
     unknown = str(uuid.uuid4())
     if chosen:
@@ -65,10 +65,10 @@ def test_no_subscription(user: User, azure: Azure, chosen: bool) -> None:
         assert "az account list" in problem["help"]
     else:
         assert azure.requests() == []
-    nothing_came_of_it(azure)
+    assert_nothing_created(azure)
 
 
-def test_the_endpoint_must_be_https(user: User, azure: Azure) -> None:
+def test_endpoint_must_be_https(user: User, azure: Azure) -> None:
     endpoint = azure.description.endpoint.replace("https://", "http://")
     environment = {**azure.environment(), "GPUINFRA_ARM_ENDPOINT": endpoint}
     problem = user.fails("up", "gpu.yaml", code="bad-endpoint", sandbox=False, **environment)
@@ -77,20 +77,20 @@ def test_the_endpoint_must_be_https(user: User, azure: Azure) -> None:
     assert azure.requests() == []
 
 
-def test_nobody_answers_at_the_endpoint(user: User, azure: Azure) -> None:
+def test_unreachable_endpoint_is_reported(user: User, azure: Azure) -> None:
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        closed.bind(("127.0.0.1", 0))  # reserved, without a listener
         endpoint = f"https://localhost:{closed.getsockname()[1]}"
         environment = {**azure.environment(), "GPUINFRA_ARM_ENDPOINT": endpoint}
         problem = user.fails("up", "gpu.yaml", code="unreachable", sandbox=False, **environment)
     assert "GPUINFRA_ARM_ENDPOINT" in problem["help"]
-    nothing_came_of_it(azure)
+    assert_nothing_created(azure)
 
 
-# What may be done
+# Permissions
 
 
-def test_a_reader_is_told_before_the_first_write_what_is_missing(user: User, azure: Azure) -> None:
+def test_missing_permission_is_reported_before_the_first_write(user: User, azure: Azure) -> None:
     azure.fault("read-only")
     problem = user.fails("up", "gpu.yaml", code="not-allowed")
     assert "Microsoft.Compute/virtualMachines/write" in problem["note"]
@@ -98,7 +98,7 @@ def test_a_reader_is_told_before_the_first_write_what_is_missing(user: User, azu
     assert "az role assignment create" in problem["help"]
     assert "Contributor" in problem["help"]
     assert azure.writes() == []
-    nothing_came_of_it(azure)
+    assert_nothing_created(azure)
 
 
 DENIED = (
@@ -126,7 +126,7 @@ POLICY = (
         ("MarketplacePurchaseEligibilityFailed", "virtualMachines", None, "image-terms", "acceptImageTerms"),
     ],
 )
-def test_a_refused_write_leaves_nothing_behind(
+def test_refused_write_leaves_nothing_behind(
     user: User, azure: Azure, fault: str, where: str, message: str | None, code: str, says: str
 ) -> None:
     azure.fault(fault, method="PUT", type=where, count=0, **({"message": message} if message else {}))
@@ -134,17 +134,17 @@ def test_a_refused_write_leaves_nothing_behind(
     assert fault in problem["note"], "Azure's own code"
     assert says in problem["help"]
     assert azure.writes(), "it was tried"
-    nothing_came_of_it(azure)
+    assert_nothing_created(azure)
 
 
-def test_a_machine_that_azure_could_not_set_up(user: User, azure: Azure) -> None:
+def test_machine_is_deleted_when_os_provisioning_fails(user: User, azure: Azure) -> None:
     azure.fault("OSProvisioningTimedOut", type="virtualMachines", method="PUT")
     problem = user.fails("up", "gpu.yaml", code="refused")
     assert "OSProvisioningTimedOut" in problem["note"]
-    nothing_came_of_it(azure)
+    assert_nothing_created(azure)
 
 
-def test_a_second_spec_that_fails_does_not_hide_the_first(user: User, azure: Azure) -> None:
+def test_failed_second_spec_does_not_hide_the_first(user: User, azure: Azure) -> None:
     files = [user.spec(file=f"{name}.yaml", name=name) for name in ("first", "second")]
     azure.fault("RequestDisallowedByPolicy", type="virtualMachines", method="PUT", resource="second")
     done = user("up", *files)
@@ -154,7 +154,7 @@ def test_a_second_spec_that_fails_does_not_hide_the_first(user: User, azure: Azu
     assert "first is running (simulated)" in done.stdout
 
 
-def test_terms_of_an_image_are_found_missing_before_the_first_write(user: User, azure: Azure) -> None:
+def test_missing_image_terms_are_found_before_the_first_write(user: User, azure: Azure) -> None:
     user.spec(image=SOLD)
     problem = user.fails("up", "gpu.yaml", code="no-candidate")
     assert "image-terms" in problem["note"]
@@ -162,10 +162,10 @@ def test_terms_of_an_image_are_found_missing_before_the_first_write(user: User, 
     assert azure.writes() == []
 
 
-# What is asked for
+# Specs that cannot be met
 
 
-def test_a_region_that_is_none_is_a_mistake_in_the_spec(user: User, azure: Azure) -> None:
+def test_unknown_region_is_reported_with_its_place_in_the_spec(user: User, azure: Azure) -> None:
     user.spec(region="southcentralsu")
     done = user("up", "gpu.yaml")
     assert done.returncode == 2
@@ -175,28 +175,28 @@ def test_a_region_that_is_none_is_a_mistake_in_the_spec(user: User, azure: Azure
     assert azure.requests() == []
 
 
-def test_a_malformed_spec(user: User, azure: Azure) -> None:
+def test_malformed_spec_is_reported_with_its_place(user: User, azure: Azure) -> None:
     (user.workspace / "gpu.yaml").write_text("apiVersion: gpuinfra/v1\nname: my-dsvm\n\tregion: [\n")
     problem = user.fails("up", "gpu.yaml", code="tab", exit_code=2)
     assert (problem["file"], problem["line"]) == ("gpu.yaml", 3)
     assert azure.requests() == []
 
 
-def test_no_public_key(user: User, azure: Azure) -> None:
+def test_missing_public_key_is_reported_with_its_fix(user: User, azure: Azure) -> None:
     public = user.private_key.with_suffix(".pub")
     public.unlink()
     problem = user.fails("up", "gpu.yaml", code="no-public-key")
     assert str(public) in problem["note"]
     assert f"ssh-keygen -y -f {user.private_key} > {public}" in problem["help"]
     assert azure.writes() == []
-    nothing_came_of_it(azure)
+    assert_nothing_created(azure)
 
 
-# What does not become usable
+# Machines that do not become usable
 
 
-def test_a_private_key_that_cannot_be_used(user: User, azure: Azure) -> None:
-    """The machine is up, and this user cannot log in: a machine that nobody can use is switched off."""
+def test_new_machine_is_deallocated_when_its_key_cannot_be_used(user: User, azure: Azure) -> None:
+    """The machine is up, and this user cannot log in: an unusable new machine is deallocated."""
     user.private_key.unlink()
     user.make_key("a passphrase")
     problem = user.fails("up", "gpu.yaml", code="not-ready")
@@ -206,8 +206,8 @@ def test_a_private_key_that_cannot_be_used(user: User, azure: Azure) -> None:
     assert azure.everything() == PARTS
 
 
-def test_a_machine_that_ran_before_is_left_running(user: User, azure: Azure) -> None:
-    """Somebody uses it; that this user cannot log in from here is no reason to end that."""
+def test_running_machine_stays_on_when_the_key_cannot_be_used(user: User, azure: Azure) -> None:
+    """The machine may be in use; a failed login from here is not a reason to end it."""
     user.up()
     user.private_key.unlink()
     user.private_key.with_suffix(".pub").unlink()
@@ -216,7 +216,7 @@ def test_a_machine_that_ran_before_is_left_running(user: User, azure: Azure) -> 
     assert azure.machine()["powerState"] == "PowerState/running"
 
 
-# Each would take forever, so each has the shortest deadline there is, a minute; they wait while other tests run.
+# Each would take forever, so each has the shortest deadline, one minute; they wait while other tests run.
 SLOW: dict[str, dict[str, Any]] = {
     "never-ends": {"name": "never-ends", "method": "PUT", "type": "virtualMachines"},
     "no-boot": {"name": "no-boot"},
@@ -226,8 +226,10 @@ SLOW: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def hopeless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[User, dict[str, subprocess.Popen[str]]]]:
-    """Machines that never become usable, in an Azure of their own, on their way up."""
+def unusable_machines(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[User, dict[str, subprocess.Popen[str]]]]:
+    """Machines that never become usable, in their own Azure, started in parallel."""
     folder = tmp_path_factory.mktemp("hopeless")
     azure = Azure(folder / "sandbox")
     user = User(azure, folder / "user", folder / "project")
@@ -244,10 +246,10 @@ def hopeless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[User, d
 
 
 @pytest.mark.parametrize("name", SLOW)
-def test_what_never_becomes_usable_is_given_up_and_billed_no_more(
-    name: str, hopeless: tuple[User, dict[str, subprocess.Popen[str]]]
+def test_machine_that_never_becomes_usable_is_deallocated(
+    name: str, unusable_machines: tuple[User, dict[str, subprocess.Popen[str]]]
 ) -> None:
-    user, programs = hopeless
+    user, programs = unusable_machines
     azure, program = user.azure, programs[name]
     out, errors = program.communicate(timeout=100)
     assert "Traceback" not in errors, errors
@@ -261,8 +263,8 @@ def test_what_never_becomes_usable_is_given_up_and_billed_no_more(
         assert problem["code"] == "not-ready", problem
         assert "it was deallocated" in problem["note"]
         assert azure.machine(name, f"gpuinfra-{name}")["powerState"] == "PowerState/deallocated"
-    # On a loaded machine the last question may have run out of time: then the note names what was asked.
+    # On a loaded machine the last request may have timed out: then the note names it.
     assert ("GPU" in problem["note"] or "nvidia-smi" in problem["note"]) == (name == "no-gpu"), problem
     states = {machine["name"]: machine["powerState"] for machine in azure.bill()}
     assert states[name] in {"deallocated", "deleted"}
-    assert not (user.workspace / "aml_config").exists(), "no target that nobody can use"
+    assert not (user.workspace / "aml_config").exists(), "no target for an unusable machine"

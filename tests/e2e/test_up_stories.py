@@ -1,4 +1,4 @@
-"""`plan` and `up` by the installed program: a machine is made, left alone, changed, replaced, grown, kept off."""
+"""`plan` and `up` by the installed program: create, repeat, change, replace, resize, keep off."""
 
 import base64
 import json
@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ SECURITY = ("Microsoft.Network/networkSecurityGroups", "my-dsvm-nsg")
 INTERFACE = ("Microsoft.Network/networkInterfaces", "my-dsvm-nic")
 ADDRESS = ("Microsoft.Network/publicIPAddresses", "my-dsvm-ip")
 NETWORK = ("Microsoft.Network/virtualNetworks", "my-dsvm-vnet")
-# Of the sandbox's own price list: a T4 for an hour; 256 GiB of StandardSSD_LRS and an address for a month.
+# From the sandbox's price list: a T4 per hour; 256 GiB of StandardSSD_LRS and an address per month.
 PRICE = "Price: $0.631 an hour while on; about $22.85 a month for disk and address while off."
 SCHEDULE = ("Microsoft.DevTestLab/schedules", "shutdown-computevm-my-dsvm")
 
 
 class ProcessList(threading.Thread):
-    """Looks at the command lines of all processes again and again, as anybody on this computer could."""
+    """Collects the command lines of all processes repeatedly, as any user of this computer could."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -59,7 +60,7 @@ def _files(*folders: Path) -> list[Path]:
     return [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
-def test_a_fresh_up_makes_all_of_it_as_the_spec_says(user: User, azure: Azure) -> None:
+def test_first_up_creates_everything_in_the_spec(user: User, azure: Azure) -> None:
     user.spec(tags={"project": "mnist"})
     environment = user.does("sandbox", "env", sandbox=False)
     del environment["schemaVersion"]
@@ -91,12 +92,13 @@ def test_a_fresh_up_makes_all_of_it_as_the_spec_says(user: User, azure: Azure) -
     assert machine["storageProfile"]["osDisk"]["deleteOption"] == "Delete"
     assert machine["hardwareProfile"]["vmSize"] == SIZE
 
-    # Something stops it whatever becomes of this computer: the lease, in a tag and in Azure's own schedule.
+    # The lease in a tag and in Azure's schedule ends it, whatever happens to this computer.
     until = bodies["machine"]["tags"]["gpuinfra:lease-until"]
     assert until == brought["leaseUntil"]
     schedule = bodies["schedule"]["properties"]
     assert (schedule["status"], schedule["timeZoneId"]) == ("Enabled", "UTC")
-    assert schedule["dailyRecurrence"]["time"] == until[11:13] + until[14:16]
+    stop = datetime.fromisoformat(until) + timedelta(minutes=35)
+    assert schedule["dailyRecurrence"]["time"] == f"{stop:%H%M}"
     assert schedule["targetResourceId"].lower() == azure.id("Microsoft.Compute/virtualMachines", "my-dsvm").lower()
 
     assert bodies["machine"]["powerState"] == "PowerState/running"
@@ -115,11 +117,11 @@ def test_a_fresh_up_makes_all_of_it_as_the_spec_says(user: User, azure: Azure) -
     assert target["hostKey"] == bodies["machine"]["tags"]["gpuinfra:host-key"]
 
     _assert_target_files(user, brought["files"])
-    assert any(b"gpuinfra\0up\0gpu.yaml" in line for line in processes.seen), "it was looked at in time"
+    assert any(b"gpuinfra\0up\0gpu.yaml" in line for line in processes.seen), "the process list was read in time"
     shown = {"stdout": done.stdout.encode(), "stderr": done.stderr.encode(), "processes": b"\n".join(processes.seen)}
     _assert_no_secret(user, environment["AZURE_CLIENT_SECRET"], shown)
 
-    # Who deletes the machine alone, by whatever program, leaves nothing that is paid for.
+    # Deleting only the VM, with any tool, leaves nothing that is billed.
     azure.send("DELETE", azure.id("Microsoft.Compute/virtualMachines", "my-dsvm"))
     assert {part.split("/")[0] for part in azure.everything()}.isdisjoint(
         {"disks", "networkInterfaces", "publicIPAddresses"}
@@ -129,7 +131,7 @@ def test_a_fresh_up_makes_all_of_it_as_the_spec_says(user: User, azure: Azure) -
 def _assert_closed_to_others(
     user: User, security: dict[str, Any], interface: dict[str, Any], machine: dict[str, Any]
 ) -> None:
-    """SSH from the addresses of the spec, by the user's key, and nothing else."""
+    """Check that SSH is allowed from the spec's addresses with the user's key, and nothing else."""
     (rule,) = security["properties"]["securityRules"]
     allowed = {name: rule["properties"][name] for name in ("access", "direction", "protocol", "destinationPortRange")}
     assert allowed == {"access": "Allow", "direction": "Inbound", "protocol": "Tcp", "destinationPortRange": "22"}
@@ -156,14 +158,15 @@ def _assert_target_files(user: User, files: list[str]) -> None:
         "simulated: true",
         "type: remotedocker",
         "username: azureuser",
+        f"vmId: {user.azure.machine()['properties']['vmId']}",
     ]
     assert {"Framework: Python", "Target: my_dsvm"} < set(runconfig.read_text().splitlines())
 
 
 def _assert_no_secret(user: User, client_secret: str, shown: dict[str, bytes]) -> None:
-    """Neither in what was shown, nor in any file but the user's own key, nor in what Azure tells about the machine."""
+    """Check that no secret is in the output, in a file other than the user's key, or in Azure's answers."""
     azure = user.azure
-    # The machine's own private key, which was made by `up`, is where it belongs: on the machine.
+    # The machine's private host key, created by `up`, exists only on the machine.
     (host_key,) = azure.folder.glob("guests/**/ssh_host_ed25519_key")
     secrets = {
         "client secret": client_secret,
@@ -184,7 +187,7 @@ def _assert_no_secret(user: User, client_secret: str, shown: dict[str, bytes]) -
             assert secret.encode() not in joined, f"{name} in {place}"
 
 
-def test_a_second_up_writes_nothing(user: User, azure: Azure) -> None:
+def test_second_up_writes_nothing(user: User, azure: Azure) -> None:
     user.up()
     files = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in _files(user.workspace, user.home)}
     before, bodies = azure.last_request(), azure.bodies()
@@ -199,8 +202,8 @@ def test_a_second_up_writes_nothing(user: User, azure: Azure) -> None:
     assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in _files(user.workspace, user.home)} == files
 
 
-def test_a_lost_answer_does_not_make_a_second_machine(user: User, azure: Azure) -> None:
-    """The machine is put with `If-None-Match`: sent again, it is refused, and the one that is there is taken."""
+def test_lost_response_does_not_create_a_second_machine(user: User, azure: Azure) -> None:
+    """The VM is created with `If-None-Match`: the repeated request is refused, and the existing VM is used."""
     azure.fault("drop-after", method="PUT", type="virtualMachines")
     brought = user.up()
     assert brought["target"]["address"] == azure.address()
@@ -214,7 +217,7 @@ def test_a_lost_answer_does_not_make_a_second_machine(user: User, azure: Azure) 
     assert len(azure.bill()) == 1
 
 
-def test_other_addresses_change_the_security_group_alone(user: User, azure: Azure) -> None:
+def test_other_addresses_change_only_the_security_group(user: User, azure: Azure) -> None:
     user.up()
     user.spec(network={"allowSshFrom": ["198.51.100.0/24", "203.0.113.9"]})
     before = azure.last_request()
@@ -239,14 +242,14 @@ def test_other_addresses_change_the_security_group_alone(user: User, azure: Azur
     assert settled.stdout.splitlines() == ["No changes: Azure matches the file.", PRICE]
 
 
-def test_other_addresses_change_the_rule_and_what_the_machine_says_of_its_spec(user: User) -> None:
+def test_other_addresses_change_the_rule_and_the_spec_tag(user: User) -> None:
     user.up()
     user.spec(network={"allowSshFrom": ["198.51.100.0/24"]})
     changes = {change["kind"]: [each["what"] for each in change["differences"]] for change in user.plan()["changes"]}
     assert changes == {"nsg": ["ssh from"], "vm": ["spec"]}
 
 
-def test_a_replacement_is_asked_for_first(user: User, azure: Azure) -> None:
+def test_replacement_needs_consent(user: User, azure: Azure) -> None:
     user.up()
     old, before = azure.machine(), azure.last_request()
     user.spec(image="dsvm-ubuntu-20.04")
@@ -260,7 +263,7 @@ def test_a_replacement_is_asked_for_first(user: User, azure: Azure) -> None:
     assert "What is on the disk of my-dsvm will be lost. Go on?" in screen
     assert "2004-gen2" in screen
     assert "forces replacement" in screen
-    assert (code, "interrupted" in screen) == (2, False), "a `no` is an answer"
+    assert (code, "interrupted" in screen) == (2, False), "a declined question is not an error"
     assert azure.writes(before) == []
     assert azure.machine()["properties"]["vmId"] == old["properties"]["vmId"]
 
@@ -275,10 +278,10 @@ def test_a_replacement_is_asked_for_first(user: User, azure: Azure) -> None:
     assert compute.startswith(f"address: {azure.address()}:")
 
 
-def test_a_disk_that_was_left_over_is_asked_for_too(user: User, azure: Azure) -> None:
+def test_replacing_a_leftover_disk_needs_consent(user: User, azure: Azure) -> None:
     azure.put(f"{azure.subscription}/resourcegroups/{GROUP}", {"location": REGION})
     disk = {"location": REGION, "properties": {"creationData": {"createOption": "Empty"}, "diskSizeGB": 32}}
-    # A disk of ours whose machine is gone: there may be something on it.
+    # A disk of a deleted machine may hold data.
     azure.put(azure.id("Microsoft.Compute/disks", "my-dsvm-disk"), {**disk, "tags": {"gpuinfra:name": "my-dsvm"}})
     before = azure.last_request()
     code, screen = _answer(user, b"n\n", "up", "gpu.yaml")
@@ -307,18 +310,18 @@ def _answer(user: User, answer: bytes, *words: str) -> tuple[int, str]:
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 4096)
-    except OSError:  # the program has gone, and its end of the terminal with it
+    except OSError:  # the program has exited and closed its end of the terminal
         return b""
 
 
-def test_two_at_once_make_one_machine(user: User, azure: Azure, tmp_path: Path) -> None:
+def test_two_concurrent_up_create_one_machine(user: User, azure: Azure, tmp_path: Path) -> None:
     words = ["up", "gpu.yaml", "--json"]
     with user.start(*words) as one, user.start(*words, "--workspace", str(tmp_path)) as other:
         ended = [program.communicate(timeout=60) for program in (one, other)]
     for program, (out, errors) in zip((one, other), ended, strict=True):
         told = json.loads(out)
         if program.returncode == 2:
-            # It saw the other's disk before the other's machine, and asks before it would delete one.
+            # It saw the other's disk before the other's machine, and asks before it would delete it.
             assert told["diagnostics"][0]["code"] == "needs-consent", errors
         else:
             assert program.returncode == 0, errors
@@ -328,7 +331,7 @@ def test_two_at_once_make_one_machine(user: User, azure: Azure, tmp_path: Path) 
     assert len(azure.bill()) == 1
 
 
-def test_an_interrupt_says_what_exists_and_what_to_run(user: User, azure: Azure) -> None:
+def test_interrupt_names_existing_resources_and_the_command_to_run(user: User, azure: Azure) -> None:
     azure.fault("slow", operation=True, seconds=600, method="PUT", type="virtualMachines")
     with user.start("up", "gpu.yaml") as program:
         deadline = time.monotonic() + 30
@@ -339,12 +342,12 @@ def test_an_interrupt_says_what_exists_and_what_to_run(user: User, azure: Azure)
         program.send_signal(signal.SIGINT)
         out, errors = program.communicate(timeout=30)
     assert (program.returncode, out) == (130, "")
-    assert "interrupted; in Azure there is now: resource-group gpuinfra-my-dsvm," in errors
+    assert "interrupted; in Azure exists: resource-group gpuinfra-my-dsvm," in errors
     assert "vm my-dsvm" in errors
     assert "`gpuinfra down my-dsvm --delete --sandbox`" in errors
 
 
-def test_a_stopped_machine_is_not_called_deallocated(user: User, azure: Azure) -> None:
+def test_stopped_machine_is_not_reported_as_deallocated(user: User, azure: Azure) -> None:
     user.up()
     azure.send("POST", f"{azure.id('Microsoft.Compute/virtualMachines', 'my-dsvm')}/powerOff")
     shown = user("plan", "gpu.yaml")
@@ -356,7 +359,7 @@ def test_size_and_disk_grow_in_place(user: User, azure: Azure) -> None:
     user.up()
     machine, disk, address = azure.machine(), azure.disk(), azure.address()
     user.spec(size=LARGER_SIZE, disk={"sizeGiB": 256})
-    # A restart begins a new lease, whose end is another minute from now on.
+    # A restart begins a new lease, which ends in another minute.
     azure.control("POST", "clock", {"advance": 60})
     before = azure.last_request()
     brought = user.up()
@@ -381,7 +384,7 @@ def test_size_and_disk_grow_in_place(user: User, azure: Azure) -> None:
     assert user.plan()["changes"] == []
 
 
-def test_a_machine_that_the_spec_wants_off(user: User, azure: Azure) -> None:
+def test_up_switches_a_machine_off_when_the_spec_says_so(user: User, azure: Azure) -> None:
     user.spec(power="deallocated")
     nothing = user.up()
     assert (nothing["changed"], nothing["target"]) == (False, None)
@@ -407,7 +410,7 @@ def test_a_machine_that_the_spec_wants_off(user: User, azure: Azure) -> None:
     assert azure.writes(settled) == []
 
 
-def test_a_plan_writes_nothing_and_says_what_it_costs(user: User, azure: Azure) -> None:
+def test_plan_writes_nothing_and_prints_the_price(user: User, azure: Azure) -> None:
     plan = user.plan()
     assert list(plan) == [
         "name",

@@ -69,7 +69,7 @@ def write(folder: Path, *names: str) -> None:
 
 
 def sent(run: Run, tmp_path: Path) -> tuple[set[str], "subprocess.CompletedProcess[str]"]:
-    """The files that a job finds, and what was printed."""
+    """Return the files that a job finds, and the output."""
     done = run("submit", "-c", "local", "--workspace", "project", "train.py", HOME=str(tmp_path / "home"))
     assert done.returncode == 0, done.stderr
     return set(done.stdout.splitlines()), done
@@ -129,7 +129,7 @@ def test_credential_file_that_is_ignored_is_not_mentioned(run: Run, tmp_path: Pa
     assert "credentials" not in done.stderr
 
 
-def test_files_that_gpuinfraignore_sends_in_spite_of_gitignore_are_named(run: Run, tmp_path: Path) -> None:
+def test_files_that_gpuinfraignore_includes_despite_gitignore_are_named(run: Run, tmp_path: Path) -> None:
     write(tmp_path / "project", "notes.txt", "data/a.bin", "data/b.bin", "deep/local.cfg", "tmp/x")
     (tmp_path / "project/.gitignore").write_text("notes.txt\ndata/\ntmp/\n")
     (tmp_path / "project/deep/.gitignore").write_text("local.cfg\n")

@@ -1,4 +1,4 @@
-"""Somebody who uses the installed program."""
+"""A user of the installed program."""
 
 import json
 import os
@@ -34,24 +34,24 @@ PARTS = [
     "virtualMachines/my-dsvm",
     "virtualNetworks/my-dsvm-vnet",
 ]
-"""All that a machine is made of."""
+"""All resources of a machine."""
 
 
 def run_program(
     *arguments: str, folder: Path, stdin: str = "", seconds: float = 240, executed: bool = False, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `gpuinfra` in a folder, with nothing of this shell's own settings."""
+    """Run `gpuinfra` in a folder, without settings of this shell."""
     environment = {**inherited(), **variables}
     return program.run(*arguments, cwd=folder, env=environment, stdin=stdin, timeout=seconds, executed=executed)
 
 
 def inherited() -> dict[str, str]:
-    """What a program gets of this process's environment."""
+    """Return the part of this process's environment that a program gets."""
     return {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 
 
 class User:
-    """Somebody with a home, an SSH key and a project of their own, who has the program installed."""
+    """A user with a home, an SSH key and a project."""
 
     def __init__(self, azure: Azure, home: Path, workspace: Path, *, key: bool = True) -> None:
         self.azure, self.home, self.workspace = azure, home, workspace
@@ -70,13 +70,13 @@ class User:
         return {"HOME": str(self.home), "GPUINFRA_SANDBOX_HOME": str(self.azure.folder)}
 
     def spec(self, *left_out: str, file: str = "gpu.yaml", **fields: Any) -> str:
-        """Write a file: the usual spec with these fields besides or instead. JSON is YAML."""
+        """Write a spec file: the usual spec with these fields added or replaced. JSON is YAML."""
         document = {name: value for name, value in {**SPEC, **fields}.items() if name not in left_out}
         (self.workspace / file).write_text(json.dumps(document))
         return file
 
     def start(self, *words: str, terminal: int | None = None, **more: str) -> subprocess.Popen[str]:
-        """The program on its way, on a terminal or on none."""
+        """Start the program, on a terminal or without one."""
         return program.Program(
             *words,
             cwd=self.workspace,
@@ -88,7 +88,7 @@ class User:
         )
 
     def __call__(self, *words: str, sandbox: bool = True, **more: Any) -> subprocess.CompletedProcess[str]:
-        """Whatever comes of it; only a traceback never does."""
+        """Run the program. Any result is fine, except a traceback."""
         variables = {**self.variables, **({"GPUINFRA_CLOUD": "sandbox"} if sandbox else {}), **more}
         done = run_program(*words, folder=self.workspace, **variables)
         assert "Traceback" not in done.stderr, done.stderr
@@ -96,7 +96,7 @@ class User:
         return done
 
     def does(self, *words: str, **more: Any) -> dict[str, Any]:
-        """It succeeds; the object that it prints."""
+        """Run a command that must succeed, and return the object that it prints."""
         done = self(*words, "--json", **more)
         assert done.returncode == 0, done.stdout + done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
@@ -104,7 +104,7 @@ class User:
         return document
 
     def up(self, *words: str, **more: Any) -> dict[str, Any]:
-        """The one machine that `up` brought up."""
+        """Run `up`, and return the one machine."""
         (machine,) = self.does("up", "gpu.yaml", *words, **more)["machines"]
         return dict(machine)
 
@@ -113,12 +113,12 @@ class User:
         return dict(plan)
 
     def down(self, *words: str, **more: Any) -> dict[str, Any]:
-        """The one receipt."""
+        """Run `down`, and return the one receipt."""
         (receipt,) = self.does("down", *words, **more)["receipts"]
         return dict(receipt)
 
     def fails(self, *words: str, code: str, exit_code: int = 1, **more: Any) -> dict[str, Any]:
-        """It fails with this one problem, and says what to do."""
+        """Run a command that must fail with this one problem, which has a help text."""
         done = self(*words, "--json", **more)
         assert done.returncode == exit_code, done.stdout + done.stderr
         (diagnostic,) = json.loads(done.stdout)["diagnostics"]
@@ -126,3 +126,10 @@ class User:
         assert diagnostic["summary"]
         assert diagnostic.get("help"), f"no next step: {diagnostic}"
         return dict(diagnostic)
+
+
+def run_reap(user: User, *words: str, code: int = 0) -> dict[str, Any]:
+    """Run `reap`, which must exit with this code, and return the object that it prints."""
+    done = user("reap", *words, "--json")
+    assert done.returncode == code, done.stdout + done.stderr
+    return dict(json.loads(done.stdout))

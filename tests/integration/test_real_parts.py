@@ -1,4 +1,4 @@
-"""The real programs that stories are told with are here and start."""
+"""The real programs that tests use are installed and start."""
 
 import subprocess
 
@@ -21,6 +21,6 @@ from tests.real import program
         ("shellcheck", "shellcheck", ["--version"], "ShellCheck"),
     ],
 )
-def test_a_real_part_is_here(name: str, package: str, arguments: list[str], says: str) -> None:
+def test_required_program_is_installed(name: str, package: str, arguments: list[str], says: str) -> None:
     done = subprocess.run([program(name, package), *arguments], capture_output=True, text=True, timeout=30, check=False)
     assert says in done.stdout + done.stderr

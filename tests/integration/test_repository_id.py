@@ -1,4 +1,4 @@
-"""What tells one git repository from another."""
+"""The id of a git repository."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is built is what works: a wheel has the templates, and the program runs from it alone."""
+"""The built wheel has the templates, and the program runs from it alone."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program in an environment of its own, which has the wheel and what it needs, and nothing of this checkout."""
+    """The program in a separate environment, with the wheel and its dependencies, and nothing of this checkout."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
     install = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", "--no-deps", "--no-index"]
@@ -62,7 +62,7 @@ def test_source_distribution_holds_every_file_once(tmp_path: Path) -> None:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """A project whose own modules have the names of our folders."""
+    """A project whose modules have the names of our folders."""
     folder = tmp_path / "work"
     (folder / "templates").mkdir(parents=True)
     for name in ("runner.py", "sandbox.py", "provision.py", "remote.py", "templates/__init__.py"):
@@ -98,7 +98,7 @@ def test_program_runs_from_the_wheel_beside_modules_of_the_same_names(
         crontab = run(program, "schedule", "render", "--with", "cron")
         (line,) = (line for line in crontab.splitlines() if not line.startswith("#") and line)
         assert str(program) in line
-        # Cron takes five words as the time, and `\\%` as `%`. It keeps the output of a run that succeeds: show it.
+        # Cron takes five words as the time, and `\\%` as `%`. It discards the output of a successful run: show it.
         command = line.split(maxsplit=5)[5].replace("\\%", "%")
         run("sh", "-c", command)
         assert "my-dsvm" in run(program, "down", "--delete", "--yes", "my-dsvm")

@@ -1,4 +1,4 @@
-"""What `cost` counts is what the embedded Azure's meter bills, to the cent, whatever happened to a machine."""
+"""`cost` matches the bill of the embedded Azure to the cent, whatever happened to a machine."""
 
 import itertools
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuinfra.models.cost import Certainty
-from gpuinfra.models.entry import Entry, EntryKind
+from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
 from gpuinfra.models.offer import Rate
 from gpuinfra.provision import tags
 from gpuinfra.provision.costing.activity import read_events
@@ -22,18 +22,21 @@ from gpuinfra.provision.market.port import Prices
 from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.services.catalog import EFFECTS, ROUTES
+from gpuinfra.sandbox.services.registry import EFFECTS, ROUTES
 
 REGION = "eastus"
 SIZES = ("Standard_NC4as_T4_v3", "Standard_NC8as_T4_v3", "Standard_NC16as_T4_v3")
 STANDSTILL = 1e-9
 HOUR = 3600.0
+DISK = {"diskSizeGB": 150, "managedDisk": {"storageAccountType": "StandardSSD_LRS"}}
+DISK_PER_MONTH, ADDRESS_PER_MONTH = 19.2, 3.65
+MONTH = 730 * HOUR
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@example"
 SPOT = {"priority": "Spot", "evictionPolicy": "Deallocate", "billingProfile": {"maxPrice": -1}}
 
 
 class Place:
-    """An embedded Azure in this process, whose clock moves in steps only."""
+    """An embedded Azure in this process, with a manual clock."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud, self.numbers = cloud, itertools.count()
@@ -48,7 +51,7 @@ class Place:
         self.book = PriceBook(Prices(rates), Prices())
 
     def ask(self, method: str, path: str, body: Any = None, **query: str) -> Any:
-        """The answer's body; None where Azure refuses, which leaves everything as it is."""
+        """Return the body of the response, or None where Azure refuses and changes nothing."""
         self.cloud.settle()
         call = Call(self.cloud, method, path, {}, query, {}, body, CLOUD_ITSELF, "https://localhost", "")
         try:
@@ -74,13 +77,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @dataclass
 class Life:
-    """A machine, and everything that people do to it."""
+    """A machine, and everything that users do to it."""
 
     place: Place
     name: str
     keeps_ledger: bool
     spot: bool = False
-    entries: list[Entry] = field(default_factory=list)
+    disk_is_listed: bool = True
+    address_is_listed: bool = True
+    entries: list[LedgerEntry] = field(default_factory=list)
     has_failed_change: bool = False
 
     def __post_init__(self) -> None:
@@ -116,7 +121,7 @@ class Life:
                         "sku": "2204-gen2",
                         "version": "latest",
                     },
-                    "osDisk": {"createOption": "FromImage", "deleteOption": "Delete"},
+                    "osDisk": {"createOption": "FromImage", "deleteOption": "Delete", **DISK},
                 },
                 "osProfile": {
                     "computerName": "vm",
@@ -131,14 +136,14 @@ class Life:
             },
         }
         if self.place.ask("GET", self.id) is None:
-            self._note(EntryKind.ON, number)
+            self._note(LedgerEntryKind.ON, number)
             assert self.place.ask("PUT", self.id, body) is not None
 
     def resize_in_portal(self, number: int) -> None:
         self.place.ask("PATCH", self.id, {"properties": {"hardwareProfile": {"vmSize": SIZES[number]}}})
 
     def resize_by_up(self, number: int) -> None:
-        """As `up` does it: off, another size, on."""
+        """Resize as `up` does: deallocate, change, start."""
         body = {"properties": {"hardwareProfile": {"vmSize": SIZES[number]}}}
         at = self.place.now()
         for method, path, sent in (
@@ -150,10 +155,10 @@ class Life:
                 self.place.ask(method, path, sent)
                 self.place.pass_time(HOUR / 3)
         if self._size() == SIZES[number]:
-            self._note(EntryKind.ON, number, at)
+            self._note(LedgerEntryKind.ON, number, at)
 
     def tag(self, number: int) -> None:
-        """Renew a lease, for example."""
+        """Change a tag, as a lease renewal does."""
         self.place.ask("PATCH", self.id, {"tags": {tags.NAME: self.name, "number": str(number)}})
 
     def delete(self) -> None:
@@ -163,13 +168,24 @@ class Life:
         body = self.place.ask("GET", self.id)
         return str(body["properties"]["hardwareProfile"]["vmSize"]) if body else ""
 
-    def _note(self, what: EntryKind, number: int, at: datetime | None = None) -> None:
+    def _note(self, what: LedgerEntryKind, number: int, at: datetime | None = None) -> None:
         size = SIZES[number]
         if self.keeps_ledger:
             price = self.place.cloud.catalogue.price(size, REGION, self.spot)
-            entry = Entry(what, (at or self.place.now()).replace(microsecond=0), self.name, f"gpuinfra-{self.name}")
             self.entries.append(
-                Entry(what, entry.at, self.name, entry.group, "s", REGION, size, self.spot, price_per_hour=price)
+                LedgerEntry(
+                    what=what,
+                    at=(at or self.place.now()).replace(microsecond=0),
+                    machine=self.name,
+                    group=f"gpuinfra-{self.name}",
+                    subscription="s",
+                    region=REGION,
+                    size=size,
+                    spot=self.spot,
+                    price_per_hour=price,
+                    disk_per_month=DISK_PER_MONTH if self.disk_is_listed else None,
+                    address_per_month=ADDRESS_PER_MONTH if self.address_is_listed else None,
+                )
             )
 
     def history(self) -> History:
@@ -186,16 +202,38 @@ class Life:
             log_since=now - timedelta(days=80),
             entries=self.entries,
             machines=[machine] if machine else [],
+            disks=self._disks() if machine and self.disk_is_listed else (),
+            addresses=[self._address()] if machine and self.address_is_listed else (),
         )
         (found,) = evidence.histories(self.place.book)
         return found
 
+    def _disks(self) -> list[dict[str, Any]]:
+        found = self.place.ask("GET", f"{self.group}/providers/Microsoft.Compute/disks")["value"]
+        return [{**each, "tags": {tags.NAME: self.name}} for each in found]
+
+    def _address(self) -> dict[str, Any]:
+        resource_id = f"{self.group}/providers/Microsoft.Network/publicIPAddresses/{self.name}-ip"
+        return {"id": resource_id, "name": f"{self.name}-ip", "tags": {tags.NAME: self.name}}
+
     def bill(self) -> tuple[float, float]:
-        """Seconds and dollars of all machines there were under this name."""
-        lives = [
-            each for each in self.place.cloud.meter.machines(self.place.cloud.now) if each["id"] == self.id.lower()
-        ]
+        """Return seconds and dollars of all machines of this name."""
+        lives = self._lives()
         return sum(each["billedSeconds"] for each in lives), sum(each["costUsd"] for each in lives)
+
+    def seconds_there(self) -> float:
+        """How long machines of this name were there, on or off: their disks come and go with them."""
+        found = 0.0
+        for life in self._lives():
+            first, last = life["timeline"][0], life["timeline"][-1]
+            end = last["from"] if last["state"] == "deleted" else None
+            until = datetime.fromisoformat(end) if end else self.place.now()
+            found += (until - datetime.fromisoformat(first["from"])).total_seconds()
+        return found
+
+    def _lives(self) -> list[dict[str, Any]]:
+        bill = self.place.cloud.meter.machines(self.place.cloud.now)
+        return [each for each in bill if each["id"] == self.id.lower()]
 
 
 numbers = st.integers(0, len(SIZES) - 1)
@@ -203,8 +241,13 @@ steps = st.one_of(
     st.tuples(st.sampled_from(["create", "resize_in_portal", "resize_by_up", "tag"]), numbers),
     st.sampled_from([("restart",), ("powerOff",), ("start",), ("deallocate",), ("simulateEviction",), ("delete",)]),
 )
-# Short enough that operations meet, and long enough that they do not.
+# Short enough that some operations overlap, and long enough that others do not.
 pauses = st.sampled_from([1.0, 45.0, HOUR / 2, 7 * HOUR])
+
+
+# Whether the disk and the address are listed, with their tags.
+listed = st.tuples(st.booleans(), st.booleans())
+BOTH = (True, True)
 
 
 def live(life: Life, history: list[tuple[tuple[Any, ...], float]]) -> None:
@@ -220,25 +263,39 @@ def live(life: Life, history: list[tuple[tuple[Any, ...], float]]) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(steps, pauses), max_size=8), st.booleans(), st.booleans())
-@example([(("resize_by_up", 1), HOUR)], True, False)
-@example([(("resize_in_portal", 1), HOUR), (("resize_in_portal", 0), HOUR)], True, False)
-@example([(("deallocate",), HOUR), (("resize_in_portal", 2), HOUR), (("start",), HOUR)], True, False)
-@example([(("simulateEviction",), HOUR), (("start",), HOUR)], False, True)
-@example([(("delete",), 45.0), (("create", 0), 1.0), (("delete",), 1.0)], True, False)
-@example([(("delete",), HOUR), (("create", 2), HOUR), (("delete",), HOUR)], False, False)
-def test_cost_is_the_bill(
-    place: Place, history: list[tuple[tuple[Any, ...], float]], keeps_ledger: bool, spot: bool
+@given(st.lists(st.tuples(steps, pauses), max_size=8), st.booleans(), st.booleans(), listed)
+@example([(("resize_by_up", 1), HOUR)], True, False, BOTH)
+@example([(("resize_in_portal", 1), HOUR), (("resize_in_portal", 0), HOUR)], True, False, BOTH)
+@example([(("deallocate",), HOUR), (("resize_in_portal", 2), HOUR), (("start",), HOUR)], True, False, BOTH)
+@example([(("deallocate",), 7 * HOUR)], False, False, (False, True))
+@example([(("deallocate",), 7 * HOUR)], False, False, (True, False))
+@example([(("simulateEviction",), HOUR), (("start",), HOUR)], False, True, BOTH)
+@example([(("delete",), 45.0), (("create", 0), 1.0), (("delete",), 1.0)], True, False, BOTH)
+@example([(("delete",), HOUR), (("create", 2), HOUR), (("delete",), HOUR)], False, False, BOTH)
+@example([(("delete",), HOUR), (("create", 2), HOUR)], False, False, BOTH)
+def test_cost_equals_the_bill(
+    place: Place,
+    history: list[tuple[tuple[Any, ...], float]],
+    keeps_ledger: bool,
+    spot: bool,
+    is_listed: tuple[bool, bool],
 ) -> None:
-    life = Life(place, f"m{next(place.numbers)}", keeps_ledger, spot)
+    life = Life(place, f"m{next(place.numbers)}", keeps_ledger, spot, *is_listed)
     live(life, history)
     found, now = life.history(), place.now()
-    life.delete()  # the quota is for the next one
-    amounts, (seconds, dollars) = found.amounts(now - timedelta(days=80), now), life.bill()
+    life.delete()  # frees the quota for the next one
+    since = now - timedelta(days=80)
+    amounts, (seconds, dollars) = found.amounts(since, now), life.bill()
     assert amounts.unpriced == 0
     assert amounts.seconds == pytest.approx(seconds, abs=0.01)
-    is_exact = found.sure(now - timedelta(days=80), now) is Certainty.EXACT
-    # Nothing in the log says what a change that failed has left behind.
-    assert is_exact or life.has_failed_change
-    if is_exact:
+    is_compute_exact = found.compute_sure(since, now) is Certainty.EXACT
+    # The log does not show what a failed change left behind.
+    assert is_compute_exact or life.has_failed_change
+    if is_compute_exact:
         assert amounts.compute == pytest.approx(dollars, abs=0.001)
+    there = life.seconds_there() / MONTH
+    if found.sure(since, now) is Certainty.EXACT:
+        assert amounts.disk == pytest.approx(there * DISK_PER_MONTH, abs=0.01)
+        assert amounts.address == pytest.approx(there * ADDRESS_PER_MONTH, abs=0.01)
+    else:
+        assert amounts.missing or life.has_failed_change

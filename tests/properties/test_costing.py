@@ -1,4 +1,4 @@
-"""What machines have cost: whatever is known of them, no second is counted twice, and parts make a whole."""
+"""Costs of machines: no second is counted twice, and parts add up to the whole."""
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuinfra.models.cost import Amounts, Source
-from gpuinfra.models.entry import Entry, EntryKind
+from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
 from gpuinfra.models.offer import Rate
 from gpuinfra.provision.costing.facts import Facts
 from gpuinfra.provision.costing.history import History, Present, history
@@ -28,16 +28,16 @@ def at(minute: float) -> datetime:
 
 
 minutes = st.integers(0, MINUTES)
-# Azure's clocks may be ahead of the one that says what time it is.
+# Azure's clocks may be ahead of the local one.
 moments = st.integers(0, MINUTES + 10).map(at)
 
 
 @st.composite
-def entries(draw: st.DrawFn) -> list[Entry]:
-    """Any ledger, also one that makes no sense."""
+def entries(draw: st.DrawFn) -> list[LedgerEntry]:
+    """Any ledger, including inconsistent ones."""
     found = [
-        Entry(
-            what=draw(st.sampled_from(EntryKind)),
+        LedgerEntry(
+            what=draw(st.sampled_from(LedgerEntryKind)),
             at=draw(moments),
             machine="m",
             group="g",
@@ -56,7 +56,7 @@ def entries(draw: st.DrawFn) -> list[Entry]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """Any machine of which this or that is known."""
+    """Any machine with partial information."""
     turns = st.builds(Change, moments, st.sampled_from(Turn), st.just(Source.LOG))
     facts = st.builds(Facts, st.sampled_from(["small", "large"]), st.just("eastus"))
     present = st.builds(
@@ -85,7 +85,7 @@ def same(one: Amounts, other: Amounts) -> bool:
 
 @settings(max_examples=80, deadline=None)
 @given(histories(), st.lists(st.integers(-100, MINUTES + 100), max_size=6))
-def test_any_parts_of_time_make_the_whole(found: History, cuts: list[int]) -> None:
+def test_amounts_of_parts_add_up_to_the_whole(found: History, cuts: list[int]) -> None:
     bounds = [at(minute) for minute in sorted({-100, MINUTES + 100, *cuts})]
     parts = [found.amounts(one, other) for one, other in pairwise(bounds)]
     assert same(sum(parts, Amounts()), found.amounts(bounds[0], bounds[-1]))
@@ -93,7 +93,7 @@ def test_any_parts_of_time_make_the_whole(found: History, cuts: list[int]) -> No
 
 @settings(max_examples=80, deadline=None)
 @given(histories())
-def test_no_moment_is_counted_twice_and_none_that_is_to_come(found: History) -> None:
+def test_time_is_counted_once_and_not_in_the_future(found: History) -> None:
     for stretches in ([each.stretch for each in found.pieces], [each.stretch for each in found.holdings]):
         assert all(one.end <= other.start for one, other in pairwise(stretches))
         assert all(each.start <= each.end <= NOW for each in stretches)
@@ -107,7 +107,7 @@ def test_no_moment_is_counted_twice_and_none_that_is_to_come(found: History) -> 
     st.lists(st.tuples(minutes, minutes).map(sorted), max_size=5),
     st.tuples(minutes, minutes).map(sorted),
 )
-def test_runs_and_idle_time_make_the_machine(found: History, spans: list[list[int]], span: list[int]) -> None:
+def test_runs_and_idle_time_add_up_to_the_machine(found: History, spans: list[list[int]], span: list[int]) -> None:
     jobs = [Job(str(number), "m", at(one), at(other)) for number, (one, other) in enumerate(spans)]
     since, until = at(span[0]), at(span[1])
     rows = by_run([found], jobs, since, until)
@@ -120,21 +120,23 @@ def test_runs_and_idle_time_make_the_machine(found: History, spans: list[list[in
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=20), st.lists(st.floats(0, 0.9), min_size=20, max_size=20))
-# The second start is asked for before the first end is written down.
+# The second start is requested before the first end is recorded.
 @example([1, 1, 1], [0.0, 0.75, 0.875])
-def test_a_ledger_beside_a_log_changes_nothing(gaps: list[int], late: list[float]) -> None:
-    """The log has each start and each stop; the ledger each start a little earlier, each end a little off."""
+def test_ledger_next_to_a_log_changes_nothing(gaps: list[int], late: list[float]) -> None:
+    """The log has each start and each stop; the ledger has each start a little earlier, and each end a little off."""
     moments, minute = list[float](), 10.0
     for gap in gaps:
         minute += gap
         moments.append(minute)
-    log, ledger = list[Change](), list[Entry]()
+    log, ledger = list[Change](), list[LedgerEntry]()
     for place, moment in enumerate(moments):
         is_on, rest = place % 2 == 0, late[place]
         log.append(Change(at(moment), Turn.ON if is_on else Turn.OFF, Source.LOG))
         asked = at(moment - rest) if is_on else ledger[-1].at
-        entry = Entry(EntryKind.ON, asked, "m", "g", size="small", region="eastus")
-        ledger.append(entry if is_on else replace(entry, what=EntryKind.OFF, since=asked, at=at(moment + rest - 0.5)))
+        entry = LedgerEntry(LedgerEntryKind.ON, asked, "m", "g", size="small", region="eastus")
+        ledger.append(
+            entry if is_on else replace(entry, what=LedgerEntryKind.OFF, since=asked, at=at(moment + rest - 0.5))
+        )
     present = Present(Facts("small", "eastus"), is_on=len(moments) % 2 == 1)
     both, alone = (
         history("g/m", log=log, log_since=START, entries=known, present=present, now=NOW, pricing=BOOK)

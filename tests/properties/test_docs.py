@@ -1,4 +1,4 @@
-"""The documentation has every command, option, error code, exit code and field; and what it shows is true."""
+"""The documentation has every command, option, error code, exit code and field, and its examples work."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_every_error_code_is_explained(code: Code) -> None:
     assert f"| `{code.value}` |" in ERRORS_PAGE
 
 
-def test_no_error_code_is_explained_that_is_gone() -> None:
+def test_every_explained_error_code_exists() -> None:
     assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", ERRORS_PAGE, re.MULTILINE)) == {code.value for code in Code}
 
 
@@ -41,7 +41,7 @@ def test_every_command_and_option_is_explained(entry: Any) -> None:
     for name, part in getattr(command, "commands", {}).items():
         heading = f"### gpuinfra {entry.name} {name}\n"
         assert heading in COMMANDS_PAGE
-        # Its own section has its own options; those that every command has are explained once.
+        # Its own section has its own options; shared options are explained once.
         section = COMMANDS_PAGE.partition(heading)[2].partition("\n## ")[0].partition("\n### ")[0]
         shared = {parameter.opts[0] for parameter in shared_parameters()}
         assert_options_explained(part, section, leaving_out=shared)
@@ -53,12 +53,12 @@ def assert_options_explained(command: Any, text: str, leaving_out: set[str] | No
         assert word in (leaving_out or set()) or f"`{word}" in text, f"{word} of {command.name}"
 
 
-def test_no_command_of_the_sandbox_is_explained_that_is_gone() -> None:
+def test_every_explained_sandbox_command_exists() -> None:
     commands = load_command("sandbox", "").commands
     assert set(re.findall(r"^### gpuinfra sandbox (\w+)$", COMMANDS_PAGE, re.MULTILINE)) == set(commands)
 
 
-def test_every_fault_is_explained_with_its_status_and_no_other() -> None:
+def test_faults_are_explained_exactly_with_their_status() -> None:
     rows = re.findall(r"^\| `([A-Za-z-]+)` \| (.+) \|$", SANDBOX.partition("## Faults")[2], re.MULTILINE)
     assert [name for name, _ in rows] == list(NAMES)
     explained = dict(rows)
@@ -86,7 +86,7 @@ def fields(schema: dict[str, Any], node: dict[str, Any], path: str = "") -> list
     return found
 
 
-def test_every_field_is_explained_and_no_other() -> None:
+def test_fields_are_explained_exactly() -> None:
     schema = json_schema()
     documented = set(re.findall(r"^\| `([A-Za-z.]+)` \|", SPEC, re.MULTILINE))
     sections = {"spot", "admin", "network", "disk", "target", "lifecycle", "gpu", "lifecycle.hours"}
@@ -113,7 +113,7 @@ def test_specs_in_the_documentation_are_valid(page: str) -> None:
             assert load_bytes(page, block.encode()).diagnostics == []
 
 
-def test_the_error_in_the_readme_is_what_is_printed() -> None:
+def test_error_in_the_readme_matches_the_output() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     (shown,) = re.findall(r"```\n(error: .*?)```", readme, re.DOTALL)
     text = b"apiVersion: gpuinfra/v1\nname: my-dsvm\nregion: southcentralus\nsize: Standard_NC24rs_v3\n"
@@ -121,7 +121,7 @@ def test_the_error_in_the_readme_is_what_is_printed() -> None:
     assert render(diagnostic).plain + "\n" == shown
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_work() -> None:
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", page.read_text("utf-8")):
             assert (page.parent / link).exists(), f"{page.name}: {link}"

@@ -1,4 +1,4 @@
-"""Files that are edited in place: what was asked for changes, every other byte stays, and what cannot be is refused."""
+"""Documents that are edited in place: only the requested value changes, or the edit is refused."""
 
 import codecs
 
@@ -15,7 +15,7 @@ def document(text: str | bytes) -> Document:
 
 
 def edit(text: str, **values: Value) -> str:
-    """The text after the change; what it says besides is seen to be as before."""
+    """Return the text after the change, and check that all other values are unchanged."""
     before = document(text)
     after = before.with_values(**values)
     assert data(after.root) == {**data(before.root), **values}
@@ -31,7 +31,7 @@ def refuse(text: str, **values: Value) -> str:
     return str(caught.value)
 
 
-# A value
+# Values
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def refuse(text: str, **values: Value) -> str:
         ("é: ü\na: old # ñ𝄞\nb: 𝄞\n", "é: ü\na: new # ñ𝄞\nb: 𝄞\n"),
     ],
 )
-def test_a_value_changes_where_it_stands(before: str, after: str) -> None:
+def test_value_is_replaced_in_place(before: str, after: str) -> None:
     assert edit(before, a="new") == after
 
 
@@ -81,7 +81,7 @@ def test_a_value_changes_where_it_stands(before: str, after: str) -> None:
         ('{"a":}\n', '{"a": new}\n'),
     ],
 )
-def test_an_empty_value_is_filled(before: str, after: str) -> None:
+def test_empty_value_is_filled(before: str, after: str) -> None:
     assert edit(before, a="new") == after
 
 
@@ -100,7 +100,7 @@ def test_an_empty_value_is_filled(before: str, after: str) -> None:
         ("'a':\n- 1\n# the next\nb: 1\n", "'a': new\n# the next\nb: 1\n"),
     ],
 )
-def test_a_list_or_a_mapping_gives_way_to_a_value(before: str, after: str) -> None:
+def test_value_replaces_a_list_or_a_mapping(before: str, after: str) -> None:
     assert edit(before, a="new") == after
 
 
@@ -114,17 +114,17 @@ def test_a_list_or_a_mapping_gives_way_to_a_value(before: str, after: str) -> No
         ("a: |\n  old", "a: new"),
     ],
 )
-def test_a_block_of_text_gives_way_and_the_lines_below_stay(before: str, after: str) -> None:
+def test_value_replaces_a_block_and_keeps_the_lines_below(before: str, after: str) -> None:
     assert edit(before, a="new") == after
 
 
-def test_a_comment_that_would_be_lost_with_a_block_is_a_reason_to_refuse() -> None:
-    assert "comment behind `a`" in refuse("a: # why\n  - 1\nb: 1\n", a="new")
-    assert "comment behind `a`" in refuse("a:\n  # why\n  - 1\nb: 1\n", a="new")
+def test_edit_that_would_lose_a_comment_is_refused() -> None:
+    assert "comment after `a`" in refuse("a: # why\n  - 1\nb: 1\n", a="new")
+    assert "comment after `a`" in refuse("a:\n  # why\n  - 1\nb: 1\n", a="new")
 
 
 @pytest.mark.parametrize("key", ["a:b", "it's", 'say "x"', "a b", "true", "<<", "#x", ""])
-def test_a_key_of_any_kind(key: str) -> None:
+def test_keys_of_any_kind_are_edited(key: str) -> None:
     for quoted in (written(key, "'"), written(key, '"')):
         text = f"{quoted}: old\nb: 1\n"
         assert edit(text, **{key: "new"}) == text.replace("old", "new")
@@ -132,7 +132,7 @@ def test_a_key_of_any_kind(key: str) -> None:
     assert edit("b: 1\n", **{key: "new"}).endswith(": new\n")
 
 
-def test_a_value_that_is_there_already_is_no_change() -> None:
+def test_equal_value_is_not_a_change() -> None:
     for text, value in (("a: yes\n", True), ("a: 'x'\n", "x"), ("a: 0x10\n", 16), ("a:\n", None), ("a: ~\n", None)):
         assert document(text).setting("a", value) == ()
         assert edit(text, a=value) == text
@@ -141,7 +141,7 @@ def test_a_value_that_is_there_already_is_no_change() -> None:
     assert edit("a: yes\n", a="yes") == 'a: "yes"\n'
 
 
-# What is written
+# Quoting
 
 
 PLAIN = [
@@ -172,34 +172,34 @@ STYLES = [
 
 
 @pytest.mark.parametrize("value", [*PLAIN, *QUOTED, None, True, False, 0, -3, 1.5, 10**20])
-def test_every_value_comes_back_in_every_style(value: Value) -> None:
+def test_every_value_round_trips_in_every_style(value: Value) -> None:
     for text in STYLES:
         edited = edit(text, a=value)
         assert edited.count("\n") == text.count("\n") + ("a" not in text)
 
 
 @pytest.mark.parametrize("value", PLAIN)
-def test_what_needs_no_quotes_gets_none(value: str) -> None:
+def test_plain_value_gets_no_quotes(value: str) -> None:
     assert written(value) == value
 
 
 @pytest.mark.parametrize("value", QUOTED)
-def test_what_would_be_something_else_gets_quotes(value: str) -> None:
+def test_ambiguous_value_gets_quotes(value: str) -> None:
     assert written(value)[0] == '"'
 
 
-def test_single_quotes_stay_where_they_can() -> None:
+def test_single_quotes_are_kept_where_possible() -> None:
     assert edit("a: 'x'\n", a="it's") == "a: 'it''s'\n"
     assert edit("a: 'x'\n", a="two\nlines") == 'a: "two\\nlines"\n'
 
 
 @pytest.mark.parametrize("value", ["\ud800", float("inf"), float("nan"), 1e300])
-def test_a_value_that_yaml_cannot_say_is_refused(value: Value) -> None:
+def test_value_that_yaml_cannot_express_is_refused(value: Value) -> None:
     for text in STYLES:
         refuse(text, a=value)
 
 
-# A key more
+# New keys
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_value_that_yaml_cannot_say_is_refused(value: Value) -> None:
         ("a: &x 1\nb: *x\n", "a: &x 1\nb: *x\nnew: x\n"),
     ],
 )
-def test_a_key_is_added_behind_the_last_one(before: str, after: str) -> None:
+def test_key_is_added_after_the_last_one(before: str, after: str) -> None:
     assert edit(before, new="x") == after
 
 
@@ -254,27 +254,27 @@ def test_a_key_is_added_behind_the_last_one(before: str, after: str) -> None:
         ('{"a": 1,\n "b": 2}\n', '{"a": 1,\n "b": 2,\n "new": "x"}\n'),
     ],
 )
-def test_a_key_is_added_to_a_mapping_in_braces(before: str, after: str) -> None:
+def test_key_is_added_to_a_flow_mapping(before: str, after: str) -> None:
     assert edit(before, new="x") == after
 
 
-def test_the_text_of_a_last_block_without_a_line_end_would_change_and_so_it_is_refused() -> None:
+def test_key_after_a_block_without_a_line_end_is_refused() -> None:
     refuse("a: |\n  text", new="x")
 
 
-def test_a_key_is_not_added_among_keys_with_question_marks() -> None:
+def test_key_is_not_added_among_explicit_keys() -> None:
     refuse("? a\n: 1\n", new="x")
 
 
-# Several at once
+# Several edits at once
 
 
-def test_several_values_in_one_go() -> None:
+def test_several_values_are_set_at_once() -> None:
     text = "a: 1 # one\r\n# b: 0\r\nb: 'two'\r\n"
     assert edit(text, b="x", a=None, c="y", d=True) == ("a: null # one\r\n# b: 0\r\nb: 'x'\r\nc: y\r\nd: true\r\n")
 
 
-def test_edits_are_made_together_in_whatever_order_they_come() -> None:
+def test_edits_may_come_in_any_order() -> None:
     found = document("a: [1, 22, 333]\n")
     items = found.root.items["a"]
     assert isinstance(items, Sequence)
@@ -282,7 +282,7 @@ def test_edits_are_made_together_in_whatever_order_they_come() -> None:
     assert found.edited(reversed(edits)).source.text == "a: [new, new, new]\n"
 
 
-def test_edits_that_overlap_are_refused() -> None:
+def test_overlapping_edits_are_refused() -> None:
     found = document("a: 123\nb: 1\n")
     with pytest.raises(EditError, match="two changes at"):
         found.edited([Edit(3, 6, "x"), Edit(5, 8, "y")])
@@ -291,14 +291,14 @@ def test_edits_that_overlap_are_refused() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "'", "*x", "x: y", "\t", "\x00", "\ud800", "!!int x", "x\n---\n"])
-def test_an_edit_that_would_break_the_file_is_refused_and_nothing_changes(text: str) -> None:
+def test_edit_that_breaks_the_file_is_refused(text: str) -> None:
     found = document("a: 1\nb: 2\n")
-    with pytest.raises(EditError, match=r"my\.compute would be no YAML"):
+    with pytest.raises(EditError, match=r"my\.compute would be invalid YAML"):
         found.edited([Edit(3, 4, text)])
     assert found.encode() == b"a: 1\nb: 2\n"
 
 
-def test_an_edit_that_would_swallow_a_neighbour_is_refused() -> None:
+def test_edit_that_would_change_a_neighbour_is_refused() -> None:
     assert "cannot be changed in place" in refuse("{a, b: 2}\n", a="new")
     assert "cannot be changed in place" in refuse("a: 'x'# y\nb: 1\n", a=3)
 
@@ -306,7 +306,7 @@ def test_an_edit_that_would_swallow_a_neighbour_is_refused() -> None:
 # Bytes
 
 
-def test_a_byte_order_mark_stays() -> None:
+def test_byte_order_mark_is_kept() -> None:
     found = document(codecs.BOM_UTF8 + b"a: 1\r\nb: 2")
     assert found.marked
     assert found.encode() == codecs.BOM_UTF8 + b"a: 1\r\nb: 2"
@@ -317,31 +317,31 @@ def test_a_byte_order_mark_stays() -> None:
     assert document(twice + b"a: 1\n").with_values(a=2).encode() == twice + b"a: 2\n"
 
 
-def test_a_file_does_not_grow_beyond_what_is_read() -> None:
+def test_file_does_not_grow_beyond_the_readable_size() -> None:
     refuse("a: 1\n", b="x" * 300_000)
 
 
 # Anchors and aliases
 
 
-def test_a_value_that_is_an_alias_is_replaced_and_what_it_stands_for_stays() -> None:
+def test_alias_is_replaced_and_its_anchor_kept() -> None:
     assert edit("a: &x 1\nb: *x # why\nc: *x\n", b=2) == "a: &x 1\nb: 2 # why\nc: *x\n"
     assert edit("a: &x [1]\nb: *x\n", b="new") == "a: &x [1]\nb: new\n"
     assert edit("a: &x\n- 1\nb: *x\nc: 3\n", b="new") == "a: &x\n- 1\nb: new\nc: 3\n"
     assert edit("{a: &x 1, b: *x, c: 3}", b="new") == "{a: &x 1, b: new, c: 3}"
 
 
-def test_a_value_that_others_stand_for_is_not_changed() -> None:
-    assert "alias of nothing" in refuse("a: &x 1\nb: *x\n", a=2)
-    assert "alias of nothing" in refuse("a: &x\n- 1\nb: *x\n", a=2)
+def test_value_with_aliases_is_not_changed() -> None:
+    assert "unknown alias" in refuse("a: &x 1\nb: *x\n", a=2)
+    assert "unknown alias" in refuse("a: &x\n- 1\nb: *x\n", a=2)
     refuse("a: &x 1\nb: &x 2\nc: *x\n", b=3)
 
 
-def test_an_anchor_that_nobody_refers_to_goes_with_its_value() -> None:
+def test_unused_anchor_is_replaced_with_its_value() -> None:
     assert edit("a: &x 1\nb: 2\n", a=3) == "a: 3\nb: 2\n"
 
 
-def test_an_item_that_others_stand_for_is_not_changed() -> None:
+def test_item_with_aliases_is_not_changed() -> None:
     found = document("a:\n- &x 1\n- *x\n")
     items = found.root.items["a"]
     assert isinstance(items, Sequence)
@@ -350,7 +350,7 @@ def test_an_item_that_others_stand_for_is_not_changed() -> None:
             found.edited([found.replacing(node, 2)])
 
 
-# What is no such file
+# Unreadable documents
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_an_item_that_others_stand_for_is_not_changed() -> None:
         ('{"a": "b" "c": 1}\n', Code.INVALID_YAML, (1, 11)),
     ],
 )
-def test_what_cannot_be_read_says_where(text: str, code: Code, place: tuple[int, int]) -> None:
+def test_unreadable_document_is_reported_with_its_place(text: str, code: Code, place: tuple[int, int]) -> None:
     with pytest.raises(Problem) as caught:
         document(text)
     first = caught.value.diagnostics[0]
@@ -383,23 +383,23 @@ def test_what_cannot_be_read_says_where(text: str, code: Code, place: tuple[int,
     assert first.span.file == "my.compute"
 
 
-def test_bytes_that_are_no_text_say_where() -> None:
+def test_invalid_utf8_is_reported() -> None:
     with pytest.raises(Problem) as caught:
         document(b"a: 1\nb: \xff\n")
     assert caught.value.diagnostics[0].code is Code.NOT_UTF8
 
 
-# What it says
+# Reading values
 
 
-def test_plain_values_are_those_of_the_program_that_the_files_are_from() -> None:
+def test_plain_values_are_read_as_workbench_read_them() -> None:
     found = document("a: yes\nb: 22:30\nc: 2017-01-01\nd: 010\ne: AzureMlSecret=x#y#0\nf: ~\n")
     plain = {"a": True, "b": 1350, "c": "2017-01-01", "d": 8, "e": "AzureMlSecret=x#y#0", "f": None}
     assert {key: found.value(key) for key in plain} == plain
     assert found.value("missing") is None
 
 
-def test_places() -> None:
+def test_spans_have_line_and_column() -> None:
     found = document("a: 1\n'b': [x, y]\n")
     span = found.key_span("b")
     assert (span.line, span.column, span.end_column) == (2, 1, 4)

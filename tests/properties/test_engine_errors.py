@@ -9,10 +9,9 @@ import pytest
 import requests.exceptions
 import urllib3.exceptions
 
-from gpuinfra.runner.engine.errors import missing, refusal, told
-from gpuinfra.runner.jobs.port import JobError
-from gpuinfra.runner.machine.checkup import Said
-from gpuinfra.runner.machine.connection import Broken, ConnectError, TimedOut, Unreachable
+from gpuinfra.runner.docker.check import Said
+from gpuinfra.runner.docker.errors import missing, refusal, told
+from gpuinfra.runner.errors import Broken, ConnectError, JobError, TimedOut, Unreachable
 
 # Answers to the start of a container, a line each, as engines and their runtimes gave them.
 ANSWERS = Path(__file__).parent.parent / "cases" / "engine"

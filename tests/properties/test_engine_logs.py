@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuinfra.runner.engine.logs import MARGIN, advanced, beginning, unseen
-from gpuinfra.runner.jobs.port import STDERR, STDOUT, Frame, Position
+from gpuinfra.runner.jobs.container_log import MARGIN, advanced, beginning, unseen
+from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
 
 STEP = 3
 """Few times, so that many frames have the same one."""

@@ -5,7 +5,7 @@ from collections import Counter
 from gpuinfra.diagnostics import Diagnostic, Problem
 from gpuinfra.runner.environment.recipe import recipe
 from gpuinfra.workbench.project import find_projects, load_project
-from tests.unit.test_environment_recipe import Image
+from tests.unit.runner.environment.test_recipe import Image
 from tests.workbench import FOLDER, needs_projects
 
 

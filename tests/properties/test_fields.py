@@ -1,4 +1,4 @@
-"""Every error that the model can raise has words of ours."""
+"""Every error that the model can raise has a message."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def places(document: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 @pytest.mark.parametrize("path", [*places(BASE), ("gpu",), ("gpu", "model"), ("gpu", "count")], ids=".".join)
-def test_no_wrong_value_of_any_field_is_without_words(path: tuple[str, ...]) -> None:
+def test_every_wrong_value_has_an_error_message(path: tuple[str, ...]) -> None:
     for wrong in WRONG:
         document: dict[str, Any] = json.loads(json.dumps(BASE))
         if path[0] == "gpu":
@@ -32,10 +32,10 @@ def test_no_wrong_value_of_any_field_is_without_words(path: tuple[str, ...]) -> 
         for step in path[:-1]:
             place = place[step]
         place[path[-1]] = wrong
-        load_bytes("gpu.yaml", json.dumps(document).encode())  # raises where an error has no words
+        load_bytes("gpu.yaml", json.dumps(document).encode())  # raises where an error has no message
 
 
-def test_the_keys_are_those_of_the_schema() -> None:
+def test_keys_match_the_schema() -> None:
     schema = json_schema()
     assert set(keys_at(())) == set(schema["properties"])
     for name in ("admin", "network", "disk", "target", "lifecycle", "gpu", "spot"):

@@ -11,8 +11,8 @@ import pytest
 
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.models.run import GpuUsage, JobRef, Outputs, Run, RunState, run_from_json
-from gpuinfra.runner.results.history import History, run_folder
-from gpuinfra.runner.results.ids import new_run_id
+from gpuinfra.runner.history import History, run_folder
+from gpuinfra.runner.record import new_run_id
 
 NOW = datetime(2026, 11, 16, 12, 15, 30, tzinfo=UTC)
 
@@ -26,6 +26,7 @@ FULL = Run(
     created=NOW,
     machine="my-dsvm",
     resource_id="/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/my-dsvm",
+    vm_id="6f1c2d9e-0000-4000-8000-000000000001",
     script="train.py",
     started=NOW + timedelta(seconds=20),
     ended=NOW + timedelta(seconds=80),

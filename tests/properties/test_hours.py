@@ -1,4 +1,4 @@
-"""Hours, against a clock that is looked at every minute."""
+"""Hours against an oracle that checks every minute."""
 
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -12,7 +12,7 @@ from gpuinfra.models.hours import DAYS, Hours
 from gpuinfra.provision.lifecycle.hours import from_tag, is_on, next_change, to_tag
 
 WEEK = 7 * 24 * 60
-# Zones with a change of clocks about the start: forward and back, by half an hour, at midnight, and none.
+# Zones with a clock change near the start: forward and back, by half an hour, at midnight, and none.
 STARTS = {
     "America/Chicago": datetime(2026, 3, 2, tzinfo=UTC),
     "Europe/Berlin": datetime(2026, 10, 19, tzinfo=UTC),
@@ -28,8 +28,8 @@ def hours(zone: str, *windows: str) -> Hours:
 
 
 @cache
-def walls(zone: str) -> list[int]:
-    """What the clock on the wall shows, as the week's minute, for every minute of two weeks."""
+def local_minutes(zone: str) -> list[int]:
+    """Return the local time, as a minute of the week, for every minute of two weeks."""
     start, place = STARTS[zone], ZoneInfo(zone)
     shown = (start.astimezone(UTC) + timedelta(minutes=minute) for minute in range(2 * WEEK))
     times = (moment.astimezone(place) for moment in shown)
@@ -43,7 +43,7 @@ def oracle(wanted: Hours) -> list[bool]:
             for start, end in window.ranges:
                 for minute in range(start, end if end > start else end + 1440):
                     week[(day * 1440 + minute) % WEEK] = True
-    return [week[minute] for minute in walls(wanted.timezone)]
+    return [week[minute] for minute in local_minutes(wanted.timezone)]
 
 
 clocks = st.builds("{:02}:{:02}".format, st.integers(0, 23), st.sampled_from([0, 1, 15, 30, 59]))
@@ -57,7 +57,7 @@ all_hours = st.builds(
 
 @settings(max_examples=15, deadline=None)
 @given(all_hours, st.data())
-def test_it_is_what_the_wall_clock_says(wanted: Hours, data: st.DataObject) -> None:
+def test_hours_match_a_minute_by_minute_oracle(wanted: Hours, data: st.DataObject) -> None:
     start, expected = STARTS[wanted.timezone], oracle(wanted)
     for minute in data.draw(st.lists(st.integers(0, WEEK), min_size=3, max_size=3)):
         moment = start + timedelta(minutes=minute, seconds=data.draw(st.integers(0, 59)))
@@ -72,7 +72,7 @@ def test_it_is_what_the_wall_clock_says(wanted: Hours, data: st.DataObject) -> N
 
 @settings(max_examples=15, deadline=None)
 @given(all_hours)
-def test_a_tag_reads_back(wanted: Hours) -> None:
+def test_tag_round_trips(wanted: Hours) -> None:
     text = to_tag(wanted)
     assert text is not None
     assert len(text) <= 256
@@ -85,31 +85,31 @@ def test_a_tag_reads_back(wanted: Hours) -> None:
         # Chicago is at -6 before 8 March 2026, and at -5 after.
         ("America/Chicago", "mon-fri 08:00-19:00", "2026-03-06T14:00", "2026-03-07T01:00", False),
         ("America/Chicago", "mon-fri 08:00-19:00", "2026-03-07T01:00", "2026-03-09T13:00", True),
-        # A start that the change leaves out: on as soon as the clock shows a later time.
+        # A start that the clock change skips: on as soon as the clock shows a later time.
         ("America/Chicago", "sun 02:30-05:00", "2026-03-08T07:00", "2026-03-08T08:00", True),
-        # A window that it leaves out altogether: the next week's.
+        # A window that it skips completely: on next week.
         ("America/Chicago", "sun 02:15-02:45", "2026-03-08T07:00", "2026-03-15T07:15", True),
-        # An hour that comes twice counts twice.
+        # A repeated hour counts twice.
         ("America/Chicago", "sun 01:00-01:30", "2026-11-01T06:45", "2026-11-01T07:00", True),
-        # So it is where clocks are set in a night of which UTC has the evening before, as the oracle of leases found.
+        # The same where clocks change at night and it is the evening before in UTC, as the lease oracle found.
         ("Australia/Lord_Howe", "daily 01:31-24:00", "2026-04-04T14:31", "2026-04-04T15:00", False),
         ("UTC", "fri 22:00-06:00", "2026-03-07T05:59", "2026-03-07T06:00", False),
         ("UTC", "daily 00:00-12:00,12:00-23:00", "2026-03-07T05:59", "2026-03-07T23:00", False),
     ],
 )
-def test_changes_of_clocks_and_midnights(zone: str, text: str, moment: str, change: str, on: bool) -> None:
+def test_hours_follow_daylight_saving_and_midnight(zone: str, text: str, moment: str, change: str, on: bool) -> None:
     start = datetime.fromisoformat(moment).replace(tzinfo=UTC)
     assert next_change(hours(zone, text), start) == (datetime.fromisoformat(change).replace(tzinfo=UTC), on)
 
 
-def test_always_on_never_changes() -> None:
+def test_always_on_hours_never_change() -> None:
     assert next_change(hours("Europe/Berlin", "daily 00:00-24:00"), datetime(2026, 3, 27, tzinfo=UTC)) is None
 
 
 @pytest.mark.parametrize(
     ("text", "holidays", "moment", "change", "on"),
     [
-        # Friday 25 December is one; so is all of January.
+        # Friday 25 December is a holiday; so is all of January.
         ("mon-fri 08:00-19:00", ["2026-12-25"], "2026-12-24T19:00", "2026-12-28T08:00", True),
         ("thu-fri 22:00-06:00", ["2026-12-25"], "2026-12-25T01:00", "2026-12-25T06:00", False),  # it began before
         ("thu-fri 22:00-06:00", ["2026-12-25"], "2026-12-25T06:00", "2026-12-31T22:00", True),
@@ -124,7 +124,7 @@ def test_always_on_never_changes() -> None:
         ),
     ],
 )
-def test_a_range_that_begins_on_a_holiday_does_not_open(
+def test_range_that_begins_on_a_holiday_does_not_open(
     text: str, holidays: list[str], moment: str, change: str, on: bool
 ) -> None:
     wanted = Hours.model_validate({"timezone": "UTC", "on": (text,), "holidays": tuple(holidays)})
@@ -134,7 +134,7 @@ def test_a_range_that_begins_on_a_holiday_does_not_open(
     assert to_tag(wanted) == f"UTC {text}"
 
 
-def test_hours_never_change_after_the_last_holiday_where_they_are_always_on() -> None:
+def test_always_on_hours_do_not_change_after_the_last_holiday() -> None:
     wanted = Hours.model_validate({"timezone": "UTC", "on": ("daily 00:00-24:00",), "holidays": ("2026-12-25",)})
     assert next_change(wanted, datetime(2026, 12, 26, tzinfo=UTC)) is None
 
@@ -145,7 +145,7 @@ def test_tags_are_compact() -> None:
     assert to_tag(hours("UTC", "fri-mon 08:00-19:00")) == "UTC mon,fri-sun 08:00-19:00"
 
 
-def test_what_is_too_long_has_no_tag() -> None:
+def test_overlong_hours_have_no_tag() -> None:
     assert to_tag(hours("UTC", *[f"{day} 0{hour}:00-0{hour}:30" for day in DAYS for hour in range(3)])) is None
 
 
@@ -153,5 +153,5 @@ def test_what_is_too_long_has_no_tag() -> None:
     "text",
     ["", "UTC", "UTC ", "Mars/Base mon 08:00-09:00", "UTC mon 8-9", "UTC mon 08:00-09:00;", "../UTC x", "U " * 300],
 )
-def test_a_tag_of_somebody_else_is_no_hours(text: str) -> None:
+def test_invalid_tag_has_no_hours(text: str) -> None:
     assert from_tag(text) is None

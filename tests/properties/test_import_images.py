@@ -1,4 +1,4 @@
-"""What `import` takes an image and a folder for."""
+"""How `import` treats an image and a folder."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import pytest
 
 from gpuinfra.app.import_project import _root
 from gpuinfra.lint.fix import check_projects
-from gpuinfra.workbench.importing import Wishes, import_project
 from gpuinfra.workbench.project import load_project
+from gpuinfra.workbench.project_import import ImportOptions, import_project
 
 MACHINE = "type: remotedocker\naddress: h\nusername: me\n"
 
@@ -21,13 +21,13 @@ def project(folder: Path, image: str) -> Path:
 
 
 @pytest.mark.parametrize("image", ["nvidia/cuda", "nvidia/cuda:11-base", "team/cuda11-train:1", "team/train:cudnn7"])
-def test_an_image_for_gpus_is_one_to_import_as_to_lint(tmp_path: Path, image: str) -> None:
+def test_import_and_lint_agree_on_gpu_images(tmp_path: Path, image: str) -> None:
     folder = project(tmp_path, image)
     assert [each.diagnostic.code for each in check_projects([folder]).findings] == ["gpu-not-passed-on"]
-    assert "nvidiaDocker: true" in import_project(load_project(folder), Wishes()).spec_text
+    assert "nvidiaDocker: true" in import_project(load_project(folder), ImportOptions()).spec_text
 
 
-def test_a_project_can_be_named_by_its_linked_folder(tmp_path: Path) -> None:
+def test_project_can_be_named_by_its_linked_folder(tmp_path: Path) -> None:
     project(tmp_path / "real", "python:3")
     other = tmp_path / "other"
     other.mkdir()

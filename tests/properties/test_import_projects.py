@@ -1,4 +1,4 @@
-"""Every real project becomes a spec that loads, or a clear error; and its files take what `up` writes."""
+"""Every real project becomes a valid spec or a clear error, and its files accept what `up` writes."""
 
 from functools import cache
 from pathlib import Path
@@ -9,8 +9,8 @@ from gpuinfra.diagnostics import Code, Exit, Problem
 from gpuinfra.models.spec import Spec
 from gpuinfra.parse.spec import load_bytes
 from gpuinfra.provision.find import target_from_spec
-from gpuinfra.workbench.importing import Imported, Wishes, import_project
 from gpuinfra.workbench.project import Project, find_projects, load_project
+from gpuinfra.workbench.project_import import ImportOptions, ImportResult, import_project
 from gpuinfra.workbench.targets import find_target, write_target
 from tests.unit.provision_help import NAME, made
 from tests.workbench import FOLDER, copy_writable, needs_projects
@@ -24,23 +24,23 @@ def projects() -> tuple[Project, ...]:
 
 
 @cache
-def outcomes() -> dict[Path, Imported | Problem]:
+def outcomes() -> dict[Path, ImportResult | Problem]:
     return {project.root: outcome(project) for project in projects()}
 
 
-def outcome(project: Project, **wishes: str) -> Imported | Problem:
+def outcome(project: Project, **options: str) -> ImportResult | Problem:
     try:
-        return import_project(project, Wishes(**wishes))
+        return import_project(project, ImportOptions(**options))
     except Problem as problem:
         return problem
 
 
-def imported() -> dict[Path, Imported]:
-    """Those that say by themselves which target is meant."""
-    return {root: found for root, found in outcomes().items() if isinstance(found, Imported)}
+def imported() -> dict[Path, ImportResult]:
+    """Projects that name their target unambiguously."""
+    return {root: found for root, found in outcomes().items() if isinstance(found, ImportResult)}
 
 
-def spec_of(found: Imported) -> Spec:
+def spec_of(found: ImportResult) -> Spec:
     loaded = load_bytes("gpu.yaml", found.spec_text.encode())
     assert loaded.diagnostics == []
     (located,) = loaded.specs
@@ -49,7 +49,7 @@ def spec_of(found: Imported) -> Spec:
 
 
 @needs_projects
-def test_every_project_gives_a_spec_or_the_targets_to_choose_from() -> None:
+def test_every_project_gives_a_spec_or_a_list_of_targets() -> None:
     assert len(imported()) > 100
     for found in imported().values():
         spec_of(found)
@@ -63,7 +63,7 @@ def test_every_project_gives_a_spec_or_the_targets_to_choose_from() -> None:
 
 
 @needs_projects
-def test_every_target_can_be_asked_for() -> None:
+def test_every_target_can_be_chosen() -> None:
     size = "Standard_NC24ads_A100_v4"
     for project in projects():
         for name, compute in project.computes.items():
@@ -72,12 +72,12 @@ def test_every_target_can_be_asked_for() -> None:
                 assert isinstance(found, Problem)
                 assert found.diagnostics[0].span is not None
             else:
-                assert isinstance(found, Imported)
+                assert isinstance(found, ImportResult)
                 assert spec_of(found).sizes == (size,)
 
 
 @needs_projects
-def test_each_thing_without_equivalent_has_its_place() -> None:
+def test_every_missing_equivalent_has_its_place() -> None:
     for root, found in imported().items():
         for missing in found.missing:
             assert missing.what
@@ -91,7 +91,7 @@ def test_each_thing_without_equivalent_has_its_place() -> None:
 
 
 @needs_projects
-def test_no_secret_and_no_address_is_taken_along() -> None:
+def test_secrets_and_addresses_are_not_imported() -> None:
     for project in projects():
         if project.root not in imported():
             continue
@@ -103,12 +103,12 @@ def test_no_secret_and_no_address_is_taken_along() -> None:
 
 
 @needs_projects
-def test_the_files_of_old_take_what_is_written_for_the_new_machine(tmp_path: Path) -> None:
+def test_existing_files_accept_the_new_machine(tmp_path: Path) -> None:
     chosen = [each for each in projects() if each.root in imported() and each.computes]
     assert len(chosen) > 50
     for number, project in enumerate(chosen):
         root, copy = project.root, tmp_path / str(number)
-        found = import_project(project, Wishes(name=NAME))
+        found = import_project(project, ImportOptions(name=NAME))
         copy_writable(root / "aml_config", copy / "aml_config")
         before = {file.name: file.read_bytes() for file in (copy / "aml_config").iterdir() if file.is_file()}
         spec = spec_of(found)
@@ -127,6 +127,6 @@ def test_the_files_of_old_take_what_is_written_for_the_new_machine(tmp_path: Pat
 
 @needs_projects
 @pytest.mark.parametrize("folder", ["project-009", "project-068"])
-def test_projects_of_the_later_generation_are_recognised(folder: str) -> None:
+def test_azure_ml_v1_projects_are_recognised(folder: str) -> None:
     project = load_project(FOLDER / folder)
-    assert import_project(project, Wishes(target="local")).is_later
+    assert import_project(project, ImportOptions(target="local")).is_later

@@ -1,4 +1,4 @@
-"""Imports point one way, from the commands to the vocabulary; CONTRIBUTING.md draws it."""
+"""Imports point one way, from the commands to the models; CONTRIBUTING.md has the diagram."""
 
 import ast
 import os
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# A room may import what stands to the right of its own line, and itself. The longest name that fits counts.
+# A package may import what is on the right of its line, and itself. The longest matching name counts.
 ROOMS: dict[str, tuple[str, ...]] = {
     "gpuinfra.__main__": ("gpuinfra.cli",),
     "gpuinfra.cli": (
@@ -18,7 +18,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "gpuinfra.api": ("gpuinfra.app", "gpuinfra.parse", "gpuinfra.models", "gpuinfra.runner", "gpuinfra.diagnostics"),
     "gpuinfra.app": (
-        *("gpuinfra.provision", "gpuinfra.runner", "gpuinfra.sandbox", "gpuinfra.workspace", "gpuinfra.parse"),
+        *("gpuinfra.provision", "gpuinfra.runner", "gpuinfra.workspace", "gpuinfra.parse"),
+        *("gpuinfra.sandbox.running", "gpuinfra.sandbox.kernel"),
         *("gpuinfra.lint", "gpuinfra.workbench", "gpuinfra.scheduling", "gpuinfra.ledger", "gpuinfra.log"),
         *("gpuinfra.programs", "gpuinfra.templates", "gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
@@ -48,7 +49,16 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
     "gpuinfra.remote": (),
-    "gpuinfra.sandbox": (),
+    "gpuinfra.sandbox": (
+        *("gpuinfra.sandbox.web", "gpuinfra.sandbox.services", "gpuinfra.sandbox.running"),
+        *("gpuinfra.sandbox.guest", "gpuinfra.sandbox.kernel", "gpuinfra.sandbox.catalogue"),
+    ),
+    "gpuinfra.sandbox.web": ("gpuinfra.sandbox.services", "gpuinfra.sandbox.running", "gpuinfra.sandbox.kernel"),
+    "gpuinfra.sandbox.services": ("gpuinfra.sandbox.kernel", "gpuinfra.sandbox.catalogue"),
+    "gpuinfra.sandbox.running": ("gpuinfra.sandbox.kernel",),
+    "gpuinfra.sandbox.guest": (),
+    "gpuinfra.sandbox.kernel": ("gpuinfra.sandbox.catalogue",),
+    "gpuinfra.sandbox.catalogue": (),
     "gpuinfra.lint": (
         *("gpuinfra.workbench", "gpuinfra.workspace", "gpuinfra.parse", "gpuinfra.models"),
         *("gpuinfra.suggest", "gpuinfra.diagnostics"),
@@ -70,7 +80,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "gpuinfra.diagnostics": (),
     "gpuinfra": ("gpuinfra.api",),
 }
-# Who alone may import a package of others.
+# The only importers of third-party packages.
 KEPT = {
     "azure": ("gpuinfra.provision.azure",),
     "paramiko": ("gpuinfra.runner",),
@@ -82,6 +92,15 @@ KEPT = {
     "typer": ("gpuinfra.cli", "gpuinfra.views.frontend"),
     "rich": ("gpuinfra.views", "gpuinfra.cli"),
     "yaml": ("gpuinfra.parse", "gpuinfra.sandbox.guest"),
+}
+
+# The parts of a package in the order of its layers: each part imports only those before it, so there is no cycle.
+LAYERS = {
+    "gpuinfra.runner": (
+        *("errors", "background", "progress", "job_spec", "history", "record"),
+        *("connection", "docker", "link", "gpu", "readiness", "outputs", "upload"),
+        *("resolve", "jobs", "environment", "submission"),
+    ),
 }
 
 
@@ -116,7 +135,7 @@ def breaches(module: str, imports: Iterator[str] | list[str]) -> Iterator[str]:
     room = room_of(module)
     for name in imports:
         if is_in(name, "gpuinfra") and name.count(".") <= 1 and room_of(name) == "gpuinfra":
-            continue  # the package itself holds nothing but the version
+            continue  # the package itself holds only the version
         if is_in(name, "gpuinfra") and room_of(name) not in {room, *ROOMS[room]}:
             yield f"{module} imports {name}"
         keepers = KEPT.get(name.split(".")[0])
@@ -124,14 +143,45 @@ def breaches(module: str, imports: Iterator[str] | list[str]) -> Iterator[str]:
             yield f"{module} imports {name}, which is for {', '.join(keepers)}"
 
 
-def test_every_file_is_read_once() -> None:
+def part_of(module: str, package: str) -> str | None:
+    """The part of a package that a module is in; None for the package itself and for others."""
+    return module.removeprefix(f"{package}.").partition(".")[0] if module.startswith(f"{package}.") else None
+
+
+def wrong_layers(module: str, imports: Iterator[str] | list[str]) -> Iterator[str]:
+    for package, layers in LAYERS.items():
+        own = part_of(module, package)
+        if own is None:
+            continue
+        for name in imports:
+            other = part_of(name, package)
+            if other in layers and layers.index(other) > layers.index(own):
+                yield f"{module} imports {name}"
+
+
+def test_every_file_is_checked_once() -> None:
     files = [file.resolve() for _, file in modules()]
-    assert len(files) == len(set(files)) > 500
+    assert len(files) == len(set(files)) > 300
 
 
 def test_imports_point_one_way() -> None:
     found = [breach for module, file in modules() for breach in breaches(module, imported(file))]
     assert found == []
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_layers_list_every_part_of_the_package(package: str) -> None:
+    assert {part for module, _ in modules() if (part := part_of(module, package))} == set(LAYERS[package])
+
+
+def test_parts_of_a_package_import_only_lower_layers() -> None:
+    assert [wrong for module, file in modules() for wrong in wrong_layers(module, imported(file))] == []
+
+
+def test_an_import_of_a_higher_layer_is_found() -> None:
+    assert list(wrong_layers("gpuinfra.runner.docker.client", ["gpuinfra.runner.jobs.container"]))
+    assert list(wrong_layers("gpuinfra.runner.errors", ["gpuinfra.runner.link"]))
+    assert not list(wrong_layers("gpuinfra.runner.jobs.container", ["gpuinfra.runner.docker.client"]))
 
 
 @pytest.mark.parametrize(
@@ -140,6 +190,8 @@ def test_imports_point_one_way() -> None:
         ("gpuinfra.provision.up", "gpuinfra.runner.job"),
         ("gpuinfra.runner.job", "gpuinfra.provision.plan"),
         ("gpuinfra.sandbox.server", "gpuinfra.models.spec"),
+        ("gpuinfra.sandbox.kernel.cloud", "gpuinfra.sandbox.web.app"),
+        ("gpuinfra.sandbox.services.common", "gpuinfra.sandbox.web.app"),
         ("gpuinfra.models.spec", "gpuinfra.parse.spec"),
         ("gpuinfra.parse.spec", "gpuinfra.views.diagnostics"),
         ("gpuinfra.cli.up", "azure.identity"),
@@ -153,9 +205,9 @@ def test_imports_point_one_way() -> None:
         ("gpuinfra.parse.files", "rich.console"),
     ],
 )
-def test_a_wrong_import_would_be_found(module: str, name: str) -> None:
+def test_forbidden_import_is_found(module: str, name: str) -> None:
     assert list(breaches(module, [name]))
 
 
-def test_an_allowed_import_is_not_found() -> None:
+def test_allowed_import_is_not_reported() -> None:
     assert list(breaches("gpuinfra.provision.azure.clients", ["azure.mgmt.compute", "gpuinfra.models.spec"])) == []

@@ -1,7 +1,7 @@
-"""Hours and leases against a clock that is looked at every minute for two years, in five zones.
+"""Hours and leases against an oracle that checks every minute of two years, in five zones.
 
-The oracle shares nothing with the code: it looks at the clock on the wall of each zone from minute to minute, paints
-the hours of a spec on a calendar of local minutes, and reads off it whether a machine is on.
+The oracle shares no code with the product: it reads the local time of each zone minute by minute, marks
+the hours of a spec on a calendar of local minutes, and looks up there whether a machine is on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.unit.provision_help import spec
 
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)
 MINUTES = int((END - START).total_seconds()) // 60
-# By an hour in spring and autumn, by half of one and the other way round, never, and back for a month that moves.
+# By an hour in spring and autumn, by half an hour in reverse, never, and back for a moving month.
 ZONES = ["America/Chicago", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kolkata", "Africa/Casablanca"]
 # Local calendars begin before the first minute of UTC, and end after its last one.
 FIRST_DAY, DAY = date(2025, 12, 30), 24 * 60
@@ -42,8 +42,8 @@ NAMES = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 
 @cache
 def stretches(zone: str) -> list[tuple[int, int]]:
-    """The clock on the wall, in minutes of the local calendar: where it starts, and for how many minutes it only goes
-    on. No clock is set but at a quarter of an hour, which is seen to be so."""
+    """Return local time in minutes of the local calendar: each start, and for how many minutes the clock runs
+    without a change. Clocks change only at a quarter of an hour, which is checked."""
     place, found = ZoneInfo(zone), list[tuple[int, int]]()
     for quarter in range(0, MINUTES, 15):
         first, last = (_wall(START + timedelta(minutes=quarter + each), place) for each in (0, 14))
@@ -63,7 +63,7 @@ def _wall(moment: datetime, place: ZoneInfo) -> int:
 
 @dataclass(frozen=True)
 class Given:
-    """Hours in plain words: the days and the minutes of each range, and the days that are left out."""
+    """Hours as plain data: the days and minutes of each range, and the excluded days."""
 
     zone: str
     windows: tuple[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], ...]
@@ -79,7 +79,7 @@ class Given:
         return Hours.model_validate({"timezone": self.zone, "on": on, **holidays})
 
     def minutes(self) -> bytes:
-        """A byte for every minute of UTC: whether a machine may be on."""
+        """Return a byte for every minute of UTC: whether a machine may be on."""
         calendar = bytearray(DAYS * DAY + 2 * DAY)
         for number in range(DAYS):
             day = FIRST_DAY + timedelta(days=number)
@@ -94,7 +94,7 @@ class Given:
 
 
 def changes(minutes: bytes) -> Iterator[tuple[datetime, bool]]:
-    """Every moment at which it changes."""
+    """Return every change."""
     at, now = 0, minutes[0]
     while (at := minutes.find(1 - now, at)) >= 0:
         now = 1 - now
@@ -103,7 +103,7 @@ def changes(minutes: bytes) -> Iterator[tuple[datetime, bool]]:
 
 # Random hours
 
-# Clocks are set in the small hours.
+# Clocks change in the small hours.
 clocks = (
     st.integers(0, DAY // 15 - 1).map(lambda quarter: quarter * 15) | st.integers(0, DAY - 1) | st.integers(0, 3 * 60)
 )
@@ -128,7 +128,7 @@ def hours_in(zone: str) -> st.SearchStrategy[Given]:
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_every_change_of_two_years(zone: str) -> None:
+def test_every_change_of_two_years_matches_the_oracle(zone: str) -> None:
     @settings(max_examples=4, deadline=None)
     @given(hours_in(zone))
     def agree(given_hours: Given) -> None:
@@ -147,12 +147,12 @@ def test_every_change_of_two_years(zone: str) -> None:
     agree()
 
 
-# Leases: what a machine does that is looked at every minute
+# Leases of a machine, checked every minute
 
 
 @dataclass
 class Watched:
-    """A machine whose hours are on the calendar above."""
+    """A machine with the hours of the calendar above."""
 
     minutes: bytes
     since: datetime
@@ -161,7 +161,7 @@ class Watched:
     until: int = 0
 
     def held(self, wanted: datetime) -> int:
-        """The first minute, from when its lease is to end, in which nothing keeps it on."""
+        """Return the first minute from the end of its lease in which nothing keeps it on."""
         first = -((START - wanted) // timedelta(minutes=1))
         minute = self.minutes.find(0, first)
         if minute < 0:
@@ -172,14 +172,14 @@ class Watched:
         return START + timedelta(minutes=self.until)
 
 
-wishes = st.sampled_from(["", "", "extend", "extend", "release", "to"])
+requests = st.sampled_from(["", "", "extend", "extend", "release", "to"])
 lengths = st.integers(1, 3 * DAY).map(lambda minutes: timedelta(minutes=minutes)) | st.just(timedelta(hours=4))
-steps = st.lists(st.tuples(st.integers(1, 36 * 3600), wishes, lengths), max_size=6)
+steps = st.lists(st.tuples(st.integers(1, 36 * 3600), requests, lengths), max_size=6)
 begins = st.integers(0, (MINUTES - 45 * DAY) * 60).map(lambda seconds: START + timedelta(seconds=seconds))
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_every_lease_ends_when_nothing_keeps_the_machine_on(zone: str) -> None:
+def test_every_lease_ends_as_the_oracle_says(zone: str) -> None:
     @settings(max_examples=12, deadline=None)
     @given(hours_in(zone), begins, lengths, st.none() | lengths, steps)
     def agree(
@@ -196,34 +196,34 @@ def test_every_lease_ends_when_nothing_keeps_the_machine_on(zone: str) -> None:
         found = decide(wanted, None, now, terms)
         assert (found.on_since, found.until) == (now, watched.moment())
         marks = {tags.ON_SINCE: stamp(now) or "", tags.TERMS: terms_to_tag(terms), tags.HOURS: to_tag(hours) or ""}
-        for seconds, wish, length in later:
+        for seconds, request, length in later:
             now += timedelta(seconds=seconds)
             marks[tags.LEASE_UNTIL] = stamp(watched.moment()) or ""
             assert is_over(marks, now) is (watched.moment() <= now)
-            _renew(watched, now, wish, length)
-            assert renewal(marks, now, hours=hours, **_as_asked(wish, now, length)).until == watched.moment()
+            _renew(watched, now, request, length)
+            assert renewal(marks, now, hours=hours, **_arguments(request, now, length)).until == watched.moment()
 
     agree()
 
 
-def _as_asked(wish: str, now: datetime, length: timedelta) -> dict[str, Any]:
-    asked: dict[str, Any] = {"extend": length, "release": True, "to": now + length}
-    return {wish: asked[wish]} if wish else {}
+def _arguments(request: str, now: datetime, length: timedelta) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"extend": length, "release": True, "to": now + length}
+    return {request: arguments[request]} if request else {}
 
 
-def _renew(watched: Watched, now: datetime, wish: str, length: timedelta) -> None:
+def _renew(watched: Watched, now: datetime, request: str, length: timedelta) -> None:
     end = max(watched.moment(), now)
-    if wish == "release":
+    if request == "release":
         watched.until = min(watched.until, watched.held(now + timedelta(seconds=1)))
-    elif wish == "extend":
+    elif request == "extend":
         watched.until = watched.held(end + length)
     else:
-        watched.until = watched.held(max(end, now + (length if wish == "to" else watched.lease)))
+        watched.until = watched.held(max(end, now + (length if request == "to" else watched.lease)))
 
 
-def test_the_oracle_knows_the_clocks() -> None:
+def test_oracle_knows_daylight_saving() -> None:
     lengths_of = {zone: len(stretches(zone)) for zone in ZONES}
-    # One stretch more than there are changes of clocks.
+    # One stretch more than there are clock changes.
     assert lengths_of == {
         "America/Chicago": 5,
         "Europe/Berlin": 5,

@@ -1,4 +1,4 @@
-"""Every case of a project, good and bad: what `lint` says of it, and which lines `--fix` changes."""
+"""Every project case, good and bad: its findings, and the lines that `--fix` changes."""
 
 import difflib
 import json
@@ -26,7 +26,7 @@ def name_of(case: Path) -> str:
 
 @pytest.fixture
 def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of a case's project, under a name that is the same on every machine."""
+    """A copy of a case's project, with the same path on every machine."""
     shutil.copytree(request.param / "project", tmp_path / "project")
     monkeypatch.chdir(tmp_path)
     return Path("project")
@@ -37,7 +37,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def differences(before: dict[str, bytes], after: dict[str, bytes]) -> str:
-    """What changed, line by line, without context: all else is as it was."""
+    """Return the changed lines, without context."""
     assert before.keys() == after.keys()
     lines: list[str] = []
     for name in before:
@@ -47,7 +47,7 @@ def differences(before: dict[str, bytes], after: dict[str, bytes]) -> str:
 
 
 @pytest.mark.parametrize("project", GOOD, ids=name_of, indirect=True)
-def test_a_good_project_gets_no_finding(project: Path) -> None:
+def test_good_project_has_no_findings(project: Path) -> None:
     assert list(find_projects(project)) == [project]
     assert [render(finding.diagnostic).plain for finding in check(load_project(project))] == []
 
@@ -55,21 +55,21 @@ def test_a_good_project_gets_no_finding(project: Path) -> None:
 @pytest.mark.parametrize(
     ("project", "case"), [(case, case) for case in BAD], ids=map(name_of, BAD), indirect=["project"]
 )
-def test_a_bad_project_gets_its_findings_and_its_fixes(project: Path, case: Path, update_cases: bool) -> None:
+def test_bad_project_has_its_findings_and_fixes(project: Path, case: Path, update_cases: bool) -> None:
     before = contents(project)
     outcome = check_projects([project])
     assert contents(project) == before
     parts = [render(finding.diagnostic).plain for finding in outcome.findings]
-    mended = fix_projects([project])
+    repaired = fix_projects([project])
     parts += [view.summary(outcome)]
-    parts += [f"fixed {fixed.file}:{fixed.line} {fixed.what}" for fixed in mended.fixed]
-    parts += [differences(before, contents(project))] if mended.fixed else []
+    parts += [f"fixed {fixed.file}:{fixed.line} {fixed.what}" for fixed in repaired.fixed]
+    parts += [differences(before, contents(project))] if repaired.fixed else []
     compare("\n\n".join(parts) + "\n", case / "expected.txt", update=update_cases)
-    assert_mended(project, mended.findings)
+    assert_fixed(project, repaired.findings)
 
 
-def assert_mended(project: Path, findings: list[Finding]) -> None:
-    """Nothing that could be fixed is left, and to fix again changes nothing."""
+def assert_fixed(project: Path, findings: list[Finding]) -> None:
+    """Check that nothing fixable is left, and that a second fix changes nothing."""
     assert [finding for finding in findings if finding.fix] == []
     before = contents(project)
     again = fix_projects([project])
@@ -79,9 +79,7 @@ def assert_mended(project: Path, findings: list[Finding]) -> None:
 
 
 @pytest.mark.parametrize("project", BAD, ids=name_of, indirect=True)
-def test_a_finding_has_a_place_and_a_reason_and_shows_no_secret(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finding_has_place_and_reason_and_no_secret(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = check_projects([project])
     for finding in outcome.findings:
         diagnostic = finding.diagnostic
@@ -94,26 +92,26 @@ def test_a_finding_has_a_place_and_a_reason_and_shows_no_secret(
     assert SECRET not in "".join(capsys.readouterr())
 
 
-def test_there_is_a_case_for_every_code() -> None:
+def test_every_code_has_a_case() -> None:
     of_files = {code for code in Code if code.value in documented()}
     found = {finding.diagnostic.code for case in BAD for finding in check(load_project(case / "project"))}
     assert of_files - found == {Code.NO_PROJECT_FOUND, Code.FILE_CHANGED, Code.OTHER_TARGET}
 
 
 def documented() -> set[str]:
-    """The codes in the documentation's section on projects."""
+    """Return the codes in the documentation's section on projects."""
     page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text("utf-8")
     section = page.partition("## The files of a project")[2].partition("\n## ")[0]
     return {line.split("`")[1] for line in section.splitlines() if line.startswith("| `")}
 
 
-def test_what_leaks_a_secret_is_an_error_and_is_never_fixed() -> None:
+def test_leaked_secret_is_an_error_without_a_fix() -> None:
     found = check(load_project(LINT_CASES / "bad" / "secrets" / "project"))
     leaks = [finding for finding in found if finding.diagnostic.code is Code.PLAIN_SECRET]
     assert len(leaks) == 10
     assert {(finding.diagnostic.severity, finding.fix) for finding in leaks} == {(Severity.ERROR, None)}
 
 
-def test_there_are_no_left_overs() -> None:
+def test_every_expected_file_has_a_case() -> None:
     expected = {case / "expected.txt" for case in BAD} | {LINT_CASES / "shared-projects.txt"}
     assert {file for file in LINT_CASES.rglob("*.txt") if "project" not in file.parts} == expected

@@ -1,11 +1,11 @@
-"""What is known of images, of TensorFlow, and of words that stand for something else."""
+"""Facts about images, TensorFlow and placeholders."""
 
 import pytest
 
 from gpuinfra.lint.facts.images import gpu_twin, has_spark, is_without_cuda, mmlspark_version
 from gpuinfra.lint.facts.tensorflow import Gpu, gpu_of
-from gpuinfra.lint.words import is_placeholder, is_placeholder_address
-from gpuinfra.workbench.conda import By
+from gpuinfra.lint.placeholders import is_placeholder, is_placeholder_address
+from gpuinfra.workbench.conda import Installer
 from gpuinfra.workbench.cuda import is_for_gpu
 
 
@@ -36,20 +36,20 @@ from gpuinfra.workbench.cuda import is_for_gpu
         (None, False, False, True),
     ],
 )
-def test_only_clear_marks_tell_of_an_image(
+def test_image_is_classified_by_clear_marks_only(
     image: str | None, gpu: bool, without_cuda: bool, spark: bool | None
 ) -> None:
     assert (is_for_gpu(image), is_without_cuda(image), has_spark(image)) == (gpu, without_cuda, spark)
 
 
-def test_the_twin_of_an_image_is_named_where_it_is_known_to_be() -> None:
+def test_gpu_image_is_suggested_only_where_it_exists() -> None:
     assert gpu_twin("microsoft/mmlspark:plus-0.7.91") == "microsoft/mmlspark:plus-gpu-0.7.91"
     assert gpu_twin("microsoft/mmlspark:0.7") is None
     assert gpu_twin("other/mmlspark:plus-0.7.91") is None
     assert gpu_twin(f"microsoft/mmlspark:plus-0.7.91@sha256:{'a' * 64}") is None
 
 
-def test_versions_of_mmlspark_are_in_order() -> None:
+def test_mmlspark_versions_are_ordered() -> None:
     tags = ("0.6", "plus-0.7.dev7_2.gcfbc920", "0.7", "plus-0.7.9", "plus-gpu-0.7.91", "plus-0.9.9", "0.10.9")
     versions = [mmlspark_version(f"microsoft/mmlspark:{tag}") for tag in tags]
     assert None not in versions
@@ -80,8 +80,8 @@ def test_versions_of_mmlspark_are_in_order() -> None:
         ("of my own", None, Gpu.YES),
     ],
 )
-def test_which_tensorflow_of_pip_uses_a_gpu(version: str, python: tuple[int, int] | None, gpu: Gpu) -> None:
-    assert gpu_of(version, By.PIP, python) is gpu
+def test_pip_tensorflow_gpu_support_is_known(version: str, python: tuple[int, int] | None, gpu: Gpu) -> None:
+    assert gpu_of(version, Installer.PIP, python) is gpu
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_which_tensorflow_of_pip_uses_a_gpu(version: str, python: tuple[int, int
         ("2.4.1=eigen_py39", None, Gpu.NO),
     ],
 )
-def test_which_tensorflow_of_conda_uses_a_gpu(version: str, python: tuple[int, int] | None, gpu: Gpu) -> None:
-    assert gpu_of(version, By.CONDA, python) is gpu
+def test_conda_tensorflow_gpu_support_is_known(version: str, python: tuple[int, int] | None, gpu: Gpu) -> None:
+    assert gpu_of(version, Installer.CONDA, python) is gpu
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_which_tensorflow_of_conda_uses_a_gpu(version: str, python: tuple[int, i
         ),
     ],
 )
-def test_what_stands_for_a_secret_is_none(text: str) -> None:
+def test_placeholder_is_not_a_secret(text: str) -> None:
     assert is_placeholder(text)
 
 
@@ -146,19 +146,19 @@ def test_what_stands_for_a_secret_is_none(text: str) -> None:
     "text",
     ["hunter2", "$ecret", "$ecret99", "${A:-hunter2}", "Passw0rd", "mysecret", "password1", "x1", "correct horse"],
 )
-def test_what_may_be_a_secret_is_one(text: str) -> None:
+def test_possible_secret_is_not_a_placeholder(text: str) -> None:
     assert not is_placeholder(text)
 
 
 @pytest.mark.parametrize(
     "text", ["<YOUR DSVM IP>", "IP_ADDRESS", "x.x.x.x", "52.173.xxx.xxx", "your-vm", "hostname", "<ip>:22"]
 )
-def test_what_stands_for_an_address_is_none(text: str) -> None:
+def test_placeholder_is_not_an_address(text: str) -> None:
     assert is_placeholder_address(text)
 
 
 @pytest.mark.parametrize(
     "text", ["192.0.2.10", "host.example.com:5022", "my-dsvm.eastus.cloudapp.azure.com", "xbox.x.example"]
 )
-def test_what_may_be_an_address_is_one(text: str) -> None:
+def test_possible_address_is_not_a_placeholder(text: str) -> None:
     assert not is_placeholder_address(text)

@@ -1,4 +1,4 @@
-"""`--fix` writes whole files, changes what it says and nothing else, and leaves alone what it cannot write."""
+"""`--fix` writes whole files, makes only the reported changes, and skips files that it cannot write."""
 
 import codecs
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from gpuinfra.diagnostics import Code
 from gpuinfra.lint import fix as fix_module
 from gpuinfra.lint.finding import Finding, Fix, set_value
-from gpuinfra.lint.fix import Outcome, apply, check_projects, fix_projects
+from gpuinfra.lint.fix import LintResult, apply, check_projects, fix_projects
 from gpuinfra.parse.document import Document, Edit, EditError, read_document
 from gpuinfra.workspace import write_bytes
 
@@ -22,7 +22,7 @@ def write(folder: Path, content: bytes, name: str = "my_dsvm.compute") -> Path:
     return file
 
 
-def codes(outcome: Outcome) -> list[Code]:
+def codes(outcome: LintResult) -> list[Code]:
     return [finding.diagnostic.code for finding in outcome.findings]
 
 
@@ -40,14 +40,14 @@ def codes(outcome: Outcome) -> list[Code]:
         ),
     ],
 )
-def test_line_ends_marks_and_comments_stay(tmp_path: Path, before: bytes, after: bytes) -> None:
+def test_line_ends_marks_and_comments_are_kept(tmp_path: Path, before: bytes, after: bytes) -> None:
     file = write(tmp_path, before)
     outcome = fix_projects([tmp_path])
     assert (codes(outcome), len(outcome.fixed)) == ([], 1)
     assert file.read_bytes() == after
 
 
-def test_mode_and_link_stay(tmp_path: Path) -> None:
+def test_mode_and_link_are_kept(tmp_path: Path) -> None:
     real = tmp_path / "real"
     real.write_bytes(COMPUTE)
     real.chmod(0o640)
@@ -60,7 +60,7 @@ def test_mode_and_link_stay(tmp_path: Path) -> None:
     assert real.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_read_only_file_is_left_as_it_is_and_others_are_mended(tmp_path: Path) -> None:
+def test_read_only_file_is_kept_and_others_are_fixed(tmp_path: Path) -> None:
     locked, other = write(tmp_path, COMPUTE), write(tmp_path, COMPUTE, "other.compute")
     locked.chmod(0o444)
     outcome = fix_projects([tmp_path])
@@ -69,7 +69,7 @@ def test_a_read_only_file_is_left_as_it_is_and_others_are_mended(tmp_path: Path)
     assert locked.read_bytes() == COMPUTE
 
 
-def test_a_file_that_changes_meanwhile_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_changed_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, COMPUTE)
 
     def apply_late(findings: list[Finding]) -> object:
@@ -82,7 +82,7 @@ def test_a_file_that_changes_meanwhile_is_left_as_it_is(tmp_path: Path, monkeypa
     assert (outcome.fixed, file.read_bytes()) == ([], b"type: local\n")
 
 
-def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, COMPUTE)
 
     def full(path: Path, content: bytes, *, replace: bool) -> None:
@@ -95,7 +95,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatc
     assert file.read_bytes() == COMPUTE
 
 
-def test_two_changes_of_one_place_are_made_one_after_the_other(tmp_path: Path) -> None:
+def test_two_fixes_of_one_line_are_applied(tmp_path: Path) -> None:
     write(tmp_path, COMPUTE + b"nvidiaDocker: true\n")
     wheel = b"https://cntk.ai/PythonWheel/CPU-Only/cntk-2.1-cp35-cp35m-win_amd64.whl"
     file = write(tmp_path, b"dependencies:\n- pip:\n  - " + wheel + b" # mine\n", "conda_dependencies.yml")
@@ -105,7 +105,7 @@ def test_two_changes_of_one_place_are_made_one_after_the_other(tmp_path: Path) -
     )
 
 
-def test_an_aliased_value_is_not_changed(tmp_path: Path) -> None:
+def test_aliased_value_is_not_changed(tmp_path: Path) -> None:
     # The other use of the anchor would change as well.
     text = b"type: localdocker\nbaseDockerImage: &image 'microsoft/mmlspark:0.7 '\nnote: *image\n"
     file = write(tmp_path, text)
@@ -118,17 +118,17 @@ def document(text: str) -> Document:
     return read_document("my_dsvm.compute", text.encode())
 
 
-def test_a_change_that_says_something_else_as_well_is_refused() -> None:
+def test_fix_with_a_side_effect_is_refused() -> None:
     found = document("type: docker\nnvidiaDocker: false\n")
     wrong = Fix(found, (Edit(0, 4, "kind"),), ("nvidiaDocker",), value=True)
     with pytest.raises(EditError):
         wrong.applied_to(found)
 
 
-def test_no_key_is_added_beside_one_that_is_misspelt() -> None:
+def test_key_is_not_added_next_to_a_misspelled_one() -> None:
     assert set_value(document("type: docker\nnvidia_docker: false\n"), "nvidiaDocker", value=True) is None
     assert set_value(document("type: docker\n"), "nvidiaDocker", value=True) is not None
 
 
-def test_what_is_so_already_is_no_change() -> None:
+def test_equal_value_needs_no_fix() -> None:
     assert set_value(document("nvidiaDocker: true\n"), "nvidiaDocker", value=True) is None

@@ -1,4 +1,4 @@
-"""Whatever stands in a project's files, `lint` finds or does not find, and what it mends it finds no more."""
+"""For any project files, `lint --fix` fixes every fixable finding, and never crashes."""
 
 import json
 import tempfile
@@ -85,7 +85,7 @@ condas = st.fixed_dictionaries(
 
 
 def as_text(value: Any, *, flow: bool) -> str:
-    """JSON is YAML; a mapping over several lines is another kind of it."""
+    """Return a mapping as JSON on one line, or as YAML over several lines."""
     if flow:
         return json.dumps(value)
     return "".join(f"{json.dumps(key)}: {json.dumps(item)}\n" for key, item in value.items()) or "{}"
@@ -93,7 +93,7 @@ def as_text(value: Any, *, flow: bool) -> str:
 
 @settings(max_examples=80, deadline=None)
 @given(mappings(compute.KEYS), mappings(runconfig.KEYS), condas, st.booleans())
-def test_what_can_be_mended_is_mended_and_nothing_fails(
+def test_every_fixable_finding_is_fixed(
     target: dict[str, Any], run: dict[str, Any], conda: dict[str, Any], flow: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as name:

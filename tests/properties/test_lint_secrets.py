@@ -1,4 +1,4 @@
-"""What is a secret to `lint`, what is none, and that none is shown."""
+"""What `lint` treats as a secret, and that secrets are never shown."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from tests.properties.test_lint_verdicts import GPU, KEY, RUN, SECRET, codes, pi
         f"ArgumentVector:\n- $file\n- --storage-key\n- {KEY}\n",
     ],
 )
-def test_a_secret_is_found_and_not_shown(tmp_path: Path, runconfig: str) -> None:
+def test_secret_is_found_and_not_shown(tmp_path: Path, runconfig: str) -> None:
     outcome = fix_projects([project(tmp_path, runconfig=f"{RUN}{runconfig}")])
     assert "plain-secret" in codes(outcome)
     assert SECRET not in shown(outcome)
@@ -58,7 +58,7 @@ def test_a_secret_is_found_and_not_shown(tmp_path: Path, runconfig: str) -> None
         "CONNECTION: AccountName=a;AccountKey=${KEY}",
     ],
 )
-def test_a_variable_that_is_no_secret_is_none(tmp_path: Path, line: str) -> None:
+def test_harmless_variable_is_not_a_secret(tmp_path: Path, line: str) -> None:
     runconfig = f"{RUN}EnvironmentVariables:\n  {line}\n"
     assert codes(fix_projects([project(tmp_path, runconfig=runconfig)])) == []
 
@@ -67,7 +67,7 @@ def test_a_variable_that_is_no_secret_is_none(tmp_path: Path, line: str) -> None
     "arguments",
     ["--password-file, /run/a", "--token, short", "--password, $(NAME)", "--max-token=10000", "--pass, 2"],
 )
-def test_an_argument_that_is_no_secret_is_none(tmp_path: Path, arguments: str) -> None:
+def test_harmless_argument_is_not_a_secret(tmp_path: Path, arguments: str) -> None:
     runconfig = f"{RUN}ArgumentVector: [$file, {arguments}]\n"
     assert codes(fix_projects([project(tmp_path, runconfig=runconfig)])) == []
 
@@ -81,7 +81,7 @@ def test_an_argument_that_is_no_secret_is_none(tmp_path: Path, arguments: str) -
         "--index-url https://$(TOKEN)@h/simple",
     ],
 )
-def test_an_address_without_a_secret_has_none(tmp_path: Path, line: str) -> None:
+def test_address_without_a_secret_is_accepted(tmp_path: Path, line: str) -> None:
     assert codes(fix_projects([project(tmp_path, conda=pip(line))])) == []
 
 
@@ -98,7 +98,7 @@ def test_an_address_without_a_secret_has_none(tmp_path: Path, line: str) -> None
         "password: 'it's {}'",
     ],
 )
-def test_no_password_of_a_target_shows_however_it_is_written(tmp_path: Path, line: str) -> None:
+def test_target_password_is_never_shown(tmp_path: Path, line: str) -> None:
     outcome = fix_projects([project(tmp_path, compute=f"{GPU}{line.format(SECRET)}\n")])
     assert outcome.findings
     assert SECRET not in shown(outcome)

@@ -1,4 +1,4 @@
-"""`lint --fix` on a copy of every real project: what it mends stays mended, and all else keeps every byte."""
+"""`lint --fix` on a copy of every real project: fixes are stable, and all other bytes stay."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @needs_projects
-def test_every_real_project_can_be_mended(tmp_path: Path) -> None:
+def test_every_real_project_can_be_fixed(tmp_path: Path) -> None:
     folder = tmp_path / "projects"
     copy_writable(FOLDER, folder)
     roots = list(find_projects(folder))
@@ -32,18 +32,18 @@ def test_every_real_project_can_be_mended(tmp_path: Path) -> None:
     for name in changed:
         lines = {fixed.line for fixed in outcome.fixed if fixed.file == str(folder / name)}
         assert_only(lines, before[name], after[name])
-    # It was so before: nothing that can be read becomes something that cannot.
+    # They were unreadable before: no fix makes a file unreadable.
     assert {path for root in roots for path in load_project(root).unreadable} == {"aml_config/spark_dependencies.yml"}
     assert fix_projects(roots).fixed == []
     assert contents(folder) == after
 
 
 def assert_only(lines: set[int], before: bytes, after: bytes) -> None:
-    """Nothing but these lines has changed, or was added."""
+    """Check that only these lines were changed or added."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     kept = [line for number, line in enumerate(new, 1) if number not in lines]
     if len(new) == len(old):
         assert kept == [line for number, line in enumerate(old, 1) if number not in lines]
     else:
-        # A key was added at the end; the line before it may not have ended.
+        # A key was added at the end; the line before it may have had no newline.
         assert [line.rstrip(b"\r\n") for line in kept] == [line.rstrip(b"\r\n") for line in old]

@@ -1,4 +1,4 @@
-"""`lint` on real projects: every finding is pinned, and was looked up in its file; and on what the article says."""
+"""`lint` on real projects, with every finding recorded, and on the files of the article."""
 
 import re
 from collections import defaultdict
@@ -14,7 +14,7 @@ from tests.cases import LINT_CASES, compare
 from tests.workbench import FOLDER, needs_projects
 
 HEAD = """\
-Findings on the recorded projects: file, line and column, severity, and whether --fix mends it.
+Findings on the recorded projects: file, line and column, severity, and whether --fix repairs it.
 The record has only some files of each project, and of earlier versions only those that changed.
 """
 REASONS = {
@@ -56,7 +56,7 @@ def row(finding: Finding) -> str:
 
 
 @needs_projects
-def test_every_finding_is_known(update_cases: bool) -> None:
+def test_findings_of_shared_projects_are_unchanged(update_cases: bool) -> None:
     compare(table(), LINT_CASES / "shared-projects.txt", update=update_cases)
 
 
@@ -68,7 +68,7 @@ RUNCONFIG = "Target: my_dsvm\nFramework: Python\n"
 
 @needs_projects
 @pytest.mark.parametrize("article", ARTICLES, ids=lambda article: article.stem[:3])
-def test_what_the_article_ends_with_is_right_but_for_one_wheel_in_one_language(article: Path, tmp_path: Path) -> None:
+def test_final_files_of_the_article_are_valid_except_one_wheel(article: Path, tmp_path: Path) -> None:
     text = article.read_text("utf-8")
     (image,) = re.findall(r"^baseDockerImage: (\S+)$", text, re.MULTILINE)
     environments = ENVIRONMENT.findall(text)
@@ -87,6 +87,6 @@ def test_what_the_article_ends_with_is_right_but_for_one_wheel_in_one_language(a
 
 
 @needs_projects
-def test_there_is_one_such_wheel() -> None:
+def test_one_article_has_the_wrong_wheel() -> None:
     assert len(ARTICLES) == 5
     assert sum("GPU/cntk-2.1-cp35-cp35m-win_amd64" in article.read_text("utf-8") for article in ARTICLES) == 1

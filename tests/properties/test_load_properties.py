@@ -20,7 +20,7 @@ SCHEMA = Draft202012Validator(json_schema())
 CASES = [content(case) for kind in ("good", "bad") for case in spec_cases(kind)]
 SMALL = [case for case in CASES if len(case) < 2000]
 
-# Pieces that YAML and the spec care about, to be put together in any order.
+# Pieces that matter to YAML and the spec, combined in any order.
 PIECES = st.sampled_from(
     [
         *"-:?,[]{}#&*!|>'\"%@`\\ \n\t\r~.\u2028\x85\ufeffé𝄞",
@@ -42,26 +42,26 @@ def check(data: bytes) -> None:
 
 @given(st.binary(max_size=300))
 @settings(max_examples=100, deadline=None)
-def test_any_bytes(data: bytes) -> None:
+def test_any_bytes_load_or_are_reported(data: bytes) -> None:
     check(data)
 
 
 @given(st.lists(PIECES, max_size=40).map("".join))
 @settings(max_examples=100, deadline=None)
-def test_any_pieces_of_yaml(text: str) -> None:
+def test_any_yaml_loads_or_is_reported(text: str) -> None:
     check(text.encode())
 
 
 @given(st.sampled_from(SMALL), st.data())
 @settings(max_examples=100, deadline=None)
-def test_any_damage_to_a_case(case: bytes, draw: st.DataObject) -> None:
+def test_any_damaged_case_loads_or_is_reported(case: bytes, draw: st.DataObject) -> None:
     start = draw.draw(st.integers(0, len(case)))
     end = draw.draw(st.integers(start, min(len(case), start + 20)))
     piece = draw.draw(PIECES.map(str.encode) | st.binary(max_size=4))
     check(case[:start] + piece + case[end:])
 
 
-# Documents near to valid ones: a good spec with values and keys replaced, by values that come close.
+# Almost valid documents: a good spec with values and keys replaced by similar ones.
 WORDS = st.sampled_from(
     [
         *"auto no my-dsvm my_dsvm -a a- Azure loginx xwindowsx local gpuinfra/v1 root u _x".split(),
@@ -80,7 +80,7 @@ WORDS = st.sampled_from(
         *"2026-12-25 2026-02-29 2028-02-29 1999-12-31 2026-12-24..2026-12-31 none.txt ../none.txt a/none.txt".split(),
         *("fri-mon 22:00-06:00,07:00-07:00", "a:b ", "4h ", "a/" * 300 + "a", "x@sha256:" + "0" * 64),
         *("", "a" * 64, "a" * 65, "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "x" * 43 + " me"),
-        # A newline at the very end, which Python's `$` would let pass.
+        # A newline at the very end, which Python's `$` would accept.
         *("1\n", "00000000-0000-0000-0000-000000000000\n"),
         *("a\n", "4h\n", "5 USD\n", "1.2.3.4/32\n", "k.pub\n", "a:b:c:d\n", "a.yml\n", "ubuntu\n", "mon 08:00-09:00\n"),
     ]
@@ -153,28 +153,28 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(documents())
 @settings(max_examples=60, deadline=None)
-def test_the_schema_and_the_loader_agree(document: dict[str, Any]) -> None:
+def test_schema_and_loader_agree(document: dict[str, Any]) -> None:
     text = json.dumps(document, indent=1)
     assert not read(decode("gpu.yaml", text.encode())).diagnostics, "JSON reads as the same YAML"
     complaints = [
         diagnostic
         for diagnostic in load_bytes("gpu.yaml", text.encode()).diagnostics
-        # Tags that differ only in case are one tag to Azure, and a file is there or not; JSON Schema knows of neither.
+        # Azure ignores the case of tags, and a file may be missing; JSON Schema cannot express either.
         if diagnostic.code not in {Code.DUPLICATE_KEY, Code.FILE_NOT_FOUND}
     ]
     refusals = [error.message[:200] for error in SCHEMA.iter_errors(document)]
     assert bool(refusals) == bool(complaints), (refusals, [render(each).plain for each in complaints])
 
 
-def test_the_zones_are_those_that_python_finds() -> None:
+def test_time_zones_exist_in_python() -> None:
     from zoneinfo import ZoneInfo
 
     assert len(time_zones()) > 400
     assert all(ZoneInfo(name).key == name for name in time_zones())
 
 
-def test_a_long_line_is_read_in_time() -> None:
-    # Each of these once had a pattern that took time by the square of the length, or would have.
+def test_long_line_is_read_in_time() -> None:
+    # Each of these once had a pattern with quadratic time, or would have had one.
     for word in ("9", "password ", "a.", "1:", "-", "ssh-", "mon,", "x/", "A-", "1_", "[", "{a: "):
         check(b"apiVersion: gpuinfra/v1\nname: " + word.encode() * (60_000 // len(word)))
         check(b"target:\n  baseDockerImage: " + word.encode() * 250)

@@ -1,4 +1,4 @@
-"""Whatever a subscription holds: others' machines are never named, and what was done once is not done again."""
+"""For any subscription: foreign machines are never named, and a second run does nothing."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -32,7 +32,7 @@ names = st.sampled_from([*MACHINES, None])
 
 @st.composite
 def rows(draw: Any) -> dict[str, Any]:
-    """A machine, ours or not, in whatever state."""
+    """A machine, ours or foreign, in any state."""
     name = draw(names)
     marks = draw(st.dictionaries(ours, texts, max_size=5))
     marks |= {draw(st.sampled_from([tags.NAME, tags.NAME.upper()])): name} if name else {}
@@ -74,7 +74,7 @@ given_rules = st.builds(
 
 
 def is_ours(row: dict[str, Any]) -> bool:
-    """Whether a machine has its tag, and its default group or a disk with our name."""
+    """Return whether a machine has its tag, and its default group or a disk with our name."""
     name, group = row["name"], row["id"].split("/")[4]
     fits = group == default_group(name) or row["properties"]["storageProfile"]["osDisk"]["name"] == f"{name}-disk"
     return bool(fits) and tags.get(row["tags"], tags.NAME) == str(name)
@@ -92,10 +92,10 @@ def with_power(row: dict[str, Any], state: str) -> dict[str, Any]:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(rows(), max_size=6, unique_by=lambda row: row["id"]), given_rules)
-def test_machines(found: list[dict[str, Any]], rules: Rules) -> None:
+def test_verdicts_hold_for_any_machines(found: list[dict[str, Any]], rules: Rules) -> None:
     judged = verdicts(found, rules, NOW)
     by_place = {(row["id"].split("/")[4], row["name"]): row for row in found}
-    assert len(judged) == sum(map(is_ours, found)), "all of ours, and no other"
+    assert len(judged) == sum(map(is_ours, found)), "exactly our machines"
     for verdict in judged:
         row = by_place[verdict.ref.group, verdict.ref.name]
         marks = row["tags"]
@@ -104,7 +104,7 @@ def test_machines(found: list[dict[str, Any]], rules: Rules) -> None:
             assert verdict.action in {ReapAction.KEEP, ReapAction.PROTECTED}
         until = tags.moment(marks, tags.LEASE_UNTIL)
         if power(row) in ON and (until is None or until <= NOW):
-            assert verdict.action is not ReapAction.KEEP, "billed, and nobody would stop it"
+            assert verdict.action is not ReapAction.KEEP, "billed without a limit"
         if verdict.action is ReapAction.DELETE:
             assert rules.deletes
             assert verdict.name.casefold() not in {*rules.specs, *rules.unfetched}
@@ -115,7 +115,7 @@ def test_machines(found: list[dict[str, Any]], rules: Rules) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(rows(), max_size=6, unique_by=lambda row: row["id"]), given_rules)
-def test_a_second_run_does_nothing(found: list[dict[str, Any]], rules: Rules) -> None:
+def test_second_reap_does_nothing(found: list[dict[str, Any]], rules: Rules) -> None:
     after = {row["id"]: row for row in found}
     places = {(row["id"].split("/")[4], row["name"]): row for row in found}
     for verdict in verdicts(found, rules, NOW):
@@ -146,7 +146,7 @@ parts = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(parts, max_size=8), st.lists(rows(), max_size=4), given_rules)
-def test_parts(found: list[Listed], machines: list[dict[str, Any]], rules: Rules) -> None:
+def test_orphans_hold_for_any_resources(found: list[Listed], machines: list[dict[str, Any]], rules: Rules) -> None:
     present = {row["name"].casefold() for row in machines}
     for orphan in orphans(found, machines, rules, NOW):
         assert orphan.name
@@ -154,7 +154,7 @@ def test_parts(found: list[Listed], machines: list[dict[str, Any]], rules: Rules
         assert orphan.ref.name == ref_of(orphan.ref.kind, "g", orphan.name).name, "a tag alone makes nothing ours"
         assert orphan.ref.kind in {Kind.DISK, Kind.PUBLIC_IP, Kind.NIC, Kind.SHUTDOWN_SCHEDULE}
         own = [part for part in found if tags.get(part.tags, tags.NAME).casefold() == orphan.name.casefold()]
-        assert all(part.since and NOW - part.since >= timedelta(hours=1) for part in own), "somebody may be at it"
+        assert all(part.since and NOW - part.since >= timedelta(hours=1) for part in own), "it may be in use"
         if orphan.ref.kind is Kind.DISK and orphan.action is ReapAction.DELETE:
             assert rules.deletes
             assert orphan.name.casefold() not in rules.unfetched

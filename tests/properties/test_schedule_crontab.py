@@ -1,4 +1,4 @@
-"""A crontab is edited: our own block, and nothing else."""
+"""A crontab is edited: only our own block changes."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ BLOCK = "# ours\n*/15 * * * * x\n"
 
 
 @pytest.mark.parametrize("others", ["", OTHERS, "\n", "# caf\udce9\n"])
-def test_a_block_comes_and_goes_and_leaves_no_trace(others: str) -> None:
+def test_block_is_added_and_removed_without_a_trace(others: str) -> None:
     assert block_in(others) is None
     assert without_block(others) == others
     there = with_block(others, BLOCK)
@@ -25,25 +25,25 @@ def test_a_block_comes_and_goes_and_leaves_no_trace(others: str) -> None:
     assert without_block(there) == others
 
 
-def test_a_last_line_without_an_end_stays_a_line_of_its_own() -> None:
+def test_last_line_without_a_newline_stays_separate() -> None:
     assert with_block("0 3 * * * x", BLOCK).startswith(f"0 3 * * * x\n{BEGIN}\n")
 
 
-def test_a_block_is_replaced_where_it_stands() -> None:
+def test_block_is_replaced_in_place() -> None:
     there = with_block(OTHERS, BLOCK) + "# later\n"
     assert with_block(there, "# new\n") == f"{OTHERS}{BEGIN}\n# new\n{END}\n# later\n"
     assert without_block(there) == OTHERS + "# later\n"
 
 
 @pytest.mark.parametrize("torn", [f"{BEGIN}\n", f"{END}\n", f"{END}\n{BEGIN}\n", f"{BEGIN}\n{BEGIN}\n{END}\n"])
-def test_half_a_block_is_nothing_to_guess_about(torn: str) -> None:
+def test_half_a_block_is_refused(torn: str) -> None:
     for edit in (block_in, without_block, lambda text: with_block(text, BLOCK)):
         with pytest.raises(Problem) as caught:
             edit(torn)
         assert caught.value.diagnostics[0].code is Code.SCHEDULER_FAILED
 
 
-def test_a_line_that_cron_would_cut_is_refused() -> None:
+def test_overlong_cron_line_is_refused() -> None:
     check_length("x" * 990 + "\n")
     with pytest.raises(Problem, match="too long"):
         check_length("# short\n" + "x" * 991 + "\n")
@@ -57,18 +57,18 @@ def test_a_line_that_cron_would_cut_is_refused() -> None:
         ("crontab: can't open 'me': No such file or directory", 1, ""),
     ],
 )
-def test_no_crontab_is_an_empty_one(monkeypatch: pytest.MonkeyPatch, said: str, code: int, text: str) -> None:
+def test_missing_crontab_is_empty(monkeypatch: pytest.MonkeyPatch, said: str, code: int, text: str) -> None:
     answer = subprocess.CompletedProcess(["crontab", "-l"], code, text, said)
     monkeypatch.setattr(crontab, "_crontab", lambda word: answer)
     assert crontab.read() == text
 
 
-def test_every_byte_of_others_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_lines_are_kept_byte_for_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     others, given = b"0 3 * * * caf\xe9\r\n0 4 * * * printf a\rb\n", list[bytes]()
 
     def run(words: list[str], **more: Any) -> subprocess.CompletedProcess[Any]:
         given.append(more["input"])
-        assert "encoding" not in more  # for then the ends of lines would not be theirs
+        assert "encoding" not in more  # or line ends would be translated
         return subprocess.CompletedProcess(words, 0, others, b"")
 
     monkeypatch.setattr(shutil, "which", lambda name, **_: name)
@@ -77,7 +77,7 @@ def test_every_byte_of_others_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given == [b"", others]
 
 
-def test_one_that_cannot_be_read_is_not_taken_for_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_crontab_is_not_treated_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = subprocess.CompletedProcess(["crontab", "-l"], 1, "", "you are not allowed to use this program")
     monkeypatch.setattr(crontab, "_crontab", lambda word: answer)
     with pytest.raises(Problem) as caught:

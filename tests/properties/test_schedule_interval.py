@@ -1,12 +1,12 @@
-"""How often: what both kinds of calendar are told comes round evenly, the whole day long."""
+"""Intervals: the runs in both calendar formats are evenly spaced over the whole day."""
 
 import pytest
 
-from gpuinfra.scheduling.interval import DAY, EVEN, Interval, nearest
+from gpuinfra.scheduling.schedule import DAY, EVEN, Interval, nearest_interval
 
 
 def values(field: str, size: int) -> set[int]:
-    """What a field of a crontab stands for, by crontab(5)."""
+    """Return the values of a crontab field, as described in crontab(5)."""
     found: set[int] = set()
     for part in field.split(","):
         numbers, _, step = part.partition("/")
@@ -24,14 +24,14 @@ def minutes_of_day(cron: str) -> list[int]:
 
 @pytest.mark.parametrize("first", [0, 7])
 @pytest.mark.parametrize("minutes", EVEN)
-def test_cron_comes_round_evenly_over_midnight(minutes: int, first: int) -> None:
+def test_cron_runs_are_evenly_spaced_over_midnight(minutes: int, first: int) -> None:
     runs = minutes_of_day(Interval(minutes).cron(first))
     following = [*runs[1:], runs[0] + DAY]
     assert {after - before for before, after in zip(runs, following, strict=True)} == {minutes}
     assert runs[0] == first % minutes
 
 
-def test_what_is_even() -> None:
+def test_even_intervals_divide_the_day() -> None:
     assert EVEN[0] == 1
     assert EVEN[-1] == DAY
     for minutes in range(1, DAY + 1):
@@ -40,14 +40,14 @@ def test_what_is_even() -> None:
 
 
 @pytest.mark.parametrize("minutes", [0, -15, 7, 45, 90, 5 * 60, 2 * DAY])
-def test_what_is_not_even_is_none(minutes: int) -> None:
+def test_uneven_interval_is_refused(minutes: int) -> None:
     with pytest.raises(ValueError, match=str(minutes)):
         Interval(minutes)
 
 
 @pytest.mark.parametrize(("minutes", "near"), [(7, "6m"), (45, "30m"), (50, "1h"), (90, "1h"), (100_000, "1d")])
-def test_the_nearest(minutes: int, near: str) -> None:
-    assert str(nearest(minutes)) == near
+def test_nearest_even_interval_is_suggested(minutes: int, near: str) -> None:
+    assert str(nearest_interval(minutes)) == near
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,6 @@ def test_the_nearest(minutes: int, near: str) -> None:
         (DAY, "*-*-* 00:00:00"),
     ],
 )
-def test_calendars_of_systemd(minutes: int, calendar: str) -> None:
-    # That systemd reads all of them so is tested with systemd itself.
+def test_interval_becomes_a_systemd_calendar(minutes: int, calendar: str) -> None:
+    # Tests with the real systemd check how it reads them.
     assert Interval(minutes).calendar() == calendar

@@ -1,4 +1,4 @@
-"""The words of `gpuinfra schedule`: what fits, what is filled in, and what is refused before anything is written."""
+"""Options of `gpuinfra schedule`: valid ones, defaults, and refusals before anything is written."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from gpuinfra import __version__
 from gpuinfra.app.schedule_order import Words, read_order, read_scheduler, repository
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Problem
-from gpuinfra.scheduling.order import Order, own_program
 from gpuinfra.scheduling.rendering import Scheduler
+from gpuinfra.scheduling.schedule import ReapSchedule, own_program
 
 
 def settings(workspace: Path, *, sandbox: bool = False) -> Settings:
@@ -23,7 +23,7 @@ def settings(workspace: Path, *, sandbox: bool = False) -> Settings:
     )
 
 
-def read(tmp_path: Path, scheduler: Scheduler, **words: object) -> Order:
+def read(tmp_path: Path, scheduler: Scheduler, **words: object) -> ReapSchedule:
     return read_order(Words(**words), scheduler, settings(tmp_path))  # type: ignore[arg-type]
 
 
@@ -36,7 +36,7 @@ def refusal(tmp_path: Path, scheduler: Scheduler, **words: object) -> str:
     return f"{diagnostic.note} {diagnostic.help}"
 
 
-def test_a_scheduler_is_known_by_its_name() -> None:
+def test_scheduler_is_read_by_its_name() -> None:
     assert read_scheduler("azure-pipelines") is Scheduler.AZURE_PIPELINES
     with pytest.raises(Problem) as caught:
         read_scheduler("github")
@@ -59,7 +59,7 @@ def test_cron_and_systemd_get_full_paths(tmp_path: Path, monkeypatch: pytest.Mon
     assert given.specs is None
 
 
-def test_a_repository_gets_paths_of_its_own(tmp_path: Path) -> None:
+def test_repository_schedulers_get_relative_paths(tmp_path: Path) -> None:
     inner = tmp_path / "deep" / "specs"
     inner.mkdir(parents=True)
     (tmp_path / ".git").mkdir()
@@ -72,7 +72,7 @@ def test_a_repository_gets_paths_of_its_own(tmp_path: Path) -> None:
     assert read(tmp_path, Scheduler.AZURE_PIPELINES, start=True, package="gpuinfra==1").specs == "."
 
 
-def test_what_is_elsewhere_is_not_in_a_checkout(tmp_path: Path) -> None:
+def test_specs_outside_the_repository_are_refused(tmp_path: Path) -> None:
     workspace, other = tmp_path / "one", tmp_path / "two"
     workspace.mkdir()
     other.mkdir()
@@ -80,18 +80,18 @@ def test_what_is_elsewhere_is_not_in_a_checkout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sp ace", "${{ x }}", "a'b", "-x", "ü"])
-def test_a_name_that_yaml_or_a_shell_would_read_otherwise_is_refused(tmp_path: Path, name: str) -> None:
+def test_folder_name_that_yaml_or_shell_would_change_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     for scheduler in (Scheduler.GITHUB_ACTIONS, Scheduler.AZURE_PIPELINES):
         assert "letters, digits" in refusal(tmp_path, scheduler, specs=tmp_path / name)
 
 
-def test_a_folder_has_to_be_there(tmp_path: Path) -> None:
+def test_missing_folder_is_refused(tmp_path: Path) -> None:
     for scheduler in Scheduler:
         assert "not a directory" in refusal(tmp_path, scheduler, specs=tmp_path / "none")
 
 
-def test_a_line_break_in_a_name_is_refused(tmp_path: Path) -> None:
+def test_line_break_in_a_folder_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a\nb").mkdir()
     for scheduler in (Scheduler.CRON, Scheduler.SYSTEMD):
         assert "no crontab" in refusal(tmp_path, scheduler, specs=tmp_path / "a\nb")
@@ -107,9 +107,7 @@ def test_a_line_break_in_a_name_is_refused(tmp_path: Path) -> None:
         (Scheduler.AZURE_PIPELINES, "10m", "every 12m"),
     ],
 )
-def test_how_often_is_held_to_what_the_scheduler_can_do(
-    tmp_path: Path, scheduler: Scheduler, every: str, says: str
-) -> None:
+def test_unsupported_interval_is_refused(tmp_path: Path, scheduler: Scheduler, every: str, says: str) -> None:
     assert says in refusal(tmp_path, scheduler, every=every)
 
 
@@ -123,7 +121,7 @@ def test_how_often_is_held_to_what_the_scheduler_can_do(
         (Scheduler.AZURE_PIPELINES, {"environment_file": Path("x")}),
     ],
 )
-def test_an_option_for_another_scheduler_is_told(
+def test_option_for_another_scheduler_is_refused(
     tmp_path: Path, scheduler: Scheduler, words: dict[str, object]
 ) -> None:
     assert "means nothing to" in refusal(tmp_path, scheduler, **words)
@@ -133,25 +131,25 @@ def test_an_option_for_another_scheduler_is_told(
     "words",
     [{"package": "x; rm -rf ~"}, {"package": "$(x)"}, {"package": ""}, {"branch": 'a"b'}, {"connection": "${{ x }}"}],
 )
-def test_a_value_that_would_be_run_is_refused(tmp_path: Path, words: dict[str, object]) -> None:
+def test_value_that_would_be_executed_is_refused(tmp_path: Path, words: dict[str, object]) -> None:
     assert "cannot stand there" in refusal(tmp_path, Scheduler.AZURE_PIPELINES, **words)
 
 
-def test_a_package_can_come_from_anywhere_that_pip_knows(tmp_path: Path) -> None:
+def test_package_may_be_any_pip_requirement(tmp_path: Path) -> None:
     for package in ("gpuinfra>=0.1,<1", "git+https://example.com/gpuinfra.git@v1#egg=gpuinfra", "gpuinfra[keyring]"):
         assert read(tmp_path, Scheduler.GITHUB_ACTIONS, package=package).package == package
 
 
-def test_what_a_runner_runs_with_rights_in_azure_is_not_guessed(tmp_path: Path) -> None:
+def test_package_is_required_for_ci(tmp_path: Path) -> None:
     for scheduler in (Scheduler.GITHUB_ACTIONS, Scheduler.AZURE_PIPELINES):
         assert f"gpuinfra=={__version__}" in refusal(tmp_path, scheduler)
 
 
-def test_to_start_machines_takes_specs(tmp_path: Path) -> None:
+def test_starting_machines_needs_specs(tmp_path: Path) -> None:
     assert "`--specs`" in refusal(tmp_path, Scheduler.CRON, start=True)
 
 
-def test_a_runner_elsewhere_has_no_embedded_azure(tmp_path: Path) -> None:
+def test_sandbox_is_refused_for_ci(tmp_path: Path) -> None:
     with pytest.raises(Problem, match="wrong usage"):
         read_order(Words(), Scheduler.GITHUB_ACTIONS, settings(tmp_path, sandbox=True))
     assert read_order(Words(), Scheduler.CRON, settings(tmp_path, sandbox=True)).sandbox

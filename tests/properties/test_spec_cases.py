@@ -1,4 +1,4 @@
-"""Every case file of a spec, good and bad: what the loader says."""
+"""Every spec case, good and bad: what the loader reports."""
 
 import json
 from pathlib import Path
@@ -19,14 +19,14 @@ def name_of(case: Path) -> str:
 
 
 def load(case: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Loaded:
-    """Load a case as `gpuinfra validate` would, under a name that is the same on every machine."""
+    """Load a case as `gpuinfra validate` would, with the same path on every machine."""
     (folder / "gpu.yaml").write_bytes(content(case))
     monkeypatch.chdir(folder)
     return load_paths(["gpu.yaml"])
 
 
 @pytest.mark.parametrize("case", BAD, ids=name_of)
-def test_a_bad_spec_gets_its_diagnostics(
+def test_bad_spec_has_its_diagnostics(
     case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update_cases: bool
 ) -> None:
     loaded = load(case, tmp_path, monkeypatch)
@@ -40,7 +40,7 @@ def test_a_bad_spec_gets_its_diagnostics(
 
 
 @pytest.mark.parametrize("case", GOOD, ids=name_of)
-def test_a_good_spec_gets_its_values(
+def test_good_spec_has_its_values(
     case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update_cases: bool
 ) -> None:
     loaded = load(case, tmp_path, monkeypatch)
@@ -51,14 +51,14 @@ def test_a_good_spec_gets_its_values(
 
 
 @pytest.mark.parametrize("case", GOOD, ids=name_of)
-def test_a_spec_prints_as_a_document_that_loads_as_the_same_spec(case: Path) -> None:
+def test_spec_round_trips_as_json(case: Path) -> None:
     for located in load_bytes("gpu.yaml", content(case)).specs:
         again = load_bytes("again.json", json.dumps(located.spec.as_json()).encode())
         assert [found.spec for found in again.specs] == [located.spec]
         assert again.specs[0].spec.digest() == located.spec.digest()
 
 
-def test_there_are_enough_cases_and_no_left_overs() -> None:
+def test_every_expected_file_has_a_case() -> None:
     assert len(BAD) >= 60
     expected = {case.with_suffix(suffix) for cases, suffix in ((BAD, ".txt"), (GOOD, ".json")) for case in cases}
     found = {file for file in SPEC_CASES.rglob("*") if file.suffix in {".txt", ".json"}}
@@ -78,12 +78,12 @@ def test_short_forms_mean_the_same() -> None:
 LEAST = "region: eastus\nsize: Standard_NC4as_T4_v3\n"
 
 
-def test_the_resource_group_is_named_after_the_machine_unless_it_has_a_name() -> None:
+def test_resource_group_is_named_after_the_machine_by_default() -> None:
     assert spec(LEAST).group_name == "gpuinfra-a"
     assert spec(f"{LEAST}resourceGroup: gpu-team\n").group_name == "gpu-team"
 
 
-def test_a_subscription_in_either_case_is_one_subscription() -> None:
+def test_subscription_is_compared_without_case() -> None:
     lower, upper = (
         spec(f"{LEAST}subscription: {name}\n")
         for name in ("01234567-89ab-cdef-0123-456789abcdef", "01234567-89AB-CDEF-0123-456789ABCDEF")
@@ -92,7 +92,7 @@ def test_a_subscription_in_either_case_is_one_subscription() -> None:
     assert lower.digest() == upper.digest() != spec(LEAST).digest()
 
 
-def test_fields_that_are_left_out_are_not_printed() -> None:
+def test_omitted_fields_are_not_printed() -> None:
     printed = spec(LEAST).as_json()
     assert not {"subscription", "resourceGroup", "zones"} & set(printed)
     assert printed["power"] == "running"

@@ -19,18 +19,20 @@ from gpuinfra.app import attach
 from gpuinfra.app.passwords import Secret
 from gpuinfra.diagnostics import Problem
 from gpuinfra.models.target import Target
-from gpuinfra.runner import openssh
-from gpuinfra.runner.docker_context import endpoint, known_hosts_line
+from gpuinfra.runner.background import within
+from gpuinfra.runner.connection import openssh, passwords, private_keys
+from gpuinfra.runner.connection.host_key import HostKey
+from gpuinfra.runner.connection.port import Completed
+from gpuinfra.runner.connection.reachability import reachability
+from gpuinfra.runner.docker import check
+from gpuinfra.runner.docker.context import endpoint, known_hosts_line
+from gpuinfra.runner.errors import HostKeyInvalid
 from gpuinfra.runner.gpu import nvidia_smi
-from gpuinfra.runner.machine import checkup, keys, passwords
-from gpuinfra.runner.machine.connection import Completed, HostKeyInvalid
-from gpuinfra.runner.machine.host_key import HostKey
-from gpuinfra.runner.machine.reach import reachability
-from gpuinfra.runner.machine.within import within
+from gpuinfra.runner.readiness import examine
 from gpuinfra.workbench import targets
 from gpuinfra.workbench.project import read_file
 from gpuinfra.workbench.targets import check_files, find_target, read_targets, write_target
-from tests.unit.test_passwords import Memory
+from tests.unit.runner.connection.test_passwords import Memory
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0Z0OTJvTXCTQOXWPUDF6wvEYGcUZtC4xRuWzWvfwKx"
@@ -183,8 +185,8 @@ def test_a_private_key_that_is_a_pipe_holds_up_nobody(tmp_path: Path) -> None:
     pipe = tmp_path / "key"
     os.mkfifo(pipe)
     try:
-        with pytest.raises(keys.UnusableError):
-            within(0.3, lambda: keys.load(pipe))
+        with pytest.raises(private_keys.UnusableError):
+            within(0.3, lambda: private_keys.load(pipe))
     finally:
         os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
 
@@ -212,7 +214,7 @@ def test_if_one_of_the_two_files_cannot_be_written_neither_is_changed(folder: Pa
     other.write_text("Framework: PySpark\n")
     other.chmod(0o444)
     with pytest.raises(OSError, match="read-only"):
-        write_target(folder.parent, replace(TARGET, said=frozenset({"framework"})))
+        write_target(folder.parent, replace(TARGET, explicit_fields=frozenset({"framework"})))
     assert file.read_text() == "address: old\ntype: remote\n"
 
 
@@ -282,7 +284,7 @@ class Machine:
 
 def said(**parts: str) -> str:
     usual = {"system": "Linux 6.1 x86_64", "user": "me", "docker": "engine 28.2.2", **parts}
-    return "".join(f"\n{checkup.MARK} {name} 0\n{text}\n" for name, text in usual.items())
+    return "".join(f"\n{check.MARK} {name} 0\n{text}\n" for name, text in usual.items())
 
 
 @pytest.mark.parametrize(
@@ -296,7 +298,7 @@ def test_what_a_users_shell_prints_is_no_gpu(greeting: str) -> None:
 
 def test_the_script_is_one_line_to_the_users_shell() -> None:
     machine = Machine(said(python="Python 3.11.2"))
-    checkup.examine(machine, docker=False, gpu=False, timeout=1.0)
+    examine(machine, docker=False, gpu=False, timeout=1.0)
     assert "\n" not in machine.lines[0]
 
 
@@ -306,14 +308,12 @@ def test_the_script_is_one_line_to_the_users_shell() -> None:
     ids=["runtimes", "device", "devices", "deep"],
 )
 def test_nonsense_of_an_engine_is_a_check_that_failed(info: str) -> None:
-    found = checkup.examine(Machine(said(info=info, hook="")), docker=True, gpu=True, timeout=1.0)
+    found = examine(Machine(said(info=info, hook="")), docker=True, gpu=True, timeout=1.0)
     assert not found.passed
 
 
 def test_nonsense_for_an_exit_code_is_a_check_that_failed() -> None:
-    assert not checkup.examine(
-        Machine(f"{checkup.MARK} system {'9' * 5000}\n"), docker=False, gpu=False, timeout=1.0
-    ).passed
+    assert not examine(Machine(f"{check.MARK} system {'9' * 5000}\n"), docker=False, gpu=False, timeout=1.0).passed
 
 
 # Passwords

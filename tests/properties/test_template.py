@@ -1,4 +1,4 @@
-"""A machine as an ARM template, worked out by the engine of the embedded Azure: it is what `up` would have sent."""
+"""A machine as an ARM template, evaluated by the engine of the embedded Azure: it equals what `up` sends."""
 
 import base64
 import copy
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.money import parse_money
+from gpuinfra.models.plan import Candidate
 from gpuinfra.models.resource import ARM_TYPES, Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
@@ -20,8 +20,8 @@ from gpuinfra.provision.login.cloud_init import public_data
 from gpuinfra.provision.market.candidates import candidates
 from gpuinfra.provision.resources import MODULES, NEEDS
 from gpuinfra.provision.template import API_VERSIONS, NO_AGENT, make_template, notes
-from gpuinfra.sandbox.services.resources.expressions import Scope
-from gpuinfra.sandbox.services.resources.template import Planned, make_plan
+from gpuinfra.sandbox.services.resources.template import PlannedResource, make_plan
+from gpuinfra.sandbox.services.resources.template_expressions import Scope
 from tests.unit.provision_help import HOURS, KEY, LARGE, NAME, NOW, SMALL, SUBSCRIPTION, ref, setting, spec
 
 SOURCES = ("203.0.113.7/32", "198.51.100.0/24")
@@ -37,19 +37,19 @@ def resource(template: dict[str, Any], kind: Kind) -> dict[str, Any]:
     return dict(found)
 
 
-def deployed(wanted: Spec, moment: datetime = NOW, **parameters: str) -> dict[Kind, Planned]:
-    """What a deployment at this moment asks the providers for."""
+def deployed(wanted: Spec, moment: datetime = NOW, **parameters: str) -> dict[Kind, PlannedResource]:
+    """Return what a deployment at this time requests from the providers."""
     group = {"id": ref(Kind.RESOURCE_GROUP, wanted.group_name).id(SUBSCRIPTION), "name": wanted.group_name}
     scope = Scope(SUBSCRIPTION, "tenant", group, "export", {}, now=moment)
     given = {name: {"value": value} for name, value in parameters.items()}
-    # By way of text, as a file goes.
+    # As text, like a file.
     planned = make_plan(json.loads(json.dumps(exported(wanted))), given, scope).resources
     kinds = {name.casefold(): kind for kind, name in ARM_TYPES.items()}
     return {kinds[each.type.casefold()]: each for each in planned}
 
 
-def by_up(wanted: Spec, now: datetime, candidate: Candidate) -> dict[Kind, dict[str, Any]]:
-    """What `up` sends at this moment for a machine that it sees to be there; of the first boot, what is not secret."""
+def sent_by_up(wanted: Spec, now: datetime, candidate: Candidate) -> dict[Kind, dict[str, Any]]:
+    """Return what `up` sends at this time for a machine, with the part of its custom data that is not secret."""
     ready = f"{now:%Y-%m-%dT%H:%M:%SZ}"
     given = setting(wanted, candidate=candidate, sources=SOURCES, lease=lease.decide(wanted, None, now), ready=ready)
     bodies = {kind: copy.deepcopy(module.desired(given).body) for kind, module in MODULES.items()}
@@ -80,19 +80,19 @@ MOMENTS = [
 
 @pytest.mark.parametrize("now", MOMENTS)
 @pytest.mark.parametrize("name", SPECS)
-def test_a_deployment_asks_for_what_up_would(name: str, now: datetime) -> None:
+def test_deployment_requests_the_same_resources_as_up(name: str, now: datetime) -> None:
     wanted = SPECS[name]
     made = deployed(wanted, now)
-    assert {kind: each.body for kind, each in made.items()} == by_up(wanted, now, candidates(wanted)[0])
+    assert {kind: each.body for kind, each in made.items()} == sent_by_up(wanted, now, candidates(wanted)[0])
     assert {each.name for each in made.values()} == {ref(kind, name=wanted.name).name for kind in made}
 
 
-def test_any_candidate_can_be_chosen_and_no_other() -> None:
+def test_any_candidate_can_be_deployed_and_no_other() -> None:
     wanted = SPECS["zones"]
     for candidate in candidates(wanted):
         chosen = {"location": candidate.region, "vmSize": candidate.size, "zone": str(candidate.zone)}
         made = deployed(wanted, NOW, **chosen)
-        assert {kind: each.body for kind, each in made.items()} == by_up(wanted, NOW, candidate)
+        assert {kind: each.body for kind, each in made.items()} == sent_by_up(wanted, NOW, candidate)
     parameters = exported(wanted)["parameters"]
     assert parameters["location"]["allowedValues"] == ["eastus", "westeurope"]
     assert parameters["vmSize"]["allowedValues"] == [SMALL, LARGE]
@@ -101,23 +101,23 @@ def test_any_candidate_can_be_chosen_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("given", ["2026-11-16T08:00:30Z", "2026-11-16 08:00:30Z", "20261116T080030Z"])
-def test_the_moment_can_be_given(given: str) -> None:
+def test_time_is_a_parameter(given: str) -> None:
     machine = deployed(spec(), now=given)[Kind.VM].body
     assert machine["tags"][tags.ON_SINCE] == "2026-11-16T08:00:30Z"
     assert machine["tags"][tags.LEASE_UNTIL] == "2026-11-16T12:01:00Z"
 
 
-def test_the_shape() -> None:
+def test_template_has_the_arm_structure() -> None:
     template = exported()
     assert template["$schema"].endswith("/2019-04-01/deploymentTemplate.json#")
     assert template["contentVersion"] == "1.0.0.0"
     assert [each["type"] for each in template["resources"]] == [ARM_TYPES[kind] for kind in API_VERSIONS]
     assert set(API_VERSIONS) == set(MODULES) - {Kind.RESOURCE_GROUP, Kind.DISK}
     assert template["parameters"]["now"]["defaultValue"] == "[utcNow('u')]"
-    assert json.dumps(template).count("utcNow") == 1, "ARM knows the time in defaults of parameters only"
+    assert json.dumps(template).count("utcNow") == 1, "ARM allows utcNow only in defaults of parameters"
 
 
-def test_every_resource_waits_for_what_it_needs() -> None:
+def test_every_resource_depends_on_what_it_needs() -> None:
     template = exported()
     for kind in API_VERSIONS:
         needed = [each for each in NEEDS[kind] if each is not Kind.RESOURCE_GROUP]
@@ -125,14 +125,14 @@ def test_every_resource_waits_for_what_it_needs() -> None:
         assert resource(template, kind)["dependsOn"] == wanted
 
 
-def test_no_id_is_left_of_anybodys_subscription() -> None:
+def test_template_contains_no_subscription_id() -> None:
     text = json.dumps({**exported(), "metadata": None})
     assert not ID.search(text)
     assert "{subscription}" not in text
     assert f"[resourceId('Microsoft.Network/virtualNetworks/subnets', '{NAME}-vnet', 'machines')]" in text
 
 
-def test_there_is_no_secret_and_no_host_key() -> None:
+def test_template_contains_no_secret_and_no_host_key() -> None:
     template = exported()
     machine = resource(template, Kind.VM)
     first_boot = base64.b64decode(machine["properties"]["osProfile"]["customData"]).decode()
@@ -147,7 +147,7 @@ def test_text_that_looks_like_an_expression_is_escaped() -> None:
     assert found == {"a": "[[x]", "[[b]": "[[[y]", "c": "[", "d": "]", "e": "[half", "f": "[[half", "g": "it's"}
 
 
-def test_a_lease_always_has_an_end_or_it_is_said() -> None:
+def test_missing_end_of_a_lease_is_noted() -> None:
     assert resource(exported(), Kind.SHUTDOWN_SCHEDULE)["properties"]["status"] == "Enabled"
     assert list(notes(spec())) == [NO_AGENT]
     long = SPECS["two days"]
@@ -156,7 +156,7 @@ def test_a_lease_always_has_an_end_or_it_is_said() -> None:
     assert "nothing in Azure ends this machine" in note
 
 
-def test_what_a_template_cannot_say_is_said() -> None:
+def test_unsupported_fields_are_noted() -> None:
     hours = Hours.model_validate(HOURS)
     for wanted, word in (
         (spec(lifecycle={"hours": hours}), "hours"),

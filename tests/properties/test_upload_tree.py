@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.runner.upload import Tree, UploadError, content, read_tree
-from gpuinfra.runner.upload.index import NAME, RACY_NS
+from gpuinfra.runner.upload.content import INDEX_FILE, RACY_NS
 from tests.upload_help import Told
 
 
@@ -271,7 +271,7 @@ def test_a_broken_index_is_thrown_away(
 ) -> None:
     reads = Reads(monkeypatch)
     write(project / "a")
-    (tmp_path / NAME).write_bytes(broken)
+    (tmp_path / INDEX_FILE).write_bytes(broken)
     later(monkeypatch, 60)
     assert reads.of(project, tmp_path) == ["a"]
     assert reads.of(project, tmp_path) == []

@@ -1,4 +1,4 @@
-"""Live lines and a job's own words on one screen, with the real ticker."""
+"""Live lines and a job's output on one screen, with the real ticker."""
 
 import io
 import time
@@ -17,7 +17,7 @@ def eventually(is_so: Callable[[], bool]) -> bool:
     return is_so()
 
 
-def test_lines_come_back_when_the_job_is_silent_and_at_the_end_of_a_line() -> None:
+def test_progress_lines_return_when_the_job_is_silent() -> None:
     stream, clock = Terminal(), Clock()
     job = Bytes(stream)
     with ProgressView(console=console_on(stream), clock=clock) as view:
@@ -25,7 +25,7 @@ def test_lines_come_back_when_the_job_is_silent_and_at_the_end_of_a_line() -> No
         view.output(job, b"epoch 1", on_screen=True)
         clock.now += 30
         time.sleep(0.3)  # three frames
-        assert screen(stream.getvalue()) == ["epoch 1"]  # it may go on to write there
+        assert screen(stream.getvalue()) == ["epoch 1"]  # the job may continue this line
         view.output(job, b"\n", on_screen=True)
         time.sleep(0.3)
         assert screen(stream.getvalue()) == ["epoch 1"]  # it was not silent for long
@@ -38,7 +38,7 @@ def test_lines_come_back_when_the_job_is_silent_and_at_the_end_of_a_line() -> No
     assert [line.split()[0] for line in screen(stream.getvalue())] == ["epoch", "epoch", "✓"]
 
 
-def test_an_amount_is_on_the_screen_without_anybody_asking() -> None:
+def test_amount_is_drawn_without_further_calls() -> None:
     stream, clock = Terminal(), Clock()
     with ProgressView(console=console_on(stream), clock=clock) as view:
         view.begin("upload", "sending")
@@ -47,14 +47,14 @@ def test_an_amount_is_on_the_screen_without_anybody_asking() -> None:
         view.end("upload", "sent")
 
 
-def test_to_be_told_often_is_no_burden() -> None:
+def test_frequent_updates_are_cheap() -> None:
     stream = io.StringIO()
     with ProgressView(console=console_on(stream)) as view:
         view.begin("upload", "sending")
         began = time.process_time()
         for part in range(100_000):
             view.amount("upload", part, 100_000)
-        # Some microseconds each, where to write a line takes hundreds.
+        # Some microseconds each, while writing a line takes hundreds.
         assert time.process_time() - began < 2.0
         view.end("upload", "sent")
     assert len(stream.getvalue().splitlines()) <= 3

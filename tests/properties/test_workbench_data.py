@@ -1,4 +1,4 @@
-"""Editing in place over every real file that there is, and over mappings in odd styles."""
+"""Editing in place over every available real file, and over mappings in unusual styles."""
 
 import re
 from contextlib import suppress
@@ -24,7 +24,7 @@ UNREADABLE = {
 
 @cache
 def documents() -> tuple[Document, ...]:
-    """Every file that can be read."""
+    """Every readable file."""
     found = []
     for file in files():
         try:
@@ -39,7 +39,7 @@ def lines(document: Document) -> list[str]:
 
 
 @needs_projects
-def test_every_file_is_read_or_says_where_it_cannot_be() -> None:
+def test_every_file_is_read_or_reported_with_its_place() -> None:
     found = set()
     for file in files():
         try:
@@ -54,19 +54,19 @@ def test_every_file_is_read_or_says_where_it_cannot_be() -> None:
 
 
 @needs_projects
-def test_a_file_that_is_not_changed_keeps_every_byte() -> None:
+def test_unchanged_file_keeps_every_byte() -> None:
     for document in documents():
         assert document.encode() == Path(document.source.name).read_bytes()
         assert document.with_values(**scalars(document)).encode() == document.encode()
 
 
 def scalars(document: Document) -> dict[str, Value]:
-    """The keys at the top whose value is one word."""
+    """Return the top-level keys with scalar values."""
     return {key: node.value for key, node in document.root.items.items() if isinstance(node, Scalar)}
 
 
 @needs_projects
-def test_one_value_more_or_less_is_one_line_and_no_other_byte() -> None:
+def test_changed_value_changes_one_line() -> None:
     changed = 0
     for document in documents():
         for key in scalars(document):
@@ -76,7 +76,7 @@ def test_one_value_more_or_less_is_one_line_and_no_other_byte() -> None:
             before, after = lines(document), lines(edited)
             differing = [number for number, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
             assert differing == [document.span(node).line - 1]
-            # Within the line, only the value: what stands before and behind it is the same.
+            # Within the line, only the value changes.
             text, start, end = document.source.text, node.start, node.end
             assert edited.source.text.startswith(text[:start])
             assert edited.source.text.endswith(text[end:])
@@ -88,25 +88,25 @@ def test_one_value_more_or_less_is_one_line_and_no_other_byte() -> None:
 
 
 @needs_projects
-def test_a_key_more_is_one_line_more_and_no_other_changes() -> None:
+def test_added_key_adds_one_line() -> None:
     for document in documents():
         edited = document.with_values(oneMore="value")
         before, after = lines(document), lines(edited)
         if len(before) == 1:
-            # JSON on a single line stays on one.
+            # JSON on a single line stays on one line.
             assert edited.source.text.replace(', "oneMore": "value"', "") == document.source.text
             continue
         added = next(number for number, line in enumerate(after) if "oneMore" in line)
         rest = after[:added] + after[added + 1 :]
         assert len(after) == len(before) + 1
-        # A line that was the last without an end has one now; one in braces, a comma.
+        # A last line without a newline gets one; a line in braces gets a comma.
         different = [(old, new) for old, new in zip(before, rest, strict=True) if old != new]
         assert all(new.rstrip("\r\n") in {old, f"{old.rstrip()},"} for old, new in different)
         assert len(different) <= 1
 
 
 @needs_projects
-def test_readers_never_raise() -> None:
+def test_reading_any_project_reports_problems_with_places() -> None:
     projects = [load_project(folder) for folder in find_projects(FOLDER)]
     assert len(projects) > 60
     assert sum(len(project.computes) for project in projects) == len(files(".compute"))
@@ -116,7 +116,7 @@ def test_readers_never_raise() -> None:
             assert diagnostic.span is not None
 
 
-# Mappings in odd styles
+# Mappings in unusual styles
 
 WORDS = st.sampled_from(
     [
@@ -147,7 +147,7 @@ REMARKS = st.sampled_from(["", "", " # why", "   # a: 'b'", "  "])
 
 @st.composite
 def entries(draw: st.DrawFn) -> dict[str, str]:
-    """Keys, and values as somebody may have written them."""
+    """Keys and values in many spellings."""
     keys = draw(st.lists(WORDS, min_size=1, max_size=4, unique=True))
     return {
         key: draw(st.sampled_from([*NESTED, *(written(draw(VALUES), quote) for quote in ("", "'", '"'))]))
@@ -189,7 +189,7 @@ def flow_mappings(draw: st.DrawFn) -> str:
 
 @given(block_mappings() | flow_mappings(), WORDS, VALUES)
 @settings(max_examples=400, deadline=None)
-def test_a_change_is_what_it_says_or_it_is_refused(text: str, key: str, value: Value) -> None:
+def test_edit_sets_the_value_or_is_refused(text: str, key: str, value: Value) -> None:
     try:
         document = read_document("any", text.encode())
     except Problem:
@@ -208,7 +208,7 @@ def test_a_change_is_what_it_says_or_it_is_refused(text: str, key: str, value: V
 
 @given(st.binary(max_size=80), WORDS, VALUES)
 @settings(max_examples=100, deadline=None)
-def test_any_bytes_are_no_document_or_can_be_edited_or_not(content: bytes, key: str, value: Value) -> None:
+def test_editing_any_bytes_never_crashes(content: bytes, key: str, value: Value) -> None:
     with suppress(Problem, EditError):
         read_document("any", content).with_values(**{key: value})
 
@@ -216,6 +216,6 @@ def test_any_bytes_are_no_document_or_can_be_edited_or_not(content: bytes, key: 
 @pytest.mark.parametrize("quote", ["", "'", '"'])
 @given(value=st.text() | VALUES)
 @settings(max_examples=100, deadline=None)
-def test_any_value_comes_back_in_any_quotes(quote: str, value: Value) -> None:
+def test_any_value_round_trips_in_any_quotes(quote: str, value: Value) -> None:
     for text in (f"a: {written(value, quote)}\n", f"{{a: {written(value, quote)}}}"):
         assert read_document("any", text.encode()).value("a") == value

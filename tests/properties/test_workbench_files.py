@@ -1,4 +1,4 @@
-"""What the readers make of compute targets, run configurations, conda environments and whole projects."""
+"""Reading compute targets, run configurations, conda environments and whole projects."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.parse.document import read_document
 from gpuinfra.workbench.compute import Compute, joined_address, read_compute, split_address
-from gpuinfra.workbench.conda import By, Conda, Package, read_conda
+from gpuinfra.workbench.conda import Conda, Installer, Package, read_conda
 from gpuinfra.workbench.project import find_projects, load_project
 from gpuinfra.workbench.runconfig import RunConfig, read_runconfig, without_equivalent
 
@@ -44,7 +44,7 @@ def places(diagnostics: list[Diagnostic]) -> list[tuple[Code, int, int]]:
         ("' remotedocker '", "remotedocker"),
     ],
 )
-def test_types_and_their_older_names(said: str, means: str) -> None:
+def test_older_type_names_are_read(said: str, means: str) -> None:
     found, diagnostics = compute(f"type: {said}\n")
     assert (found.type, diagnostics) == (means, [])
     assert found.is_docker == (means in {"localdocker", "remotedocker"})
@@ -65,7 +65,7 @@ def test_types_and_their_older_names(said: str, means: str) -> None:
         ("type: remotedocker\ncluster: true\n", "remotedocker"),
     ],
 )
-def test_early_files_have_two_switches_instead(text: str, means: str) -> None:
+def test_early_files_have_two_switches(text: str, means: str) -> None:
     found, diagnostics = compute(text)
     assert (found.type, diagnostics) == (means, [])
 
@@ -81,13 +81,13 @@ def test_early_files_have_two_switches_instead(text: str, means: str) -> None:
         ("type: true\n", (Code.WRONG_TYPE, 1, 7)),
     ],
 )
-def test_no_type_is_one_problem_with_its_place(text: str, place: tuple[Code, int, int]) -> None:
+def test_missing_type_is_reported_with_its_place(text: str, place: tuple[Code, int, int]) -> None:
     found, diagnostics = compute(text)
     assert found.type == ""
     assert places(diagnostics) == [place]
 
 
-def test_a_type_that_is_almost_one_gets_a_suggestion() -> None:
+def test_misspelled_type_suggests_the_nearest() -> None:
     (diagnostic,) = compute("type: remotedoker\n")[1]
     assert diagnostic.help == "did you mean `remotedocker`?"
 
@@ -109,28 +109,28 @@ def test_a_type_that_is_almost_one_gets_a_suggestion() -> None:
         (None, (None, 22)),
     ],
 )
-def test_addresses_and_ports(said: str | None, means: tuple[str | None, int]) -> None:
+def test_address_is_split_from_its_port(said: str | None, means: tuple[str | None, int]) -> None:
     assert split_address(said) == means
 
 
 @pytest.mark.parametrize("address", ["host", "203.0.113.7", "2001:db8::1"])
 @pytest.mark.parametrize("port", [22, 5022])
-def test_an_address_with_its_port_is_read_as_it_was_written(address: str, port: int) -> None:
+def test_address_and_port_round_trip(address: str, port: int) -> None:
     assert split_address(joined_address(address, port)) == (address, port)
 
 
 @pytest.mark.parametrize("port", [0, 65536, 123456])
-def test_a_port_that_cannot_be(port: int) -> None:
+def test_invalid_port_is_reported(port: int) -> None:
     diagnostics = compute(f"type: remotedocker\naddress: host:{port}\n")[1]
     assert places(diagnostics) == [(Code.BAD_ADDRESS, 2, 10)]
 
 
 @pytest.mark.parametrize(("native", "means"), [("false", "remotedocker"), ("true", "remote")])
-def test_a_placeholder_is_that_of_a_machine(native: str, means: str) -> None:
+def test_file_with_a_placeholder_address_is_a_machine(native: str, means: str) -> None:
     assert compute(f"native: {native}\naddress: [VM FQDN]\n")[0].type == means
 
 
-def test_a_placeholder_is_a_list_and_no_address() -> None:
+def test_placeholder_list_is_not_an_address() -> None:
     found, diagnostics = compute("type: remotedocker\naddress: [VM FQDN]\nusername: [you]\n")
     assert (found.address, found.username) == (None, None)
     assert places(diagnostics) == [(Code.WRONG_TYPE, 2, 10), (Code.WRONG_TYPE, 3, 11)]
@@ -147,7 +147,7 @@ def test_null_is_missing_and_defaults_are_filled_in() -> None:
     assert nothing.native_shared_directory == "~/.azureml/share/"
 
 
-def test_what_a_file_says() -> None:
+def test_every_field_of_a_compute_file_is_read() -> None:
     found, diagnostics = compute(
         "baseDockerImage: 'microsoft/mmlspark:plus-gpu-0.9.9 '\r\nnvidiaDocker: yes\r\nsharedVolumes: false\r\n"
         "password: AzureMlSecret=my_dsvm#me#00\r\nusername: 42\r\nyarnDeployMode: client\r\n"
@@ -164,7 +164,7 @@ def test_what_a_file_says() -> None:
     assert (found.host_key, found.private_key_file) == ("ssh-ed25519 AAAA", "~/.ssh/id")
 
 
-def test_wrong_types_of_a_target_have_their_places() -> None:
+def test_wrong_types_in_a_compute_file_are_reported_with_their_places() -> None:
     text = "type: local\nnvidiaDocker: 'true'\nsharedVolumes: 1\nusername: {a: b}\nbaseDockerImage: yes\n"
     found, diagnostics = compute(text)
     assert sorted(places(diagnostics), key=lambda place: place[1]) == [
@@ -179,7 +179,7 @@ def test_wrong_types_of_a_target_have_their_places() -> None:
 # Run configurations
 
 
-def test_a_run_configuration_that_says_nothing_runs_on_spark() -> None:
+def test_empty_run_configuration_has_defaults() -> None:
     found, diagnostics = runconfig("Target: my_dsvm\nFramework: null\nCondaDependenciesFile: null\n")
     assert diagnostics == []
     assert (found.framework, found.says_framework) == ("PySpark", False)
@@ -190,7 +190,7 @@ def test_a_run_configuration_that_says_nothing_runs_on_spark() -> None:
 
 
 @pytest.mark.parametrize("style", ["json", "yaml"])
-def test_what_a_run_configuration_says(style: str) -> None:
+def test_every_field_of_a_run_configuration_is_read(style: str) -> None:
     text = (
         '"ArgumentVector": ["$file", "--epochs", 5, null], "Target": "another", "Framework": " python ",\n'
         '"EnvironmentVariables": {"A": 1, "B": null, "C": ""}, "CondaDependenciesFile": "env\\\\gpu.yml",\n'
@@ -211,12 +211,12 @@ def test_what_a_run_configuration_says(style: str) -> None:
     assert (found.prepare_environment, found.tracked_run) == (False, False)
 
 
-def test_the_older_name_of_the_conda_file() -> None:
+def test_older_name_of_the_conda_file_is_read() -> None:
     assert runconfig("CondaFile: old.yml\n")[0].conda_file == "old.yml"
     assert runconfig("CondaFile: old.yml\nCondaDependenciesFile: new.yml\n")[0].conda_file == "new.yml"
 
 
-def test_wrong_types_of_a_run_configuration_have_their_places() -> None:
+def test_wrong_types_in_a_run_configuration_are_reported_with_their_places() -> None:
     found, diagnostics = runconfig(
         "ArgumentVector: $file\nEnvironmentVariables: [A]\nFramework: Pyton\nTarget: {a: b}\nTrackedRun: 'no'\n"
     )
@@ -251,7 +251,7 @@ data: {images: {path: x}}
 LATER_JSON = '{"script": "train.py", "arguments": [], "target": "local", "framework": "PySpark", "nodeCount": 1}'
 
 
-def test_a_file_of_the_later_generation() -> None:
+def test_azure_ml_v1_run_configuration_is_read() -> None:
     found, diagnostics = runconfig(LATER_YAML)
     assert diagnostics == []
     assert (found.is_later, found.target, found.script) == (True, "gpu", "train.py")
@@ -264,13 +264,13 @@ def test_a_file_of_the_later_generation() -> None:
     assert found.docker.base_image == "mcr.microsoft.com/azureml/base-gpu:0.1.4"
 
 
-def test_the_later_generation_as_json() -> None:
+def test_azure_ml_v1_json_is_read() -> None:
     found, diagnostics = runconfig(LATER_JSON)
     assert (found.is_later, found.target, found.framework, diagnostics) == (True, "local", "PySpark", [])
     assert list(without_equivalent(found)) == []
 
 
-def test_what_of_the_later_generation_has_no_equivalent() -> None:
+def test_azure_ml_v1_fields_without_equivalent_are_listed() -> None:
     found = {key: (span.line, span.column) for span, key, instead in without_equivalent(runconfig(LATER_YAML)[0])}
     assert found == {
         "communicator": (4, 15),
@@ -284,7 +284,7 @@ def test_what_of_the_later_generation_has_no_equivalent() -> None:
     assert [key for _, key, _ in without_equivalent(runconfig(alone)[0])] == ["data", "amlcompute"]
 
 
-def test_wrong_types_in_a_file_of_the_later_generation() -> None:
+def test_wrong_types_in_an_azure_ml_v1_file_are_reported_with_their_places() -> None:
     diagnostics = runconfig("script: train.py\nenvironment: 3\nhistory: {outputCollection: x}\n")[1]
     assert sorted(places(diagnostics)) == [(Code.WRONG_TYPE, 2, 14), (Code.WRONG_TYPE, 3, 29)]
 
@@ -299,7 +299,7 @@ def test_wrong_types_in_a_file_of_the_later_generation() -> None:
         (("Missing",), 1, 1),
     ],
 )
-def test_places_in_a_run_configuration(path: tuple[str, ...], line: int, column: int) -> None:
+def test_values_of_a_run_configuration_have_places(path: tuple[str, ...], line: int, column: int) -> None:
     span = runconfig("Target: x\nFramework:\nEnvironmentVariables:\n  A: b\n")[0].place(*path)
     assert (span.line, span.column) == (line, column)
 
@@ -320,14 +320,14 @@ def test_places_in_a_run_configuration(path: tuple[str, ...], line: int, column:
         ("'pytorch::torch[build=cuda*]'", "torch", "[build=cuda*]"),
         ("keras==2.0.8#latest", "keras", "==2.0.8#latest"),
         ("Keras_Applications", "keras-applications", ""),
-        ("cudatoolkit=8.0 # of old", "cudatoolkit", "=8.0"),
+        ("cudatoolkit=8.0 # legacy", "cudatoolkit", "=8.0"),
     ],
 )
-def test_a_line_for_conda(line: str, name: str, version: str) -> None:
+def test_conda_line_is_read(line: str, name: str, version: str) -> None:
     found, diagnostics = conda(line)
     assert diagnostics == []
     assert [(each.name, each.version, each.by, each.url) for each in found.packages] == [
-        (name, version, By.CONDA, None)
+        (name, version, Installer.CONDA, None)
     ]
 
 
@@ -344,10 +344,12 @@ def test_a_line_for_conda(line: str, name: str, version: str) -> None:
         ("name (>=1.0)", "name", "(>=1.0)"),
     ],
 )
-def test_a_line_for_pip(line: str, name: str, version: str) -> None:
+def test_pip_line_is_read(line: str, name: str, version: str) -> None:
     found, diagnostics = conda(pip=(line,))
     assert diagnostics == []
-    assert [(each.name, each.version, each.by, each.url) for each in found.packages] == [(name, version, By.PIP, None)]
+    assert [(each.name, each.version, each.by, each.url) for each in found.packages] == [
+        (name, version, Installer.PIP, None)
+    ]
 
 
 WHEEL = "cntk-2.1-cp35-cp35m-linux_x86_64.whl"
@@ -377,23 +379,23 @@ WHEEL = "cntk-2.1-cp35-cp35m-linux_x86_64.whl"
         ("'name @ http://[broken'", "name", "[broken", False),
     ],
 )
-def test_a_package_from_somewhere(line: str, name: str, file: str, local: bool) -> None:
+def test_package_url_or_path_is_read(line: str, name: str, file: str, local: bool) -> None:
     found, diagnostics = conda(pip=(line,))
     assert diagnostics == []
     (package,) = found.packages
     assert (package.name, package.file, package.is_local) == (name, file, local)
 
 
-def test_options_of_pip_are_no_packages() -> None:
+def test_pip_options_are_not_packages() -> None:
     found, diagnostics = conda("numpy", pip=("--index-url https://x", "-r other.txt", "-e .", "keras"))
     assert diagnostics == []
     assert [each.text for each in found.options] == ["--index-url https://x", "-r other.txt", "-e ."]
     assert [each.name for each in found.packages] == ["numpy", "keras"]
 
 
-def test_a_package_is_found_by_name_and_by_who_installs_it() -> None:
+def test_package_is_found_by_name_and_installer() -> None:
     found, _ = conda("keras=2.0", pip=("Keras==2.1", "Torch"))
-    package: Package | None = found.package("keras", by=By.PIP)
+    package: Package | None = found.package("keras", by=Installer.PIP)
     assert package is not None
     assert package.version == "==2.1"
     assert found.package("nothing", "torch") is not None
@@ -415,11 +417,11 @@ def test_a_package_is_found_by_name_and_by_who_installs_it() -> None:
         ("numpy=1.13", None),
     ],
 )
-def test_the_version_of_python(line: str, version: tuple[int, int] | None) -> None:
+def test_python_version_is_read(line: str, version: tuple[int, int] | None) -> None:
     assert conda(line)[0].python == version
 
 
-def test_what_is_no_package_has_its_place() -> None:
+def test_invalid_package_is_reported_with_its_place() -> None:
     text = "dependencies:\n- '@x'\n- {a: [b]}\n- [c]\n-\n- 5\n- pip:\n  - ==1\n  - {a: b}\n  -\n"
     found, diagnostics = read_conda("conda.yml", read_document("conda.yml", text.encode()))
     assert sorted(places(diagnostics), key=lambda place: place[1]) == [
@@ -445,9 +447,7 @@ def test_what_is_no_package_has_its_place() -> None:
         ("${PACKAGE}==1.0 ; os_name == 'nt'", "", "", None, "os_name == 'nt'"),
     ],
 )
-def test_a_line_of_pip_may_say_where_it_counts(
-    line: str, name: str, version: str, url: str | None, marker: str
-) -> None:
+def test_pip_line_may_have_a_marker(line: str, name: str, version: str, url: str | None, marker: str) -> None:
     text = f"dependencies:\n- pip:\n  - {json.dumps(line)}\n"
     found, diagnostics = read_conda("conda.yml", read_document("conda.yml", text.encode()))
     (package,) = found.packages
@@ -455,7 +455,7 @@ def test_a_line_of_pip_may_say_where_it_counts(
 
 
 @pytest.mark.parametrize("text", ["name: x\n", "dependencies:\n", "dependencies: null\n", "dependencies:\n- pip:\n"])
-def test_an_environment_with_nothing_in_it(text: str) -> None:
+def test_empty_environment_has_no_packages(text: str) -> None:
     found, diagnostics = read_conda("conda.yml", read_document("conda.yml", text.encode()))
     assert (found.packages, found.options, found.channels, diagnostics) == ((), (), (), [])
 
@@ -470,7 +470,7 @@ def test_an_environment_with_nothing_in_it(text: str) -> None:
         ("name: [x]\n", (1, 7)),
     ],
 )
-def test_wrong_types_of_an_environment(text: str, place: tuple[int, int]) -> None:
+def test_wrong_types_in_an_environment_are_reported_with_their_places(text: str, place: tuple[int, int]) -> None:
     _, diagnostics = read_conda("conda.yml", read_document("conda.yml", text.encode()))
     assert places(diagnostics) == [(Code.WRONG_TYPE, *place)]
 
@@ -479,7 +479,7 @@ def test_wrong_types_of_an_environment(text: str, place: tuple[int, int]) -> Non
 
 
 def make(folder: Path, **files: Any) -> Path:
-    """A project with these files; `__` stands for the period in a name."""
+    """Write a project with these files; `__` stands for the period in a name."""
     config = folder / "aml_config"
     config.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -487,7 +487,7 @@ def make(folder: Path, **files: Any) -> Path:
     return folder
 
 
-def test_a_project_is_put_together(tmp_path: Path) -> None:
+def test_run_configurations_are_linked_to_targets_and_environments(tmp_path: Path) -> None:
     make(
         tmp_path,
         my_dsvm__compute="type: remotedocker\n",
@@ -507,7 +507,7 @@ def test_a_project_is_put_together(tmp_path: Path) -> None:
     assert named["lost"][0] is None
 
 
-def test_a_file_that_cannot_be_read_does_not_take_the_others_along(tmp_path: Path) -> None:
+def test_unreadable_file_does_not_hide_the_others(tmp_path: Path) -> None:
     make(tmp_path, bad__compute="type:\tlocal\n", good__compute="type: local\n", conda_dependencies__yml="a: [\n")
     (tmp_path / "aml_config" / "latin.runconfig").write_bytes(b"Target: \xe9\n")
     project = load_project(tmp_path)
@@ -521,7 +521,7 @@ def test_a_file_that_cannot_be_read_does_not_take_the_others_along(tmp_path: Pat
 
 
 @pytest.mark.parametrize("path", ["/etc/hostname", "../outside.yml", "a" * 5000, "'\\0'", "aml_config"])
-def test_an_environment_that_is_not_in_the_project_is_not_read(tmp_path: Path, path: str) -> None:
+def test_environment_outside_the_project_is_not_read(tmp_path: Path, path: str) -> None:
     (tmp_path / "outside.yml").write_text("dependencies: [numpy]\n")
     root = make(tmp_path / "project", a__runconfig=f"CondaDependenciesFile: {path}\n")
     project = load_project(root)
@@ -529,7 +529,7 @@ def test_an_environment_that_is_not_in_the_project_is_not_read(tmp_path: Path, p
     assert project.conda_of(project.runconfigs["a"]) is None
 
 
-def test_projects_are_found_below_a_folder(tmp_path: Path) -> None:
+def test_projects_below_a_folder_are_found(tmp_path: Path) -> None:
     for name in ("b", "a/deep", ".hidden", "node_modules/x"):
         make(tmp_path / name, local__compute="type: local\n")
     later = tmp_path / "c" / ".azureml"

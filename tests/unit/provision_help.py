@@ -1,4 +1,4 @@
-"""A cloud in memory that does at once what it is told, a market that has everything, and machines to try on them."""
+"""A fake cloud in memory, a fake market with every size, and machines for tests."""
 
 import json
 import threading
@@ -9,9 +9,8 @@ from functools import cache
 from typing import Any
 
 from gpuinfra.models.base import Model
-from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.offer import Offer, Quota
-from gpuinfra.models.plan import Change, Plan
+from gpuinfra.models.plan import Candidate, Change, Plan
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
@@ -23,6 +22,7 @@ from gpuinfra.provision.lifecycle import lease
 from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding, principal_of
 from gpuinfra.provision.market.port import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
 from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.ownership import is_namesake
 from gpuinfra.provision.plan import make_plan
 from gpuinfra.provision.plan_input import HostKey, Lease, PlanInput
 from gpuinfra.provision.resources import MODULES
@@ -44,14 +44,14 @@ CAPACITY = CloudError(Fault.CAPACITY, "SkuNotAvailable", "no room")
 ALLOCATION = CloudError(Fault.CAPACITY, "AllocationFailed", "no room after all")
 DENIED = CloudError(Fault.DENIED, "AuthorizationFailed", "you may not")
 BUSY = CloudError(Fault.BUSY, "Conflict", "in a moment")
-UNREACHABLE = CloudError(Fault.UNREACHABLE, "ServiceRequestError", "nobody there")
+UNREACHABLE = CloudError(Fault.UNREACHABLE, "ServiceRequestError", "no answer")
 
 
 # Time
 
 
 class Time:
-    """Time that passes only when somebody waits."""
+    """Time that passes only in waits."""
 
     def __init__(self) -> None:
         self.seconds, self.pauses = 0.0, list[float]()
@@ -67,7 +67,7 @@ class Time:
         return Deadline.after(seconds, self)
 
 
-class Pausing(Interrupt):
+class InstantInterrupt(Interrupt):
     """An interrupt whose waits take no time."""
 
     def __init__(self, time: Time) -> None:
@@ -89,7 +89,7 @@ def _least() -> Spec:
 
 
 def spec(base: Spec | None = None, **fields: Any) -> Spec:
-    """A spec with some of its fields, in snake case, as they are wanted. What is inside a section is changed in it."""
+    """Return a spec with changed fields, in snake case. Fields of a section are merged into it."""
     base = base or _least()
     for name, value in fields.items():
         old = getattr(base, name)
@@ -103,7 +103,7 @@ def lease_of(hours: float = 4, *, since: datetime = NOW) -> Lease:
 
 
 def setting(wanted: Spec | None = None, **fields: Any) -> PlanInput:
-    """All that a plan depends on, for a machine that was just switched on."""
+    """Return everything that a plan depends on, for a machine that was just switched on."""
     wanted = wanted or spec()
     zone = wanted.zones[0] if wanted.zones else None
     given = {
@@ -125,8 +125,8 @@ def ref(kind: Kind, group: str = GROUP, name: str = NAME) -> Ref:
 
 
 @dataclass
-class Going:
-    """An operation, and what it ends with."""
+class FakeOperation:
+    """An operation and its result."""
 
     ref: Ref
     error: CloudError | None = None
@@ -152,42 +152,42 @@ class FakeCloud:
     moment: datetime = NOW
     parts: dict[tuple[Kind, str, str], ObservedResource] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
-    """Ids of other kinds, each with the machine that its tag names."""
+    """Ids of other kinds, with the machine that the tag of each names."""
     calls: list[str] = field(default_factory=list)
     on_call: Callable[[str], None] = lambda _: None
     faults: list[_Fault] = field(default_factory=list)
     secrets: dict[str, Any] = field(default_factory=dict)
     stays: set[Kind] = field(default_factory=set)
-    """Kinds that Azure goes on to show when they are deleted."""
+    """Kinds that Azure still lists after their deletion."""
     keeps_power: bool = False
-    """A machine that does not go off, whatever Azure says of the operation."""
+    """A machine that stays on, whatever the operation reports."""
     principals: int = 0
     rights: list[AgentRole] = field(default_factory=list)
-    """What to answer first when a machine is to get its right; then it is had."""
+    """The first answers to requests for the role; later ones are granted."""
     allowed: list[str] = field(default_factory=list)
-    """Who has it, by principal. It is asked for in a thread, so it is in no order with `calls`."""
+    """The principals that have the role. A thread requests it, so it has no order with `calls`."""
 
     def __post_init__(self) -> None:
-        self.interrupt: Interrupt = Pausing(self.time)
+        self.interrupt: Interrupt = InstantInterrupt(self.time)
         self._lock = threading.RLock()
 
     # For tests
 
     def fail(self, call: str, error: CloudError, *, skip: int = 0, times: int = 1, done: bool = False) -> None:
-        """Refuse a call that begins so; with `done` it is carried out, and only the answer is lost. "" is any call."""
+        """Refuse a call with this prefix; with `done` only the response is lost. "" is any call."""
         self.faults.append(_Fault(call, error, skip, times, done))
 
     def fail_operation(self, call: str, error: CloudError) -> None:
-        """Accept a call that begins so, and have its operation fail."""
+        """Accept a call with this prefix, and let its operation fail."""
         self.faults.append(_Fault(call, error, operation=True))
 
     def add(self, kind: Kind, body: dict[str, Any], *, group: str = GROUP, name: str | None = None) -> ObservedResource:
-        """Something that is there, whoever made it."""
+        """Add an existing resource, ours or foreign."""
         found = Ref(kind, group, name) if name else ref(kind, group)
         return self._keep(found, {"location": "eastus", **_plain(body)})
 
     def body(self, kind: Kind, group: str = GROUP) -> dict[str, Any]:
-        """What there is, to be changed by hand."""
+        """Return a resource's body, to be changed by the test."""
         return self.parts[_key(ref(kind, group))].body
 
     def remove(self, kind: Kind) -> None:
@@ -198,7 +198,7 @@ class FakeCloud:
 
     @property
     def kinds(self) -> list[Kind]:
-        """The kinds of all that is there, in the order in which they come to be."""
+        """Return the kinds of all existing resources, in the order of their creation."""
         return sorted((part.ref.kind for part in self.parts.values()), key=list(Kind).index)
 
     @property
@@ -220,7 +220,9 @@ class FakeCloud:
             group = group or (found[0] if found else f"gpuinfra-{name}")
             wanted = [ref_of(kind, group, name) for kind in Kind]
             named = [part for part in self.parts.values() if any(same(part.ref, each) for each in wanted)]
-            strays = [part for part in tagged if part not in named and part.ref.kind is not Kind.RESOURCE_GROUP]
+            lost = [part for part in self.parts.values() if part.ref.kind is Kind.VM and is_namesake(part, name)]
+            others = [*tagged, *(part for part in lost if part not in tagged)]
+            strays = [part for part in others if part not in named and part.ref.kind is not Kind.RESOURCE_GROUP]
             unknown = tuple(each for each, owner in self.unknown.items() if owner == name)
             return Observed(name, group, tuple(_copied(part) for part in (*named, *strays)), unknown)
 
@@ -248,7 +250,7 @@ class FakeCloud:
                 self._make_machine(resource.ref, body, fault)
                 self._identify(body)
             self._keep(resource.ref, body)
-            return Going(resource.ref, _error_of(fault))
+            return FakeOperation(resource.ref, _error_of(fault))
 
     def patch(self, resource: Resource) -> Operation:
         with self._call(f"patch {resource.ref}") as fault:
@@ -261,7 +263,7 @@ class FakeCloud:
                     body[name] = value
             if resource.ref.kind is Kind.VM:
                 self._identify(body)
-            return Going(resource.ref, _error_of(fault))
+            return FakeOperation(resource.ref, _error_of(fault))
 
     def act(self, ref: Ref, act: Act) -> Operation:
         with self._call(f"{act} {ref}") as fault:
@@ -270,14 +272,14 @@ class FakeCloud:
                 body["properties"]["provisioningState"] = "Failed"
             elif not self.keeps_power:
                 _set_power(body, "running" if act is Act.START else "deallocated")
-            return Going(ref, _error_of(fault))
+            return FakeOperation(ref, _error_of(fault))
 
     def delete(self, ref: Ref) -> Operation:
         with self._call(f"delete {ref}") as fault:
             self._check_unused(ref)
             if fault is None and ref.kind not in self.stays:
                 self._delete(ref)
-            return Going(ref, _error_of(fault))
+            return FakeOperation(ref, _error_of(fault))
 
     def allow_self_stop(self, machine: ObservedResource) -> AgentRole:
         with self._lock:
@@ -298,12 +300,12 @@ class FakeCloud:
 
     def wait(self, operation: Operation, deadline: Deadline) -> None:
         with self._call(f"wait {operation.ref}"):
-            assert isinstance(operation, Going)
+            assert isinstance(operation, FakeOperation)
             self.interrupt.check(str(operation.ref))
             if operation.error:
                 raise operation.error
 
-    # How it is done
+    # Implementation
 
     def _call(self, call: str) -> "_Call":
         return _Call(self, call, self._lock)
@@ -338,7 +340,7 @@ class FakeCloud:
             body["identity"]["principalId"] = f"principal-{self.principals}"
 
     def _check_unused(self, ref: Ref) -> None:
-        """Azure deletes nothing that another uses."""
+        """Refuse to delete a resource that another uses, as Azure does."""
         users = dict.fromkeys((Kind.PUBLIC_IP, Kind.NSG, Kind.VNET), Kind.NIC)
         users |= {Kind.NIC: Kind.VM, Kind.DISK: Kind.VM}
         user = users.get(ref.kind)
@@ -348,7 +350,7 @@ class FakeCloud:
                 raise CloudError(Fault.OTHER, "InUse", f"{part.ref} has it", subject=str(ref))
 
     def _check_off(self, resource: Resource, body: dict[str, Any]) -> None:
-        """Azure changes size and kind of a disk only while its machine is deallocated."""
+        """Refuse to change a disk's size or kind unless its machine is deallocated, as Azure does."""
         if resource.ref.kind is not Kind.DISK or Kind.VM not in self.kinds:
             return
         same = [resource.body["sku"]["name"], resource.body["properties"]["diskSizeGB"]]
@@ -360,7 +362,7 @@ class FakeCloud:
         self.parts.pop(_key(ref), None)
         if ref.kind is Kind.RESOURCE_GROUP:
             inside = [part.ref for part in self.parts.values() if part.ref.group.casefold() == ref.group.casefold()]
-        elif ref.kind is Kind.VM:  # made with delete options
+        elif ref.kind is Kind.VM:  # created with delete options
             inside = [ref_of(kind, ref.group, ref.name) for kind in (Kind.DISK, Kind.NIC, Kind.PUBLIC_IP)]
         else:
             inside = []
@@ -371,7 +373,7 @@ class FakeCloud:
 
 @dataclass
 class _Call:
-    """One call at a time; a fault that is armed for it hits before, or after, or goes with the operation."""
+    """One call at a time; an armed fault applies before it, after it, or to its operation."""
 
     cloud: FakeCloud
     call: str
@@ -410,7 +412,7 @@ class _Call:
 
 
 def _plain(body: Any) -> Any:
-    """A copy of a body; what is not JSON has no place in one."""
+    """Return a copy of a body, which must be JSON."""
     if isinstance(body, dict):
         return {name: _plain(value) for name, value in body.items()}
     return [_plain(value) for value in body] if isinstance(body, list) else body
@@ -434,7 +436,7 @@ def _set_power(body: dict[str, Any], power: str) -> None:
 
 
 def made(wanted: Spec | None = None, **fields: Any) -> FakeCloud:
-    """A cloud in which this machine is up, and nothing else is."""
+    """Return a cloud in which only this machine is up."""
     cloud, given = FakeCloud(), setting(wanted, **fields)
     for kind, module in MODULES.items():
         if kind is not Kind.DISK:
@@ -448,20 +450,21 @@ def made(wanted: Spec | None = None, **fields: Any) -> FakeCloud:
 
 
 @dataclass
-class Shop:
-    """A market with everything in it, at $0.50 an hour."""
+class FakeMarket:
+    """A market with every size, at $0.50 an hour."""
 
     subscription: str = SUBSCRIPTION
     limit: int = 100
     used: int = 0
     missing_providers: tuple[str, ...] = ()
+    scheduled: frozenset[str] | None = None
     plan: ImagePlan | None = None
     written: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
     def subscription_name(self) -> str:
         self.asked.append("subscription")
-        return "Somebody's"
+        return "My subscription"
 
     def catalogue(self, region: str) -> Catalogue:
         return Catalogue(region, {size: offer for (size, _), offer in self.offers(region).items()}, self.quotas(region))
@@ -485,6 +488,9 @@ class Shop:
     def actions_allowed(self, group: str | None) -> Permissions:
         return Permissions((Grant(("*",)),))
 
+    def schedule_regions(self) -> frozenset[str] | None:
+        return self.scheduled
+
     def unregistered(self, namespaces: Iterable[str]) -> tuple[str, ...]:
         return self.missing_providers
 
@@ -498,11 +504,11 @@ class Shop:
         return Prices()
 
 
-# What is done with them
+# Actions
 
 
-class Heard(Silent):
-    """Remembers what it is told."""
+class RecordedProgress(Silent):
+    """Records progress."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -527,7 +533,7 @@ NO_JOURNAL = Journal(None, NAME, "")
 
 
 def planned(cloud: FakeCloud, wanted: Spec | None = None, **fields: Any) -> Plan:
-    """What `up` would do, at the first place of the spec."""
+    """Return the plan of `up`, with the first candidate of the spec."""
     wanted = wanted or spec()
     observed = cloud.observe(wanted.name, wanted.group_name)
     cloud.calls.pop()
@@ -541,25 +547,25 @@ def change_of(plan: Plan, kind: Kind) -> Change:
 
 
 def words(plan: Plan) -> list[str]:
-    """The plan in short: `add group`, `change machine start`, …."""
+    """Return the plan in short: `add group`, `change machine start`, …."""
     return [
         " ".join([change.action, change.ref.kind, *([change.power] if change.power else []), *["loses"] * change.loses])
         for change in plan.changes
     ]
 
 
-def applying(cloud: FakeCloud, seconds: float = 3600) -> PlanExecution:
-    return PlanExecution(cloud, Heard(), NO_JOURNAL, cloud.time.deadline(seconds))
+def plan_execution(cloud: FakeCloud, seconds: float = 3600) -> PlanExecution:
+    return PlanExecution(cloud, RecordedProgress(), NO_JOURNAL, cloud.time.deadline(seconds))
 
 
-def bringing(cloud: FakeCloud, wanted: Spec | None = None, market: Shop | None = None) -> Provisioner:
+def provisioner(cloud: FakeCloud, wanted: Spec | None = None, market: FakeMarket | None = None) -> Provisioner:
     return Provisioner(
         spec=wanted or spec(),
         cloud=cloud,
-        market=market or Shop(),
+        market=market or FakeMarket(),
         sources=("203.0.113.7/32",),
         public_key=KEY,
-        progress=Heard(),
+        progress=RecordedProgress(),
         journal=NO_JOURNAL,
         deadline=cloud.time.deadline(3600),
         host_key=HOST_KEY,

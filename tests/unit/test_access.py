@@ -1,4 +1,4 @@
-"""Where Azure is and who asks."""
+"""Endpoint, credentials and subscription."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ ONE = {"AZURE_SUBSCRIPTION_ID": OF_ENVIRONMENT}
 
 @pytest.fixture
 def az(tmp_path: Path) -> dict[str, str]:
-    """What `az` has chosen, as `az` writes it: with a byte-order mark."""
+    """Write the profile of `az`, as `az` writes it: with a byte-order mark."""
     subscriptions = [{"id": "other", "isDefault": False}, {"id": OF_AZ, "isDefault": True}]
     profile = json.dumps({"installationId": "x", "subscriptions": subscriptions})
     (tmp_path / "azureProfile.json").write_text(profile, "utf-8-sig")
@@ -38,14 +38,14 @@ def problem(environment: dict[str, str], spec: str | None = None) -> Code:
 # The subscription
 
 
-def test_the_environment_comes_before_the_spec_and_that_before_az(az: dict[str, str]) -> None:
+def test_subscription_is_taken_from_environment_then_spec_then_az(az: dict[str, str]) -> None:
     assert find_subscription({**ONE, **az}, OF_SPEC) == OF_ENVIRONMENT
     assert find_subscription(az, OF_SPEC) == OF_SPEC
     assert find_subscription(az, None) == OF_AZ
     assert find_subscription({**az, "AZURE_SUBSCRIPTION_ID": ""}, None) == OF_AZ
 
 
-def test_az_keeps_its_choice_in_the_home_folder(az: dict[str, str], tmp_path: Path) -> None:
+def test_subscription_of_az_is_read_from_the_home_folder(az: dict[str, str], tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / ".azure").mkdir(parents=True)
     (home / ".azure" / "azureProfile.json").write_bytes((tmp_path / "azureProfile.json").read_bytes())
@@ -65,7 +65,7 @@ def test_az_keeps_its_choice_in_the_home_folder(az: dict[str, str], tmp_path: Pa
         "\xff",
     ],
 )
-def test_az_that_has_chosen_nothing_is_no_subscription(profile: str | None, tmp_path: Path) -> None:
+def test_az_without_a_default_subscription_is_an_error(profile: str | None, tmp_path: Path) -> None:
     if profile is not None:
         (tmp_path / "azureProfile.json").write_text(profile, "latin-1")
     assert problem({"AZURE_CONFIG_DIR": str(tmp_path)}) is Code.NO_SUBSCRIPTION
@@ -78,7 +78,7 @@ def access(**environment: str) -> Access:
     return from_environment({**ONE, **environment})
 
 
-def test_azure_itself() -> None:
+def test_defaults_are_those_of_public_azure() -> None:
     assert access() == Access(OF_ENVIRONMENT)
     assert access() == Access(
         subscription=OF_ENVIRONMENT,
@@ -107,7 +107,7 @@ GOVERNMENT, CHINA = "https://management.usgovcloudapi.net", "https://management.
         ("https://login.partner.microsoftonline.cn/", CHINA),
     ],
 )
-def test_a_sovereign_authority_has_its_endpoint_and_its_scope(authority: str, arm: str) -> None:
+def test_sovereign_authority_has_its_endpoint_and_scope(authority: str, arm: str) -> None:
     found = access(AZURE_AUTHORITY_HOST=authority)
     assert (found.arm, found.scope, found.authority) == (arm, f"{arm}/.default", authority)
     assert found.prices == (PUBLIC_PRICES if arm == PUBLIC_ARM else None)
@@ -115,11 +115,11 @@ def test_a_sovereign_authority_has_its_endpoint_and_its_scope(authority: str, ar
 
 
 @pytest.mark.parametrize("authority", ["login.microsoftonline.us/", "LOGIN.microsoftonline.us"])
-def test_an_authority_without_a_scheme_is_read_as_the_sdk_reads_it(authority: str) -> None:
+def test_authority_without_a_scheme_is_read_like_the_sdk(authority: str) -> None:
     assert access(AZURE_AUTHORITY_HOST=authority).arm == GOVERNMENT
 
 
-def test_an_endpoint_of_its_own() -> None:
+def test_custom_endpoint_is_used() -> None:
     found = access(GPUINFRA_ARM_ENDPOINT="https://arm.example.com/", AZURE_AUTHORITY_HOST="https://login.example.com")
     assert (found.arm, found.authority) == ("https://arm.example.com", "https://login.example.com")
     assert found.prices == "https://arm.example.com/api/retail/prices"
@@ -130,33 +130,33 @@ def test_an_endpoint_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
-def test_what_answers_on_this_computer_is_a_simulation(host: str) -> None:
+def test_local_endpoint_is_simulated(host: str) -> None:
     assert access(GPUINFRA_ARM_ENDPOINT=f"https://{host}:8443").simulated
 
 
 @pytest.mark.parametrize("endpoint", ["http://localhost:8443", "localhost", "https://", "ftp://management.azure.com"])
-def test_a_token_goes_over_https_or_nowhere(endpoint: str) -> None:
+def test_endpoint_must_be_https(endpoint: str) -> None:
     assert problem({**ONE, "GPUINFRA_ARM_ENDPOINT": endpoint}) is Code.BAD_ENDPOINT
 
 
-def test_an_endpoint_that_cannot_be_read_is_a_problem() -> None:
+def test_malformed_endpoint_is_refused() -> None:
     assert problem({**ONE, "GPUINFRA_ARM_ENDPOINT": "https://[::1"}) is Code.BAD_ENDPOINT
 
 
-def test_the_port_of_ssh() -> None:
+def test_ssh_port_is_read() -> None:
     assert access(GPUINFRA_SSH_PORT="2222").ssh_port == 2222
     assert access(GPUINFRA_SSH_PORT="").ssh_port == 22
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "ssh", "22 ", "2.2"])
-def test_a_port_that_is_none(port: str) -> None:
+def test_invalid_ssh_port_is_refused(port: str) -> None:
     assert problem({**ONE, "GPUINFRA_SSH_PORT": port}) is Code.BAD_ENDPOINT
 
 
-def test_a_port_of_strange_digits() -> None:
+def test_ssh_port_of_non_ascii_digits_is_refused() -> None:
     assert problem({**ONE, "GPUINFRA_SSH_PORT": "2²"}) is Code.BAD_ENDPOINT
 
 
-def test_a_secret_is_not_shown() -> None:
+def test_secret_is_not_in_the_repr() -> None:
     found: Any = Access("s", client_secret=ClientSecret("tenant", "client", "hidden"))
     assert "hidden" not in repr(found)

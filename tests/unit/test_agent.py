@@ -1,4 +1,4 @@
-"""What the guest agent decides, and that nothing it may find on a machine keeps it from deciding."""
+"""Decisions of the guest agent, and that nothing on a machine prevents them."""
 
 import ast
 import fcntl
@@ -40,7 +40,7 @@ TERMS = Terms(lease=4 * HOUR, idle=20 * MINUTE)
 
 
 def facts(after: float = 0.0, **changes: Any) -> Facts:
-    """So many seconds after power-on, with a login unless another sign of life is given."""
+    """Facts this many seconds after power-on, with a login unless other activity is given."""
     return Facts(**{"now": ON + after, "power_on": ON, "terms": TERMS, "sessions": 1, **changes})
 
 
@@ -55,19 +55,19 @@ def finished_run(**changes: Any) -> Run:
         ({}, ON + 4 * HOUR, LEASE_OVER),
         ({"lease_until": ON + HOUR}, ON + HOUR, LEASE_OVER),
         ({"lease_until": ON + 9 * HOUR}, ON + 9 * HOUR, LEASE_OVER),
-        # Of an earlier power-on: whoever starts a machine in the portal gets a lease too.
+        # From an earlier power-on: a machine started in the portal gets a lease too.
         ({"lease_until": ON}, ON + 4 * HOUR, LEASE_OVER),
         ({"lease_until": ON - 1, "on_since": ON - 50 * HOUR}, ON + 4 * HOUR, LEASE_OVER),
         ({"terms": Terms(4 * HOUR, HOUR, cap=2 * HOUR)}, ON + 2 * HOUR, COST_CAP),
         ({"terms": Terms(4 * HOUR, HOUR, cap=4 * HOUR)}, ON + 4 * HOUR, COST_CAP),
         ({"terms": Terms(4 * HOUR, HOUR, cap=4 * HOUR), "lease_until": ON + 3 * HOUR}, ON + 3 * HOUR, LEASE_OVER),
-        # The tag has whole minutes: a cap that ends within the tag's minute is what decided it.
+        # The tag has whole minutes: a cap that ends within the tag's minute decided it.
         (
             {"terms": Terms(4 * HOUR, HOUR, 2 * HOUR + 59), "lease_until": ON + 2 * HOUR, "on_since": ON},
             ON + 2 * HOUR,
             COST_CAP,
         ),
-        # The cap counts from when the machine was paid for, also over a reboot, but not from an earlier power-on.
+        # The cap counts from the start of billing, also over a reboot, but not from an earlier power-on.
         (
             {"terms": Terms(4 * HOUR, HOUR, 2 * HOUR), "lease_until": ON + 3 * HOUR, "on_since": ON - HOUR},
             ON + HOUR,
@@ -78,7 +78,7 @@ def finished_run(**changes: Any) -> Run:
             ON + 2 * HOUR,
             COST_CAP,
         ),
-        # Anybody can write a tag: one from the future buys no more time.
+        # Any user can write a tag: one from the future does not extend the time.
         (
             {"terms": Terms(4 * HOUR, HOUR, 2 * HOUR), "lease_until": ON + 9 * HOUR, "on_since": ON + 8 * HOUR},
             ON + 2 * HOUR,
@@ -86,18 +86,18 @@ def finished_run(**changes: Any) -> Run:
         ),
     ],
 )
-def test_when_the_machine_goes_off_at_the_latest(given: Mapping[str, Any], until: float, limit: str) -> None:
+def test_earliest_limit_ends_the_machine(given: Mapping[str, Any], until: float, limit: str) -> None:
     for after, cause in ((0.0, None), (until - ON - 0.5, None), (until - ON, limit), (until - ON + 9 * HOUR, limit)):
         decision = decide(facts(after, **given), Memory())
         assert (decision.until, decision.limit, decision.cause) == (until, limit, cause)
 
 
-def test_jobs_are_asked_before_azures_own_schedule_switches_the_machine_off() -> None:
+def test_jobs_are_stopped_before_the_shutdown_schedule_fires() -> None:
     job = {"runs": (Run("r1", alive=True),), "lease_until": ON + HOUR}
     assert decide(facts(HOUR - 31, **job), Memory()).cause is None
     begun = decide(facts(HOUR - 30, **job), Memory())
     assert begun.cause == LEASE_OVER
-    # What was begun goes on when the job has ended, unless the lease was extended.
+    # The deallocation continues after the job has ended, unless the lease was extended.
     assert decide(facts(HOUR - 29, lease_until=ON + HOUR), begun.memory).cause == LEASE_OVER
     assert decide(facts(HOUR - 29, lease_until=ON + 2 * HOUR), begun.memory).cause is None
     assert decide(facts(HOUR - 29, lease_until=ON + HOUR), Memory()).cause is None
@@ -115,7 +115,7 @@ def test_jobs_are_asked_before_azures_own_schedule_switches_the_machine_off() ->
         ({"sessions": 0, "runs": (Run("r1"), Run("r2", ended_age=9.0))}, True),
     ],
 )
-def test_a_machine_without_a_sign_of_life_goes_off_after_its_window(given: Mapping[str, Any], is_idle: bool) -> None:
+def test_idle_machine_goes_off_after_its_window(given: Mapping[str, Any], is_idle: bool) -> None:
     memory = Memory()
     for second in range(0, 21 * 60, 5):
         decision = decide(facts(second, **given), memory)
@@ -124,7 +124,7 @@ def test_a_machine_without_a_sign_of_life_goes_off_after_its_window(given: Mappi
     assert (decision.memory.idle_since == ON) == is_idle
 
 
-def test_one_sign_of_life_begins_the_window_anew() -> None:
+def test_activity_restarts_the_idle_window() -> None:
     memory = Memory(idle_since=ON)
     assert decide(facts(20 * MINUTE, sessions=0), memory).cause == IDLE
     decision = decide(facts(20 * MINUTE, sessions=0, gpu=80), memory)
@@ -134,8 +134,8 @@ def test_one_sign_of_life_begins_the_window_anew() -> None:
     assert (after.cause, after.idle_until) == (None, ON + 40 * MINUTE + 5)
 
 
-def test_a_clock_that_is_set_neither_ends_nor_prolongs_the_window() -> None:
-    # Of a window that nobody watched, nothing is known: the first look begins it.
+def test_clock_change_neither_ends_nor_prolongs_the_idle_window() -> None:
+    # Nothing is known about an unobserved window: the first look begins it.
     assert decide(facts(3 * HOUR, sessions=0), Memory()).cause is None
     back = decide(facts(5.0, sessions=0), Memory(idle_since=ON + 2 * HOUR))
     assert back.idle_until == ON + 5.0 + 20 * MINUTE
@@ -143,7 +143,7 @@ def test_a_clock_that_is_set_neither_ends_nor_prolongs_the_window() -> None:
     assert decide(facts(5.0, sessions=0), Memory(idle_since=ON - HOUR)).idle_until == ON + 20 * MINUTE
 
 
-def test_a_client_that_prepares_a_job_is_a_sign_of_life_also_where_logins_are_not_seen() -> None:
+def test_heartbeat_of_a_preparing_client_is_activity() -> None:
     idle = Memory(idle_since=ON)
     for run in (Run("r1", heartbeat_age=3.0), Run("r1", heartbeat_age=3.0, detached=True)):
         assert decide(facts(HOUR, sessions=0, runs=(run,)), idle).cause is None
@@ -161,29 +161,29 @@ FINISHED_RUNS: list[tuple[tuple[Run, ...], bool]] = [
     ((finished_run(ended_age=None, heartbeat_age=10.0),), False),
     ((finished_run(alive=True, ended_age=None),), False),
     ((finished_run(of_this_boot=False),), False),
-    # Nobody is waited for who said that he goes; then the job's end counts.
+    # A detached client is not waited for; the job's end counts.
     ((finished_run(detached=True, heartbeat_age=9000.0, ended_age=44.0),), False),
     ((finished_run(detached=True, heartbeat_age=46.0, ended_age=45.0),), True),
     # A client followed it after the detach and left, so it no longer counts as detached.
     ((finished_run(heartbeat_age=9000.0, ended_age=44.0),), False),
     ((finished_run(heartbeat_age=9000.0, ended_age=45.0),), True),
-    # Somebody has come back, and fetches its outputs.
+    # A client has returned, and fetches its outputs.
     ((finished_run(detached=True, heartbeat_age=1.0, ended_age=900.0),), False),
     ((finished_run(detached=True, heartbeat_age=9000.0, ended_age=None, alive=True),), False),
-    # Others are there.
+    # Other runs are active.
     ((finished_run(), Run("r2", alive=True)), False),
     ((finished_run(), Run("r2", heartbeat_age=3.0)), False),
-    # A job that was left has just ended. An older run that is over does not shorten the wait for its client.
+    # A detached job has just ended. An older finished run does not shorten the wait for its client.
     ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True, ended_age=3.0)), False),
     ((finished_run(), Run("r2", heartbeat_age=9000.0, detached=True, ended_age=3.0)), False),
     ((finished_run(), finished_run(id="r2", heartbeat_age=9000.0, detached=True, ended_age=3.0)), False),
     ((finished_run(), finished_run(id="r2", heartbeat_age=9000.0, detached=True, ended_age=45.0)), True),
     ((finished_run(), Run("r2", heartbeat_age=9000.0, ended_age=3.0)), False),
-    # Who leaves a job to itself is there while it is prepared: files are sent, an environment is built.
+    # A client that will detach is active while it prepares the job: it sends files and builds an environment.
     ((finished_run(), Run("r2", heartbeat_age=3.0, detached=True)), False),
     ((finished_run(), Run("r2", heartbeat_age=300.0, detached=True)), True),
     ((finished_run(), Run("r2", heartbeat_age=300.0)), True),
-    # A clock that was set back leaves a heartbeat in the future: its client would have said more since.
+    # A clock that was set back leaves a heartbeat in the future: its client would have sent another since.
     ((finished_run(heartbeat_age=-3600.0),), True),
     ((finished_run(heartbeat_age=-3.0),), False),
 ]
@@ -211,16 +211,16 @@ def test_forecast_after_a_finished_run_holds(runs: tuple[Run, ...], goes_off: bo
 
 
 @pytest.mark.parametrize(("runs", "goes_off"), FINISHED_RUNS)
-def test_a_machine_whose_run_is_over_goes_off(runs: tuple[Run, ...], goes_off: bool) -> None:
+def test_machine_goes_off_after_its_finished_run(runs: tuple[Run, ...], goes_off: bool) -> None:
     assert decide(facts(HOUR, runs=runs), Memory()).cause == (FINISHED if goes_off else None)
 
 
-def test_an_eviction_comes_before_all() -> None:
+def test_eviction_takes_precedence() -> None:
     decision = decide(facts(9 * HOUR, runs=(finished_run(),), notice="E1"), Memory())
     assert decision.cause == EVICTED
 
 
-def test_one_is_warned_once_and_again_when_the_moment_moved() -> None:
+def test_warning_is_sent_once_and_again_after_a_change() -> None:
     lease = {"lease_until": ON + HOUR}
     early = decide(facts(HOUR - 301, **lease), Memory())
     assert (early.warnings, early.is_warning) == ((), False)
@@ -230,24 +230,24 @@ def test_one_is_warned_once_and_again_when_the_moment_moved() -> None:
     assert (second.warnings, second.is_warning) == ((), True)
     moved = {"lease_until": ON + HOUR + 60}
     assert decide(facts(HOUR - 200, **moved), second.memory).warnings == ((LEASE_OVER, ON + HOUR + 60),)
-    # Moved away and back again is news as well.
+    # A change away and back also warns again.
     remote = decide(facts(HOUR - 290, lease_until=ON + 3 * HOUR), second.memory)
     assert not remote.is_warning
     assert decide(facts(HOUR - 285, **lease), remote.memory).warnings == ((LEASE_OVER, ON + HOUR),)
 
 
-def test_a_short_window_warns_from_its_half_on_only() -> None:
+def test_short_window_warns_from_its_half() -> None:
     terms = Terms(4 * HOUR, idle=4 * MINUTE)
     memory = Memory(idle_since=ON)
     assert not decide(facts(MINUTE, sessions=0, terms=terms), memory).is_warning
     assert decide(facts(2 * MINUTE, sessions=0, terms=terms), memory).warnings == ((IDLE, ON + 4 * MINUTE),)
 
 
-def test_the_tick_follows_azures_clock() -> None:
+def test_tick_follows_azures_clock() -> None:
     assert [agent.pause_for(rate) for rate in (0.0, 1.0, 10.0, 600.0)] == [1.0, 1.0, 0.5, 0.1]
 
 
-def test_failures_are_waited_for_ever_longer_but_not_for_long() -> None:
+def test_retry_delay_grows_up_to_a_limit() -> None:
     assert [agent.back_off(failures) for failures in (1, 2, 3, 6, 7, 5000)] == [1, 2, 4, 32, 60, 60]
 
 
@@ -260,7 +260,7 @@ def test_failures_are_waited_for_ever_longer_but_not_for_long() -> None:
         *((text, None) for text in ("", "tomorrow", "2026-13-16T08:00:00Z", "2026-11-16T08:00:00+05:00", None, 7)),
     ],
 )
-def test_a_moment_in_a_tag(text: Any, moment: float | None) -> None:
+def test_time_in_a_tag_is_read(text: Any, moment: float | None) -> None:
     assert agent.read_moment(text) == moment
     assert moment is None or agent.stamp(moment) == "2026-11-16T08:00:00Z"
 
@@ -273,11 +273,11 @@ def test_a_moment_in_a_tag(text: Any, moment: float | None) -> None:
         *((tag, Terms(1, 2, 3)) for tag in ("", "lease=4h", "lease= idle=", "lease=0m idle=0m", "idle lease", "=;=")),
     ],
 )
-def test_terms_in_a_tag(tag: str, terms: Terms) -> None:
+def test_terms_in_a_tag_are_read(tag: str, terms: Terms) -> None:
     assert agent.read_terms(tag, Terms(1, 2, 3)) == terms
 
 
-def test_the_terms_of_a_machine_are_read_as_they_are_written() -> None:
+def test_terms_written_by_provision_are_read_by_the_agent() -> None:
     from datetime import timedelta
 
     from gpuinfra.provision.lifecycle import terms
@@ -294,14 +294,14 @@ def test_the_terms_of_a_machine_are_read_as_they_are_written() -> None:
         *((text, (Terms(), "")) for text in ("", "[]", "{", '{"lease": "4h", "idle": true, "cap": -1, "home": 7}')),
     ],
 )
-def test_the_configuration_may_be_rubbish(text: str, found: tuple[Terms, str]) -> None:
+def test_invalid_configuration_is_ignored(text: str, found: tuple[Terms, str]) -> None:
     assert agent.read_config(text) == found
 
 
 @pytest.mark.parametrize(
     ("output", "percent"), [("0\n", 0), ("3\n97\n", 97), ("[N/A]\n", None), ("[N/A]\n7\n", 7), ("", None)]
 )
-def test_the_busiest_gpu_counts(output: str, percent: int | None) -> None:
+def test_utilization_is_that_of_the_busiest_gpu(output: str, percent: int | None) -> None:
     assert agent.read_utilization(output) == percent
 
 
@@ -317,13 +317,13 @@ def test_the_busiest_gpu_counts(output: str, percent: int | None) -> None:
         (None, None),
     ],
 )
-def test_an_eviction_of_this_machine(events: Any, event_id: str | None) -> None:
+def test_eviction_notice_of_this_machine_is_found(events: Any, event_id: str | None) -> None:
     found = agent.read_notice({"Events": events}, "my-vm")
     assert (found["EventId"] if found else None) == event_id
     assert agent.read_notice(events, "my-vm") is None
 
 
-# With folders of runs
+# Run folders
 
 
 @pytest.fixture
@@ -346,7 +346,7 @@ def make_run(home: Path, name: str, **files: Any) -> Path:
 
 
 @pytest.mark.usefixtures("no_docker")
-def test_a_job_is_alive_while_somebody_keeps_watch_on_it(home: Path) -> None:
+def test_process_job_is_alive_while_its_supervisor_holds_the_lock(home: Path) -> None:
     folder = make_run(home, "r1", state={"kind": "process", "started": time.time()}, attended={"afterRun": "delete"})
     runs = Runs(str(home), booted=time.time() - 60)
     assert [run.alive for run in runs.look()] == [False]
@@ -367,12 +367,12 @@ def test_a_job_is_alive_while_somebody_keeps_watch_on_it(home: Path) -> None:
         ("gpuinfra-r1\ngpuinfra-of-another-machine\n", 0.0, [True, False, False]),
         ("gpuinfra-r1\ngpuinfra-r2\n", 9e9, [True, True, False]),
         ("", 0.0, [False, False, False]),
-        # An engine that is silent may have its containers still, but for those of an earlier boot.
+        # A silent engine may still have its containers, except those of an earlier boot.
         (None, 0.0, [True, False, False]),
         (None, 9e9, [False, False, False]),
     ],
 )
-def test_a_container_is_alive_while_the_engine_says_so(
+def test_container_job_is_alive_while_the_engine_says_so(
     home: Path, monkeypatch: pytest.MonkeyPatch, said: str | None, booted: float, alive: list[bool]
 ) -> None:
     monkeypatch.setattr(agent.Program, "ask", lambda self: said)
@@ -384,7 +384,7 @@ def test_a_container_is_alive_while_the_engine_says_so(
     assert [run.container for run in found if run.alive] == [True] * sum(alive)
 
 
-def test_a_job_whose_end_is_not_written_down_yet_is_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_is_alive_until_its_end_is_recorded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent.Program, "ask", lambda self: "")
     folder = make_run(home, "r1", state={"kind": "container", "started": 7.0})
     with (folder / "alive").open("w") as lock:
@@ -394,7 +394,7 @@ def test_a_job_whose_end_is_not_written_down_yet_is_waited_for(home: Path, monke
 
 
 @pytest.mark.usefixtures("no_docker")
-def test_rubbish_among_the_runs_is_no_run_that_counts(home: Path) -> None:
+def test_invalid_run_folders_are_ignored(home: Path) -> None:
     folder = home / ".gpuinfra" / "runs"
     (folder / "a-file").write_text("x")
     (folder / "a-link").symlink_to("/nowhere")
@@ -414,7 +414,7 @@ def test_rubbish_among_the_runs_is_no_run_that_counts(home: Path) -> None:
     assert len(found) == 10
 
 
-def test_a_job_is_asked_to_end_and_told_why(home: Path) -> None:
+def test_stop_request_and_reason_are_sent_to_a_job(home: Path) -> None:
     folder = make_run(home, "r1")
     os.mkfifo(folder / "control")
     listener = os.open(folder / "control", os.O_RDWR | os.O_NONBLOCK)
@@ -424,15 +424,15 @@ def test_a_job_is_asked_to_end_and_told_why(home: Path) -> None:
     finally:
         os.close(listener)
     assert json.loads((folder / "ending.json").read_text()) == {"how": "lease over", "detail": "at noon"}
-    # One whose folder is gone meanwhile is none that could stop the rest.
+    # A job whose folder was deleted meanwhile does not stop the rest.
     Runs(str(home), 0.0).end(Run("r2", alive=True), "lease over", "at noon", 20.0)
 
 
-# The whole agent, on an Azure that is a few lines
+# The whole agent, with a fake Azure
 
 
 class FakeAzure:
-    """Answers what the test says, and counts."""
+    """Returns what the test says, and counts calls."""
 
     def __init__(self) -> None:
         self.tags: dict[str, str] = {}
@@ -454,7 +454,7 @@ class FakeAzure:
     def acknowledge(self, event: str) -> None:
         self.calls.append(f"acknowledge {event}")
 
-    def deallocate(self, machine: str) -> None:
+    def deallocate(self, machine: str, cloud: str) -> None:
         self.calls.append(f"deallocate {machine}")
         if self.refusals:
             self.refusals -= 1
@@ -471,7 +471,7 @@ def replace_in_agent(monkeypatch: pytest.MonkeyPatch, module: ModuleType, **func
 
 
 class World:
-    """An agent with its folder, its Azure and a clock that a test sets."""
+    """An agent with its folder, its Azure and a manual clock."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.azure, self.now, self.seconds = folder, FakeAzure(), ON, 1000.0
@@ -511,18 +511,18 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch)
 
 
-def test_the_state_says_what_the_agent_knows(world: World) -> None:
+def test_state_file_has_every_value(world: World) -> None:
     world.logins = "0 0 127.0.0.1:22 127.0.0.1:5000\n"
     state = world.tick(0.0)
     assert (state.action, state.cause, state.sessions, state.jobs) == ("watching", "lease over", 1, ())
     assert (state.until - state.power_on).total_seconds() == 3600
     assert (state.idle_since, state.gpu_utilization, state.last_error) == (None, None, None)
     assert oct((world.folder / "run" / "agent.json").stat().st_mode)[-3:] == "644"
-    # What the model writes is what the agent wrote.
+    # The model and the agent write the same.
     assert state.as_json() == json.loads((world.folder / "run" / "agent.json").read_text())
 
 
-def test_a_lease_that_is_over_is_ended_once_and_again_where_nothing_came_of_it(world: World) -> None:
+def test_expired_lease_deallocates_and_retries(world: World) -> None:
     world.logins = "a login\n"
     world.tick(0.0)
     assert world.tick(3595.0).action == "warning"
@@ -535,7 +535,7 @@ def test_a_lease_that_is_over_is_ended_once_and_again_where_nothing_came_of_it(w
     assert world.azure.calls == ["deallocate /vm", "deallocate /vm"]
 
 
-def test_a_refusal_is_tried_again_for_as_long_as_it_takes(world: World) -> None:
+def test_refused_deallocation_is_retried_without_limit(world: World) -> None:
     world.azure.refusals = 9
     world.tick(0.0)
     world.tick(3600.0)
@@ -545,11 +545,11 @@ def test_a_refusal_is_tried_again_for_as_long_as_it_takes(world: World) -> None:
             break
         assert (state.action, state.last_error) == ("deallocating", "503")
     assert len(world.azure.calls) == 10
-    # 1, 2, 4, … 60 s: the more it fails, the less it asks.
+    # 1, 2, 4, … 60 s: pauses grow with each failure.
     assert 1 + 2 + 4 + 8 + 16 + 32 + 3 * 60 <= world.now - ON - 3600 < 260
 
 
-def test_a_lease_that_is_extended_calls_the_end_off(world: World) -> None:
+def test_extended_lease_cancels_the_deallocation(world: World) -> None:
     world.azure.refusals = 10
     world.logins = "a login\n"
     world.tick(0.0)
@@ -558,12 +558,12 @@ def test_a_lease_that_is_extended_calls_the_end_off(world: World) -> None:
     state = world.tick()
     assert (state.action, state.last_error) == ("watching", None)
     assert len(world.azure.calls) == 1
-    # And it is an end like the first when that one comes.
+    # The next end works like the first.
     world.tick(HOUR)
     assert len(world.azure.calls) == 2
 
 
-def test_a_login_in_the_last_moment_keeps_an_idle_machine(world: World) -> None:
+def test_last_minute_login_keeps_an_idle_machine_on(world: World) -> None:
     world.tick(0.0)
     assert world.tick(1190.0).action == "warning"
     world.logins = "a login\n"
@@ -575,20 +575,20 @@ def test_a_login_in_the_last_moment_keeps_an_idle_machine(world: World) -> None:
     assert world.azure.calls == ["deallocate /vm"]
 
 
-def test_a_job_that_has_just_begun_keeps_an_idle_machine(world: World) -> None:
+def test_last_minute_job_keeps_an_idle_machine_on(world: World) -> None:
     home = _made(world.folder / "home")
     world.tick(0.0)
     world.tick(1196.0)
     folder = make_run(home, "r1", state={"kind": "process", "started": time.time()})
     with (folder / "alive").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # No look is due by itself so soon after the last.
+        # No look is due so soon after the last one.
         state = world.tick(4.0)
     assert (state.action, state.jobs, world.azure.calls) == ("watching", ("r1",), [])
     assert not (folder / "ending.json").exists()
 
 
-def test_without_metadata_the_configured_lease_holds(world: World) -> None:
+def test_configured_lease_applies_without_metadata(world: World) -> None:
     world.azure.down = True
     world.logins = "a login\n"
     state = world.tick(0.0)
@@ -596,7 +596,7 @@ def test_without_metadata_the_configured_lease_holds(world: World) -> None:
     assert world.tick(3600.0).action == "deallocating"
 
 
-def test_what_azure_said_last_holds_where_it_says_nothing_more(world: World) -> None:
+def test_last_known_lease_applies_without_metadata(world: World) -> None:
     world.logins = "a login\n"
     world.azure.tags = {"GpuInfra:Lease-Until": agent.stamp(ON + 2 * HOUR), "gpuinfra:terms": "lease=4h idle=20m"}
     world.tick(0.0)
@@ -605,7 +605,7 @@ def test_what_azure_said_last_holds_where_it_says_nothing_more(world: World) -> 
     assert world.tick(0.5 * HOUR).action == "deallocating"
 
 
-def test_an_agent_that_was_killed_goes_on_where_it_was(world: World) -> None:
+def test_restarted_agent_keeps_its_idle_window(world: World) -> None:
     world.tick(0.0)
     world.tick(1000.0)
     world.agent = world.start()
@@ -616,7 +616,7 @@ def test_an_agent_that_was_killed_goes_on_where_it_was(world: World) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"at": 7, "powerOn": "x", "idleSince": {}}', "\0" * 100])
-def test_a_state_that_was_spoilt_is_written_anew(world: World, text: str) -> None:
+def test_corrupt_state_is_rewritten(world: World, text: str) -> None:
     world.tick(0.0)
     for name in ("agent.json", "power-on.json"):
         (world.folder / "run" / name).write_text(text)
@@ -624,7 +624,7 @@ def test_a_state_that_was_spoilt_is_written_anew(world: World, text: str) -> Non
     assert world.tick(60.0).power_on.timestamp() == ON + 60
 
 
-def test_an_eviction_is_acknowledged_once_and_nothing_is_deallocated(world: World) -> None:
+def test_eviction_is_acknowledged_once_without_deallocation(world: World) -> None:
     world.azure.priority = "Spot"
     world.azure.scheduled = [{"EventType": "Preempt", "EventId": "E1", "Resources": ["vm"]}]
     state = world.tick(0.0)
@@ -633,7 +633,7 @@ def test_an_eviction_is_acknowledged_once_and_nothing_is_deallocated(world: Worl
     assert world.azure.calls == ["acknowledge E1"]
 
 
-def test_an_eviction_that_does_not_come_keeps_no_machine_on(world: World) -> None:
+def test_machine_is_deallocated_when_the_eviction_does_not_happen(world: World) -> None:
     world.azure.priority = "Spot"
     world.azure.scheduled = [{"EventType": "Preempt", "EventId": "E1", "Resources": ["vm"]}]
     world.tick(0.0)
@@ -644,7 +644,7 @@ def test_an_eviction_that_does_not_come_keeps_no_machine_on(world: World) -> Non
     assert world.azure.calls == ["acknowledge E1", "deallocate /vm"]
 
 
-def test_jobs_have_their_time_to_end_and_no_more(world: World) -> None:
+def test_jobs_get_their_grace_period_and_no_longer(world: World) -> None:
     folder = make_run(_made(world.folder / "home"), "r1", state={"kind": "process", "started": time.time()})
     world.logins = "a login\n"
     with (folder / "alive").open("w") as lock:
@@ -658,7 +658,7 @@ def test_jobs_have_their_time_to_end_and_no_more(world: World) -> None:
     assert world.azure.calls == ["deallocate /vm"]
 
 
-def test_a_job_that_ends_at_once_is_not_waited_for(world: World) -> None:
+def test_job_that_ends_early_is_not_waited_for(world: World) -> None:
     folder = make_run(_made(world.folder / "home"), "r1", state={"kind": "process", "started": time.time()})
     with (folder / "alive").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -667,7 +667,7 @@ def test_a_job_that_ends_at_once_is_not_waited_for(world: World) -> None:
     assert world.tick(0.2).action == "deallocating"
 
 
-def test_a_tick_that_fails_is_not_the_last(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_continues_after_a_failed_tick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks: list[int] = []
 
     def fails() -> float:
@@ -686,7 +686,7 @@ def test_a_tick_that_fails_is_not_the_last(world: World, monkeypatch: pytest.Mon
     assert len(ticks) == 3
 
 
-def test_a_full_disk_keeps_nobody_from_ending_the_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_does_not_prevent_the_deallocation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: str, value: Any) -> None:
         raise OSError("no space left on device")
 
@@ -702,7 +702,7 @@ def _made(home: Path) -> Path:
     return home
 
 
-# What is read of it elsewhere
+# Reading the state elsewhere
 
 
 @pytest.mark.parametrize(
@@ -718,7 +718,7 @@ def _made(home: Path) -> Path:
         ),
     ],
 )
-def test_what_is_no_state_is_none(text: str) -> None:
+def test_malformed_state_is_none(text: str) -> None:
     assert parse_agent_state(text) is None
 
 
@@ -732,14 +732,14 @@ def test_what_is_no_state_is_none(text: str) -> None:
         ("lastError", 7),
     ],
 )
-def test_a_state_with_a_wrong_value_is_none(world: World, name: str, value: Any) -> None:
+def test_state_with_a_wrong_value_is_none(world: World, name: str, value: Any) -> None:
     world.tick(0.0)
     state = json.loads((world.folder / "run" / "agent.json").read_text())
     assert parse_agent_state(json.dumps(state)) is not None
     assert parse_agent_state(json.dumps({**state, name: value})) is None
 
 
-def test_what_a_machine_says_cannot_move_a_terminal(world: World) -> None:
+def test_control_characters_are_removed_from_the_state(world: World) -> None:
     world.tick(0.0)
     state = json.loads((world.folder / "run" / "agent.json").read_text())
     found = parse_agent_state(json.dumps({**state, "cause": "idle\x1b[2J\n", "more": 1}))
@@ -747,10 +747,10 @@ def test_what_a_machine_says_cannot_move_a_terminal(world: World) -> None:
     assert found.cause == "idle [2J "
 
 
-# How it travels
+# Packaging
 
 
-def test_python_3_8_reads_it_and_it_needs_nothing_else() -> None:
+def test_agent_runs_on_python_3_8_with_the_standard_library() -> None:
     tree = ast.parse(FILE.read_text(), feature_version=(3, 8))
     newer = {"removeprefix", "removesuffix", "UTC", "batched", "pairwise", "file_digest", "zoneinfo", "tomllib"}
     assert not newer & {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -758,3 +758,16 @@ def test_python_3_8_reads_it_and_it_needs_nothing_else() -> None:
     names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
     assert "from __future__ import annotations" in FILE.read_text()
+
+
+@pytest.mark.parametrize(
+    ("cloud", "manager"),
+    [
+        ("AzurePublicCloud", "https://management.azure.com"),
+        ("AzureUSGovernmentCloud", "https://management.usgovcloudapi.net"),
+        ("AzureChinaCloud", "https://management.chinacloudapi.cn"),
+        ("", "https://management.azure.com"),
+    ],
+)
+def test_resource_manager_is_that_of_the_cloud_in_the_metadata(cloud: str, manager: str) -> None:
+    assert agent.manager_of(cloud) == manager

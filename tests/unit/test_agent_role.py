@@ -1,4 +1,4 @@
-"""A machine's right to switch itself off: ids, bodies, commands, and how `up` comes by it."""
+"""A machine's role to deallocate itself: ids, bodies, commands, and how `up` grants it."""
 
 import json
 import shlex
@@ -24,10 +24,10 @@ from tests.unit.provision_help import (
     NAME,
     SUBSCRIPTION,
     FakeCloud,
-    Heard,
-    bringing,
+    RecordedProgress,
     made,
     planned,
+    provisioner,
     ref,
     spec,
     words,
@@ -39,10 +39,10 @@ REFUSED = AgentRole(Holding.REFUSED, "AuthorizationFailed", "you may not", agent
 UNKNOWN = AgentRole(Holding.UNKNOWN, "Conflict", "in a moment")
 
 
-# Pure
+# Pure functions
 
 
-def test_the_role_is_one_action_in_one_subscription() -> None:
+def test_role_has_one_action_in_one_subscription() -> None:
     role = json.loads(read_template("role.json"))
     assert (role["Actions"], role["NotActions"]) == ([agent_role.ACTION], [])
     body = agent_role.definition_body(SUBSCRIPTION)["properties"]
@@ -51,7 +51,7 @@ def test_the_role_is_one_action_in_one_subscription() -> None:
     assert body["roleName"] == f"gpuinfra: switch itself off ({SUBSCRIPTION})"
 
 
-def test_ids_are_the_same_wherever_they_are_made_and_others_for_others() -> None:
+def test_ids_are_deterministic_and_unique() -> None:
     definition = agent_role.definition_id(SUBSCRIPTION, agent_role.definition_guid(SUBSCRIPTION))
     assert agent_role.definition_guid(SUBSCRIPTION.upper()) == agent_role.definition_guid(SUBSCRIPTION)
     assert agent_role.definition_guid("another") != agent_role.definition_guid(SUBSCRIPTION)
@@ -62,7 +62,7 @@ def test_ids_are_the_same_wherever_they_are_made_and_others_for_others() -> None
     )
     others = [
         agent_role.assignment_id(f"{MACHINE}2", PRINCIPAL, definition),
-        agent_role.assignment_id(MACHINE, "somebody", definition),
+        agent_role.assignment_id(MACHINE, "another", definition),
         agent_role.assignment_id(MACHINE, PRINCIPAL, f"{definition}2"),
     ]
     assert len({agent_role.guid_of(each) for each in (own, *others)}) == 4
@@ -79,12 +79,12 @@ def test_ids_are_the_same_wherever_they_are_made_and_others_for_others() -> None
         (None, False),
     ],
 )
-def test_a_role_serves_while_it_has_the_action(permissions: Any, serves: bool) -> None:
+def test_role_serves_while_it_has_the_action(permissions: Any, serves: bool) -> None:
     assert agent_role.serves({"properties": {"permissions": permissions}}) is serves
     assert not agent_role.serves({})
 
 
-def test_an_assignment_is_known_by_the_last_word_of_its_role() -> None:
+def test_assignment_is_matched_by_its_role_guid() -> None:
     definition = agent_role.definition_id(SUBSCRIPTION, "ABC")
     given = [{"properties": {"roleDefinitionId": "/providers/Microsoft.Authorization/roleDefinitions/abc"}}]
     assert agent_role.is_assigned(given, definition)
@@ -105,13 +105,13 @@ def test_an_assignment_is_known_by_the_last_word_of_its_role() -> None:
         (Fault.INTERRUPTED, Holding.UNKNOWN, "unknown"),
     ],
 )
-def test_what_an_error_means(fault: Fault, holding: Holding, word: str) -> None:
+def test_error_is_mapped_to_a_holding(fault: Fault, holding: Holding, word: str) -> None:
     right = agent_role.refused(CloudError(fault, "Code", "words"), "action")
     assert (right.holding, right.code, right.message, right.word) == (holding, "Code", "words", word)
     assert right.action == ("action" if fault is Fault.DENIED else "")
 
 
-def test_an_administrator_can_copy_the_commands() -> None:
+def test_role_commands_can_be_copied_to_a_shell() -> None:
     command = shlex.split(agent_role.define_command(SUBSCRIPTION))
     assert command[:4] == ["az", "role", "definition", "create"]
     assert json.loads(command[-1]) == agent_role.role_of(SUBSCRIPTION)
@@ -140,7 +140,7 @@ def test_an_administrator_can_copy_the_commands() -> None:
         ),
     ],
 )
-def test_a_machine_gets_an_identity_in_place(identity: Any, old: str, sent: dict[str, Any]) -> None:
+def test_missing_identity_is_added_in_place(identity: Any, old: str, sent: dict[str, Any]) -> None:
     cloud = made()
     cloud.body(Kind.VM)["identity"] = identity
     plan = planned(cloud)
@@ -152,7 +152,7 @@ def test_a_machine_gets_an_identity_in_place(identity: Any, old: str, sent: dict
 
 
 @pytest.mark.parametrize("kind", ["SystemAssigned", "systemassigned", "SystemAssigned, UserAssigned"])
-def test_an_identity_that_is_there_stays(kind: str) -> None:
+def test_existing_identity_is_kept(kind: str) -> None:
     cloud = made()
     cloud.body(Kind.VM)["identity"]["type"] = kind
     assert planned(cloud).is_empty
@@ -163,17 +163,17 @@ def test_an_identity_that_is_there_stays(kind: str) -> None:
     assert vm.IDENTITY == {"type": "SystemAssigned"}
 
 
-# On the way up
+# During up
 
 
 def up(cloud: FakeCloud, **fields: Any) -> tuple[Up, list[str]]:
-    work = bringing(cloud, spec(**fields))
+    work = provisioner(cloud, spec(**fields))
     outcome = work.up(lambda plan: None)
-    assert isinstance(work.progress, Heard)
+    assert isinstance(work.progress, RecordedProgress)
     return outcome, [line for line in work.progress.lines if "agent" in line]
 
 
-def test_a_machine_that_is_made_gets_the_right() -> None:
+def test_created_machine_gets_the_role() -> None:
     cloud = FakeCloud()
     outcome, told = up(cloud)
     assert outcome.agent == AgentRole(Holding.GRANTED)
@@ -182,8 +182,8 @@ def test_a_machine_that_is_made_gets_the_right() -> None:
 
 
 @pytest.mark.parametrize(("there", "call"), [(False, "wait vm my-dsvm"), (True, "observe my-dsvm")])
-def test_it_is_asked_for_while_others_are_waited_for(there: bool, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that is made takes its time, and one that is there is looked at once more: nobody waits for a right."""
+def test_role_is_granted_while_other_operations_run(there: bool, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A creation takes time, and an existing machine is looked at once more: no command waits for the role."""
     cloud, asked = made() if there else FakeCloud(), threading.Event()
     allow, seen = cloud.allow_self_stop, list[bool]()
 
@@ -193,7 +193,7 @@ def test_it_is_asked_for_while_others_are_waited_for(there: bool, call: str, mon
         return right
 
     def look(called: str) -> None:
-        # It is looked at twice: before anything is known, and in the end.
+        # It is looked at twice: first of all, and at the end.
         if called == call and (not there or cloud.calls):
             seen.append(asked.wait(10))
 
@@ -203,7 +203,7 @@ def test_it_is_asked_for_while_others_are_waited_for(there: bool, call: str, mon
     assert seen == [True]
 
 
-def test_a_machine_that_is_there_gets_it_too() -> None:
+def test_existing_machine_gets_the_role() -> None:
     cloud = made()
     assert up(cloud)[0].agent == AgentRole(Holding.GRANTED)
     outcome, told = up(cloud)
@@ -211,29 +211,29 @@ def test_a_machine_that_is_there_gets_it_too() -> None:
     assert (outcome.agent, told) == (AgentRole(Holding.HELD), [])
 
 
-def test_a_plan_gives_nothing() -> None:
+def test_plan_grants_no_role() -> None:
     cloud = made()
-    bringing(cloud).plan()
+    provisioner(cloud).plan()
     assert cloud.allowed == []
 
 
-def test_a_machine_that_is_to_be_off_needs_none() -> None:
+def test_machine_that_is_kept_off_gets_no_role() -> None:
     cloud = made()
     assert up(cloud, power="deallocated")[0].agent is None
     assert cloud.allowed == []
 
 
-def test_a_refusal_is_no_failure_and_is_told_once() -> None:
+def test_refused_role_is_reported_once_and_is_not_a_failure() -> None:
     cloud = FakeCloud(rights=[REFUSED])
     outcome, told = up(cloud)
     assert outcome.agent == REFUSED
     (line,) = told
     assert line.startswith("the guest agent may not switch the machine off (AuthorizationFailed): ")
     assert f"`gpuinfra doctor {NAME}`" in line
-    assert cloud.allowed == [], "a no is not asked for twice"
+    assert cloud.allowed == [], "a refusal is final"
 
 
-def test_what_azure_did_not_know_at_first_is_asked_again_when_the_machine_is_there() -> None:
+def test_unknown_role_state_is_checked_again_after_creation() -> None:
     cloud = FakeCloud(rights=[UNKNOWN])
     assert up(cloud)[0].agent == AgentRole(Holding.GRANTED)
     cloud = FakeCloud(rights=[UNKNOWN, UNKNOWN])
@@ -242,7 +242,7 @@ def test_what_azure_did_not_know_at_first_is_asked_again_when_the_machine_is_the
     assert line.startswith("the guest agent perhaps may not switch the machine off (Conflict): ")
 
 
-def test_the_machine_that_was_had_in_the_end_has_the_right() -> None:
+def test_final_machine_gets_the_role_after_a_failover() -> None:
     cloud = FakeCloud()
     cloud.fail_operation("put vm", ALLOCATION)
     outcome, _ = up(cloud, regions=("eastus", "westus2"))
@@ -251,7 +251,7 @@ def test_the_machine_that_was_had_in_the_end_has_the_right() -> None:
     assert agent_role.principal_of(ObservedResource(ref(Kind.VM), cloud.body(Kind.VM))) in cloud.allowed
 
 
-def test_a_machine_that_comes_to_nothing_is_deleted_when_nobody_asks_for_it_any_more(
+def test_failed_machine_is_deleted_after_its_role_request_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cloud, done, deleted = FakeCloud(), list[str](), threading.Event()
@@ -273,12 +273,12 @@ def test_a_machine_that_comes_to_nothing_is_deleted_when_nobody_asks_for_it_any_
     assert done[:2] == ["asked", "deleted"]
 
 
-def test_an_answer_that_does_not_come_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_role_request_without_a_response_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(role_grant, "PATIENCE_SECONDS", 0.0)
     never = threading.Event()
     cloud = FakeCloud()
     monkeypatch.setattr(cloud, "allow_self_stop", lambda _: never.wait(10) and AgentRole(Holding.GRANTED))
-    heard = Heard()
+    heard = RecordedProgress()
     asking = RoleGrant(cloud, heard)
     part = ObservedResource(Ref(Kind.VM, "g", "m"), {})
     asking.begin(part)
@@ -287,7 +287,7 @@ def test_an_answer_that_does_not_come_holds_nobody_up(monkeypatch: pytest.Monkey
     assert "(Timeout)" in heard.lines[0]
 
 
-def test_who_may_not_make_a_machine_is_told_of_that_alone() -> None:
+def test_refused_machine_is_reported_without_a_role_warning() -> None:
     cloud = FakeCloud()
     cloud.fail("put vm", DENIED)
     with pytest.raises(Exception, match="not allowed"):

@@ -1,4 +1,4 @@
-"""Carrying a plan out: what is called, in which order, and what is known to be made when it fails."""
+"""Carrying out a plan: the calls, their order, and the created resources after a failure."""
 
 import threading
 from typing import Any
@@ -18,9 +18,9 @@ from tests.unit.provision_help import (
     NAME,
     UNREACHABLE,
     FakeCloud,
-    Heard,
-    applying,
+    RecordedProgress,
     made,
+    plan_execution,
     planned,
     ref,
     setting,
@@ -30,14 +30,14 @@ from tests.unit.provision_help import (
 
 
 def applied(cloud: FakeCloud, **fields: Any) -> PlanExecution:
-    """The plan for this spec, carried out."""
-    work = applying(cloud)
+    """Apply the plan for this spec."""
+    work = plan_execution(cloud)
     work.apply(planned(cloud, spec(**fields)))
     return work
 
 
 def refused(cloud: FakeCloud, **fields: Any) -> tuple[PlanExecution, CloudError]:
-    work = applying(cloud)
+    work = plan_execution(cloud)
     with pytest.raises(CloudError) as caught:
         work.apply(planned(cloud, spec(**fields)))
     return work, caught.value
@@ -48,14 +48,14 @@ def place(cloud: FakeCloud, call: str) -> int:
 
 
 def lines(work: PlanExecution) -> list[str]:
-    assert isinstance(work.progress, Heard)
+    assert isinstance(work.progress, RecordedProgress)
     return work.progress.lines
 
 
-# Making
+# Creation
 
 
-def test_a_fresh_machine_is_made_of_its_parts() -> None:
+def test_new_machine_has_all_resources() -> None:
     cloud = FakeCloud()
     work = applied(cloud)
     assert cloud.kinds == list(Kind)
@@ -63,7 +63,7 @@ def test_a_fresh_machine_is_made_of_its_parts() -> None:
     assert sorted(str(each) for each in work.created) == sorted(str(ref(kind)) for kind in Kind if kind != "disk")
 
 
-def test_what_uses_another_comes_after_it() -> None:
+def test_resources_are_created_after_those_they_use() -> None:
     cloud = FakeCloud()
     applied(cloud)
     for kind in ("nsg", "vnet", "public-ip"):
@@ -72,7 +72,7 @@ def test_what_uses_another_comes_after_it() -> None:
     assert place(cloud, "wait nic") < place(cloud, "put vm")
 
 
-def test_the_parts_of_the_network_are_made_side_by_side() -> None:
+def test_network_resources_are_created_in_parallel() -> None:
     cloud, together = FakeCloud(), threading.Barrier(3)
 
     def meet(call: str) -> None:
@@ -84,7 +84,7 @@ def test_the_parts_of_the_network_are_made_side_by_side() -> None:
     assert Kind.VM in cloud.kinds
 
 
-def test_the_end_is_set_as_soon_as_the_machine_is_accepted() -> None:
+def test_schedule_is_set_as_soon_as_the_machine_is_accepted() -> None:
     cloud = FakeCloud()
     applied(cloud)
     first = place(cloud, "put vm")
@@ -97,7 +97,7 @@ def test_the_end_is_set_as_soon_as_the_machine_is_accepted() -> None:
     assert len([call for call in cloud.calls if call.startswith("put shutdown-schedule")]) == 1
 
 
-def test_an_end_that_cannot_be_set_yet_is_set_when_the_machine_is_there() -> None:
+def test_schedule_is_retried_when_the_machine_exists() -> None:
     cloud = FakeCloud()
     cloud.fail("put shutdown-schedule", CloudError(Fault.ABSENT, "ResourceNotFound", "which machine?"))
     work = applied(cloud)
@@ -107,7 +107,7 @@ def test_an_end_that_cannot_be_set_yet_is_set_when_the_machine_is_there() -> Non
     assert work.created.count(ref(Kind.SHUTDOWN_SCHEDULE)) == 1
 
 
-def test_a_machine_without_an_end_is_no_success() -> None:
+def test_machine_without_a_schedule_is_a_failure() -> None:
     cloud = FakeCloud()
     cloud.fail("put shutdown-schedule", DENIED, times=-1)
     work, error = refused(cloud)
@@ -116,7 +116,7 @@ def test_a_machine_without_an_end_is_no_success() -> None:
     assert ref(Kind.SHUTDOWN_SCHEDULE) not in work.created
 
 
-def test_the_secret_goes_to_azure_and_nowhere_else() -> None:
+def test_secret_is_sent_only_to_azure() -> None:
     cloud = FakeCloud()
     work = applied(cloud)
     assert "customData" in cloud.secrets["vm my-dsvm"]["osProfile"]
@@ -124,25 +124,25 @@ def test_the_secret_goes_to_azure_and_nowhere_else() -> None:
     assert "private half" not in repr(work)
 
 
-def test_nothing_to_do_calls_nobody() -> None:
+def test_empty_plan_makes_no_calls() -> None:
     cloud = made()
     work = applied(cloud)
     assert (cloud.calls, work.created, lines(work)) == ([], [], [])
 
 
-# Changing
+# Changes
 
 
-def test_a_change_in_place_is_one_call() -> None:
+def test_change_in_place_is_one_call() -> None:
     cloud = made()
-    work = applying(cloud)
+    work = plan_execution(cloud)
     work.apply(planned(cloud, sources=("203.0.113.9/32",)))
     assert cloud.calls == ["put nsg my-dsvm-nsg", "wait nsg my-dsvm-nsg"]
     assert work.created == []
     assert lines(work) == ["nsg my-dsvm-nsg: changing", "nsg my-dsvm-nsg: changed"]
 
 
-def test_what_needs_the_machine_off_is_changed_while_it_is_off() -> None:
+def test_changes_that_need_the_machine_off_are_made_while_it_is_off() -> None:
     cloud = made()
     work = applied(cloud, sizes=(LARGE,), disk={"size_gib": 200})
     assert cloud.writes == [
@@ -156,7 +156,7 @@ def test_what_needs_the_machine_off_is_changed_while_it_is_off() -> None:
     assert cloud.body(Kind.VM)["properties"]["hardwareProfile"] == {"vmSize": LARGE}
 
 
-def test_a_machine_that_is_off_is_changed_and_started_once() -> None:
+def test_deallocated_machine_is_changed_and_started_once() -> None:
     cloud = made()
     cloud.set_power("deallocated")
     applied(cloud, sizes=(LARGE,))
@@ -167,7 +167,7 @@ def test_a_machine_that_is_off_is_changed_and_started_once() -> None:
     assert len([call for call in cloud.writes if call.startswith("start")]) == 1
 
 
-def test_a_machine_has_its_lease_before_it_is_started() -> None:
+def test_lease_is_set_before_the_machine_starts() -> None:
     cloud = made()
     cloud.set_power("deallocated")
     cloud.body(Kind.VM)["tags"][tags.LEASE_UNTIL] = "2026-11-15T08:00:00Z"
@@ -180,13 +180,13 @@ def test_a_machine_has_its_lease_before_it_is_started() -> None:
     ]
 
 
-def test_a_machine_that_should_be_off_is_switched_off_and_left_so() -> None:
+def test_machine_that_the_spec_keeps_off_is_only_deallocated() -> None:
     cloud = made()
     applied(cloud, power="deallocated", sizes=(LARGE,))
     assert cloud.writes == ["deallocate vm my-dsvm"]
 
 
-def test_a_disk_that_was_changed_by_hand_is_changed_back_while_the_machine_is_off() -> None:
+def test_manually_changed_disk_is_changed_back_while_the_machine_is_off() -> None:
     cloud = made()
     cloud.body(Kind.DISK)["sku"]["name"] = "Premium_LRS"
     assert words(planned(cloud)) == ["change disk"]
@@ -194,7 +194,7 @@ def test_a_disk_that_was_changed_by_hand_is_changed_back_while_the_machine_is_of
     assert cloud.writes == ["deallocate vm my-dsvm", "patch disk my-dsvm-disk", "start vm my-dsvm"]
 
 
-def test_a_replacement_deletes_first_and_sees_it_gone() -> None:
+def test_replacement_waits_for_the_deletion() -> None:
     cloud = made()
     work = applied(cloud, image="dsvm-ubuntu-20.04")
     assert cloud.writes[0] == "delete vm my-dsvm"
@@ -209,7 +209,7 @@ def test_a_replacement_deletes_first_and_sees_it_gone() -> None:
     assert cloud.body(Kind.VM)["properties"]["storageProfile"]["imageReference"]["offer"] == "ubuntu-2004"
 
 
-def test_a_left_over_disk_goes_before_the_machine_is_made() -> None:
+def test_leftover_disk_is_deleted_before_the_machine_is_created() -> None:
     cloud = made()
     cloud.remove(Kind.VM)
     applied(cloud)
@@ -217,10 +217,10 @@ def test_a_left_over_disk_goes_before_the_machine_is_made() -> None:
     assert "put vm my-dsvm" in cloud.writes
 
 
-# Failing
+# Failures
 
 
-def test_a_refusal_leaves_what_was_made_known() -> None:
+def test_created_resources_are_known_after_a_failure() -> None:
     cloud = FakeCloud()
     cloud.fail("put vm", CAPACITY)
     work, error = refused(cloud)
@@ -231,7 +231,7 @@ def test_a_refusal_leaves_what_was_made_known() -> None:
     assert lines(work)[-1] == "vm my-dsvm: failed: SkuNotAvailable"
 
 
-def test_a_machine_that_fails_after_it_was_accepted_is_known_to_be_made() -> None:
+def test_machine_that_fails_after_acceptance_is_known_as_created() -> None:
     cloud = FakeCloud()
     cloud.fail_operation("put vm", ALLOCATION)
     work, error = refused(cloud)
@@ -239,7 +239,7 @@ def test_a_machine_that_fails_after_it_was_accepted_is_known_to_be_made() -> Non
     assert {ref(Kind.VM), ref(Kind.SHUTDOWN_SCHEDULE)} <= set(work.created)
 
 
-def test_a_part_that_fails_has_nothing_made_on_top_of_it() -> None:
+def test_nothing_is_created_on_top_of_a_failed_resource() -> None:
     cloud = FakeCloud()
     cloud.fail("put vnet", DENIED)
     work, _ = refused(cloud)
@@ -248,7 +248,7 @@ def test_a_part_that_fails_has_nothing_made_on_top_of_it() -> None:
     assert ref(Kind.RESOURCE_GROUP) in work.created
 
 
-def test_what_was_there_before_is_not_known_as_made() -> None:
+def test_existing_resources_are_not_recorded_as_created() -> None:
     cloud = made()
     for kind in (Kind.VM, Kind.DISK, Kind.SHUTDOWN_SCHEDULE):
         cloud.remove(kind)
@@ -257,7 +257,7 @@ def test_what_was_there_before_is_not_known_as_made() -> None:
     assert work.created == []
 
 
-def test_a_daily_stop_that_was_there_is_not_known_as_made() -> None:
+def test_existing_schedule_is_not_recorded_as_created() -> None:
     cloud = made()
     for kind in (Kind.VM, Kind.DISK):
         cloud.remove(kind)
@@ -267,7 +267,7 @@ def test_a_daily_stop_that_was_there_is_not_known_as_made() -> None:
     assert ref(Kind.SHUTDOWN_SCHEDULE) not in work.created
 
 
-def test_busy_is_tried_again() -> None:
+def test_busy_resource_is_retried() -> None:
     cloud = FakeCloud()
     cloud.fail("put vnet", BUSY, times=5)
     cloud.fail("wait nic", BUSY)
@@ -276,14 +276,14 @@ def test_busy_is_tried_again() -> None:
     assert cloud.time.seconds > 0
 
 
-def test_a_connection_that_is_lost_for_a_moment_is_borne() -> None:
+def test_short_connection_loss_is_retried() -> None:
     cloud = FakeCloud()
     cloud.fail("put resource-group", UNREACHABLE, times=5)
     applied(cloud)
     assert cloud.kinds == list(Kind)
 
 
-def test_a_connection_that_is_lost_for_good_is_a_failure() -> None:
+def test_long_connection_loss_is_a_failure() -> None:
     cloud = FakeCloud()
     cloud.fail("put resource-group", UNREACHABLE, times=-1)
     _, error = refused(cloud)
@@ -291,10 +291,10 @@ def test_a_connection_that_is_lost_for_good_is_a_failure() -> None:
     assert cloud.time.seconds <= UNREACHABLE_SECONDS
 
 
-# Following
+# Following another up
 
 
-def test_a_machine_that_another_makes_is_followed() -> None:
+def test_machine_created_by_another_up_is_followed() -> None:
     cloud = FakeCloud()
     plan = planned(cloud)
     other = made()
@@ -310,14 +310,27 @@ def test_a_machine_that_another_makes_is_followed() -> None:
             cloud.body(Kind.VM)["properties"]["provisioningState"] = "Succeeded"
 
     cloud.on_call = settle
-    work = applying(cloud)
+    work = plan_execution(cloud)
     work.apply(plan)
     assert ref(Kind.VM) not in work.created
     assert "vm my-dsvm is being made already; following that" in lines(work)
     assert "put shutdown-schedule shutdown-computevm-my-dsvm" in cloud.calls
 
 
-def test_an_answer_that_was_lost_is_found_again() -> None:
+def test_follower_replaces_the_schedule_of_an_earlier_machine() -> None:
+    cloud = made()
+    machine = cloud.body(Kind.VM)
+    machine["tags"]["gpuinfra:host-key"] = "ssh-ed25519 AAAAanother"
+    for kind in (Kind.VM, Kind.DISK):
+        cloud.remove(kind)
+    cloud.body(Kind.SHUTDOWN_SCHEDULE)["properties"]["status"] = "Disabled"
+    plan = planned(cloud)
+    cloud.add(Kind.VM, machine)
+    plan_execution(cloud).apply(plan)
+    assert cloud.body(Kind.SHUTDOWN_SCHEDULE)["properties"]["status"] == "Enabled"
+
+
+def test_creation_with_a_lost_response_is_found() -> None:
     cloud = FakeCloud()
     cloud.fail("put vm", UNREACHABLE, done=True)
     applied(cloud)
@@ -326,7 +339,7 @@ def test_an_answer_that_was_lost_is_found_again() -> None:
     assert planned(cloud).is_empty
 
 
-def test_a_machine_that_another_made_in_vain_says_why() -> None:
+def test_failed_machine_of_another_up_is_reported_with_its_reason() -> None:
     cloud = FakeCloud()
     cloud.fail("put vm", UNREACHABLE, done=True)
     plan, broken = planned(cloud), [{"code": "ProvisioningState/failed/AllocationFailed"}]
@@ -338,11 +351,11 @@ def test_a_machine_that_another_made_in_vain_says_why() -> None:
 
     cloud.on_call = spoil
     with pytest.raises(CloudError) as caught:
-        applying(cloud).apply(plan)
+        plan_execution(cloud).apply(plan)
     assert (caught.value.fault, caught.value.code) == (Fault.CAPACITY, "AllocationFailed")
 
 
-def test_a_machine_that_another_took_away_again_is_a_failure() -> None:
+def test_machine_deleted_by_another_client_is_a_failure() -> None:
     cloud = FakeCloud()
     cloud.fail("put vm", UNREACHABLE, done=True)
     plan = planned(cloud)
@@ -353,27 +366,27 @@ def test_a_machine_that_another_took_away_again_is_a_failure() -> None:
 
     cloud.on_call = take
     with pytest.raises(CloudError) as caught:
-        applying(cloud).apply(plan)
+        plan_execution(cloud).apply(plan)
     assert (caught.value.fault, caught.value.code) == (Fault.ABSENT, "ResourceNotFound")
 
 
-def test_a_machine_that_another_never_finishes_is_given_up() -> None:
+def test_unfinished_machine_of_another_up_times_out() -> None:
     cloud = FakeCloud()
     plan = planned(cloud)
     cloud.add(Kind.VM, {"tags": {tags.NAME: NAME}, "properties": {"provisioningState": "Creating"}})
     with pytest.raises(CloudError) as caught:
-        applying(cloud, seconds=60).apply(plan)
+        plan_execution(cloud, seconds=60).apply(plan)
     assert caught.value.fault is Fault.TIMEOUT
     assert cloud.time.seconds < 60
 
 
 @pytest.mark.parametrize("kind", [Kind.VM, Kind.NIC, Kind.PUBLIC_IP, Kind.VNET, Kind.NSG])
-def test_what_others_create_meanwhile_is_not_changed(kind: Kind) -> None:
+def test_foreign_resources_created_meanwhile_are_not_changed(kind: Kind) -> None:
     cloud = FakeCloud()
     plan = planned(cloud)
     theirs = {"tags": {"owner": "bob"}, "properties": {"provisioningState": "Succeeded"}}
     cloud.add(kind, theirs)
-    work = applying(cloud)
+    work = plan_execution(cloud)
     with pytest.raises(CloudError) as caught:
         work.apply(plan)
     assert (caught.value.fault, caught.value.subject) == (Fault.TAKEN, str(ref(kind)))
@@ -382,17 +395,17 @@ def test_what_others_create_meanwhile_is_not_changed(kind: Kind) -> None:
     assert ref(kind) not in work.created
 
 
-def test_part_that_another_up_creates_meanwhile_is_used() -> None:
+def test_resource_created_by_another_up_meanwhile_is_used() -> None:
     cloud = FakeCloud()
     plan = planned(cloud)
     cloud.add(Kind.NIC, {"tags": {tags.NAME: NAME}, "properties": {}})
-    applying(cloud).apply(plan)
+    plan_execution(cloud).apply(plan)
     assert cloud.body(Kind.NIC)["properties"]
     assert Kind.VM in cloud.kinds
 
 
-def test_a_place_is_handed_on() -> None:
+def test_zone_is_passed_to_the_machine() -> None:
     cloud = FakeCloud()
-    work = applying(cloud)
+    work = plan_execution(cloud)
     work.apply(planned(cloud, spec(zones=("2",)), sources=setting().sources))
     assert cloud.body(Kind.VM)["zones"] == ["2"]

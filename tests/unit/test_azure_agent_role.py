@@ -1,4 +1,4 @@
-"""Giving a machine its right, by what Azure answers: which questions follow which answers."""
+"""Granting a machine its role: which requests follow which answers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,14 +14,14 @@ from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
-from tests.unit.provision_help import BUSY, DENIED, SUBSCRIPTION, Pausing, Time
+from tests.unit.provision_help import BUSY, DENIED, SUBSCRIPTION, InstantInterrupt, Time
 
 MACHINE = ObservedResource(Ref(Kind.VM, "g", "m"), {"identity": {"principalId": "p"}})
 OWN = agent_role.definition_id(SUBSCRIPTION, agent_role.definition_guid(SUBSCRIPTION))
 THEIRS = agent_role.definition_id(SUBSCRIPTION, "11111111-2222-3333-4444-555555555555")
 ROLE = {**agent_role.definition_body(SUBSCRIPTION), "id": OWN}
 EXISTS = CloudError(Fault.OTHER, "RoleAssignmentExists", "it does", status=409)
-NOBODY = CloudError(Fault.OTHER, "PrincipalNotFound", "who?", status=400)
+UNKNOWN_PRINCIPAL = CloudError(Fault.OTHER, "PrincipalNotFound", "who?", status=400)
 NO_ROLE = CloudError(Fault.ABSENT, "RoleDefinitionDoesNotExist", "which?", status=404)
 LIST_ROLES, LIST, MAKE, GIVE = (
     "GET roleDefinitions",
@@ -32,7 +32,7 @@ LIST_ROLES, LIST, MAKE, GIVE = (
 
 
 class Scripted:
-    """Answers each question with the next answer for it; the last one stays."""
+    """Returns the next answer for each request; the last one repeats."""
 
     def __init__(self, **answers: Any) -> None:
         self.asked: list[str] = []
@@ -62,7 +62,7 @@ class Scripted:
 def granted(scripted: Scripted, machine: ObservedResource = MACHINE, *, looks: bool = False) -> tuple[AgentRole, Time]:
     time = Time()
     patience = Patience(time.deadline(3600))
-    patience.interrupt = Pausing(time)
+    patience.interrupt = InstantInterrupt(time)
     made = Rights(Clients(Access(SUBSCRIPTION), patience))
     made._requests = scripted  # type: ignore[assignment]
     return made.look(machine) if looks else made.grant(machine), time
@@ -75,16 +75,16 @@ def assigned(definition: str) -> tuple[dict[str, Any], ...]:
 @pytest.mark.parametrize(
     ("answers", "expected", "asked"),
     [
-        # The role is made with the first machine, and is there for the others.
+        # The role is created with the first machine, and exists for the others.
         ({}, AgentRole(Holding.GRANTED), [LIST, LIST_ROLES, MAKE, GIVE]),
         ({"roles": (ROLE,)}, AgentRole(Holding.GRANTED), [LIST, LIST_ROLES, GIVE]),
-        # What is there is seen by one question; where an administrator made the role, by two.
+        # An existing role is found with one request; one created by an administrator, with two.
         ({"given": assigned(OWN)}, AgentRole(Holding.HELD), [LIST]),
         ({"given": assigned(THEIRS), "roles": ({**ROLE, "id": THEIRS},)}, AgentRole(Holding.HELD), [LIST, LIST_ROLES]),
-        # Who may not look may still give.
+        # A caller that may not read may still grant.
         ({"given": DENIED, "roles": (ROLE,)}, AgentRole(Holding.GRANTED), [LIST, LIST_ROLES, GIVE]),
         ({"given": DENIED, "roles": (ROLE,), "give": EXISTS}, AgentRole(Holding.HELD), [LIST, LIST_ROLES, GIVE]),
-        # A role that no longer serves is made anew, under the id that it has.
+        # A role without the action is updated under its id.
         (
             {"given": assigned(THEIRS), "roles": ({"id": THEIRS},)},
             AgentRole(Holding.GRANTED),
@@ -104,13 +104,13 @@ def assigned(definition: str) -> tuple[dict[str, Any], ...]:
         ({"given": BUSY}, AgentRole(Holding.UNKNOWN, BUSY.code, BUSY.message), [LIST]),
     ],
 )
-def test_what_follows_what(answers: dict[str, Any], expected: AgentRole, asked: list[str]) -> None:
+def test_role_requests_follow_their_order(answers: dict[str, Any], expected: AgentRole, asked: list[str]) -> None:
     scripted = Scripted(**answers)
     assert granted(scripted)[0] == expected
     assert scripted.asked == asked
 
 
-def test_the_role_is_given_at_the_machine_to_the_machine() -> None:
+def test_role_is_assigned_to_the_machine_at_the_machine() -> None:
     scripted = Scripted(roles=({**ROLE, "id": THEIRS},))
     granted(scripted)
     ((path, body),) = scripted.sent
@@ -118,25 +118,25 @@ def test_the_role_is_given_at_the_machine_to_the_machine() -> None:
     assert body["properties"] == {"roleDefinitionId": THEIRS, "principalId": "p", "principalType": "ServicePrincipal"}
 
 
-@pytest.mark.parametrize("error", [NOBODY, NO_ROLE, BUSY])
-def test_what_azure_does_not_know_yet_is_asked_again(error: CloudError) -> None:
+@pytest.mark.parametrize("error", [UNKNOWN_PRINCIPAL, NO_ROLE, BUSY])
+def test_unknown_principal_is_retried(error: CloudError) -> None:
     scripted = Scripted(roles=(ROLE,), give=[error, error, ()])
     right, time = granted(scripted)
     assert right == AgentRole(Holding.GRANTED)
     assert 0 < time.seconds < NEW_SECONDS
 
 
-def test_but_not_for_ever() -> None:
-    right, time = granted(Scripted(roles=(ROLE,), give=NOBODY))
+def test_unknown_principal_is_retried_only_for_a_while() -> None:
+    right, time = granted(Scripted(roles=(ROLE,), give=UNKNOWN_PRINCIPAL))
     assert (right.holding, right.code) == (Holding.REFUSED, "PrincipalNotFound")
     assert NEW_SECONDS - 5 < time.seconds <= NEW_SECONDS
 
 
-def test_nobody_gets_no_right() -> None:
+def test_machine_without_an_identity_gets_no_role() -> None:
     scripted = Scripted()
-    nobody = ObservedResource(MACHINE.ref, {})
-    assert granted(scripted, nobody)[0].code == "NoIdentity"
-    assert granted(scripted, nobody, looks=True)[0].holding is Holding.ABSENT
+    without_identity = ObservedResource(MACHINE.ref, {})
+    assert granted(scripted, without_identity)[0].code == "NoIdentity"
+    assert granted(scripted, without_identity, looks=True)[0].holding is Holding.ABSENT
     assert scripted.asked == []
 
 
@@ -153,7 +153,7 @@ def test_nobody_gets_no_right() -> None:
         ({"roles": DENIED}, AgentRole(Holding.UNKNOWN, DENIED.code, DENIED.message)),
     ],
 )
-def test_a_look(answers: dict[str, Any], expected: AgentRole) -> None:
+def test_checking_a_role_changes_nothing(answers: dict[str, Any], expected: AgentRole) -> None:
     scripted = Scripted(**answers)
     assert granted(scripted, looks=True)[0] == expected
-    assert scripted.sent == [], "nothing is changed by it"
+    assert scripted.sent == [], "a check changes nothing"

@@ -1,4 +1,4 @@
-"""The SDK's exceptions as ours: the one table, and what is read out of an answer."""
+"""The SDK's exceptions as ours: the table, and what is read from a response."""
 
 import json
 from types import SimpleNamespace
@@ -53,7 +53,7 @@ def refusal(status: int, code: str, message: str = "no", **more: Any) -> CloudEr
     return error(status, {"error": {"code": code, "message": message, **more}})
 
 
-def test_every_code_of_the_table_has_its_fault() -> None:
+def test_every_known_code_has_its_fault() -> None:
     expected = {code: fault for fault, codes in REFUSALS.items() for code in codes.split()}
     assert expected == CODES
     for code, fault in expected.items():
@@ -67,7 +67,7 @@ def test_every_code_of_the_table_has_its_fault() -> None:
     ("status", "fault"),
     [*STATUSES.items(), (400, Fault.OTHER), (409, Fault.OTHER), (200, Fault.OTHER)],
 )
-def test_a_status_counts_only_where_the_code_says_nothing(status: int, fault: Fault) -> None:
+def test_status_decides_only_for_unknown_codes(status: int, fault: Fault) -> None:
     assert refusal(status, "Whatever").fault is fault
     assert refusal(status, "SkuNotAvailable").fault is Fault.CAPACITY
 
@@ -80,12 +80,12 @@ def test_a_status_counts_only_where_the_code_says_nothing(status: int, fault: Fa
         ("Cannot resize disk while it is attached to running VM.", Fault.OTHER),
     ],
 )
-def test_one_code_means_many_things_and_only_its_text_tells_which(message: str, fault: Fault) -> None:
+def test_ambiguous_code_is_decided_by_its_message(message: str, fault: Fault) -> None:
     assert refusal(409, "OperationNotAllowed", message).fault is fault
 
 
 @pytest.mark.parametrize("outer", ["DeploymentFailed", "ResourceDeploymentFailure", "Conflict"])
-def test_of_wrappers_the_innermost_counts(outer: str) -> None:
+def test_innermost_error_of_a_wrapper_counts(outer: str) -> None:
     inner = {"code": "SkuNotAvailable", "message": "no room"}
     middle = {"code": "ResourceDeploymentFailure", "message": "failed", "details": [inner]}
     for details in ([inner], [middle]):
@@ -93,19 +93,19 @@ def test_of_wrappers_the_innermost_counts(outer: str) -> None:
         assert (found.code, found.message, found.fault) == ("SkuNotAvailable", "no room", Fault.CAPACITY)
 
 
-def test_a_wrapper_with_nothing_inside_is_itself() -> None:
+def test_empty_wrapper_is_the_error_itself() -> None:
     assert refusal(409, "Conflict", "busy", details=[]).fault is Fault.BUSY
     assert refusal(409, "DeploymentFailed", "failed").code == "DeploymentFailed"
 
 
-def test_details_of_what_is_no_wrapper_are_left_alone() -> None:
+def test_details_of_other_errors_are_ignored() -> None:
     found = refusal(400, "InvalidParameter", "wrong", details=[{"code": "SkuNotAvailable", "message": "no room"}])
     assert (found.code, found.fault) == ("InvalidParameter", Fault.OTHER)
 
 
-def test_an_operation_that_failed_answers_with_200() -> None:
+def test_failed_operation_with_status_200_is_an_error() -> None:
     body = {"status": "Failed", "error": {"code": "AllocationFailed", "message": "no\n  room"}}
-    # As the SDK's poller raises it, without Azure's own format of errors.
+    # As the SDK's poller raises it, without Azure's error format.
     raised = HttpResponseError(response=answer(200, body), message="Operation returned an invalid status 'OK'")
     found = translate(raised, "machine my-dsvm")
     assert (found.fault, found.code, found.message, found.status) == (
@@ -117,24 +117,24 @@ def test_an_operation_that_failed_answers_with_200() -> None:
 
 
 @pytest.mark.parametrize("body", ["", "<html>a proxy</html>", "[]", "{}", '{"error": null}', '{"error": "words"}'])
-def test_an_answer_that_is_not_azures_has_its_status(body: str) -> None:
+def test_foreign_response_is_known_by_its_status(body: str) -> None:
     found = error(502, body)
     assert (found.fault, found.code, found.status) == (Fault.UNREACHABLE, "HTTP 502", 502)
 
 
-def test_no_credentials_are_no_login() -> None:
+def test_missing_credentials_are_a_login_fault() -> None:
     text = "DefaultAzureCredential failed to retrieve a token.\nAttempted credentials:\n\tEnvironmentCredential: …"
     found = translate(ClientAuthenticationError(text))
     assert (found.fault, found.code) == (Fault.LOGIN, "CredentialUnavailable")
     assert found.message == "DefaultAzureCredential failed to retrieve a token."
 
 
-def test_a_login_that_azure_refused_has_azures_own_words() -> None:
+def test_refused_login_has_azures_message() -> None:
     found = error(401, {"error": {"code": "ExpiredAuthenticationToken", "message": "old"}}, ClientAuthenticationError)
     assert (found.fault, found.code, found.message) == (Fault.LOGIN, "ExpiredAuthenticationToken", "old")
 
 
-def test_an_authority_answers_in_its_own_format() -> None:
+def test_error_format_of_the_authority_is_read() -> None:
     body = {"error": "invalid_client", "error_description": "AADSTS7000215: Invalid client secret provided."}
     raised = ClientAuthenticationError(message="Authentication failed: AADSTS7000215", response=answer(401, body))
     found = translate(raised)
@@ -146,7 +146,7 @@ def test_an_authority_answers_in_its_own_format() -> None:
     ("kind", "status", "fault"),
     [(ResourceNotFoundError, 404, Fault.ABSENT), (ResourceExistsError, 412, Fault.EXISTS)],
 )
-def test_a_class_of_the_sdk_says_no_more_than_its_status(kind: Any, status: int, fault: Fault) -> None:
+def test_sdk_exception_is_mapped_by_its_status(kind: Any, status: int, fault: Fault) -> None:
     assert error(status, {"error": {"code": "Whatever", "message": ""}}, kind).fault is fault
 
 
@@ -159,19 +159,19 @@ def test_a_class_of_the_sdk_says_no_more_than_its_status(kind: Any, status: int,
         (AzureError(""), "AzureError"),
     ],
 )
-def test_what_never_reached_azure_is_unreachable(raised: AzureError, code: str) -> None:
+def test_connection_failure_is_unreachable(raised: AzureError, code: str) -> None:
     found = translate(raised, "group g")
     assert (found.fault, found.code, found.subject) == (Fault.UNREACHABLE, code, "group g")
     assert found.message
 
 
-def test_an_answer_that_cannot_be_read_is_no_success() -> None:
+def test_unreadable_response_is_an_error() -> None:
     assert isinstance(translate(DecodeError("JSON is invalid", response=answer(200, "<html>"))), CloudError)
 
 
-def test_nothing_of_the_sdk_leaves_the_block() -> None:
+def test_sdk_exceptions_do_not_leave_the_block() -> None:
     with pytest.raises(CloudError) as caught, translated("disk d"):
-        raise ServiceRequestError("nobody there")
+        raise ServiceRequestError("no answer")
     assert caught.value.subject == "disk d"
     assert isinstance(caught.value.__cause__, ServiceRequestError)
     with pytest.raises(CloudError, match="no such file") as caught, translated("disk d"):
@@ -185,7 +185,7 @@ def test_nothing_of_the_sdk_leaves_the_block() -> None:
     assert caught.value is own
 
 
-def test_a_code_alone_is_enough() -> None:
+def test_code_is_mapped_without_a_response() -> None:
     assert fault_of("AllocationFailed") is Fault.CAPACITY
     assert fault_of("") is Fault.OTHER
     assert str(CloudError(Fault.OTHER, "Code", "words")) == "Code: words"

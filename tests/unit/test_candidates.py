@@ -1,4 +1,4 @@
-"""Where a machine could be, and every reason against it."""
+"""Candidates for a machine, and every reason against each."""
 
 import json
 from dataclasses import replace
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.offer import Offer, Quota
+from gpuinfra.models.plan import Candidate
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision.market.candidates import candidates, judge
 from gpuinfra.provision.market.port import Catalogue, Image, ImagePlan
@@ -32,7 +32,7 @@ def catalogue(
     cores: tuple[int, int] = PLENTY,
     spot: tuple[int, int] = PLENTY,
 ) -> Catalogue:
-    """A region with one size; quotas are limits, and how much of them is used."""
+    """A region with one size; quotas are limits and usage."""
     numbers = {FAMILY: family, "cores": cores, "lowPriorityCores": spot}
     return Catalogue(
         "eastus",
@@ -52,7 +52,7 @@ def codes(
     return [reason.code for reason in reasons]
 
 
-def test_candidates_come_in_the_order_of_the_spec() -> None:
+def test_candidates_follow_the_order_of_the_spec() -> None:
     wanted = spec(
         regions=["southcentralus", "eastus"], sizes=["Standard_NC8as_T4_v3", "Standard_NC4as_T4_v3"], zones=["2", "1"]
     )
@@ -66,7 +66,7 @@ def test_candidates_come_in_the_order_of_the_spec() -> None:
     assert candidates(spec()) == (Candidate("eastus", SIZE, None),)
 
 
-def test_a_wish_for_gpus_is_a_candidate_for_each_size() -> None:
+def test_gpu_request_is_a_candidate_for_each_size() -> None:
     wanted = spec(sizes=None, gpu={"model": "T4"})
     assert [each.size for each in candidates(wanted)] == [
         "Standard_NC4as_T4_v3",
@@ -75,19 +75,19 @@ def test_a_wish_for_gpus_is_a_candidate_for_each_size() -> None:
     ]
 
 
-def test_there_may_be_nothing_against_it() -> None:
+def test_available_candidate_has_no_reasons() -> None:
     assert codes(spec(), catalogue()) == []
     assert codes(spec(), catalogue(), zone="1") == []
 
 
-def test_what_nobody_could_tell_is_no_reason() -> None:
+def test_unknown_facts_are_not_a_reason() -> None:
     assert codes(spec(), None, None) == []
     assert codes(spec(), Catalogue("eastus", {SIZE: OFFER}, {}), None) == []
     assert codes(spec(), None, Image(URN, exists=False)) == ["image-missing"]
     assert codes(spec(), catalogue(), Image(URN, True, "1", None)) == []
 
 
-def test_a_size_that_is_not_offered() -> None:
+def test_size_that_is_not_offered_is_a_reason() -> None:
     other = replace(OFFER, size="Standard_NC4as_T4_v3")
     (reason,) = judge(Candidate("eastus", SIZE), spec(), catalogue(other), IMAGE)
     assert (reason.code, reason.text) == ("not-offered", f"eastus does not offer {SIZE}")
@@ -95,7 +95,7 @@ def test_a_size_that_is_not_offered() -> None:
     assert reason.text == "eastus does not offer any NC size"
 
 
-def test_a_size_that_is_restricted() -> None:
+def test_restricted_size_is_a_reason() -> None:
     restricted = catalogue(replace(OFFER, restriction="NotAvailableForSubscription", restricted_zones=("1",)))
     (reason,) = judge(Candidate("eastus", SIZE, "1"), spec(), restricted, IMAGE)
     assert reason.code == "restricted"
@@ -103,7 +103,7 @@ def test_a_size_that_is_restricted() -> None:
     assert judge(Candidate("eastus", SIZE), spec(), catalogue(replace(OFFER, restriction="New")), None)[0].text == "New"
 
 
-def test_zones() -> None:
+def test_missing_or_restricted_zone_is_a_reason() -> None:
     limited = catalogue(replace(OFFER, restricted_zones=("2",)))
     assert codes(spec(), limited, zone="1") == []
     assert codes(spec(), limited, zone="2") == ["restricted"]
@@ -113,7 +113,7 @@ def test_zones() -> None:
     assert reason.text == "not offered in zone 1, in no zone"
 
 
-def test_quota_of_the_family_and_of_the_region() -> None:
+def test_missing_quota_of_family_or_region_is_a_reason() -> None:
     (reason,) = judge(Candidate("eastus", SIZE), spec(), catalogue(family=(0, 0)), IMAGE)
     assert (reason.code, reason.text) == ("quota", f"needs 24 vCPUs of {FAMILY}; 0 of 0 left")
     assert FAMILY in (reason.help or "")
@@ -124,7 +124,7 @@ def test_quota_of_the_family_and_of_the_region() -> None:
     assert codes(spec(), catalogue(spot=(0, 0))) == []
 
 
-def test_spot_draws_on_a_quota_of_its_own() -> None:
+def test_spot_has_its_own_quota() -> None:
     spot = spec(priority="spot")
     assert codes(spot, catalogue(family=(0, 0), cores=(0, 0))) == []
     (reason,) = judge(Candidate("eastus", SIZE), spot, catalogue(spot=(10, 0)), IMAGE)
@@ -132,7 +132,7 @@ def test_spot_draws_on_a_quota_of_its_own() -> None:
     assert codes(spot, catalogue(replace(OFFER, spot_capable=False))) == ["no-spot"]
 
 
-def test_vcpus_that_the_machine_holds_already_count_as_left() -> None:
+def test_vcpus_of_the_existing_machine_count_as_free() -> None:
     full = catalogue(family=(24, 24), cores=(24, 24))
     assert codes(spec(), full) == ["quota", "quota"]
     assert codes(spec(), full, held=Candidate("eastus", SIZE)) == []
@@ -140,7 +140,7 @@ def test_vcpus_that_the_machine_holds_already_count_as_left() -> None:
     assert codes(spec(), lowered, held=Candidate("eastus", SIZE)) == ["quota"]
 
 
-def test_images() -> None:
+def test_unsuitable_image_is_a_reason() -> None:
     assert codes(spec(), catalogue(), Image(URN, exists=False)) == ["image-missing"]
     assert codes(spec(), catalogue(), replace(IMAGE, generation="V1")) == ["image-generation"]
     both = catalogue(replace(OFFER, generations=("V1", "V2")))
@@ -156,7 +156,9 @@ def test_images() -> None:
         (None, False, []),
     ],
 )
-def test_terms_of_an_image(accepted: bool | None, consent: bool, expected: list[str]) -> None:
+def test_image_terms_that_are_not_accepted_are_a_reason(
+    accepted: bool | None, consent: bool, expected: list[str]
+) -> None:
     sold = replace(IMAGE, plan=ImagePlan("fortinet", "payg", "fortigate"), terms_accepted=accepted)
     assert codes(spec(acceptImageTerms=consent), catalogue(), sold) == expected
 
@@ -168,7 +170,7 @@ def test_trusted_launch_needs_a_size_and_an_image_that_support_it() -> None:
     assert codes(spec(), size, image) == []
 
 
-def test_every_reason_is_told_at_once() -> None:
+def test_all_reasons_are_listed_at_once() -> None:
     worst = catalogue(replace(OFFER, restriction="NotAvailableForSubscription", spot_capable=False), spot=(0, 0))
     found = codes(spec(priority="spot"), worst, replace(IMAGE, generation="V1"), zone="3")
     assert found == ["restricted", "no-zone", "no-spot", "quota", "image-generation"]

@@ -79,8 +79,8 @@ def test_stopping_a_job_of_another_workspace_needs_yes(effect: Effect) -> None:
 
 @pytest.mark.parametrize("effect", STOPS)
 @pytest.mark.parametrize("answer", [answered(), answered(there(over=True, outputs=True)), OFF])
-def test_nothing_is_stopped_where_no_job_runs(effect: Effect, answer: MachineAnswer) -> None:
-    """The machine knows better than the history, and one that is off runs nothing."""
+def test_stopping_without_a_running_job_needs_no_consent(effect: Effect, answer: MachineAnswer) -> None:
+    """The machine's answer overrides the history, and a deallocated machine runs nothing."""
     assert decided(effect, answer, OWN) == Decision(effect, Consent.NONE)
 
 
@@ -90,7 +90,7 @@ def test_machine_that_does_not_answer_is_switched_off_but_not_restarted() -> Non
 
 
 @pytest.mark.parametrize("effect", STOPS)
-def test_job_that_is_known_here_counts_when_the_machine_does_not_answer(effect: Effect) -> None:
+def test_locally_known_job_counts_when_the_machine_does_not_answer(effect: Effect) -> None:
     assert decided(effect, SILENT, OWN).consent is Consent.YES
     assert ids(decided(effect, SILENT, OWN)) == ["own"]
     assert ids(decided(effect, SILENT, UNFETCHED)) == []
@@ -124,7 +124,7 @@ def test_disk_without_outputs_needs_yes() -> None:
 
 
 @pytest.mark.parametrize("effect", list(Effect))
-def test_nothing_is_lost_where_there_is_nothing(effect: Effect) -> None:
+def test_missing_machine_needs_no_consent(effect: Effect) -> None:
     assert decided(effect, NOTHING, OWN).consent is Consent.NONE
 
 
@@ -171,11 +171,11 @@ RESIZE = (Difference("size", "a", "b", needs_off=True),)
         ([change(Action.DESTROY, Kind.DISK, loses=True), change(Action.ADD)], Effect.DELETE_DISK),
     ],
 )
-def test_effect_of_a_plan(changes: list[Change], effect: Effect) -> None:
+def test_plan_is_mapped_to_its_effect(changes: list[Change], effect: Effect) -> None:
     assert effect_of(plan(*changes)) is effect
 
 
-def test_only_a_new_machine_is_created() -> None:
+def test_only_a_new_machine_counts_as_created() -> None:
     assert creates_machine(plan(change(Action.ADD)))
     assert not creates_machine(plan(change(Action.ADD, Kind.DISK), change(Action.CHANGE, power=Power.START)))
     assert not creates_machine(plan(change(Action.REPLACE, loses=True)))
@@ -211,7 +211,7 @@ def test_terminal_is_asked_once_before_a_machine_is_created(monkeypatch: pytest.
     assert questions.asked == ["my-dsvm will be created for $0.631 an hour while it is on. Go on?"]
 
 
-def test_a_no_creates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_declined_creation_creates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     Questions(monkeypatch, answer=False)
     with pytest.raises(Problem) as caught:
         consent.confirm_creation(NEW, settings(), TerminalFrontend(), simulated=False)
@@ -224,13 +224,15 @@ def test_a_no_creates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     [(NEW, True, False), (NEW, False, True), (plan(change(Action.CHANGE, power=Power.START)), False, False)],
     ids=["yes", "sandbox", "start"],
 )
-def test_creation_needs_no_question(monkeypatch: pytest.MonkeyPatch, made: Plan, yes: bool, simulated: bool) -> None:
+def test_creation_needs_no_question_with_yes_or_in_the_sandbox(
+    monkeypatch: pytest.MonkeyPatch, made: Plan, yes: bool, simulated: bool
+) -> None:
     questions = Questions(monkeypatch, answer=False)
     consent.confirm_creation(made, settings(yes=yes), TerminalFrontend(), simulated=simulated)
     assert questions.asked == []
 
 
-def test_creation_goes_on_without_a_question_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creation_continues_without_a_question_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     questions = Questions(monkeypatch, answer=False)
     monkeypatch.setattr(TerminalFrontend, "can_ask", False)
     consent.confirm_creation(NEW, settings(), TerminalFrontend(), simulated=False)
@@ -267,3 +269,14 @@ def test_help_for_a_changed_spec_names_the_step_before_up() -> None:
     decision = decide(Effect.DELETE_DISK, "my-dsvm", [], MachineAnswer(Contact.OFF), simulated=False)
     request = consent.Request("my-dsvm", "g", Effect.DELETE_DISK, command="gpuinfra up SPEC")
     assert consent._help(request, decision, simulated=False).startswith("restore the spec as it was; then `gpuinfra up")
+
+
+def test_outputs_of_a_run_on_an_earlier_vm_of_this_name_are_not_at_risk() -> None:
+    earlier = replace(UNFETCHED, vm_id="A")
+    for vm_id, expected in (("b", []), ("a", ["own"]), ("", ["own"])):
+        answer = replace(answered(), vm_id=vm_id)
+        assert ids(decided(Effect.DELETE_DISK, answer, earlier)) == expected
+        assert ids(decided(Effect.DELETE_DISK, replace(answer, contact=Contact.SILENT), earlier)) == ["own"]
+    assert ids(decided(Effect.DELETE_DISK, replace(answered(), vm_id="b"), UNFETCHED)) == ["own"]
+    known = replace(answered(there(over=True, outputs=True)), vm_id="b")
+    assert ids(decided(Effect.DELETE_DISK, known, earlier)) == ["own"]

@@ -1,4 +1,4 @@
-"""Finding a machine again, and looking at one until it holds still."""
+"""Finding a machine, and waiting until it is settled."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.find import find_target, target_from_spec
 from gpuinfra.provision.observe import observe_settled
-from tests.unit.provision_help import DENIED, GROUP, NAME, FakeCloud, Heard, made, spec
+from tests.unit.provision_help import DENIED, GROUP, NAME, FakeCloud, RecordedProgress, made, spec
 
 
 def problem(cloud: FakeCloud) -> Code:
@@ -18,7 +18,7 @@ def problem(cloud: FakeCloud) -> Code:
     return caught.value.diagnostics[0].code
 
 
-def test_a_machine_is_found_by_its_name() -> None:
+def test_machine_is_found_by_its_name() -> None:
     assert find_target(made(), NAME, ssh_port=2222, identity="/home/me/.ssh/id_ed25519") == Target(
         name="my_dsvm",
         machine=NAME,
@@ -32,14 +32,14 @@ def test_a_machine_is_found_by_its_name() -> None:
     )
 
 
-def test_it_is_found_in_whatever_group_it_is() -> None:
+def test_machine_is_found_in_any_group() -> None:
     wanted = spec(resource_group="gpu-team", target={"name": "mine"})
     cloud = made(wanted)
     cloud.body(Kind.RESOURCE_GROUP, "gpu-team")["tags"] = {}
     assert find_target(cloud, NAME).name == "mine"
 
 
-def test_its_spec_says_more() -> None:
+def test_target_has_the_options_of_the_spec() -> None:
     wanted = spec(target={"type": "remote", "framework": "PySpark", "conda_dependencies": "env.yml", "name": "mine"})
     observed = made(wanted).observe(NAME, GROUP)
     target = target_from_spec(observed, wanted, ssh_port=22, identity=None)
@@ -48,36 +48,36 @@ def test_its_spec_says_more() -> None:
     assert target.address == "203.0.113.99"
 
 
-def test_a_target_as_json_has_no_path_of_a_key() -> None:
+def test_target_as_json_omits_the_key_path() -> None:
     plain = find_target(made(), NAME, identity="/home/me/.ssh/id_ed25519").as_json()
     assert "id_ed25519" not in str(plain)
     assert (plain["hostKey"], plain["port"]) == ("ssh-ed25519 AAAAhost", 22)
 
 
-def test_no_machine_is_no_target() -> None:
+def test_missing_machine_is_not_a_target() -> None:
     assert problem(FakeCloud()) is Code.NO_SUCH_MACHINE
 
 
-def test_machine_without_our_tags_is_no_target() -> None:
+def test_machine_without_our_tags_is_not_a_target() -> None:
     cloud = made()
-    cloud.body(Kind.VM)["tags"] = {"owner": "somebody"}
+    cloud.body(Kind.VM)["tags"] = {"owner": "alice"}
     assert problem(cloud) is Code.UNTAGGED_MACHINE
 
 
 @pytest.mark.parametrize("power", ["deallocated", "starting", "stopped", "unknown"])
-def test_a_machine_that_is_not_on_is_no_target(power: str) -> None:
+def test_machine_that_is_off_is_not_a_target(power: str) -> None:
     cloud = made()
     cloud.set_power(power)
     assert problem(cloud) is Code.MACHINE_IS_OFF
 
 
-def test_a_refusal_is_a_problem() -> None:
+def test_refusal_is_a_problem() -> None:
     cloud = made()
     cloud.fail("observe", DENIED)
     assert problem(cloud) is Code.NOT_ALLOWED
 
 
-def test_a_machine_without_an_address_is_no_target() -> None:
+def test_machine_without_an_address_is_not_a_target() -> None:
     cloud = made()
     cloud.body(Kind.PUBLIC_IP)["properties"]["ipAddress"] = None
     assert problem(cloud) is Code.NO_SUCH_MACHINE
@@ -85,30 +85,30 @@ def test_a_machine_without_an_address_is_no_target() -> None:
     assert problem(cloud) is Code.NO_SUCH_MACHINE
 
 
-# Until it holds still
+# Until it is settled
 
 
 def settled(cloud: FakeCloud, seconds: float = 60) -> list[str]:
-    heard = Heard()
+    heard = RecordedProgress()
     observed = observe_settled(cloud, NAME, GROUP, heard, cloud.time.deadline(seconds))
     assert all(part.is_settled for part in observed.ours())
     return heard.lines
 
 
-def test_what_holds_still_is_looked_at_once() -> None:
+def test_settled_machine_is_looked_at_once() -> None:
     cloud = made()
     assert settled(cloud) == []
     assert cloud.calls == [f"observe {NAME}"]
 
 
 @pytest.mark.parametrize("state", ["Failed", "Canceled", "Succeeded"])
-def test_what_failed_holds_still_as_well(state: str) -> None:
+def test_failed_machine_is_settled(state: str) -> None:
     cloud = made()
     cloud.body(Kind.VM)["properties"]["provisioningState"] = state
     assert settled(cloud) == []
 
 
-def test_what_is_under_way_is_waited_for() -> None:
+def test_pending_operation_is_waited_for() -> None:
     cloud = made()
     cloud.body(Kind.VM)["properties"]["provisioningState"] = "Creating"
 
@@ -121,7 +121,7 @@ def test_what_is_under_way_is_waited_for() -> None:
     assert cloud.writes == []
 
 
-def test_what_is_being_deleted_is_waited_for_until_it_is_gone() -> None:
+def test_pending_deletion_is_waited_for() -> None:
     cloud = made()
     cloud.body(Kind.DISK)["properties"]["provisioningState"] = "Deleting"
     cloud.on_call = lambda call: cloud.remove(Kind.DISK) if call == "look disk my-dsvm-disk" else None
@@ -129,14 +129,14 @@ def test_what_is_being_deleted_is_waited_for_until_it_is_gone() -> None:
     assert Kind.DISK not in cloud.kinds
 
 
-def test_what_is_not_ours_may_move() -> None:
+def test_foreign_resources_are_not_waited_for() -> None:
     cloud = made()
     cloud.body(Kind.DISK)["tags"] = {}
     cloud.body(Kind.DISK)["properties"]["provisioningState"] = "Updating"
     assert settled(cloud) == []
 
 
-def test_what_never_holds_still_is_given_up() -> None:
+def test_endless_operation_times_out() -> None:
     cloud = made()
     cloud.body(Kind.VNET)["properties"]["provisioningState"] = "Updating"
     with pytest.raises(CloudError) as caught:
@@ -145,7 +145,7 @@ def test_what_never_holds_still_is_given_up() -> None:
     assert cloud.time.seconds < 60
 
 
-def test_the_failure_of_a_machine_is_read_from_its_statuses() -> None:
+def test_failure_of_a_machine_is_read_from_its_statuses() -> None:
     cloud = made()
     part = next(part for part in cloud.parts.values() if part.ref.kind is Kind.VM)
     assert (part.failure, part.power, part.state) == ("", "running", "Succeeded")

@@ -1,4 +1,4 @@
-"""Machines of ours, from what Azure lists."""
+"""Our machines, from Azure's list."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ from gpuinfra.diagnostics import Span
 from gpuinfra.models.machine import Machine, ScheduledChange
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.spec import Spec
-from gpuinfra.parse.spec import Located
+from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision import tags
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.fleet import list_machines
@@ -51,12 +51,12 @@ def row(power: str = "running", name: str = "my-dsvm", size: str = SIZE, **own: 
 
 
 def one(body: dict[str, Any], wanted: Spec | None = None, now: datetime = NOW) -> Machine:
-    located = [Located(wanted, Span("gpu.yaml", 2, 7, 2, 14, ""))] if wanted else []
+    located = [LocatedSpec(wanted, Span("gpu.yaml", 2, 7, 2, 14, ""))] if wanted else []
     (found,) = machines([body], located, now, PRICES)
     return found
 
 
-def test_a_machine_as_its_spec_says() -> None:
+def test_machine_matches_its_spec() -> None:
     assert one(row(), spec()) == Machine(
         name="my-dsvm",
         power_state="running",
@@ -72,7 +72,7 @@ def test_a_machine_as_its_spec_says() -> None:
     )
 
 
-def test_a_machine_that_is_off() -> None:
+def test_deallocated_machine_costs_nothing() -> None:
     found = one(row("deallocated"), spec())
     assert found.since == datetime(2026, 11, 16, 9, tzinfo=UTC)
     assert found.next_change is None
@@ -80,7 +80,7 @@ def test_a_machine_that_is_off() -> None:
     assert found.cost_so_far(NOW) == 0
 
 
-def test_a_machine_with_nothing_to_go_by() -> None:
+def test_machine_with_unreadable_tags_is_listed() -> None:
     bare = row("", properties={"instanceView": {}, "hardwareProfile": {"vmSize": "Standard_Odd"}}, tags={}, zones=["2"])
     bare["tags"] = {tags.NAME.upper(): "my-dsvm", tags.ON_SINCE: "yesterday", tags.HOURS: "Mars/Base always"}
     found = one(bare)
@@ -88,7 +88,7 @@ def test_a_machine_with_nothing_to_go_by() -> None:
     assert (found.price_per_hour, found.drift, found.spec_file) == (None, ("it has no lease",), None)
 
 
-def test_spot_has_its_own_price_and_case_does_not_matter() -> None:
+def test_spot_price_applies_and_case_is_ignored() -> None:
     odd = row(size=SIZE.upper(), location="East US", properties={"priority": "Spot"})
     found = one(odd, spec())
     assert (found.spot, found.price_per_hour, found.size, found.drift) == (True, 0.158, SIZE, ())
@@ -110,23 +110,23 @@ def test_spot_has_its_own_price_and_case_does_not_matter() -> None:
             ["cost cap is reached"],
         ),
         (row("stopped", tags={tags.LEASE_UNTIL: ""}), {}, ["stopped, but billed", "it has no lease"]),
-        (row(tags={tags.HOURS: "UTC mon 13:00-14:00"}), {}, []),  # the lease holds it
+        (row(tags={tags.HOURS: "UTC mon 13:00-14:00"}), {}, []),  # the lease keeps it on
         (row("stopped"), {}, ["stopped, but billed"]),
         (row("deallocated", size="Standard_NC8as_T4_v3"), {}, ["size Standard_NC8as_T4_v3 is not in the spec"]),
         (row("deallocated", location="westus2"), {}, ["region westus2 is not in the spec"]),
     ],
 )
-def test_drift(body: dict[str, Any], fields: dict[str, Any], drift: list[str]) -> None:
+def test_drift_is_listed(body: dict[str, Any], fields: dict[str, Any], drift: list[str]) -> None:
     assert list(one(body, spec(**fields)).drift) == drift
 
 
-def test_drift_that_needs_no_spec() -> None:
+def test_drift_without_a_spec_is_listed() -> None:
     failed = row("deallocated")
     failed["properties"]["provisioningState"] = "Failed"
     assert one(failed).drift == ("provisioning failed",)
 
 
-def test_a_zone_that_the_spec_does_not_name() -> None:
+def test_zone_outside_the_spec_is_drift() -> None:
     wanted = spec(zones=("1",))
     found = one(row("deallocated", zones=["2"], tags={tags.DIGEST: wanted.digest()}), wanted)
     assert found.drift == ("zone 2 is not in the spec",)
@@ -135,7 +135,7 @@ def test_a_zone_that_the_spec_does_not_name() -> None:
 @pytest.mark.parametrize(
     ("power", "lease", "hours", "change"),
     [
-        ("running", "14:00", "13:00", ("14:00", "deallocated", "lease")),  # the lease holds beyond the hours
+        ("running", "14:00", "13:00", ("14:00", "deallocated", "lease")),  # the lease lasts beyond the hours
         ("running", "14:00", "19:00", ("14:00", "deallocated", "lease")),
         ("running", "19:00", "19:00", ("19:00", "deallocated", "hours")),
         ("running", "19:00", None, ("19:00", "deallocated", "lease")),
@@ -146,7 +146,9 @@ def test_a_zone_that_the_spec_does_not_name() -> None:
         ("deallocated", "14:00", None, None),
     ],
 )
-def test_the_next_change(power: str, lease: str, hours: str | None, change: tuple[str, str, str] | None) -> None:
+def test_next_change_is_the_earliest(
+    power: str, lease: str, hours: str | None, change: tuple[str, str, str] | None
+) -> None:
     marks = {tags.LEASE_UNTIL: f"2026-11-16T{lease}:00Z", tags.TERMS: "lease=4h idle=20m cap=10h"}
     if hours:
         marks[tags.HOURS] = f"UTC daily 08:00-{hours}"
@@ -154,7 +156,7 @@ def test_the_next_change(power: str, lease: str, hours: str | None, change: tupl
     assert one(row(power, tags=marks)).next_change == expected
 
 
-def test_hours_switch_a_machine_on() -> None:
+def test_hours_start_a_machine() -> None:
     found = one(row("deallocated", tags={tags.HOURS: "UTC daily 08:00-19:00"}), now=NOW + timedelta(hours=8))
     assert found.next_change == ScheduledChange(datetime(2026, 11, 17, 8, tzinfo=UTC), "running", "hours")
 
@@ -164,23 +166,23 @@ def test_hours_switch_a_machine_on() -> None:
     [
         (None, "", "hours are over"),  # too long for a tag
         (None, "UTC daily 08:00-10:00", "hours are over"),
-        ("sha256:0", "UTC daily 08:00-10:00", "lease is over"),  # the spec does not count yet
+        ("sha256:0", "UTC daily 08:00-10:00", "lease is over"),  # the spec does not apply yet
         ("sha256:0", "", "hours are over"),
     ],
 )
-def test_hours_of_the_spec(digest: str | None, tag: str, why: str) -> None:
+def test_changed_hours_of_the_spec_are_drift(digest: str | None, tag: str, why: str) -> None:
     wanted = spec(lifecycle={"hours": {"timezone": "UTC", "on": "daily 08:00-11:00"}})
     marks = {tags.DIGEST: digest or wanted.digest(), tags.HOURS: tag, tags.LEASE_UNTIL: "2026-11-16T11:00:00Z"}
     assert one(row(tags=marks), wanted).drift[0] == why
 
 
-def test_they_come_by_name() -> None:
+def test_machines_are_sorted_by_name() -> None:
     found = machines([row(name="b"), row(name="A"), row(name="c")], [], NOW, PRICES)
     assert [machine.name for machine in found] == ["A", "b", "c"]
 
 
 class Listing:
-    """A subscription whose lists of statuses have what `kept` says, two machines a page."""
+    """A subscription whose lists of statuses have the fields in `kept`, with two machines per page."""
 
     def __init__(self, rows: list[dict[str, Any]], kept: set[str], properties: set[str]) -> None:
         self.rows, self.kept, self.properties = rows, kept, properties
@@ -218,7 +220,7 @@ class Listing:
         ({"id"}, {"instanceView"}, ["true", "false"]),
     ],
 )
-def test_a_list_of_nothing_but_statuses_is_completed(kept: set[str], properties: set[str], calls: list[str]) -> None:
+def test_list_with_only_statuses_is_completed(kept: set[str], properties: set[str], calls: list[str]) -> None:
     foreign = row(name="theirs")
     foreign["tags"] = {"owner": "them"}
     listing = Listing([foreign, foreign, row()], kept, properties)
@@ -228,7 +230,7 @@ def test_a_list_of_nothing_but_statuses_is_completed(kept: set[str], properties:
     assert listing.calls == calls
 
 
-def test_no_machine_at_all_is_one_call() -> None:
+def test_empty_list_takes_one_call() -> None:
     listing = Listing([], set(), set())
     assert list_machines(listing.clients()) == []
     assert listing.calls == ["true"]

@@ -1,4 +1,4 @@
-"""What `doctor` makes of what it sees: one row a thing that can be wrong."""
+"""Checks of `doctor`: one per possible problem."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.agent import AgentState
-from gpuinfra.models.checks import Check, Verdict
+from gpuinfra.models.health import CheckStatus, HealthCheck
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import ObservedResource
@@ -42,7 +42,7 @@ ALIVE = AgentState(
 
 
 def facts(**changes: Any) -> Facts:
-    """Of a machine that is on, and of which everything is as it should be."""
+    """Return the facts of a healthy running machine."""
     cloud = made()
     given = Facts(
         subscription=SUBSCRIPTION,
@@ -57,7 +57,7 @@ def facts(**changes: Any) -> Facts:
     return replace(given, **changes)
 
 
-def found(given: Facts, name: str) -> Check:
+def found(given: Facts, name: str) -> HealthCheck:
     (check,) = [check for check in examine(given) if check.name == name]
     return check
 
@@ -71,31 +71,31 @@ def tagged(**marks: str) -> Facts:
 # Machines
 
 
-def test_a_machine_that_is_as_it_should_be() -> None:
+def test_healthy_machine_passes_every_check() -> None:
     checks = examine(facts())
     names = ["state", "lease", "agent", "role", "schedule", "protection", "rights"]
-    assert [(check.name, check.verdict) for check in checks] == [(name, Verdict.OK) for name in names]
+    assert [(check.name, check.verdict) for check in checks] == [(name, CheckStatus.OK) for name in names]
     assert all(check.fix is None and not check.commands for check in checks)
 
 
-def test_a_machine_that_is_off_needs_no_lease() -> None:
+def test_deallocated_machine_needs_no_lease() -> None:
     cloud = made()
     cloud.set_power("deallocated")
     given = facts(machine=ObservedResource(ref(Kind.VM), cloud.body(Kind.VM)), agent=None, now=NOW + timedelta(days=9))
     assert [check.name for check in examine(given)] == ["state", "role", "protection", "rights"]
-    assert {check.verdict for check in examine(given)} == {Verdict.OK}
+    assert {check.verdict for check in examine(given)} == {CheckStatus.OK}
 
 
 @pytest.mark.parametrize(
     ("state", "power", "verdict", "words"),
     [
-        ("Succeeded", "running", Verdict.OK, "running"),
-        ("Succeeded", "starting", Verdict.OK, "starting"),
-        ("Succeeded", "stopped", Verdict.PROBLEM, "of no use, and billed"),
-        ("Failed", "running", Verdict.PROBLEM, "provisioning failed; it is running"),
+        ("Succeeded", "running", CheckStatus.OK, "running"),
+        ("Succeeded", "starting", CheckStatus.OK, "starting"),
+        ("Succeeded", "stopped", CheckStatus.PROBLEM, "of no use, and billed"),
+        ("Failed", "running", CheckStatus.PROBLEM, "provisioning failed; it is running"),
     ],
 )
-def test_its_state(state: str, power: str, verdict: Verdict, words: str) -> None:
+def test_state_is_checked(state: str, power: str, verdict: CheckStatus, words: str) -> None:
     cloud = made()
     cloud.set_power(power)
     cloud.body(Kind.VM)["properties"]["provisioningState"] = state
@@ -112,39 +112,39 @@ def test_its_state(state: str, power: str, verdict: Verdict, words: str) -> None
         ("", "it has no lease: its tag gpuinfra:lease-until is missing, and it is running"),
     ],
 )
-def test_a_lease_that_does_not_hold_is_a_problem(until: str, words: str) -> None:
+def test_missing_or_expired_lease_is_a_problem(until: str, words: str) -> None:
     check = found(tagged(lease_until=until), "lease")
-    assert check.verdict is Verdict.PROBLEM
+    assert check.verdict is CheckStatus.PROBLEM
     assert words in check.seen
     assert f"`gpuinfra down {NAME}`" in str(check.fix)
 
 
-def test_a_lease_that_holds_says_until_when() -> None:
+def test_valid_lease_shows_its_end() -> None:
     assert found(facts(now=NOW + timedelta(hours=3, minutes=59)), "lease").seen == "until 2026-11-16 12:00Z"
 
 
 @pytest.mark.parametrize(
     ("changes", "verdict", "words"),
     [
-        ({"now": NOW + timedelta(seconds=119)}, Verdict.OK, "it is alive (watching)"),
-        ({}, Verdict.OK, "it ends the machine at 2026-11-16 12:00Z"),
+        ({"now": NOW + timedelta(seconds=119)}, CheckStatus.OK, "it is alive (watching)"),
+        ({}, CheckStatus.OK, "it ends the machine at 2026-11-16 12:00Z"),
         (
             {"agent": replace(ALIVE, idle_until=NOW + timedelta(minutes=20))},
-            Verdict.OK,
+            CheckStatus.OK,
             "it ends the machine at 2026-11-16 08:20Z (idle)",
         ),
-        ({"now": NOW + timedelta(seconds=121)}, Verdict.PROBLEM, "nothing for 121 s: it is not alive"),
-        ({"agent": replace(ALIVE, last_error="token refused")}, Verdict.WARNING, "has trouble: token refused"),
-        ({"agent": None, "no_agent": "no file", "now": NOW + timedelta(hours=1)}, Verdict.PROBLEM, "no file"),
-        ({"agent": None, "no_agent": "no file"}, Verdict.WARNING, "not started yet"),
-        ({"agent": None, "no_agent": "timed out", "is_reached": False}, Verdict.WARNING, "not seen: timed out"),
+        ({"now": NOW + timedelta(seconds=121)}, CheckStatus.PROBLEM, "nothing for 121 s: it is not alive"),
+        ({"agent": replace(ALIVE, last_error="token refused")}, CheckStatus.WARNING, "has trouble: token refused"),
+        ({"agent": None, "no_agent": "no file", "now": NOW + timedelta(hours=1)}, CheckStatus.PROBLEM, "no file"),
+        ({"agent": None, "no_agent": "no file"}, CheckStatus.WARNING, "not started yet"),
+        ({"agent": None, "no_agent": "timed out", "is_reached": False}, CheckStatus.WARNING, "not seen: timed out"),
     ],
 )
-def test_the_agent(changes: dict[str, Any], verdict: Verdict, words: str) -> None:
+def test_agent_is_checked(changes: dict[str, Any], verdict: CheckStatus, words: str) -> None:
     check = found(facts(**changes), "agent")
     assert check.verdict is verdict
     assert words in check.seen
-    assert (check.fix is None) == (verdict is Verdict.OK)
+    assert (check.fix is None) == (verdict is CheckStatus.OK)
 
 
 def schedule(**properties: Any) -> ObservedResource:
@@ -157,70 +157,73 @@ def schedule(**properties: Any) -> ObservedResource:
     [
         (None, "no daily stop"),
         (schedule(status="Disabled"), "is off"),
-        (schedule(dailyRecurrence={"time": "1300"}), "stops it at 1300 UTC, its lease ends at 1200 UTC"),
-        (schedule(timeZoneId="Pacific Standard Time"), "1200 Pacific Standard Time, its lease ends at 1200 UTC"),
+        (schedule(dailyRecurrence={"time": "1300"}), "stops it at 1300 UTC, and not at 1235 UTC"),
+        (schedule(timeZoneId="Pacific Standard Time"), "1235 Pacific Standard Time, and not at 1235 UTC"),
         (schedule(targetResourceId=f"{MACHINE}2"), "of another machine"),
     ],
 )
-def test_a_schedule_that_is_not_at_the_leases_end_is_a_problem(part: ObservedResource | None, words: str) -> None:
+def test_schedule_that_differs_from_the_lease_is_a_problem(part: ObservedResource | None, words: str) -> None:
     check = found(facts(schedule=part), "schedule")
-    assert check.verdict is Verdict.PROBLEM
+    assert check.verdict is CheckStatus.PROBLEM
     assert words in check.seen
 
 
-def test_azure_sees_no_case_in_ids() -> None:
-    assert found(facts(schedule=schedule(targetResourceId=MACHINE.upper())), "schedule").verdict is Verdict.OK
+def test_ids_are_compared_without_case() -> None:
+    assert found(facts(schedule=schedule(targetResourceId=MACHINE.upper())), "schedule").verdict is CheckStatus.OK
 
 
-def test_a_schedule_cannot_say_days() -> None:
+def test_schedule_cannot_express_a_lease_of_days() -> None:
     given = tagged(lease_until="2026-11-18T08:00:00Z")
-    assert found(replace(given, schedule=schedule(status="Disabled")), "schedule").verdict is Verdict.WARNING
+    assert found(replace(given, schedule=schedule(status="Disabled")), "schedule").verdict is CheckStatus.WARNING
     nearer = replace(given, schedule=schedule(status="Disabled"), now=NOW + timedelta(hours=30))
-    assert found(nearer, "schedule").verdict is Verdict.PROBLEM, "now it could, and nobody has set it"
+    assert found(nearer, "schedule").verdict is CheckStatus.PROBLEM, "now it could, and it is not set"
 
 
-def test_who_may_not_give_the_right_sees_what_an_administrator_runs() -> None:
+def test_missing_role_shows_the_commands_for_an_administrator() -> None:
     principal = agent_role.principal_of(facts().machine)
     assign = agent_role.assign_command(SUBSCRIPTION, MACHINE, principal)
     check = found(facts(right=AgentRole(Holding.ABSENT, message="there is no role")), "role")
-    assert check.verdict is Verdict.WARNING
+    assert check.verdict is CheckStatus.WARNING
     assert "there is no role" in check.seen
     assert check.commands == (agent_role.define_command(SUBSCRIPTION), assign)
     there = found(facts(right=AgentRole(Holding.ABSENT, has_role=True)), "role")
-    assert there.commands == (assign,), "the role is made once"
+    assert there.commands == (assign,), "the role already exists"
 
 
-def test_a_machine_without_an_identity_is_nobody_to_give_a_role() -> None:
+def test_machine_without_an_identity_gets_no_role_commands() -> None:
     given = facts(right=AgentRole(Holding.ABSENT, message="no identity"))
     del given.machine.body["identity"]
     check = found(given, "role")
-    assert (check.verdict, check.commands) == (Verdict.WARNING, ())
+    assert (check.verdict, check.commands) == (CheckStatus.WARNING, ())
     assert "`gpuinfra up SPEC`" in str(check.fix)
 
 
-def test_a_right_that_azure_does_not_tell_of() -> None:
+def test_unreadable_role_is_a_warning() -> None:
     check = found(facts(right=AgentRole(Holding.UNKNOWN, "AuthorizationFailed", "you may not look")), "role")
-    assert check.verdict is Verdict.WARNING
+    assert check.verdict is CheckStatus.WARNING
     assert check.seen.endswith("AuthorizationFailed: you may not look")
 
 
 @pytest.mark.parametrize(
-    ("value", "verdict"), [("", Verdict.OK), ("False", Verdict.OK), ("true", Verdict.WARNING), ("me", Verdict.WARNING)]
+    ("value", "verdict"),
+    [("", CheckStatus.OK), ("False", CheckStatus.OK), ("true", CheckStatus.WARNING), ("me", CheckStatus.WARNING)],
 )
-def test_protection_is_shown(value: str, verdict: Verdict) -> None:
+def test_protection_is_shown(value: str, verdict: CheckStatus) -> None:
     assert found(tagged(protect=value), "protection").verdict is verdict
 
 
 @pytest.mark.parametrize(
     ("permissions", "verdict", "words"),
     [
-        (ALL, Verdict.OK, "you may start and deallocate it"),
-        (READER, Verdict.PROBLEM, "you may not deallocate or start it"),
-        (Permissions((Grant((agent_role.ACTION,)),)), Verdict.PROBLEM, "you may not start it"),
-        (UNKNOWN_PERMISSIONS, Verdict.WARNING, "does not say"),
+        (ALL, CheckStatus.OK, "you may start and deallocate it"),
+        (READER, CheckStatus.PROBLEM, "you may not deallocate or start it"),
+        (Permissions((Grant((agent_role.ACTION,)),)), CheckStatus.PROBLEM, "you may not start it"),
+        (UNKNOWN_PERMISSIONS, CheckStatus.WARNING, "does not say"),
     ],
 )
-def test_what_the_caller_may_do_to_it(permissions: Permissions, verdict: Verdict, words: str) -> None:
+def test_callers_permissions_on_the_machine_are_checked(
+    permissions: Permissions, verdict: CheckStatus, words: str
+) -> None:
     check = found(facts(permissions=permissions), "rights")
     assert check.verdict is verdict
     assert words in check.seen
@@ -229,22 +232,22 @@ def test_what_the_caller_may_do_to_it(permissions: Permissions, verdict: Verdict
 # The account
 
 
-def test_a_login_that_fails_says_what_to_do() -> None:
-    check = account.no_login(CloudError(Fault.LOGIN, "CredentialUnavailable", "nobody"))
-    assert check.verdict is Verdict.PROBLEM
-    assert "CredentialUnavailable: nobody" in check.seen
+def test_failed_login_says_what_to_do() -> None:
+    check = account.no_login(CloudError(Fault.LOGIN, "CredentialUnavailable", "no login"))
+    assert check.verdict is CheckStatus.PROBLEM
+    assert "CredentialUnavailable: no login" in check.seen
     assert "`az login`" in str(check.fix)
 
 
-def test_what_azure_does_not_say_is_no_more_than_a_warning() -> None:
-    assert account.unknown("prices", CloudError(Fault.TIMEOUT, "Timeout", "late")).verdict is Verdict.WARNING
+def test_unknown_answer_of_azure_is_a_warning() -> None:
+    assert account.unknown("prices", CloudError(Fault.TIMEOUT, "Timeout", "late")).verdict is CheckStatus.WARNING
 
 
-def test_providers() -> None:
-    assert account.providers(()).verdict is Verdict.OK
+def test_missing_provider_is_a_warning() -> None:
+    assert account.providers(()).verdict is CheckStatus.OK
     check = account.providers(("Microsoft.DevTestLab",))
     assert (check.verdict, check.commands) == (
-        Verdict.WARNING,
+        CheckStatus.WARNING,
         ("az provider register --namespace Microsoft.DevTestLab",),
     )
 
@@ -252,13 +255,15 @@ def test_providers() -> None:
 @pytest.mark.parametrize(
     ("permissions", "verdict", "missing"),
     [
-        (ALL, Verdict.OK, ()),
-        (CONTRIBUTOR, Verdict.OK, ()),
-        (READER, Verdict.WARNING, ACTIONS),
-        (UNKNOWN_PERMISSIONS, Verdict.WARNING, ()),
+        (ALL, CheckStatus.OK, ()),
+        (CONTRIBUTOR, CheckStatus.OK, ()),
+        (READER, CheckStatus.WARNING, ACTIONS),
+        (UNKNOWN_PERMISSIONS, CheckStatus.WARNING, ()),
     ],
 )
-def test_rights_in_the_subscription(permissions: Permissions, verdict: Verdict, missing: tuple[str, ...]) -> None:
+def test_callers_permissions_in_the_subscription_are_checked(
+    permissions: Permissions, verdict: CheckStatus, missing: tuple[str, ...]
+) -> None:
     check = account.permissions(permissions, SUBSCRIPTION)
     assert check.verdict is verdict
     assert all(action in check.seen for action in missing)
@@ -267,16 +272,18 @@ def test_rights_in_the_subscription(permissions: Permissions, verdict: Verdict, 
 @pytest.mark.parametrize(
     ("permissions", "has_role", "verdict", "commands"),
     [
-        (ALL, False, Verdict.OK, 0),
-        (ALL, True, Verdict.OK, 0),
-        (CONTRIBUTOR, False, Verdict.WARNING, 1),
-        (CONTRIBUTOR, True, Verdict.WARNING, 0),
-        (Permissions((Grant((agent_role.ASSIGNS_ROLES,)),)), True, Verdict.OK, 0),
-        (Permissions((Grant((agent_role.ASSIGNS_ROLES,)),)), False, Verdict.WARNING, 1),
-        (UNKNOWN_PERMISSIONS, False, Verdict.WARNING, 0),
+        (ALL, False, CheckStatus.OK, 0),
+        (ALL, True, CheckStatus.OK, 0),
+        (CONTRIBUTOR, False, CheckStatus.WARNING, 1),
+        (CONTRIBUTOR, True, CheckStatus.WARNING, 0),
+        (Permissions((Grant((agent_role.ASSIGNS_ROLES,)),)), True, CheckStatus.OK, 0),
+        (Permissions((Grant((agent_role.ASSIGNS_ROLES,)),)), False, CheckStatus.WARNING, 1),
+        (UNKNOWN_PERMISSIONS, False, CheckStatus.WARNING, 0),
     ],
 )
-def test_who_may_give_rights(permissions: Permissions, has_role: bool, verdict: Verdict, commands: int) -> None:
+def test_permission_to_assign_roles_is_checked(
+    permissions: Permissions, has_role: bool, verdict: CheckStatus, commands: int
+) -> None:
     check = account.roles(permissions, SUBSCRIPTION, has_role=has_role)
     assert (check.verdict, len(check.commands)) == (verdict, commands)
 
@@ -284,26 +291,26 @@ def test_who_may_give_rights(permissions: Permissions, has_role: bool, verdict: 
 @pytest.mark.parametrize(
     ("seconds", "verdict", "words"),
     [
-        (0, Verdict.OK, "agrees"),
-        (-30, Verdict.OK, "agrees"),
-        (31, Verdict.WARNING, "31 s ahead of Azure's"),
-        (-299, Verdict.WARNING, "299 s behind Azure's"),
-        (300, Verdict.PROBLEM, "300 s ahead of"),
-        (-7200, Verdict.PROBLEM, "7200 s behind"),
+        (0, CheckStatus.OK, "agrees"),
+        (-30, CheckStatus.OK, "agrees"),
+        (31, CheckStatus.WARNING, "31 s ahead of Azure's"),
+        (-299, CheckStatus.WARNING, "299 s behind Azure's"),
+        (300, CheckStatus.PROBLEM, "300 s ahead of"),
+        (-7200, CheckStatus.PROBLEM, "7200 s behind"),
     ],
 )
-def test_the_clock(seconds: int, verdict: Verdict, words: str) -> None:
+def test_clock_difference_is_checked(seconds: int, verdict: CheckStatus, words: str) -> None:
     here: datetime = NOW + timedelta(seconds=seconds)
     check = account.clock(here, NOW, simulated=False)
     assert check.verdict is verdict
     assert words in check.seen
-    assert account.clock(here, NOW, simulated=True).verdict is Verdict.OK
+    assert account.clock(here, NOW, simulated=True).verdict is CheckStatus.OK
 
 
-def test_prices() -> None:
-    assert account.prices(is_live=True).verdict is Verdict.OK
+def test_outdated_prices_are_a_warning() -> None:
+    assert account.prices(is_live=True).verdict is CheckStatus.OK
     check = account.prices(is_live=False)
-    assert check.verdict is Verdict.WARNING
+    assert check.verdict is CheckStatus.WARNING
     assert DATE in check.seen
 
 
@@ -312,5 +319,5 @@ def test_tags_are_read_in_any_case() -> None:
     marks = given.machine.body["tags"]
     marks["GPUINFRA:Protect"] = "yes"
     marks[tags.LEASE_UNTIL.upper()] = marks.pop(tags.LEASE_UNTIL)
-    assert found(given, "protection").verdict is Verdict.WARNING
-    assert found(given, "lease").verdict is Verdict.OK
+    assert found(given, "protection").verdict is CheckStatus.WARNING
+    assert found(given, "lease").verdict is CheckStatus.OK

@@ -1,4 +1,4 @@
-"""Files of holidays: the dates in them are the spec's own."""
+"""Holiday files: their dates become part of the spec."""
 
 import os
 from datetime import date
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Diagnostic
-from gpuinfra.models.holidays import DATE, MOST_DAYS, parse_date, parse_days
-from gpuinfra.models.hours import Hours
+from gpuinfra.models.hours import DATE, MOST_DAYS, Hours, parse_date, parse_days
 from gpuinfra.models.spec import Spec
 from gpuinfra.parse.files import load_paths
 from gpuinfra.parse.spec import Loaded
@@ -27,7 +26,7 @@ lifecycle:
 
 
 def load(folder: Path, holidays: str = "holidays.txt") -> Loaded:
-    """A spec in this folder that names a file of holidays."""
+    """Load a spec in this folder that names a holiday file."""
     (folder / "gpu.yaml").write_text(f"{SPEC}    holidays: {holidays}\n")
     return load_paths([str(folder / "gpu.yaml")])
 
@@ -63,11 +62,11 @@ def problems(folder: Path, text: bytes) -> list[Diagnostic]:
         (b"# to be filled in\n", []),
     ],
 )
-def test_a_date_a_line_or_a_first_and_a_last_one(tmp_path: Path, text: bytes, expected: list[str]) -> None:
+def test_line_is_a_date_or_a_range(tmp_path: Path, text: bytes, expected: list[str]) -> None:
     assert days(tmp_path, text) == expected
 
 
-def test_the_same_dates_are_the_same_spec_and_others_another(tmp_path: Path) -> None:
+def test_digest_depends_on_the_dates_only(tmp_path: Path) -> None:
     one = spec(tmp_path, b"2026-12-25..2026-12-26\n")
     assert one.digest() == spec(tmp_path, b"2026-12-26 # second\n2026-12-25\n").digest()
     assert one.digest() != spec(tmp_path, b"2026-12-25\n").digest()
@@ -76,14 +75,14 @@ def test_the_same_dates_are_the_same_spec_and_others_another(tmp_path: Path) -> 
     assert spec(tmp_path, b"# none\n").digest() == without.digest()
 
 
-def test_the_file_is_found_beside_the_spec_wherever_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_found_next_to_the_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "specs" / "days").mkdir(parents=True)
     (tmp_path / "specs" / "days" / "berlin.txt").write_text("2026-12-25\n")
     monkeypatch.chdir(tmp_path)
     assert load(Path("specs"), "days/berlin.txt").diagnostics == []
 
 
-def test_what_is_printed_needs_the_file_no_more(tmp_path: Path) -> None:
+def test_printed_spec_includes_the_dates(tmp_path: Path) -> None:
     import json
 
     made = spec(tmp_path, b"2026-12-24..2026-12-26\n")
@@ -96,7 +95,7 @@ def test_what_is_printed_needs_the_file_no_more(tmp_path: Path) -> None:
 BAD = b"2026-12-25\n  26.12.2026  # second\n2026-02-30\n2027-01-02..2027-01-01\n2026-12-24..soon\n1999-01-01\n"
 
 
-def test_every_bad_line_is_shown_where_it_is(tmp_path: Path) -> None:
+def test_every_bad_line_is_reported_with_its_place(tmp_path: Path) -> None:
     found = problems(tmp_path, BAD)
     assert [(each.span.line, each.span.column) for each in found if each.span] == [
         (2, 3),
@@ -106,11 +105,11 @@ def test_every_bad_line_is_shown_where_it_is(tmp_path: Path) -> None:
         (6, 1),
     ]
     assert [each.label for each in found] == [
-        "expected a date of this century as year, month and day",
-        "there is no such day",
-        "it ends before it begins",
-        "expected a date of this century as year, month and day",
-        "expected a date of this century as year, month and day",
+        "expected year, month and day, from 2000 to 2099",
+        "this day does not exist",
+        "the end is before the start",
+        "expected year, month and day, from 2000 to 2099",
+        "expected year, month and day, from 2000 to 2099",
     ]
     shown = render(found[0]).plain
     assert f"--> {tmp_path / 'holidays.txt'}:2:3" in shown
@@ -118,7 +117,7 @@ def test_every_bad_line_is_shown_where_it_is(tmp_path: Path) -> None:
     assert {each.code.value for each in found} == {"bad-date"}
 
 
-def test_too_many_days_are_told_once_and_quickly(tmp_path: Path) -> None:
+def test_too_many_days_are_reported_once_and_quickly(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, b"2000-01-01..2009-12-31\n" * 10_000)
     assert found.label == f"at most {MOST_DAYS} days"
     (found,) = problems(tmp_path, b"2000-01-01..2099-12-31\n")
@@ -135,7 +134,7 @@ def test_too_many_days_are_told_once_and_quickly(tmp_path: Path) -> None:
         ("large.txt", "file-too-large"),
     ],
 )
-def test_a_file_that_cannot_be_read(tmp_path: Path, name: str, code: str) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path, name: str, code: str) -> None:
     (tmp_path / "folder.txt").mkdir()
     os.mkfifo(tmp_path / "pipe.txt")
     (tmp_path / "bytes.txt").write_bytes(b"2026-12-25\n\xff\n")
@@ -146,13 +145,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, name: str, code: str) -> Non
     assert load(tmp_path, name).specs == []
 
 
-def test_no_secret_of_a_file_is_shown(tmp_path: Path) -> None:
+def test_secret_in_the_file_is_not_shown(tmp_path: Path) -> None:
     shown = [render(each).plain for each in problems(tmp_path, b"password: hunter2hunter2\n")]
     assert shown
     assert not any("hunter2" in text for text in shown)
 
 
-def test_the_pattern_knows_every_day_there_is() -> None:
+def test_pattern_matches_exactly_the_calendar_days() -> None:
     import re
 
     every = {day.isoformat() for day in parse_days("2024-01-01..2028-12-31")}
@@ -162,7 +161,7 @@ def test_the_pattern_knows_every_day_there_is() -> None:
         assert bool(re.fullmatch(DATE, f"{year}-02-29")) is (year % 4 == 0)
 
 
-def test_values() -> None:
+def test_date_is_parsed_and_validated() -> None:
     assert parse_date("2026-12-25") == date(2026, 12, 25)
     with pytest.raises(ValueError, match="invalid date"):
         Hours.model_validate({"timezone": "UTC", "on": ("daily 08:00-09:00",), "holidays": "holidays.txt"})

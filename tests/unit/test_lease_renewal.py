@@ -1,4 +1,4 @@
-"""When the lease of a machine is renewed for a job that somebody follows: by a cloud and a clock of the test's own."""
+"""When the lease of a machine is renewed for a followed job, with a fake cloud and a fake clock."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -18,7 +18,7 @@ LEASE = timedelta(hours=4)
 
 
 class Job:
-    """One that is followed, on a machine whose lease of four hours began so long ago."""
+    """A followed job, on a machine whose lease of four hours began this long ago."""
 
     def __init__(self, hours_ago: float, lease: timedelta = LEASE) -> None:
         self.spec = spec(lifecycle={"lease": lease, "idle": timedelta(minutes=20)})
@@ -42,14 +42,14 @@ class Job:
         return until - self.cloud.now()
 
 
-def test_a_lease_that_lasts_is_left_alone() -> None:
+def test_lease_with_enough_time_is_not_renewed() -> None:
     job = Job(1.9)
     writes = len(job.cloud.writes)
     assert job.renewing.look() == module.LONGEST_SECONDS
     assert len(job.cloud.writes) == writes
 
 
-def test_less_than_half_of_it_is_renewed_for_a_job_at_work() -> None:
+def test_lease_below_half_is_renewed_for_a_working_job() -> None:
     job = Job(2.1)
     job.renewing.look()
     assert job.left >= LEASE
@@ -57,7 +57,7 @@ def test_less_than_half_of_it_is_renewed_for_a_job_at_work() -> None:
 
 
 @pytest.mark.parametrize(("silent", "is_renewed"), [(19, True), (21, False)])
-def test_a_job_that_does_nothing_for_the_window_of_idleness_is_not_kept(silent: float, is_renewed: bool) -> None:
+def test_lease_is_not_renewed_for_an_idle_job(silent: float, is_renewed: bool) -> None:
     job = Job(3)
     job.without_work = silent * 60
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_a_job_that_does_nothing_for_the_window_of_idleness_is_not_kept(silent: 
         assert "its GPU is idle: the lease of my-dsvm is not renewed" in job.notes[0]
 
 
-def test_a_lease_that_was_released_is_not_brought_back() -> None:
+def test_released_lease_is_not_renewed() -> None:
     job = Job(1)
     job.renewing.look()
     renew(job.cloud, job.spec.name, job.spec.group_name, release=True, deadline=Deadline.after(60))
@@ -78,13 +78,13 @@ def test_a_lease_that_was_released_is_not_brought_back() -> None:
     assert job.left < timedelta(minutes=1)
     (note,) = job.notes
     assert note.startswith("somebody has released the lease of my-dsvm: it ends at ")
-    # Who has thought better of it is heard as well.
+    # An extension after the release counts again.
     renew(job.cloud, job.spec.name, job.spec.group_name, extend=LEASE / 4, deadline=Deadline.after(60))
     job.renewing.look()
     assert job.left >= LEASE
 
 
-def test_a_lease_that_is_only_shorter_now_is_renewed() -> None:
+def test_shortened_lease_is_renewed() -> None:
     job = Job(0)
     job.renewing.look()
     job.cloud.body(Kind.VM)["tags"][tags.LEASE_UNTIL] = stamp(job.cloud.now() + LEASE / 8)
@@ -92,28 +92,28 @@ def test_a_lease_that_is_only_shorter_now_is_renewed() -> None:
     assert job.left >= LEASE
 
 
-def test_work_counts_by_the_clouds_clock_however_fast_that_is() -> None:
+def test_idle_time_is_measured_by_the_clouds_clock() -> None:
     job = Job(3)
     job.without_work = 25 * 60
     job.renewing.look()
     assert job.left < LEASE
     job.later(wall=10, minutes=10)  # sixty times as fast
-    job.without_work = 5  # five minutes, over there
+    job.without_work = 5  # five minutes of the cloud's time
     pause = job.renewing.look()
     assert job.left >= LEASE
-    assert pause == pytest.approx(30)  # an eighth of the lease, over there
+    assert pause == pytest.approx(30)  # an eighth of the lease in the cloud's time
     job.later(wall=100, hours=3)
     job.without_work = 60
     job.renewing.look()
     assert job.left < LEASE
 
 
-def test_a_short_lease_is_looked_at_more_often() -> None:
+def test_short_lease_is_checked_more_often() -> None:
     job = Job(0, timedelta(minutes=4))
     assert job.renewing.look() == 30.0
 
 
-def test_the_cap_is_told_once_and_asked_for_once() -> None:
+def test_cap_is_reported_once_and_requested_once() -> None:
     job = Job(2.1)
     job.cloud.body(Kind.VM)["tags"][tags.TERMS] = "lease=4h idle=20m cap=4h30m"
     job.renewing.look()
@@ -126,19 +126,19 @@ def test_the_cap_is_told_once_and_asked_for_once() -> None:
     assert "its cost cap" in job.notes[0]
 
 
-def test_a_machine_that_is_gone_has_no_lease() -> None:
+def test_deleted_machine_has_no_lease() -> None:
     job = Job(3)
     job.cloud.remove(Kind.VM)
     assert job.renewing.look() == module.LONGEST_SECONDS
 
 
-def test_what_azure_refuses_is_told_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_renewal_is_reported_once_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(3)
     job.cloud.fail("look", DENIED, times=2)
     pauses: list[float] = []
 
     class Over:
-        """It is over after three looks."""
+        """Ends after three looks."""
 
         def wait(self, seconds: float) -> bool:
             pauses.append(seconds)
@@ -155,7 +155,7 @@ def test_what_azure_refuses_is_told_once_and_tried_again(monkeypatch: pytest.Mon
     assert job.left >= LEASE
 
 
-def test_whoever_has_left_changes_nothing_any_more() -> None:
+def test_renewal_stops_when_the_client_leaves() -> None:
     job = Job(3)
     with job.renewing:
         pass
@@ -163,7 +163,7 @@ def test_whoever_has_left_changes_nothing_any_more() -> None:
     assert job.left < LEASE
 
 
-# A job that was left
+# Detached jobs
 
 
 class Notes:
@@ -178,23 +178,23 @@ class Notes:
     ("seconds", "expected"),
     [(None, LEASE), (60.0, LEASE), (6 * 3600.0, timedelta(hours=6, minutes=10))],
 )
-def test_a_job_that_was_left_has_the_time_it_may_take(
+def test_detached_job_gets_the_time_of_its_timeout(
     seconds: float | None, expected: timedelta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, notes = Job(1), Notes()
-    monkeypatch.setattr(module, "_open", _gives(job.cloud))
+    monkeypatch.setattr(module, "_open", _returning(job.cloud))
     module.renew_for(None, job.spec, seconds, notes)  # type: ignore[arg-type]
     assert expected <= job.left <= expected + timedelta(minutes=1)
     assert notes.texts == []
 
 
-def test_that_it_cannot_be_renewed_is_no_failure_of_a_job_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_renewal_does_not_fail_a_detached_job(monkeypatch: pytest.MonkeyPatch) -> None:
     job, notes = Job(1), Notes()
     job.cloud.fail("look", DENIED)
-    monkeypatch.setattr(module, "_open", _gives(job.cloud))
+    monkeypatch.setattr(module, "_open", _returning(job.cloud))
     module.renew_for(None, job.spec, None, notes)  # type: ignore[arg-type]
     assert len(notes.texts) == 1
 
 
-def _gives(cloud: FakeCloud) -> Callable[..., FakeCloud]:
+def _returning(cloud: FakeCloud) -> Callable[..., FakeCloud]:
     return lambda *_: cloud

@@ -1,4 +1,4 @@
-"""The ledger: what a workspace remembers of machines."""
+"""The ledger: what a workspace records about machines."""
 
 import sqlite3
 from dataclasses import replace
@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
-from gpuinfra.ledger.ledger import FILE, Ledger
-from gpuinfra.models.entry import Entry, EntryKind, entry_from_json, entry_of
+from gpuinfra.ledger import FILE, Ledger
+from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind, entry_from_json, entry_from_receipt
 from gpuinfra.models.plan import Price
-from gpuinfra.models.receipt import Off, Receipt
+from gpuinfra.models.receipt import OffProof, Receipt
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.costing.beginning import beginning
 from tests.unit.provision_help import GROUP, NAME, NOW, SMALL, SUBSCRIPTION, made, spec
 
-ENTRY = Entry(
-    what=EntryKind.ON,
+ENTRY = LedgerEntry(
+    what=LedgerEntryKind.ON,
     at=NOW,
     machine=NAME,
     group=GROUP,
@@ -33,7 +33,7 @@ ENTRY = Entry(
 )
 ENDED = Receipt(
     NAME,
-    Off.DEALLOCATED,
+    OffProof.DEALLOCATED,
     NOW + timedelta(hours=2, seconds=1),
     group=GROUP,
     billed_from=NOW,
@@ -43,7 +43,7 @@ ENDED = Receipt(
 )
 
 
-def test_what_was_noted_is_there_the_oldest_first(tmp_path: Path) -> None:
+def test_entries_are_sorted_by_time(tmp_path: Path) -> None:
     ledger, later = Ledger(tmp_path / ".gpuinfra"), replace(ENTRY, at=NOW + timedelta(days=1))
     assert ledger.entries() == []
     ledger.add(later)
@@ -52,14 +52,14 @@ def test_what_was_noted_is_there_the_oldest_first(tmp_path: Path) -> None:
     assert ledger.entries(until=NOW) == [ENTRY]
 
 
-def test_an_entry_of_a_newer_program_is_read_as_far_as_it_is_understood() -> None:
+def test_entry_of_a_newer_program_is_read() -> None:
     assert entry_from_json({**ENTRY.as_json(), "colour": "blue"}) == ENTRY
-    assert entry_from_json({"what": "off", "at": "2026-11-16T08:00:00Z", "machine": NAME}) == Entry(
-        EntryKind.OFF, NOW, NAME
+    assert entry_from_json({"what": "off", "at": "2026-11-16T08:00:00Z", "machine": NAME}) == LedgerEntry(
+        LedgerEntryKind.OFF, NOW, NAME
     )
 
 
-def test_a_file_that_is_no_ledger_is_told(tmp_path: Path) -> None:
+def test_file_that_is_not_a_ledger_is_reported(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("not a database, but long enough to be taken for the head of one")
     with pytest.raises(Problem) as caught:
         Ledger(tmp_path).entries()
@@ -69,7 +69,7 @@ def test_a_file_that_is_no_ledger_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("statement", ["PRAGMA user_version = 2", "CREATE TABLE other (a)"])
-def test_the_database_of_another_program_is_left_alone(tmp_path: Path, statement: str) -> None:
+def test_database_of_another_program_is_not_changed(tmp_path: Path, statement: str) -> None:
     database = sqlite3.connect(tmp_path / FILE)
     database.execute(statement)
     database.commit()
@@ -80,7 +80,7 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path, statement
     assert (tmp_path / FILE).read_bytes() == before
 
 
-def test_what_a_program_that_was_killed_has_half_written_is_taken_back(tmp_path: Path) -> None:
+def test_incomplete_write_of_a_killed_program_is_rolled_back(tmp_path: Path) -> None:
     killed, found = Ledger(tmp_path / "killed"), Ledger(tmp_path / "found")
     killed.add(ENTRY)
     found.path.parent.mkdir()
@@ -89,39 +89,43 @@ def test_what_a_program_that_was_killed_has_half_written_is_taken_back(tmp_path:
     database.execute("BEGIN IMMEDIATE")
     for number in range(100):
         database.execute("INSERT INTO entries (at, machine, entry) VALUES (?, 'm', ?)", (number, "x" * 3000))
-    # As the disk is at such a moment: the file with something in it that the journal takes back.
+    # The state of the disk at that moment: a file with changes that the journal rolls back.
     for file in (killed.path, killed.path.with_name(f"{FILE}-journal")):
         (found.path.parent / file.name).write_bytes(file.read_bytes())
     database.close()
     assert found.entries() == [ENTRY]
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Problem) as caught:
         Ledger(tmp_path / "file" / "folder").add(ENTRY)
     assert caught.value.diagnostics[0].code is Code.FILE_UNWRITABLE
 
 
-def test_a_receipt_is_an_end() -> None:
-    entry = entry_of(ENDED, SUBSCRIPTION)
+def test_receipt_becomes_an_end_entry() -> None:
+    entry = entry_from_receipt(ENDED, SUBSCRIPTION)
     assert entry is not None
-    assert (entry.what, entry.at, entry.since) == (EntryKind.OFF, NOW + timedelta(hours=2), NOW)
+    assert (entry.what, entry.at, entry.since) == (LedgerEntryKind.OFF, NOW + timedelta(hours=2), NOW)
     assert (entry.machine, entry.group, entry.cause) == (NAME, GROUP, "gpuinfra down")
 
 
-def test_a_receipt_that_proves_nothing_is_no_end() -> None:
-    assert entry_of(replace(ENDED, verified=None), SUBSCRIPTION) is None
+def test_unproven_receipt_is_not_an_end() -> None:
+    assert entry_from_receipt(replace(ENDED, verified=None), SUBSCRIPTION) is None
 
 
-def test_only_what_is_all_gone_is_gone() -> None:
-    gone = replace(ENDED, verified=Off.ABSENT, deletes=True)
+def test_only_a_complete_deletion_is_recorded_as_deleted() -> None:
+    gone = replace(ENDED, verified=OffProof.ABSENT, deletes=True)
     left = replace(gone, left=("disk my-dsvm-disk",))
-    found = [entry.what for entry in (entry_of(gone, SUBSCRIPTION), entry_of(left, SUBSCRIPTION)) if entry]
-    assert found == [EntryKind.GONE, EntryKind.OFF]
+    found = [
+        entry.what
+        for entry in (entry_from_receipt(gone, SUBSCRIPTION), entry_from_receipt(left, SUBSCRIPTION))
+        if entry
+    ]
+    assert found == [LedgerEntryKind.GONE, LedgerEntryKind.OFF]
 
 
-def test_a_machine_that_was_switched_on_is_a_beginning() -> None:
+def test_started_machine_becomes_a_start_entry() -> None:
     cloud = made(spec(tags={"project": "mnist"}))
     machine = cloud.parts[Kind.VM, GROUP, NAME]
     price = Price(0.5, 19.2, 3.65)
@@ -129,21 +133,21 @@ def test_a_machine_that_was_switched_on_is_a_beginning() -> None:
     assert entry == replace(ENTRY, lease_until=tags.moment(machine.tags, tags.LEASE_UNTIL))
     later = NOW + timedelta(hours=1)
     changed = beginning(machine, price, at=later, subscription=SUBSCRIPTION, simulated=False)
-    assert changed == replace(entry, at=later, what=EntryKind.CHANGED)
+    assert changed == replace(entry, at=later, what=LedgerEntryKind.CHANGED)
 
 
-def test_the_price_of_an_old_list_is_not_written_down_as_what_it_cost() -> None:
+def test_price_of_an_old_list_is_not_recorded() -> None:
     machine = made().parts[Kind.VM, GROUP, NAME]
     entry = beginning(machine, Price(0.5, list_of="2026-06"), at=None, subscription=SUBSCRIPTION, simulated=False)
     assert entry is not None
     assert entry.price_per_hour is None
 
 
-def test_a_machine_of_which_nobody_knows_since_when_is_none() -> None:
+def test_machine_without_a_start_time_has_no_entry() -> None:
     machine = made().parts[Kind.VM, GROUP, NAME]
     machine.body["tags"] = {tags.NAME: NAME}
     assert beginning(machine, Price(), at=None, subscription=SUBSCRIPTION, simulated=False) is None
 
 
-def test_moments_are_kept_in_utc() -> None:
+def test_times_are_kept_in_utc() -> None:
     assert ENTRY.as_json()["at"] == datetime(2026, 11, 16, 8, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""What commands note in the ledger; and that nothing depends on it."""
+"""What commands record in the ledger, and that nothing depends on it."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 
 from gpuinfra.app.cost import CostQuery, _moment, _wanted
-from gpuinfra.app.ledger_recording import note, note_cost, note_end
+from gpuinfra.app.ledger_recording import accounted, note, note_cost, note_end
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Exit, Problem
-from gpuinfra.ledger.ledger import FILE, Ledger
-from gpuinfra.models.entry import Entry, EntryKind
-from gpuinfra.models.receipt import Off, Receipt
+from gpuinfra.ledger import FILE, Ledger
+from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
+from gpuinfra.models.receipt import OffProof, Receipt
 from gpuinfra.models.run import Run, RunState
-from gpuinfra.runner.results.history import History
-from tests.unit.provision_help import NAME, NOW, SUBSCRIPTION, Heard
+from gpuinfra.provision.costing.activity import Event
+from gpuinfra.runner.history import History
+from tests.unit.provision_help import NAME, NOW, SUBSCRIPTION, RecordedProgress
 
 ENDED = Receipt(
-    NAME, Off.DEALLOCATED, NOW, billed_from=NOW - timedelta(hours=1), billed_to=NOW, price_per_hour=0.5, group="g"
+    NAME, OffProof.DEALLOCATED, NOW, billed_from=NOW - timedelta(hours=1), billed_to=NOW, price_per_hour=0.5, group="g"
 )
 
 
@@ -28,15 +29,15 @@ def settings(workspace: Path) -> Settings:
     return Settings(json=False, yes=False, verbose=False, cloud="azure", workspace=workspace, correlation_id="")
 
 
-def entries(workspace: Path) -> list[Entry]:
+def entries(workspace: Path) -> list[LedgerEntry]:
     return Ledger(workspace / ".gpuinfra").entries()
 
 
-def test_an_end_is_noted_and_the_night_is_counted(tmp_path: Path) -> None:
-    heard = Heard()
+def test_end_is_recorded_with_overnight_savings(tmp_path: Path) -> None:
+    heard = RecordedProgress()
     receipt = note_end(settings(tmp_path), ENDED, SUBSCRIPTION, heard)
     (entry,) = entries(tmp_path)
-    assert (entry.what, entry.since, entry.at) == (EntryKind.OFF, ENDED.billed_from, ENDED.billed_to)
+    assert (entry.what, entry.since, entry.at) == (LedgerEntryKind.OFF, ENDED.billed_from, ENDED.billed_to)
     assert receipt.left_on_until is not None
     assert timedelta(hours=8) <= receipt.left_on_until - NOW <= timedelta(hours=33)
     assert heard.lines == []
@@ -44,21 +45,21 @@ def test_an_end_is_noted_and_the_night_is_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("receipt", [replace(ENDED, verified=None), replace(ENDED, billed_from=None, billed_to=None)])
-def test_what_is_no_news_is_not_noted(tmp_path: Path, receipt: Receipt) -> None:
-    note_end(settings(tmp_path), receipt, SUBSCRIPTION, Heard())
+def test_repeated_end_is_not_recorded(tmp_path: Path, receipt: Receipt) -> None:
+    note_end(settings(tmp_path), receipt, SUBSCRIPTION, RecordedProgress())
     assert entries(tmp_path) == []
 
 
-def test_that_a_machine_is_gone_is_news_though_it_was_off(tmp_path: Path) -> None:
-    gone = replace(ENDED, verified=Off.ABSENT, billed_from=None, billed_to=None, deletes=True)
-    note_end(settings(tmp_path), gone, SUBSCRIPTION, Heard())
-    assert [entry.what for entry in entries(tmp_path)] == [EntryKind.GONE]
+def test_deletion_of_a_deallocated_machine_is_recorded(tmp_path: Path) -> None:
+    gone = replace(ENDED, verified=OffProof.ABSENT, billed_from=None, billed_to=None, deletes=True)
+    note_end(settings(tmp_path), gone, SUBSCRIPTION, RecordedProgress())
+    assert [entry.what for entry in entries(tmp_path)] == [LedgerEntryKind.GONE]
 
 
-def test_a_ledger_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+def test_unwritable_ledger_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / ".gpuinfra").mkdir()
     (tmp_path / ".gpuinfra" / FILE).mkdir()
-    heard = Heard()
+    heard = RecordedProgress()
     receipt = note_end(settings(tmp_path), ENDED, SUBSCRIPTION, heard)
     assert receipt.is_proof
     (line,) = heard.lines
@@ -66,16 +67,35 @@ def test_a_ledger_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workspace", ["missing", "file", "taken"])
-def test_a_workspace_that_is_none_is_a_warning(tmp_path: Path, workspace: str) -> None:
+def test_unusable_workspace_is_a_warning(tmp_path: Path, workspace: str) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / ".gpuinfra").write_text("")
-    heard = Heard()
-    note(settings(tmp_path / workspace), Entry(EntryKind.ON, NOW, NAME), heard)
+    heard = RecordedProgress()
+    note(settings(tmp_path / workspace), LedgerEntry(LedgerEntryKind.ON, NOW, NAME), heard)
     assert heard.lines[0].startswith("warning: ")
 
 
-# What a run has cost
+def test_receipt_has_period_and_cost_when_a_machine_of_this_name_in_another_group_ended_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, ended = NOW - timedelta(hours=2), NOW - timedelta(hours=1)
+    on = LedgerEntry(LedgerEntryKind.ON, began, NAME, "g", SUBSCRIPTION, price_per_hour=0.5)
+    other = LedgerEntry(LedgerEntryKind.OFF, NOW, NAME, "other", SUBSCRIPTION, since=began)
+    for entry in (on, other):
+        note(settings(tmp_path), entry, RecordedProgress())
+    events = [Event(began, "", "start", "Succeeded"), Event(ended, "", "deallocate", "Succeeded", caller="colleague")]
+    monkeypatch.setattr("gpuinfra.app.ledger_recording._events", lambda *_: events)
+    cloud = SimpleNamespace(grant=lambda _: None, look=lambda _: None, subscription=SUBSCRIPTION)
+    reached: Any = SimpleNamespace(settings=settings(tmp_path), cloud=cloud)
+    was_off = replace(ENDED, billed_from=None, billed_to=None)
+    for group in ("g", "G"):
+        receipt = accounted(replace(was_off, group=group), reached)
+        assert (receipt.billed_from, receipt.billed_to, receipt.cost) == (began, ended, 0.5)
+    assert accounted(replace(was_off, group="other"), reached).billed_from is None
+
+
+# Cost of a run
 
 RUN = Run(
     id="1",
@@ -95,13 +115,13 @@ def work_of(run: Run, workspace: Path, *, tracked: bool) -> Any:
     history = History(workspace / ".gpuinfra")
     history.save(run)
     opened = SimpleNamespace(settings=settings(workspace), history=history)
-    return SimpleNamespace(run=run, workspace=opened, assigned=SimpleNamespace(tracked=tracked))
+    return SimpleNamespace(run=run, workspace=opened, job=SimpleNamespace(tracked=tracked))
 
 
 @pytest.mark.parametrize("tracked", [True, False])
-def test_a_run_has_what_its_machine_cost_while_its_job_ran(tmp_path: Path, tracked: bool) -> None:
+def test_run_has_the_cost_of_its_job(tmp_path: Path, tracked: bool) -> None:
     for price, at in ((9.0, NOW - timedelta(days=2)), (0.5, NOW - timedelta(days=1))):
-        note(settings(tmp_path), Entry(EntryKind.ON, at, NAME, price_per_hour=price), Heard())
+        note(settings(tmp_path), LedgerEntry(LedgerEntryKind.ON, at, NAME, price_per_hour=price), RecordedProgress())
     work = work_of(RUN, tmp_path, tracked=tracked)
     assert note_cost(work).cost_usd == 0.25
     assert work.workspace.history.find("1").cost_usd == (0.25 if tracked else None)
@@ -117,29 +137,29 @@ def test_a_run_has_what_its_machine_cost_while_its_job_ran(tmp_path: Path, track
         replace(RUN, ended=None),
     ],
 )
-def test_a_run_of_which_nobody_knows_the_price_has_none(tmp_path: Path, run: Run) -> None:
-    note(settings(tmp_path), Entry(EntryKind.ON, NOW, NAME, price_per_hour=0.5), Heard())
+def test_run_without_a_known_price_has_no_cost(tmp_path: Path, run: Run) -> None:
+    note(settings(tmp_path), LedgerEntry(LedgerEntryKind.ON, NOW, NAME, price_per_hour=0.5), RecordedProgress())
     assert note_cost(work_of(run, tmp_path, tracked=True)).cost_usd is None
 
 
-def test_what_a_receipt_said_stays(tmp_path: Path) -> None:
-    note(settings(tmp_path), Entry(EntryKind.ON, NOW, NAME, price_per_hour=0.5), Heard())
+def test_cost_of_a_receipt_is_kept(tmp_path: Path) -> None:
+    note(settings(tmp_path), LedgerEntry(LedgerEntryKind.ON, NOW, NAME, price_per_hour=0.5), RecordedProgress())
     assert note_cost(work_of(replace(RUN, cost_usd=7.0), tmp_path, tracked=True)).cost_usd == 7.0
 
 
-# What the command takes
+# Options of the command
 
 
 @pytest.mark.parametrize(
     ("by", "tag", "expected"),
     [(None, None, "machine"), ("run", None, "run"), (None, "project", "tag"), ("tag", "project", "tag")],
 )
-def test_what_has_a_line(by: str | None, tag: str | None, expected: str) -> None:
+def test_grouping_is_read_from_the_options(by: str | None, tag: str | None, expected: str) -> None:
     assert _wanted(by, tag) == expected
 
 
 @pytest.mark.parametrize(("by", "tag"), [("colour", None), ("tag", None), ("run", "project"), ("machine", "project")])
-def test_what_cannot_be_meant_is_said(by: str, tag: str | None) -> None:
+def test_contradictory_grouping_is_refused(by: str, tag: str | None) -> None:
     with pytest.raises(Problem) as caught:
         _wanted(by, tag)
     assert caught.value.exit_code is Exit.USAGE
@@ -158,22 +178,22 @@ def test_what_cannot_be_meant_is_said(by: str, tag: str | None) -> None:
         ("9999d", datetime(2010, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_since_when(text: str, expected: datetime) -> None:
+def test_since_is_read(text: str, expected: datetime) -> None:
     assert _moment(text, NOW) == expected
 
 
 @pytest.mark.parametrize("text", ["", "long ago", "-3d", "0d", "99999d", "30"])
-def test_since_no_time_at_all(text: str) -> None:
+def test_invalid_since_is_refused(text: str) -> None:
     with pytest.raises(Problem) as caught:
         _moment(text, NOW)
     assert caught.value.exit_code is Exit.USAGE
 
 
 @pytest.mark.parametrize("simulated", [False, True])
-def test_a_run_on_the_embedded_azure_is_none_on_azure(tmp_path: Path, simulated: bool) -> None:
+def test_sandbox_runs_do_not_count_on_azure(tmp_path: Path, simulated: bool) -> None:
     history = History(tmp_path / ".gpuinfra")
     for each in (False, True):
         history.save(replace(RUN, id=f"simulated-{each}", simulated=each))
     reached: Any = SimpleNamespace(settings=settings(tmp_path), cloud=SimpleNamespace(simulated=simulated))
-    progress: Any = Heard()
+    progress: Any = RecordedProgress()
     assert [job.id for job in CostQuery(reached, progress)._jobs(NOW)] == [f"simulated-{simulated}"]

@@ -1,4 +1,4 @@
-"""What Azure has on offer, read from its own words: sizes, quota, rights, prices."""
+"""Azure's offers: sizes, quota, permissions, prices."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from gpuinfra.provision.market.port import UNKNOWN_PERMISSIONS, Catalogue, Grant
 
 
 def sku(name: str = "Standard_NC24ads_A100_v4", **changes: Any) -> dict[str, Any]:
-    """An entry as Azure lists it; only the capabilities that matter."""
+    """An entry in Azure's format, with the relevant capabilities only."""
     capabilities = {"vCPUs": "24", "MemoryGB": "220", "GPUs": "1", "HyperVGenerations": "V2"}
     return {
         "resourceType": "virtualMachines",
@@ -33,7 +33,7 @@ def sku(name: str = "Standard_NC24ads_A100_v4", **changes: Any) -> dict[str, Any
     }
 
 
-def test_a_size_is_read_from_its_capabilities() -> None:
+def test_size_is_read_from_its_capabilities() -> None:
     offer = skus.offers([sku()])["Standard_NC24ads_A100_v4", "southcentralus"]
     assert (offer.vcpus, offer.memory_gib, offer.gpus, offer.family) == (24, 220, 1, "StandardNCADSA100v4Family")
     assert (offer.zones, offer.generations, offer.spot_capable) == (("1", "3"), ("V2",), True)
@@ -41,13 +41,13 @@ def test_a_size_is_read_from_its_capabilities() -> None:
 
 
 @pytest.mark.parametrize(("value", "supported"), [("True", False), ("False", True)])
-def test_a_size_can_be_without_trusted_launch(value: str, supported: bool) -> None:
+def test_size_without_trusted_launch_is_read(value: str, supported: bool) -> None:
     (plain,) = skus.offers([sku()]).values()
     (limited,) = skus.offers([sku(capabilities=[{"name": "TrustedLaunchDisabled", "value": value}])]).values()
     assert (plain.trusted_launch, limited.trusted_launch) == (True, supported)
 
 
-def test_only_machines_of_the_nc_series_are_kept() -> None:
+def test_only_nc_sizes_are_kept() -> None:
     others = [sku("Standard_D2s_v5"), sku("Standard_ND96asr_v4"), sku(resourceType="disks"), {"name": None}]
     assert list(skus.offers([*others, sku("standard_nc4AS_t4_v3")])) == [("standard_nc4AS_t4_v3", "southcentralus")]
 
@@ -78,12 +78,12 @@ def test_only_machines_of_the_nc_series_are_kept() -> None:
         ({"type": "Zone", "restrictionInfo": {"locations": ["eastus"], "zones": ["1"]}}, (None, ())),
     ],
 )
-def test_restrictions_hold_for_a_region_or_for_zones_of_it(restriction: dict[str, Any], expected: Any) -> None:
+def test_restrictions_apply_to_a_region_or_its_zones(restriction: dict[str, Any], expected: Any) -> None:
     offer = skus.offers([sku(restrictions=[restriction])])["Standard_NC24ads_A100_v4", "southcentralus"]
     assert (offer.restriction, offer.restricted_zones) == expected
 
 
-def test_an_entry_with_nothing_in_it_is_an_offer_of_nothing() -> None:
+def test_empty_entry_offers_nothing() -> None:
     bare = {"resourceType": "virtualMachines", "name": "Standard_NC1", "locations": ["eastus"]}
     (offer,) = skus.offers([bare]).values()
     assert (offer.vcpus, offer.gpus, offer.zones, offer.generations, offer.spot_capable) == (0, 0, (), (), False)
@@ -124,11 +124,11 @@ READ, WRITE = "Microsoft.Compute/virtualMachines/read", "Microsoft.Compute/virtu
         ([], READ, False),
     ],
 )
-def test_a_role_allows_what_it_names_less_what_it_takes_away(grants: list[Grant], action: str, allowed: bool) -> None:
+def test_not_actions_are_subtracted_from_a_role(grants: list[Grant], action: str, allowed: bool) -> None:
     assert Permissions(tuple(grants)).allows(action) is allowed
 
 
-def test_who_cannot_be_asked_holds_nobody_up() -> None:
+def test_unknown_permissions_allow_everything() -> None:
     assert UNKNOWN_PERMISSIONS.allows(WRITE)
 
 
@@ -147,7 +147,7 @@ def price(retail: float, **changes: Any) -> dict[str, Any]:
     }
 
 
-def test_prices_are_those_of_linux() -> None:
+def test_prices_are_for_linux() -> None:
     items = [
         price(0.7, productName="Virtual Machines NCasT4 v3 Series Windows"),
         price(0.8, productName="NCads H100 v5 Series Win"),
@@ -166,8 +166,8 @@ def test_prices_are_those_of_linux() -> None:
     assert rates_of(items) == {"eastus": Rate(0.526, 0.2), "southcentralus": Rate(0.631, None)}
 
 
-class Shop:
-    """A price service that answers from a table, and counts."""
+class FakePriceService:
+    """A price service that answers from a table, and counts requests."""
 
     def __init__(self, *pages: Mapping[str, Any] | Exception) -> None:
         self.pages, self.links = list(pages), list[str]()
@@ -189,20 +189,20 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_a_size_is_asked_for_once_and_kept_for_a_day(tmp_path: Path) -> None:
+def test_price_is_requested_once_and_cached_for_a_day(tmp_path: Path) -> None:
     more = "https://prices.example.com:443/api/retail/prices?$skip=1000"
-    shop = Shop(
+    prices_service = FakePriceService(
         {"Items": [price(0.526)], "NextPageLink": more},
         {"Items": [price(0.2, skuName="NC4as T4 v3 Spot")], "NextPageLink": None},
     )
-    service = PriceService(ENDPOINT, fetch=shop)
+    service = PriceService(ENDPOINT, fetch=prices_service)
     expected = Prices({(SIZE, "eastus"): Rate(0.526, 0.2)})
     assert service.prices([SIZE, SIZE]) == expected
     assert service.prices([SIZE]) == expected
-    first, second = shop.links
+    first, second = prices_service.links
     assert f"armSkuName eq '{SIZE}'" in parse_qs(urlsplit(first).query)["$filter"][0]
     assert second == more
-    again = Shop({"Items": []})
+    again = FakePriceService({"Items": []})
     assert PriceService(ENDPOINT, fetch=again).prices([SIZE]).price(SIZE, "eastus", spot=True) == 0.2
     assert again.links == []
     kept = tmp_path / "cache" / "gpuinfra" / "prices-prices.example.com.json"
@@ -211,7 +211,7 @@ def test_a_size_is_asked_for_once_and_kept_for_a_day(tmp_path: Path) -> None:
     assert len(again.links) == 1
 
 
-def test_a_cache_that_grows_does_not_grow_younger(tmp_path: Path) -> None:
+def test_rewritten_cache_keeps_its_age(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "prices.json", now=lambda: 100_000)
     cache.write({SIZE: {"eastus": Rate(1.0)}})
     os.utime(cache.path, (50_000, 50_000))
@@ -223,22 +223,22 @@ def test_a_cache_that_grows_does_not_grow_younger(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"sizes": {"a": 1}}', '{"sizes": {"a": {"b": ["x", null]}}}'])
-def test_a_broken_cache_is_no_cache(tmp_path: Path, text: str) -> None:
+def test_broken_cache_is_ignored(tmp_path: Path, text: str) -> None:
     path = tmp_path / "prices.json"
     path.write_text(text, "utf-8")
     os.utime(path, (100, 100))
     assert Cache(path, now=lambda: 100).read() == {}
 
 
-def test_a_cache_that_cannot_be_written_is_nobodys_problem(tmp_path: Path) -> None:
+def test_unwritable_cache_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a folder should be", "utf-8")
-    shop = Shop({"Items": [price(0.526)]})
-    assert PriceService(ENDPOINT, fetch=shop).prices([SIZE]).price(SIZE, "eastus") == 0.526
+    prices_service = FakePriceService({"Items": [price(0.526)]})
+    assert PriceService(ENDPOINT, fetch=prices_service).prices([SIZE]).price(SIZE, "eastus") == 0.526
 
 
 @pytest.mark.parametrize("host", ["localhost:1234", "127.0.0.1"])
-def test_prices_of_a_loopback_server_are_not_kept(tmp_path: Path, host: str) -> None:
-    service = PriceService(f"https://{host}/api/retail/prices", fetch=Shop({"Items": [price(0.526)]}))
+def test_prices_of_a_loopback_server_are_not_cached(tmp_path: Path, host: str) -> None:
+    service = PriceService(f"https://{host}/api/retail/prices", fetch=FakePriceService({"Items": [price(0.526)]}))
     assert service.prices([SIZE]).price(SIZE, "eastus") == 0.526
     assert not (tmp_path / "cache").exists()
 
@@ -253,19 +253,19 @@ def test_prices_of_a_loopback_server_are_not_kept(tmp_path: Path, host: str) -> 
         {"Items": [], "NextPageLink": "https://elsewhere.example.com/"},
     ],
 )
-def test_a_price_is_never_a_reason_to_fail(page: Any) -> None:
-    assert PriceService(ENDPOINT, fetch=Shop(page)).prices([SIZE]) == Prices()
+def test_price_failure_is_not_an_error(page: Any) -> None:
+    assert PriceService(ENDPOINT, fetch=FakePriceService(page)).prices([SIZE]) == Prices()
 
 
-def test_without_a_service_there_are_no_prices() -> None:
+def test_no_price_service_means_no_prices() -> None:
     assert PriceService(None).prices([SIZE]).price(SIZE, "eastus") is None
 
 
-def test_prices_are_asked_for_over_tls_only() -> None:
+def test_prices_are_requested_over_tls_only() -> None:
     assert PriceService("http://prices.example.com").prices([SIZE]) == Prices()
 
 
-def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "here")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert cache_folder() == Path("/home/somebody/.cache/gpuinfra")
+    monkeypatch.setenv("HOME", "/home/alice")
+    assert cache_folder() == Path("/home/alice/.cache/gpuinfra")

@@ -1,4 +1,4 @@
-"""Names that follow from a machine's own, the tags that say whose something is, and Azure's ids."""
+"""Names derived from a machine's name, ownership tags, and Azure's ids."""
 
 from datetime import UTC, datetime
 
@@ -24,7 +24,7 @@ LONGEST = {
 
 
 @pytest.mark.parametrize("kind", LONGEST)
-def test_a_name_of_any_length_fits(kind: Kind) -> None:
+def test_name_of_any_length_fits(kind: Kind) -> None:
     for length in (1, *range(50, 65)):
         name = name_of(kind, "n" * length)
         assert len(name) <= LONGEST[kind]
@@ -32,12 +32,12 @@ def test_a_name_of_any_length_fits(kind: Kind) -> None:
         assert name[-1].isalnum()
 
 
-def test_long_names_that_begin_alike_stay_apart() -> None:
+def test_long_names_with_a_common_prefix_stay_distinct() -> None:
     for kind in LONGEST:
         assert len({name_of(kind, f"{'n' * 63}{end}") for end in "abc"}) == 3
 
 
-def test_names_are_made_of_the_machines_own() -> None:
+def test_resource_names_derive_from_the_machine() -> None:
     assert [ref_of(kind, GROUP, NAME).name for kind in Kind] == [
         "gpuinfra-my-dsvm",
         "my-dsvm-nsg",
@@ -50,7 +50,7 @@ def test_names_are_made_of_the_machines_own() -> None:
     ]
 
 
-def test_a_machine_has_the_same_parts_however_its_name_is_written() -> None:
+def test_resource_names_ignore_the_case_of_the_machine() -> None:
     name = "n" * 64
     assert same(ref_of(Kind.VNET, GROUP, name), ref_of(Kind.VNET, GROUP, name.upper()))
 
@@ -58,7 +58,7 @@ def test_a_machine_has_the_same_parts_however_its_name_is_written() -> None:
 # Ids
 
 
-def test_an_id_is_read_as_it_was_written_whatever_its_case() -> None:
+def test_resource_id_round_trips_in_any_case() -> None:
     for kind in LONGEST:
         ref = ref_of(kind, GROUP, NAME)
         assert ref_from_id(ref.id(SUBSCRIPTION)) == ref
@@ -77,11 +77,11 @@ def test_an_id_is_read_as_it_was_written_whatever_its_case() -> None:
         f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Resources/resourceGroups/x",
     ],
 )
-def test_a_kind_that_is_never_made_here_is_none_of_ours(text: str) -> None:
+def test_unknown_resource_type_has_no_reference(text: str) -> None:
     assert ref_from_id(text) is None
 
 
-def test_the_id_of_a_group_is_its_own() -> None:
+def test_group_id_has_its_own_form() -> None:
     assert (
         Ref(Kind.RESOURCE_GROUP, GROUP, GROUP).id(SUBSCRIPTION)
         == f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
@@ -89,7 +89,7 @@ def test_the_id_of_a_group_is_its_own() -> None:
     assert set(ARM_TYPES) == set(Kind)
 
 
-def test_a_kind_tells_two_of_one_name_apart() -> None:
+def test_kind_distinguishes_equal_names() -> None:
     assert not same(Ref(Kind.DISK, "g", "n"), Ref(Kind.PUBLIC_IP, "g", "n"))
     assert same(Ref(Kind.DISK, "G", "n"), Ref(Kind.DISK, "g", "N"))
 
@@ -108,7 +108,7 @@ def test_a_kind_tells_two_of_one_name_apart() -> None:
         (None, False),
     ],
 )
-def test_a_tag_says_whose_it_is(found: dict[str, str] | None, ours: bool) -> None:
+def test_tag_identifies_the_owner(found: dict[str, str] | None, ours: bool) -> None:
     assert tags.belongs_to(found, NAME) is ours
 
 
@@ -122,5 +122,5 @@ def test_a_tag_says_whose_it_is(found: dict[str, str] | None, ours: bool) -> Non
         ("", None),
     ],
 )
-def test_a_tag_may_hold_a_moment(text: str, expected: datetime | None) -> None:
+def test_time_in_a_tag_is_read(text: str, expected: datetime | None) -> None:
     assert tags.moment({tags.LEASE_UNTIL: text}, tags.LEASE_UNTIL) == expected

@@ -1,10 +1,10 @@
-"""Where a machine that is there belongs."""
+"""The place of an existing machine."""
 
 from typing import Any
 
 import pytest
 
-from gpuinfra.models.candidate import Candidate
+from gpuinfra.models.plan import Candidate
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.place import present_place
@@ -21,7 +21,7 @@ def place(cloud: FakeCloud, **fields: Any) -> Candidate | None:
         ({}, {}, Candidate("eastus", SMALL)),
         ({}, {"regions": ("westus2", "eastus")}, Candidate("eastus", SMALL)),
         ({}, {"regions": ("westus2",)}, None),
-        # It keeps its size as long as the spec has it, else it gets the first.
+        # It keeps its size as long as the spec has it; otherwise it gets the first.
         ({}, {"sizes": (LARGE, SMALL)}, Candidate("eastus", SMALL)),
         ({}, {"sizes": (LARGE,)}, Candidate("eastus", LARGE)),
         ({"zones": ("2",)}, {"zones": ("1", "2")}, Candidate("eastus", SMALL, "2")),
@@ -30,23 +30,23 @@ def place(cloud: FakeCloud, **fields: Any) -> Candidate | None:
         ({}, {"zones": ("1",)}, None),
     ],
 )
-def test_it_stays_where_it_is_for_as_long_as_the_spec_allows(
+def test_machine_keeps_its_place_while_the_spec_allows_it(
     made_as: dict[str, Any], wanted: dict[str, Any], expected: Candidate | None
 ) -> None:
     assert place(made(spec(**made_as)), **wanted) == expected
 
 
-def test_no_machine_is_nowhere() -> None:
+def test_missing_machine_has_no_place() -> None:
     assert place(FakeCloud()) is None
 
 
-def test_a_machine_of_somebody_else_is_nowhere() -> None:
+def test_foreign_machine_has_no_place() -> None:
     cloud = made()
     cloud.body(Kind.VM)["tags"][tags.NAME] = "another"
     assert place(cloud) is None
 
 
-def test_a_machine_that_never_lived_is_nowhere() -> None:
+def test_machine_whose_creation_failed_has_no_place() -> None:
     cloud = made()
     cloud.body(Kind.VM)["properties"]["provisioningState"] = "Failed"
     assert place(cloud) == Candidate("eastus", SMALL)
@@ -58,7 +58,7 @@ def test_a_machine_that_never_lived_is_nowhere() -> None:
     assert place(cloud) is None
 
 
-def test_azure_may_spell_region_and_size_as_it_likes() -> None:
+def test_spelling_of_region_and_size_is_ignored() -> None:
     cloud = made()
     body = cloud.body(Kind.VM)
     body["location"], body["properties"]["hardwareProfile"]["vmSize"] = "East US", SMALL.lower()

@@ -1,4 +1,4 @@
-"""Values on the command line: text is taken as it is, and whatever else is read as Typer reads it."""
+"""Values on the command line: text is taken unchanged, and other types are read as Typer reads them."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from gpuinfra.cli.plain import read_plainly
+from gpuinfra.cli.fast_parsing import use_fast_parsing
 
 
 class Colour(StrEnum):
@@ -32,7 +32,7 @@ def call(*words: str, plainly: bool) -> Any:
     app.command()(sample)
     command = get_command(app)
     if plainly:
-        read_plainly(command)
+        use_fast_parsing(command)
     try:
         return command.main(list(words), prog_name="x", standalone_mode=False)
     except typer.TyperException as error:
@@ -54,5 +54,5 @@ def call(*words: str, plainly: bool) -> Any:
         (),
     ],
 )
-def test_it_reads_what_typer_reads(words: tuple[str, ...]) -> None:
+def test_fast_parsing_agrees_with_typer(words: tuple[str, ...]) -> None:
     assert call(*words, plainly=True) == call(*words, plainly=False)

@@ -1,4 +1,4 @@
-"""What git says against what Azure shows: the plan, all of it pure."""
+"""The difference between spec and Azure: the plan, in pure functions."""
 
 import json
 from collections.abc import Callable
@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
-from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.money import parse_money
-from gpuinfra.models.plan import Action, Price
+from gpuinfra.models.plan import Action, Candidate, Price
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
@@ -29,11 +28,11 @@ from tests.unit.provision_help import (
     SMALL,
     SUBSCRIPTION,
     FakeCloud,
-    Heard,
-    applying,
+    RecordedProgress,
     change_of,
     lease_of,
     made,
+    plan_execution,
     planned,
     ref,
     setting,
@@ -44,7 +43,7 @@ from tests.unit.provision_help import (
 FRESH = ["add resource-group", "add nsg", "add vnet", "add public-ip", "add nic", "add vm", "add shutdown-schedule"]
 
 
-def test_a_fresh_machine_is_added_in_the_order_in_which_its_parts_come_to_be() -> None:
+def test_new_resources_are_added_in_dependency_order() -> None:
     plan = planned(FakeCloud())
     assert words(plan) == FRESH
     assert (plan.name, plan.group, plan.subscription) == (NAME, GROUP, SUBSCRIPTION)
@@ -53,29 +52,29 @@ def test_a_fresh_machine_is_added_in_the_order_in_which_its_parts_come_to_be() -
     assert plan.notes == ()
     assert change_of(plan, Kind.VM).summary == f"{SMALL}, eastus"
     assert change_of(plan, Kind.NSG).summary == "ssh from 203.0.113.7/32"
-    assert change_of(plan, Kind.SHUTDOWN_SCHEDULE).summary == "daily stop at 12:00 UTC, the lease's end"
+    assert change_of(plan, Kind.SHUTDOWN_SCHEDULE).summary == "daily stop at 12:35 UTC, 35 min after the lease"
 
 
-def test_what_was_made_as_the_spec_says_needs_nothing() -> None:
+def test_matching_machine_needs_no_change() -> None:
     plan = planned(made())
     assert plan.is_empty
     assert (words(plan), plan.notes) == ([], ())
 
 
-def test_a_plan_asks_and_writes_nothing() -> None:
+def test_planning_makes_no_calls() -> None:
     cloud = made()
     planned(cloud, spec(sizes=(LARGE,)))
     assert cloud.calls == []
 
 
-def test_only_what_is_missing_is_added() -> None:
+def test_only_missing_resources_are_added() -> None:
     cloud = made()
     for kind in (Kind.NSG, Kind.SHUTDOWN_SCHEDULE):
         cloud.remove(kind)
     assert words(planned(cloud)) == ["add nsg", "add shutdown-schedule"]
 
 
-def test_azure_sees_no_case_in_names_ids_and_tags() -> None:
+def test_names_ids_and_tags_are_compared_without_case() -> None:
     cloud = made()
     for body in (part.body for part in cloud.parts.values()):
         body["tags"] = {name.upper(): value for name, value in body["tags"].items()}
@@ -91,7 +90,7 @@ def test_azure_sees_no_case_in_names_ids_and_tags() -> None:
     assert planned(cloud).is_empty
 
 
-# What differs, and what becomes of it: the spec, then the plan.
+# Changes of the spec, and the resulting plan.
 CHANGES: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"sizes": (LARGE,)}, ["change vm"], [f"size: {SMALL} -> {LARGE}, off", "spec"]),
     ({"disk": {"size_gib": 200}}, ["change vm", "change disk"], ["spec", "size: 150 GiB -> 200 GiB, off"]),
@@ -119,17 +118,17 @@ CHANGES: list[tuple[dict[str, Any], list[str], list[str]]] = [
     (
         {"lifecycle": {"lease": timedelta(hours=6)}},
         ["change vm", "change shutdown-schedule"],
-        ["lease until", "spec", "daily stop: Enabled 1200 UTC -> Enabled 1400 UTC"],
+        ["lease until", "spec", "daily stop: Enabled 1235 UTC -> Enabled 1435 UTC"],
     ),
 ]
 
 
 @pytest.mark.parametrize(("fields", "expected", "differences"), CHANGES, ids=[str(row[0]) for row in CHANGES])
-def test_a_change_of_the_spec(fields: dict[str, Any], expected: list[str], differences: list[str]) -> None:
+def test_changed_spec_has_its_changes(fields: dict[str, Any], expected: list[str], differences: list[str]) -> None:
     plan = planned(made(), spec(**fields))
     network = [word for word in words(plan) if "public-ip" in word or "nic" in word]
     assert [word for word in words(plan) if word not in network] == expected
-    # The machine's own address and interface go with it.
+    # The machine's address and NIC are replaced with it.
     assert network == (["replace public-ip", "replace nic"] if plan.loses else [])
     found = [
         f"{each.what}: {each.old} -> {each.new}{', replaces' * each.replaces}{', off' * each.needs_off}"
@@ -139,13 +138,13 @@ def test_a_change_of_the_spec(fields: dict[str, Any], expected: list[str], diffe
     assert all(any(text.startswith(wanted) for text in found) for wanted in differences), found
 
 
-def test_tags_go_on_every_resource() -> None:
+def test_tags_are_set_on_every_resource() -> None:
     plan = planned(made(), spec(tags={"project": "mnist"}))
     assert words(plan) == [f"change {kind}" for kind in Kind]
     assert all("tag project" in {each.what for each in change.differences} for change in plan.changes)
 
 
-def test_another_region_replaces_everything_but_the_group() -> None:
+def test_region_change_replaces_everything_except_the_group() -> None:
     plan = planned(made(), spec(regions=("westus2",)))
     assert [change.action for change in plan.changes] == [Action.REPLACE] * 6
     assert Kind.RESOURCE_GROUP not in {change.ref.kind for change in plan.changes}
@@ -154,7 +153,7 @@ def test_another_region_replaces_everything_but_the_group() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.NSG, Kind.VNET, Kind.PUBLIC_IP, Kind.NIC])
-def test_a_part_of_the_network_that_has_to_be_made_anew_takes_the_machine_with_it(kind: Kind) -> None:
+def test_replaced_network_resource_replaces_the_machine(kind: Kind) -> None:
     cloud = made()
     cloud.body(kind)["location"] = "westus2"
     plan = planned(cloud)
@@ -163,7 +162,7 @@ def test_a_part_of_the_network_that_has_to_be_made_anew_takes_the_machine_with_i
     assert "replace vm loses" in words(plan)
 
 
-def test_a_region_is_the_same_however_azure_spells_it() -> None:
+def test_spelling_of_the_region_is_ignored() -> None:
     cloud = made()
     for part in cloud.parts.values():
         part.body["location"] = "East US"
@@ -174,9 +173,9 @@ def test_a_region_is_the_same_however_azure_spells_it() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.RESOURCE_GROUP])
-def test_what_has_the_name_of_ours_and_is_not_ours_is_never_touched(kind: Kind) -> None:
+def test_foreign_resource_with_our_name_is_never_touched(kind: Kind) -> None:
     cloud = FakeCloud()
-    cloud.add(kind, {"tags": {"owner": "somebody"}, "properties": {}})
+    cloud.add(kind, {"tags": {"owner": "alice"}, "properties": {}})
     with pytest.raises(Problem) as caught:
         planned(cloud)
     (found,) = caught.value.diagnostics
@@ -184,7 +183,7 @@ def test_what_has_the_name_of_ours_and_is_not_ours_is_never_touched(kind: Kind) 
     assert f"`{ref(kind).name}`, which gpuinfra did not make; it was left alone" in (found.note or "")
 
 
-def test_all_names_that_are_taken_are_told_at_once() -> None:
+def test_all_taken_names_are_reported_at_once() -> None:
     cloud = FakeCloud()
     for kind in (Kind.NSG, Kind.PUBLIC_IP):
         cloud.add(kind, {"properties": {}})
@@ -195,22 +194,22 @@ def test_all_names_that_are_taken_are_told_at_once() -> None:
     assert "publicIPAddresses `my-dsvm-ip`" in note
 
 
-def test_the_machine_of_another_spec_is_a_foreign_one() -> None:
+def test_machine_of_another_spec_is_foreign() -> None:
     cloud = made()
     cloud.body(Kind.VM)["tags"][tags.NAME] = "another"
     with pytest.raises(Problem):
         planned(cloud)
 
 
-def test_a_group_that_is_not_ours_is_used_and_not_changed() -> None:
+def test_foreign_group_is_used_and_not_changed() -> None:
     cloud = FakeCloud()
-    cloud.add(Kind.RESOURCE_GROUP, {"location": "westus", "tags": {"owner": "somebody"}})
+    cloud.add(Kind.RESOURCE_GROUP, {"location": "westus", "tags": {"owner": "alice"}})
     plan = planned(cloud, spec(tags={"project": "mnist"}))
     assert words(plan) == FRESH[1:]
     assert plan.notes == (f"group {GROUP} was not made for this machine: it is used, and not deleted with it",)
 
 
-def test_a_second_machine_of_one_name_is_not_made() -> None:
+def test_second_machine_of_one_name_is_not_created() -> None:
     cloud = FakeCloud()
     elsewhere = json.loads(json.dumps(made().body(Kind.VM)).replace(GROUP, "elsewhere"))
     cloud.add(Kind.VM, elsewhere, group="elsewhere", name=NAME)
@@ -222,7 +221,7 @@ def test_a_second_machine_of_one_name_is_not_made() -> None:
     assert "down" not in str(found.help), "it would delete the user's own machine"
 
 
-def test_foreign_machine_with_our_tag_keeps_nothing_from_being_made() -> None:
+def test_foreign_machine_with_our_tag_does_not_block_the_plan() -> None:
     cloud = FakeCloud()
     cloud.add(Kind.VM, {"tags": {tags.NAME: NAME}, "properties": {}}, group="elsewhere", name="payroll")
     plan = planned(cloud)
@@ -230,7 +229,7 @@ def test_foreign_machine_with_our_tag_keeps_nothing_from_being_made() -> None:
     assert any(note.startswith("vm payroll in group elsewhere") for note in plan.notes)
 
 
-def test_what_carries_our_tag_and_is_no_part_is_told() -> None:
+def test_foreign_resources_with_our_tag_are_noted() -> None:
     cloud = made()
     cloud.add(Kind.DISK, {"tags": {tags.NAME: NAME}}, name="old-disk")
     cloud.add(Kind.PUBLIC_IP, {"tags": {tags.NAME: NAME}}, group="elsewhere")
@@ -242,13 +241,13 @@ def test_what_carries_our_tag_and_is_no_part_is_told() -> None:
     ]
 
 
-# Machines that are not as they should be
+# Machines in unusual states
 
 
-def test_a_machine_that_never_lived_is_replaced_and_nothing_is_lost() -> None:
+def test_machine_whose_creation_failed_is_replaced_without_loss() -> None:
     cloud = FakeCloud()
     cloud.fail_operation("put vm", ALLOCATION)
-    work = applying(cloud)
+    work = plan_execution(cloud)
     with pytest.raises(type(ALLOCATION)):
         work.apply(planned(cloud))
     assert cloud.body(Kind.VM)["properties"]["provisioningState"] == "Failed"
@@ -257,13 +256,13 @@ def test_a_machine_that_never_lived_is_replaced_and_nothing_is_lost() -> None:
     assert not plan.loses
 
 
-def test_a_failed_machine_that_has_a_disk_is_not_thrown_away() -> None:
+def test_failed_machine_with_a_disk_is_kept() -> None:
     cloud = made()
     cloud.body(Kind.VM)["properties"]["provisioningState"] = "Failed"
     assert planned(cloud).is_empty
 
 
-def test_a_disk_that_was_left_over_is_destroyed_which_loses_what_is_on_it() -> None:
+def test_leftover_disk_is_destroyed_with_its_data() -> None:
     cloud = made()
     cloud.remove(Kind.VM)
     plan = planned(cloud)
@@ -272,19 +271,19 @@ def test_a_disk_that_was_left_over_is_destroyed_which_loses_what_is_on_it() -> N
     assert plan.changes[0].resource is None
 
 
-def test_a_disk_without_our_tag_that_our_machine_has_is_ours() -> None:
+def test_untagged_disk_of_our_machine_is_ours() -> None:
     cloud = made()
     cloud.body(Kind.DISK)["tags"] = {}
     assert words(planned(cloud)) == ["change disk"]
 
 
-def test_another_key_cannot_be_given_and_is_told() -> None:
+def test_different_key_is_noted_and_not_changed() -> None:
     plan = planned(made(), public_key="ssh-ed25519 AAAAanother me@there")
     assert plan.is_empty
     assert plan.notes == ("the machine has another SSH key than the spec names; a key cannot be changed in place",)
 
 
-def test_a_comment_makes_no_other_key() -> None:
+def test_comment_of_a_key_is_ignored() -> None:
     assert planned(made(), public_key=setting().public_key.replace("me@here", "me at home")).notes == ()
 
 
@@ -292,7 +291,7 @@ def test_a_comment_makes_no_other_key() -> None:
 
 
 @pytest.mark.parametrize("power", ["deallocated", "deallocating", "stopped", "stopping", "unknown"])
-def test_a_machine_that_is_not_on_is_started(power: str) -> None:
+def test_machine_that_is_off_is_started(power: str) -> None:
     cloud = made()
     cloud.set_power(power)
     plan = planned(cloud)
@@ -301,14 +300,14 @@ def test_a_machine_that_is_not_on_is_started(power: str) -> None:
 
 
 @pytest.mark.parametrize("power", ["running", "starting"])
-def test_a_machine_that_is_on_is_left_alone(power: str) -> None:
+def test_running_machine_is_not_changed(power: str) -> None:
     cloud = made()
     cloud.set_power(power)
     assert planned(cloud).is_empty
 
 
 @pytest.mark.parametrize("power", ["running", "starting", "stopped", "deallocating", "unknown"])
-def test_a_machine_that_should_be_off_is_deallocated(power: str) -> None:
+def test_machine_that_the_spec_keeps_off_is_deallocated(power: str) -> None:
     off = spec(power="deallocated")
     cloud = made(off)
     cloud.set_power(power)
@@ -318,7 +317,7 @@ def test_a_machine_that_should_be_off_is_deallocated(power: str) -> None:
     assert not plan.wants_running
 
 
-def test_off_as_it_should_be_is_no_change() -> None:
+def test_deallocated_machine_needs_no_change() -> None:
     off = spec(power="deallocated")
     cloud = made(off)
     cloud.set_power("deallocated")
@@ -326,14 +325,14 @@ def test_off_as_it_should_be_is_no_change() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"image": "dsvm-ubuntu-20.04"}, {"regions": ("westus2",)}, {"sizes": (LARGE,)}])
-def test_what_else_differs_can_wait_until_the_machine_is_wanted_on(fields: dict[str, Any]) -> None:
+def test_other_differences_wait_while_the_machine_is_off(fields: dict[str, Any]) -> None:
     cloud, wanted = made(), spec(power="deallocated", **fields)
     assert words(planned(cloud, wanted)) == ["change vm deallocate"]
     cloud.set_power("deallocated")
     assert planned(cloud, wanted).is_empty
 
 
-def test_no_machine_is_made_to_be_off() -> None:
+def test_machine_that_the_spec_keeps_off_is_not_created() -> None:
     cloud = FakeCloud()
     cloud.add(Kind.RESOURCE_GROUP, {"tags": {tags.NAME: NAME}})
     plan = planned(cloud, spec(power="deallocated"))
@@ -341,7 +340,7 @@ def test_no_machine_is_made_to_be_off() -> None:
     assert not plan.wants_running
 
 
-def test_a_machine_that_is_started_gets_a_lease_and_its_daily_stop_with_it() -> None:
+def test_started_machine_gets_a_lease_and_its_schedule() -> None:
     cloud = made()
     cloud.set_power("deallocated")
     cloud.moment = NOW + timedelta(hours=10)
@@ -353,7 +352,7 @@ def test_a_machine_that_is_started_gets_a_lease_and_its_daily_stop_with_it() -> 
 # Tags of the machine
 
 
-def test_hours_are_a_tag() -> None:
+def test_hours_become_a_tag() -> None:
     wanted = spec(lifecycle={"hours": Hours.model_validate(HOURS)})
     plan = planned(made(), wanted)
     assert words(plan) == ["change vm"]
@@ -362,25 +361,25 @@ def test_hours_are_a_tag() -> None:
     assert resource.body["tags"][tags.HOURS] == "America/Chicago mon-fri 08:00-19:00"
 
 
-def test_hours_that_the_spec_has_no_more_are_taken_off() -> None:
+def test_removed_hours_are_removed_from_the_tag() -> None:
     cloud = made(spec(lifecycle={"hours": Hours.model_validate(HOURS)}))
-    work = applying(cloud)
+    work = plan_execution(cloud)
     work.apply(planned(cloud))
     assert tags.HOURS not in cloud.body(Kind.VM)["tags"]
 
 
-def test_tags_of_others_survive_every_change() -> None:
+def test_foreign_tags_survive_every_change() -> None:
     cloud = made()
     for part in cloud.parts.values():
-        part.body["tags"]["Owner"] = "somebody"
+        part.body["tags"]["Owner"] = "alice"
     plan = planned(cloud, spec(tags={"project": "mnist"}))
     for change in plan.changes:
         assert change.resource is not None
-        assert change.resource.body["tags"]["Owner"] == "somebody"
+        assert change.resource.body["tags"]["Owner"] == "alice"
         assert change.resource.body["tags"]["project"] == "mnist"
 
 
-def test_a_tag_that_differs_in_case_is_not_doubled() -> None:
+def test_tag_in_another_case_is_not_duplicated() -> None:
     cloud = made()
     for part in cloud.parts.values():
         part.body["tags"] = {"PROJECT": "cifar", **part.body["tags"]}
@@ -390,7 +389,7 @@ def test_a_tag_that_differs_in_case_is_not_doubled() -> None:
         assert [name for name in change.resource.body["tags"] if name.casefold() == "project"] == ["project"]
 
 
-def test_the_host_key_of_a_machine_stays_its_own() -> None:
+def test_host_key_of_a_machine_is_kept() -> None:
     other = replace(setting().host_key, public="ssh-ed25519 AAAAnew")
     assert planned(made(), host_key=other).is_empty
     plan = planned(made(), spec(sizes=(LARGE,)), host_key=other)
@@ -399,7 +398,7 @@ def test_the_host_key_of_a_machine_stays_its_own() -> None:
     assert resource.body["tags"][tags.HOST_KEY] == "ssh-ed25519 AAAAhost"
 
 
-# Drift: what others have done by hand
+# Drift: manual changes
 
 
 def _grow(cloud: FakeCloud) -> None:
@@ -428,14 +427,14 @@ def _untag(cloud: FakeCloud) -> None:
         (_untag, ["change vm"]),
     ],
 )
-def test_drift_is_put_right(drift: Callable[[FakeCloud], None], expected: list[str]) -> None:
+def test_drift_is_corrected(drift: Callable[[FakeCloud], None], expected: list[str]) -> None:
     cloud = made()
     drift(cloud)
     assert words(planned(cloud)) == expected
 
 
 @pytest.mark.parametrize("kind", [Kind.NSG, Kind.VNET, Kind.PUBLIC_IP, Kind.NIC])
-def test_a_part_that_failed_is_put_again(kind: Kind) -> None:
+def test_failed_resource_is_updated_again(kind: Kind) -> None:
     cloud = made()
     cloud.body(kind)["properties"]["provisioningState"] = "Failed"
     assert words(planned(cloud)) == [f"change {kind}"]
@@ -444,29 +443,29 @@ def test_a_part_that_failed_is_put_again(kind: Kind) -> None:
 # Spot, zone, price, lease
 
 
-def test_spot_and_zone_are_told() -> None:
+def test_summary_names_spot_and_zone() -> None:
     plan = planned(FakeCloud(), spec(priority="spot", zones=("2",)))
     assert change_of(plan, Kind.VM).summary == f"{SMALL}, eastus zone 2, spot"
 
 
-def test_a_spot_machine_that_was_made_so_needs_nothing() -> None:
+def test_matching_spot_machine_needs_no_change() -> None:
     wanted = spec(priority="spot", spot={"max_price": 0.3})
     assert planned(made(wanted), wanted).is_empty
 
 
-def test_a_spot_price_is_changed_while_the_machine_is_off() -> None:
+def test_spot_price_is_changed_while_the_machine_is_off() -> None:
     plan = planned(made(spec(priority="spot")), spec(priority="spot", spot={"max_price": 0.3}))
     price = change_of(plan, Kind.VM).differences[0]
     assert (price.what, price.old, price.new, price.needs_off) == ("spot price", "-1", "0.3", True)
 
 
-def test_a_machine_in_a_zone_stays_where_the_spec_names_none() -> None:
+def test_machine_stays_in_its_zone_when_the_spec_names_none() -> None:
     wanted = spec(zones=("1",))
     plan = planned(made(wanted), spec(), candidate=Candidate("eastus", SMALL))
     assert words(plan) == ["change vm"]
 
 
-def test_a_lease_of_a_day_has_no_daily_stop() -> None:
+def test_lease_of_a_day_or_more_disables_the_schedule() -> None:
     wanted = spec(lifecycle={"lease": timedelta(days=2)})
     plan = planned(FakeCloud(), wanted)
     assert change_of(plan, Kind.SHUTDOWN_SCHEDULE).summary == "off"
@@ -482,11 +481,11 @@ NO_PRICE = "no price is known: the cost cap cannot be kept"
 @pytest.mark.parametrize(
     ("wanted", "price", "notes"), [(CAPPED, None, (NO_PRICE,)), (CAPPED, 0.5, ()), (spec(), None, ())]
 )
-def test_a_cost_cap_without_a_price_is_told(wanted: Spec, price: float | None, notes: tuple[str, ...]) -> None:
+def test_cost_cap_without_a_price_is_noted(wanted: Spec, price: float | None, notes: tuple[str, ...]) -> None:
     assert planned(FakeCloud(), wanted, price_per_hour=price).notes == notes
 
 
-def test_a_machine_that_has_cost_what_it_may_is_told() -> None:
+def test_machine_at_its_cost_cap_is_noted() -> None:
     cloud = made(CAPPED, price_per_hour=0.5, lease=lease_of(10))
     cloud.moment = NOW + timedelta(hours=11)
     capped = terms_of(CAPPED.lifecycle, 0.5)
@@ -496,7 +495,7 @@ def test_a_machine_that_has_cost_what_it_may_is_told() -> None:
     assert ["it goes off" in note for note in plan.notes] == [True]
 
 
-def test_the_price_is_handed_on() -> None:
+def test_plan_has_the_price() -> None:
     price = Price(0.5, 19.2, 3.65)
     observed = FakeCloud().observe(NAME, GROUP)
     plan = make_plan(setting(lease=lease_of()), observed, price)
@@ -505,7 +504,7 @@ def test_the_price_is_handed_on() -> None:
     assert plan.as_json()["price"] == expected
 
 
-def test_a_plan_as_json_has_no_bodies_and_no_secret() -> None:
+def test_plan_as_json_has_no_bodies_and_no_secret() -> None:
     plan = planned(made(), spec(sizes=(LARGE,)))
     plain = plan.as_json()
     assert plain["summary"] == {"add": 0, "change": 1, "replace": 0, "destroy": 0}
@@ -516,7 +515,7 @@ def test_a_plan_as_json_has_no_bodies_and_no_secret() -> None:
     assert "private half" not in repr(planned(FakeCloud()))
 
 
-# Every plan, once it is applied, leaves nothing to do: the spec before, the spec after.
+# Every applied plan leaves nothing to do: the spec before, the spec after.
 STEPS: list[tuple[Spec | None, Spec]] = [
     (None, spec()),
     (spec(), spec(sizes=(LARGE,))),
@@ -533,10 +532,10 @@ STEPS: list[tuple[Spec | None, Spec]] = [
 
 
 @pytest.mark.parametrize(("before", "after"), STEPS)
-def test_a_plan_that_was_applied_leaves_nothing_to_do(before: Spec | None, after: Spec) -> None:
+def test_applied_plan_leaves_nothing_to_do(before: Spec | None, after: Spec) -> None:
     cloud = made(before) if before else FakeCloud()
-    work = applying(cloud)
+    work = plan_execution(cloud)
     work.apply(planned(cloud, after))
     assert words(planned(cloud, after)) == []
-    assert isinstance(work.progress, Heard)
+    assert isinstance(work.progress, RecordedProgress)
     assert not [line for line in work.progress.lines if "failed" in line]

@@ -1,4 +1,4 @@
-"""What is asked before the first write, of a market that is made up."""
+"""Checks before the first write, with a fake market."""
 
 import json
 import threading
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
-from gpuinfra.models.candidate import Candidate
 from gpuinfra.models.offer import Offer, Quota, Rate
+from gpuinfra.models.plan import Candidate
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.market.port import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
@@ -37,8 +37,8 @@ class Notes(Silent):
 
 
 @dataclass
-class Shop:
-    """A market with everything in it, but for what is said to be wrong."""
+class FakeMarket:
+    """A market with everything in it, except the given problems."""
 
     subscription: str = "00000000-0000-0000-0000-000000000000"
     errors: dict[str, CloudError] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Shop:
 
     def subscription_name(self) -> str:
         self._ask("subscription")
-        return "Somebody's"
+        return "My subscription"
 
     def catalogue(self, region: str) -> Catalogue:
         self._ask("catalogue", region)
@@ -90,6 +90,10 @@ class Shop:
         self._ask("rights", group or "")
         return self.rights.get(group, Permissions((Grant(("*",)),)))
 
+    def schedule_regions(self) -> frozenset[str] | None:
+        self._ask("schedules")
+        return frozenset({"eastus"})
+
     def unregistered(self, namespaces: Iterable[str]) -> tuple[str, ...]:
         self._ask("providers")
         return tuple(name for name in namespaces if name in self.missing_providers)
@@ -110,40 +114,41 @@ def spec(**fields: Any) -> Spec:
     return Spec.model_validate_json(json.dumps({**least, **fields}))
 
 
-def run(shop: Shop, wanted: Spec | None = None, seconds: float = 10) -> tuple[Preflight, list[str]]:
+def run(shop: FakeMarket, wanted: Spec | None = None, seconds: float = 10) -> tuple[Preflight, list[str]]:
     notes = Notes()
     found = preflight(shop, wanted or spec(), Deadline.after(seconds), notes)
     return found, notes.lines
 
 
-def problem(shop: Shop, wanted: Spec | None = None, seconds: float = 10) -> Diagnostic:
+def problem(shop: FakeMarket, wanted: Spec | None = None, seconds: float = 10) -> Diagnostic:
     with pytest.raises(Problem) as caught:
         run(shop, wanted, seconds)
     (diagnostic,) = caught.value.diagnostics
     return diagnostic
 
 
-def test_everything_is_asked_once() -> None:
-    shop = Shop(limits={"eastus": 20}, missing_providers=("Microsoft.DevTestLab",))
+def test_preflight_asks_everything_once() -> None:
+    shop = FakeMarket(limits={"eastus": 20}, missing_providers=("Microsoft.DevTestLab",))
     found, notes = run(shop)
     assert found.viable == (Candidate("eastus", T4), Candidate("westus2", T4), Candidate("westus2", A100))
     assert [str(each.candidate) for each in found.passed] == [f"{A100} in eastus"]
     assert found.unregistered == ("Microsoft.DevTestLab",)
     assert set(found.image) == {"eastus", "westus2"}
-    assert (found.subscription_name, found.prices.price(T4, "eastus")) == ("Somebody's", 0.526)
+    assert found.schedule_regions == frozenset({"eastus"})
+    assert (found.subscription_name, found.prices.price(T4, "eastus")) == ("My subscription", 0.526)
     urn = "microsoft-dsvm:ubuntu-2204:2204-gen2:latest"
     assert shop.asked[0] == "subscription"
     assert sorted(shop.asked[1:]) == sorted(
         [
             *("catalogue eastus", "catalogue westus2", f"image {urn} eastus", f"image {urn} westus2"),
-            *("prices", "providers", "rights"),
+            *("prices", "providers", "rights", "schedules"),
         ]
     )
-    assert notes == ["preflight: checked, 3 of 4 candidates can be had"]
+    assert notes == ["preflight: checked, 3 of 4 candidates are available"]
 
 
-def test_nothing_else_is_asked_of_whoever_is_not_logged_in() -> None:
-    shop = Shop(errors={"subscription": CloudError(Fault.LOGIN, "CredentialUnavailable", "no")})
+def test_preflight_without_a_login_asks_nothing_else() -> None:
+    shop = FakeMarket(errors={"subscription": CloudError(Fault.LOGIN, "CredentialUnavailable", "no")})
     found = problem(shop)
     assert (found.code, found.note) == (
         Code.LOGIN_FAILED,
@@ -152,9 +157,9 @@ def test_nothing_else_is_asked_of_whoever_is_not_logged_in() -> None:
     assert shop.asked == ["subscription"]
 
 
-def test_no_candidate_gives_every_reason_of_every_one_in_one_table() -> None:
-    found = problem(Shop(limits={"eastus": 0, "westus2": 2}), spec(zones=["2"]))
-    assert (found.code, found.summary) == (Code.NO_CANDIDATE, "no candidate can be had")
+def test_missing_candidate_lists_every_reason_in_one_table() -> None:
+    found = problem(FakeMarket(limits={"eastus": 0, "westus2": 2}), spec(zones=["2"]))
+    assert (found.code, found.summary) == (Code.NO_CANDIDATE, "no candidate is available")
     lines = (found.note or "").splitlines()
     assert lines[:3] == [
         "nothing was created",
@@ -173,41 +178,41 @@ def test_no_candidate_gives_every_reason_of_every_one_in_one_table() -> None:
 READER, CONTRIBUTOR = Permissions((Grant(("*/read",)),)), Permissions((Grant(("*",)),))
 
 
-def test_missing_rights_are_all_named() -> None:
-    found = problem(Shop(rights={None: READER, "gpuinfra-my-dsvm": READER}))
+def test_missing_permissions_are_all_named() -> None:
+    found = problem(FakeMarket(rights={None: READER, "gpuinfra-my-dsvm": READER}))
     assert found.code is Code.NOT_ALLOWED
     assert all(action in (found.note or "") for action in ACTIONS)
     assert "nothing was created" in (found.note or "")
     assert "--role Contributor --scope /subscriptions/00000000-0000-0000-0000-000000000000" in (found.help or "")
 
 
-def test_rights_in_the_group_are_enough() -> None:
-    found, _ = run(Shop(rights={None: READER, "gpuinfra-my-dsvm": CONTRIBUTOR}))
+def test_permissions_in_the_group_are_enough() -> None:
+    found, _ = run(FakeMarket(rights={None: READER, "gpuinfra-my-dsvm": CONTRIBUTOR}))
     assert found.viable
 
 
-def test_who_may_ask_for_nothing_in_the_subscription_is_not_held_up() -> None:
+def test_missing_read_permissions_do_not_block() -> None:
     denied = CloudError(Fault.DENIED, "AuthorizationFailed", "no")
-    found, notes = run(Shop(errors=dict.fromkeys(("catalogue", "image", "providers"), denied)))
+    found, notes = run(FakeMarket(errors=dict.fromkeys(("catalogue", "image", "providers"), denied)))
     assert len(found.viable) == 4
     assert (found.unregistered, found.image) == ((), {})
     assert "asking for sizes in eastus is not allowed, so it was not checked" in notes
 
 
-def test_an_error_of_any_question_is_a_problem() -> None:
-    found = problem(Shop(errors={"catalogue": CloudError(Fault.THROTTLED, "TooManyRequests", "wait")}))
+def test_error_of_any_request_is_a_problem() -> None:
+    found = problem(FakeMarket(errors={"catalogue": CloudError(Fault.THROTTLED, "TooManyRequests", "wait")}))
     assert found.code is Code.THROTTLED
     assert "asking for sizes in eastus" in (found.note or "")
 
 
-def test_a_price_is_no_reason_to_fail() -> None:
-    found, _ = run(Shop(errors={"prices": CloudError(Fault.UNREACHABLE, "X", "y")}))
+def test_missing_prices_are_not_an_error() -> None:
+    found, _ = run(FakeMarket(errors={"prices": CloudError(Fault.UNREACHABLE, "X", "y")}))
     assert found.prices == Prices()
 
 
-def test_no_answer_in_time_is_a_problem() -> None:
+def test_missing_response_times_out() -> None:
     hold = threading.Event()
     try:
-        assert problem(Shop(hold=hold), seconds=0).code is Code.TIMED_OUT
+        assert problem(FakeMarket(hold=hold), seconds=0).code is Code.TIMED_OUT
     finally:
         hold.set()

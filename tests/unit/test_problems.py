@@ -1,4 +1,4 @@
-"""What Azure refuses, as the user reads it."""
+"""Azure's refusals, as the user reads them."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def explained(fault: Fault, code: str, message: str) -> Diagnostic:
     return diagnostic
 
 
-def test_every_fault_has_its_row() -> None:
+def test_every_fault_has_a_row() -> None:
     assert set(TABLE) == set(Fault)
 
 
@@ -40,36 +40,36 @@ def test_every_fault_has_its_row() -> None:
         (Fault.ABSENT, Code.REFUSED),
     ],
 )
-def test_a_fault_has_a_code_and_azures_own_words(fault: Fault, code: Code) -> None:
+def test_problem_has_a_code_and_azures_message(fault: Fault, code: Code) -> None:
     found = explained(fault, "SomeCode", "Something happened.")
     assert (found.code, found.note) == (code, f"{DOING}: SomeCode: Something happened")
     assert (found.help is None) == (fault is Fault.ABSENT)
 
 
-def test_what_holds_is_said_as_well() -> None:
+def test_note_says_what_was_created() -> None:
     problem = explain(CloudError(Fault.OTHER, "A", "b"), DOING, "nothing was created")
     assert problem.diagnostics[0].note == f"{DOING}: A: b; nothing was created"
 
 
-def test_interrupted_is_no_failure_of_azure() -> None:
+def test_interrupt_has_its_own_exit_code() -> None:
     assert explain(CloudError(Fault.INTERRUPTED, "A", "b"), DOING).exit_code is Exit.INTERRUPTED
 
 
 @pytest.mark.parametrize("code", ["SubscriptionNotFound", "InvalidSubscriptionId"])
-def test_a_subscription_that_is_not_there(code: str) -> None:
+def test_unknown_subscription_is_reported(code: str) -> None:
     found = explained(Fault.ABSENT, code, "The subscription '…' could not be found.")
     assert (found.code, found.summary) == (Code.NO_SUBSCRIPTION, "no such subscription")
     assert "az account list" in (found.help or "")
 
 
-def test_a_login_says_the_ways_in() -> None:
+def test_login_problem_names_the_ways_to_log_in() -> None:
     found = explained(Fault.LOGIN, "CredentialUnavailable", "DefaultAzureCredential failed")
     assert found.summary == "not logged in to Azure"
     for way in ("az login", "AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "--sandbox"):
         assert way in (found.help or "")
 
 
-def test_a_missing_right_is_named_with_the_role_that_has_it() -> None:
+def test_missing_permission_is_named_with_its_role() -> None:
     found = explained(
         Fault.DENIED,
         "AuthorizationFailed",
@@ -81,7 +81,7 @@ def test_a_missing_right_is_named_with_the_role_that_has_it() -> None:
     assert f"--role Contributor --scope {SUBSCRIPTION}/resourceGroups/g`" in (found.help or "")
 
 
-def test_of_a_linked_refusal_the_second_action_is_missing() -> None:
+def test_linked_refusal_names_the_second_action() -> None:
     found = explained(
         Fault.DENIED,
         "LinkedAuthorizationFailed",
@@ -91,13 +91,13 @@ def test_of_a_linked_refusal_the_second_action_is_missing() -> None:
     assert f"missing is B/join/action on {SUBSCRIPTION}/y" in (found.note or "")
 
 
-def test_a_refusal_without_names_still_has_a_next_step() -> None:
+def test_refusal_without_details_has_a_next_step() -> None:
     found = explained(Fault.DENIED, "AuthorizationFailed", "The client does not have authorization.")
     assert found.note == f"{DOING}: AuthorizationFailed: The client does not have authorization"
     assert "--scope /subscriptions/SUBSCRIPTION`" in (found.help or "")
 
 
-def test_a_policy_is_named() -> None:
+def test_policy_is_named() -> None:
     found = explained(
         Fault.POLICY,
         "RequestDisallowedByPolicy",
@@ -119,11 +119,11 @@ def test_a_policy_is_named() -> None:
         (f"The scope 'x' cannot perform it: following scope(s) are locked: '{SUBSCRIPTION}'.", "`az lock list` shows"),
     ],
 )
-def test_a_lock_is_found_by_its_group(message: str, expected: str) -> None:
+def test_lock_command_names_the_group(message: str, expected: str) -> None:
     assert expected in (explained(Fault.LOCKED, "ScopeLocked", message).help or "")
 
 
-def test_quota_says_where_there_is_some_and_who_gives_more() -> None:
+def test_quota_problem_says_where_to_find_or_request_quota() -> None:
     found = explained(Fault.QUOTA, "OperationNotAllowed", "exceeding approved Cores quota")
     assert "gpuinfra sizes --with-quota" in (found.help or "")
     assert "https://" in (found.help or "")

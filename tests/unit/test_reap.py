@@ -1,12 +1,12 @@
-"""What should become of a machine now, and of parts that have none; all of it without a cloud."""
+"""Verdicts on machines and on orphaned resources, without a cloud."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from gpuinfra.models.reap import Ended, Failure, Orphan, ReapAction, Reaped, Verdict
-from gpuinfra.models.receipt import Off, Receipt, stamp
+from gpuinfra.models.reap import EndedMachine, Orphan, ReapAction, ReapDecision, ReapFailure, ReapResult
+from gpuinfra.models.receipt import OffProof, Receipt, stamp
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import fleet, tags
@@ -21,7 +21,7 @@ from gpuinfra.provision.reaping.port import Listed
 from gpuinfra.provision.reaping.reaper import Reaper
 from gpuinfra.provision.reaping.spec_history import Commit, deletions, names_in
 from gpuinfra.views import reap as view
-from tests.unit.provision_help import NO_JOURNAL, FakeCloud, Heard, Shop
+from tests.unit.provision_help import NO_JOURNAL, FakeCloud, FakeMarket, RecordedProgress
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)  # a Monday
 SIZE = "Standard_NC4as_T4_v3"
@@ -44,7 +44,7 @@ def spec(**fields: Any) -> Spec:
 
 
 def row(power: str = "running", state: str = "Succeeded", changed: str = "", **marks: str) -> dict[str, Any]:
-    """A machine of ours whose lease holds for two hours more."""
+    """Return one of our machines, whose lease lasts two more hours."""
     usual = {"name": "my-dsvm", "on_since": ago(hours=26), "lease_until": ahead(hours=2), "repository": REPOSITORY}
     own = {f"gpuinfra:{key.replace('_', '-')}": value for key, value in {**usual, **marks}.items() if value}
     statuses = [{"code": f"ProvisioningState/{state.lower()}", "time": changed or ago(hours=2)}]
@@ -62,7 +62,7 @@ def rules(wanted: Spec | None = None, **fields: Any) -> Rules:
     return Rules(specs={"my-dsvm": wanted} if wanted else {}, **{"repository": REPOSITORY, **fields})
 
 
-def verdict(body: dict[str, Any], given: Rules | None = None, now: datetime = NOW) -> Verdict:
+def verdict(body: dict[str, Any], given: Rules | None = None, now: datetime = NOW) -> ReapDecision:
     found = judge(machine_of_row(body), given or rules(), now)
     assert found is not None
     return found
@@ -93,7 +93,7 @@ def verdict(body: dict[str, Any], given: Rules | None = None, now: datetime = NO
         ),
     ],
 )
-def test_what_is_stopped(body: dict[str, Any], cause: str) -> None:
+def test_stop_causes(body: dict[str, Any], cause: str) -> None:
     found = verdict(body)
     assert (found.action, found.cause) == (ReapAction.STOP, cause)
 
@@ -107,7 +107,7 @@ ENDS_OF_TIME = [
 
 
 @pytest.mark.parametrize("moment", ENDS_OF_TIME)
-def test_a_tag_that_is_no_moment_to_reckon_with_keeps_no_other_machine_on(moment: str) -> None:
+def test_invalid_time_in_a_tag_does_not_affect_other_machines(moment: str) -> None:
     odd = row(lease_until=moment, on_since=moment, terms="lease=4h idle=20m cap=2h", hours="Asia/Tokyo mon 08:00-11:00")
     late = row(on_since=moment, terms="lease=4h idle=20m cap=2h")
     found = verdicts([odd, late, row(lease_until=ago(minutes=1))], rules(), NOW)
@@ -122,11 +122,11 @@ def test_a_tag_that_is_no_moment_to_reckon_with_keeps_no_other_machine_on(moment
         row("starting"),
         row(terms="lease=4h idle=20m cap=26h1m"),
         row(terms="whatever"),
-        row(hours="UTC mon 08:00-11:00"),  # a lease holds it
+        row(hours="UTC mon 08:00-11:00"),  # a lease keeps it on
         row("stopped", changed=ago(minutes=14)),
         row("running", "Updating"),
         row("", "Creating"),
-        row("", "Failed"),  # nobody says that it is on
+        row("", "Failed"),  # its power state is unknown
         row("running", "Deleting"),
         row("running", "Deleting", hours="UTC mon 08:00-11:00"),
         row("deallocated", lease_until=""),
@@ -134,21 +134,19 @@ def test_a_tag_that_is_no_moment_to_reckon_with_keeps_no_other_machine_on(moment
         row("deallocating", lease_until=ago(minutes=1)),
     ],
 )
-def test_what_is_left_alone(body: dict[str, Any]) -> None:
-    assert verdict(body) == Verdict("my-dsvm", machine_of_row(body).ref, ReapAction.KEEP)
+def test_kept_machines(body: dict[str, Any]) -> None:
+    assert verdict(body) == ReapDecision("my-dsvm", machine_of_row(body).ref, ReapAction.KEEP)
 
 
 @pytest.mark.parametrize(
     ("given", "cause"), [({"lease_until": ago(minutes=1)}, "lease is over"), ({"lease_until": ""}, "it has no lease")]
 )
-def test_deletion_that_has_not_ended_by_the_end_of_the_lease_is_asked_for_again(
-    given: dict[str, str], cause: str
-) -> None:
+def test_unfinished_deletion_is_requested_again_at_the_end_of_the_lease(given: dict[str, str], cause: str) -> None:
     found = verdict(row("running", "Deleting", **given))
     assert (found.action, found.cause) == (ReapAction.STOP, f"{cause}; its deletion has not ended")
 
 
-def test_a_spec_that_wants_it_off() -> None:
+def test_spec_that_keeps_the_machine_off_stops_it() -> None:
     off = rules(spec(power="deallocated"))
     assert verdict(row(), off).cause == "its spec says `power: deallocated`"
     assert verdict(row("running", "Updating"), off).action is ReapAction.KEEP
@@ -189,7 +187,7 @@ def test_specs_of_an_unknown_repository_decide_nothing(tag: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["true", "yes", "until friday", "0"])
-def test_what_is_protected_is_shown_with_what_would_be_done(value: str) -> None:
+def test_protected_machine_is_shown_with_the_suppressed_action(value: str) -> None:
     found = verdict(row(lease_until="", protect=value))
     assert (found.action, found.would) == (ReapAction.PROTECTED, ReapAction.STOP)
     assert found.cause == "it has no lease"
@@ -197,18 +195,18 @@ def test_what_is_protected_is_shown_with_what_would_be_done(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["false", "False", " "])
-def test_what_is_not_protected(value: str) -> None:
+def test_unprotected_values(value: str) -> None:
     assert verdict(row(lease_until="", protect=value)).action is ReapAction.STOP
 
 
-def test_a_machine_without_our_tag_is_nobodys_business() -> None:
+def test_untagged_machine_is_ignored() -> None:
     foreign = row(lease_until="", name="")
     assert "gpuinfra:name" not in foreign["tags"]
     assert judge(machine_of_row(foreign), rules(deleted=DELETED, deletes=True), NOW) is None
     assert verdicts([foreign, row(lease_until="")], rules(), NOW) == [verdict(row(lease_until=""))]
 
 
-# Specs that are gone
+# Deleted specs
 
 
 @pytest.mark.parametrize(
@@ -222,7 +220,9 @@ def test_a_machine_without_our_tag_is_nobodys_business() -> None:
         ("deallocated", {"deletes": True, "unfetched": frozenset({"my-dsvm"})}, ReapAction.KEEP),
     ],
 )
-def test_a_deleted_spec(power: str, fields: dict[str, Any], action: ReapAction) -> None:
+def test_machine_of_a_deleted_spec_is_stopped_or_deleted(
+    power: str, fields: dict[str, Any], action: ReapAction
+) -> None:
     found = verdict(row(power), rules(deleted=DELETED, **fields))
     assert found.action is action
     assert found.cause.startswith("its spec was deleted at 2026-11-15T11:00:00Z, more than 1d ago")
@@ -240,17 +240,17 @@ def test_a_deleted_spec(power: str, fields: dict[str, Any], action: ReapAction) 
         (row("running", "Deleting"), rules(deleted=DELETED, deletes=True)),
     ],
 )
-def test_a_spec_that_is_there_or_was_never_there(body: dict[str, Any], given: Rules) -> None:
-    assert verdict(body, given) == Verdict("my-dsvm", machine_of_row(body).ref, ReapAction.KEEP)
+def test_machine_of_an_existing_or_unknown_spec_is_kept(body: dict[str, Any], given: Rules) -> None:
+    assert verdict(body, given) == ReapDecision("my-dsvm", machine_of_row(body).ref, ReapAction.KEEP)
 
 
-def test_a_protected_machine_survives_its_spec() -> None:
+def test_protected_machine_outlives_its_spec() -> None:
     found = verdict(row(protect="yes"), rules(deleted=DELETED, deletes=True))
     assert (found.action, found.would) == (ReapAction.PROTECTED, ReapAction.DELETE)
 
 
 class Listing:
-    """A subscription with one machine whose spec is gone, and parts of it."""
+    """A subscription with one machine whose spec was deleted, and resources of it."""
 
     def __init__(self, *parts: Listed | CloudError) -> None:
         self._parts = parts
@@ -280,12 +280,12 @@ def disk(**marks: str) -> Listed:
     ("part", "deletes"),
     [(disk(), True), (disk(protect="yes"), False), (CloudError(Fault.UNREACHABLE, "HTTP 500", "no list"), False)],
 )
-def test_a_machine_is_not_deleted_with_a_part_that_is_or_may_be_protected(
-    part: Listed | CloudError, deletes: bool
-) -> None:
+def test_machine_with_a_protected_resource_is_not_deleted(part: Listed | CloudError, deletes: bool) -> None:
     cloud = FakeCloud(moment=NOW)
     given, deadline = rules(deleted=DELETED, deletes=True), cloud.time.deadline(60)
-    reaper = Reaper(cloud, Listing(part), Shop(), given, Heard(), lambda _: NO_JOURNAL, deadline, dry_run=True)
+    reaper = Reaper(
+        cloud, Listing(part), FakeMarket(), given, RecordedProgress(), lambda _: NO_JOURNAL, deadline, dry_run=True
+    )
     found = reaper.reap()
     assert (len(found.deleted), len(found.stopped)) == ((1, 0) if deletes else (0, 1))
     if isinstance(part, Listed) and not deletes:
@@ -310,7 +310,7 @@ def commit(hours: float, before: str, after: str) -> Commit:
         ("b", [commit(1, "a", "b"), commit(2, "b c", "a")], {"c": 2, "a": 1}),
     ],
 )
-def test_when_a_spec_went(at_head: str, commits: list[Commit], gone: dict[str, float]) -> None:
+def test_deletion_times_of_specs(at_head: str, commits: list[Commit], gone: dict[str, float]) -> None:
     found = deletions(at_head.split(), commits)
     assert found == {name: NOW - timedelta(hours=hours) for name, hours in gone.items()}
 
@@ -329,11 +329,11 @@ def test_when_a_spec_went(at_head: str, commits: list[Commit], gone: dict[str, f
         ("apiVersion: gpuinfra/v1\nname: a\n---\n: [", ("a",)),
     ],
 )
-def test_names_in_a_file(text: str, names: tuple[str, ...]) -> None:
+def test_machine_names_are_read_from_a_file(text: str, names: tuple[str, ...]) -> None:
     assert names_in(text.encode()) == names
 
 
-# Starting
+# Starts
 
 
 def hours_spec(**more: Any) -> Spec:
@@ -343,12 +343,12 @@ def hours_spec(**more: Any) -> Spec:
 OFF = {"power": "deallocated", "lease_until": ago(hours=17)}
 
 
-def test_a_machine_is_there_in_the_morning() -> None:
+def test_machine_is_started_for_its_hours() -> None:
     found = verdict(row(**OFF, changed=ago(hours=5)), rules(hours_spec(), starts=True))
     assert (found.action, found.until) == (ReapAction.START, datetime(2026, 11, 16, 19, tzinfo=UTC))
 
 
-def test_the_cost_cap_ends_a_stretch() -> None:
+def test_cost_cap_limits_the_started_time() -> None:
     body = row(**OFF, changed=ago(hours=5), terms="lease=4h idle=20m cap=3h")
     assert verdict(body, rules(hours_spec(), starts=True)).until == NOW + timedelta(hours=3)
 
@@ -357,7 +357,7 @@ def test_the_cost_cap_ends_a_stretch() -> None:
     ("body", "wanted", "fields", "now"),
     [
         (row(**OFF, changed=ago(hours=5)), hours_spec(), {"starts": False}, NOW),
-        (row(**OFF, changed=ago(hours=3)), hours_spec(), {}, NOW),  # somebody switched it off this morning
+        (row(**OFF, changed=ago(hours=3)), hours_spec(), {}, NOW),  # a user deallocated it this morning
         (row(**OFF, changed=ago(hours=5)), hours_spec(), {}, NOW + timedelta(hours=8)),  # it is evening
         (row(**OFF, changed=ago(hours=5)), hours_spec(), {}, NOW - timedelta(days=1)),  # a Sunday
         (row(**OFF, changed=ago(hours=5)), hours_spec(power="deallocated"), {}, NOW),
@@ -369,11 +369,13 @@ def test_the_cost_cap_ends_a_stretch() -> None:
         (row(changed=ago(hours=5)), hours_spec(), {}, NOW),  # it is on
     ],
 )
-def test_what_is_not_started(body: dict[str, Any], wanted: Spec | None, fields: dict[str, Any], now: datetime) -> None:
+def test_machines_that_are_not_started(
+    body: dict[str, Any], wanted: Spec | None, fields: dict[str, Any], now: datetime
+) -> None:
     assert verdict(body, rules(wanted, **{"starts": True, **fields}), now).action is ReapAction.KEEP
 
 
-def test_a_protected_machine_is_not_started() -> None:
+def test_protected_machine_is_not_started() -> None:
     found = verdict(row(**OFF, changed=ago(hours=5), protect="yes"), rules(hours_spec(), starts=True))
     assert (found.action, found.would) == (ReapAction.PROTECTED, ReapAction.START)
 
@@ -389,7 +391,7 @@ def test_a_protected_machine_is_not_started() -> None:
         ("daily 00:00-24:00", None),  # it never ends, so it never began
     ],
 )
-def test_the_present_stretch(on: Any, stretch: tuple[str, str] | None) -> None:
+def test_current_stretch_of_hours(on: Any, stretch: tuple[str, str] | None) -> None:
     hours = spec(lifecycle={"hours": {"timezone": "UTC", "on": on}}).lifecycle.hours
     assert hours is not None
     expected = stretch and tuple(datetime.fromisoformat(f"2026-11-{each}:00Z") for each in stretch)
@@ -412,7 +414,7 @@ def found_orphans(parts: list[Listed], machines: list[dict[str, Any]] | None = N
     return {orphan.ref.kind: orphan.action.value for orphan in found}
 
 
-def test_orphans_go_and_disks_stay() -> None:
+def test_orphans_are_deleted_and_disks_kept() -> None:
     parts = [listed(kind) for kind in (*KINDS, Kind.NSG, Kind.VNET)]
     assert found_orphans(parts) == {
         Kind.PUBLIC_IP: "delete",
@@ -424,7 +426,7 @@ def test_orphans_go_and_disks_stay() -> None:
     assert found_orphans(parts, deletes=True, unfetched=frozenset({"lost"}))[Kind.DISK] == "keep"
 
 
-def test_a_part_that_is_young_or_has_no_age_spares_all_of_its_machine() -> None:
+def test_recent_or_undated_resource_protects_all_of_its_machine() -> None:
     for hours in (0.5, None):
         parts = [listed(Kind.PUBLIC_IP), listed(Kind.VNET, hours=hours), listed(Kind.SHUTDOWN_SCHEDULE, "other")]
         assert found_orphans(parts) == {Kind.SHUTDOWN_SCHEDULE: "delete"}
@@ -434,15 +436,15 @@ def test_a_part_that_is_young_or_has_no_age_spares_all_of_its_machine() -> None:
 @pytest.mark.parametrize(
     "machine",
     [
-        {"name": "LOST", "tags": {"owner": "somebody"}},  # called so, but not ours
+        {"name": "LOST", "tags": {"owner": "alice"}},  # same name, but not ours
         {"name": "another", "tags": {"GPUINFRA:name": "Lost"}},
     ],
 )
-def test_a_machine_of_that_name_anywhere_keeps_its_parts(machine: dict[str, Any]) -> None:
+def test_machine_of_that_name_in_any_group_keeps_its_resources(machine: dict[str, Any]) -> None:
     assert found_orphans([listed(kind) for kind in KINDS], [machine], deletes=True) == {}
 
 
-def test_parts_that_are_protected_or_not_ours() -> None:
+def test_protected_or_foreign_resources_are_not_deleted() -> None:
     assert found_orphans([listed(Kind.PUBLIC_IP, protect="yes")]) == {Kind.PUBLIC_IP: "protected"}
     assert found_orphans([Listed(Ref(Kind.PUBLIC_IP, "g", "a"), {"owner": "me"}, NOW - timedelta(days=9))]) == {}
 
@@ -455,7 +457,7 @@ def body_of(kind: Kind, **body: Any) -> ObservedResource:
     return ObservedResource(listed(kind).ref, {"tags": {tags.NAME: "lost"}, "properties": {}, **body})
 
 
-def test_a_second_look() -> None:
+def test_orphan_is_checked_again_before_its_deletion() -> None:
     disk = body_of(Kind.DISK, sku={"name": "StandardSSD_LRS"}, properties={"diskSizeGB": 150})
     looked = seen(orphan(Kind.DISK), disk)
     assert looked is not None
@@ -464,7 +466,7 @@ def test_a_second_look() -> None:
     assert seen(orphan(Kind.DISK), body_of(Kind.DISK, managedBy="/a/machine")) is None
     used = body_of(Kind.NIC, properties={"virtualMachine": {"id": "/a/machine"}})
     assert seen(orphan(Kind.NIC), used) is None
-    assert seen(orphan(Kind.NIC), body_of(Kind.NIC, tags={"owner": "somebody"})) is None
+    assert seen(orphan(Kind.NIC), body_of(Kind.NIC, tags={"owner": "alice"})) is None
     theirs = body_of(Kind.PUBLIC_IP, properties={"ipConfiguration": {"id": "/G/Interfaces/one/configurations/first"}})
     assert seen(orphan(Kind.PUBLIC_IP), theirs) is None
     assert seen(orphan(Kind.PUBLIC_IP), theirs, {"/g/interfaces/on"}) is None
@@ -474,34 +476,32 @@ def test_a_second_look() -> None:
     assert kept.action is ReapAction.PROTECTED
 
 
-# What is shown
+# Output
 
 
-def shown(reaped: Reaped, capsys: pytest.CaptureFixture[str]) -> str:
+def shown(reaped: ReapResult, capsys: pytest.CaptureFixture[str]) -> str:
     view.show(reaped, json=False)
     return capsys.readouterr().out
 
 
-def test_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(Reaped(False, machines=3), capsys) == "nothing to do: 3 machines of gpuinfra's looked at\n"
-    assert shown(Reaped(False, machines=1, simulated=True), capsys).endswith(
-        "1 machine of gpuinfra's looked at (simulated)\n"
-    )
+def test_reap_without_changes_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(ReapResult(False, machines=3), capsys) == "nothing to do; checked 3 machines\n"
+    assert shown(ReapResult(False, machines=1, simulated=True), capsys).endswith("checked 1 machine (simulated)\n")
 
 
-def test_all_that_can_happen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_result_of_reap_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     ref = machine_of_row(row()).ref
-    stop = Verdict("my-dsvm", ref, ReapAction.STOP, "lease is over")
-    receipt = Receipt("my-dsvm", Off.DEALLOCATED, NOW, cause="reap: lease is over")
-    reaped = Reaped(
+    stop = ReapDecision("my-dsvm", ref, ReapAction.STOP, "lease is over")
+    receipt = Receipt("my-dsvm", OffProof.DEALLOCATED, NOW, cause="reap: lease is over")
+    reaped = ReapResult(
         False,
         machines=5,
-        stopped=[Ended(stop, receipt)],
-        started=[Verdict("early", ref, ReapAction.START, "its hours have begun", until=NOW)],
-        protected=[Verdict("dear", ref, ReapAction.PROTECTED, "lease is over", ReapAction.STOP)],
-        kept=[Verdict("gone", ref, ReapAction.KEEP, "its spec was deleted")],
+        stopped=[EndedMachine(stop, receipt)],
+        started=[ReapDecision("early", ref, ReapAction.START, "its hours have begun", until=NOW)],
+        protected=[ReapDecision("dear", ref, ReapAction.PROTECTED, "lease is over", ReapAction.STOP)],
+        kept=[ReapDecision("gone", ref, ReapAction.KEEP, "its spec was deleted")],
         orphans=[orphan(Kind.PUBLIC_IP, removed=True), orphan(Kind.NIC), orphan(Kind.DISK, per_month=19.2)],
-        failed=[Failure("bad", "stop", "ScopeLocked", "it is locked", "lease is over")],
+        failed=[ReapFailure("bad", "stop", "ScopeLocked", "it is locked", "lease is over")],
         simulated=True,
     )
     lines = shown(reaped, capsys).splitlines()
@@ -512,8 +512,8 @@ def test_all_that_can_happen(capsys: pytest.CaptureFixture[str]) -> None:
     assert "deleted       public-ip lost-ip of lost: it has no machine" in lines
     assert "left          nic lost-nic of lost: it has no machine" in lines
     assert "FAILED        stop bad (lease is over): ScopeLocked: it is locked" in lines
-    assert "              bad may still be on, and billed; run: gpuinfra down bad --sandbox" in lines
-    assert lines[-1].startswith("1 stopped, 1 started, 1 leftover removed, 1 failed; 5 machines")
+    assert "              bad may still be on and billed; run: gpuinfra down bad --sandbox" in lines
+    assert lines[-1].startswith("1 stopped, 1 started, 1 leftover removed, 1 failed; checked 5 machines")
     document = reaped.as_json()
     assert document["stopped"][0]["verifiedBy"] == "PowerState/deallocated"
     assert document["stopped"][0]["cause"] == "lease is over"
@@ -521,23 +521,25 @@ def test_all_that_can_happen(capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["removed"] for each in document["orphans"]] == [True, False, False]
 
 
-def test_a_dry_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     ref = machine_of_row(row()).ref
-    reaped = Reaped(True, machines=2, stopped=[Ended(Verdict("a", ref, ReapAction.STOP, "lease is over"))])
+    reaped = ReapResult(
+        True, machines=2, stopped=[EndedMachine(ReapDecision("a", ref, ReapAction.STOP, "lease is over"))]
+    )
     reaped.orphans = [orphan(Kind.PUBLIC_IP)]
     view.show(reaped, json=False)
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "would stop    a: lease is over",
         "would delete  public-ip lost-ip of lost: it has no machine",
-        "1 to be stopped, 1 leftover to be removed; 2 machines of gpuinfra's looked at",
+        "1 to be stopped, 1 leftover to be removed; checked 2 machines",
     ]
     assert err == "dry run: nothing was changed\n"
 
 
-def test_what_goes_on_after_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupt_names_operations_that_continue(capsys: pytest.CaptureFixture[str]) -> None:
     view.show_interrupted(["a", "b"], ["c"])
     view.show_interrupted([], [])
     err = capsys.readouterr().err
-    assert "Azure goes on deallocating: a, b\nnot done: c\n" in err
-    assert "no machine is being switched off" in err
+    assert "Azure is still deallocating: a, b\nnot done: c\n" in err
+    assert "no machine is being deallocated" in err

@@ -1,4 +1,4 @@
-"""Removing: in the right order, and seen to be gone."""
+"""Deletion in the right order, with verification."""
 
 import threading
 from collections.abc import Iterable
@@ -8,13 +8,13 @@ import pytest
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.remove import remove
-from tests.unit.provision_help import BUSY, DENIED, NO_JOURNAL, UNREACHABLE, FakeCloud, Heard, made, ref
+from tests.unit.provision_help import BUSY, DENIED, NO_JOURNAL, UNREACHABLE, FakeCloud, RecordedProgress, made, ref
 
 ALL = [ref(kind) for kind in Kind]
 
 
-def gone(cloud: FakeCloud, refs: Iterable[Ref] = ALL, seconds: float = 3600) -> list[str]:
-    heard = Heard()
+def remove_all(cloud: FakeCloud, refs: Iterable[Ref] = ALL, seconds: float = 3600) -> list[str]:
+    heard = RecordedProgress()
     remove(cloud, refs, heard, NO_JOURNAL, cloud.time.deadline(seconds))
     return heard.lines
 
@@ -23,9 +23,9 @@ def order(cloud: FakeCloud) -> dict[str, int]:
     return {call.split()[1]: number for number, call in enumerate(cloud.calls) if call.startswith("delete ")}
 
 
-def test_everything_goes_the_machine_first_and_the_group_last() -> None:
+def test_machine_is_deleted_first_and_the_group_last() -> None:
     cloud = made()
-    lines = gone(cloud)
+    lines = remove_all(cloud)
     assert cloud.parts == {}
     when = order(cloud)
     assert min(when, key=lambda kind: when[kind]) == "vm"
@@ -35,23 +35,23 @@ def test_everything_goes_the_machine_first_and_the_group_last() -> None:
     assert lines[:2] == ["vm my-dsvm: deleting", "vm my-dsvm: deleted"]
 
 
-def test_the_daily_stop_goes_only_when_the_machine_was_seen_to_be_gone() -> None:
+def test_schedule_is_deleted_only_after_the_machine_is_gone() -> None:
     cloud = made()
-    gone(cloud)
+    remove_all(cloud)
     seen = max(number for number, call in enumerate(cloud.calls) if call == "look vm my-dsvm")
     assert seen < order(cloud)["shutdown-schedule"]
 
 
-def test_a_machine_that_stays_keeps_its_daily_stop() -> None:
+def test_machine_that_cannot_be_deleted_keeps_its_schedule() -> None:
     cloud = made()
     cloud.fail("delete vm", DENIED)
     with pytest.raises(CloudError, match="AuthorizationFailed"):
-        gone(cloud)
+        remove_all(cloud)
     assert order(cloud).keys() == {"vm"}
     assert Kind.SHUTDOWN_SCHEDULE in cloud.kinds
 
 
-def test_what_hangs_on_nothing_goes_side_by_side() -> None:
+def test_independent_resources_are_deleted_in_parallel() -> None:
     cloud = made()
     together = threading.Barrier(2)
 
@@ -60,33 +60,33 @@ def test_what_hangs_on_nothing_goes_side_by_side() -> None:
             together.wait(10)
 
     cloud.on_call = meet
-    gone(cloud)
+    remove_all(cloud)
     assert cloud.parts == {}
 
 
-def test_absent_is_gone() -> None:
+def test_absent_resource_counts_as_deleted() -> None:
     cloud = FakeCloud()
-    gone(cloud)
+    remove_all(cloud)
     assert len([call for call in cloud.calls if call.startswith("delete ")]) == len(Kind)
 
 
-def test_each_goes_once() -> None:
+def test_each_resource_is_deleted_once() -> None:
     cloud = made()
-    gone(cloud, [*ALL, *ALL])
+    remove_all(cloud, [*ALL, *ALL])
     assert len([call for call in cloud.calls if call.startswith("delete ")]) == len(Kind)
 
 
-def test_only_what_is_asked_for_goes() -> None:
+def test_only_requested_resources_are_deleted() -> None:
     cloud = made()
-    gone(cloud, [ref(Kind.SHUTDOWN_SCHEDULE)])
+    remove_all(cloud, [ref(Kind.SHUTDOWN_SCHEDULE)])
     assert cloud.kinds == [kind for kind in Kind if kind is not Kind.SHUTDOWN_SCHEDULE]
 
 
-def test_what_azure_still_shows_is_not_gone() -> None:
+def test_resource_that_azure_still_shows_is_not_deleted() -> None:
     cloud = made()
     cloud.stays = {Kind.VM}
     with pytest.raises(CloudError) as caught:
-        gone(cloud, [ref(Kind.VM)], seconds=60)
+        remove_all(cloud, [ref(Kind.VM)], seconds=60)
     assert (caught.value.fault, caught.value.code) == (Fault.TIMEOUT, "StillThere")
     assert caught.value.subject == "vm my-dsvm"
     assert 50 < cloud.time.seconds < 60
@@ -94,36 +94,36 @@ def test_what_azure_still_shows_is_not_gone() -> None:
 
 @pytest.mark.parametrize("error", [BUSY, UNREACHABLE])
 @pytest.mark.parametrize("call", ["delete vm", "wait vm"])
-def test_a_teardown_does_not_give_up_easily(call: str, error: CloudError) -> None:
+def test_deletion_is_retried_for_long(call: str, error: CloudError) -> None:
     cloud = made()
     cloud.fail(call, error, times=20)
-    gone(cloud, [ref(Kind.VM)])
+    remove_all(cloud, [ref(Kind.VM)])
     assert Kind.VM not in cloud.kinds
 
 
-def test_a_failure_is_told() -> None:
-    cloud, heard = made(), Heard()
+def test_failure_is_reported() -> None:
+    cloud, heard = made(), RecordedProgress()
     cloud.fail("delete disk", DENIED)
     with pytest.raises(CloudError):
         remove(cloud, [ref(Kind.DISK)], heard, NO_JOURNAL, cloud.time.deadline(60))
     assert heard.lines == ["disk my-dsvm-disk: deleting", "disk my-dsvm-disk: failed: AuthorizationFailed"]
 
 
-def test_a_deletion_that_ends_in_absent_is_a_deletion() -> None:
+def test_deletion_that_ends_in_404_succeeds() -> None:
     cloud = made()
-    cloud.fail("wait vm", CloudError(Fault.ABSENT, "ResourceNotFound", "somebody else was quicker"))
-    gone(cloud, [ref(Kind.VM)])
+    cloud.fail("wait vm", CloudError(Fault.ABSENT, "ResourceNotFound", "already deleted"))
+    remove_all(cloud, [ref(Kind.VM)])
 
 
-def test_a_look_that_is_lost_is_looked_again() -> None:
+def test_lost_check_is_repeated() -> None:
     cloud = made()
     cloud.fail("look vm", UNREACHABLE)
-    gone(cloud, [ref(Kind.VM)])
+    remove_all(cloud, [ref(Kind.VM)])
 
 
-def test_an_operation_that_is_not_found_is_no_proof_that_something_is_gone() -> None:
+def test_missing_operation_does_not_prove_a_deletion() -> None:
     cloud = made()
     cloud.stays = {Kind.VM}
     cloud.fail("wait vm", CloudError(Fault.ABSENT, "NotFound", "no such operation"))
     with pytest.raises(CloudError):
-        gone(cloud, [ref(Kind.VM)], seconds=60)
+        remove_all(cloud, [ref(Kind.VM)], seconds=60)

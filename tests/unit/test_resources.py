@@ -1,8 +1,8 @@
-"""Each kind of resource: what it should be, and how it differs."""
+"""Each kind of resource: its desired state and its differences."""
 
 import base64
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -45,7 +45,7 @@ from tests.unit.provision_help import (
 
 
 def found(kind: Kind) -> ObservedResource:
-    """A part as it was made."""
+    """Return a resource as it was created."""
     cloud = made()
     return ObservedResource(cloud.parts[kind, "gpuinfra-my-dsvm", setting().ref(kind).name].ref, cloud.body(kind))
 
@@ -57,17 +57,17 @@ def differences(kind: Kind, part: ObservedResource, wanted: Resource | None = No
 # All of them
 
 
-def test_every_kind_has_its_room_and_its_place() -> None:
+def test_every_kind_has_its_module_and_order() -> None:
     assert list(MODULES) == list(NEEDS) == list(ARM_TYPES) == list(Kind)
     order = list(MODULES)
     assert all(order.index(need) < order.index(kind) for kind, needs in NEEDS.items() for need in needs)
 
 
-def test_what_was_made_does_not_differ() -> None:
+def test_created_resources_do_not_differ() -> None:
     assert {kind: differences(kind, found(kind)) for kind in Kind} == {kind: [] for kind in Kind}
 
 
-def test_everything_says_whose_it_is() -> None:
+def test_every_resource_has_our_tag_and_region() -> None:
     for module in MODULES.values():
         body = module.desired(setting(spec(tags={"project": "mnist"}))).body
         assert body["location"] == "eastus"
@@ -75,30 +75,30 @@ def test_everything_says_whose_it_is() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in {Kind.RESOURCE_GROUP, Kind.DISK}])
-def test_nothing_moves_to_another_region(kind: Kind) -> None:
+def test_region_change_replaces_every_resource(kind: Kind) -> None:
     part = found(kind)
     part.body["location"] = "westus2"
     assert differences(kind, part) == [Difference("region", "westus2", "eastus", replaces=True)]
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_a_tag_is_put_on_in_place(kind: Kind) -> None:
+def test_tag_is_added_in_place(kind: Kind) -> None:
     wanted = MODULES[kind].desired(setting(spec(tags={"project": "mnist"})))
     expected = Difference("tag project", "none", "mnist")
     assert expected in differences(kind, found(kind), wanted)
     assert not any(each.replaces or each.needs_off for each in differences(kind, found(kind), wanted))
 
 
-def test_tags_to_send_are_ours_and_those_of_others() -> None:
+def test_foreign_tags_are_sent_with_ours() -> None:
     part = found(Kind.VNET)
-    part.body["tags"] = {"GPUINFRA:NAME": "MY-DSVM", "owner": "somebody"}
-    assert with_others(part, vnet.desired(setting()).body["tags"]) == {"owner": "somebody", tags.NAME: NAME}
+    part.body["tags"] = {"GPUINFRA:NAME": "MY-DSVM", "owner": "alice"}
+    assert with_others(part, vnet.desired(setting()).body["tags"]) == {"owner": "alice", tags.NAME: NAME}
 
 
 # Group
 
 
-def test_a_group_may_be_anywhere() -> None:
+def test_group_may_be_in_any_region() -> None:
     part = found(Kind.RESOURCE_GROUP)
     part.body["location"] = "westus2"
     assert differences(Kind.RESOURCE_GROUP, part) == []
@@ -124,7 +124,7 @@ def rule(**fields: Any) -> ObservedResource:
         (("10.0.0.0/8", "203.0.113.7/32"), {"sourceAddressPrefixes": ["203.0.113.7/32", "10.0.0.0/8"]}),
     ],
 )
-def test_sources_are_the_same_however_they_are_written(sources: tuple[str, ...], shown: dict[str, Any]) -> None:
+def test_spelling_of_sources_is_ignored(sources: tuple[str, ...], shown: dict[str, Any]) -> None:
     wanted = nsg.desired(setting(sources=sources))
     assert list(nsg.differences(wanted, rule(**shown))) == []
 
@@ -141,15 +141,15 @@ def test_sources_are_the_same_however_they_are_written(sources: tuple[str, ...],
         ({"access": "Deny"}, ("rule ssh", "changed by hand", "as the spec says")),
     ],
 )
-def test_a_rule_that_was_changed(shown: dict[str, Any], expected: tuple[str, str, str]) -> None:
+def test_changed_rule_is_a_difference(shown: dict[str, Any], expected: tuple[str, str, str]) -> None:
     assert differences(Kind.NSG, rule(**shown)) == [Difference(*expected)]
 
 
-def test_azure_may_write_words_as_it_likes() -> None:
+def test_spelling_of_rule_values_is_ignored() -> None:
     assert differences(Kind.NSG, rule(protocol="TCP", access="allow", priority="100")) == []
 
 
-def test_rules_of_others_and_a_missing_rule() -> None:
+def test_foreign_rule_and_missing_rule_are_differences() -> None:
     part = rule()
     part.body["properties"]["securityRules"][0]["name"] = "web"
     assert differences(Kind.NSG, part) == [
@@ -158,7 +158,7 @@ def test_rules_of_others_and_a_missing_rule() -> None:
     ]
 
 
-def test_only_ssh_is_let_in() -> None:
+def test_only_ssh_is_allowed() -> None:
     (only,) = nsg.desired(setting(sources=("10.0.0.0/8", "203.0.113.7/32"))).body["properties"]["securityRules"]
     assert only["properties"]["sourceAddressPrefixes"] == ["10.0.0.0/8", "203.0.113.7/32"]
     assert (only["properties"]["destinationPortRange"], only["properties"]["direction"]) == ("22", "Inbound")
@@ -167,19 +167,19 @@ def test_only_ssh_is_let_in() -> None:
 # Network
 
 
-def test_a_missing_subnet_is_put_back() -> None:
+def test_missing_subnet_is_restored() -> None:
     part = found(Kind.VNET)
     part.body["properties"]["subnets"] = []
     assert differences(Kind.VNET, part) == [Difference("subnet machines", "missing", vnet.RANGE)]
 
 
-def test_a_subnet_of_others_is_no_difference() -> None:
+def test_foreign_subnet_is_not_a_difference() -> None:
     part = found(Kind.VNET)
     part.body["properties"]["subnets"].append({"name": "theirs"})
     assert differences(Kind.VNET, part) == []
 
 
-def test_a_change_of_the_network_leaves_the_subnets_of_others_alone() -> None:
+def test_network_update_keeps_foreign_subnets() -> None:
     cloud = made()
     properties = cloud.body(Kind.VNET)["properties"]
     properties["addressSpace"]["addressPrefixes"].append("10.78.0.0/24")
@@ -193,13 +193,13 @@ def test_a_change_of_the_network_leaves_the_subnets_of_others_alone() -> None:
 # Address and interface
 
 
-def test_an_address_is_static_and_of_the_kind_that_can_still_be_had() -> None:
+def test_address_is_static_and_standard() -> None:
     body = public_ip.desired(setting()).body
     assert body["sku"] == {"name": "Standard"}
     assert body["properties"]["publicIPAllocationMethod"] == "Static"
 
 
-def test_the_address_goes_with_the_interface_and_that_with_the_machine() -> None:
+def test_address_nic_and_disk_are_deleted_with_the_machine() -> None:
     (configuration,) = nic.desired(setting()).body["properties"]["ipConfigurations"]
     assert configuration["properties"]["publicIPAddress"]["properties"] == {"deleteOption": "Delete"}
     body = vm.desired(setting()).body["properties"]
@@ -207,7 +207,7 @@ def test_the_address_goes_with_the_interface_and_that_with_the_machine() -> None
     assert body["storageProfile"]["osDisk"]["deleteOption"] == "Delete"
 
 
-def test_an_interface_that_was_joined_to_something_else() -> None:
+def test_changed_nic_references_are_differences() -> None:
     part = found(Kind.NIC)
     del part.body["properties"]["networkSecurityGroup"]
     (configuration,) = part.body["properties"]["ipConfigurations"]
@@ -221,7 +221,7 @@ def test_an_interface_that_was_joined_to_something_else() -> None:
 
 
 @pytest.mark.parametrize("configurations", [None, [], [{}]])
-def test_an_interface_with_nothing_in_it(configurations: Any) -> None:
+def test_empty_nic_has_its_differences(configurations: Any) -> None:
     part = found(Kind.NIC)
     part.body["properties"]["ipConfigurations"] = configurations
     assert [each.what for each in differences(Kind.NIC, part)] == ["subnet", "address"]
@@ -240,7 +240,7 @@ def test_an_interface_with_nothing_in_it(configurations: Any) -> None:
         (None, "StandardSSD_LRS", []),
     ],
 )
-def test_a_disk_grows_and_does_not_shrink(size: int | None, sku: str, expected: list[Difference]) -> None:
+def test_disk_grows_in_place_and_never_shrinks(size: int | None, sku: str, expected: list[Difference]) -> None:
     body = {"tags": {tags.NAME: NAME}, "sku": {"name": sku}, "properties": {"diskSizeGB": size}}
     assert list(disk.differences(disk.desired(setting()), ObservedResource(found(Kind.DISK).ref, body))) == expected
 
@@ -248,7 +248,7 @@ def test_a_disk_grows_and_does_not_shrink(size: int | None, sku: str, expected: 
 # Machine
 
 
-def test_a_machine_is_all_of_the_spec() -> None:
+def test_machine_body_follows_the_spec() -> None:
     body = vm.desired(setting()).body
     properties = body["properties"]
     assert properties["hardwareProfile"] == {"vmSize": SMALL}
@@ -270,27 +270,27 @@ def test_a_machine_is_all_of_the_spec() -> None:
     ("price", "kept", "expected"),
     [
         (0.5, None, "lease=4h idle=20m cap=10h"),
-        (0.63, None, "lease=4h idle=20m cap=7h56m"),  # never more than is paid for
+        (0.63, None, "lease=4h idle=20m cap=7h56m"),  # never more than the price
         (1e6, None, "lease=4h idle=20m cap=1m"),
         (None, None, "lease=4h idle=20m"),
         (0.5, Terms(timedelta(hours=4), timedelta(minutes=20), timedelta(hours=3)), "lease=4h idle=20m cap=3h"),
     ],
 )
-def test_a_cost_cap_is_a_time(price: float | None, kept: Terms | None, expected: str) -> None:
+def test_cost_cap_becomes_a_duration(price: float | None, kept: Terms | None, expected: str) -> None:
     capped = spec(lifecycle={"max_cost": parse_money("5 USD")})
     body = vm.desired(setting(capped, price_per_hour=price, kept_terms=kept)).body
     assert body["tags"][tags.TERMS] == expected
 
 
 @pytest.mark.parametrize(("price", "expected"), [(None, -1), (0.3, 0.3)])
-def test_a_spot_machine_is_deallocated_when_it_is_evicted(price: float | None, expected: float) -> None:
+def test_evicted_spot_machine_is_deallocated(price: float | None, expected: float) -> None:
     properties = vm.desired(setting(spec(priority="spot", spot={"max_price": price}))).body["properties"]
     assert (properties["priority"], properties["evictionPolicy"]) == ("Spot", "Deallocate")
     assert properties["billingProfile"] == {"maxPrice": expected}
 
 
 @pytest.mark.parametrize("profile", [None, {}, {"securityType": "standard"}])
-def test_a_machine_that_shows_no_security_type_is_standard(profile: dict[str, Any] | None) -> None:
+def test_missing_security_type_is_standard(profile: dict[str, Any] | None) -> None:
     part = found(Kind.VM)
     part.properties["securityProfile"] = profile
     assert differences(Kind.VM, part) == []
@@ -299,20 +299,20 @@ def test_a_machine_that_shows_no_security_type_is_standard(profile: dict[str, An
     assert (only.what, only.old.casefold(), only.new) == ("security type", "standard", "TrustedLaunch")
 
 
-def test_a_machine_with_trusted_launch_is_replaced_by_a_standard_one() -> None:
+def test_trusted_launch_machine_is_replaced_by_a_standard_one() -> None:
     part = found(Kind.VM)
     part.properties["securityProfile"] = {"securityType": "TrustedLaunch"}
     assert differences(Kind.VM, part) == [Difference("security type", "TrustedLaunch", "Standard", replaces=True)]
 
 
-def test_zone_and_plan_are_the_bodys_own() -> None:
+def test_zone_and_plan_are_top_level_fields() -> None:
     bought = ImagePlan("fortinet", "payg", "fortigate")
     body = vm.desired(setting(spec(zones=("2",)), image_plan=bought)).body
     assert body["zones"] == ["2"]
     assert body["plan"] == {"publisher": "fortinet", "name": "payg", "product": "fortigate"}
 
 
-def test_an_image_by_its_four_names() -> None:
+def test_image_is_split_into_four_names() -> None:
     assert vm.image_reference(spec(image="a:b:c:1.2.3")) == {
         "publisher": "a",
         "offer": "b",
@@ -321,7 +321,7 @@ def test_an_image_by_its_four_names() -> None:
     }
 
 
-def test_the_private_half_of_the_host_key_is_sent_and_never_shown() -> None:
+def test_private_host_key_is_sent_and_never_shown() -> None:
     own = new_host_key()
     resource = vm.desired(setting(host_key=own))
     assert resource.body["tags"][tags.HOST_KEY] == own.public
@@ -347,7 +347,7 @@ def test_the_private_half_of_the_host_key_is_sent_and_never_shown() -> None:
         ("latest", {"version": "latest", "publisher": "MICROSOFT-DSVM"}, True),
     ],
 )
-def test_a_later_image_is_no_reason_to_lose_a_machine(wanted: str, shown: dict[str, str], same: bool) -> None:
+def test_newer_image_version_does_not_replace_the_machine(wanted: str, shown: dict[str, str], same: bool) -> None:
     part = found(Kind.VM)
     part.body["properties"]["storageProfile"]["imageReference"].update(shown)
     desired = vm.desired(setting(spec(image=f"microsoft-dsvm:ubuntu-2204:2204-gen2:{wanted}")))
@@ -356,15 +356,15 @@ def test_a_later_image_is_no_reason_to_lose_a_machine(wanted: str, shown: dict[s
     assert all(each.replaces for each in images)
 
 
-def test_a_machine_made_of_a_disk_has_no_image() -> None:
+def test_machine_without_an_image_reference_differs() -> None:
     part = found(Kind.VM)
     del part.body["properties"]["storageProfile"]["imageReference"]
     assert differences(Kind.VM, part)[0].old == "?:?:?:?"
 
 
-def test_a_patch_has_nothing_that_azure_would_refuse_to_hear_again() -> None:
+def test_patch_contains_only_changes() -> None:
     part = found(Kind.VM)
-    part.body["tags"]["owner"] = "somebody"
+    part.body["tags"]["owner"] = "alice"
     same = vm.update(vm.desired(setting()), part)
     assert set(same.body) == {"tags"}
     assert same.body["tags"] == part.body["tags"]
@@ -373,7 +373,7 @@ def test_a_patch_has_nothing_that_azure_would_refuse_to_hear_again() -> None:
     assert larger.body["properties"] == {"hardwareProfile": {"vmSize": LARGE}}
 
 
-def test_a_patch_of_a_spot_price() -> None:
+def test_spot_price_is_patched() -> None:
     wanted = vm.desired(setting(spec(priority="spot", spot={"max_price": 0.3})))
     part = found(Kind.VM)
     assert vm.update(wanted, part).body["properties"] == {"billingProfile": {"maxPrice": 0.3}}
@@ -381,7 +381,7 @@ def test_a_patch_of_a_spot_price() -> None:
     assert "properties" not in vm.update(wanted, part).body
 
 
-def test_differences_of_tags_read_as_words() -> None:
+def test_tag_differences_are_readable() -> None:
     part = found(Kind.VM)
     part.body["tags"] = {tags.NAME: NAME, tags.DIGEST: "sha256:0123456789", tags.HOST_KEY: "another"}
     wanted = vm.desired(setting())
@@ -395,7 +395,7 @@ def test_differences_of_tags_read_as_words() -> None:
     }
 
 
-def test_hours_that_are_too_long_for_a_tag_are_left_out() -> None:
+def test_hours_too_long_for_a_tag_are_omitted() -> None:
     hours = Hours.model_validate(HOURS)
     assert tags.HOURS in vm.desired(setting(spec(lifecycle={"hours": hours}))).body["tags"]
     many = Hours.model_validate({**HOURS, "on": tuple(f"mon 08:{minute:02}-19:00" for minute in range(40))})
@@ -405,23 +405,23 @@ def test_hours_that_are_too_long_for_a_tag_are_left_out() -> None:
 # Schedule
 
 
-def test_the_daily_stop_is_at_the_end_of_the_lease() -> None:
+def test_the_daily_stop_is_35_minutes_after_the_end_of_the_lease() -> None:
     properties = shutdown_schedule.desired(setting()).body["properties"]
     assert (properties["status"], properties["timeZoneId"]) == ("Enabled", "UTC")
-    assert properties["dailyRecurrence"] == {"time": "1200"}
+    assert properties["dailyRecurrence"] == {"time": "1235"}
     assert properties["targetResourceId"] == setting().ref(Kind.VM).id(SUBSCRIPTION)
 
 
-@pytest.mark.parametrize(("hours", "status"), [(23.9, "Enabled"), (24, "Disabled"), (100, "Disabled")])
-def test_a_lease_of_a_day_cannot_be_said_as_a_time_of_day(hours: float, status: str) -> None:
+@pytest.mark.parametrize(("hours", "status"), [(23.4, "Enabled"), (23.5, "Disabled"), (100, "Disabled")])
+def test_schedule_is_disabled_for_a_lease_of_a_day(hours: float, status: str) -> None:
     assert shutdown_schedule.desired(setting(lease=lease_of(hours))).body["properties"]["status"] == status
 
 
-def test_a_long_lease_is_the_schedules_in_its_last_day() -> None:
+def test_long_lease_is_scheduled_on_its_last_day() -> None:
     until = datetime(2026, 11, 20, 1, 30, tzinfo=timezone(timedelta(hours=-2)))
-    before = shutdown_schedule.schedule_for(until, until - timedelta(days=1))
-    assert before == {"status": "Disabled", "dailyRecurrence": {"time": "0330"}}
-    assert shutdown_schedule.schedule_for(until, until - timedelta(hours=23, minutes=59))["status"] == "Enabled"
+    before = shutdown_schedule.schedule_for(until, until - timedelta(hours=23, minutes=25))
+    assert before == {"status": "Disabled", "dailyRecurrence": {"time": "0405"}}
+    assert shutdown_schedule.schedule_for(until, until - timedelta(hours=23, minutes=24))["status"] == "Enabled"
 
 
 @pytest.mark.parametrize(
@@ -433,14 +433,33 @@ def test_a_long_lease_is_the_schedules_in_its_last_day() -> None:
         {"timeZoneId": "Pacific Standard Time"},
     ],
 )
-def test_a_daily_stop_that_was_moved_is_moved_back(shown: dict[str, Any]) -> None:
+def test_moved_schedule_is_moved_back(shown: dict[str, Any]) -> None:
     part = found(Kind.SHUTDOWN_SCHEDULE)
     part.body["properties"].update(shown)
     (only,) = differences(Kind.SHUTDOWN_SCHEDULE, part)
-    assert (only.what, only.new, only.replaces) == ("daily stop", "Enabled 1200 UTC", False)
+    assert (only.what, only.new, only.replaces) == ("daily stop", "Enabled 1235 UTC", False)
 
 
-def test_a_daily_stop_of_another_machine_is_a_difference() -> None:
+@pytest.mark.parametrize(
+    ("clock", "shown", "expected"),
+    [
+        ("12:00", {}, None),
+        ("12:05", {}, datetime(2026, 11, 16, 12, 35, tzinfo=UTC)),
+        ("12:35", {}, None),
+        ("12:05", {"status": "Disabled"}, None),
+        ("12:05", {"timeZoneId": "Pacific Standard Time"}, None),
+        ("12:05", {"dailyRecurrence": {"time": "soon"}}, None),
+        ("23:50", {"dailyRecurrence": {"time": "0010"}}, datetime(2026, 11, 17, 0, 10, tzinfo=UTC)),
+    ],
+)
+def test_daily_stop_that_is_too_near_to_be_moved(clock: str, shown: dict[str, Any], expected: datetime | None) -> None:
+    part = found(Kind.SHUTDOWN_SCHEDULE)
+    part.body["properties"].update(shown)
+    assert shutdown_schedule.imminent_stop(part, datetime.fromisoformat(f"2026-11-16T{clock}:00Z")) == expected
+    assert shutdown_schedule.imminent_stop(None, datetime(2026, 11, 16, 8, tzinfo=UTC)) is None
+
+
+def test_schedule_of_another_machine_is_a_difference() -> None:
     part = found(Kind.SHUTDOWN_SCHEDULE)
     part.body["properties"]["targetResourceId"] = setting().ref(Kind.VM).id(SUBSCRIPTION) + "-other"
     assert differences(Kind.SHUTDOWN_SCHEDULE, part)

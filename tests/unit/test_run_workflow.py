@@ -1,4 +1,4 @@
-"""The end of a machine that one job was run on: whatever cannot be found out, it is not left on, nothing is lost."""
+"""The teardown of a machine after its job: it is not left on, whatever is unknown, and nothing is lost."""
 
 import os
 import sys
@@ -8,22 +8,25 @@ from typing import Any, TextIO
 
 import pytest
 
-from gpuinfra.app.job_options import OnInterrupt
+from gpuinfra.app.job_request import OnInterrupt
 from gpuinfra.app.job_session import _leave_closed_streams
 from gpuinfra.app.run_workflow import RunWorkflow
 from gpuinfra.app.settings import Settings
+from gpuinfra.app.up import up
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
 from gpuinfra.models.consent import Contact, MachineAnswer, MachineRun
 from gpuinfra.models.plan import Action, Change, Plan, Power
-from gpuinfra.models.receipt import Off, Receipt
+from gpuinfra.models.receipt import OffProof, Receipt
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.run import Outputs, Run, RunState, run_from_json
-from gpuinfra.parse.spec import Located
+from gpuinfra.parse.spec import LocatedSpec
+from gpuinfra.provision import tags
 from gpuinfra.provision.names import ref_of
-from gpuinfra.runner.jobs.port import JobError
-from gpuinfra.runner.results.history import History
-from gpuinfra.runner.watch import RemoteRun
-from tests.unit.provision_help import NAME, NOW, Heard, made, spec
+from gpuinfra.runner.errors import JobError
+from gpuinfra.runner.history import History
+from gpuinfra.runner.jobs.remote_runs import RemoteRun
+from gpuinfra.runner.readiness import NotReady
+from tests.unit.provision_help import NAME, NOW, RecordedProgress, made, spec
 
 FULL = JobError("the disk of this computer is full", "`log.lock` cannot be written", None, Code.DISK_FULL)
 DONE = Run(
@@ -55,20 +58,22 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     def end_machine(*_: Any, delete: bool, **__: Any) -> Receipt:
         found.append(delete)
-        return Receipt(NAME, Off.DEALLOCATED, NOW)
+        return Receipt(NAME, OffProof.DEALLOCATED, NOW)
 
     monkeypatch.setattr("gpuinfra.app.down.end_machine", end_machine)
-    answers(monkeypatch, MachineAnswer(Contact.SILENT))
+    set_answer(monkeypatch, MachineAnswer(Contact.SILENT))
     return found
 
 
-def answers(monkeypatch: pytest.MonkeyPatch, answer: MachineAnswer) -> None:
-    """The machine answers so when it is asked for its runs."""
+def set_answer(monkeypatch: pytest.MonkeyPatch, answer: MachineAnswer) -> None:
+    """Make the machine answer this when it is asked for its runs."""
     monkeypatch.setattr("gpuinfra.app.machines.reach", lambda *_, **__: None)
     monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", lambda *_: answer)
 
 
-def story(workspace: Path, afterwards: str, neighbours: list[RemoteRun] | None, history: Any = None) -> RunWorkflow:
+def make_workflow(
+    workspace: Path, afterwards: str, neighbours: list[RemoteRun] | None, history: Any = None
+) -> RunWorkflow:
     settings = Settings(json=False, yes=False, verbose=False, cloud="azure", workspace=workspace, correlation_id="")
     work: Any = SimpleNamespace(
         run=DONE,
@@ -77,40 +82,40 @@ def story(workspace: Path, afterwards: str, neighbours: list[RemoteRun] | None, 
         workspace=SimpleNamespace(history=history or History(workspace / ".gpuinfra")),
         assigned=SimpleNamespace(tracked=False),
     )
-    progress: Any = Heard()
+    progress: Any = RecordedProgress()
     options: Any = None
-    located = Located(spec(), Span("gpu.yaml", 1, 1, 1, 1, ""))
+    located = LocatedSpec(spec(), Span("gpu.yaml", 1, 1, 1, 1, ""))
     return RunWorkflow(settings, located, options, afterwards, OnInterrupt.ASK, progress, work=work)
 
 
-def test_a_machine_that_nobody_else_needs_is_deleted(tmp_path: Path, ends: list[bool]) -> None:
-    story(tmp_path, "delete", [RemoteRun("r0", is_over=True, has_outputs=False)])._end()
+def test_machine_without_other_runs_is_deleted(tmp_path: Path, ends: list[bool]) -> None:
+    make_workflow(tmp_path, "delete", [RemoteRun("r0", is_over=True, has_outputs=False)])._end()
     assert ends == [True]
 
 
-def test_what_nobody_could_ask_for_is_not_deleted(tmp_path: Path, ends: list[bool]) -> None:
-    story(tmp_path, "delete", None)._end()
+def test_machine_with_unknown_runs_is_not_deleted(tmp_path: Path, ends: list[bool]) -> None:
+    make_workflow(tmp_path, "delete", None)._end()
     assert ends == [False]
 
 
 @pytest.mark.parametrize(("is_over", "expected"), [(False, []), (True, [False])])
-def test_machine_that_the_session_could_not_ask_is_asked_before_it_ends(
+def test_machine_is_asked_for_runs_before_teardown(
     is_over: bool, expected: list[bool], tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = (MachineRun("r0", is_over=is_over, has_outputs=True), MachineRun(DONE.id, is_over=True, has_outputs=True))
-    answers(monkeypatch, MachineAnswer(Contact.ANSWERED, runs))
-    told = story(tmp_path, "delete", None)
-    told._end()
+    set_answer(monkeypatch, MachineAnswer(Contact.ANSWERED, runs))
+    workflow = make_workflow(tmp_path, "delete", None)
+    workflow._end()
     assert ends == expected
-    assert "r0" in str(told.progress.lines)  # type: ignore[attr-defined]
-    assert DONE.id not in str(told.progress.lines)  # type: ignore[attr-defined]
+    assert "r0" in str(workflow.progress.lines)  # type: ignore[attr-defined]
+    assert DONE.id not in str(workflow.progress.lines)  # type: ignore[attr-defined]
 
 
-def test_second_interrupt_while_the_machine_is_asked_says_that_it_may_be_on(
+def test_second_interrupt_during_the_check_reports_a_running_machine(
     tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = story(tmp_path, "deallocate", None)
-    told.interrupted = True
+    workflow = make_workflow(tmp_path, "deallocate", None)
+    workflow.interrupted = True
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -118,54 +123,89 @@ def test_second_interrupt_while_the_machine_is_asked_says_that_it_may_be_on(
     monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", interrupt)
     monkeypatch.setattr("gpuinfra.app.interruption.say_what_exists", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
-        told._end()
+        workflow._end()
     assert ends == []
-    assert "my-dsvm is left as it is: it is billed until" in str(told.progress.lines)  # type: ignore[attr-defined]
+    assert "my-dsvm is left as it is: it is billed until" in str(workflow.progress.lines)  # type: ignore[attr-defined]
+
+
+def test_second_interrupt_before_azure_is_asked_says_that_it_may_be_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpuinfra.app.run_workflow.up", interrupt)
+    monkeypatch.setattr("gpuinfra.app.down.end_machine", interrupt)
+    workflow = make_workflow(tmp_path, "deallocate", [])
+    workflow.work.was_interrupted = False  # type: ignore[union-attr]
+    with pytest.raises(KeyboardInterrupt):
+        workflow.execute()
+    lines = [line for line in workflow.progress.lines if "is left as it is" in str(line)]  # type: ignore[attr-defined]
+    assert len(lines) == 1
+    assert "it is billed until `gpuinfra down my-dsvm`" in str(lines)
+
+
+def test_interrupt_while_the_machine_is_asked_does_not_end_what_another_run_needs(
+    tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[None] = []
+
+    def ask(*_: Any) -> MachineAnswer:
+        times.append(None)
+        if len(times) == 1:
+            raise KeyboardInterrupt
+        return MachineAnswer(Contact.ANSWERED, (MachineRun("r0", is_over=False, has_outputs=True),))
+
+    monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", ask)
+    workflow = make_workflow(tmp_path, "delete", None)
+    workflow._end()
+    assert (ends, workflow.interrupted) == ([], True)
+    assert "is kept for r0" in str(workflow.progress.lines)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("has_outputs", "expected"), [(True, [False]), (False, [True])])
-def test_a_history_that_cannot_be_read_leaves_no_machine_on(
+def test_unreadable_history_does_not_keep_a_machine_on(
     has_outputs: bool, expected: list[bool], tmp_path: Path, ends: list[bool]
 ) -> None:
-    told = story(tmp_path, "delete", [RemoteRun("r0", is_over=True, has_outputs=has_outputs)], Broken())
-    told._end()
-    assert (ends, told.problem) == (expected, None)
+    workflow = make_workflow(tmp_path, "delete", [RemoteRun("r0", is_over=True, has_outputs=has_outputs)], Broken())
+    workflow._end()
+    assert (ends, workflow.problem) == (expected, None)
 
 
-def test_another_run_that_nobody_can_ask_for_keeps_it(
+def test_another_run_that_cannot_be_fetched_keeps_the_machine(
     tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> Run:
         raise FULL
 
-    told = story(tmp_path, "deallocate", [])
+    workflow = make_workflow(tmp_path, "deallocate", [])
     other: dict[str, Any] = {**DONE.as_json(), "id": "r0", "state": "running", "job": {"kind": "process", "id": "r0"}}
     History(tmp_path / ".gpuinfra").save(run_from_json(other))
     monkeypatch.setattr("gpuinfra.app.run_control.fetch_outputs", full)
-    told._end()
+    workflow._end()
     assert ends == []
-    assert "is kept for r0" in str(told.progress.lines)  # type: ignore[attr-defined]
+    assert "is kept for r0" in str(workflow.progress.lines)  # type: ignore[attr-defined]
 
 
-def test_a_mistake_of_ours_does_not_leave_it_on(
+def test_internal_error_does_not_keep_the_machine_on(
     tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mistake(*_: Any) -> list[str]:
         raise KeyError("nothing")
 
-    told = story(tmp_path, "deallocate", [])
+    workflow = make_workflow(tmp_path, "deallocate", [])
     monkeypatch.setattr(RunWorkflow, "_others", mistake)
-    told._end()
+    workflow._end()
     assert ends == [False]
 
 
-# Before there is a job
+# Before the job
 
 
 @pytest.mark.parametrize(
     ("power", "note"), [("running", "and billed until `gpuinfra down my-dsvm`"), ("stopped", "`my-dsvm` is stopped")]
 )
-def test_a_machine_that_came_up_and_cannot_be_used_is_ended(
+def test_unusable_machine_is_deallocated(
     power: str, note: str, tmp_path: Path, ends: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud: Any = made()
@@ -182,19 +222,58 @@ def test_a_machine_that_came_up_and_cannot_be_used_is_ended(
         return outcome
 
     monkeypatch.setattr("gpuinfra.app.up._ask", lambda *_, **__: None)
-    provisioner = SimpleNamespace(up=started, host_key=SimpleNamespace(public=""))
+    provisioner = SimpleNamespace(up=started, host_key=SimpleNamespace(public=""), public_key="key")
     monkeypatch.setattr("gpuinfra.app.machines.open_provisioner", lambda *_, **__: provisioner)
     monkeypatch.setattr("gpuinfra.app.ledger_recording.note_beginning", lambda *_: None)
-    told = story(tmp_path, "deallocate", [])
-    told.work = None
-    told.execute()
+    workflow = make_workflow(tmp_path, "deallocate", [])
+    workflow.work = None
+    workflow.execute()
     assert ends == [False]
-    assert told.problem is not None
-    assert note in (told.problem.diagnostics[0].note or "")
+    assert workflow.problem is not None
+    assert note in (workflow.problem.diagnostics[0].note or "")
+
+
+@pytest.mark.parametrize("moment", ["ledger_recording.note_beginning", "up._write_target", "up._not_ready"])
+def test_interrupt_at_any_moment_after_creation_says_what_exists(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud: Any = made()
+    cloud.clients = SimpleNamespace(
+        access=SimpleNamespace(ssh_port=22), patience=SimpleNamespace(deadline=cloud.grant(9))
+    )
+    plan = Plan(NAME, "", "group", None, (Change(Action.CHANGE, ref_of(Kind.VM, "group", NAME), power=Power.START),))
+    outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=plan, lease_until=None, agent=None)
+    key = tags.get(outcome.observed.machine.tags, tags.HOST_KEY)
+    provisioner = SimpleNamespace(up=lambda _: outcome, host_key=SimpleNamespace(public=key), public_key="key")
+    seen: list[str] = []
+
+    def wait(*_: Any, **__: Any) -> None:
+        if moment == "up._not_ready":
+            raise NotReady("ssh", "it does not answer")
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for name, value in {
+        "app.machines.reach": lambda *_, **__: SimpleNamespace(cloud=cloud),
+        "app.machines.open_provisioner": lambda *_, **__: provisioner,
+        "app.host_keys.record_host_key": lambda *_: None,
+        "app.ledger_recording.note_beginning": lambda *_: None,
+        "app.up._ended_meanwhile": lambda *_: None,
+        "app.up._wait_for_docker": lambda *_: None,
+        "app.up.say_what_exists": lambda _reached, name, *_: seen.append(name),
+        "runner.readiness.wait_until_ready": wait,
+        f"app.{moment}": interrupt,
+    }.items():
+        monkeypatch.setattr(f"gpuinfra.{name}", value)
+    workflow = make_workflow(tmp_path, "deallocate", [])
+    with pytest.raises(KeyboardInterrupt):
+        up(workflow.settings, workflow.located, 60, workflow.progress)
+    assert seen == [NAME]
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-def test_a_mistake_of_ours_does_not_hide_that_it_may_be_on(
+def test_internal_error_does_not_hide_that_the_machine_may_be_on(
     is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end_machine(*_: Any, **__: Any) -> Receipt:
@@ -207,28 +286,26 @@ def test_a_mistake_of_ours_does_not_hide_that_it_may_be_on(
 
     monkeypatch.setattr("gpuinfra.app.down.end_machine", end_machine)
     monkeypatch.setattr("gpuinfra.app.run_workflow.up", mistake)
-    told = story(tmp_path, "deallocate", [])
+    workflow = make_workflow(tmp_path, "deallocate", [])
     with pytest.raises(KeyError):
-        told.execute()
-    assert "my-dsvm may be on: it is billed until `gpuinfra down my-dsvm`" in str(told.progress.lines)  # type: ignore[attr-defined]
+        workflow.execute()
+    assert "my-dsvm may be on: it is billed until `gpuinfra down my-dsvm`" in str(workflow.progress.lines)  # type: ignore[attr-defined]
 
 
-# Whoever reads what is printed
+# Closed output
 
 
-def unread() -> TextIO:
-    """A pipe whose reader is gone."""
+def closed_pipe() -> TextIO:
+    """A pipe whose reader is closed."""
     reading, writing = os.pipe()
     os.close(reading)
     return os.fdopen(writing, "w")
 
 
 @pytest.mark.parametrize("broken", [{"stdout"}, {"stdout", "stderr"}], ids=len)
-def test_where_nobody_reads_any_more_nothing_is_printed(
-    broken: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closed_streams_print_nothing(broken: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdout", "stderr"):
-        file = unread() if name in broken else (tmp_path / name).open("w")
+        file = closed_pipe() if name in broken else (tmp_path / name).open("w")
         monkeypatch.setattr(sys, name, file)
         file.buffer.write(b"said\n")
     _leave_closed_streams()

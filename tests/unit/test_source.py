@@ -1,4 +1,4 @@
-"""Places in a text, and what of it may be shown."""
+"""Positions in a text, and which parts may be shown."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_lines_and_columns_count_from_one(newline: str) -> None:
 
 
 def test_other_line_separators_are_not_lines() -> None:
-    # Editors count lines by line feeds; PyYAML would count these as well.
+    # Editors count lines by line feeds; PyYAML would also count these.
     source = Source("gpu.yaml", "a\u2028b\x85c\nd")
     assert source.position(source.text.index("d")) == (2, 1)
 
@@ -69,7 +69,7 @@ def test_other_line_separators_are_not_lines() -> None:
         ],
     ],
 )
-def test_a_secret_is_not_shown(line: str, shown: str) -> None:
+def test_secret_is_not_shown(line: str, shown: str) -> None:
     assert Source("gpu.yaml", line).span(0, 1).text == shown
 
 
@@ -89,13 +89,13 @@ def test_a_secret_is_not_shown(line: str, shown: str) -> None:
         ("# a token: see\n  a: 1", ["# a token: ***", "  a: 1"]),
     ],
 )
-def test_a_secret_on_lines_of_its_own_is_not_shown(text: str, shown: list[str]) -> None:
+def test_secret_on_its_own_lines_is_not_shown(text: str, shown: list[str]) -> None:
     source = Source("gpu.yaml", text)
     starts = [0, *(place + 1 for place, character in enumerate(text) if character == "\n")]
     assert [source.span(start, start).text for start in starts] == shown
 
 
-def test_no_line_of_a_private_key_is_shown() -> None:
+def test_private_key_is_not_shown() -> None:
     key = "-----BEGIN RSA PRIVATE KEY-----\nhunter2: [\n-----END RSA PRIVATE KEY-----\n"
     source = Source("gpu.yaml", f"a: 1\n{key}b: 2\n")
     assert [source.span(source.text.index(word), 0).text for word in ("a", "BEGIN", "hunter2", "END", "b: 2")] == [
@@ -112,11 +112,28 @@ def test_no_line_of_a_private_key_is_shown() -> None:
     assert "hunter2" not in printed
 
 
-def test_words_about_a_value_that_is_not_shown_do_not_repeat_it() -> None:
+def test_messages_do_not_repeat_a_hidden_value() -> None:
     text = b"tags:\n  dbPassword: 01234567\n  other: *hunter2\n"
     printed = "".join(render(diagnostic).plain for diagnostic in load_bytes("gpu.yaml", text).diagnostics)
     assert "ambiguous value" in printed
-    assert "alias of nothing" in printed
+    assert "unknown alias" in printed
     assert "1234567" not in printed
     # 0o1234567, as YAML 1.1 reads it.
     assert "342391" not in printed
+
+
+LONG = ["password: hunter2 " + "x" * 2000, "token:&" * 30_000 + " hunter2", "pwd" + " " * 100_000 + ": hunter2"]
+
+
+@pytest.mark.parametrize("line", LONG)
+def test_long_line_is_hidden_without_a_search(line: str) -> None:
+    source = Source("gpu.yaml", f"name: a\n{line}\nafter: b\n")
+    assert [source.span(offset, offset).text for offset in (0, 8)] == ["name: a", ""]
+    assert source.span(len(source.text) - 3, len(source.text)).text == "after: b"
+
+
+def test_lines_below_a_long_line_may_be_its_value() -> None:
+    text = "password:" + " " * 2000 + "\n  hunter2\nname: a\n"
+    source = Source("gpu.yaml", text)
+    assert source.span(text.index("hunter2"), text.index("hunter2")).text == ""
+    assert source.span(text.index("name"), text.index("name")).text == "name: a"

@@ -1,4 +1,4 @@
-"""Steps that wait for each other and otherwise run side by side. Barriers and events say who runs beside whom."""
+"""Steps that wait for their dependencies and otherwise run in parallel. Barriers and events prove it."""
 
 import threading
 from collections.abc import Callable
@@ -16,7 +16,7 @@ SECONDS = 10  # a test that would hang fails instead
 
 
 class Log:
-    """Who has begun, in order."""
+    """The steps that have begun, in order."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -36,24 +36,24 @@ def refuse(code: str) -> Callable[[], None]:
     return step
 
 
-def test_each_begins_when_all_that_it_needs_is_done() -> None:
+def test_step_begins_after_its_dependencies() -> None:
     log = Log()
     steps = {name: log.step(name) for name in "edcba"}
     run_steps(steps, {"b": "a", "c": "b", "d": "c", "e": "d"}, Interrupt())
     assert log.names == list("abcde")
 
 
-def test_nothing_to_do_is_done() -> None:
+def test_no_steps_is_a_success() -> None:
     run_steps({}, {}, Interrupt())
 
 
-def test_what_is_not_to_be_run_is_done() -> None:
+def test_missing_dependency_counts_as_done() -> None:
     log = Log()
     run_steps({"b": log.step("b")}, {"b": ["a"]}, Interrupt())
     assert log.names == ["b"]
 
 
-def test_those_that_need_nothing_of_each_other_run_side_by_side() -> None:
+def test_independent_steps_run_in_parallel() -> None:
     together = threading.Barrier(3)
     log = Log()
     steps = {name: log.step(name, lambda: together.wait(SECONDS)) for name in "abc"}
@@ -62,7 +62,7 @@ def test_those_that_need_nothing_of_each_other_run_side_by_side() -> None:
     assert log.names[3] == "d"
 
 
-def test_a_slow_one_holds_up_only_those_that_need_it() -> None:
+def test_slow_step_delays_only_its_dependents() -> None:
     quick_is_done = threading.Event()
     steps = {
         "slow": lambda: assert_set(quick_is_done),
@@ -76,7 +76,7 @@ def assert_set(event: threading.Event) -> None:
     assert event.wait(SECONDS)
 
 
-def test_the_first_failure_ends_it_and_what_is_under_way_is_waited_for() -> None:
+def test_first_failure_stops_new_steps_and_waits_for_running_ones() -> None:
     log, failed = Log(), threading.Event()
 
     def fail() -> None:
@@ -92,10 +92,10 @@ def test_the_first_failure_ends_it_and_what_is_under_way_is_waited_for() -> None
     with pytest.raises(CloudError, match="First"):
         run_steps(steps, {"c": ["a", "b"]}, interrupt)
     assert log.names == ["finished"]
-    interrupt.check()  # a failure is no interrupt
+    interrupt.check()  # a failure is not an interrupt
 
 
-def test_of_two_failures_one_is_told() -> None:
+def test_one_of_two_failures_is_raised() -> None:
     together = threading.Barrier(2)
 
     def fail(code: str) -> Callable[[], None]:
@@ -109,7 +109,7 @@ def test_of_two_failures_one_is_told() -> None:
         run_steps({"a": fail("One"), "b": fail("Two")}, {}, Interrupt())
 
 
-def test_an_error_of_ours_ends_it_as_well() -> None:
+def test_unexpected_exception_stops_new_steps() -> None:
     def fail() -> None:
         raise ZeroDivisionError
 
@@ -122,8 +122,8 @@ def test_an_error_of_ours_ends_it_as_well() -> None:
 # Ctrl-C
 
 
-class Waiting:
-    """Stands for `concurrent.futures.wait`, in which the main thread is when Ctrl-C comes."""
+class FakeWait:
+    """Replaces `concurrent.futures.wait`, in which the main thread is when Ctrl-C arrives."""
 
     def __init__(self, *interrupted: int, ready: threading.Event) -> None:
         self.interrupted, self.ready, self.calls = interrupted, ready, list[float | None]()
@@ -136,12 +136,12 @@ class Waiting:
         return futures.wait(running, SECONDS, return_when)
 
 
-def test_ctrl_c_begins_nothing_more_and_waits_for_the_call_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_starts_no_step_and_waits_for_the_running_call(monkeypatch: pytest.MonkeyPatch) -> None:
     log, interrupt, begun = Log(), Interrupt(), threading.Event()
 
     def call() -> None:
         begun.set()
-        # It goes on until somebody tells it, and then comes to its end.
+        # It runs until it sees the interrupt, and then ends.
         while True:
             try:
                 interrupt.check("machine my-dsvm")
@@ -149,7 +149,7 @@ def test_ctrl_c_begins_nothing_more_and_waits_for_the_call_that_is_under_way(mon
                 log.names.append(error.code)
                 raise
 
-    waiting = Waiting(1, ready=begun)
+    waiting = FakeWait(1, ready=begun)
     monkeypatch.setattr(module, "wait", waiting)
     with pytest.raises(KeyboardInterrupt):
         run_steps({"a": call, "b": log.step("b")}, {"b": ["a"]}, interrupt)
@@ -157,7 +157,7 @@ def test_ctrl_c_begins_nothing_more_and_waits_for_the_call_that_is_under_way(mon
     assert waiting.calls == [None, module.GRACE_SECONDS]
 
 
-def test_ctrl_c_after_a_failure_has_the_others_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_after_a_failure_interrupts_running_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     log, interrupt, begun = Log(), Interrupt(), threading.Event()
 
     def wait_in_azure() -> None:
@@ -168,7 +168,7 @@ def test_ctrl_c_after_a_failure_has_the_others_give_up(monkeypatch: pytest.Monke
         except CloudError as error:
             log.names.append(error.code)
 
-    waiting = Waiting(2, ready=begun)
+    waiting = FakeWait(2, ready=begun)
     monkeypatch.setattr(module, "wait", waiting)
     with pytest.raises(KeyboardInterrupt):
         run_steps({"a": refuse("First"), "b": wait_in_azure}, {}, interrupt)
@@ -176,7 +176,7 @@ def test_ctrl_c_after_a_failure_has_the_others_give_up(monkeypatch: pytest.Monke
     assert waiting.calls == [None, None, module.GRACE_SECONDS]
 
 
-def test_ctrl_c_that_comes_out_of_a_step_is_ctrl_c() -> None:
+def test_ctrl_c_in_a_step_is_raised() -> None:
     log, interrupt = Log(), Interrupt()
 
     def step() -> None:
@@ -190,7 +190,7 @@ def test_ctrl_c_that_comes_out_of_a_step_is_ctrl_c() -> None:
     assert (caught.value.fault, caught.value.subject) == (Fault.INTERRUPTED, "machine my-dsvm")
 
 
-def test_an_interrupt_ends_a_pause_at_once_and_can_be_taken_back() -> None:
+def test_interrupt_ends_a_pause_and_can_be_cleared() -> None:
     interrupt = Interrupt()
     interrupt.sleep(0)
     interrupt.set()
@@ -201,8 +201,8 @@ def test_an_interrupt_ends_a_pause_at_once_and_can_be_taken_back() -> None:
     interrupt.check()
 
 
-def test_who_has_not_heard_of_the_interrupt_gives_up_when_it_is_over() -> None:
-    """The main thread looks at what is left, which is not to be interrupted; Python waits for the others at its end."""
+def test_late_thread_is_interrupted_after_the_interrupt_was_handled() -> None:
+    """The main thread looks at what exists, uninterrupted; Python waits for the other threads at its end."""
     interrupt, begun, looked = Interrupt(), threading.Event(), threading.Event()
     told: list[CloudError] = []
 

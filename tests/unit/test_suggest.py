@@ -1,4 +1,4 @@
-"""Did you mean."""
+"""Suggestions for misspelled words."""
 
 import pytest
 
@@ -21,11 +21,11 @@ REGIONS = ("southcentralus", "northcentralus", "eastus", "eastus2", "westus")
         ("e" * 200, None),
     ],
 )
-def test_the_nearest_word(word: str, meant: str | None) -> None:
+def test_nearest_word_is_found(word: str, meant: str | None) -> None:
     assert nearest(word, REGIONS) == meant
 
 
-def test_sentences() -> None:
+def test_suggestions_are_formatted() -> None:
     assert did_you_mean("estus", REGIONS) == "did you mean `eastus`?"
     assert did_you_mean("mars", REGIONS) is None
     assert listed(["a"]) == "`a`"

@@ -1,6 +1,7 @@
-"""The two files that `up` writes for a spec, byte by byte, and that they have the edits which the article asks for."""
+"""The two files that `up` writes for a spec, byte by byte, with the edits that the article requires."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ ARTICLES = sorted((Path(__file__).parents[3] / "shared" / "seeds").glob("*.txt")
 
 
 def target(case: Path) -> Target:
-    """As `up` makes it. A case named after a port is a machine that answers there."""
+    """Return the target as `up` creates it. A case named after a port is a machine on that port."""
     loaded = load_bytes(case.name, case.read_bytes())
     assert loaded.diagnostics == []
     spec = loaded.specs[0].spec
@@ -29,14 +30,14 @@ def target(case: Path) -> Target:
     )
 
 
-def test_there_are_cases() -> None:
+def test_cases_are_complete() -> None:
     assert {case.stem for case in CASES} >= {"defaults", "article", "remote", "port-2222"}
     others = {file.stem for file in CASES[0].parent.iterdir()}
     assert others == {case.stem for case in CASES}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
-def test_the_files_of_a_target(case: Path, tmp_path: Path, update_cases: bool) -> None:
+def test_files_of_a_target_match_the_case(case: Path, tmp_path: Path, update_cases: bool) -> None:
     written = write_target(tmp_path, target(case))
     assert [file.suffix for file in written] == [".compute", ".runconfig"]
     for file in written:
@@ -45,7 +46,7 @@ def test_the_files_of_a_target(case: Path, tmp_path: Path, update_cases: bool) -
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
-def test_they_are_read_again_as_they_were_meant(case: Path, tmp_path: Path) -> None:
+def test_files_of_a_target_round_trip(case: Path, tmp_path: Path) -> None:
     wanted = target(case)
     write_target(tmp_path, wanted)
     found = find_target(tmp_path, wanted.name)
@@ -55,14 +56,14 @@ def test_they_are_read_again_as_they_were_meant(case: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
-def test_they_are_what_the_command_of_old_would_have_written(case: Path) -> None:
-    """`az ml computetarget attach` dumped them, with sorted keys; a plain dump of ours gives the same text."""
+def test_files_match_the_output_of_the_workbench_cli(case: Path) -> None:
+    """`az ml computetarget attach` dumped them with sorted keys; a plain dump gives the same text."""
     for suffix in (".compute", ".runconfig"):
         text = case.with_suffix(suffix).read_text()
         assert yaml.safe_dump(yaml.safe_load(text), default_flow_style=False, width=1000) == text
 
 
-def test_the_article_asks_for_two_lines_in_one_file_and_one_in_the_other() -> None:
+def test_article_files_have_the_documented_lines() -> None:
     compute, runconfig = (article_file(suffix).read_text().splitlines() for suffix in (".compute", ".runconfig"))
     assert {"baseDockerImage: microsoft/mmlspark:plus-gpu-0.9.9", "nvidiaDocker: true"} <= set(compute)
     assert "Framework: Python" in runconfig
@@ -70,7 +71,7 @@ def test_the_article_asks_for_two_lines_in_one_file_and_one_in_the_other() -> No
 
 @pytest.mark.skipif(not ARTICLES, reason="the article is not beside this checkout")
 @pytest.mark.parametrize("article", ARTICLES, ids=lambda article: article.stem[:8])
-def test_it_is_what_each_translation_shows(article: Path) -> None:
+def test_article_files_match_every_translation(article: Path) -> None:
     blocks = re.findall(r"```yaml\s*\n(.*?)```", article.read_text("utf-8"), re.DOTALL)
     (compute,) = (block for block in blocks if "nvidiaDocker" in block)
     (runconfig,) = (block for block in blocks if "Framework" in block and "dependencies:" not in block)
@@ -83,3 +84,18 @@ def test_it_is_what_each_translation_shows(article: Path) -> None:
 
 def article_file(suffix: str) -> Path:
     return next(case for case in CASES if case.stem == "article").with_suffix(suffix)
+
+
+def test_ids_of_the_vm_before_are_removed_with_its_host_key(tmp_path: Path) -> None:
+    place = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/my-dsvm"
+    known = replace(target(CASES[0]), resource_id=place, vm_id="1")
+    write_target(tmp_path, known)
+    found = find_target(tmp_path, known.name)
+    assert found
+    assert (found.resource_id, found.vm_id) == (place, "1")
+    write_target(tmp_path, replace(known, resource_id="", vm_id=""))
+    assert find_target(tmp_path, known.name) == found
+    write_target(tmp_path, replace(known, resource_id="", vm_id="", host_key=f"{known.host_key[:-1]}A"))
+    other = find_target(tmp_path, known.name)
+    assert other
+    assert (other.resource_id, other.vm_id) == ("", "")

@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "aml_config"
 
 
-def test_new_files(tmp_path: Path) -> None:
+def test_new_files_are_written(tmp_path: Path) -> None:
     folder = tmp_path / "aml_config"
     assert write_target(tmp_path, TARGET) == [folder / "my_dsvm.compute", folder / "my_dsvm.runconfig"]
     assert (folder / "my_dsvm.compute").read_text() == COMPUTE
@@ -61,29 +61,29 @@ def test_new_files(tmp_path: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == ["my_dsvm.compute", "my_dsvm.runconfig"]
 
 
-def test_no_secret_and_no_path_of_one_is_in_them() -> None:
+def test_files_contain_no_key_path() -> None:
     assert "id_ed25519" not in compute_text(TARGET) + runconfig_text(TARGET)
 
 
-def test_a_key_that_was_asked_for_by_name_is_named_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_key_is_written_relative_to_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    asked = replace(TARGET, said=frozenset({"identity"}))
+    asked = replace(TARGET, explicit_fields=frozenset({"identity"}))
     assert "privateKeyFile: ~/.ssh/id_ed25519\n" in compute_text(asked)
     assert "privateKeyFile: /elsewhere/key\n" in compute_text(replace(asked, identity="/elsewhere/key"))
 
 
-def test_the_second_time_nothing_is_written(tmp_path: Path) -> None:
+def test_second_write_changes_nothing(tmp_path: Path) -> None:
     write_target(tmp_path, TARGET)
     before = [file.stat().st_mtime_ns for file in (tmp_path / "aml_config").iterdir()]
     assert write_target(tmp_path, TARGET) == []
     assert [file.stat().st_mtime_ns for file in (tmp_path / "aml_config").iterdir()] == before
 
 
-def test_only_the_line_of_the_address_changes(tmp_path: Path, folder: Path) -> None:
+def test_only_the_address_line_changes(tmp_path: Path, folder: Path) -> None:
     mine = (
         b"# of my own\r\n"
         b"address: 198.51.100.1\r\n"
-        b"# address: of old\r\n"
+        b"# address: old\r\n"
         b"baseDockerImage: mine/own:2   # by hand\r\n"
         b"sharedVolumes: false\r\n"
         b"type: remotedocker\r\n"
@@ -99,7 +99,7 @@ def test_only_the_line_of_the_address_changes(tmp_path: Path, folder: Path) -> N
     assert write_target(tmp_path, TARGET) == []
 
 
-def test_a_file_without_a_last_newline_gets_none(tmp_path: Path, folder: Path) -> None:
+def test_file_without_a_last_newline_gets_none(tmp_path: Path, folder: Path) -> None:
     file = folder / "my_dsvm.compute"
     file.write_bytes(b"username: azureuser\r\naddress: old")
     write_target(tmp_path, TARGET)
@@ -107,57 +107,57 @@ def test_a_file_without_a_last_newline_gets_none(tmp_path: Path, folder: Path) -
     assert file.read_bytes() == expected
 
 
-def test_a_run_configuration_that_is_there_is_the_users_own(tmp_path: Path, folder: Path) -> None:
+def test_existing_run_configuration_is_kept(tmp_path: Path, folder: Path) -> None:
     file = folder / "my_dsvm.runconfig"
     file.write_bytes(b"Framework: PySpark\r\nTarget: another\r\n")
     assert write_target(tmp_path, TARGET) == [folder / "my_dsvm.compute"]
     assert file.read_bytes() == b"Framework: PySpark\r\nTarget: another\r\n"
 
 
-def test_another_user_is_told(tmp_path: Path) -> None:
+def test_changed_user_is_written(tmp_path: Path) -> None:
     write_target(tmp_path, TARGET)
     assert len(write_target(tmp_path, replace(TARGET, username="ada", address="198.51.100.1"))) == 1
     text = (tmp_path / "aml_config" / "my_dsvm.compute").read_text()
     assert text == COMPUTE.replace("azureuser", "ada").replace("203.0.113.7", "198.51.100.1")
 
 
-def test_a_port_goes_with_the_address() -> None:
+def test_port_is_part_of_the_address() -> None:
     assert compute_text(replace(TARGET, port=2222)).startswith("address: 203.0.113.7:2222\n")
 
 
-def test_a_target_without_a_container() -> None:
+def test_target_without_a_container_is_written() -> None:
     assert compute_text(replace(TARGET, type="remote")) == (
         "address: 203.0.113.7\nhostKey: ssh-ed25519 AAAA\nnvidiaDocker: true\ntype: remote\nusername: azureuser\n"
     )
 
 
-def test_a_target_without_a_gpu_or_an_image() -> None:
+def test_target_without_gpu_or_image_is_written() -> None:
     text = compute_text(replace(TARGET, nvidia_docker=False, base_docker_image=None))
     assert "nvidiaDocker: false\n" in text
     assert "baseDockerImage: null\n" in text
 
 
-def test_a_framework_is_always_said() -> None:
+def test_framework_is_always_written() -> None:
     text = runconfig_text(replace(TARGET, framework="PySpark", conda_dependencies="env/gpu.yml"))
     assert "Framework: PySpark\n" in text
     assert "CondaDependenciesFile: env/gpu.yml\n" in text
 
 
-def test_a_file_that_an_editor_on_windows_has_saved_is_brought_up_to_date(tmp_path: Path, folder: Path) -> None:
+def test_file_with_a_byte_order_mark_is_updated(tmp_path: Path, folder: Path) -> None:
     file = folder / "my_dsvm.compute"
     file.write_bytes(b"\xef\xbb\xbfaddress: 198.51.100.1\r\nusername: azureuser\r\n")
     write_target(tmp_path, TARGET)
     assert b"203.0.113.7" in file.read_bytes()
 
 
-def test_an_address_that_is_missing_is_put_in(tmp_path: Path, folder: Path) -> None:
+def test_missing_address_is_added(tmp_path: Path, folder: Path) -> None:
     file = folder / "my_dsvm.compute"
     file.write_bytes(b"type: remotedocker\nusername: azureuser\n")
     write_target(tmp_path, TARGET)
     assert b"address: 203.0.113.7\n" in file.read_bytes()
 
 
-def test_a_remark_behind_the_address_stays(tmp_path: Path, folder: Path) -> None:
+def test_comment_after_the_address_is_kept(tmp_path: Path, folder: Path) -> None:
     file = folder / "my_dsvm.compute"
     rest = b"  # the big one\nusername: azureuser\nhostKey: ssh-ed25519 AAAA\n"
     file.write_bytes(b"address: 198.51.100.1" + rest)
@@ -165,35 +165,35 @@ def test_a_remark_behind_the_address_stays(tmp_path: Path, folder: Path) -> None
     assert file.read_bytes() == b"address: 203.0.113.7" + rest
 
 
-def test_what_the_spec_says_by_name_is_followed_and_all_else_is_the_users_own(tmp_path: Path, folder: Path) -> None:
+def test_explicit_values_of_the_spec_are_written_and_others_kept(tmp_path: Path, folder: Path) -> None:
     write_target(tmp_path, TARGET)
     compute, runconfig = folder / "my_dsvm.compute", folder / "my_dsvm.runconfig"
     mine = compute.read_text().replace("image:1", "mine:2").replace("nvidiaDocker: true", "nvidiaDocker: false")
     compute.write_text(mine)
     newer = replace(TARGET, base_docker_image="example.com/image:3", framework="PySpark")
     assert write_target(tmp_path, newer) == []
-    said = replace(newer, said=frozenset({"base_docker_image", "framework"}))
+    said = replace(newer, explicit_fields=frozenset({"base_docker_image", "framework"}))
     assert write_target(tmp_path, said) == [compute, runconfig]
     assert compute.read_text() == mine.replace("mine:2", "image:3")
     assert runconfig.read_text() == RUNCONFIG.replace("Python", "PySpark")
 
 
-def test_an_older_name_of_the_same_type_stays(tmp_path: Path, folder: Path) -> None:
+def test_older_name_of_the_same_type_is_kept(tmp_path: Path, folder: Path) -> None:
     file = folder / "my_dsvm.compute"
     file.write_text(COMPUTE.replace("remotedocker", "virtualmachine"))
-    assert file not in write_target(tmp_path, replace(TARGET, said=frozenset({"type"})))
+    assert file not in write_target(tmp_path, replace(TARGET, explicit_fields=frozenset({"type"})))
     file.write_text(COMPUTE.replace("remotedocker", "remote"))
-    assert file in write_target(tmp_path, replace(TARGET, said=frozenset({"type"})))
+    assert file in write_target(tmp_path, replace(TARGET, explicit_fields=frozenset({"type"})))
     assert file.read_text() == COMPUTE
 
 
-def test_an_empty_file_is_written(tmp_path: Path, folder: Path) -> None:
+def test_empty_file_is_written(tmp_path: Path, folder: Path) -> None:
     (folder / "my_dsvm.compute").write_text(" \n")
     write_target(tmp_path, TARGET)
     assert (folder / "my_dsvm.compute").read_text() == COMPUTE
 
 
-def test_a_file_that_cannot_be_read_is_left_alone_and_so_is_the_other(tmp_path: Path, folder: Path) -> None:
+def test_unreadable_file_prevents_all_writes(tmp_path: Path, folder: Path) -> None:
     file = folder / "my_dsvm.compute"
     file.write_bytes(b"address: 198.51.100.1\n\tusername: x\n")
     for act in (lambda: write_target(tmp_path, TARGET), lambda: check_files(tmp_path, "my_dsvm")):
@@ -206,18 +206,18 @@ def test_a_file_that_cannot_be_read_is_left_alone_and_so_is_the_other(tmp_path: 
     assert not (folder / "my_dsvm.runconfig").exists()
 
 
-def test_what_was_written_reads_as_the_same_target(tmp_path: Path) -> None:
+def test_written_target_round_trips(tmp_path: Path) -> None:
     said = frozenset({"identity"})
-    target = replace(TARGET, port=2222, password="keyring:my_dsvm", identity="/elsewhere/key", said=said)
+    target = replace(TARGET, port=2222, password="keyring:my_dsvm", identity="/elsewhere/key", explicit_fields=said)
     write_target(tmp_path, target)
     found = find_target(tmp_path, "my_dsvm")
-    assert found == replace(target, machine="my_dsvm", said=frozenset())
+    assert found == replace(target, machine="my_dsvm", explicit_fields=frozenset())
     assert read_targets(tmp_path).targets == [found]
     assert find_target(tmp_path, "another") is None
 
 
 @pytest.mark.parametrize("password", ["hunter2", "AzureMlSecret=my_dsvm#me#0123456789abcdef0123456789abcdef"])
-def test_the_password_of_others_is_not_taken_along(tmp_path: Path, folder: Path, password: str) -> None:
+def test_foreign_password_is_not_read(tmp_path: Path, folder: Path, password: str) -> None:
     (folder / "old.compute").write_text(f"type: remotedocker\naddress: a\nusername: b\npassword: {password}\n")
     target = find_target(tmp_path, "old")
     assert target is not None
@@ -225,7 +225,7 @@ def test_the_password_of_others_is_not_taken_along(tmp_path: Path, folder: Path,
     assert password not in repr(target)
 
 
-def test_a_simulated_machine_says_so_and_a_real_one_in_its_place_does_not(tmp_path: Path, folder: Path) -> None:
+def test_simulated_flag_is_set_and_cleared(tmp_path: Path, folder: Path) -> None:
     write_target(tmp_path, replace(TARGET, simulated=True))
     file = folder / "my_dsvm.compute"
     assert "simulated: true\n" in file.read_text()
@@ -236,38 +236,36 @@ def test_a_simulated_machine_says_so_and_a_real_one_in_its_place_does_not(tmp_pa
     assert "simulated: false\n" in file.read_text()
 
 
-def test_a_run_configuration_of_the_later_generation_is_not_made_to_speak_two_languages(
-    tmp_path: Path, folder: Path
-) -> None:
+def test_azure_ml_v1_run_configuration_is_kept(tmp_path: Path, folder: Path) -> None:
     later = "script: train.py\ntarget: my_dsvm\nframework: Python\n"
     (folder / "my_dsvm.runconfig").write_text(later)
-    write_target(tmp_path, replace(TARGET, said=frozenset({"framework", "conda_dependencies"})))
+    write_target(tmp_path, replace(TARGET, explicit_fields=frozenset({"framework", "conda_dependencies"})))
     assert (folder / "my_dsvm.runconfig").read_text() == later
 
 
-def test_a_key_in_the_home_of_somebody_unknown_is_none(tmp_path: Path, folder: Path) -> None:
-    (folder / "old.compute").write_text("type: remote\naddress: a\nprivateKeyFile: ~nobody-here/key\n")
+def test_key_in_an_unknown_home_is_ignored(tmp_path: Path, folder: Path) -> None:
+    (folder / "old.compute").write_text("type: remote\naddress: a\nprivateKeyFile: ~unknown-user/key\n")
     target = find_target(tmp_path, "old")
     assert target is not None
     assert target.identity is None
 
 
-def test_whoever_says_anew_how_to_log_in_has_done_with_the_other_way(tmp_path: Path, folder: Path) -> None:
+def test_new_login_method_replaces_the_old_one(tmp_path: Path, folder: Path) -> None:
     file, said = folder / "my_dsvm.compute", frozenset({"identity", "password"})
-    write_target(tmp_path, replace(TARGET, identity=None, password="keyring:my_dsvm", said=said))
+    write_target(tmp_path, replace(TARGET, identity=None, password="keyring:my_dsvm", explicit_fields=said))
     by_password = file.read_text()
     assert "password: keyring:my_dsvm\n" in by_password
-    write_target(tmp_path, replace(TARGET, identity="/elsewhere/key", said=said))
+    write_target(tmp_path, replace(TARGET, identity="/elsewhere/key", explicit_fields=said))
     assert "password: null\n" in file.read_text()
     assert "privateKeyFile: /elsewhere/key\n" in file.read_text()
-    write_target(tmp_path, replace(TARGET, identity=None, password="ask", said=said))
+    write_target(tmp_path, replace(TARGET, identity=None, password="ask", explicit_fields=said))
     assert "password: ask\n" in file.read_text()
     assert "privateKeyFile: null\n" in file.read_text()
-    # `up` says nothing of logins, and leaves them alone.
+    # `up` does not set a login, and keeps it.
     assert write_target(tmp_path, TARGET) == []
 
 
-def test_a_file_keeps_its_mode_and_a_link_stays_one(tmp_path: Path, folder: Path) -> None:
+def test_mode_and_link_are_kept(tmp_path: Path, folder: Path) -> None:
     elsewhere = tmp_path / "elsewhere.compute"
     elsewhere.write_text("address: 198.51.100.1\nusername: azureuser\nhostKey: ssh-ed25519 AAAA\n")
     elsewhere.chmod(0o640)
@@ -278,7 +276,7 @@ def test_a_file_keeps_its_mode_and_a_link_stays_one(tmp_path: Path, folder: Path
     assert elsewhere.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_file_that_is_read_only_is_left_alone(tmp_path: Path, folder: Path) -> None:
+def test_read_only_file_is_kept(tmp_path: Path, folder: Path) -> None:
     file = folder / "my_dsvm.compute"
     file.write_text("address: 198.51.100.1\n")
     file.chmod(0o444)

@@ -1,4 +1,4 @@
-"""What happens to every request. The transport is made up, and time passes only where somebody waits."""
+"""The transport of every request, with a fake server. Time passes only in waits."""
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -12,16 +12,16 @@ from azure.core.rest import HttpRequest
 from gpuinfra.provision.azure import transport
 from gpuinfra.provision.azure.transport import Clock, Patience, Retries
 from gpuinfra.provision.errors import CloudError, Fault
-from tests.unit.provision_help import Heard, Pausing, Time
+from tests.unit.provision_help import InstantInterrupt, RecordedProgress, Time
 
 
-class Wire:
-    """A transport that gives prepared answers: a status with headers, or an error."""
+class FakeTransport:
+    """A transport with prepared responses: a status with headers, or an error."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers, self.sent = list(answers), 0
 
-    def __enter__(self) -> "Wire":
+    def __enter__(self) -> "FakeTransport":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -36,13 +36,13 @@ class Wire:
         return SimpleNamespace(status_code=status, headers=headers, request=request, context={})
 
 
-class Line:
-    """All between a request and its answer."""
+class FakeChannel:
+    """Everything between a request and its response."""
 
     def __init__(self, *answers: Any, seconds: float = 3600) -> None:
-        self.time, self.heard, self.wire, self.clock = Time(), Heard(), Wire(*answers), Clock()
+        self.time, self.heard, self.wire, self.clock = Time(), RecordedProgress(), FakeTransport(*answers), Clock()
         patience = Patience(self.time.deadline(seconds), self.heard)
-        patience.interrupt = Pausing(self.time)
+        patience.interrupt = InstantInterrupt(self.time)
         self.patience = patience
         policies: Any = [Retries(patience), self.clock]
         self._pipeline: Any = Pipeline(self.wire, policies)  # type: ignore[arg-type]
@@ -59,118 +59,118 @@ def throttled(seconds: str) -> tuple[int, dict[str, str]]:
 OK: tuple[int, dict[str, str]] = (200, {})
 
 
-def test_an_answer_is_an_answer() -> None:
-    line = Line(OK)
-    assert line.send() == 200
-    assert (line.wire.sent, line.time.pauses) == (1, [])
+def test_successful_response_is_returned() -> None:
+    channel = FakeChannel(OK)
+    assert channel.send() == 200
+    assert (channel.wire.sent, channel.time.pauses) == (1, [])
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "POST", "DELETE"])
-def test_a_wait_that_azure_asks_for_is_kept_and_shown(method: str) -> None:
-    line = Line(throttled("7"), OK)
-    assert line.send(method) == 200
-    assert line.time.pauses == [7]
-    assert line.heard.lines == ["Azure is throttling, 7 s"]
+def test_retry_after_is_respected_and_shown(method: str) -> None:
+    channel = FakeChannel(throttled("7"), OK)
+    assert channel.send(method) == 200
+    assert channel.time.pauses == [7]
+    assert channel.heard.lines == ["Azure is throttling, 7 s"]
 
 
-def test_being_asked_to_wait_is_no_failure_however_often() -> None:
-    line = Line(*[throttled("2")] * 50, OK)
-    assert line.send() == 200
-    assert line.time.pauses == [2] * 50
+def test_throttling_is_never_a_failure() -> None:
+    channel = FakeChannel(*[throttled("2")] * 50, OK)
+    assert channel.send() == 200
+    assert channel.time.pauses == [2] * 50
 
 
-def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
-    line = Line(throttled("30"), seconds=20)
+def test_wait_beyond_the_deadline_is_refused() -> None:
+    channel = FakeChannel(throttled("30"), seconds=20)
     with pytest.raises(CloudError) as caught:
-        line.send()
+        channel.send()
     assert (caught.value.fault, caught.value.status) == (Fault.THROTTLED, 429)
     assert "asks to wait 30 s, which is beyond the deadline" in caught.value.message
-    assert (line.wire.sent, line.time.pauses, line.heard.lines) == (1, [], [])
+    assert (channel.wire.sent, channel.time.pauses, channel.heard.lines) == (1, [], [])
 
 
-def test_waits_add_up_to_the_deadline_and_not_beyond() -> None:
-    line = Line(*[throttled("6")] * 10, seconds=20)
+def test_waits_add_up_to_the_deadline() -> None:
+    channel = FakeChannel(*[throttled("6")] * 10, seconds=20)
     with pytest.raises(CloudError):
-        line.send()
-    assert line.time.pauses == [6, 6, 6]
+        channel.send()
+    assert channel.time.pauses == [6, 6, 6]
 
 
-def test_a_busy_azure_is_asked_again() -> None:
-    line = Line((503, {"Retry-After": "3"}), OK)
-    assert line.send() == 200
-    assert line.heard.lines == ["Azure is busy, 3 s"]
+def test_busy_server_is_retried() -> None:
+    channel = FakeChannel((503, {"Retry-After": "3"}), OK)
+    assert channel.send() == 200
+    assert channel.heard.lines == ["Azure is busy, 3 s"]
 
 
 @pytest.mark.parametrize("headers", [{}, {"Retry-After": "0"}])
-def test_without_a_hint_it_backs_off_in_silence(headers: dict[str, str]) -> None:
-    line = Line((429, headers), (500, headers), (500, headers), OK)
-    assert line.send() == 200
-    assert len(line.time.pauses) == 3
-    assert line.heard.lines == []
+def test_retry_without_a_hint_is_silent(headers: dict[str, str]) -> None:
+    channel = FakeChannel((429, headers), (500, headers), (500, headers), OK)
+    assert channel.send() == 200
+    assert len(channel.time.pauses) == 3
+    assert channel.heard.lines == []
 
 
-def test_an_azure_that_is_broken_for_good_is_given_up() -> None:
-    line = Line(*[(500, {})] * 20)
-    assert line.send() == 500
-    assert 1 < line.wire.sent < 10
+def test_permanent_server_error_is_returned() -> None:
+    channel = FakeChannel(*[(500, {})] * 20)
+    assert channel.send() == 500
+    assert 1 < channel.wire.sent < 10
 
 
-def test_a_connection_is_tried_again_and_then_given_up() -> None:
-    line = Line(ServiceRequestError("refused"), OK)
-    assert line.send() == 200
-    line = Line(*[ServiceRequestError("refused")] * 20)
+def test_connection_is_retried_a_few_times() -> None:
+    channel = FakeChannel(ServiceRequestError("refused"), OK)
+    assert channel.send() == 200
+    channel = FakeChannel(*[ServiceRequestError("refused")] * 20)
     with pytest.raises(AzureError, match="refused"):
-        line.send()
-    assert 1 < line.wire.sent < 10
+        channel.send()
+    assert 1 < channel.wire.sent < 10
 
 
-def test_a_connection_is_not_waited_for_beyond_the_deadline() -> None:
-    line = Line(*[ServiceRequestError("refused")] * 20, seconds=1)
+def test_connection_is_not_retried_beyond_the_deadline() -> None:
+    channel = FakeChannel(*[ServiceRequestError("refused")] * 20, seconds=1)
     with pytest.raises(CloudError) as caught:
-        line.send()
+        channel.send()
     assert (caught.value.fault, caught.value.code) == (Fault.UNREACHABLE, "HTTP connection")
-    assert line.time.seconds <= 1
+    assert channel.time.seconds <= 1
 
 
-def test_ctrl_c_ends_a_wait() -> None:
-    line = Line(throttled("7"), OK)
-    line.patience.interrupt.set()
+def test_ctrl_c_interrupts_a_wait() -> None:
+    channel = FakeChannel(throttled("7"), OK)
+    channel.patience.interrupt.set()
     with pytest.raises(CloudError) as caught:
-        line.send()
+        channel.send()
     assert caught.value.fault is Fault.INTERRUPTED
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 412])
-def test_a_refusal_is_not_asked_again(status: int) -> None:
-    line = Line((status, {}))
-    assert line.send() == status
-    assert line.wire.sent == 1
+def test_refusal_is_not_retried(status: int) -> None:
+    channel = FakeChannel((status, {}))
+    assert channel.send() == status
+    assert channel.wire.sent == 1
 
 
-# Azure's own time
+# Azure's time
 
 
 def dated(text: str) -> tuple[int, dict[str, str]]:
     return 200, {"Date": text}
 
 
-def test_azures_time_is_that_of_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_follows_the_date_of_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time()
     monkeypatch.setattr(transport, "time", SimpleNamespace(monotonic=time))
-    line = Line(dated("Mon, 16 Nov 2026 08:00:00 GMT"))
-    line.send()
-    assert line.clock.now() == datetime(2026, 11, 16, 8, tzinfo=UTC)
+    channel = FakeChannel(dated("Mon, 16 Nov 2026 08:00:00 GMT"))
+    channel.send()
+    assert channel.clock.now() == datetime(2026, 11, 16, 8, tzinfo=UTC)
     time.pause(90)
-    assert line.clock.now() == datetime(2026, 11, 16, 8, 1, 30, tzinfo=UTC)
+    assert channel.clock.now() == datetime(2026, 11, 16, 8, 1, 30, tzinfo=UTC)
 
 
-def test_before_the_first_answer_it_is_this_computers_own() -> None:
+def test_clock_is_local_before_the_first_response() -> None:
     assert abs(Clock().now() - datetime.now(UTC)) < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("headers", [{}, {"Date": "yesterday"}, {"Date": ""}])
-def test_an_answer_without_a_date_says_nothing(headers: dict[str, str]) -> None:
-    line = Line(dated("Mon, 16 Nov 2026 08:00:00 GMT"), (200, headers))
-    line.send()
-    line.send()
-    assert line.clock.now() - datetime(2026, 11, 16, 8, tzinfo=UTC) < timedelta(minutes=1)
+def test_response_without_a_date_keeps_the_clock(headers: dict[str, str]) -> None:
+    channel = FakeChannel(dated("Mon, 16 Nov 2026 08:00:00 GMT"), (200, headers))
+    channel.send()
+    channel.send()
+    assert channel.clock.now() - datetime(2026, 11, 16, 8, tzinfo=UTC) < timedelta(minutes=1)

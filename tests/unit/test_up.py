@@ -1,4 +1,4 @@
-"""A machine on its way up: one candidate after the other, nothing left behind, nothing lost without consent."""
+"""The way up: one candidate after the other, complete rollback, and no loss without consent."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Observed
 from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
 from gpuinfra.provision.market.port import ImagePlan, Prices
 from gpuinfra.provision.up import Provisioner, Up
 from tests.unit.provision_help import (
@@ -29,11 +30,11 @@ from tests.unit.provision_help import (
     SMALL,
     UNREACHABLE,
     FakeCloud,
-    Heard,
-    Shop,
-    bringing,
+    FakeMarket,
+    RecordedProgress,
     made,
     planned,
+    provisioner,
     spec,
     words,
 )
@@ -47,8 +48,8 @@ def never(plan: Plan) -> None:
     assert not plan.loses, f"nothing is lost by {words(plan)}"
 
 
-def up(cloud: FakeCloud, wanted: Spec | None = None, market: Shop | None = None, consent: Any = never) -> Up:
-    return bringing(cloud, wanted, market).up(consent)
+def up(cloud: FakeCloud, wanted: Spec | None = None, market: FakeMarket | None = None, consent: Any = never) -> Up:
+    return provisioner(cloud, wanted, market).up(consent)
 
 
 def problem(work: Provisioner, exit_code: Exit = Exit.FAILED) -> tuple[Diagnostic, ...]:
@@ -61,7 +62,7 @@ def problem(work: Provisioner, exit_code: Exit = Exit.FAILED) -> tuple[Diagnosti
 # Success
 
 
-def test_a_fresh_machine() -> None:
+def test_new_machine_is_created() -> None:
     cloud = FakeCloud()
     outcome = up(cloud)
     assert cloud.kinds == list(Kind)
@@ -74,7 +75,7 @@ def test_a_fresh_machine() -> None:
 
 
 class SeesTheDiskFirst(FakeCloud):
-    """Parts are seen one by one: another run makes the machine between the look for it and that for its disk."""
+    """Resources are listed one by one: another run creates the machine between two of these requests."""
 
     has_looked = False
 
@@ -86,18 +87,18 @@ class SeesTheDiskFirst(FakeCloud):
         return replace(found, parts=tuple(part for part in found.parts if part.ref.kind is not Kind.VM))
 
 
-def test_a_disk_whose_machine_is_just_being_made_is_no_leftover() -> None:
+def test_disk_of_a_machine_under_creation_is_not_a_leftover() -> None:
     cloud = SeesTheDiskFirst()
     cloud.has_looked = True
     up(cloud)
     cloud.has_looked = False
     cloud.calls.clear()
-    outcome = up(cloud)  # it would ask for consent, and `never` gives none
+    outcome = up(cloud)  # otherwise it would ask for consent, and `never` gives none
     assert outcome.plan.is_empty
 
 
-def test_the_second_time_writes_nothing_and_asks_no_market() -> None:
-    cloud, market = FakeCloud(), Shop()
+def test_second_up_writes_nothing_and_skips_the_preflight() -> None:
+    cloud, market = FakeCloud(), FakeMarket()
     up(cloud, market=market)
     cloud.calls.clear()
     market.asked.clear()
@@ -106,22 +107,22 @@ def test_the_second_time_writes_nothing_and_asks_no_market() -> None:
     assert (cloud.writes, market.asked, market.written) == ([], [], [])
 
 
-def test_the_second_time_asks_no_market_however_azure_spells_the_size() -> None:
-    cloud, market = made(), Shop()
+def test_second_up_ignores_the_spelling_of_the_size() -> None:
+    cloud, market = made(), FakeMarket()
     cloud.body(Kind.VM)["properties"]["hardwareProfile"]["vmSize"] = SMALL.lower()
     assert up(cloud, market=market).plan.is_empty
     assert market.asked == []
 
 
-def test_a_machine_that_is_off_is_started_and_not_rebuilt() -> None:
-    cloud, market = made(), Shop()
+def test_deallocated_machine_is_started() -> None:
+    cloud, market = made(), FakeMarket()
     cloud.set_power("deallocated")
     up(cloud, market=market)
     assert cloud.writes[-1] == "start vm my-dsvm"
     assert market.asked == []
 
 
-def test_what_was_under_way_is_waited_for_first() -> None:
+def test_pending_operation_is_waited_for() -> None:
     cloud = made()
     cloud.body(Kind.VM)["properties"]["provisioningState"] = "Creating"
 
@@ -133,29 +134,29 @@ def test_what_was_under_way_is_waited_for_first() -> None:
     assert up(cloud).plan.is_empty
 
 
-def test_no_machine_that_is_to_be_off_is_none() -> None:
-    cloud, market = FakeCloud(), Shop()
+def test_machine_that_the_spec_keeps_off_is_not_created() -> None:
+    cloud, market = FakeCloud(), FakeMarket()
     outcome = up(cloud, spec(power="deallocated"), market)
     assert (outcome.observed, outcome.lease_until, outcome.plan.is_empty) == (None, None, True)
     assert (cloud.writes, market.asked) == ([], [])
 
 
-def test_a_machine_is_switched_off_by_its_spec() -> None:
+def test_machine_is_deallocated_by_its_spec() -> None:
     cloud = made()
     up(cloud, spec(power="deallocated"))
     assert cloud.writes == ["deallocate vm my-dsvm"]
 
 
 @pytest.mark.parametrize("fields", [{"sizes": (LARGE,)}, {"regions": ("westus2",)}], ids=str)
-def test_a_machine_is_switched_off_whatever_else_its_spec_asks_for(fields: dict[str, Any]) -> None:
+def test_machine_is_deallocated_whatever_else_changed(fields: dict[str, Any]) -> None:
     cloud = made()
-    up(cloud, spec(power="deallocated", **fields), Shop(limit=0))
+    up(cloud, spec(power="deallocated", **fields), FakeMarket(limit=0))
     assert cloud.writes == ["deallocate vm my-dsvm"]
 
 
-def test_the_subscription_is_prepared_before_the_first_write() -> None:
+def test_subscription_is_prepared_before_the_first_write() -> None:
     cloud = FakeCloud()
-    market = Shop(missing_providers=("Microsoft.DevTestLab",), plan=ImagePlan("a", "payg", "c"))
+    market = FakeMarket(missing_providers=("Microsoft.DevTestLab",), plan=ImagePlan("a", "payg", "c"))
     cloud.on_call = lambda call: market.written.append("first write") if call.startswith("put resource-group") else None
     up(cloud, spec(accept_image_terms=True), market)
     assert market.written == ["register Microsoft.DevTestLab", "accept payg", "first write"]
@@ -163,25 +164,25 @@ def test_the_subscription_is_prepared_before_the_first_write() -> None:
 
 
 def test_planning_writes_nothing() -> None:
-    cloud, market = FakeCloud(), Shop(missing_providers=("Microsoft.DevTestLab",))
-    plan = bringing(cloud, spec(**TWO_REGIONS), market).plan()
+    cloud, market = FakeCloud(), FakeMarket(missing_providers=("Microsoft.DevTestLab",))
+    plan = provisioner(cloud, spec(**TWO_REGIONS), market).plan()
     assert len(plan.changes) == 7
     assert (cloud.writes, market.written) == ([], [])
 
 
-def test_a_refusal_while_planning_is_a_problem() -> None:
+def test_refusal_while_planning_is_a_problem() -> None:
     cloud = FakeCloud()
     cloud.fail("observe", DENIED)
     with pytest.raises(Problem) as caught:
-        bringing(cloud).plan()
+        provisioner(cloud).plan()
     assert caught.value.diagnostics[0].code is Code.NOT_ALLOWED
 
 
-# One candidate after the other
+# Candidates
 
 
 @pytest.mark.parametrize("error", [CAPACITY, QUOTA])
-def test_another_region_is_tried_once_nothing_is_left_of_the_first(error: CloudError) -> None:
+def test_next_region_is_tried_after_a_complete_cleanup(error: CloudError) -> None:
     cloud = FakeCloud()
     cloud.fail("put vm", error)
     outcome = up(cloud, spec(**TWO_REGIONS))
@@ -199,7 +200,7 @@ def test_another_region_is_tried_once_nothing_is_left_of_the_first(error: CloudE
     assert planned(cloud, spec(regions=("westus2",))).notes == ()
 
 
-def test_a_machine_that_failed_after_it_was_accepted_goes_with_its_daily_stop() -> None:
+def test_failed_machine_is_deleted_with_its_schedule() -> None:
     cloud = FakeCloud()
     cloud.fail_operation("put vm", ALLOCATION)
     up(cloud, spec(**TWO_REGIONS))
@@ -211,7 +212,7 @@ def test_a_machine_that_failed_after_it_was_accepted_goes_with_its_daily_stop() 
     assert cloud.body(Kind.VM)["location"] == "westus2"
 
 
-def test_in_the_same_region_the_network_is_kept_for_the_next() -> None:
+def test_network_is_kept_for_the_next_size_in_the_region() -> None:
     cloud = FakeCloud()
     cloud.fail("put vm", CAPACITY)
     outcome = up(cloud, spec(**TWO_SIZES))
@@ -221,7 +222,7 @@ def test_in_the_same_region_the_network_is_kept_for_the_next() -> None:
     assert len([call for call in cloud.writes if call.startswith("put vnet")]) == 1
 
 
-def test_a_failed_machine_in_the_same_region_goes_before_the_next() -> None:
+def test_failed_machine_is_deleted_before_the_next_size() -> None:
     cloud = FakeCloud()
     cloud.fail_operation("put vm", ALLOCATION)
     up(cloud, spec(**TWO_SIZES))
@@ -232,7 +233,7 @@ def test_a_failed_machine_in_the_same_region_goes_before_the_next() -> None:
 
 @pytest.mark.parametrize("fields", [{}, TWO_REGIONS, TWO_SIZES, {**TWO_REGIONS, **TWO_SIZES}], ids=str)
 @pytest.mark.parametrize("operation", [False, True])
-def test_when_none_can_be_had_nothing_is_left(fields: dict[str, Any], operation: bool) -> None:
+def test_nothing_is_left_when_all_candidates_fail(fields: dict[str, Any], operation: bool) -> None:
     cloud, wanted = FakeCloud(), spec(**fields)
     count = len(wanted.regions) * len(wanted.candidate_sizes)
     for _ in range(count):
@@ -240,30 +241,30 @@ def test_when_none_can_be_had_nothing_is_left(fields: dict[str, Any], operation:
             cloud.fail_operation("put vm", ALLOCATION)
         else:
             cloud.fail("put vm", CAPACITY)
-    (found,) = problem(bringing(cloud, wanted))
+    (found,) = problem(provisioner(cloud, wanted))
     assert found.code is Code.NO_CANDIDATE
     assert (found.note or "").count("AllocationFailed" if operation else "SkuNotAvailable") == count
     assert cloud.parts == {}
 
 
-def test_what_was_refused_before_is_told_beside_what_failed() -> None:
-    cloud, market = FakeCloud(), Shop(limit=4)
+def test_preflight_reasons_are_listed_with_failures() -> None:
+    cloud, market = FakeCloud(), FakeMarket(limit=4)
     cloud.fail("put vm", CAPACITY)
-    (found,) = problem(bringing(cloud, spec(**TWO_SIZES), market))
+    (found,) = problem(provisioner(cloud, spec(**TWO_SIZES), market))
     assert "SkuNotAvailable" in (found.note or "")
-    assert f"needs 8 vCPUs of {Shop().catalogue('eastus').offers[LARGE].family}" in (found.note or "")
+    assert f"needs 8 vCPUs of {FakeMarket().catalogue('eastus').offers[LARGE].family}" in (found.note or "")
 
 
-def test_a_group_of_somebody_else_outlives_a_failure_with_all_that_is_in_it() -> None:
+def test_foreign_group_survives_a_failure() -> None:
     cloud = FakeCloud()
-    cloud.add(Kind.RESOURCE_GROUP, {"tags": {"owner": "somebody"}})
-    cloud.add(Kind.PUBLIC_IP, {"tags": {"owner": "somebody"}}, name="theirs")
+    cloud.add(Kind.RESOURCE_GROUP, {"tags": {"owner": "alice"}})
+    cloud.add(Kind.PUBLIC_IP, {"tags": {"owner": "alice"}}, name="theirs")
     cloud.fail("put vm", CAPACITY)
-    problem(bringing(cloud))
+    problem(provisioner(cloud))
     assert cloud.kinds == [Kind.RESOURCE_GROUP, Kind.PUBLIC_IP]
 
 
-def test_a_group_that_somebody_has_put_something_into_meanwhile_stays() -> None:
+def test_group_with_a_new_foreign_resource_survives_a_failure() -> None:
     cloud = FakeCloud()
     cloud.fail("put vm", DENIED)
 
@@ -272,80 +273,129 @@ def test_a_group_that_somebody_has_put_something_into_meanwhile_stays() -> None:
             cloud.add(Kind.DISK, {"tags": {}}, name="theirs")
 
     cloud.on_call = add
-    problem(bringing(cloud))
+    problem(provisioner(cloud))
     assert cloud.kinds == [Kind.RESOURCE_GROUP, Kind.DISK]
 
 
-# Undoing
+# Rollback
 
 
-def test_any_other_refusal_is_undone_and_raised() -> None:
+def test_other_refusals_are_rolled_back() -> None:
     cloud = FakeCloud()
     cloud.fail("put vm", DENIED)
-    (found,) = problem(bringing(cloud, spec(**TWO_REGIONS)))
+    (found,) = problem(provisioner(cloud, spec(**TWO_REGIONS)))
     assert found.code is Code.NOT_ALLOWED
     assert (found.note or "").startswith("vm my-dsvm: AuthorizationFailed: you may not")
     assert "what this run had created was deleted again" in (found.note or "")
     assert cloud.parts == {}
 
 
-def test_what_was_there_before_is_not_undone() -> None:
+def test_existing_resources_are_not_rolled_back() -> None:
     cloud = made()
     for kind in (Kind.VM, Kind.DISK, Kind.NIC, Kind.SHUTDOWN_SCHEDULE):
         cloud.remove(kind)
     cloud.fail("put vm", DENIED)
-    problem(bringing(cloud))
+    problem(provisioner(cloud))
     assert cloud.kinds == [Kind.RESOURCE_GROUP, Kind.NSG, Kind.VNET, Kind.PUBLIC_IP]
 
 
-def test_a_machine_that_could_not_be_given_an_end_does_not_stay() -> None:
-    cloud = FakeCloud()
-    cloud.fail("put shutdown-schedule", DENIED, times=-1)
-    problem(bringing(cloud))
+NO_RIGHT = AgentRole(Holding.REFUSED, "AuthorizationFailed", "no")
+POLICY = CloudError(Fault.POLICY, "RequestDisallowedByPolicy", "Resource was disallowed by policy.")
+NOT_HERE = CloudError(Fault.OTHER, "LocationNotAvailableForResourceType", "not available", status=400)
+
+
+@pytest.mark.parametrize("error", [DENIED, POLICY, NOT_HERE])
+def test_machine_is_deleted_when_neither_schedule_nor_agent_can_end_it(error: CloudError) -> None:
+    cloud = FakeCloud(rights=[NO_RIGHT])
+    cloud.fail("put shutdown-schedule", error, times=-1)
+    problem(provisioner(cloud))
     assert cloud.parts == {}
 
 
-def test_what_cannot_be_undone_is_told_with_its_cause() -> None:
+@pytest.mark.parametrize("error", [DENIED, POLICY, NOT_HERE])
+def test_machine_is_kept_without_its_schedule_when_its_agent_can_end_it(error: CloudError) -> None:
+    cloud = FakeCloud()
+    cloud.fail("put shutdown-schedule", error, times=-1)
+    work = provisioner(cloud)
+    found = work.up(never)
+    assert found.agent
+    assert found.agent.is_held
+    assert cloud.kinds == [kind for kind in Kind if kind is not Kind.SHUTDOWN_SCHEDULE]
+    assert isinstance(work.progress, RecordedProgress)
+    assert f"warning: Azure's daily schedule is refused ({error.code})" in "\n".join(work.progress.lines)
+
+
+def test_refusal_that_may_pass_is_no_reason_to_do_without_the_schedule() -> None:
+    cloud = FakeCloud()
+    cloud.fail("put shutdown-schedule", CloudError(Fault.LOCKED, "ScopeLocked", "locked"), times=-1)
+    problem(provisioner(cloud))
+    assert cloud.parts == {}
+
+
+ELSEWHERE = frozenset({"westeurope"})
+
+
+def test_region_without_schedules_is_in_the_plan_and_is_used() -> None:
+    cloud, market = FakeCloud(), FakeMarket(scheduled=ELSEWHERE)
+    work = provisioner(cloud, market=market)
+    plan = work.plan()
+    assert plan.needs_agent
+    assert Kind.SHUTDOWN_SCHEDULE not in {change.ref.kind for change in plan.changes}
+    assert any("does not offer Azure's daily schedule" in note for note in plan.notes)
+    assert up(cloud, market=market).agent
+    assert not [call for call in cloud.calls if "shutdown-schedule" in call and call.startswith("put")]
+    # The second time there is nothing to do.
+    assert up(cloud, market=market).plan.is_empty
+
+
+def test_region_without_schedules_needs_an_agent_that_may_end_the_machine() -> None:
+    cloud = FakeCloud(rights=[NO_RIGHT])
+    (found, *_) = problem(provisioner(cloud, market=FakeMarket(scheduled=ELSEWHERE)))
+    assert "the region offers no daily schedule" in (found.note or "")
+    assert cloud.parts == {}
+
+
+def test_failed_rollback_is_reported_with_its_cause() -> None:
     cloud = FakeCloud()
     cloud.fail_operation("put vm", ALLOCATION)
     cloud.fail("delete vm", DENIED, times=-1)
-    cause, left = problem(bringing(cloud), Exit.LEFT_BEHIND)
+    cause, left = problem(provisioner(cloud), Exit.LEFT_BEHIND)
     assert (cause.code, left.code) == (Code.NO_CAPACITY, Code.NOT_ALLOWED)
     assert "deleting vm my-dsvm after AllocationFailed" in (left.note or "")
     assert "it may be billed" in (left.note or "")
 
 
-def test_rollback_leaves_what_another_up_uses() -> None:
+def test_rollback_keeps_resources_that_another_up_uses() -> None:
     cloud = FakeCloud()
     cloud.fail_operation("put vm", ALLOCATION)
     in_use = CloudError(Fault.IN_USE, "InUseNetworkSecurityGroupCannotBeDeleted", "an interface uses it")
     cloud.fail("delete nsg", in_use, times=-1)
-    (found,) = problem(bringing(cloud))
+    (found,) = problem(provisioner(cloud))
     assert found.code is Code.NO_CANDIDATE
     assert cloud.kinds == [Kind.RESOURCE_GROUP, Kind.NSG]
 
 
-def test_a_lost_connection_is_waited_for_before_what_was_made_is_looked_for() -> None:
+def test_rollback_waits_for_a_lost_connection() -> None:
     cloud = FakeCloud()
     cloud.fail_operation("put vm", DENIED)
     cloud.fail("observe", UNREACHABLE, skip=1, times=10)
-    problem(bringing(cloud))
+    problem(provisioner(cloud))
     assert cloud.parts == {}
 
 
-def test_what_cannot_be_looked_for_may_be_billed() -> None:
+def test_rollback_without_a_connection_reports_possible_billing() -> None:
     cloud = FakeCloud()
     cloud.fail_operation("put vm", DENIED)
     cloud.fail("observe", UNREACHABLE, skip=1, times=-1)
-    cause, left = problem(bringing(cloud), Exit.LEFT_BEHIND)
+    cause, left = problem(provisioner(cloud), Exit.LEFT_BEHIND)
     assert (cause.code, left.code) == (Code.NOT_ALLOWED, Code.UNREACHABLE)
     assert "deleting my-dsvm after AuthorizationFailed" in (left.note or "")
     assert "it may be billed" in (left.note or "")
 
 
-def test_a_deadline_that_is_over_is_no_reason_to_leave_something_behind() -> None:
+def test_rollback_continues_after_the_deadline() -> None:
     cloud = FakeCloud()
-    work = bringing(cloud)
+    work = provisioner(cloud)
 
     def late(call: str) -> None:
         if call.startswith("wait vm") and Kind.VM in cloud.kinds:
@@ -357,29 +407,29 @@ def test_a_deadline_that_is_over_is_no_reason_to_leave_something_behind() -> Non
     assert cloud.parts == {}
 
 
-def test_a_machine_whose_answer_was_lost_is_undone_like_any_other() -> None:
-    cloud = FakeCloud()
+def test_machine_with_a_lost_response_is_rolled_back() -> None:
+    cloud = FakeCloud(rights=[NO_RIGHT])
     cloud.fail("put vm", UNREACHABLE, done=True)
     cloud.fail("put shutdown-schedule", DENIED, times=-1)
-    problem(bringing(cloud))
+    problem(provisioner(cloud))
     assert cloud.parts == {}
 
 
-# A machine that is there
+# Existing machines
 
 
 @pytest.mark.parametrize("error", [CAPACITY, DENIED])
-def test_a_machine_that_cannot_be_started_is_kept(error: CloudError) -> None:
+def test_machine_that_cannot_be_started_is_kept(error: CloudError) -> None:
     cloud = made()
     cloud.set_power("deallocated")
     cloud.fail("start", error)
-    (found,) = problem(bringing(cloud, spec(**TWO_REGIONS)))
+    (found,) = problem(provisioner(cloud, spec(**TWO_REGIONS)))
     assert "my-dsvm is kept" in (found.note or "")
     assert cloud.kinds == list(Kind)
     assert not [call for call in cloud.writes if call.startswith("delete ")]
 
 
-def test_a_machine_that_has_been_ready_is_marked_so_once() -> None:
+def test_ready_machine_is_marked_once() -> None:
     cloud = FakeCloud()
     up(cloud)
     assert tags.moment(cloud.body(Kind.PUBLIC_IP)["tags"], tags.READY) == NOW
@@ -389,7 +439,7 @@ def test_a_machine_that_has_been_ready_is_marked_so_once() -> None:
     assert cloud.writes == []
 
 
-def test_a_mark_that_cannot_be_set_is_no_failure() -> None:
+def test_failed_ready_mark_is_not_an_error() -> None:
     cloud = FakeCloud()
     cloud.fail("patch public-ip", DENIED)
     assert up(cloud).observed is not None
@@ -401,46 +451,76 @@ def test_a_mark_that_cannot_be_set_is_no_failure() -> None:
     "marked",
     [True, False],
 )
-def test_a_machine_whose_start_failed_is_not_made_anew_by_the_next_run(marked: bool) -> None:
+def test_machine_whose_start_failed_is_not_recreated(marked: bool) -> None:
     cloud = made()
-    if not marked:  # the run that made it was killed before it could set the mark; since then somebody has worked there
+    if not marked:  # the run that created it was killed before it could set the mark
         del cloud.body(Kind.PUBLIC_IP)["tags"][tags.READY]
     cloud.set_power("deallocated")
     cloud.fail_operation("start", ALLOCATION)
-    problem(bringing(cloud))
+    problem(provisioner(cloud))
     assert cloud.body(Kind.VM)["properties"]["provisioningState"] == "Failed"
     up(cloud)
     assert not [call for call in cloud.writes if call.startswith("delete ")]
 
 
-def test_a_machine_whose_address_was_deleted_is_not_made_anew_when_its_start_fails() -> None:
+def test_machine_without_its_address_is_not_recreated_when_its_start_fails() -> None:
     cloud = made()
-    cloud.remove(Kind.PUBLIC_IP)  # by hand, and with it the mark that the machine has lived
+    cloud.remove(Kind.PUBLIC_IP)  # manually, and with it the mark that the creation succeeded
     cloud.set_power("deallocated")
     cloud.fail_operation("start", ALLOCATION)
-    problem(bringing(cloud))
+    problem(provisioner(cloud))
     up(cloud)
     assert not [call for call in cloud.writes if call.startswith("delete ")]
 
 
-def test_a_machine_that_cannot_be_changed_is_kept() -> None:
+def test_machine_that_lost_its_address_while_it_had_failed_is_not_replaced() -> None:
+    cloud = made()
+    cloud.set_power("deallocated")
+    cloud.fail_operation("start", ALLOCATION)
+    problem(provisioner(cloud))
+    cloud.remove(Kind.PUBLIC_IP)  # by hand, and with it the mark that the machine was ready
+    cloud.fail_operation("start", ALLOCATION)
+    problem(provisioner(cloud))
+    up(cloud)
+    assert not [call for call in cloud.writes if call.startswith("delete ")]
+
+
+def test_failed_machine_with_a_disk_is_replaced_only_with_consent() -> None:
+    cloud, asked = made(), list[list[str]]()
+    del cloud.body(Kind.PUBLIC_IP)["tags"][tags.READY]  # anyone who can write tags can remove it
+    cloud.body(Kind.VM)["properties"]["provisioningState"] = "Failed"
+    up(cloud, consent=ask(asked))
+    assert asked == [["replace public-ip", "replace nic", "replace vm loses"]]
+
+
+def test_failed_machine_with_a_swapped_disk_is_not_replaced() -> None:
+    cloud = made()
+    disk = f"/subscriptions/{cloud.subscription}/resourceGroups/{GROUP}/providers/Microsoft.Compute/disks/restored"
+    cloud.body(Kind.VM)["properties"]["storageProfile"]["osDisk"]["managedDisk"]["id"] = disk
+    cloud.body(Kind.VM)["properties"]["provisioningState"] = "Failed"
+    cloud.remove(Kind.DISK)
+    up(cloud)
+    assert not [call for call in cloud.writes if call.startswith("delete ")]
+
+
+def test_machine_that_cannot_be_changed_is_kept() -> None:
     cloud = made()
     cloud.fail("patch vm", QUOTA)
-    (found,) = problem(bringing(cloud, spec(sizes=(LARGE,))))
+    (found,) = problem(provisioner(cloud, spec(sizes=(LARGE,))))
     assert found.code is Code.NO_QUOTA
     assert cloud.kinds == list(Kind)
 
 
-def test_a_size_that_cannot_be_had_is_told_before_the_machine_is_switched_off() -> None:
+def test_unavailable_size_is_reported_before_the_machine_is_deallocated() -> None:
     cloud = made()
-    (found,) = problem(bringing(cloud, spec(sizes=(LARGE,)), Shop(limit=4, used=4)))
+    (found,) = problem(provisioner(cloud, spec(sizes=(LARGE,)), FakeMarket(limit=4, used=4)))
     assert found.code is Code.NO_CANDIDATE
     assert cloud.writes == []
 
 
-def test_what_the_machine_holds_of_the_quota_is_its_own() -> None:
+def test_vcpus_of_the_existing_machine_count_as_free() -> None:
     cloud = made()
-    up(cloud, spec(sizes=(LARGE,)), Shop(limit=8, used=4))
+    up(cloud, spec(sizes=(LARGE,)), FakeMarket(limit=8, used=4))
     assert cloud.body(Kind.VM)["properties"]["hardwareProfile"] == {"vmSize": LARGE}
 
 
@@ -451,7 +531,7 @@ def ask(asked: list[list[str]]) -> Any:
     return lambda plan: asked.append(words(plan))
 
 
-def test_consent_is_asked_before_a_machine_is_replaced() -> None:
+def test_consent_is_requested_before_a_replacement() -> None:
     cloud, asked = made(), list[list[str]]()
 
     def consent(plan: Plan) -> None:
@@ -463,14 +543,31 @@ def test_consent_is_asked_before_a_machine_is_replaced() -> None:
     assert cloud.kinds == list(Kind)
 
 
-def test_consent_is_asked_before_a_left_over_disk_goes() -> None:
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_machine_that_another_creates_while_consent_is_asked_is_not_deleted(is_alone: bool) -> None:
+    cloud = made()
+    if is_alone:
+        cloud.remove(Kind.VM)  # only its disk is left
+    work = provisioner(cloud, spec(image="dsvm-ubuntu-20.04"))
+
+    def consent(plan: Plan) -> None:
+        assert plan.loses
+        add_machine_of_another(cloud)
+
+    with pytest.raises(Problem) as caught:
+        work.up(consent)
+    assert caught.value.diagnostics[0].code is Code.NAME_TAKEN
+    assert cloud.writes == []
+
+
+def test_consent_is_requested_before_a_leftover_disk_is_deleted() -> None:
     cloud, asked = made(), list[list[str]]()
     cloud.remove(Kind.VM)
     up(cloud, consent=ask(asked))
     assert asked == [["destroy disk loses", "add vm"]]
 
 
-def test_consent_is_asked_once_for_all_candidates() -> None:
+def test_consent_is_requested_once_for_all_candidates() -> None:
     cloud, asked = made(), list[list[str]]()
     cloud.fail("put vm", CAPACITY)
     up(cloud, spec(regions=("westus2", "westus")), consent=ask(asked))
@@ -483,13 +580,13 @@ def test_consent_is_asked_once_for_all_candidates() -> None:
     [{"sizes": (LARGE,)}, {"disk": {"size_gib": 200}}, {"tags": {"a": "b"}}, {"power": "deallocated"}],
     ids=str,
 )
-def test_no_consent_is_asked_where_nothing_is_lost(fields: dict[str, Any]) -> None:
+def test_no_consent_is_requested_when_nothing_is_lost(fields: dict[str, Any]) -> None:
     cloud = made()
     up(cloud, spec(**fields))
     assert cloud.writes
 
 
-def test_a_machine_that_never_lived_goes_without_consent() -> None:
+def test_machine_whose_creation_failed_is_replaced_without_consent() -> None:
     cloud = made()
     cloud.body(Kind.VM)["properties"]["provisioningState"] = "Failed"
     cloud.remove(Kind.DISK)
@@ -499,7 +596,7 @@ def test_a_machine_that_never_lived_goes_without_consent() -> None:
 
 
 def test_without_consent_nothing_is_written() -> None:
-    cloud, market = made(), Shop(missing_providers=("Microsoft.DevTestLab",))
+    cloud, market = made(), FakeMarket(missing_providers=("Microsoft.DevTestLab",))
 
     def refuse(plan: Plan) -> None:
         raise Problem(Diagnostic(Code.NEEDS_CONSENT, "no"), exit_code=Exit.USAGE)
@@ -510,21 +607,21 @@ def test_without_consent_nothing_is_written() -> None:
     assert (cloud.writes, market.written) == ([], [])
 
 
-def test_a_replacement_that_cannot_be_had_is_told_before_anything_is_lost() -> None:
+def test_unavailable_replacement_is_reported_before_anything_is_lost() -> None:
     cloud = made()
-    (found,) = problem(bringing(cloud, spec(regions=("westus2",)), Shop(limit=0)))
+    (found,) = problem(provisioner(cloud, spec(regions=("westus2",)), FakeMarket(limit=0)))
     assert found.code is Code.NO_CANDIDATE
     assert cloud.writes == []
 
 
-def test_a_replacement_stays_where_the_machine_was() -> None:
+def test_replacement_stays_in_the_region() -> None:
     wanted = spec(regions=("westus2", "eastus"), image="dsvm-ubuntu-20.04")
     cloud = made()
     up(cloud, wanted, consent=lambda _: None)
     assert cloud.body(Kind.VM)["location"] == "eastus"
 
 
-def test_a_machine_that_is_made_anew_gets_a_lease_of_its_own() -> None:
+def test_replaced_machine_gets_a_new_lease() -> None:
     cloud = made()
     cloud.moment = NOW + timedelta(hours=3, minutes=50)
     up(cloud, spec(image="dsvm-ubuntu-20.04"), consent=lambda _: None)
@@ -540,7 +637,7 @@ CAPPED: dict[str, Any] = {"lifecycle": {"max_cost": parse_money("1 USD")}}
 
 
 @dataclass
-class Priced(Shop):
+class Priced(FakeMarket):
     """A market with a price for what is in it."""
 
     per_hour: float = 0.5
@@ -552,16 +649,16 @@ class Priced(Shop):
         return Prices({(size, "eastus"): Rate(self.per_hour, None) for size in sizes})
 
 
-def test_a_cost_cap_ends_the_lease_from_the_beginning() -> None:
+def test_cost_cap_limits_the_first_lease() -> None:
     cloud = FakeCloud()
     assert up(cloud, spec(**CAPPED), Priced()).lease_until == NOW + timedelta(hours=2)
     assert cloud.body(Kind.VM)["tags"][tags.TERMS] == "lease=4h idle=20m cap=2h"
-    assert cloud.body(Kind.SHUTDOWN_SCHEDULE)["properties"]["dailyRecurrence"]["time"] == "1000"
+    assert cloud.body(Kind.SHUTDOWN_SCHEDULE)["properties"]["dailyRecurrence"]["time"] == "1035"
 
 
 @dataclass
-class Unpriced(Shop):
-    """A market whose service of prices does not answer."""
+class Unpriced(FakeMarket):
+    """A market whose price service does not answer."""
 
     def price(self, size: str, region: str, spot: bool = False) -> float | None:
         return None
@@ -571,7 +668,7 @@ class Unpriced(Shop):
     ("priority", "terms", "price"),
     [("regular", "lease=4h idle=20m cap=1h54m", (0.526, "2026-06")), ("spot", "lease=4h idle=20m", (None, None))],
 )
-def test_a_cost_cap_is_kept_by_the_list_that_is_shipped(
+def test_cost_cap_uses_the_shipped_price_list(
     priority: str, terms: str, price: tuple[float | None, str | None]
 ) -> None:
     cloud = FakeCloud()
@@ -580,7 +677,7 @@ def test_a_cost_cap_is_kept_by_the_list_that_is_shipped(
     assert (plan.price.per_hour, plan.price.list_of) == price
 
 
-def test_a_price_that_changes_while_a_machine_is_on_changes_nothing() -> None:
+def test_price_change_does_not_affect_a_running_machine() -> None:
     cloud = FakeCloud()
     up(cloud, spec(**CAPPED), Priced())
     assert up(cloud, spec(**CAPPED), Priced(per_hour=1.0)).plan.is_empty
@@ -588,7 +685,7 @@ def test_a_price_that_changes_while_a_machine_is_on_changes_nothing() -> None:
     assert up(cloud, spec(**CAPPED), Priced(per_hour=1.0)).lease_until == NOW + timedelta(hours=1)
 
 
-def test_terms_that_somebody_has_written_into_are_put_right() -> None:
+def test_edited_terms_are_restored() -> None:
     cloud = FakeCloud()
     up(cloud, spec(**CAPPED), Priced())
     for written in ("lease=9h idle=20m cap=2h", "lease=4h idle=20m", "for ever"):
@@ -597,7 +694,7 @@ def test_terms_that_somebody_has_written_into_are_put_right() -> None:
         assert cloud.body(Kind.VM)["tags"][tags.TERMS] == "lease=4h idle=20m cap=2h"
 
 
-def test_a_machine_that_is_made_anew_has_all_its_money_again() -> None:
+def test_replaced_machine_gets_its_full_cost_cap() -> None:
     cloud = FakeCloud()
     up(cloud, spec(**CAPPED), Priced())
     cloud.moment = NOW + timedelta(minutes=90)
@@ -605,26 +702,26 @@ def test_a_machine_that_is_made_anew_has_all_its_money_again() -> None:
     assert tags.moment(cloud.body(Kind.VM)["tags"], tags.LEASE_UNTIL) == cloud.moment + timedelta(hours=2)
 
 
-def test_a_machine_that_is_made_anew_by_the_same_spec_is_paid_at_the_price_of_now() -> None:
+def test_machine_replaced_by_the_same_spec_has_the_current_price() -> None:
     cloud = FakeCloud()
     up(cloud, spec(**CAPPED), Priced())
-    cloud.body(Kind.DISK)["properties"]["diskSizeGB"] = 300  # by hand, and a disk does not shrink
+    cloud.body(Kind.DISK)["properties"]["diskSizeGB"] = 300  # manually, and a disk does not shrink
     up(cloud, spec(**CAPPED), Priced(per_hour=1.0), consent=lambda _: None)
     assert cloud.body(Kind.VM)["tags"][tags.TERMS] == "lease=4h idle=20m cap=1h"
 
 
-# Others
+# Other clients
 
 
-def test_what_is_not_ours_stops_it_before_the_first_write() -> None:
+def test_foreign_resource_stops_up_before_the_first_write() -> None:
     cloud = FakeCloud()
-    cloud.add(Kind.VNET, {"tags": {"owner": "somebody"}, "properties": {}})
-    (found,) = problem(bringing(cloud))
+    cloud.add(Kind.VNET, {"tags": {"owner": "alice"}, "properties": {}})
+    (found,) = problem(provisioner(cloud))
     assert found.code is Code.NAME_TAKEN
     assert cloud.writes == []
 
 
-def test_a_machine_that_another_made_meanwhile_is_followed() -> None:
+def test_machine_created_by_another_up_meanwhile_is_followed() -> None:
     cloud, other = FakeCloud(), made()
 
     def quicker(call: str) -> None:
@@ -634,18 +731,107 @@ def test_a_machine_that_another_made_meanwhile_is_followed() -> None:
             cloud.add(Kind.DISK, other.body(Kind.DISK))
 
     cloud.on_call = quicker
-    work = bringing(cloud)
+    work = provisioner(cloud)
     work.up(never)
-    assert isinstance(work.progress, Heard)
+    assert isinstance(work.progress, RecordedProgress)
     assert "vm my-dsvm is being made already; following that" in work.progress.lines
-    assert bringing(cloud).plan().is_empty
+    assert provisioner(cloud).plan().is_empty
 
 
-def test_it_is_told_what_is_passed_over() -> None:
+def add_machine_of_another(cloud: FakeCloud, *, state: str = "Succeeded", **place: Any) -> None:
+    """What another `up` of the same spec creates, by its own host key."""
+    other = made(**place)
+    other.body(Kind.VM)["tags"][tags.HOST_KEY] = "ssh-ed25519 AAAAanother"
+    other.body(Kind.VM)["properties"]["provisioningState"] = state
+    for kind in (Kind.PUBLIC_IP, Kind.NIC, Kind.VM, Kind.DISK):
+        cloud.add(kind, other.body(kind))
+
+
+def test_machine_that_another_created_between_two_candidates_is_replaced_only_with_consent() -> None:
+    cloud, asked, found = FakeCloud(), list[list[str]](), list[str]()
+    cloud.fail("put vm", CAPACITY)
+    work = provisioner(cloud, spec(**TWO_REGIONS))
+    work.check_found = lambda machine: found.append(machine.host_key)
+
+    def quicker(call: str) -> None:
+        if call.startswith("observe") and any(each.startswith("delete ") for each in cloud.calls):
+            cloud.on_call = lambda _: None
+            add_machine_of_another(cloud)
+
+    cloud.on_call = quicker
+    with pytest.raises(Problem):
+        work.up(_refuse_loss(asked))
+    assert found == ["ssh-ed25519 AAAAanother"]
+    assert "replace vm loses" in asked[-1]
+    assert Kind.VM in cloud.kinds
+
+
+def _refuse_loss(asked: list[list[str]]) -> Any:
+    def consent(plan: Plan) -> None:
+        asked.append(words(plan))
+        if plan.loses:
+            raise Problem(Diagnostic(Code.NEEDS_CONSENT, "no"), exit_code=Exit.USAGE)
+
+    return consent
+
+
+@pytest.mark.parametrize("state", ["Failed", "Succeeded"])
+def test_rollback_leaves_a_machine_that_another_created_meanwhile(state: str) -> None:
+    cloud = FakeCloud()
+    cloud.fail("put vm", DENIED)
+
+    def quicker(call: str) -> None:
+        if call.startswith("put vm"):
+            add_machine_of_another(cloud, state=state)
+            if state == "Failed":
+                cloud.parts.pop((Kind.DISK, GROUP, f"{NAME}-disk"))
+
+    cloud.on_call = quicker
+    (found,) = problem(provisioner(cloud))
+    assert "nothing was deleted: vm my-dsvm is there, and this run did not create it" in (found.note or "")
+    assert {Kind.VM, Kind.NIC, Kind.PUBLIC_IP} <= set(cloud.kinds)
+    assert not [call for call in cloud.writes if call.startswith("delete ")]
+
+
+def test_rollback_leaves_a_machine_that_took_the_place_of_its_own() -> None:
+    cloud = FakeCloud()
+    cloud.fail_operation("put vm", DENIED)
+
+    def quicker(call: str) -> None:
+        if call.startswith("wait vm"):
+            cloud.on_call = lambda _: None
+            add_machine_of_another(cloud)
+
+    cloud.on_call = quicker
+    problem(provisioner(cloud))
+    assert cloud.body(Kind.VM)["tags"][tags.HOST_KEY] == "ssh-ed25519 AAAAanother"
+    assert not [call for call in cloud.writes if call.startswith("delete ")]
+
+
+def test_machine_whose_deletion_is_refused_is_not_called_gone() -> None:
+    cloud = made()
+    cloud.body(Kind.VM)["tags"][tags.HOST_KEY] = "ssh-ed25519 AAAAearlier"
+    cloud.fail("delete vm", DENIED, times=-1)
+    with pytest.raises(Problem) as caught:
+        up(cloud, spec(image="dsvm-ubuntu-20.04"), consent=lambda _: None)
+    note = caught.value.diagnostics[0].note or ""
+    assert "nothing was deleted: vm my-dsvm is there" in note
+    assert "is gone" not in note
+    assert cloud.kinds == list(Kind)
+
+
+def test_rollback_deletes_a_machine_of_this_run_whose_answer_never_came() -> None:
+    cloud = FakeCloud()
+    cloud.fail("put vm", DENIED, done=True)
+    problem(provisioner(cloud))
+    assert cloud.parts == {}
+
+
+def test_skipped_candidates_are_reported() -> None:
     cloud = FakeCloud()
     cloud.fail("put vm", CAPACITY)
-    work = bringing(cloud, spec(**TWO_REGIONS))
+    work = provisioner(cloud, spec(**TWO_REGIONS))
     work.up(never)
-    assert isinstance(work.progress, Heard)
+    assert isinstance(work.progress, RecordedProgress)
     assert f"{SMALL} in eastus is passed over: SkuNotAvailable" in work.progress.lines
     assert cloud.observe(NAME).group == GROUP

@@ -17,14 +17,14 @@ PRICES = Path(__file__).parents[3] / "shared" / "data" / "nc_prices_2026-06.csv"
 
 
 @pytest.mark.parametrize("largest", [1, 9, 10, 23, 29, 30, 59, 99, 100, 719, 720, 1000, 4320])
-def test_numbers_up_to_is_just_that(largest: int) -> None:
+def test_number_patterns_match_exactly(largest: int) -> None:
     pattern = re.compile(numbers_up_to(largest))
     accepted = [number for number in range(largest * 11 + 20) if pattern.fullmatch(str(number))]
     assert accepted == list(range(1, largest + 1))
     assert not pattern.fullmatch("01")
 
 
-def test_durations_read_back_as_they_are_written() -> None:
+def test_durations_round_trip() -> None:
     for minutes in (1, 20, 59, 60, 90, 240, 1439, 1440, 1441, 2880, 43199, 43200):
         text = format_duration(timedelta(minutes=minutes))
         assert re.fullmatch(DURATION, text)
@@ -41,7 +41,7 @@ def test_durations_read_back_as_they_are_written() -> None:
         ("tue,mon-wed 08:00-09:00", (0, 1, 2), ((480, 540),)),
     ],
 )
-def test_hours_are_days_and_minutes(text: str, days: tuple[int, ...], ranges: tuple[tuple[int, int], ...]) -> None:
+def test_hours_are_parsed(text: str, days: tuple[int, ...], ranges: tuple[tuple[int, int], ...]) -> None:
     window = parse_window(text)
     assert (window.days, window.ranges) == (days, ranges)
     assert parse_window(str(window)) == window
@@ -54,12 +54,12 @@ def test_money_has_one_spelling(text: str, plain: str) -> None:
     assert str(parse_money(text)) == plain
 
 
-def test_every_successor_can_be_had() -> None:
+def test_every_successor_exists() -> None:
     assert {successor for successor, _ in RETIRED.values()} <= set(SIZES)
     assert not set(RETIRED) & set(SIZES)
 
 
-def test_a_wish_for_gpus_can_be_met() -> None:
+def test_every_gpu_request_has_sizes() -> None:
     for model in GPU_MODELS:
         assert 1 in gpu_counts(model), "the default count has to be among them"
         for count in gpu_counts(model):

@@ -26,7 +26,7 @@ COMMAND = re.compile(r"##\w*\[|(?:^|[\r\n])(?:\s|\x1b\[[0-9;]*m)*::")
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_commands_get_a_space(text: str) -> None:
+def test_ci_commands_get_a_space(text: str) -> None:
     assert COMMAND.search(text)
     safe = neutralize(text)
     assert not COMMAND.search(safe)

@@ -1,4 +1,4 @@
-"""How costs look: a table, an object, and comma-separated values."""
+"""The layout of costs: table, JSON and CSV."""
 
 import csv
 import io
@@ -26,48 +26,67 @@ GONE = CostRow("old", Amounts(seconds=3600, unpriced=3600, there=3600), sources=
 REPORT = CostReport(SINCE, UNTIL, "machine", (ROW, GONE), log_since=SINCE, prices=("a list",))
 
 
-def test_a_line_a_machine_and_the_sum() -> None:
+def test_cost_has_one_line_per_machine_and_a_total() -> None:
     assert render(REPORT).plain.splitlines() == [
         "MACHINE       SIZE                  REGION          ON     OFF  COMPUTE    DISK  ADDRESS    TOTAL    SAVED"
         "  KNOWN FROM",
         "my-dsvm (on)  Standard_NC4as_T4_v3  eastus  1 h 30 min  30 min    $0.95  $19.20    $3.65   $23.80  $459.68"
         "  activity log, ledger: recorded",
         "old           -                     -              1 h       -  unknown   $0.00    $0.00  unknown    $0.00"
-        "  activity log: estimated",
+        "  activity log: estimated, without compute",
         "total                                       2 h 30 min  30 min   $0.95+  $19.20    $3.65  $23.80+  $459.68",
     ]
 
 
-def test_what_it_rests_on_is_said_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_disk_and_address_that_are_not_known_are_not_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    known = CostRow("a", Amounts(seconds=3600, compute=2.0, disk=1.5, address=0.5), sources=(Source.LOG,))
+    amounts = Amounts(seconds=3600, compute=2.0, disk=1.5, disk_unpriced=60, address_unpriced=3600)
+    row = CostRow("b", amounts, sources=(Source.LOG,), sure=Certainty.ESTIMATED)
+    report = replace(REPORT, rows=(known, row))
+    lines = render(report).plain.splitlines()
+    cells = [line.split()[-8:] for line in lines]
+    assert cells[1] == ["$2.00", "$1.50", "$0.50", "$4.00", "$0.00", "activity", "log:", "exact"]
+    assert lines[2].endswith(
+        "  $2.00  $1.50+  unknown  $3.50+  $0.00  activity log: estimated, without disk and address"
+    )
+    assert cells[3][-5:] == ["$4.00", "$3.00+", "$0.50+", "$7.50+", "$0.00"]
+    show(report, json=False)
+    assert "the cost of disk and address is not known for the whole period; the totals exclude it" in (
+        capsys.readouterr().err
+    )
+    assert row.as_json()["missing"] == ["disk", "address"]
+
+
+def test_basis_of_the_cost_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     show(REPORT, json=False)
     out, err = capsys.readouterr()
     assert out == render(REPORT).plain + "\n"
     assert "from 2026-10-17 08:00:00Z to 2026-11-16 08:00:00Z" in err
-    assert "saved: left on, the machines would have cost $459.68 for the 30 min that they were off" in err
+    assert "saved: $459.68, the price of the 30 min that the machines were off" in err
     assert "no price is known for 1 h of the time on" in err
-    assert "activity log was read; " in err
+    assert "source: Azure's activity log; " in err
     assert "prices: a list" in err
 
 
-def test_a_log_that_may_not_be_read_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_log_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     show(replace(REPORT, log="not allowed", log_since=None), json=False)
     err = capsys.readouterr().err
-    assert "Azure's activity log: not allowed; only what this workspace recorded counts" in err
+    assert "Azure's activity log: not allowed; the costs include only what this workspace recorded" in err
 
 
-def test_a_log_that_begins_later_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_late_start_of_the_log_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     show(replace(REPORT, log_since=datetime(2026, 11, 1, tzinfo=UTC)), json=False)
-    assert "activity log was read, from 2026-11-01 00:00:00Z on; " in capsys.readouterr().err
+    assert "source: Azure's activity log, from 2026-11-01 00:00:00Z on; " in capsys.readouterr().err
 
 
-def test_nothing_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_report_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     show(replace(REPORT, rows=()), json=False)
     out, err = capsys.readouterr()
     assert out == ""
-    assert "has cost anything since 2026-10-17 08:00:00Z" in err
+    assert "no costs since 2026-10-17 08:00:00Z" in err
 
 
-def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cost_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     show(REPORT, "project", json=True)
     found = json.loads(capsys.readouterr().out)
     assert found == {"schemaVersion": 1, "cost": {**REPORT.as_json(), "tag": "project"}}
@@ -75,31 +94,31 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["cost"]["activityLog"] == {"state": "read", "since": "2026-10-17T08:00:00Z"}
 
 
-def test_for_spreadsheets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cost_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
     show_csv(replace(REPORT, rows=(ROW, replace(GONE, label="=1+1")), log="not allowed"))
     shown = capsys.readouterr()
-    # What is missing is told there as well, beside the table.
+    # Missing data is reported on stderr as well.
     assert "activity log: not allowed" in shown.err
     first, second = csv.DictReader(io.StringIO(shown.out))
     assert (first["label"], first["onSeconds"], first["totalUsd"]) == ("my-dsvm", "5400", "23.7965")
     assert (first["sources"], first["sure"]) == ("activity log; ledger", "recorded")
-    # A name must not be calculated by whoever opens it.
+    # A spreadsheet must not evaluate a name.
     assert (second["label"], second["size"]) == ("'=1+1", "")
 
 
-def test_an_empty_table_has_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_csv_has_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
     show_csv(replace(REPORT, rows=()))
     assert capsys.readouterr().out.startswith("label,machine,size,")
 
 
-def test_what_is_simulated_says_so() -> None:
+def test_simulated_cost_says_so() -> None:
     assert "TOTAL (simulated)" in render(replace(REPORT, simulated=True)).plain
 
 
 @pytest.mark.parametrize(("by", "tag", "first"), [("run", None, "RUN"), ("tag", "project", "PROJECT")])
-def test_the_first_column_is_what_has_a_line(by: str, tag: str | None, first: str) -> None:
+def test_first_column_is_the_grouping(by: str, tag: str | None, first: str) -> None:
     assert render(replace(REPORT, by=by), tag).plain.startswith(first)
 
 
-def test_no_name_can_drive_the_terminal() -> None:
+def test_control_characters_are_removed() -> None:
     assert "\x1b" not in render(replace(REPORT, rows=(replace(ROW, label="\x1b[2J"),))).plain

@@ -1,17 +1,17 @@
-"""How what `doctor` found looks."""
+"""The layout of `doctor`."""
 
 import json
 
 import pytest
 
-from gpuinfra.models.checks import Examination, MachineChecks, Verdict, ok, problem, warning, worst
+from gpuinfra.models.health import CheckStatus, HealthReport, MachineHealth, ok, problem, warning, worst
 from gpuinfra.views.doctor import render, show, summary
 
 CHECKS = (
     ok("login", "subscription mine"),
     ok("reaper", "not seen", "schedule it"),
 )
-BAD = MachineChecks(
+BAD = MachineHealth(
     "my-dsvm",
     "gpuinfra-my-dsvm",
     (
@@ -22,8 +22,8 @@ BAD = MachineChecks(
 )
 
 
-def test_a_line_a_check_and_what_to_do_below_it() -> None:
-    text = render(Examination(CHECKS, (BAD,))).plain
+def test_doctor_shows_one_line_per_check_and_its_fix() -> None:
+    text = render(HealthReport(CHECKS, (BAD,))).plain
     assert text == (
         "account\n"
         "  ok       login       subscription mine\n"
@@ -41,33 +41,33 @@ def test_a_line_a_check_and_what_to_do_below_it() -> None:
     )
 
 
-def test_what_is_simulated_says_so() -> None:
-    text = render(Examination(CHECKS, (BAD,), simulated=True)).plain
+def test_simulated_result_says_so() -> None:
+    text = render(HealthReport(CHECKS, (BAD,), simulated=True)).plain
     assert text.splitlines()[0] == "account (simulated)"
     assert "gpuinfra-my-dsvm (simulated)" in text
 
 
-def test_the_worst_counts() -> None:
-    assert worst([]) is Verdict.OK
-    assert Examination(CHECKS).verdict is Verdict.OK
-    assert Examination((*CHECKS, BAD.checks[1])).verdict is Verdict.WARNING
-    assert Examination(CHECKS, (BAD,)).verdict is Verdict.PROBLEM
+def test_worst_verdict_counts() -> None:
+    assert worst([]) is CheckStatus.OK
+    assert HealthReport(CHECKS).verdict is CheckStatus.OK
+    assert HealthReport((*CHECKS, BAD.checks[1])).verdict is CheckStatus.WARNING
+    assert HealthReport(CHECKS, (BAD,)).verdict is CheckStatus.PROBLEM
 
 
 @pytest.mark.parametrize(
     ("examination", "text"),
     [
-        (Examination(CHECKS), "no problems, no warnings"),
-        (Examination(CHECKS, (BAD,)), "1 problem, 1 warning"),
-        (Examination(CHECKS, (BAD, BAD)), "2 problems, 2 warnings"),
+        (HealthReport(CHECKS), "no problems, no warnings"),
+        (HealthReport(CHECKS, (BAD,)), "1 problem, 1 warning"),
+        (HealthReport(CHECKS, (BAD, BAD)), "2 problems, 2 warnings"),
     ],
 )
-def test_how_many_are_wrong(examination: Examination, text: str) -> None:
+def test_summary_counts_problems(examination: HealthReport, text: str) -> None:
     assert summary(examination) == text
 
 
-def test_data_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Examination(CHECKS, (BAD,), simulated=True), json=True)
+def test_doctor_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    show(HealthReport(CHECKS, (BAD,), simulated=True), json=True)
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert (found["schemaVersion"], found["verdict"], found["simulated"], err) == (1, "problem", True, "")
@@ -83,7 +83,7 @@ def test_data_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert machine["checks"][1]["commands"] == ["az one", "az two"]
 
 
-def test_a_command_is_never_broken_into_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_is_never_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     command = "az role assignment create " + "x" * 300
-    show(Examination((warning("role", "none", "run:", command),)), json=False)
+    show(HealthReport((warning("role", "none", "run:", command),)), json=False)
     assert command in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""How a lease stands, and how it looks."""
+"""The state of a lease and its layout."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,7 @@ HOUR = timedelta(hours=1)
 
 
 def machine(power: str = "running", **marks: str) -> ObservedResource:
-    """On since 08:00, until 12:00, unless other tags say something else."""
+    """Return a machine that is on from 08:00 until 12:00, unless other tags are given."""
     cloud = made()
     cloud.set_power(power)
     body = cloud.body(Kind.VM)
@@ -32,22 +32,36 @@ def machine(power: str = "running", **marks: str) -> ObservedResource:
 
 
 def state(part: ObservedResource, hours: Hours | None = None, prices: Prices = PRICES) -> LeaseState:
-    """How it stands at 09:00."""
+    """Return the state at 09:00."""
     return standing(part, hours, NOW + HOUR, prices)
 
 
-def test_a_lease() -> None:
+def test_lease_is_shown() -> None:
     assert render(state(machine())) == [
         "my-dsvm",
         "  off at   2026-11-16 12:00:00Z, in 3 h, when its lease ends",
         "  running  since 2026-11-16 08:00:00Z",
-        "  lease    4h from power-on, renewed while a run is at work",
+        "  lease    4h from power-on, renewed while a run is active",
         "  idle     off after 20m with no job, no login and an idle GPU",
         "  cost     $0.50 so far, $2.00 until then at $0.500/h",
     ]
 
 
-def test_hours_and_a_cap() -> None:
+def test_lease_of_a_machine_that_was_started_outside_gpuinfra() -> None:
+    marks = {"on_since": "2026-11-16T02:00:00Z", "lease_until": "2026-11-16T04:00:00Z"}
+    part = machine(**marks, terms="lease=4h idle=20m cap=2h")
+    status = {"code": "ProvisioningState/succeeded", "time": "2026-11-16T08:30:00+00:00"}
+    part.properties["instanceView"]["statuses"][0] = status
+    shown = state(part)
+    assert render(shown)[1] == (
+        "  off at    the next `gpuinfra reap`, or by its agent at 2026-11-16 10:30:00Z at the latest: "
+        "its lease is over, and it was started or changed outside gpuinfra at 2026-11-16 08:30:00Z"
+    )
+    assert "  cost cap  2h from power-on, at 2026-11-16 10:30:00Z" in render(shown)
+    assert shown.as_json()["startedOutside"] == {"at": "2026-11-16T08:30:00Z", "agentUntil": "2026-11-16T10:30:00Z"}
+
+
+def test_hours_and_cap_are_shown() -> None:
     hours = Hours.model_validate({"timezone": "UTC", "on": ("mon 08:00-15:00",)})
     part = machine(lease_until="2026-11-16T15:00:00Z", terms="lease=4h idle=20m cap=9h30m")
     found = render(replace(state(part, hours), simulated=True))
@@ -62,37 +76,37 @@ def test_hours_and_a_cap() -> None:
         (
             {"lease_until": "2026-11-16T08:59:00Z"},
             "running",
-            "off at   once: it should be off since 2026-11-16 08:59:00Z",
+            "off at   as soon as possible: its lease ended at 2026-11-16 08:59:00Z",
         ),
-        ({"lease_until": "soon"}, "running", "off at   once: it has no lease that can be read"),
+        ({"lease_until": "soon"}, "running", "off at   as soon as possible: its lease cannot be read"),
         ({"terms": "lease=6h idle=20m cap=4h"}, "running", "in 3 h, when its cost cap is reached"),
         ({}, "stopped", "off at   2026-11-16 12:00:00Z, in 3 h, when its lease ends"),
-        ({}, "deallocated", "off   a lease of 4h begins when it is switched on"),
+        ({}, "deallocated", "off   a lease of 4h starts at power-on"),
     ],
 )
-def test_ends(marks: dict[str, str], power: str, line: str) -> None:
+def test_end_of_the_lease_is_shown(marks: dict[str, str], power: str, line: str) -> None:
     assert render(state(machine(power, **marks)))[1].endswith(line)
 
 
-def test_a_machine_that_is_off_costs_nothing_and_has_no_cap_to_reach() -> None:
+def test_deallocated_machine_costs_nothing() -> None:
     found = state(machine("deallocated", terms="lease=4h idle=20m cap=2h"))
     assert [line.split()[0] for line in render(found)] == ["my-dsvm", "off", "idle", "cost"]
     assert "cost cap" in render(found)[3]
     assert (found.cap_at, found.as_json()["onSince"], found.as_json()["costUsd"]) == (None, None, 0.0)
 
 
-def test_no_price_is_no_cost() -> None:
+def test_unknown_price_is_a_dash() -> None:
     assert render(state(machine(), prices=Prices()))[-1] == "  cost     - so far, - until then"
 
 
-def test_a_cap_that_stands_in_the_way_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_limiting_cap_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     part = machine()
     for capped, told in ((True, 1), (False, 0)):
         show(standing(part, None, NOW, PRICES, Renewed(NOW, changed=True, capped=capped)), json=False)
-        assert capsys.readouterr().err.count("the cost cap lets it be on no longer") == told
+        assert capsys.readouterr().err.count("does not allow a later end") == told
 
 
-def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lease_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     part = machine(terms="lease=4h idle=20m cap=9h30m")
     renewed = Renewed(NOW + 4 * HOUR, changed=True, capped=False)
     show(standing(part, None, NOW + HOUR, PRICES, renewed, simulated=True), json=True)
@@ -113,11 +127,13 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         "costAtEndUsd": 2.0,
         "changed": True,
         "capped": False,
+        "scheduleMayStillStopAt": None,
+        "startedOutside": None,
         "simulated": True,
     }
 
 
-def test_a_tag_cannot_drive_the_terminal() -> None:
+def test_control_characters_are_removed() -> None:
     part = machine()
     part.body["tags"][tags.NAME] = "my\x1b[2Jdsvm"
     assert "\x1b" not in "".join(render(state(part)))

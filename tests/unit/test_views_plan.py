@@ -1,4 +1,4 @@
-"""How a plan looks."""
+"""The layout of a plan."""
 
 import io
 import json
@@ -6,24 +6,33 @@ import json
 import pytest
 from rich.console import Console
 
-from gpuinfra.models.candidate import Candidate, Passed, Reason
-from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
+from gpuinfra.models.plan import (
+    Action,
+    Candidate,
+    Change,
+    Difference,
+    Plan,
+    Power,
+    Price,
+    RejectedCandidate,
+    RejectionReason,
+)
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.views.plan import PLAIN_MARKS, render, show
 
 CANDIDATE = Candidate("southcentralus", "Standard_NC4as_T4_v3")
 PRICE = Price(0.631, 19.60, 3.65)
 PASSED = (
-    Passed(
+    RejectedCandidate(
         Candidate("eastus", "Standard_NC4as_T4_v3", "1"),
         (
-            Reason("SkuNotAvailable", "not offered in this zone"),
-            Reason("QuotaExceeded", "needs 4 vCPUs, 0 of 0 left", "gpuinfra sizes --with-quota"),
+            RejectionReason("SkuNotAvailable", "not offered in this zone"),
+            RejectionReason("QuotaExceeded", "needs 4 vCPUs, 0 of 0 left", "gpuinfra sizes --with-quota"),
         ),
     ),
-    Passed(
+    RejectedCandidate(
         Candidate("westus2", "Standard_NC8as_T4_v3"),
-        (Reason("QuotaExceeded", "0 left", "gpuinfra sizes --with-quota"),),
+        (RejectionReason("QuotaExceeded", "0 left", "gpuinfra sizes --with-quota"),),
     ),
 )
 
@@ -61,12 +70,12 @@ def text(shown: Plan, **options: bool) -> str:
     return "\n".join(line.plain for line in render(shown, **options))  # type: ignore[arg-type]
 
 
-def test_every_kind_of_change() -> None:
+def test_every_kind_of_change_is_shown() -> None:
     assert text(EVERYTHING) == (
         "  + vm         my-dsvm       Standard_NC4as_T4_v3, southcentralus, $0.631/h\n"
         "  ~ nsg        my-dsvm-nsg   ssh from 203.0.113.7/32 -> 203.0.113.9/32\n"
         "  ± vm         my-dsvm       image: 20.04 -> 22.04   # forces replacement\n"
-        "                             size: Standard_NC4as_T4_v3 -> Standard_NC8as_T4_v3   # only while it is off\n"
+        "                             size: Standard_NC4as_T4_v3 -> Standard_NC8as_T4_v3   # needs a restart\n"
         "                             tag project: (none) -> mnist\n"
         "  ~ vm         my-dsvm       power: deallocated -> running\n"
         "  - public-ip  my-dsvm-old\n"
@@ -76,18 +85,18 @@ def test_every_kind_of_change() -> None:
     )
 
 
-def test_what_was_done_is_said_as_done() -> None:
+def test_applied_changes_are_in_the_past_tense() -> None:
     assert "Done: 1 added, 2 changed, 1 replaced, 1 destroyed." in text(EVERYTHING, applied=True)
 
 
-def test_nothing_to_do() -> None:
+def test_empty_plan_is_shown() -> None:
     assert text(plan()) == (
         "No changes: Azure matches the file.\n"
         "Price: $0.631 an hour while on; about $23.25 a month for disk and address while off."
     )
 
 
-def test_power_that_is_a_difference_is_said_once() -> None:
+def test_power_difference_is_shown_once() -> None:
     difference = Difference("power", "stopped", "deallocated")
     shown = text(plan(change(Action.CHANGE, Kind.VM, "m", difference, power=Power.DEALLOCATE)))
     assert shown.startswith("  ~ vm  m   power: stopped -> deallocated\n\n")
@@ -96,31 +105,31 @@ def test_power_that_is_a_difference_is_said_once() -> None:
 @pytest.mark.parametrize(
     ("price", "words"),
     [
-        (Price(), "Price: not known."),
-        (Price(0.631), "Price: $0.631 an hour while on; not known for disk and address while off."),
+        (Price(), "Price: unknown."),
+        (Price(0.631), "Price: $0.631 an hour while on; unknown for disk and address while off."),
         (
             Price(None, 19.6, 0.0),
-            "Price: not known while on; about $19.60 a month for disk and address while off.",
+            "Price: unknown while on; about $19.60 a month for disk and address while off.",
         ),
         (
             Price(0.631, 19.6, 0.0, list_of="2026-06"),
-            "Price: $0.631 an hour while on (by the list of 2026-06 that comes with gpuinfra: no other price is known)"
+            "Price: $0.631 an hour while on (from gpuinfra's price list of 2026-06; no other price is known)"
             "; about $19.60 a month for disk and address while off.",
         ),
     ],
 )
-def test_a_price_that_is_not_known(price: Price, words: str) -> None:
+def test_unknown_price_is_shown(price: Price, words: str) -> None:
     assert text(plan(price=price)).splitlines()[-1] == words
 
 
-def test_a_terminal_without_the_mark_gets_another() -> None:
+def test_marks_are_replaced_for_ascii_terminals() -> None:
     shown = [line.plain for line in render(EVERYTHING, PLAIN_MARKS)]
     assert shown[0].startswith("  +   vm         my-dsvm ")
     assert shown[2].startswith("  -/+ vm         my-dsvm ")
     assert "".join(shown).isascii()
 
 
-def test_the_answer_is_on_stdout_and_the_rest_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_is_on_stdout_and_notes_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     show([plan(passed=PASSED, notes=("the image's terms are accepted",))], json=False)
     out, err = capsys.readouterr()
     assert out == text(plan()) + "\n"
@@ -135,13 +144,13 @@ def test_the_answer_is_on_stdout_and_the_rest_on_stderr(capsys: pytest.CaptureFi
     )
 
 
-def test_several_have_headings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_plans_have_headings(capsys: pytest.CaptureFixture[str]) -> None:
     show([plan(), plan()], json=False)
     out = capsys.readouterr().out
     assert out == f"my-dsvm:\n{text(plan())}\n\nmy-dsvm:\n{text(plan())}\n"
 
 
-def test_as_data_it_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plans_as_json_are_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     show([EVERYTHING, plan(passed=PASSED)], json=True)
     out, err = capsys.readouterr()
     assert json.loads(out) == {"schemaVersion": 1, "plans": [EVERYTHING.as_json(), plan(passed=PASSED).as_json()]}
@@ -150,7 +159,7 @@ def test_as_data_it_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["applied"] is True
 
 
-def test_colours_go_by_action() -> None:
+def test_colours_depend_on_the_action() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, color_system="standard", width=200, no_color=False)
     for line in render(EVERYTHING):
@@ -159,7 +168,7 @@ def test_colours_go_by_action() -> None:
     assert all(f"\x1b[{colour}m" in printed for colour in (31, 32, 33, 35))
 
 
-def test_no_text_can_drive_the_terminal() -> None:
+def test_control_characters_are_removed() -> None:
     evil = change(Action.CHANGE, Kind.VM, "m", Difference("tag a", "\x1b[2J", "\r\n"))
     assert "\x1b" not in text(plan(evil))
     assert "\r" not in text(plan(evil))

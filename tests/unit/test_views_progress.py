@@ -1,4 +1,4 @@
-"""How progress looks, on a terminal and elsewhere."""
+"""The layout of progress, on a terminal and elsewhere."""
 
 import errno
 import io
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gpuinfra.views.amount import Amount
-from gpuinfra.views.cells import length
+from gpuinfra.views.formatting import duration
 from gpuinfra.views.progress import ProgressView
+from gpuinfra.views.step import TransferProgress
 
 
 class Terminal(io.StringIO):
@@ -47,7 +47,7 @@ def console_on(stream: io.StringIO, height: int = 24) -> Console:
 
 
 def screen(written: str) -> list[str]:
-    """What a terminal shows in the end, for the few controls that rich's live display uses."""
+    """Return what a terminal shows in the end, for the controls that rich's live display uses."""
     lines, row = [""], 0
     for part in re.findall(r"\x1b\[\??[0-9;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", written):
         if part == "\n":
@@ -62,7 +62,7 @@ def screen(written: str) -> list[str]:
     return lines[: row + 1] if lines[row] else lines[:row]
 
 
-def test_without_a_terminal_there_are_plain_lines() -> None:
+def test_output_without_a_terminal_is_plain_lines() -> None:
     stream, clock = io.StringIO(), Clock()
     with ProgressView(console=console_on(stream), clock=clock) as view:
         view.begin("machine my-dsvm", "creating")
@@ -84,7 +84,7 @@ def test_without_a_terminal_there_are_plain_lines() -> None:
     assert lines[6:] == ["disk d: deleted (0.0 s)"]
 
 
-def test_on_a_terminal_finished_steps_stay() -> None:
+def test_finished_steps_stay_on_a_terminal() -> None:
     stream, clock = Terminal(), Clock()
     with ProgressView(console=console_on(stream), clock=clock) as view:
         view.begin("network n", "creating")
@@ -104,7 +104,7 @@ def test_on_a_terminal_finished_steps_stay() -> None:
     assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
 
 
-def test_a_wait_counts_down() -> None:
+def test_wait_counts_down() -> None:
     stream, clock = Terminal(), Clock()
     with ProgressView(console=console_on(stream), clock=clock) as view:
         view.wait("Azure is throttling", 17)
@@ -119,7 +119,7 @@ def test_a_wait_counts_down() -> None:
 
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
-def test_interrupted_it_says_what_was_going_on(stream: io.StringIO) -> None:
+def test_interrupt_shows_unfinished_steps(stream: io.StringIO) -> None:
     def work() -> None:
         with ProgressView(console=console_on(stream), clock=Clock()) as view:
             view.begin("machine m", "creating")
@@ -135,7 +135,7 @@ def test_interrupted_it_says_what_was_going_on(stream: io.StringIO) -> None:
     assert stream.getvalue().count("\x1b[?25l") == stream.getvalue().count("\x1b[?25h")
 
 
-def test_long_lines_are_cut_while_they_live_and_whole_when_they_stay() -> None:
+def test_long_live_lines_are_cut_and_final_lines_are_whole() -> None:
     stream = Terminal()
     with ProgressView(console=console_on(stream), clock=Clock()) as view:
         view.begin("machine m", "waiting " * 20)
@@ -144,7 +144,7 @@ def test_long_lines_are_cut_while_they_live_and_whole_when_they_stay() -> None:
     assert screen(stream.getvalue())[0].count("reason") == 20
 
 
-def test_more_lines_than_the_screen_has() -> None:
+def test_more_lines_than_the_screen_are_cut() -> None:
     stream = Terminal()
     with ProgressView(console=console_on(stream, height=6), clock=Clock()) as view:
         for number in range(8):
@@ -155,7 +155,7 @@ def test_more_lines_than_the_screen_has() -> None:
     assert sorted(line.split()[2] for line in shown) == list("01234567")
 
 
-def test_plain_where_asked_or_where_the_terminal_can_no_more() -> None:
+def test_plain_output_on_request_or_on_a_dumb_terminal() -> None:
     stream = Terminal()
     with ProgressView(plain=True, console=console_on(stream)) as view:
         view.begin("machine m", "creating")
@@ -168,7 +168,7 @@ def test_plain_where_asked_or_where_the_terminal_can_no_more() -> None:
     assert dumb.getvalue().startswith("machine m: creating\n")
 
 
-def test_marks_that_the_encoding_has_not_are_replaced() -> None:
+def test_marks_missing_in_the_encoding_are_replaced() -> None:
     stream = Latin()
     with ProgressView(console=console_on(stream), clock=Clock()) as view:
         view.begin("machine m", "creating")
@@ -178,7 +178,7 @@ def test_marks_that_the_encoding_has_not_are_replaced() -> None:
     assert screen(stream.getvalue())[0].startswith("+ machine m")
 
 
-def test_many_threads_at_once() -> None:
+def test_concurrent_steps_are_shown() -> None:
     stream = Terminal()
 
     def work(view: ProgressView, number: int) -> None:
@@ -198,7 +198,7 @@ def test_many_threads_at_once() -> None:
     assert len(shown) == 40
 
 
-def test_no_text_can_drive_the_terminal() -> None:
+def test_control_characters_are_removed() -> None:
     stream = io.StringIO()
     with ProgressView(console=console_on(stream)) as view:
         view.begin("m\x1b[2J", "a\r")
@@ -220,14 +220,14 @@ def test_no_text_can_drive_the_terminal() -> None:
         (187200, False, "2 d 4 h"),
     ],
 )
-def test_lengths_of_time(seconds: float, exact: bool, words: str) -> None:
-    assert length(seconds, exact=exact) == words
+def test_durations_are_formatted(seconds: float, exact: bool, words: str) -> None:
+    assert duration(seconds, exact=exact) == words
 
 
 MIB = 1 << 20
 
 
-def test_an_amount_is_told_every_five_seconds_and_at_the_end() -> None:
+def test_amount_is_printed_every_five_seconds_and_at_the_end() -> None:
     stream, clock = io.StringIO(), Clock()
     with ProgressView(console=console_on(stream), clock=clock) as view:
         view.begin("upload", "sending")
@@ -236,7 +236,7 @@ def test_an_amount_is_told_every_five_seconds_and_at_the_end() -> None:
             view.amount("upload", quarter * 2 * MIB, 96 * MIB)
             clock.now += 0.25
         view.end("upload", "120 files")
-        view.amount("upload", 1, 2)  # too late: nobody is told
+        view.amount("upload", 1, 2)  # too late: not shown
     assert stream.getvalue().splitlines() == [
         "upload: sending",
         "upload: 41 %, 40.0/96.0 MiB, 8.0 MiB/s, 7 s left",
@@ -246,7 +246,7 @@ def test_an_amount_is_told_every_five_seconds_and_at_the_end() -> None:
     ]
 
 
-def test_a_total_that_grows_is_no_flood() -> None:
+def test_growing_total_is_not_printed_each_time() -> None:
     stream, clock = io.StringIO(), Clock()
     with ProgressView(console=console_on(stream), clock=clock) as view:
         view.begin("image", "pulling")
@@ -254,10 +254,10 @@ def test_a_total_that_grows_is_no_flood() -> None:
             view.amount("image", layer * MIB, layer * MIB)
             clock.now += 0.1
         view.amount("unheard of", 1, 2)
-    assert len(stream.getvalue().splitlines()) == 3  # pulling, the first 100 %, and that it did not end
+    assert len(stream.getvalue().splitlines()) == 3  # pulling, the first 100 %, and the unfinished end
 
 
-def test_another_doing_begins_another_amount() -> None:
+def test_next_step_has_its_own_amount() -> None:
     stream, clock = io.StringIO(), Clock()
     with ProgressView(console=console_on(stream), clock=clock) as view:
         view.begin("upload", "reading")
@@ -268,7 +268,7 @@ def test_another_doing_begins_another_amount() -> None:
     assert stream.getvalue().splitlines()[1::2] == ["upload: 100 %, 5/5 B", "upload: 100 %, 7/7 B"]
 
 
-def test_an_amount_without_a_total() -> None:
+def test_amount_without_a_total_is_printed() -> None:
     stream, clock = io.StringIO(), Clock()
     with ProgressView(console=console_on(stream), clock=clock) as view:
         view.begin("outputs", "fetching")
@@ -280,7 +280,7 @@ def test_an_amount_without_a_total() -> None:
 
 
 @pytest.mark.parametrize(("kind", "bar"), [(Terminal, "━━━━━━──────"), (Latin, "######------")])
-def test_a_bar_on_a_terminal(kind: type[Terminal], bar: str) -> None:
+def test_bar_is_drawn_on_a_terminal(kind: type[Terminal], bar: str) -> None:
     stream, clock = kind(), Clock()
     with ProgressView(console=console_on(stream), clock=clock) as view:
         view.begin("upload", "sending")
@@ -289,16 +289,16 @@ def test_a_bar_on_a_terminal(kind: type[Terminal], bar: str) -> None:
         before = len(stream.getvalue())
         for part in range(1, 51):
             view.amount("upload", part * MIB, 100 * MIB)
-        assert len(stream.getvalue()) - before < 1000  # only the ticker writes, and not for each
+        assert len(stream.getvalue()) - before < 1000  # only the ticker draws, and not each time
         view.begin("other", "working")
-        # The terminal is narrow: the columns give way.
+        # The terminal is narrow: the columns shrink.
         assert screen(stream.getvalue())[0][2:46] == f"upload  {bar}  50 %  50.0/100.0 MiB  "
         view.end("upload", "sent")
         view.end("other", "done")
     assert screen(stream.getvalue())[0].endswith("10.0 s  sent")
 
 
-def test_a_wide_terminal_keeps_its_columns() -> None:
+def test_wide_terminal_keeps_its_columns() -> None:
     stream, clock = Terminal(), Clock()
     console = console_on(stream)
     console.width = 120
@@ -313,34 +313,34 @@ def test_a_wide_terminal_keeps_its_columns() -> None:
         assert shown[1].index("working") - 2 - len("0 s") == shown[0].index("25 %") - 2 - len("0 s")
 
 
-def test_a_rate_is_smooth_and_forgets() -> None:
-    amount = Amount(0.0, 10 * MIB, 1000 * MIB)
+def test_rate_is_smoothed() -> None:
+    amount = TransferProgress(0.0, 10 * MIB, 1000 * MIB)
     amount.look(0.01)
-    assert amount.parts() == ["1 %", "10.0/1000.0 MiB"]  # nothing is known yet, and what was there is no speed
+    assert amount.parts() == ["1 %", "10.0/1000.0 MiB"]  # the rate is unknown yet, and the start value does not count
     for second in range(1, 4):
-        amount.told = ((10 + 10 * second) * MIB, 1000 * MIB)
+        amount.counts = ((10 + 10 * second) * MIB, 1000 * MIB)
         amount.look(second)
     assert amount.parts()[2:] == ["10.0 MiB/s", "1 min 36 s left"]
-    amount.told = (60 * MIB, 1000 * MIB)
+    amount.counts = (60 * MIB, 1000 * MIB)
     amount.look(4)
-    assert 10 < float(amount.parts()[2].split()[0]) < 20  # twice as fast for a second is not twice as fast
+    assert 10 < float(amount.parts()[2].split()[0]) < 20  # twice as fast for a second is smoothed
     for second in range(5, 60):
         amount.look(second)
-    assert amount.parts()[2:] == ["0 B/s"]  # nothing comes any more
-    amount.told = (0, 1000 * MIB)
+    assert amount.parts()[2:] == ["0 B/s"]  # no progress
+    amount.counts = (0, 1000 * MIB)
     amount.look(61)
-    assert amount.parts() == ["0 %", "0.0/1000.0 MiB"]  # it began again
+    assert amount.parts() == ["0 %", "0.0/1000.0 MiB"]  # it started again
 
 
 @pytest.mark.parametrize(("done", "total"), [(0, 0), (5, 0), (7, 5), (0, 5), (-1, 5)])
-def test_odd_amounts_are_no_crash(done: int, total: int) -> None:
-    amount = Amount(0.0, done, total)
+def test_odd_amounts_do_not_crash(done: int, total: int) -> None:
+    amount = TransferProgress(0.0, done, total)
     amount.look(1.0)
     assert len(amount.bar("#", "-")) == 12
     assert 0 <= int(amount.parts()[0].split()[0]) <= 100
 
 
-def test_amounts_from_many_threads() -> None:
+def test_amounts_from_many_threads_are_safe() -> None:
     stream, clock = io.StringIO(), Clock()
 
     def work(view: ProgressView) -> None:
@@ -358,7 +358,7 @@ def test_amounts_from_many_threads() -> None:
     assert stream.getvalue() == "upload: sending\nupload: sent (0.0 s)\n"
 
 
-def test_what_a_job_prints_stands_where_the_live_lines_were() -> None:
+def test_job_output_replaces_live_lines() -> None:
     stream, clock = Terminal(), Clock()
     job = Bytes(stream)
     with ProgressView(console=console_on(stream), clock=clock) as view:
@@ -379,7 +379,7 @@ def test_what_a_job_prints_stands_where_the_live_lines_were() -> None:
     assert [line.split()[1] for line in shown[5:]] == ["network", "job", "outputs"]
 
 
-def test_after_a_pause_what_was_printed_meanwhile_stays() -> None:
+def test_text_printed_during_a_pause_stays() -> None:
     stream = Terminal()
     with ProgressView(console=console_on(stream), clock=Clock()) as view:
         view.begin("network n", "creating")
@@ -392,7 +392,7 @@ def test_after_a_pause_what_was_printed_meanwhile_stays() -> None:
     assert len(shown) == 5
 
 
-def test_a_question_begins_a_line() -> None:
+def test_question_starts_on_a_new_line() -> None:
     stream = Terminal()
     with ProgressView(console=console_on(stream), clock=Clock()) as view:
         view.output(Bytes(stream), b"epoch 1", on_screen=True)
@@ -425,7 +425,7 @@ def test_output_interrupted_before_its_flush_is_shown_before_a_question() -> Non
             assert job.screen.getvalue() == b"begun\n"
 
 
-def test_a_job_that_prints_elsewhere_leaves_the_lines_alone() -> None:
+def test_job_output_elsewhere_does_not_touch_live_lines() -> None:
     stream, elsewhere = Terminal(), io.BytesIO()
     with ProgressView(console=console_on(stream), clock=Clock()) as view:
         view.begin("job", "running")
@@ -447,13 +447,13 @@ class Bytes(io.BytesIO):
 
 
 class Full(io.StringIO):
-    """A file on a disk that takes no more."""
+    """A file on a full disk."""
 
     def write(self, text: str) -> int:
         raise OSError(errno.ENOSPC, "no space left on device")
 
 
-def test_what_cannot_be_told_ends_nothing() -> None:
+def test_failing_stream_does_not_stop_the_work() -> None:
     with ProgressView(console=console_on(Full())) as view:
         view.begin("disk", "deleting")
         view.amount("disk", 1, 1)

@@ -1,4 +1,4 @@
-"""How a receipt looks."""
+"""The layout of a receipt."""
 
 import json
 from dataclasses import replace
@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuinfra.models.receipt import Off, Receipt, Residue
+from gpuinfra.models.receipt import OffProof, Receipt, Residue
 from gpuinfra.views.receipt import render, show
 
 RECEIPT = Receipt(
     name="my-dsvm",
-    verified=Off.DEALLOCATED,
+    verified=OffProof.DEALLOCATED,
     at=datetime(2026, 11, 16, 9, 30, 12, tzinfo=UTC),
     region="southcentralus",
     size="Standard_NC4as_T4_v3",
@@ -24,27 +24,27 @@ RECEIPT = Receipt(
 )
 
 
-def test_off_is_proven() -> None:
+def test_deallocation_is_verified() -> None:
     assert render(RECEIPT).plain == (
         "my-dsvm is off\n"
         "  machine     Standard_NC4as_T4_v3 in southcentralus\n"
         "  ended by    gpuinfra down\n"
         "  on          2026-11-16 08:00:00Z to 2026-11-16 09:30:10Z, 1 h 30 min\n"
         "  cost        $0.95 (list price, $0.631 an hour)\n"
-        "  saved       $15.14 a day, against leaving it on\n"
+        "  saved       $15.14 a day, compared with leaving it on\n"
         "              left on overnight, until 2026-11-17 08:00:00Z, it would have cost $14.20 more\n"
         "  still paid  disk my-dsvm-disk, about $19.60 a month\n"
         "              public-ip my-dsvm-ip, about $3.65 a month\n"
-        "              about $23.25 a month in all\n"
-        "  to end it   gpuinfra down my-dsvm --delete\n"
-        "  verified    Azure says PowerState/deallocated, at 2026-11-16 09:30:12Z"
+        "              about $23.25 a month in total\n"
+        "  to remove   gpuinfra down my-dsvm --delete\n"
+        "  verified    Azure reports PowerState/deallocated, at 2026-11-16 09:30:12Z"
     )
 
 
-def test_gone_is_proven_by_absence() -> None:
+def test_deletion_is_verified_by_404() -> None:
     gone = replace(
         RECEIPT,
-        verified=Off.ABSENT,
+        verified=OffProof.ABSENT,
         residue=(),
         deleted=("vm my-dsvm", "disk my-dsvm-disk"),
         kept=("group gpu-team: it was there before",),
@@ -55,65 +55,65 @@ def test_gone_is_proven_by_absence() -> None:
         "  ended by    gpuinfra down\n"
         "  on          2026-11-16 08:00:00Z to 2026-11-16 09:30:10Z, 1 h 30 min\n"
         "  cost        $0.95 (list price, $0.631 an hour)\n"
-        "  saved       $15.14 a day, against leaving it on\n"
+        "  saved       $15.14 a day, compared with leaving it on\n"
         "              left on overnight, until 2026-11-17 08:00:00Z, it would have cost $14.20 more\n"
         "  deleted     vm my-dsvm\n"
         "              disk my-dsvm-disk\n"
         "  kept        group gpu-team: it was there before\n"
-        "  verified    Azure says 404, there is no such machine, at 2026-11-16 09:30:12Z"
+        "  verified    Azure reports 404, the machine does not exist, at 2026-11-16 09:30:12Z"
     )
 
 
-def test_what_is_not_proven_is_loud() -> None:
+def test_unverified_receipt_is_red() -> None:
     shown = render(replace(RECEIPT, verified=None, billed_to=None, residue=(), cause=""))
     assert shown.plain == (
-        "NOT VERIFIED: my-dsvm may still be on, and billed\n"
+        "NOT VERIFIED: my-dsvm may still be on and billed\n"
         "  machine     Standard_NC4as_T4_v3 in southcentralus\n"
         "  on          since 2026-11-16 08:00:00Z\n"
-        "  verified    no: nobody has seen it off by 2026-11-16 09:30:12Z\n"
+        "  verified    no: Azure had not reported it off by 2026-11-16 09:30:12Z\n"
         "  run         gpuinfra down my-dsvm\n"
         "              gpuinfra status my-dsvm"
     )
     assert shown.style == "bold red"
 
 
-def test_what_is_left_is_loud() -> None:
-    shown = render(Receipt("my-dsvm", Off.ABSENT, RECEIPT.at, left=("nic my-dsvm-nic",), deletes=True)).plain
+def test_leftovers_are_highlighted() -> None:
+    shown = render(Receipt("my-dsvm", OffProof.ABSENT, RECEIPT.at, left=("nic my-dsvm-nic",), deletes=True)).plain
     assert shown == (
-        "NOT ALL GONE: my-dsvm is off, but something is left, and may be billed\n"
+        "NOT ALL DELETED: my-dsvm is off, but some resources remain and may be billed\n"
         "  left        nic my-dsvm-nic\n"
-        "  verified    Azure says 404, there is no such machine, at 2026-11-16 09:30:12Z\n"
+        "  verified    Azure reports 404, the machine does not exist, at 2026-11-16 09:30:12Z\n"
         "  run         gpuinfra down my-dsvm --delete\n"
         "              gpuinfra status my-dsvm"
     )
 
 
-def test_a_cost_that_is_not_proven_is_a_least_one() -> None:
+def test_unverified_cost_is_a_minimum() -> None:
     assert "  cost        at least $0.95 (" in render(replace(RECEIPT, verified=None)).plain
 
 
-def test_what_is_simulated_says_so_and_its_commands_stay_there() -> None:
+def test_simulated_receipt_says_so() -> None:
     shown = render(replace(RECEIPT, simulated=True)).plain
     assert shown.startswith("my-dsvm is off (simulated)\n")
     assert "$0.95 (simulated, list price, $0.631 an hour)" in shown
     assert "gpuinfra down my-dsvm --delete --sandbox" in shown
 
 
-def test_a_spot_machine_is_called_one() -> None:
+def test_spot_machine_is_named() -> None:
     assert "  machine     Standard_NC4as_T4_v3 spot in southcentralus\n" in render(replace(RECEIPT, spot=True)).plain
 
 
-def test_what_was_off_before_saves_nothing_now() -> None:
+def test_machine_that_was_off_before_saves_nothing() -> None:
     assert "saved" not in render(replace(RECEIPT, billed_from=None, billed_to=None)).plain
 
 
-def test_a_price_that_is_not_known() -> None:
+def test_unknown_price_is_shown() -> None:
     shown = render(replace(RECEIPT, price_per_hour=None, residue=(Residue("disk", "my-dsvm-disk", None),))).plain
     assert "  cost" not in shown
-    assert "  still paid  disk my-dsvm-disk, price not known\n" in shown
+    assert "  still paid  disk my-dsvm-disk, price unknown\n" in shown
 
 
-def test_on_stdout_for_people_and_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_receipts_are_printed_on_stdout_as_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     show([RECEIPT, RECEIPT], json=False)
     out, err = capsys.readouterr()
     assert (out, err) == (f"{render(RECEIPT).plain}\n\n{render(RECEIPT).plain}\n", "")
@@ -121,6 +121,6 @@ def test_on_stdout_for_people_and_programs(capsys: pytest.CaptureFixture[str]) -
     assert json.loads(capsys.readouterr().out) == {"schemaVersion": 1, "receipts": [RECEIPT.as_json()]}
 
 
-def test_no_text_can_drive_the_terminal() -> None:
+def test_control_characters_are_removed() -> None:
     shown = render(replace(RECEIPT, kept=("group \x1b[2J",))).plain
     assert "\x1b" not in shown

@@ -1,4 +1,4 @@
-"""How runs look: a table, one in full, two side by side, and what is said at the end of a job."""
+"""The layout of runs: a table, one in full, a comparison, and the result of a job."""
 
 import io
 import json
@@ -13,9 +13,9 @@ import pytest
 from rich.text import Text
 
 from gpuinfra.diagnostics import Code, Diagnostic
-from gpuinfra.models.receipt import Off, Receipt
+from gpuinfra.models.receipt import OffProof, Receipt
 from gpuinfra.models.run import GpuUsage, JobRef, Outputs, Run, RunState
-from gpuinfra.runner.results.kept import FileDifference, KeptFile, Unlike
+from gpuinfra.runner.outputs.copies import FileDifference, KeptFile, Unlike
 from gpuinfra.views import comparison, job, outputs, runs
 from gpuinfra.views.progress import ProgressView
 from tests.unit.test_views_progress import Terminal, console_on, screen
@@ -72,7 +72,7 @@ RUNNING = Run(
 )
 
 
-def test_the_table() -> None:
+def test_runs_are_a_table() -> None:
     assert runs.render([RUNNING, FAILED], NOW + timedelta(minutes=5)).plain.splitlines() == [
         "ID                    STATE    TARGET   SCRIPT        STARTED                TIME  EXIT   GPU     COST",
         "20261116-121600-0001  running  local    python3 a.py  2026-11-16 12:15:30Z  5 min     -     -        -",
@@ -81,23 +81,23 @@ def test_the_table() -> None:
 
 
 @pytest.mark.parametrize("state", RunState)
-def test_every_state_has_its_colour_and_words(state: RunState) -> None:
+def test_every_state_has_colour_and_text(state: RunState) -> None:
     run = replace(FAILED, state=state)
     (span,) = (span for span in runs.render([run], NOW).spans if span.style != "bold")
     assert span.style == runs.STYLES[state]
     assert job.render_result(run, FOLDER).plain.startswith(run.id)
 
 
-def test_a_run_that_did_not_begin_has_no_time() -> None:
+def test_run_that_did_not_start_has_no_duration() -> None:
     run = replace(FAILED, started=None, state=RunState.FAILED)
     assert runs.taken(run, NOW) is None
     assert runs.taken(replace(RUNNING, started=None, state=RunState.PREPARING), NOW) is None
-    # Of one that is lost nobody knows how long it ran.
+    # The duration of a lost run is unknown.
     assert runs.taken(replace(RUNNING, state=RunState.LOST), NOW) is None
     assert runs.taken(replace(FAILED, ended=NOW), NOW) == 0.0  # clocks differ
 
 
-def test_all_of_one() -> None:
+def test_full_run_is_shown() -> None:
     assert runs.render_one(FAILED, FOLDER).plain.splitlines() == [
         "20261116-121530-3f9c  failed",
         "  command        python train.py --name 'a b'",
@@ -108,7 +108,7 @@ def test_all_of_one() -> None:
         "  ended          2026-11-16 12:16:50Z, after 1 min",
         "  exit code      7",
         "  reason         out of memory",
-        f"  commit         {'ab' * 20}, with changes that were not committed",
+        f"  commit         {'ab' * 20}, with uncommitted changes",
         "  spec           sha256:12",
         "  image          microsoft/mmlspark:plus-gpu-0.9.9",
         "  image digest   sha256:34",
@@ -126,17 +126,17 @@ def test_all_of_one() -> None:
     ]
 
 
-def test_little_of_one() -> None:
+def test_short_run_is_shown() -> None:
     lines = runs.render_one(replace(RUNNING, simulated=True), FOLDER).plain.splitlines()
     assert lines[0] == "20261116-121600-0001  running (simulated)"
     assert (
-        "  outputs        0 files, 0 B in .gpuinfra/runs/20261116-121530-3f9c/outputs; not all of it was fetched"
+        "  outputs        0 files, 0 B in .gpuinfra/runs/20261116-121530-3f9c/outputs; not everything was fetched"
         in lines
     )
     assert len(lines) == 7
 
 
-def test_facts_of_an_older_program() -> None:
+def test_facts_of_an_older_program_are_shown() -> None:
     run = replace(FAILED, gpu={"models": ["Tesla T4", "Tesla T4"]})
     assert dict(runs.gpu_facts(run))["GPU"] == "2 Tesla T4, driver -"
     assert list(runs.gpu_facts(replace(FAILED, gpu={}, usage=None))) == []
@@ -146,7 +146,7 @@ def styled(text: Text, style: str) -> str:
     return "|".join(text.plain[span.start : span.end].strip() for span in text.spans if span.style == style)
 
 
-def test_a_gpu_that_was_never_used_is_loud() -> None:
+def test_unused_gpu_is_highlighted() -> None:
     unused = replace(FAILED, usage=GpuUsage(60, 59.5, 0, 0.0, 3), warnings=())
     text = job.render_result(unused, FOLDER)
     assert styled(text, "yellow") == "the GPU was never used: 0 % in 60 samples, at most 3 MiB"
@@ -155,7 +155,7 @@ def test_a_gpu_that_was_never_used_is_loud() -> None:
     assert styled(job.render_result(told, FOLDER), "yellow") == "the GPU was never used: 60 samples saw it idle"
 
 
-def test_what_is_said_at_the_end() -> None:
+def test_result_of_a_run_is_shown() -> None:
     assert job.render_result(FAILED, FOLDER).plain.splitlines() == [
         "20261116-121530-3f9c failed with exit code 7: out of memory",
         "  time           1 min",
@@ -167,7 +167,7 @@ def test_what_is_said_at_the_end() -> None:
     ]
 
 
-def test_what_to_do_next_is_said_where_there_is_something() -> None:
+def test_next_command_is_shown_where_needed() -> None:
     assert "follow         gpuinfra logs 20261116-121600-0001 -f" in job.render_result(RUNNING, FOLDER).plain
     left = replace(FAILED, outputs=Outputs(1, 1))
     assert "fetch          gpuinfra outputs 20261116-121530-3f9c" in job.render_result(left, FOLDER).plain
@@ -176,11 +176,11 @@ def test_what_to_do_next_is_said_where_there_is_something() -> None:
     assert unbegun.startswith("20261116-121530-3f9c failed: out of memory\n")
 
 
-def test_the_end_with_a_receipt(capsys: pytest.CaptureFixture[str]) -> None:
-    receipt = Receipt("my-dsvm", Off.DEALLOCATED, NOW)
+def test_result_includes_the_receipt(capsys: pytest.CaptureFixture[str]) -> None:
+    receipt = Receipt("my-dsvm", OffProof.DEALLOCATED, NOW)
     job.show_result(FAILED, FOLDER, receipt, json=False)
     shown = capsys.readouterr()
-    assert shown.out == ""  # it is the job's own
+    assert shown.out == ""  # stdout belongs to the job
     assert "failed with exit code 7" in shown.err
     assert "my-dsvm is off" in shown.err
     problem = Diagnostic(Code.GPU_NOT_USED, "the GPU was not used")
@@ -200,7 +200,7 @@ def test_the_end_with_a_receipt(capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["code"] for each in document["diagnostics"]] == ["gpu-not-used"]
 
 
-def test_lists_as_data(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     runs.show([RUNNING, FAILED], NOW, json=True, unheard={RUNNING.id})
     document = json.loads(capsys.readouterr().out)
     assert [run["id"] for run in document["runs"]] == [RUNNING.id, FAILED.id]
@@ -208,7 +208,7 @@ def test_lists_as_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == {"schemaVersion": 1, "runs": []}
 
 
-def test_a_run_that_nobody_follows_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfollowed_run_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     runs.show([RUNNING, FAILED], NOW, json=False, unheard={RUNNING.id})
     assert f"`gpuinfra logs {RUNNING.id} -f`" in capsys.readouterr().err
     runs.show([RUNNING], NOW, json=False)
@@ -219,7 +219,7 @@ def test_a_run_that_nobody_follows_gets_a_hint(capsys: pytest.CaptureFixture[str
     assert "no runs" in capsys.readouterr().err
 
 
-def test_no_word_of_a_run_can_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_removed(capsys: pytest.CaptureFixture[str]) -> None:
     hostile = replace(
         FAILED,
         command=("a\x1b[2J",),
@@ -236,16 +236,16 @@ def test_no_word_of_a_run_can_drive_the_terminal(capsys: pytest.CaptureFixture[s
     job.show_result(hostile, Path("i\x1b"), json=False)
     comparison.show(hostile, FAILED, [FileDifference("j\x1b", Unlike.SIZE, 1, 2)], json=False)
     outputs.show(
-        outputs.Shown(hostile, Path("k\x1b"), [KeptFile("l\x1b", 1, "m\x1b")]), (), list_files=True, json=False
+        outputs.RunOutputs(hostile, Path("k\x1b"), [KeptFile("l\x1b", 1, "m\x1b")]), (), list_files=True, json=False
     )
     shown = capsys.readouterr()
     assert not set("\x1b\r\x9b\u202e\x07") & set(shown.out + shown.err)
 
 
-# Two side by side
+# Comparison
 
 
-def test_only_what_differs() -> None:
+def test_only_differences_are_shown() -> None:
     other = replace(
         FAILED,
         id="20261116-130000-0002",
@@ -277,11 +277,11 @@ def test_only_what_differs() -> None:
         ["time of image", "-", "9.0 s"],
         ["outputs/a", "5 B", "-"],
         ["outputs/b/c", "1.0 MiB", "2.0 MiB"],
-        ["outputs/d", "7 B", "7 B, another content"],
+        ["outputs/d", "7 B", "7 B, different content"],
     ]
 
 
-def test_differences_as_data(capsys: pytest.CaptureFixture[str]) -> None:
+def test_differences_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     other = replace(FAILED, id="2", exit_code=0, created=NOW + timedelta(days=1))
     comparison.show(FAILED, other, [FileDifference("a", Unlike.ONLY_B, None, 5)], json=True)
     assert json.loads(capsys.readouterr().out) == {
@@ -293,17 +293,17 @@ def test_differences_as_data(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_no_difference_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_runs_print_no_difference(capsys: pytest.CaptureFixture[str]) -> None:
     comparison.show(FAILED, replace(FAILED, id="2"), [], json=False)
-    assert capsys.readouterr().err == "no difference\n"
+    assert capsys.readouterr().err == "no differences\n"
 
 
-def test_every_field_of_a_run_is_compared_or_left_out_on_purpose() -> None:
+def test_every_field_is_compared_or_excluded() -> None:
     left_out = {"id", "created", "started", "ended", "job"}
     assert set(FAILED.as_json()) == {*comparison.FIELDS, *left_out}
 
 
-# What a job prints
+# Output of a job
 
 
 class Frame(NamedTuple):
@@ -326,7 +326,7 @@ class Stream(io.TextIOWrapper):
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
-    """Puts streams in the place of this process's own; while a fixture is made it is too early for that."""
+    """Return a function that replaces this process's streams: while fixtures are set up it is too early."""
 
     def put(*, terminal: bool = False) -> tuple[Stream, Stream]:
         made = Stream(terminal=terminal), Stream(terminal=terminal)
@@ -357,20 +357,20 @@ def shown(streams: Streams, *, terminal: bool = False, **options: Any) -> tuple[
     return out.bytes.getvalue(), errors.bytes.getvalue()
 
 
-def test_bytes_pass_as_they_are(streams: Streams) -> None:
+def test_bytes_are_passed_unchanged(streams: Streams) -> None:
     assert shown(streams) == (b"one\ntwo\rthree\n\n\0", b"\x1b[31mbad\xff\n")
 
 
-def test_with_json_standard_output_is_left_for_the_object(streams: Streams) -> None:
+def test_json_keeps_stdout_for_the_object(streams: Streams) -> None:
     assert shown(streams, json=True) == (b"", b"one\ntw\x1b[31mbad\xff\no\rthree\n\n\0")
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(job.STDOUT, (True, False)), (job.STDERR, (False, True))])
-def test_one_stream_alone(streams: Streams, asked: int, expected: tuple[bool, bool]) -> None:
+def test_one_stream_can_be_selected(streams: Streams, asked: int, expected: tuple[bool, bool]) -> None:
     assert tuple(map(bool, shown(streams, only=(asked,)))) == expected
 
 
-def test_each_line_with_its_time(streams: Streams) -> None:
+def test_timestamps_are_added_to_lines(streams: Streams) -> None:
     first, second = b"2026-11-16T12:15:30.000000Z ", b"2026-11-16T12:15:31.000000Z "
     assert shown(streams, timestamps=True) == (
         first + b"one\n" + first + b"two\rthree\n" + second + b"\n" + second + b"\0",
@@ -378,12 +378,12 @@ def test_each_line_with_its_time(streams: Streams) -> None:
     )
 
 
-def test_on_a_screen_what_we_say_begins_a_line(streams: Streams) -> None:
-    # The last byte on the screen was no end of a line.
+def test_messages_start_on_a_new_line_on_a_screen(streams: Streams) -> None:
+    # The last byte on the screen was not a newline.
     assert shown(streams, terminal=True) == (b"one\ntwo\rthree\n\n\0", b"\x1b[31mbad\xff\n\n")
 
 
-def test_on_a_screen_live_lines_give_way(streams: Streams) -> None:
+def test_live_lines_are_hidden_while_output_is_on_the_screen(streams: Streams) -> None:
     out, _ = streams(terminal=True)
     terminal = Terminal()
     with ProgressView(console=console_on(terminal), clock=lambda: 1.0) as progress:
@@ -398,7 +398,7 @@ def test_on_a_screen_live_lines_give_way(streams: Streams) -> None:
         assert terminal.getvalue() == hidden + "\n"
 
 
-def test_into_a_file_live_lines_stay(streams: Streams) -> None:
+def test_live_lines_stay_when_output_goes_to_a_file(streams: Streams) -> None:
     out, _ = streams()
     terminal = Terminal()
     with ProgressView(console=console_on(terminal), clock=lambda: 1.0) as progress:

@@ -1,4 +1,4 @@
-"""How machines look."""
+"""The layout of machines."""
 
 import io
 import json
@@ -10,7 +10,7 @@ import pytest
 
 from gpuinfra.models.agent import AgentState
 from gpuinfra.models.machine import Machine, ScheduledChange
-from gpuinfra.views.status import NONE, Watch, render, show
+from gpuinfra.views.status import NONE, StatusWatch, render, show
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 ON = Machine(
@@ -60,11 +60,11 @@ TABLE = (
 )
 
 
-def test_a_line_a_machine() -> None:
+def test_status_has_one_line_per_machine() -> None:
     assert render([ON, OFF, LATE], NOW).plain == TABLE
 
 
-def test_what_is_wrong_is_red() -> None:
+def test_drift_is_red() -> None:
     text = render([LATE], NOW)
     drift = text.plain.splitlines()[1].index("stopped,") + len(text.plain.splitlines()[0]) + 1
     assert any(span.start == drift and span.style == "bold red" for span in text.spans)
@@ -74,12 +74,12 @@ def test_simulated_costs_say_so() -> None:
     assert "COST (simulated)" in render([ON], NOW, simulated=True).plain
 
 
-def test_no_machine_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_status_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     show([], NOW, json=False, simulated=False)
     assert capsys.readouterr() == ("", f"{NONE}\n")
 
 
-def test_as_data(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     show([ON], NOW, json=True, simulated=False)
     assert json.loads(capsys.readouterr().out) == {"schemaVersion": 1, "machines": [ON.as_json(NOW)]}
     show([], NOW, json=True, simulated=True)
@@ -88,8 +88,8 @@ def test_as_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
 
 
-def test_a_watch_elsewhere_prints_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    with Watch(json=False, simulated=False) as watch:
+def test_watch_without_a_terminal_prints_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    with StatusWatch(json=False, simulated=False) as watch:
         watch.show([ON, OFF, LATE], NOW)
         watch.trouble("Azure does not answer: \x1b[2J")
         watch.show([], NOW + timedelta(seconds=5))
@@ -99,8 +99,8 @@ def test_a_watch_elsewhere_prints_tables(capsys: pytest.CaptureFixture[str]) -> 
     assert err.startswith("Azure does not answer: ")
 
 
-def test_a_watch_for_programs_is_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with Watch(json=True, simulated=True) as watch:
+def test_watch_as_json_prints_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with StatusWatch(json=True, simulated=True) as watch:
         watch.show([ON], NOW)
         watch.show([], NOW)
     lines = capsys.readouterr().out.splitlines()
@@ -115,19 +115,19 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_watch_on_a_terminal_stays_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_on_a_terminal_is_redrawn_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Terminal()
     monkeypatch.setattr("sys.stdout", stream)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("NO_COLOR", "1")
-    with Watch(json=False, simulated=False) as watch:
+    with StatusWatch(json=False, simulated=False) as watch:
         watch.show([ON, OFF], NOW)
         watch.trouble("Azure does not answer")
         watch.show([ON], NOW + timedelta(seconds=5))
     written = stream.getvalue()
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
-    assert "\x1b[1A" in written  # up again, to write over what was there
+    assert "\x1b[1A" in written  # up again, to overwrite the old lines
     assert all(len(re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line)) <= 60 for line in re.split(r"[\r\n]", written))
 
 
@@ -169,27 +169,27 @@ def test_agent_forecast_names_the_rule_that_fires_first() -> None:
     assert "off 12:00Z (job finished); idle since 11:55Z" in render([replace(ON, agent=ended)], NOW).plain
 
 
-def test_what_agents_say_is_below() -> None:
+def test_agent_state_is_shown_below_the_table() -> None:
     assert render([replace(ON, agent=AGENT), OFF], NOW).plain.splitlines()[3:] == [
         "agent of my-dsvm: watching; off 14:00Z (lease over); jobs: r1, r2; 1 login; GPU 87 %"
     ]
     said, error = render([replace(ON, agent=IDLE)], NOW).plain.splitlines()[2:]
     assert said == (
         "agent of my-dsvm: warning; off 12:15Z (idle); idle since 11:55Z; jobs: none; "
-        "0 logins; Azure is about to evict it; last heard of 3 min ago"
+        "0 logins; Azure is about to evict it; last update 3 min ago"
     )
     assert error.startswith("  last error: 403 ")
     assert "\x1b" not in error
-    unknown = render([replace(ON, agent="nobody\x1bthere")], NOW).plain.splitlines()[2]
-    assert unknown.startswith("agent of my-dsvm: not known: nobody")
+    unknown = render([replace(ON, agent="no\x1banswer")], NOW).plain.splitlines()[2]
+    assert unknown.startswith("agent of my-dsvm: unknown: no\N{REPLACEMENT CHARACTER}answer")
     assert "\x1b" not in unknown
 
 
-def test_what_agents_say_as_data() -> None:
+def test_agent_state_as_json() -> None:
     assert ON.as_json(NOW)["agent"] is None
     assert replace(ON, agent=AGENT).as_json(NOW)["agent"]["jobs"] == ["r1", "r2"]
     assert replace(ON, agent="no answer").as_json(NOW)["agent"] == {"problem": "no answer"}
 
 
-def test_no_text_can_drive_the_terminal() -> None:
+def test_control_characters_are_removed() -> None:
     assert "\x1b" not in render([replace(ON, name="a\x1b[2J", drift=("\x9b",))], NOW).plain

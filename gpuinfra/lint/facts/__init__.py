@@ -1,1 +1,1 @@
-"""What is known of images, packages and wheels that others publish. Tables, each with where it is from."""
+"""Facts about public images, packages and wheels, with their sources."""

@@ -1,6 +1,6 @@
-"""What an image's name tells: CUDA or none, Spark or none, and which version of mmlspark.
+"""What an image's name says about CUDA, Spark and mmlspark.
 
-Only clear marks count. Of all other images nothing is known, and nothing is said.
+Other images are unknown, and rules ignore them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _MMLSPARK_TAG = re.compile(r"(?:plus-)?(?:gpu-)?(?P<version>[0-9].*)")
 # The versions that the Workbench's documentation names with both `plus-` and `plus-gpu-`.
 _TWINS = {f"plus-{version}": f"plus-gpu-{version}" for version in ("0.7.9", "0.7.91", "0.9.9")}
 
-# Systems and Pythons as their makers publish them: none brings CUDA, and none Spark.
+# Official base images without CUDA and Spark.
 _PLAIN = frozenset("alpine busybox continuumio/anaconda3 continuumio/miniconda3 debian python ubuntu".split())
 _WITHOUT_SPARK = _PLAIN | {"nvidia/cuda", "pytorch/pytorch", "tensorflow/tensorflow"}
 
 
 def split_image(image: str) -> tuple[str, str]:
-    """Repository and tag; the repository without the names that Docker Hub goes by."""
+    """Return repository and tag, without the names of Docker Hub."""
     hub = re.match(r"(?:(?:index\.)?docker\.io/)?(?:library/)?", image)
     rest = image[hub.end() if hub else 0 :]
     host = HOST.match(rest)
@@ -33,7 +33,7 @@ def split_image(image: str) -> tuple[str, str]:
 
 
 def is_without_cuda(image: str | None) -> bool:
-    """Whether it is known to have no CUDA: not merely that its name does not say so."""
+    """Return whether the image is known to have no CUDA."""
     repository, tag = split_image(image or "")
     if is_for_gpu(image):
         return False
@@ -45,7 +45,7 @@ def is_without_cuda(image: str | None) -> bool:
 
 
 def gpu_twin(image: str) -> str | None:
-    """The same image with CUDA, where one is known to be published. A digest is that of one image alone."""
+    """Return the same image with CUDA if one is published, else None."""
     repository, tag = split_image(image)
     if repository != MMLSPARK or tag not in _TWINS or "@" in image:
         return None
@@ -53,7 +53,7 @@ def gpu_twin(image: str) -> str | None:
 
 
 def has_spark(image: str | None) -> bool | None:
-    """True or False where it is known; None where it is not. Without an image the Workbench took mmlspark."""
+    """Return whether the image has Spark, or None if unknown. Without an image, Workbench used mmlspark."""
     if image is None:
         return True
     repository, tag = split_image(image)
@@ -63,7 +63,7 @@ def has_spark(image: str | None) -> bool | None:
 
 
 def mmlspark_version(image: str | None) -> Version | None:
-    """The version in a tag of mmlspark's. A tag has `_` where a version has `+`."""
+    """Return the version in an mmlspark tag, which has `_` instead of `+`."""
     repository, tag = split_image(image or "")
     found = _MMLSPARK_TAG.fullmatch(tag)
     if repository != MMLSPARK or found is None:

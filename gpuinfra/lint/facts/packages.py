@@ -1,11 +1,11 @@
-"""Packages that use the CPU alone, and the twin of each that uses a GPU."""
+"""CPU-only packages, and their GPU variants."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from gpuinfra.workbench.conda import By, Package
+from gpuinfra.workbench.conda import Installer, Package
 
 
 @dataclass(frozen=True)
@@ -14,33 +14,39 @@ class CpuOnly:
 
     help: str
     certain: bool = True
-    """Whether a job that has it cannot mean to use the GPU with it; else it may be there for something else."""
+    """Whether the package always means that the GPU is not used."""
     twin: str | None = None
-    """The same, by the same installer and in any version that is not said, with GPU code."""
+    """The GPU variant with the same installer, if no version is given."""
 
 
-BY_NAME: dict[tuple[By, str], CpuOnly] = {
-    (By.PIP, "tensorflow-cpu"): CpuOnly("`tensorflow` from 2.1 on is for both"),
-    (By.PIP, "intel-tensorflow"): CpuOnly("`tensorflow` from 2.1 on, or `tensorflow-gpu` before, uses the GPU"),
-    (By.PIP, "cntk"): CpuOnly("`cntk-gpu` uses the GPU", twin="cntk-gpu"),
-    (By.PIP, "mxnet"): CpuOnly("`mxnet-cu80` and its like use the GPU; take the one for the image's CUDA"),
-    (By.PIP, "mxnet-mkl"): CpuOnly("`mxnet-cu80` and its like use the GPU; take the one for the image's CUDA"),
-    (By.PIP, "paddlepaddle"): CpuOnly("`paddlepaddle-gpu` uses the GPU"),
-    (By.PIP, "onnxruntime"): CpuOnly("`onnxruntime-gpu` uses the GPU", certain=False),
-    (By.CONDA, "cpuonly"): CpuOnly("remove it, so that PyTorch comes with CUDA"),
-    (By.CONDA, "pytorch-cpu"): CpuOnly("`pytorch` uses the GPU"),
-    (By.CONDA, "tensorflow-eigen"): CpuOnly("`tensorflow-gpu` uses the GPU"),
-    (By.CONDA, "tensorflow-mkl"): CpuOnly("`tensorflow-gpu` uses the GPU"),
+BY_NAME: dict[tuple[Installer, str], CpuOnly] = {
+    (Installer.PIP, "tensorflow-cpu"): CpuOnly("`tensorflow` 2.1 and later supports both"),
+    (Installer.PIP, "intel-tensorflow"): CpuOnly(
+        "`tensorflow` 2.1 and later, or `tensorflow-gpu` before, uses the GPU"
+    ),
+    (Installer.PIP, "cntk"): CpuOnly("`cntk-gpu` uses the GPU", twin="cntk-gpu"),
+    (Installer.PIP, "mxnet"): CpuOnly(
+        "`mxnet-cu80` and similar packages use the GPU; choose the one for the image's CUDA"
+    ),
+    (Installer.PIP, "mxnet-mkl"): CpuOnly(
+        "`mxnet-cu80` and similar packages use the GPU; choose the one for the image's CUDA"
+    ),
+    (Installer.PIP, "paddlepaddle"): CpuOnly("`paddlepaddle-gpu` uses the GPU"),
+    (Installer.PIP, "onnxruntime"): CpuOnly("`onnxruntime-gpu` uses the GPU", certain=False),
+    (Installer.CONDA, "cpuonly"): CpuOnly("remove it, so that PyTorch comes with CUDA"),
+    (Installer.CONDA, "pytorch-cpu"): CpuOnly("`pytorch` uses the GPU"),
+    (Installer.CONDA, "tensorflow-eigen"): CpuOnly("`tensorflow-gpu` uses the GPU"),
+    (Installer.CONDA, "tensorflow-mkl"): CpuOnly("`tensorflow-gpu` uses the GPU"),
 }
 # With any of these, conda chooses the build of TensorFlow that uses a GPU.
 CHOOSES_GPU = frozenset({"tensorflow-gpu", "tensorflow-gpu-base", "keras-gpu"})
-# Anaconda's channels, which have both TensorFlows. Others have one of them, or other versions.
+# Anaconda's channels have both TensorFlows. Other channels have one of them, or other versions.
 OWN_CHANNELS = frozenset({"defaults", "anaconda", "main", "pkgs/main"})
 
-# What brings the CUDA libraries along, so that the image need not have them.
+# Packages that include the CUDA libraries.
 _BRINGS_CUDA = {
-    By.CONDA: re.compile(r"cuda.*|cudnn|cupy|keras-gpu|mxnet-gpu|pytorch|pytorch-(?:cuda|gpu)|tensorflow-gpu"),
-    By.PIP: re.compile(r"torch(?:vision|audio|text)?|fastai|nvidia-.*|cupy-cuda.*|jax-cuda.*"),
+    Installer.CONDA: re.compile(r"cuda.*|cudnn|cupy|keras-gpu|mxnet-gpu|pytorch|pytorch-(?:cuda|gpu)|tensorflow-gpu"),
+    Installer.PIP: re.compile(r"torch(?:vision|audio|text)?|fastai|nvidia-.*|cupy-cuda.*|jax-cuda.*"),
 }
 _EXTRA_WITH_CUDA = re.compile(r"\[[^\]]*cuda(?![^\],]*local)[^\]]*\]")
 _BUILD_WITH_CUDA = re.compile(r"cuda|gpu")
@@ -53,7 +59,7 @@ CNTK_WHEEL = re.compile(
 )
 CNTK_CPU, CNTK_GPU = "/CPU-Only/", "/GPU/"
 CNTK_WINDOWS, CNTK_LINUX = "win_amd64.whl", "linux_x86_64.whl"
-# Twins of pip's that do not even start where the image has no CUDA.
+# pip packages that do not start without CUDA in the image.
 FINDS_CUDA = frozenset({"tensorflow-gpu", "cntk-gpu", CNTK_GPU})
 
 # Folders of builds for the CPU: PyTorch's, and TensorFlow's before 1.0.
@@ -61,14 +67,16 @@ CPU_FOLDER = re.compile(r"/whl/cpu\b|/tensorflow/linux/cpu/")
 
 
 def brings_cuda(package: Package) -> bool:
-    """Whether a package has CUDA in it, or needs a package that has."""
+    """Return whether a package, or its dependencies, include CUDA."""
     if _BRINGS_CUDA[package.by].fullmatch(package.name):
         return True
-    if package.by is By.CONDA:
+    if package.by is Installer.CONDA:
         return _BUILD_WITH_CUDA.search(package.version) is not None
     return _EXTRA_WITH_CUDA.search(package.text) is not None
 
 
 def is_cpu_build(package: Package) -> bool:
-    """Whether it is a build of PyTorch's for the CPU, of which conda has one beside each for a GPU."""
-    return package.by is By.CONDA and package.name == "pytorch" and bool(_BUILD_FOR_CPU.fullmatch(package.version))
+    """Return whether it is a CPU build of PyTorch from conda."""
+    return (
+        package.by is Installer.CONDA and package.name == "pytorch" and bool(_BUILD_FOR_CPU.fullmatch(package.version))
+    )

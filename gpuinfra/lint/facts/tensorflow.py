@@ -1,9 +1,9 @@
-"""Which TensorFlow a line asks for, and whether that one can use a GPU on Linux.
+"""Which TensorFlow version a line requests, and whether it can use a GPU on Linux.
 
 - PyPI: `tensorflow` before 1.15 is for the CPU, 1.15.0 for both, 1.15.2 and 2.0 for the CPU again, from 2.1 for both:
-  https://github.com/tensorflow/tensorflow/issues/36347. From 2.0 on they are wheels that only pip 19 or later takes.
+  https://github.com/tensorflow/tensorflow/issues/36347. Since 2.0 the wheels need pip 19 or later.
 - Anaconda: `tensorflow` 1 is for the CPU unless `tensorflow-gpu` chooses the other build:
-  https://github.com/AnacondaRecipes/tensorflow_recipes. Of later ones the channel decides: nothing is said about them.
+  https://github.com/AnacondaRecipes/tensorflow_recipes. For later versions the channel decides: rules ignore them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from gpuinfra.workbench.conda import By
+from gpuinfra.workbench.conda import Installer
 
 _RELEASES = tuple(
     Version(release)
@@ -23,7 +23,7 @@ _RELEASES = tuple(
         "2.0.4 2.1.4 2.2.3 2.3.4 2.4.4 2.5.3 2.6.5 2.7.4 2.8.4 2.9.3 2.10.1 2.11.1 2.12.1 2.13.1 2.14.1 2.15.1 2.16.2"
     ).split()
 )
-# The last one for a version of Python, where that is before 2.1 or in doubt.
+# The last version for old Python versions.
 _LAST = {
     (3, 3): Version("1.12.3"),
     (3, 4): Version("1.13.2"),
@@ -31,7 +31,7 @@ _LAST = {
 }
 CONDA_VERSION = re.compile(r"[= ]*(?P<major>[0-9*]+)(?:\.[0-9.]+)?\.?\*?(?:[= ]+(?P<build>[^=, ]+))?")
 """`=1.12`, `==1.8.0`, `=1.12.*`, `1.12`, each perhaps with a build, as in `=1.12=mkl_py36`."""
-# What `tensorflow-gpu` of PyPI was made with: https://www.tensorflow.org/install/source#gpu. Anaconda's brings its own.
+# The CUDA of `tensorflow-gpu` on PyPI: https://www.tensorflow.org/install/source#gpu. Anaconda's includes CUDA.
 _CUDA = ((Version("1.5"), (8, 0)), (Version("1.13"), (9, 0)), (Version("2.1"), (10, 0)))
 _GPU_PACKAGE_CUDA = (
     *_CUDA,
@@ -39,22 +39,22 @@ _GPU_PACKAGE_CUDA = (
     (Version("2.5"), (11, 0)),
     (Version("2.12"), (11, 2)),
 )
-# Anaconda built no TensorFlow 2 for these.
+# Anaconda has no TensorFlow 2 for these.
 _ANACONDA_1 = {(2, 7), (3, 4), (3, 5)}
 
 
 class Gpu(Enum):
-    """Whether a GPU can be used."""
+    """Whether a GPU is usable."""
 
     YES = "yes"
     NO = "no"
     DEPENDS = "depends"
-    """By pip before version 19 it is one for the CPU."""
+    """pip before version 19 installs a CPU version."""
 
 
-def gpu_of(version: str, by: By, python: tuple[int, int] | None) -> Gpu:
-    """Whether the `tensorflow` of this line can use a GPU. What is not known counts as yes."""
-    if by is By.CONDA:
+def gpu_of(version: str, by: Installer, python: tuple[int, int] | None) -> Gpu:
+    """Return whether `tensorflow` of this line can use a GPU; unknown counts as yes."""
+    if by is Installer.CONDA:
         return _gpu_by_conda(version, python)
     specifiers = _specifiers(version)
     newest = _newest(specifiers, python) if specifiers is not None else None
@@ -62,24 +62,24 @@ def gpu_of(version: str, by: By, python: tuple[int, int] | None) -> Gpu:
         return Gpu.YES
     if is_for_cpu(newest):
         return Gpu.NO
-    # Python 3.5 came with a pip that takes none of the newer wheels.
+    # Python 3.5 came with a pip that refuses the newer wheels.
     return Gpu.DEPENDS if python == (3, 5) and specifiers is not None and specifiers.contains("1.14.0") else Gpu.YES
 
 
 def is_for_cpu(version: Version) -> bool:
-    """Whether `tensorflow` of PyPI in this version has no GPU code."""
+    """Return whether this version of `tensorflow` on PyPI has no GPU code."""
     if version.release[:2] == (1, 15):
         return version.micro >= 2
     return version.release[:2] < (1, 15) or version.release[:2] == (2, 0)
 
 
 def cuda_for(version: Version) -> tuple[int, int] | None:
-    """The CUDA that `tensorflow-gpu` of PyPI in this version has to find; None where it has another name by then."""
+    """Return the CUDA version that this `tensorflow-gpu` from PyPI needs; None if it was renamed by then."""
     return next((cuda for before, cuda in _CUDA if version < before), None)
 
 
 def gpu_package_version(version: str, python: tuple[int, int] | None) -> Version | None:
-    """The `tensorflow-gpu` that pip installs for a line; None where nothing limits it to one that is known."""
+    """Return the `tensorflow-gpu` version that pip installs for a line, or None if unknown."""
     specifiers = _specifiers(version)
     if specifiers is None or (not version and python not in _LAST):
         return None
@@ -87,12 +87,12 @@ def gpu_package_version(version: str, python: tuple[int, int] | None) -> Version
 
 
 def gpu_package_cuda(version: Version) -> tuple[int, int] | None:
-    """The CUDA that `tensorflow-gpu` of PyPI looks for; None for versions that do not exist."""
+    """Return the CUDA version that `tensorflow-gpu` from PyPI needs; None for unknown versions."""
     return next((cuda for before, cuda in _GPU_PACKAGE_CUDA if version < before), None)
 
 
 def exact(version: str) -> Version | None:
-    """The one version that `==1.2.1` asks for; None where it may be several."""
+    """Return the version of `==1.2.1`, or None for a range."""
     found = re.fullmatch(r"==\s*([0-9][0-9a-zA-Z.]*)", version.strip())
     try:
         return Version(found[1]) if found else None

@@ -1,1 +1,1 @@
-"""Microsoft.Authorization and Microsoft.ManagedIdentity: who may do what."""
+"""Microsoft.Authorization and Microsoft.ManagedIdentity: roles, role assignments, managed identities."""

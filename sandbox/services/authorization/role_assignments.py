@@ -1,32 +1,30 @@
-"""Role assignments: who may do what, where. They are enforced for tokens of managed identities."""
+"""Role assignments. They apply to tokens of managed identities."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.clock import stamp
-from gpuinfra.sandbox.kernel.cloud import Effects
-from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, resource_not_found
-from gpuinfra.sandbox.kernel.ids import ResourceId
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
-from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.authorization.role_definitions import add_routes, require_guid
-from gpuinfra.sandbox.services.common import group_id, require_group, require_object, require_subscription, section
-from gpuinfra.sandbox.services.resources.filters import invalid_filter
-from gpuinfra.sandbox.web.authorization import (
+from gpuinfra.sandbox.kernel.access_control import (
     NAMESPACE,
     assignments,
     find_definition,
     is_principal,
     is_within,
-    kept_id,
     scope_created,
+    stored_id,
 )
+from gpuinfra.sandbox.kernel.call import Answer, Call
+from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, resource_not_found
+from gpuinfra.sandbox.kernel.resource_id import ResourceId
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.store import Resource
+from gpuinfra.sandbox.services.authorization.role_definitions import add_routes, require_guid
+from gpuinfra.sandbox.services.common import group_id, require_group, require_object, require_subscription, section
+from gpuinfra.sandbox.services.odata_filter import invalid_filter
 
 routes = Routes()
-effects = Effects()
 
 _ALL = f"/providers/{NAMESPACE}/roleAssignments"
 _ONE = f"{_ALL}/{{name}}"
@@ -39,10 +37,10 @@ add_routes(routes)
 @routes.add("PUT", f"{GROUP}{_ONE}")
 @routes.add("PUT", f"{_RESOURCE}{_ONE}")
 def put_assignment(call: Call) -> Answer:
-    """Give somebody a role. What an assignment says cannot be changed later."""
+    """Create an assignment. It cannot be changed later."""
     scope, name = _scope(call), require_guid(call["name"], "role assignment")
     given = _checked(call, scope)
-    cloud, stored = call.cloud, kept_id(call.cloud, "roleAssignments", name)
+    cloud, stored = call.cloud, stored_id(call.cloud, "roleAssignments", name)
     existing = next((each for each in assignments(cloud) if each.name.lower() == name), None)
     if existing:
         if _identity(existing.properties) != _identity(given):
@@ -75,8 +73,7 @@ def put_assignment(call: Call) -> Answer:
 @routes.add("GET", f"{SUBSCRIPTION}{_ONE}")
 @routes.add("GET", f"{GROUP}{_ONE}")
 @routes.add("GET", f"{_RESOURCE}{_ONE}")
-def get_assignment(call: Call) -> Answer:
-    """Read an assignment."""
+def _get_assignment(call: Call) -> Answer:
     found = _find(call)
     if found is None:
         raise ArmError(404, "RoleAssignmentNotFound", f"The role assignment '{call['name']}' is not found.")
@@ -86,8 +83,7 @@ def get_assignment(call: Call) -> Answer:
 @routes.add("DELETE", f"{SUBSCRIPTION}{_ONE}")
 @routes.add("DELETE", f"{GROUP}{_ONE}")
 @routes.add("DELETE", f"{_RESOURCE}{_ONE}")
-def delete_assignment(call: Call) -> Answer:
-    """Take a role away from somebody."""
+def _delete_assignment(call: Call) -> Answer:
     found = _find(call)
     if found is None:
         return Answer(204)
@@ -99,7 +95,7 @@ def delete_assignment(call: Call) -> Answer:
 @routes.add("GET", f"{GROUP}{_ALL}")
 @routes.add("GET", f"{_RESOURCE}{_ALL}")
 def list_assignments(call: Call) -> Answer:
-    """The assignments at a scope, above it and, without `atScope()`, below it."""
+    """List the assignments at a scope, above it and, without `atScope()`, below it."""
     scope = _scope(call)
     principal, at_scope = _filter(call.query.get("$filter", ""))
     shown = [
@@ -127,7 +123,7 @@ def _filter(text: str) -> tuple[str | None, bool]:
 
 
 def _scope(call: Call) -> str:
-    """The scope that a path begins with, which has to be there."""
+    """Return the scope that a path begins with, which has to exist."""
     if "group" not in call.parameters:
         require_subscription(call)
         return f"/subscriptions/{call.cloud.subscription}"
@@ -152,7 +148,7 @@ def _find(call: Call) -> Resource | None:
 
 
 def _identity(properties: dict[str, Any]) -> tuple[str, str, str]:
-    """What makes two assignments the same."""
+    """Return what makes two assignments the same."""
     definition = properties["roleDefinitionId"].lower().rpartition("/")[2]
     return properties["scope"].lower(), properties["principalId"].lower(), definition
 

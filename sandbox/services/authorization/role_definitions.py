@@ -1,37 +1,46 @@
-"""Role definitions: Azure's own can be read, the subscription's own made and deleted."""
+"""Role definitions, built-in and custom, and the caller's permissions."""
 
 from __future__ import annotations
 
 import uuid
 from typing import Any
 
+from gpuinfra.sandbox.kernel.access_control import (
+    BUILT_IN,
+    NAMESPACE,
+    PERMISSIONS,
+    assignments,
+    built_in_body,
+    find_definition,
+    kept,
+    permissions_of,
+    stored_id,
+)
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
 from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.authorization.roles import BUILT_IN, built_in_body
-from gpuinfra.sandbox.services.common import require_group, require_object, require_subscription, section
-from gpuinfra.sandbox.services.resources.filters import parse_filter
-from gpuinfra.sandbox.web.authorization import NAMESPACE, assignments, find_definition, kept, kept_id
+from gpuinfra.sandbox.services.common import group_id, require_group, require_object, require_subscription, section
+from gpuinfra.sandbox.services.odata_filter import parse_filter
 
 _ALL = f"/providers/{NAMESPACE}/roleDefinitions"
 _LISTS = ("actions", "notActions", "dataActions", "notDataActions")
 
 
 def add_routes(routes: Routes) -> None:
-    """Register what role definitions answer, at the scope of the subscription and of a group."""
+    """Register the routes of role definitions and permissions, for the subscription and for resource groups."""
     for scope in (SUBSCRIPTION, GROUP):
-        routes.add("GET", f"{scope}{_ALL}")(list_definitions)
-        routes.add("GET", f"{scope}{_ALL}/{{name}}")(get_definition)
-        routes.add("PUT", f"{scope}{_ALL}/{{name}}")(put_definition)
-        routes.add("DELETE", f"{scope}{_ALL}/{{name}}")(delete_definition)
-    # `az role assignment create` looks for a role by its name where it is to be given.
-    routes.add("GET", f"{GROUP}/providers/{{namespace}}/{{type}}/{{resource}}{_ALL}")(list_definitions)
+        routes.add("GET", f"{scope}{_ALL}")(_list_definitions)
+        routes.add("GET", f"{scope}{_ALL}/{{name}}")(_get_definition)
+        routes.add("PUT", f"{scope}{_ALL}/{{name}}")(_put_definition)
+        routes.add("DELETE", f"{scope}{_ALL}/{{name}}")(_delete_definition)
+        routes.add("GET", f"{scope}/providers/{NAMESPACE}/{PERMISSIONS}")(_list_permissions)
+    # `az role assignment create` looks for a role by name at the scope of the assignment.
+    routes.add("GET", f"{GROUP}/providers/{{namespace}}/{{type}}/{{resource}}{_ALL}")(_list_definitions)
 
 
-def list_definitions(call: Call) -> Answer:
-    """Every role, or the one with a name."""
+def _list_definitions(call: Call) -> Answer:
     _check_scope(call)
     wanted = parse_filter(call.query.get("$filter", "").replace("atScope()", ""), frozenset({"rolename", "type"}))
     found = [built_in_body(name, call.cloud.subscription) for name in BUILT_IN]
@@ -46,8 +55,7 @@ def list_definitions(call: Call) -> Answer:
     return Answer(200, {"value": shown})
 
 
-def get_definition(call: Call) -> Answer:
-    """Read a role."""
+def _get_definition(call: Call) -> Answer:
     _check_scope(call)
     found = find_definition(call.cloud, call["name"])
     if found is None:
@@ -55,15 +63,14 @@ def get_definition(call: Call) -> Answer:
     return Answer(200, found)
 
 
-def put_definition(call: Call) -> Answer:
-    """Make or change a role of the subscription's own."""
+def _put_definition(call: Call) -> Answer:
     _check_scope(call)
     name = require_guid(call["name"], "role definition")
     if name in BUILT_IN:
         raise ArmError(403, "RoleDefinitionUpdateNotPermitted", "Built-in role definitions cannot be changed.")
     properties = section(require_object(call), "properties")
     given = _checked(call, name, properties)
-    cloud, stored = call.cloud, kept_id(call.cloud, "roleDefinitions", name)
+    cloud, stored = call.cloud, stored_id(call.cloud, "roleDefinitions", name)
     existing = cloud.store.get(stored)
     now = stamp(cloud.now).replace("+00:00", "Z")
     definition = existing or Resource(stored, "", {})
@@ -84,12 +91,11 @@ def put_definition(call: Call) -> Answer:
     return Answer(201, definition.body)
 
 
-def delete_definition(call: Call) -> Answer:
-    """Delete a role of the subscription's own, unless somebody has it."""
+def _delete_definition(call: Call) -> Answer:
     _check_scope(call)
     if call["name"].lower() in BUILT_IN:
         raise ArmError(403, "RoleDefinitionDeleteNotPermitted", "Built-in role definitions cannot be deleted.")
-    definition = call.cloud.store.get(kept_id(call.cloud, "roleDefinitions", call["name"]))
+    definition = call.cloud.store.get(stored_id(call.cloud, "roleDefinitions", call["name"]))
     if definition is None:
         return Answer(204)
     own = definition.body["id"].lower()
@@ -100,8 +106,15 @@ def delete_definition(call: Call) -> Answer:
     return Answer(200, definition.body)
 
 
+def _list_permissions(call: Call) -> Answer:
+    """List the caller's permissions in the subscription or resource group; every caller may ask."""
+    _check_scope(call)
+    scope = group_id(call) if "group" in call.parameters else f"/subscriptions/{call.cloud.subscription}"
+    return Answer(200, {"value": permissions_of(call.cloud, call.principal, scope)})
+
+
 def require_guid(text: str, what: str) -> str:
-    """Names of roles and assignments are GUIDs."""
+    """Return the name of a role or assignment, which has to be a GUID."""
     try:
         return str(uuid.UUID(text))
     except ValueError:

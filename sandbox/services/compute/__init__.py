@@ -1,1 +1,1 @@
-"""Microsoft.Compute: machines, disks, and what is on offer."""
+"""Microsoft.Compute: virtual machines, disks, images, sizes and quota."""

@@ -1,4 +1,4 @@
-"""What a managed disk looks like."""
+"""The body of a managed disk: its size, tier and performance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from gpuinfra.sandbox.catalogue.catalogue import Catalogue
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
-from gpuinfra.sandbox.kernel.ids import parse_id
+from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 
 DISKS = "Microsoft.Compute/disks"
@@ -33,7 +33,7 @@ _STANDARD = {"60": (1300, 300), "70": (2000, 500), "80": (2000, 500)}
 
 @dataclass(frozen=True)
 class DiskPlan:
-    """A disk that is to be made."""
+    """A disk to create."""
 
     id: str
     location: str
@@ -47,7 +47,7 @@ class DiskPlan:
 
 
 def check_sku(catalogue: Catalogue, sku: Any, target: str, default: str) -> str:
-    """A kind of disk in Azure's own spelling."""
+    """Return the disk SKU in Azure's own spelling, or raise Azure's error."""
     if sku is None:
         return default
     kinds = {tier.sku.casefold(): tier.sku for tier in catalogue.disk_tiers}
@@ -62,7 +62,7 @@ def check_sku(catalogue: Catalogue, sku: Any, target: str, default: str) -> str:
 
 
 def check_disk_size(size_gib: Any, target: str) -> int:
-    """A size in GiB."""
+    """Return the size in GiB, or raise Azure's error."""
     if isinstance(size_gib, bool) or not isinstance(size_gib, int):
         raise invalid_parameter(target, f"The value of parameter {target} is invalid.")
     if not 1 <= size_gib <= LARGEST_GIB:
@@ -71,7 +71,7 @@ def check_disk_size(size_gib: Any, target: str) -> int:
 
 
 def new_disk(catalogue: Catalogue, plan: DiskPlan, now: float) -> Resource:
-    """The resource of a disk, attached to nothing."""
+    """Return a new disk that is attached to no VM."""
     body: dict[str, Any] = {
         "name": parse_id(plan.id).name,
         "id": plan.id,
@@ -104,7 +104,7 @@ def new_disk(catalogue: Catalogue, plan: DiskPlan, now: float) -> Resource:
 
 
 def resize(catalogue: Catalogue, disk: Resource, *, sku: str, size_gib: int) -> None:
-    """Another kind or a larger size. A disk never gets smaller."""
+    """Change the SKU or grow the disk. A disk cannot shrink."""
     if size_gib < disk.properties["diskSizeGB"]:
         message = (
             f"Disk {disk.name} of size {disk.properties['diskSizeGB']} GB cannot be resized to {size_gib} GB. New disk "

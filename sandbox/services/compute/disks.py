@@ -1,4 +1,4 @@
-"""Managed disks."""
+"""Managed disks, by themselves and as disks of a VM."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
-from gpuinfra.sandbox.kernel.ids import key
+from gpuinfra.sandbox.kernel.resource_id import key, parse_id
 from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
     check_conditions,
+    check_same_location,
     check_tags,
     page,
     require_group,
@@ -23,13 +24,13 @@ from gpuinfra.sandbox.services.common import (
     section,
 )
 from gpuinfra.sandbox.services.compute.disk_body import DISKS, DiskPlan, check_disk_size, check_sku, new_disk, resize
-from gpuinfra.sandbox.services.compute.machine_errors import (
+from gpuinfra.sandbox.services.compute.fields import (
     check_entity_name,
-    check_same_location,
     not_allowed,
     not_modelled,
     required,
 )
+from gpuinfra.sandbox.services.compute.vm_security_profile import TRUSTED, has_trusted_launch
 
 routes = Routes()
 effects = Effects()
@@ -38,8 +39,7 @@ _DISK = f"{GROUP}/providers/Microsoft.Compute/disks/{{name}}"
 
 
 @routes.add("PUT", _DISK)
-def put_disk(call: Call) -> Answer:
-    """Make an empty disk, or change one."""
+def _put_disk(call: Call) -> Answer:
     require_group(call, for_write=True)
     body = require_object(call)
     check_entity_name(call["name"], "diskName")
@@ -56,8 +56,7 @@ def put_disk(call: Call) -> Answer:
 
 
 @routes.add("PATCH", _DISK)
-def patch_disk(call: Call) -> Answer:
-    """Change tags, kind or size."""
+def _patch_disk(call: Call) -> Answer:
     require_group(call, for_write=True)
     body = require_object(call)
     existing = _disk(call)
@@ -97,12 +96,12 @@ def _changed(call: Call, disk: Resource, body: dict[str, Any]) -> Resource:
     if (sku, size_gib) != (disk.body["sku"]["name"], present):
         _check_not_in_use(disk, sku, size_gib)
         resize(catalogue, disk, sku=sku, size_gib=size_gib)
-        _tell_machine(call.cloud, disk)
+        _update_vm_of(call.cloud, disk)
     return disk
 
 
 def _check_not_in_use(disk: Resource, sku: str, size_gib: int) -> None:
-    """While its machine is allocated a disk stays of its kind, and that of the system of its size; data disks grow."""
+    """While its VM is allocated, a disk keeps its SKU and an OS disk its size; data disks may grow."""
     if disk.properties["diskState"] != "Attached":
         return
     running = f"while it is attached to running VM {disk.body['managedBy']}."
@@ -115,17 +114,17 @@ def _check_not_in_use(disk: Resource, sku: str, size_gib: int) -> None:
         raise not_allowed(message, "sku")
 
 
-def _tell_machine(cloud: Cloud, disk: Resource) -> None:
-    """A machine shows kind and size of its disks."""
-    machine = cloud.store.get(disk.body["managedBy"]) if "managedBy" in disk.body else None
-    if machine is None:
+def _update_vm_of(cloud: Cloud, disk: Resource) -> None:
+    """A VM shows the SKU and size of its disks."""
+    vm = cloud.store.get(disk.body["managedBy"]) if "managedBy" in disk.body else None
+    if vm is None:
         return
-    profile = machine.properties["storageProfile"]
+    profile = vm.properties["storageProfile"]
     for shown in (profile["osDisk"], *profile["dataDisks"]):
         if key(shown["managedDisk"].get("id", "")) == disk.key:
             shown["diskSizeGB"] = disk.properties["diskSizeGB"]
             shown["managedDisk"]["storageAccountType"] = disk.body["sku"]["name"]
-    cloud.store.put(machine, cloud.now)
+    cloud.store.put(vm, cloud.now)
 
 
 def _begin_put(call: Call, disk: Resource) -> Answer:
@@ -147,8 +146,7 @@ def _begin_put(call: Call, disk: Resource) -> Answer:
 
 
 @effects.add("disk-put")
-def finish_put(cloud: Cloud, payload: dict[str, Any]) -> None:
-    """The disk is there, or is not what was asked for."""
+def _finish_put(cloud: Cloud, payload: dict[str, Any]) -> None:
     disk = cloud.store.get(payload["disk"])
     if disk is not None:
         disk.properties["provisioningState"] = "Failed" if "failure" in payload else "Succeeded"
@@ -156,28 +154,24 @@ def finish_put(cloud: Cloud, payload: dict[str, Any]) -> None:
 
 
 @routes.add("GET", _DISK)
-def get_disk(call: Call) -> Answer:
-    """Read a disk."""
+def _get_disk(call: Call) -> Answer:
     return Answer(200, _disk(call).body)
 
 
 @routes.add("GET", f"{GROUP}/providers/Microsoft.Compute/disks")
-def list_disks(call: Call) -> Answer:
-    """Disks of a group."""
+def _list_disks(call: Call) -> Answer:
     require_group(call)
     return page(call, kind=DISKS, group=call["group"], show=lambda disk: disk.body)
 
 
 @routes.add("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/disks")
-def list_all_disks(call: Call) -> Answer:
-    """Disks of the subscription."""
+def _list_all_disks(call: Call) -> Answer:
     require_subscription(call)
     return page(call, kind=DISKS, show=lambda disk: disk.body)
 
 
 @routes.add("DELETE", _DISK)
-def delete_disk(call: Call) -> Answer:
-    """Remove a disk that no machine has."""
+def _delete_disk(call: Call) -> Answer:
     require_group(call)
     disk = call.cloud.store.get(resource_id(call, "Microsoft.Compute", ("disks", call["name"])))
     if disk is None:
@@ -201,7 +195,7 @@ def delete_disk(call: Call) -> Answer:
 
 @effects.add("disk-delete")
 def finish_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
-    """The disk goes, unless a machine got it in the meantime."""
+    """Delete the disk, unless a VM has attached it in the meantime."""
     disk = cloud.store.get(payload["disk"])
     if disk is None or "failure" in payload:
         return
@@ -214,26 +208,26 @@ def _disk(call: Call) -> Resource:
     return require_resource(call, resource_id(call, "Microsoft.Compute", ("disks", call["name"])), DISKS, call["name"])
 
 
-# For machines
+# For VMs
 
 
-def attach_disk(cloud: Cloud, disk_id: str, machine: Resource, state: str) -> None:
-    """The disk belongs to the machine; `state` is Attached, or Reserved while the machine is deallocated."""
+def attach_disk(cloud: Cloud, disk_id: str, vm: Resource, state: str) -> None:
+    """Attach the disk to the VM; `state` is Attached, or Reserved while the VM is deallocated."""
     disk = cloud.store.get(disk_id)
     if disk is None:
         return
-    disk.body["managedBy"] = machine.id
+    disk.body["managedBy"] = vm.id
     disk.properties["diskState"] = state
     if "osType" in disk.properties:
-        # A guest's files go with the disk of its system, whoever has that at the time.
-        disk.hidden["guest"] = {"vm": machine.id, "vmId": machine.properties["vmId"]}
+        # A guest's files belong to its OS disk, whichever VM has that disk.
+        disk.hidden["guest"] = {"vm": vm.id, "vmId": vm.properties["vmId"]}
     cloud.store.put(disk, cloud.now)
 
 
-def detach_disk(cloud: Cloud, disk_id: str, machine_id: str) -> None:
-    """The disk belongs to nobody."""
+def detach_disk(cloud: Cloud, disk_id: str, vm_id: str) -> None:
+    """Detach the disk, if this VM has it."""
     disk = cloud.store.get(disk_id)
-    if disk is None or key(str(disk.body.get("managedBy", ""))) != key(machine_id):
+    if disk is None or key(str(disk.body.get("managedBy", ""))) != key(vm_id):
         return
     del disk.body["managedBy"]
     disk.properties["diskState"] = "Unattached"
@@ -241,10 +235,53 @@ def detach_disk(cloud: Cloud, disk_id: str, machine_id: str) -> None:
 
 
 def remove_disk(cloud: Cloud, disk_id: str) -> None:
-    """The disk is gone, and with that of a system the files of its guest."""
+    """Delete the disk; with an OS disk, delete the guest's files too."""
     disk = cloud.store.get(disk_id)
     if disk is None:
         return
     if "guest" in disk.hidden:
         cloud.guest_orders.append({"kind": "delete", **disk.hidden["guest"]})
     cloud.store.delete(disk.id)
+
+
+def make_disks(cloud: Cloud, vm: Resource, plans: list[DiskPlan]) -> None:
+    """Create the new disks of a VM and attach all of its disks."""
+    for plan in plans:
+        disk = new_disk(cloud.catalogue, plan, cloud.now)
+        if plan.generation:
+            # Users are files on the disk: a VM that attaches it later has the same users.
+            disk.hidden["system"] = {
+                "username": vm.properties["osProfile"]["adminUsername"],
+                "authorizedKeys": vm.hidden["authorizedKeys"],
+            }
+            if has_trusted_launch(vm):
+                disk.properties["securityProfile"] = {"securityType": TRUSTED}
+        cloud.store.put(disk, cloud.now)
+    update_disks(cloud, vm)
+
+
+def update_disks(cloud: Cloud, vm: Resource) -> None:
+    """Mark every disk of the VM as attached, or as reserved while the VM is deallocated."""
+    state = "Reserved" if vm.hidden.get("power") == "deallocated" else "Attached"
+    for disk_id in vm.hidden.get("disks", {}).values():
+        attach_disk(cloud, disk_id, vm, state)
+
+
+def name_disks(vm: Resource) -> None:
+    """Show names and ids of disks, which Azure does only once they exist."""
+    profile, disks = vm.properties["storageProfile"], vm.hidden["disks"]
+    shown = {"os": profile["osDisk"], **{str(disk["lun"]): disk for disk in profile["dataDisks"]}}
+    for place, disk in shown.items():
+        disk["name"] = parse_id(disks[place]).name
+        disk["managedDisk"]["id"] = disks[place]
+
+
+def release_disks(cloud: Cloud, vm: Resource) -> None:
+    """Delete or detach the disks of a VM that is deleted, as each `deleteOption` says."""
+    profile, disks = vm.properties.get("storageProfile", {}), vm.hidden.get("disks", {})
+    shown = {"os": profile.get("osDisk", {}), **{str(disk["lun"]): disk for disk in profile.get("dataDisks", [])}}
+    for place, disk_id in disks.items():
+        if shown.get(place, {}).get("deleteOption") == "Delete":
+            remove_disk(cloud, disk_id)
+        else:
+            detach_disk(cloud, disk_id, vm.id)

@@ -1,4 +1,4 @@
-"""Commands that Azure runs in a guest."""
+"""Run Command: a script that Azure's agent runs in the guest."""
 
 from __future__ import annotations
 
@@ -9,38 +9,37 @@ from typing import Any
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
 from gpuinfra.sandbox.kernel.errors import invalid_content, invalid_parameter
-from gpuinfra.sandbox.kernel.operations import LATER
+from gpuinfra.sandbox.kernel.long_running_operations import LATER
 from gpuinfra.sandbox.kernel.routes import GROUP, Routes
 from gpuinfra.sandbox.services.common import require_group, require_object, section
-from gpuinfra.sandbox.services.compute.machine_errors import invalid_value, not_allowed, required
-from gpuinfra.sandbox.services.compute.machine_state import power_of, preempted, require_idle
-from gpuinfra.sandbox.services.compute.machines import require_machine
+from gpuinfra.sandbox.services.compute.fields import invalid_value, not_allowed, required
+from gpuinfra.sandbox.services.compute.virtual_machines import require_vm
+from gpuinfra.sandbox.services.compute.vm_power_state import power_state, preempted, require_idle
 
 routes = Routes()
 effects = Effects()
 
 _SHOWN = 4096
-"""Azure shows the last so many bytes of each stream."""
+"""How many bytes of each stream Azure shows, from its end."""
 
 
 @routes.add("POST", f"{GROUP}/providers/Microsoft.Compute/virtualMachines/{{name}}/runCommand")
-def run_command(call: Call) -> Answer:
-    """Run a shell script as root."""
+def _run_command(call: Call) -> Answer:
     require_group(call, for_write=True)
-    machine = require_machine(call)
+    vm = require_vm(call)
     script = _script(require_object(call))
-    require_idle(machine, "runCommand")
-    if power_of(machine) != "running":
+    require_idle(vm, "runCommand")
+    if power_state(vm) != "running":
         raise not_allowed("Cannot modify extensions in the VM when the VM is not running.")
     operation = call.cloud.operations.begin(
         call,
         provider="Microsoft.Compute",
-        location=machine.location,
-        resource_id=machine.id,
+        location=vm.location,
+        resource_id=vm.id,
         action="virtualMachines/runCommand",
         latency="vm-run-command",
         effect="machine-run-command",
-        payload={"machine": machine.id, "vmId": machine.properties["vmId"], "script": script},
+        payload={"machine": vm.id, "vmId": vm.properties["vmId"], "script": script},
     )
     return call.cloud.operations.accepted(call, operation)
 
@@ -60,7 +59,7 @@ def _script(body: dict[str, Any]) -> str:
 
 
 def _parameters(body: dict[str, Any]) -> list[str]:
-    """Parameters are variables of the script, and its arguments in their order."""
+    """Parameters are variables of the script, and its positional arguments in their order."""
     assignments, values = [], []
     for parameter in section(body, "parameters", list):
         name, value = (parameter.get("name"), parameter.get("value")) if isinstance(parameter, dict) else (None, None)
@@ -73,19 +72,19 @@ def _parameters(body: dict[str, Any]) -> list[str]:
 
 @effects.add("machine-run-command")
 def begin_in_guest(cloud: Cloud, payload: dict[str, Any]) -> str | None:
-    """The guest gets the script; whoever hosts it ends the operation."""
-    machine = cloud.store.get(payload["machine"])
-    if machine is None or machine.properties["vmId"] != payload["vmId"]:
+    """Send the script to the guest; the guest host ends the operation."""
+    vm = cloud.store.get(payload["machine"])
+    if vm is None or vm.properties["vmId"] != payload["vmId"]:
         raise preempted()
     if "failure" in payload:
         return None
-    if power_of(machine) != "running":
+    if power_state(vm) != "running":
         raise not_allowed("Cannot modify extensions in the VM when the VM is not running.")
     cloud.guest_orders.append(
         {
             "kind": "run-command",
-            "vm": machine.id,
-            "vmId": machine.properties["vmId"],
+            "vm": vm.id,
+            "vmId": vm.properties["vmId"],
             "operation": payload["operation"],
             "script": payload["script"],
         }
@@ -93,9 +92,8 @@ def begin_in_guest(cloud: Cloud, payload: dict[str, Any]) -> str | None:
     return LATER
 
 
-def command_result(stdout: str, stderr: str, exit_code: int) -> dict[str, Any]:
-    """What comes of a command. Azure says that it succeeded whatever the script's exit code."""
-    del exit_code
+def command_result(stdout: str, stderr: str) -> dict[str, Any]:
+    """Return the result of a command. Azure reports success whatever the script's exit code."""
     message = f"Enable succeeded: \n[stdout]\n{stdout[-_SHOWN:]}\n[stderr]\n{stderr[-_SHOWN:]}"
     return {
         "value": [

@@ -1,1 +1,1 @@
-"""Microsoft.Network: networks, security groups, addresses, interfaces."""
+"""Microsoft.Network: virtual networks, network security groups, public IPs, NICs."""

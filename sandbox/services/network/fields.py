@@ -1,4 +1,4 @@
-"""Values in the bodies of network resources: read with their types, or refused as Microsoft.Network refuses them."""
+"""Fields in the bodies of Microsoft.Network, and the errors for values it refuses."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.kernel.ids import key, parse_id
+from gpuinfra.sandbox.kernel.resource_id import key, parse_id
 
-# What a client sends for "not used"; a property that is not modelled may have one of these.
+# What clients send for "not used"; a property that is not modelled may have one of these values.
 _NOTHING: tuple[Any, ...] = (None, False, "", "None", "Disabled", [], {})
 
 
 def bad_request(code: str, message: str) -> ArmError:
-    """An error of Microsoft.Network, which always has `details`."""
+    """Return an error of Microsoft.Network, which always has `details`."""
     return ArmError(400, code, message, details=[])
 
 
 def cannot_parse(code: str, message: str) -> ArmError:
-    """A body that Microsoft.Network does not understand."""
+    """Return the error for a body that Microsoft.Network cannot parse."""
     return ArmError(
         400, "InvalidRequestFormat", "Cannot parse the request.", details=[{"code": code, "message": message}]
     )
 
 
 def wrong_value(value: Any, kind: str, path: str) -> ArmError:
-    """A value of the wrong type."""
+    """Return the error for a value of the wrong type."""
     shown = json.dumps(value)[:80] if isinstance(value, str | int | float) else type(value).__name__
     return cannot_parse("InvalidJson", f"Error converting value {shown} to type '{kind}'. Path '{path}'.")
 
 
 def text(mapping: dict[str, Any], name: str, path: str, default: str | None = None) -> str | None:
-    """A text of a body; the default where it is absent or null."""
+    """Return the string, or the default where the field is absent or null."""
     value = mapping.get(name)
     if value is None:
         return default
@@ -42,7 +42,7 @@ def text(mapping: dict[str, Any], name: str, path: str, default: str | None = No
 
 
 def choice(mapping: dict[str, Any], name: str, path: str, allowed: Sequence[str], default: str) -> str:
-    """One of some texts, in Azure's spelling whatever the case it was sent in."""
+    """Return one of the allowed strings in Azure's spelling; case does not matter."""
     value = text(mapping, name, path, default) or default
     for known in allowed:
         if known.lower() == value.lower():
@@ -51,7 +51,7 @@ def choice(mapping: dict[str, Any], name: str, path: str, allowed: Sequence[str]
 
 
 def boolean(mapping: dict[str, Any], name: str, path: str, *, default: bool = False) -> bool:
-    """True or false."""
+    """Return the boolean, or the default where the field is absent or null."""
     value = mapping.get(name)
     if value is None:
         return default
@@ -61,7 +61,7 @@ def boolean(mapping: dict[str, Any], name: str, path: str, *, default: bool = Fa
 
 
 def integer(mapping: dict[str, Any], name: str, path: str, default: int) -> int:
-    """A whole number."""
+    """Return the integer, or the default where the field is absent or null."""
     value = mapping.get(name)
     if value is None:
         return default
@@ -71,7 +71,7 @@ def integer(mapping: dict[str, Any], name: str, path: str, default: int) -> int:
 
 
 def texts(mapping: dict[str, Any], name: str, path: str) -> list[str]:
-    """A list of texts."""
+    """Return the list of strings; empty where the field is absent or null."""
     value = mapping.get(name)
     if value is None:
         return []
@@ -81,7 +81,7 @@ def texts(mapping: dict[str, Any], name: str, path: str) -> list[str]:
 
 
 def items(mapping: dict[str, Any], name: str, path: str) -> list[dict[str, Any]]:
-    """A list of objects whose `properties`, if there, are objects too."""
+    """Return the list of objects; their `properties`, if present, are objects too."""
     value = mapping.get(name)
     if value is None:
         return []
@@ -94,7 +94,7 @@ def items(mapping: dict[str, Any], name: str, path: str) -> list[dict[str, Any]]
 
 
 def item_names(nested: Sequence[dict[str, Any]], path: str) -> list[str]:
-    """The names of nested resources: each has one, no two the same."""
+    """Return the names of nested resources: each has one, and no two are the same."""
     names: dict[str, str] = {}
     for place, item in enumerate(nested):
         name = item.get("name")
@@ -107,7 +107,7 @@ def item_names(nested: Sequence[dict[str, Any]], path: str) -> list[str]:
 
 
 def reference(mapping: dict[str, Any], name: str, path: str, kind: str) -> str | None:
-    """The id in `{"id": …}`, which has to be one of the type `kind` such as virtualNetworks/subnets."""
+    """Return the id in `{"id": …}`; its type has to be `kind`, such as virtualNetworks/subnets."""
     value = mapping.get(name)
     if value is None:
         return None
@@ -138,7 +138,7 @@ def reference(mapping: dict[str, Any], name: str, path: str, kind: str) -> str |
 
 
 def only_known(mapping: dict[str, Any], known: Sequence[str], path: str) -> None:
-    """Refuse what the embedded Azure would have to ignore."""
+    """Refuse properties that the embedded Azure would have to ignore."""
     for name, value in mapping.items():
         if name not in known and value not in _NOTHING:
             raise ArmError(

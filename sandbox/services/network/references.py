@@ -1,6 +1,6 @@
 """Which network resource uses which: what cannot be deleted, and the back references that bodies show.
 
-Nothing is kept in what is used, so nothing there is ever out of date: a user that is gone uses nothing.
+References are stored with the user, not with what is used, so they disappear together with the user.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.kernel.ids import key
+from gpuinfra.sandbox.kernel.resource_id import key
 from gpuinfra.sandbox.kernel.store import Resource
 
 _NESTED = ("subnets", "ipConfigurations")
@@ -19,14 +19,14 @@ _PROPERTIES = ("networkSecurityGroup", "subnet", "publicIPAddress")
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Something uses something: `user` is an id, `address` the private address it has in a subnet."""
+    """One use: `user` is an id, `address` its private address in a subnet."""
 
     user: str
     address: str | None
 
     @property
-    def is_interface(self) -> bool:
-        """Whether the user is an interface, and not a subnet."""
+    def is_nic(self) -> bool:
+        """Whether the user is a NIC, not a subnet."""
         return "/networkinterfaces/" in self.user.lower()
 
 
@@ -34,7 +34,7 @@ Uses = dict[str, list[Use]]
 
 
 def keep(cloud: Cloud, resource: Resource) -> Resource:
-    """Keep a resource, and what it uses."""
+    """Store a resource, and what it uses."""
     cloud.store.set_uses(resource.key, _references(resource.body))
     return cloud.store.put(resource, cloud.now)
 
@@ -46,14 +46,14 @@ def _references(body: dict[str, Any]) -> Iterator[tuple[str, str, str | None]]:
         for name in _PROPERTIES:
             if name in inner:
                 yield key(inner[name]["id"]), holder["id"], inner.get("privateIPAddress") if name == "subnet" else None
-    # A public address uses a number and a name, which no two may have.
+    # A public IP uses an address and a DNS name, which must be unique.
     for taken in (properties.get("ipAddress"), properties.get("dnsSettings", {}).get("fqdn")):
         if taken:
             yield taken, body["id"], None
 
 
 def uses(cloud: Cloud, resource_id: str | None = None) -> Uses:
-    """Who uses what, by the key of what is used: a resource and what is nested in it, or everything."""
+    """Return uses by the key of what is used: for a resource and what is nested in it, or for all."""
     found: Uses = {}
     for target, user, address in cloud.store.uses(None if resource_id is None else key(resource_id)):
         found.setdefault(target, []).append(Use(user, address))
@@ -61,5 +61,5 @@ def uses(cloud: Cloud, resource_id: str | None = None) -> Uses:
 
 
 def users_of(cloud: Cloud, resource_id: str) -> list[Use]:
-    """Who uses one resource, number or name."""
+    """Return what uses a resource, address or DNS name."""
     return uses(cloud, resource_id).get(key(resource_id), [])

@@ -1,14 +1,15 @@
-"""Subnets, which live in the body of their virtual network."""
+"""Subnets, which are stored in the body of their virtual network, and their address ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ipaddress
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.network.address_prefixes import Network, check_subnets, parse_prefix
 from gpuinfra.sandbox.services.network.fields import (
     bad_request,
     boolean,
@@ -19,8 +20,95 @@ from gpuinfra.sandbox.services.network.fields import (
     texts,
     wrong_value,
 )
+from gpuinfra.sandbox.services.network.network_resource import UPDATING, Kind, require_reference
 from gpuinfra.sandbox.services.network.references import users_of
-from gpuinfra.sandbox.services.network.tracked import UPDATING, Kind, require_reference
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+# Azure reserves the first four addresses of a subnet and the last one.
+RESERVED = 4
+
+
+def parse_prefix(prefix: str, resource_id: str) -> Network:
+    """Return the range of a prefix such as 10.0.0.0/16, or raise Azure's error."""
+    address, separator, length = prefix.partition("/")
+    try:
+        # A missing length is an error here; ip_network would read it as a single address.
+        network = ipaddress.ip_network((address, _length(length) if separator else -1), strict=False)
+    except ValueError:
+        raise bad_request(
+            "InvalidAddressPrefixFormat",
+            f"Address prefix {prefix} of resource {resource_id} is not formatted correctly. It should follow CIDR "
+            "notation, for example 10.0.0.0/24.",
+        ) from None
+    if network.network_address != ipaddress.ip_address(address):
+        raise bad_request(
+            "InvalidCIDRNotation",
+            f"The address prefix {prefix} in resource {resource_id} has an invalid CIDR notation. For the given prefix "
+            f"length, the address prefix should be {network}.",
+        )
+    return network
+
+
+def _length(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else -1
+
+
+def contains(space: Iterable[Network], network: Network) -> bool:
+    """Whether the range lies within the address space."""
+    return any(
+        (
+            isinstance(outer, ipaddress.IPv4Network)
+            and isinstance(network, ipaddress.IPv4Network)
+            and network.subnet_of(outer)
+        )
+        or (
+            isinstance(outer, ipaddress.IPv6Network)
+            and isinstance(network, ipaddress.IPv6Network)
+            and network.subnet_of(outer)
+        )
+        for outer in space
+    )
+
+
+def check_subnets(
+    network_name: str, space: Sequence[Network], subnets: Sequence[tuple[str, Sequence[Network]]]
+) -> None:
+    """Check that every subnet lies within the address space and that no two overlap."""
+    ranges: list[tuple[int, int, int, int]] = []
+    for place, (name, prefixes) in enumerate(subnets):
+        for prefix in prefixes:
+            too_small = prefix.prefixlen > 29 if prefix.version == 4 else prefix.prefixlen != 64
+            if too_small or not contains(space, prefix):
+                raise bad_request(
+                    "NetcfgInvalidSubnet", f"Subnet '{name}' is not valid in virtual network '{network_name}'."
+                )
+            first, last = int(prefix.network_address), int(prefix.broadcast_address)
+            ranges.append((prefix.version, first, last, place))
+    # Of two overlapping prefixes one contains the other, so sorting puts them next to each other.
+    for before, after in pairwise(sorted(ranges)):
+        if before[0] == after[0] and after[1] <= before[2]:
+            raise bad_request(
+                "NetcfgSubnetRangesOverlap",
+                f"Subnet '{subnets[max(before[3], after[3])][0]}' is not valid because its IP address range overlaps "
+                f"with that of an existing subnet in virtual network '{network_name}'.",
+            )
+
+
+def usable(network: ipaddress.IPv4Network, address: ipaddress.IPv4Address) -> bool:
+    """Whether Azure leaves this address of the subnet to its users."""
+    return int(network.network_address) + RESERVED <= int(address) < int(network.broadcast_address)
+
+
+def free_address(network: ipaddress.IPv4Network, taken: set[str]) -> str | None:
+    """Return the first address of the subnet that is not taken."""
+    first, last = int(network.network_address) + RESERVED, int(network.broadcast_address)
+    for number in range(first, last):
+        address = str(ipaddress.IPv4Address(number))
+        if address not in taken:
+            return address
+    return None
+
 
 KIND = Kind("virtualNetworks/subnets", "Subnet", "subnet", retry_after=(3, 10))
 
@@ -38,7 +126,7 @@ _KNOWN = (
 
 
 def build(cloud: Cloud, network: Resource, name: str, item: dict[str, Any], path: str) -> dict[str, Any]:
-    """A subnet's body from what was sent. Its range is checked with all the others by `check_ranges`."""
+    """Return a subnet's body from a request's. `check_ranges` checks its range with all the others."""
     KIND.check_name(name)
     own_id = f"{network.id}/subnets/{name}"
     sent = item.get("properties") or {}
@@ -69,13 +157,13 @@ def build(cloud: Cloud, network: Resource, name: str, item: dict[str, Any], path
 
 
 def prefixes(properties: dict[str, Any], subnet_id: str) -> list[Network]:
-    """The ranges of a subnet."""
+    """Return the ranges of a subnet."""
     one = properties.get("addressPrefix")
     return [parse_prefix(prefix, subnet_id) for prefix in properties.get("addressPrefixes") or ([one] if one else [])]
 
 
 def check_ranges(network: Resource, subnets: Sequence[dict[str, Any]]) -> None:
-    """All subnets of a network fit into it, beside each other."""
+    """Check that all subnets of a virtual network fit into it without overlap."""
     space = [parse_prefix(prefix, network.id) for prefix in network.properties["addressSpace"]["addressPrefixes"]]
     ranges = [(item["name"], prefixes(item["properties"], item["id"])) for item in subnets]
     check_subnets(network.name, space, ranges)
@@ -88,7 +176,7 @@ def check_unused(cloud: Cloud, subnet: dict[str, Any]) -> None:
 
 
 def in_use(name: str, user: str) -> ArmError:
-    """A subnet that cannot be deleted."""
+    """Return the error for deleting a subnet in use."""
     return bad_request(
         "InUseSubnetCannotBeDeleted",
         f"Subnet {name} is in use by {user} and cannot be deleted. In order to delete the subnet, delete all the "
@@ -97,7 +185,7 @@ def in_use(name: str, user: str) -> ArmError:
 
 
 def check_change(cloud: Cloud, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """A subnet keeps its range while anything is in it."""
+    """Check that a subnet in use keeps its range."""
     before, after = (prefixes(item["properties"], item["id"]) for item in (old, new))
     if before != after and users_of(cloud, old["id"]):
         raise bad_request(

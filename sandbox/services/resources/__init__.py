@@ -1,1 +1,1 @@
-"""Microsoft.Resources: groups, resources of any kind, deployments, providers, the subscription."""
+"""Microsoft.Resources: resource groups, generic resources, deployments, providers, the subscription."""

@@ -1,4 +1,4 @@
-"""How a deployment runs: each resource once those it depends on are there, by the same PUT that a client makes."""
+"""How a deployment runs: it PUTs each resource, as a client would, once its dependencies exist."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from gpuinfra.sandbox.kernel.call import Call, Principal
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.kernel.inner_calls import call_inside, pause
-from gpuinfra.sandbox.kernel.operations import FAILED, IN_PROGRESS, LATER
+from gpuinfra.sandbox.kernel.internal_calls import call_inside, pause
+from gpuinfra.sandbox.kernel.long_running_operations import FAILED, IN_PROGRESS, LATER
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.resources.expressions import Scope, TemplateError
 from gpuinfra.sandbox.services.resources.template import Plan, evaluate_outputs, invalid_template
+from gpuinfra.sandbox.services.resources.template_expressions import Scope, TemplateError
 
 ACTIVE = frozenset({"Accepted", "Running"})
 ATTEMPTS = 5
 LONGEST = 4 * 3600
-"""After so many seconds Azure gives up waiting for a resource."""
+"""How long Azure waits for a resource."""
 
 
 def begin_run(call: Call, deployment: Resource, plan: Plan) -> str:
-    """Keep a deployment and let it start. Returns the operation's id."""
+    """Store a deployment and start it. Returns the operation's id."""
     cloud = call.cloud
     operation = cloud.operations.begin(
         call,
@@ -67,7 +67,7 @@ def begin_run(call: Call, deployment: Resource, plan: Plan) -> str:
 
 
 def start(cloud: Cloud, payload: dict[str, Any]) -> Any:
-    """Begin to run, unless a fault ends the deployment here."""
+    """Start the run, unless a fault ends the deployment here."""
     deployment = _deployment(cloud, payload)
     if deployment is None:
         return None
@@ -82,7 +82,7 @@ def start(cloud: Cloud, payload: dict[str, Any]) -> Any:
 
 
 def run_step(cloud: Cloud, payload: dict[str, Any]) -> None:
-    """Look at what goes on, start what can start, and look again later."""
+    """Check the resources that are being created, start those that can start, and schedule the next step."""
     deployment = _deployment(cloud, payload)
     if deployment is None:
         cloud.operations.complete(
@@ -117,7 +117,7 @@ def _deployment(cloud: Cloud, payload: dict[str, Any]) -> Resource | None:
 
 
 def _look(cloud: Cloud, step: dict[str, Any], elapsed: float) -> bool:
-    """Whether a resource that was being made is made by now, or has failed."""
+    """Update the state of a resource that is being created."""
     operation = cloud.store.get_operation(step["operation"]) or {"status": FAILED}
     if operation["status"] == IN_PROGRESS and elapsed <= LONGEST:
         return False
@@ -139,7 +139,7 @@ def _look(cloud: Cloud, step: dict[str, Any], elapsed: float) -> bool:
 
 
 def _begin(cloud: Cloud, deployment: Resource, step: dict[str, Any]) -> bool:
-    """Make a resource. False where that has to be tried again later."""
+    """Create a resource. Returns False if that has to be retried later."""
     step.setdefault("started", cloud.now)
     step["attempts"] += 1
     principal = Principal(**deployment.hidden["principal"])
@@ -163,11 +163,11 @@ def _begin(cloud: Cloud, deployment: Resource, step: dict[str, Any]) -> bool:
 
 
 def _is_passing(error: ArmError) -> bool:
-    """ARM itself tries again what its providers say is for the moment."""
+    """Whether ARM itself retries this error."""
     return error.status in {429, 500, 502, 503, 504} or error.code in {"RetryableError", "AnotherOperationInProgress"}
 
 
-# The end
+# End
 
 
 def _finish(cloud: Cloud, deployment: Resource, operation_id: str) -> None:
@@ -206,7 +206,7 @@ def _end(cloud: Cloud, deployment: Resource, state: str, *, error: dict[str, Any
     steps = [
         {name: _redacted(value, secrets) for name, value in step.items() if name != "body"} for step in hidden["steps"]
     ]
-    # Nothing secret is kept longer than it is needed.
+    # Secrets are not stored longer than needed.
     deployment.hidden = {"operation": hidden["operation"], "steps": steps}
     cloud.store.put(deployment, cloud.now)
 
@@ -227,7 +227,7 @@ def _outputs(cloud: Cloud, deployment: Resource) -> dict[str, Any]:
 
 
 def _reference(cloud: Cloud, steps: list[dict[str, Any]], what: str, *, full: bool) -> Any:
-    """The properties of a resource, by its id or by the name it has in the template."""
+    """Return the properties of a resource, by its id or by its name in the template."""
     ids = [step["id"] for step in steps if what.lower() in {step["name"].lower(), step["id"].lower()}]
     resource = cloud.store.get(ids[0] if ids else what)
     if resource is None:
@@ -236,7 +236,7 @@ def _reference(cloud: Cloud, steps: list[dict[str, Any]], what: str, *, full: bo
 
 
 def _redacted(value: Any, secrets: list[str]) -> Any:
-    """A JSON value without anything secret that an error may have repeated."""
+    """Return a JSON value without secrets, which an error may have repeated."""
     if isinstance(value, str):
         for secret in secrets:
             for spelling in (secret, json.dumps(secret)[1:-1]):

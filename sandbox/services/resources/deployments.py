@@ -1,4 +1,4 @@
-"""Deployments of templates to a group: what is asked for and what is told. How they run is in deployment_run."""
+"""Template deployments to a resource group: their requests and answers. `deployment_run` runs them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, outside_the_slice
-from gpuinfra.sandbox.kernel.operations import IN_PROGRESS
+from gpuinfra.sandbox.kernel.long_running_operations import IN_PROGRESS
 from gpuinfra.sandbox.kernel.routes import GROUP, Routes
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import check_name, page, require_group, require_object, resource_id, section
-from gpuinfra.sandbox.services.operation_results import job_url
+from gpuinfra.sandbox.services.odata_filter import parse_filter
+from gpuinfra.sandbox.services.operations import job_url
 from gpuinfra.sandbox.services.resources.deployment_run import ACTIVE, begin_run, run_step, start
-from gpuinfra.sandbox.services.resources.expressions import Scope
-from gpuinfra.sandbox.services.resources.filters import parse_filter
 from gpuinfra.sandbox.services.resources.template import Plan, make_plan
+from gpuinfra.sandbox.services.resources.template_expressions import Scope
 
 routes = Routes()
 effects = Effects()
@@ -28,8 +28,7 @@ _ONE = f"{_ALL}/{{name}}"
 
 
 @routes.add("PUT", _ONE)
-def put_deployment(call: Call) -> Answer:
-    """Start a deployment; it goes on by itself."""
+def _put_deployment(call: Call) -> Answer:
     group = require_group(call, for_write=True)
     existing = call.cloud.store.get(_id(call))
     if existing and existing.properties["provisioningState"] in ACTIVE:
@@ -48,7 +47,7 @@ def put_deployment(call: Call) -> Answer:
 
 @routes.add("POST", f"{_ONE}/validate")
 def validate_deployment(call: Call) -> Answer:
-    """Work a template out and make nothing."""
+    """Evaluate a template without creating anything."""
     plan = _plan(call, require_group(call))
     body = _body(call, _id(call), call["name"], plan, "Succeeded")
     body["properties"]["validatedResources"] = [{"id": planned.id} for planned in plan.resources]
@@ -56,21 +55,18 @@ def validate_deployment(call: Call) -> Answer:
 
 
 @routes.add("GET", _ONE)
-def get_deployment(call: Call) -> Answer:
-    """Read a deployment."""
+def _get_deployment(call: Call) -> Answer:
     return Answer(200, _require(call).body)
 
 
 @routes.add("HEAD", _ONE)
-def head_deployment(call: Call) -> Answer:
-    """Whether there is such a deployment."""
+def _head_deployment(call: Call) -> Answer:
     _require(call)
     return Answer(204)
 
 
 @routes.add("GET", _ALL)
-def list_deployments(call: Call) -> Answer:
-    """Every deployment of a group."""
+def _list_deployments(call: Call) -> Answer:
     group = require_group(call)
     wanted = parse_filter(call.query.get("$filter", ""), frozenset({"provisioningstate"})).get("provisioningstate")
     return page(
@@ -84,7 +80,7 @@ def list_deployments(call: Call) -> Answer:
 
 @routes.add("DELETE", _ONE)
 def delete_deployment(call: Call) -> Answer:
-    """Forget a deployment; what it made stays."""
+    """Delete a deployment from the history; its resources stay."""
     require_group(call)
     deployment = call.cloud.store.get(_id(call))
     if deployment is None:
@@ -109,8 +105,7 @@ def delete_deployment(call: Call) -> Answer:
 
 
 @routes.add("GET", f"{_ONE}/operationStatuses/{{id}}")
-def get_status(call: Call) -> Answer:
-    """How a deployment is, in the one word that Microsoft.Resources says."""
+def _get_status(call: Call) -> Answer:
     require_group(call)
     body = call.cloud.store.get_operation(call["id"])
     if body is None or body["action"] != "deployments/write":
@@ -124,16 +119,14 @@ def get_status(call: Call) -> Answer:
 
 
 @routes.add("GET", f"{_ONE}/operations")
-def list_operations(call: Call) -> Answer:
-    """What a deployment has done, a resource an entry."""
+def _list_operations(call: Call) -> Answer:
     deployment = _require(call)
     shown = [_operation(deployment, step) for step in deployment.hidden["steps"] if step["state"] != "waiting"]
     return Answer(200, {"value": shown})
 
 
 @routes.add("GET", f"{_ONE}/operations/{{id}}")
-def get_operation(call: Call) -> Answer:
-    """One of the things that a deployment has done."""
+def _get_operation(call: Call) -> Answer:
     deployment = _require(call)
     for step in deployment.hidden["steps"]:
         if step["number"].lower() == call["id"].lower() and step["state"] != "waiting":
@@ -142,20 +135,17 @@ def get_operation(call: Call) -> Answer:
 
 
 @effects.add("deployment-start")
-def deployment_start(cloud: Cloud, payload: dict[str, Any]) -> Any:
-    """An accepted deployment begins to run."""
+def _deployment_start(cloud: Cloud, payload: dict[str, Any]) -> Any:
     return start(cloud, payload)
 
 
 @effects.add("deployment-step")
-def deployment_step(cloud: Cloud, payload: dict[str, Any]) -> None:
-    """Go on with a deployment."""
+def _deployment_step(cloud: Cloud, payload: dict[str, Any]) -> None:
     run_step(cloud, payload)
 
 
 @effects.add("deployment-delete")
-def deployment_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
-    """The history of a deployment goes."""
+def _deployment_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
     if "failure" not in payload:
         cloud.store.delete(payload["deployment"])
 
@@ -204,7 +194,7 @@ def _plan(call: Call, group: Resource) -> Plan:
 
 
 def scope_of(cloud: Cloud, group: Resource, name: str) -> Scope:
-    """What a template in a group can refer to."""
+    """Return what a template in a resource group can refer to."""
     now = datetime.fromtimestamp(cloud.now, UTC)
     return Scope(cloud.subscription, cloud.tenant, group.body, name, {}, now=now)
 

@@ -1,16 +1,15 @@
-"""The subscription, its locations, and what clients ask before all else."""
+"""The subscription and its locations, the tenant, and the cloud's endpoints."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
 from gpuinfra.sandbox.services.common import require_subscription
 
 routes = Routes()
-effects = Effects()
 
 NAME = "gpuinfra sandbox (simulated)"
 
@@ -34,21 +33,18 @@ def _subscription(cloud: Cloud) -> dict[str, Any]:
 
 
 @routes.add("GET", "/subscriptions")
-def list_subscriptions(call: Call) -> Answer:
-    """The one there is."""
+def _list_subscriptions(call: Call) -> Answer:
     return Answer(200, {"value": [_subscription(call.cloud)], "count": {"type": "Total", "value": 1}})
 
 
 @routes.add("GET", SUBSCRIPTION)
-def get_subscription(call: Call) -> Answer:
-    """The one there is, by its id."""
+def _get_subscription(call: Call) -> Answer:
     require_subscription(call)
     return Answer(200, _subscription(call.cloud))
 
 
 @routes.add("GET", "/tenants")
-def list_tenants(call: Call) -> Answer:
-    """The one there is."""
+def _list_tenants(call: Call) -> Answer:
     tenant = call.cloud.tenant
     return Answer(
         200,
@@ -70,8 +66,7 @@ def list_tenants(call: Call) -> Answer:
 
 
 @routes.add("GET", f"{SUBSCRIPTION}/locations")
-def list_locations(call: Call) -> Answer:
-    """Azure's public regions."""
+def _list_locations(call: Call) -> Answer:
     require_subscription(call)
     value = [
         {
@@ -92,7 +87,7 @@ def list_locations(call: Call) -> Answer:
 
 @routes.add("GET", "/metadata/endpoints")
 def get_endpoints(call: Call) -> Answer:
-    """Where the parts of this cloud are: what `az cloud register` asks. There is no graph, gallery or storage."""
+    """Return the endpoints that `az cloud register` reads. There is no graph, gallery or storage."""
     base, nowhere = call.base_url, "sandbox.invalid"
     return Answer(
         200,

@@ -1,4 +1,4 @@
-"""A deployment template: its parameters, and its resources in the order that their dependencies ask for."""
+"""Deployment templates: parameters, resources, and their order by dependency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
 from gpuinfra.sandbox.services.common import section
-from gpuinfra.sandbox.services.resources.expressions import Scope, TemplateError, evaluate
+from gpuinfra.sandbox.services.resources.template_expressions import Scope, TemplateError, evaluate
 
 _TYPES: dict[str, tuple[str, type]] = {
     "string": ("String", str),
@@ -26,8 +26,8 @@ _NOT_MODELLED = ("copy", "resources", "scope")
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A resource that a deployment will make; `after` are the indexes of those that have to be there first."""
+class PlannedResource:
+    """A resource that a deployment will create; `after` are the indexes of its dependencies."""
 
     id: str
     type: str
@@ -40,9 +40,9 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """A template worked out: what to make, what to show of the parameters, and what nobody may see."""
+    """An evaluated template: what to create, which parameters to show, and which texts are secret."""
 
-    resources: tuple[Planned, ...]
+    resources: tuple[PlannedResource, ...]
     parameters: dict[str, dict[str, Any]]
     values: dict[str, Any]
     variables: dict[str, Any]
@@ -52,12 +52,12 @@ class Plan:
 
 
 def invalid_template(message: str) -> ArmError:
-    """ARM's error for a template that cannot be deployed."""
+    """Return ARM's error for a template that cannot be deployed."""
     return ArmError(400, "InvalidTemplate", f"Deployment template validation failed: '{message}'.")
 
 
 def make_plan(template: dict[str, Any], given: dict[str, Any], scope: Scope) -> Plan:
-    """Work a template out. Raises ArmError with code InvalidTemplate where that is impossible."""
+    """Evaluate a template. Raises ArmError with code InvalidTemplate if that is impossible."""
     try:
         values, shown, secrets = _parameters(section(template, "parameters"), given, scope)
         scope = replace(scope, parameters=values, now=None)
@@ -76,7 +76,7 @@ def make_plan(template: dict[str, Any], given: dict[str, Any], scope: Scope) -> 
 
 
 def evaluate_outputs(outputs: dict[str, Any], scope: Scope, secrets: tuple[str, ...]) -> dict[str, Any]:
-    """The outputs, without a value where one is secret or has a secret in it."""
+    """Return the outputs; those that contain a secret have no value."""
     shown: dict[str, Any] = {}
     for name, output in outputs.items():
         kind = _TYPES[output["type"].lower()][0]
@@ -155,7 +155,7 @@ def _check_value(name: str, declaration: Mapping[str, Any], kind: str, value: An
 
 
 def _texts(value: Any) -> list[str]:
-    """Every text in a secret value that is long enough to be told apart."""
+    """Yield every string in a secret value that is long enough to be recognised."""
     if isinstance(value, str):
         return [value] if len(value) > 3 else []
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -178,7 +178,7 @@ def _resources(template: dict[str, Any]) -> list[Any]:
     return resources
 
 
-def _resource(declared: Any, scope: Scope) -> Planned:
+def _resource(declared: Any, scope: Scope) -> PlannedResource:
     if not isinstance(declared, dict):
         raise TemplateError("The template is not valid: a resource is no object")
     for name in declared:
@@ -201,7 +201,7 @@ def _resource(declared: Any, scope: Scope) -> Planned:
     pairs = "".join(f"/{kind}/{name}" for kind, name in zip(kinds, names, strict=True))
     body = {name: value for name, value in declared.items() if name.lower() not in _NOT_IN_BODY}
     depends = evaluate(section(declared, "dependsOn", list), scope)
-    return Planned(
+    return PlannedResource(
         id=f"{scope.group['id']}/providers/{namespace}{pairs}",
         type=head["type"],
         name=head["name"],
@@ -218,7 +218,7 @@ def _condition(value: Any) -> bool:
 
 
 def without_nulls(value: Any) -> Any:
-    """A JSON value without members that are null: `az` writes them for what was not asked for."""
+    """Return a JSON value without null members, which `az` writes for what is not set."""
     if isinstance(value, dict):
         return {name: without_nulls(item) for name, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -229,7 +229,7 @@ def without_nulls(value: Any) -> Any:
 # Order
 
 
-def _order(resources: list[Planned]) -> tuple[Planned, ...]:
+def _order(resources: list[PlannedResource]) -> tuple[PlannedResource, ...]:
     names: dict[str, list[int]] = {}
     for index, resource in enumerate(resources):
         relative = resource.id.split("/providers/", 1)[1]
@@ -241,7 +241,7 @@ def _order(resources: list[Planned]) -> tuple[Planned, ...]:
                 f"The resource '{resource.type}/{resource.name}' at line '1' and column '1' is defined multiple times "
                 "in a template. Please see https://aka.ms/arm-syntax-resources for usage details"
             )
-    # What a condition leaves out is no dependency either.
+    # A resource that its condition leaves out is not a dependency either.
     places = {index: place for place, index in enumerate(i for i, each in enumerate(resources) if not each.skipped)}
     ordered = []
     for resource in resources:
@@ -254,7 +254,7 @@ def _order(resources: list[Planned]) -> tuple[Planned, ...]:
     return tuple(ordered)
 
 
-def _find(names: dict[str, list[int]], wanted: Any, resource: Planned) -> int:
+def _find(names: dict[str, list[int]], wanted: Any, resource: PlannedResource) -> int:
     found = names.get(wanted.lower(), []) if isinstance(wanted, str) else []
     if len(found) != 1:
         problem = "is ambiguous" if found else "is not defined in the template"
@@ -265,7 +265,7 @@ def _find(names: dict[str, list[int]], wanted: Any, resource: Planned) -> int:
     return found[0]
 
 
-def _check_circles(resources: list[Planned]) -> None:
+def _check_circles(resources: list[PlannedResource]) -> None:
     left = set(range(len(resources)))
     while left:
         free = {index for index in left if not left.intersection(resources[index].after)}

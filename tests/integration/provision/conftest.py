@@ -1,4 +1,4 @@
-"""One embedded Azure for the tests of provisioning, and access to it as the program has it."""
+"""One embedded Azure for the tests of provisioning, with the program's own access to it."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tests.integration.sandbox.servers import Sandbox, Servers
 
 
 def access_to(server: Sandbox) -> Access:
-    """What the program knows of an embedded Azure."""
+    """Return the program's access to an embedded Azure."""
     setting = server.server.cloud.store.setting
     return Access(
         subscription=server.subscription,
@@ -34,7 +34,7 @@ def access_to(server: Sandbox) -> Access:
 
 @pytest.fixture
 def server(servers: Servers) -> Iterator[Sandbox]:
-    """A server with nothing in it, that the test has for itself."""
+    """An empty server that the test does not share."""
     with servers.lend() as lent:
         yield lent
 
@@ -46,14 +46,14 @@ def access(server: Sandbox) -> Access:
 
 
 def close(clients: Clients) -> None:
-    """Connections that are left open are a warning, which is an error here."""
+    """Close connections: one that stays open is a warning, and an error here."""
     for name in ("compute", "network", "resource", "credential"):
         if name in vars(clients):
             getattr(clients, name).close()
 
 
 class Markets:
-    """Markets with this or that changed in their access."""
+    """Markets with changed access."""
 
     def __init__(self, access: Access) -> None:
         self._access, self._made = access, list[Clients]()
@@ -70,7 +70,7 @@ class Markets:
 
 @pytest.fixture
 def markets(access: Access) -> Iterator[Markets]:
-    """Makes markets."""
+    """Create markets."""
     made = Markets(access)
     yield made
     made.close()

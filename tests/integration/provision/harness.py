@@ -222,7 +222,7 @@ class Harness:
         return f"{name}.yaml"
 
     def start(self, *words: str) -> Command:
-        """Start a command. Deletions have the user's consent: machines here are often off, or half made."""
+        """Start a command. Deletions have the user's consent: machines here are often off or incomplete."""
         words = (*words, "--yes") if "--delete" in words else words
         self._commands += 1
         command = Command(words, self.folder, self.variables, self._root / f"command{self._commands}")
@@ -262,7 +262,7 @@ class Harness:
         return sum(bool(fault.get("held")) for fault in self.faults())
 
     def wait_until_held(self, command: Command, faults: int = 1) -> bool:
-        """Wait until so many faults hold a request. False if the command ends first."""
+        """Wait until this many faults hold a request. False if the command ends first."""
         return command.wait_for(lambda: self.held() >= faults, "a fault holds a request")
 
     def empty(self) -> None:
@@ -295,7 +295,7 @@ class Harness:
         return "InProgress" in [each["status"] for each in self.operations()]
 
     def resources(self) -> set[str]:
-        """Return everything in the subscription, whoever owns it: type and name, and groups, in lower case."""
+        """Return everything in the subscription, ours or not: type and name, and groups, in lower case."""
         groups = {f"group/{each['name']}" for each in self.client.list(f"/resourcegroups?{RESOURCES_API}")}
         others = {f"{each['type']}/{each['name']}" for each in self.client.list(f"/resources?{RESOURCES_API}")}
         return {each.lower() for each in groups | others}

@@ -102,7 +102,7 @@ class InterruptibleProgram:
             self.process.send_signal(number)
 
     def runs_for(self, seconds: float) -> bool:
-        """Return whether it still runs after so many seconds."""
+        """Return whether it still runs after this many seconds."""
         deadline = time.monotonic() + seconds
         while not self.has_ended and time.monotonic() < deadline:
             self._read(0.03)
@@ -129,12 +129,12 @@ class InterruptibleProgram:
         return found
 
     def _read(self, seconds: float) -> bool:
-        """Read what comes within so many seconds. False at the end of the output."""
+        """Read what arrives within this many seconds. False at the end of the output."""
         if not select.select([self._output], [], [], seconds)[0]:
             return True
         try:
             read = os.read(self._output, 65536)
-        except OSError:  # a terminal whose other side is closed
+        except OSError:  # a terminal whose other end is closed
             read = b""
         self._output_bytes += read
         return bool(read)

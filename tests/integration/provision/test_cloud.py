@@ -1,4 +1,4 @@
-"""The port by the real SDK, against the embedded Azure."""
+"""The cloud port with the real SDK, against the embedded Azure."""
 
 import dataclasses
 import threading
@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.candidate import Candidate
-from gpuinfra.models.plan import Plan
+from gpuinfra.models.plan import Candidate, Plan
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
@@ -33,7 +32,7 @@ from gpuinfra.provision.waiting.interrupt import Interrupt
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import KEY
 from tests.integration.sandbox.servers import Sandbox
-from tests.unit.provision_help import NAME, NO_JOURNAL, SMALL, Heard, spec, words
+from tests.unit.provision_help import NAME, NO_JOURNAL, SMALL, RecordedProgress, spec, words
 
 GROUP = f"gpuinfra-{NAME}"
 SECONDS = 30.0
@@ -45,13 +44,13 @@ def host_key() -> HostKey:
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def heard() -> RecordedProgress:
+    return RecordedProgress()
 
 
 @pytest.fixture
-def cloud(server: Sandbox, access: Access, heard: Heard) -> Iterator[AzureCloud]:
-    arm(server, "no-boot", count=0)  # nobody logs in here
+def cloud(server: Sandbox, access: Access, heard: RecordedProgress) -> Iterator[AzureCloud]:
+    arm(server, "no-boot", count=0)  # no guest is needed
     clients = Clients(access, Patience(Deadline.after(60), heard))
     yield AzureCloud(clients)
     close(clients)
@@ -115,14 +114,14 @@ def plan_of(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) ->
 # Reading
 
 
-def test_nothing_is_seen_where_nothing_is(cloud: AzureCloud, server: Sandbox) -> None:
+def test_missing_machine_has_no_resources(cloud: AzureCloud, server: Sandbox) -> None:
     observed = cloud.observe(NAME, GROUP)
     assert (observed.parts, observed.unknown, observed.group) == ((), (), GROUP)
     assert cloud.observe(NAME).group == GROUP
     assert requests(server, "PUT", "PATCH", "DELETE") == []
 
 
-def test_what_was_made_is_seen_as_it_was_meant(cloud: AzureCloud, host_key: HostKey) -> None:
+def test_created_resources_match_the_plan(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
     observed = cloud.observe(NAME, GROUP)
     assert {part.ref.kind for part in observed.parts} == set(Kind)
@@ -135,7 +134,7 @@ def test_what_was_made_is_seen_as_it_was_meant(cloud: AzureCloud, host_key: Host
     assert (words(plan), plan.notes) == ([], ())
 
 
-def test_every_difference_that_a_plan_would_make_is_none_once_it_is_made(cloud: AzureCloud, host_key: HostKey) -> None:
+def test_applied_changes_leave_no_difference(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
     wanted = spec(tags={"project": "mnist"}, lifecycle={"lease": timedelta(hours=2)})
     plan = plan_of(cloud, host_key, wanted)
@@ -148,7 +147,7 @@ def test_every_difference_that_a_plan_would_make_is_none_once_it_is_made(cloud: 
     assert words(plan_of(cloud, host_key, wanted)) == []
 
 
-def test_the_secret_is_sent_and_never_read_again(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
+def test_secret_is_sent_and_never_returned(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
     make_all(cloud, host_key)
     machine = present(cloud, Kind.VM)
     assert "customData" not in machine.properties["osProfile"]
@@ -157,7 +156,7 @@ def test_the_secret_is_sent_and_never_read_again(cloud: AzureCloud, host_key: Ho
     assert kept.hidden["customData"]
 
 
-def test_the_group_is_found_by_the_machine_that_is_in_it(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
+def test_group_is_found_by_its_machine(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
     server.resource.resource_groups.create_or_update("gpu-team", {"location": "westus", "tags": {"owner": "them"}})
     given = setting(cloud, host_key, spec(resource_group="gpu-team"))
     for kind, module in MODULES.items():
@@ -170,12 +169,12 @@ def test_the_group_is_found_by_the_machine_that_is_in_it(cloud: AzureCloud, host
     elsewhere = cloud.observe(NAME, GROUP, thorough=True)
     assert elsewhere.machine is None
     assert {part.ref.group for part in elsewhere.lookalikes() if part.ref.kind is Kind.VM} == {"gpu-team"}
-    receipt = Teardown(NAME, None, cloud, None, Heard(), NO_JOURNAL, Deadline.after(SECONDS)).deallocate()
+    receipt = Teardown(NAME, None, cloud, None, RecordedProgress(), NO_JOURNAL, Deadline.after(SECONDS)).deallocate()
     assert receipt.is_proof
     assert server.control("GET", "bill")["machines"][0]["powerState"] == "deallocated"
 
 
-def test_what_carries_our_tag_is_seen_wherever_and_whatever_it_is(cloud: AzureCloud, server: Sandbox) -> None:
+def test_tagged_resources_are_found_in_every_group(cloud: AzureCloud, server: Sandbox) -> None:
     server.resource.resource_groups.create_or_update("elsewhere", {"location": "eastus"})
     place = f"/subscriptions/{server.subscription}/resourceGroups/elsewhere/providers"
     tagged = {"location": "eastus", "tags": {tags.NAME: NAME}}
@@ -193,7 +192,7 @@ def test_what_carries_our_tag_is_seen_wherever_and_whatever_it_is(cloud: AzureCl
     assert cloud.contents("nowhere") == ()
 
 
-def test_azure_sees_no_case(cloud: AzureCloud, host_key: HostKey) -> None:
+def test_names_are_compared_without_case(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
     loud = cloud.observe(NAME.upper(), GROUP.upper())
     assert loud.part(Kind.VM)
@@ -201,7 +200,7 @@ def test_azure_sees_no_case(cloud: AzureCloud, host_key: HostKey) -> None:
     assert cloud.observe(NAME.upper(), thorough=True).machine
 
 
-def test_azures_own_time(cloud: AzureCloud, server: Sandbox) -> None:
+def test_time_is_azures_time(cloud: AzureCloud, server: Sandbox) -> None:
     cloud.observe(NAME, GROUP)
     before = cloud.now()
     server.control("POST", "clock", {"advance": 600})
@@ -212,20 +211,20 @@ def test_azures_own_time(cloud: AzureCloud, server: Sandbox) -> None:
 # Writing
 
 
-def test_a_machine_is_made_once(cloud: AzureCloud, host_key: HostKey) -> None:
+def test_existing_machine_is_not_created_again(cloud: AzureCloud, host_key: HostKey) -> None:
     given = make_all(cloud, host_key)
     error = refusal(cloud.put, MODULES[Kind.VM].desired(given), new=True)
     assert (error.fault, error.status, error.subject) == (Fault.EXISTS, 412, f"vm {NAME}")
 
 
-def test_a_machine_is_switched_off_and_on(cloud: AzureCloud, host_key: HostKey) -> None:
+def test_machine_is_deallocated_and_started(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
     for act, power in ((Act.DEALLOCATE, "deallocated"), (Act.START, "running")):
         cloud.wait(cloud.act(ref(Kind.VM), act), Deadline.after(SECONDS))
         assert present(cloud, Kind.VM).power == power
 
 
-def test_absent_is_deleted(cloud: AzureCloud, host_key: HostKey) -> None:
+def test_deleting_an_absent_resource_succeeds(cloud: AzureCloud, host_key: HostKey) -> None:
     for kind in Kind:
         cloud.wait(cloud.delete(ref(kind)), Deadline.after(SECONDS))
     make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(setting(cloud, host_key)))
@@ -234,14 +233,14 @@ def test_absent_is_deleted(cloud: AzureCloud, host_key: HostKey) -> None:
     assert cloud.observe(NAME, GROUP).parts == ()
 
 
-def test_a_machine_takes_its_parts_with_it(cloud: AzureCloud, host_key: HostKey) -> None:
+def test_deleting_a_machine_deletes_its_parts(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
     cloud.wait(cloud.delete(ref(Kind.VM)), Deadline.after(SECONDS))
     left = {part.ref.kind for part in cloud.observe(NAME, GROUP).parts}
     assert not left & {Kind.VM, Kind.DISK, Kind.NIC, Kind.PUBLIC_IP}
 
 
-def test_a_group_is_disowned(cloud: AzureCloud, server: Sandbox) -> None:
+def test_disowned_group_loses_only_our_tags(cloud: AzureCloud, server: Sandbox) -> None:
     own = {tags.NAME: NAME, "GPUINFRA:Other": "x", "owner": "them"}
     server.resource.resource_groups.create_or_update(GROUP, {"location": "eastus", "tags": own})
     cloud.disown(GROUP)
@@ -266,7 +265,7 @@ def test_a_group_is_disowned(cloud: AzureCloud, server: Sandbox) -> None:
         ("InvalidParameter", Fault.OTHER),
     ],
 )
-def test_a_refusal_has_its_fault(
+def test_azure_error_is_mapped_to_its_fault(
     cloud: AzureCloud, host_key: HostKey, server: Sandbox, name: str, fault: Fault
 ) -> None:
     given = setting(cloud, host_key)
@@ -277,20 +276,22 @@ def test_a_refusal_has_its_fault(
         assert (error.fault, error.code, error.subject) == (fault, name, f"nsg {NAME}-nsg")
 
 
-def test_a_machine_that_fails_says_why_in_two_ways(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
+def test_failed_machine_has_its_reason_in_error_and_state(
+    cloud: AzureCloud, host_key: HostKey, server: Sandbox
+) -> None:
     arm(server, "AllocationFailed", type="virtualMachines")
     assert refusal(make_all, cloud, host_key).code == "AllocationFailed"
     machine = present(cloud, Kind.VM)
     assert (machine.state, machine.failure, machine.power) == ("Failed", "AllocationFailed", "deallocated")
 
 
-def test_a_look_at_what_may_not_be_seen_is_not_absent(cloud: AzureCloud, server: Sandbox) -> None:
+def test_forbidden_resource_is_not_reported_as_absent(cloud: AzureCloud, server: Sandbox) -> None:
     arm(server, "AuthorizationFailed", method="GET", count=0)
     assert refusal(cloud.look, ref(Kind.RESOURCE_GROUP)).fault is Fault.DENIED
     assert refusal(cloud.observe, NAME, GROUP).fault is Fault.DENIED
 
 
-def test_another_subscription_is_not_absent(access: Access) -> None:
+def test_other_subscription_is_not_reported_as_absent(access: Access) -> None:
     clients = Clients(dataclasses.replace(access, subscription="00000000-0000-0000-0000-000000000000"))
     try:
         assert refusal(AzureCloud(clients).look, ref(Kind.VM)).code == "SubscriptionNotFound"
@@ -298,7 +299,7 @@ def test_another_subscription_is_not_absent(access: Access) -> None:
         close(clients)
 
 
-def test_a_wrong_secret_is_no_login(access: Access) -> None:
+def test_wrong_secret_is_a_login_fault(access: Access) -> None:
     assert access.client_secret is not None
     wrong = dataclasses.replace(access.client_secret, secret="wrong")
     clients = Clients(dataclasses.replace(access, client_secret=wrong))
@@ -308,8 +309,8 @@ def test_a_wrong_secret_is_no_login(access: Access) -> None:
         close(clients)
 
 
-def test_nobody_at_home_is_unreachable(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Interrupt, "sleep", lambda *_: None)  # between one try and the next
+def test_refused_connection_is_unreachable(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Interrupt, "sleep", lambda *_: None)  # between attempts
     clients = Clients(dataclasses.replace(access, arm="https://localhost:1"))
     try:
         assert refusal(AzureCloud(clients).look, ref(Kind.VM)).fault is Fault.UNREACHABLE
@@ -321,9 +322,7 @@ def test_nobody_at_home_is_unreachable(access: Access, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", ["drop-before", "drop-after"])
-def test_a_connection_that_drops_once_is_not_noticed(
-    cloud: AzureCloud, host_key: HostKey, server: Sandbox, name: str
-) -> None:
+def test_dropped_connection_is_retried(cloud: AzureCloud, host_key: HostKey, server: Sandbox, name: str) -> None:
     arm(server, name, method="PUT", type="virtualNetworks")
     given = setting(cloud, host_key)
     make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
@@ -331,8 +330,8 @@ def test_a_connection_that_drops_once_is_not_noticed(
     assert present(cloud, Kind.VNET).state == "Succeeded"
 
 
-def test_a_throttled_request_waits_and_says_so(
-    cloud: AzureCloud, host_key: HostKey, server: Sandbox, heard: Heard, monkeypatch: pytest.MonkeyPatch
+def test_throttled_request_waits_and_reports_it(
+    cloud: AzureCloud, host_key: HostKey, server: Sandbox, heard: RecordedProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr(Interrupt, "sleep", lambda _, seconds: slept.append(seconds))
@@ -342,14 +341,14 @@ def test_a_throttled_request_waits_and_says_so(
     assert slept == [7, 7]
 
 
-def test_a_wait_beyond_the_deadline_is_refused(cloud: AzureCloud, server: Sandbox, heard: Heard) -> None:
+def test_wait_beyond_the_deadline_is_refused(cloud: AzureCloud, server: Sandbox, heard: RecordedProgress) -> None:
     arm(server, "TooManyRequests", retryAfter=3000, count=0)
     error = refusal(cloud.look, ref(Kind.RESOURCE_GROUP))
     assert (error.fault, heard.lines) == (Fault.THROTTLED, [])
     assert cloud.grant(100).left > 90
 
 
-def test_what_never_ends_is_given_up(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
+def test_endless_operation_times_out(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
     given = setting(cloud, host_key)
     make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
     arm(server, "never-ends", type="virtualNetworks")
@@ -359,7 +358,7 @@ def test_what_never_ends_is_given_up(cloud: AzureCloud, host_key: HostKey, serve
     assert not present(cloud, Kind.VNET).is_settled
 
 
-def test_ctrl_c_ends_a_wait(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
+def test_ctrl_c_interrupts_a_wait(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
     given = setting(cloud, host_key)
     make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
     arm(server, "never-ends", type="virtualNetworks")
@@ -371,7 +370,7 @@ def test_ctrl_c_ends_a_wait(cloud: AzureCloud, host_key: HostKey, server: Sandbo
     assert cloud.look(ref(Kind.RESOURCE_GROUP)) is not None
 
 
-def test_every_request_says_which_run_it_is_of(access: Access, server: Sandbox) -> None:
+def test_every_request_has_the_correlation_id(access: Access, server: Sandbox) -> None:
     clients = Clients(access, correlation_id="11111111-2222-3333-4444-555555555555")
     try:
         AzureCloud(clients).look(ref(Kind.RESOURCE_GROUP))
@@ -381,9 +380,9 @@ def test_every_request_says_which_run_it_is_of(access: Access, server: Sandbox) 
     assert asked["correlationId"] == "11111111-2222-3333-4444-555555555555"
 
 
-def test_a_price_of_what_ended_is_on_the_receipt(cloud: AzureCloud, host_key: HostKey) -> None:
+def test_receipt_has_the_price_of_the_deleted_machine(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
     market = AzureMarket(cloud.clients)
-    receipt = Teardown(NAME, None, cloud, market, Heard(), NO_JOURNAL, Deadline.after(SECONDS)).delete()
+    receipt = Teardown(NAME, None, cloud, market, RecordedProgress(), NO_JOURNAL, Deadline.after(SECONDS)).delete()
     assert (receipt.is_proof, receipt.size, receipt.price_per_hour) == (True, SMALL, 0.526)
     assert cloud.observe(NAME, GROUP, thorough=True).parts == ()

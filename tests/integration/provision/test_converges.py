@@ -1,7 +1,7 @@
-"""Whatever is done in whatever order, and whatever goes wrong: one more `up` and Azure matches the file.
+"""After any actions in any order, and any failure, one more `up` makes Azure match the file.
 
-A state machine against the embedded Azure, with the real SDK. What others have put there never changes, and after
-`down --delete` nothing carries our tag.
+A state machine against the embedded Azure, with the real SDK. Foreign resources never change, and after
+`down --delete` no resource has our tag.
 """
 
 import time
@@ -40,7 +40,7 @@ from gpuinfra.provision.waiting.interrupt import Interrupt
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import KEY
 from tests.integration.sandbox.servers import Sandbox
-from tests.unit.provision_help import LARGE, NAME, NO_JOURNAL, SMALL, Heard, spec, words
+from tests.unit.provision_help import LARGE, NAME, NO_JOURNAL, SMALL, RecordedProgress, spec, words
 
 EXAMPLES, STEPS = 12, 6
 GROUP = f"gpuinfra-{NAME}"
@@ -58,20 +58,20 @@ FAULTS: tuple[dict[str, Any], ...] = (
 
 
 class Killed(BaseException):
-    """The program is no more."""
+    """The program was killed."""
 
 
-class Mortal:
-    """A cloud whose user is killed at one of its writes: before it, or when it is done and not yet heard of."""
+class KillableCloud:
+    """A cloud whose user is killed at one of its writes: before it, or after it and before its response."""
 
     def __init__(self, cloud: AzureCloud, writes: int, *, done: bool) -> None:
         self._cloud, self._left, self._done = cloud, writes, done
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._cloud, name)
-        return self._mortal(found) if name in {"put", "patch", "act", "delete", "disown"} else found
+        return self._killable(found) if name in {"put", "patch", "act", "delete", "disown"} else found
 
-    def _mortal(self, write: Any) -> Any:
+    def _killable(self, write: Any) -> Any:
         def call(*given: Any, **more: Any) -> Any:
             self._left -= 1
             if self._left < 0 and not self._done:
@@ -91,7 +91,7 @@ def host_key() -> HostKey:
 
 @pytest.fixture
 def cloud(server: Sandbox, access: Access, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureCloud]:
-    """The cloud, with pauses that are as short as can be."""
+    """The cloud, with the shortest possible pauses."""
 
     def sleep(self: Interrupt, seconds: float) -> None:
         time.sleep(min(seconds, 0.01))
@@ -103,8 +103,8 @@ def cloud(server: Sandbox, access: Access, monkeypatch: pytest.MonkeyPatch) -> I
     close(clients)
 
 
-class Story:
-    """One machine, its spec as it is now, and what others have in the same subscription."""
+class Scenario:
+    """One machine, its current spec, and foreign resources in the same subscription."""
 
     def __init__(self, server: Sandbox, cloud: AzureCloud, host_key: HostKey) -> None:
         self.server, self.cloud, self.host_key = server, cloud, host_key
@@ -115,37 +115,37 @@ class Story:
         server.control("POST", "reset", {})
         self.clear()
 
-    # What is done
+    # Actions
 
-    def bringing(self, cloud: Any = None) -> Provisioner:
+    def provisioner(self, cloud: Any = None) -> Provisioner:
         return Provisioner(
             spec=spec(**self.fields),
             cloud=cloud or self.cloud,
             market=AzureMarket(self.cloud.clients),
             sources=self.sources,
             public_key=KEY,
-            progress=Heard(),
+            progress=RecordedProgress(),
             journal=NO_JOURNAL,
             deadline=Deadline.after(120),
             host_key=self.host_key,
         )
 
     def up(self) -> Plan:
-        return self.bringing().up(lambda _: None).plan
+        return self.provisioner().up(lambda _: None).plan
 
-    def ending(self, *, by_spec: bool, cloud: Any = None) -> Teardown:
+    def teardown_work(self, *, by_spec: bool, cloud: Any = None) -> Teardown:
         group = spec(**self.fields).group_name if by_spec else None
-        return Teardown(NAME, group, cloud or self.cloud, None, Heard(), NO_JOURNAL, Deadline.after(120))
+        return Teardown(NAME, group, cloud or self.cloud, None, RecordedProgress(), NO_JOURNAL, Deadline.after(120))
 
     def arm(self, **fault: Any) -> None:
         self.server.control("POST", "faults", fault)
 
     def clear(self) -> None:
         self.server.control("DELETE", "faults")
-        self.arm(name="no-boot")  # nobody logs in here
+        self.arm(name="no-boot")  # no guest is needed
 
     def add_foreign(self, group: str, kind: str) -> None:
-        """Something of somebody else's, be it in our own group."""
+        """Add a foreign resource, possibly in our own group."""
         place = f"/subscriptions/{self.server.subscription}/resourceGroups/{group}"
         if self.get(place) is None:
             self.put(place, {"location": "westus", "tags": {"owner": "them"}})
@@ -160,7 +160,7 @@ class Story:
         self.put(path, {"location": "eastus", "tags": {"owner": "them"}, "properties": properties})
         self.others[path] = self.get(path)
 
-    # What is there. The store is asked: a request would take a fault that was meant for another.
+    # Existing resources. The store is read directly: a request would use up a fault that is meant for another.
 
     def get(self, path: str) -> Any:
         found = self.server.server.cloud.store.get(path)
@@ -174,7 +174,7 @@ class Story:
         store = self.server.server.cloud.store
         return [each.id for each in store.resources() if tags.belongs_to(each.body.get("tags"), NAME)]
 
-    # What has to hold
+    # Invariants
 
     def check_others(self) -> None:
         assert {path: self.get(path) for path in self.others} == self.others, self.said
@@ -182,15 +182,15 @@ class Story:
     def check_converges(self) -> None:
         self.clear()
         self.up()
-        assert words(self.bringing().plan()) == [], self.said
+        assert words(self.provisioner().plan()) == [], self.said
 
-    def check_gone(self) -> None:
-        receipt = self.ending(by_spec=False).delete()
+    def check_deleted(self) -> None:
+        receipt = self.teardown_work(by_spec=False).delete()
         assert receipt.is_proof, (receipt, self.said)
         assert self.ours() == [], self.said
 
 
-# What the spec may say next.
+# Changes of the spec.
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
     {"sources": ("203.0.113.9/32", "10.0.0.0/8")},
@@ -210,9 +210,9 @@ Mishap = list[dict[str, Any] | tuple[int, bool]]
 
 
 def mishaps(*methods: str, writes: int) -> st.SearchStrategy[Mishap]:
-    """What goes wrong with a command: a fault at the n-th of its requests by one of these methods, or it is killed."""
+    """What goes wrong with a command: a fault at the n-th of its requests by one of these methods, or a kill."""
     faults = st.builds(
-        # Of the machine there are one or two requests, of all kinds many.
+        # There are one or two requests for the machine, and many for all kinds.
         lambda fault, method, skip, count: {
             "method": method,
             **fault,
@@ -228,107 +228,107 @@ def mishaps(*methods: str, writes: int) -> st.SearchStrategy[Mishap]:
     return st.lists(faults | kills, max_size=2)
 
 
-class Converging(RuleBasedStateMachine):
-    """Hypothesis chooses what is done, and in which order."""
+class ConvergenceMachine(RuleBasedStateMachine):
+    """Hypothesis chooses the actions and their order."""
 
-    make_story: Any = None
+    make_scenario: Any = None
 
     def __init__(self) -> None:
         super().__init__()
-        self.story: Story = type(self).make_story()
+        self.scenario: Scenario = type(self).make_scenario()
 
     def say(self, text: str) -> None:
-        self.story.said.append(text)
+        self.scenario.said.append(text)
 
     @initialize(change=st.sampled_from(CHANGES), made=st.booleans())
     def begin(self, change: dict[str, Any], made: bool) -> None:
-        """There is a machine, or there is none yet."""
+        """Start with or without a machine."""
         self.change_spec(change)
         if made:
-            self.story.up()
+            self.scenario.up()
 
     def change_spec(self, change: dict[str, Any]) -> None:
         self.say(f"spec {change}")
         fields = dict(change)
-        self.story.sources = fields.pop("sources", self.story.sources)
-        self.story.fields.update(fields)
+        self.scenario.sources = fields.pop("sources", self.scenario.sources)
+        self.scenario.fields.update(fields)
 
-    # What others do
+    # Actions of others
 
     @rule(
         group=st.sampled_from([GROUP, "theirs"]),
         kind=st.sampled_from(["disks", "networkSecurityGroups", "virtualNetworks"]),
     )
-    @precondition(lambda self: len(self.story.others) < 2)
+    @precondition(lambda self: len(self.scenario.others) < 2)
     def add_foreign(self, group: str, kind: str) -> None:
         self.say(f"foreign {kind} in {group}")
-        self.story.add_foreign(group, kind)
+        self.scenario.add_foreign(group, kind)
 
-    # What we do
+    # Our commands
 
     @rule(
         change=st.sampled_from(CHANGES), wrong=mishaps("PUT", "PUT", "PUT", "PATCH", "POST", "DELETE", "GET", writes=7)
     )
     def up(self, change: dict[str, Any], wrong: Mishap) -> None:
         self.change_spec(change)
-        story = self.story
-        if self.carry_out("up", lambda cloud: story.bringing(cloud).up(lambda _: None), wrong):
-            assert words(story.bringing().plan()) == [], story.said
+        scenario = self.scenario
+        if self.carry_out("up", lambda cloud: scenario.provisioner(cloud).up(lambda _: None), wrong):
+            assert words(scenario.provisioner().plan()) == [], scenario.said
 
     @rule(by_spec=st.booleans(), wrong=mishaps("POST", "GET", writes=0))
     def down(self, by_spec: bool, wrong: Mishap) -> None:
-        story = self.story
+        scenario = self.scenario
         receipts: list[Receipt] = []
-        work = lambda cloud: receipts.append(story.ending(by_spec=by_spec, cloud=cloud).deallocate())  # noqa: E731
+        work = lambda cloud: receipts.append(scenario.teardown_work(by_spec=by_spec, cloud=cloud).deallocate())  # noqa: E731
         if self.carry_out("down", work, wrong):
-            assert receipts[0].is_proof, story.said
-        # The meter is the judge of what a receipt says.
-        states = {each["powerState"] for each in story.server.control("GET", "bill")["machines"]}
-        assert not (receipts and receipts[0].is_proof) or states <= {"deallocated", "deleted"}, (states, story.said)
+            assert receipts[0].is_proof, scenario.said
+        # The meter verifies the receipt.
+        states = {each["powerState"] for each in scenario.server.control("GET", "bill")["machines"]}
+        assert not (receipts and receipts[0].is_proof) or states <= {"deallocated", "deleted"}, (states, scenario.said)
 
     @rule(by_spec=st.booleans(), wrong=mishaps("DELETE", "DELETE", "GET", writes=7))
     def delete(self, by_spec: bool, wrong: Mishap) -> None:
-        story = self.story
+        scenario = self.scenario
         receipts: list[Receipt] = []
-        work = lambda cloud: receipts.append(story.ending(by_spec=by_spec, cloud=cloud).delete())  # noqa: E731
+        work = lambda cloud: receipts.append(scenario.teardown_work(by_spec=by_spec, cloud=cloud).delete())  # noqa: E731
         if self.carry_out("delete", work, wrong):
-            assert receipts[0].is_proof, (receipts, story.said)
-        assert not (receipts and receipts[0].is_proof) or story.ours() == [], story.said
+            assert receipts[0].is_proof, (receipts, scenario.said)
+        assert not (receipts and receipts[0].is_proof) or scenario.ours() == [], scenario.said
 
     def carry_out(self, verb: str, work: Callable[[Any], Any], wrong: Mishap) -> bool:
-        """Whether it had to succeed, and did. What goes wrong is that of one command."""
+        """Return whether the command had to succeed, and did. Faults apply to one command."""
         faulty = wrong != []
-        cloud: Any = self.story.cloud
+        cloud: Any = self.scenario.cloud
         self.say(f"{verb} with {wrong}")
         for each in wrong:
             if isinstance(each, tuple):
-                cloud = Mortal(self.story.cloud, each[0], done=each[1])
+                cloud = KillableCloud(self.scenario.cloud, each[0], done=each[1])
             else:
-                self.story.arm(**each)
+                self.scenario.arm(**each)
         try:
             work(cloud)
         except (Killed, Problem, CloudError) as error:
             self.say(f"  {error!r}")
-            assert faulty, self.story.said
-        self.story.clear()
+            assert faulty, self.scenario.said
+        self.scenario.clear()
         return not faulty
 
-    # What has to hold
+    # Invariants
 
     @invariant()
     def others_are_left_alone(self) -> None:
-        self.story.check_others()
+        self.scenario.check_others()
 
     def teardown(self) -> None:
         self.say("and then up, and then delete")
-        self.story.check_converges()
-        self.story.check_others()
-        self.story.check_gone()
-        self.story.check_others()
+        self.scenario.check_converges()
+        self.scenario.check_others()
+        self.scenario.check_deleted()
+        self.scenario.check_others()
 
 
-def run(story: Any, examples: int, steps: int, **options: Any) -> None:
-    machine = type("Converging", (Converging,), {"make_story": staticmethod(story)})
+def run(scenario: Any, examples: int, steps: int, **options: Any) -> None:
+    machine = type("ConvergenceMachine", (ConvergenceMachine,), {"make_scenario": staticmethod(scenario)})
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -344,40 +344,42 @@ def run(story: Any, examples: int, steps: int, **options: Any) -> None:
     )
 
 
-def test_from_any_state_one_up_converges(server: Sandbox, cloud: AzureCloud, host_key: HostKey) -> None:
-    run(lambda: Story(server, cloud, host_key), EXAMPLES, STEPS, derandomize=True)
+def test_one_up_converges_from_any_state(server: Sandbox, cloud: AzureCloud, host_key: HostKey) -> None:
+    run(lambda: Scenario(server, cloud, host_key), EXAMPLES, STEPS, derandomize=True)
 
 
-# Stories that were found, one by one
+# Regressions
 
 
 @pytest.fixture
-def story(server: Sandbox, cloud: AzureCloud, host_key: HostKey) -> Story:
-    return Story(server, cloud, host_key)
+def scenario(server: Sandbox, cloud: AzureCloud, host_key: HostKey) -> Scenario:
+    return Scenario(server, cloud, host_key)
 
 
-def test_fresh_and_again_and_gone(story: Story) -> None:
-    assert len(story.up().changes) == 7
-    assert story.up().is_empty
-    story.check_gone()
+def test_up_twice_and_delete_converge(scenario: Scenario) -> None:
+    assert len(scenario.up().changes) == 7
+    assert scenario.up().is_empty
+    scenario.check_deleted()
 
 
-def test_a_machine_that_could_not_be_had_is_tried_elsewhere_by_the_next_run(story: Story) -> None:
-    story.fields["regions"] = ("eastus", "westus2")
-    story.arm(name="AllocationFailed", method="PUT", type="virtualMachines", region="eastus", count=0)
-    work = story.bringing()
+def test_next_up_tries_another_region_after_a_failed_allocation(scenario: Scenario) -> None:
+    scenario.fields["regions"] = ("eastus", "westus2")
+    scenario.arm(name="AllocationFailed", method="PUT", type="virtualMachines", region="eastus", count=0)
+    work = scenario.provisioner()
     with pytest.raises(CloudError, match="AllocationFailed"):
-        # Killed before it could clear up.
-        PlanExecution(story.cloud, Heard(), NO_JOURNAL, Deadline.after(60)).apply(work.plan())
-    plan = story.up()
+        # Killed before it could clean up.
+        PlanExecution(scenario.cloud, RecordedProgress(), NO_JOURNAL, Deadline.after(60)).apply(work.plan())
+    plan = scenario.up()
     assert plan.candidate is not None
     assert plan.candidate.region == "westus2"
 
 
 @pytest.mark.parametrize("kind", ["networkSecurityGroups", "virtualNetworks", "publicIPAddresses", "networkInterfaces"])
-def test_a_part_that_failed_is_made_again_by_the_next_run(story: Story, kind: str) -> None:
-    story.arm(name="InternalServerError", operation=True, method="PUT", type=kind)
+def test_next_up_recreates_a_failed_resource(scenario: Scenario, kind: str) -> None:
+    scenario.arm(name="InternalServerError", operation=True, method="PUT", type=kind)
     with pytest.raises(CloudError, match="InternalServerError"):
-        # Killed before it could clear up.
-        PlanExecution(story.cloud, Heard(), NO_JOURNAL, Deadline.after(60)).apply(story.bringing().plan())
-    story.check_converges()
+        # Killed before it could clean up.
+        PlanExecution(scenario.cloud, RecordedProgress(), NO_JOURNAL, Deadline.after(60)).apply(
+            scenario.provisioner().plan()
+        )
+    scenario.check_converges()

@@ -1,4 +1,4 @@
-"""What is counted from Azure's log is what the embedded Azure's own meter says, whatever becomes of a machine."""
+"""Costs from Azure's activity log match the meter of the embedded Azure, whatever happens to a machine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,7 +36,7 @@ def place(server: Sandbox) -> Place:
 
 @contextmanager
 def opened(access: Access) -> Iterator[Clients]:
-    """Clients with a fresh token: of an older one the sandbox's clock may have passed the end."""
+    """Clients with a new token: an older one may have expired by the sandbox's clock."""
     clients = Clients(access)
     yield clients
     close(clients)
@@ -52,8 +52,8 @@ def counted(clients: Clients) -> tuple[dict[str, History], Evidence, PriceBook]:
     return {each.name: each for each in evidence.histories(book)}, evidence, book
 
 
-class Stories:
-    """Machines of ours, each with a fate of its own."""
+class Histories:
+    """Machines with one history each."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -72,8 +72,8 @@ class Stories:
         body: Any = {"tags": {tags.NAME: name}}
         self.place.machines.begin_update(self.place.group, name, body).result()
 
-    def tell(self) -> None:
-        """Each fate once, an hour between its turns."""
+    def play(self) -> None:
+        """Play each history once, with an hour between its events."""
         spot = {"priority": "Spot", "evictionPolicy": "Deallocate", "billingProfile": {"maxPrice": -1}}
         for name in ("plain", "stopped", "resisting", "back", "changed"):
             self.make(name)
@@ -101,7 +101,7 @@ class Stories:
 
 @pytest.fixture
 def slow(place: Place) -> Iterator[Place]:
-    """Operations take as long as they do in Azure, so that it matters at which moment something is billed."""
+    """Operations take as long as in Azure, so that the billed moments differ."""
     control = place.sandbox.control
     before = control("GET", "profile")["profile"]
     control("POST", "profile", {"profile": "realistic"})
@@ -111,9 +111,9 @@ def slow(place: Place) -> Iterator[Place]:
     control("POST", "clock", {"speed": 1})
 
 
-def test_every_fate_is_counted_as_it_is_billed(slow: Place, access: Access) -> None:
+def test_cost_of_every_history_matches_the_bill(slow: Place, access: Access) -> None:
     place = slow
-    Stories(place).tell()
+    Histories(place).play()
     place.sandbox.freeze()
     with opened(access) as clients:
         found, evidence, book = counted(clients)
@@ -122,18 +122,20 @@ def test_every_fate_is_counted_as_it_is_billed(slow: Place, access: Access) -> N
     for name, history in found.items():
         amounts, bill = history.amounts(since, evidence.now), place.bill(name)
         price = max((piece.price or 0.0 for piece in history.pieces), default=0.0)
-        # The bill was asked for a little later, and Azure's clock is known to the second.
+        # The bill is a little later, and Azure's clock has whole seconds.
         later = place.sandbox.control("GET", "status")["now"] - evidence.now.timestamp() if history.is_on else 0.0
         slack = 2.0 if history.is_on else 0.01
         assert amounts.seconds == pytest.approx(bill["billedSeconds"] - later, abs=slack), (name, bill["timeline"])
         expected = bill["costUsd"] - later / HOUR * price
         assert amounts.compute == pytest.approx(expected, abs=slack / HOUR * price + 1e-5), name
-        assert history.sure(since, evidence.now) is Certainty.EXACT, name
+        assert history.compute_sure(since, evidence.now) is Certainty.EXACT, name
+        # Neither its disk nor an address carries the tag of the machine: what they cost is not known.
+        assert history.sure(since, evidence.now) is Certainty.ESTIMATED, name
         assert history.is_on == (bill["powerState"] not in {"deallocated", "deleted"}), name
     assert list(book.used) == [TODAY]
 
 
-def test_the_disk_is_paid_for_since_azure_made_it(place: Place, access: Access) -> None:
+def test_disk_is_charged_from_its_creation(place: Place, access: Access) -> None:
     body = place.body("m")
     body["tags"] = {tags.NAME: "m"}
     place.put("m", body)
@@ -149,7 +151,7 @@ def test_the_disk_is_paid_for_since_azure_made_it(place: Place, access: Access) 
     assert amounts.disk == pytest.approx(month / 10, rel=0.01)
 
 
-def test_a_machine_that_was_deleted_while_it_was_switched_off(place: Place, access: Access) -> None:
+def test_machine_deleted_during_its_deallocation_is_charged_until_its_deletion(place: Place, access: Access) -> None:
     place = Place(place.sandbox, group="gpuinfra-m")
     place.make("m")
     place.advance(HOUR)
@@ -163,7 +165,7 @@ def test_a_machine_that_was_deleted_while_it_was_switched_off(place: Place, acce
     assert seconds == pytest.approx(place.bill("m")["billedSeconds"], abs=1)
 
 
-def test_a_log_that_may_not_be_read_says_so(server: Sandbox, access: Access) -> None:
+def test_unreadable_activity_log_is_reported(server: Sandbox, access: Access) -> None:
     server.control("POST", "faults", {"name": "AuthorizationFailed", "type": "values", "method": "GET"})
     with opened(access) as clients, pytest.raises(CloudError) as caught:
         read_log(clients, clients.clock.now() - KEPT, clients.clock.now())

@@ -1,4 +1,4 @@
-"""The real SDK lists machines of the embedded Azure: as many calls as there are pages, not as there are machines."""
+"""The real SDK lists machines of the embedded Azure: one call per page, not per machine."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,8 +15,8 @@ from gpuinfra.provision.fleet import machines, sizes
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services import common
-from gpuinfra.sandbox.services.compute import machines as service
-from gpuinfra.sandbox.services.compute.machine_view import show
+from gpuinfra.sandbox.services.compute import virtual_machines as service
+from gpuinfra.sandbox.services.compute.vm_instance_view import show
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import T4, Place
 from tests.integration.sandbox.servers import Sandbox
@@ -31,7 +31,7 @@ def clients(access: Access) -> Iterator[Clients]:
 
 @pytest.fixture
 def place(server: Sandbox) -> Place:
-    """Three machines, one off and one of somebody else."""
+    """Three machines: one of them off, one foreign."""
     made = Place(server)
     for name in ("first", "second", "theirs"):
         body = made.body(name) if name == "theirs" else made.body_like_ours(name)
@@ -43,7 +43,7 @@ def place(server: Sandbox) -> Place:
 
 
 def lists(server: Sandbox, after: int) -> list[str]:
-    """Every request that was made for machines since, by its query."""
+    """Return the query of every request for machines since."""
     log = server.control("GET", "log")["requests"]
     return [each["query"] for each in log if each["number"] > after and "virtualMachines" in each["path"]]
 
@@ -64,14 +64,16 @@ def check(rows: list[dict[str, Any]], clients: Clients) -> None:
     assert abs(found[1].since - clients.clock.now()) < timedelta(minutes=1)
 
 
-def test_one_call_for_all_of_them(place: Place, clients: Clients) -> None:
+def test_all_machines_are_listed_in_one_call(place: Place, clients: Clients) -> None:
     before = last(place.sandbox)
     rows = list_machines(clients)
     assert len(lists(place.sandbox, before)) == 1
     check(rows, clients)
 
 
-def test_one_call_a_page(place: Place, clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_are_listed_in_one_call_per_page(
+    place: Place, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(common, "PAGE", 2)
     before = last(place.sandbox)
     rows = list_machines(clients)
@@ -81,7 +83,7 @@ def test_one_call_a_page(place: Place, clients: Clients, monkeypatch: pytest.Mon
     check(rows, clients)
 
 
-def test_two_calls_a_page_where_statuses_come_alone(
+def test_machines_are_listed_in_two_calls_per_page_when_statuses_come_without_bodies(
     place: Place, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lean(machine: Resource, view: dict[str, Any] | None = None, **options: bool) -> dict[str, Any]:
@@ -97,11 +99,11 @@ def test_two_calls_a_page_where_statuses_come_alone(
     check(rows, clients)
 
 
-def test_nothing_in_the_subscription(server: Sandbox, clients: Clients) -> None:
+def test_empty_subscription_has_no_machines(server: Sandbox, clients: Clients) -> None:
     assert list_machines(clients) == []
 
 
-def test_a_refusal_is_in_our_words(server: Sandbox, clients: Clients) -> None:
+def test_azure_error_becomes_a_cloud_error(server: Sandbox, clients: Clients) -> None:
     server.control("POST", "faults", {"name": "AuthorizationFailed", "type": "virtualMachines"})
     with pytest.raises(CloudError) as caught:
         list_machines(clients)

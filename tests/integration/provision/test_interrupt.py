@@ -39,7 +39,7 @@ def wait_until_held(harness: Harness, program: InterruptibleProgram) -> None:
 
 
 def wait_until_polling(harness: Harness, program: InterruptibleProgram) -> None:
-    """Wait until the program has asked for the status of an operation that goes on."""
+    """Wait until the program has asked for the status of a running operation."""
 
     def has_asked() -> bool:
         asked = any(resource_type(each) in {"operations", "operationstatuses"} for each in harness.requests())
@@ -82,10 +82,10 @@ def check_message(text: str, exists: str | None) -> None:
     assert "Traceback" not in text
     assert "internal error" not in text
     if exists is None:
-        assert "interrupted; there is nothing of it in Azure" in text
+        assert "interrupted; nothing exists in Azure" in text
     else:
-        assert "interrupted; in Azure there is now: " in text
-        assert exists in text.split("in Azure there is now: ")[1]
+        assert "interrupted; in Azure exists: " in text
+        assert exists in text.split("in Azure exists: ")[1]
         assert "run the same command again" in text
         assert f"gpuinfra down {NAME} --delete" in text
 
@@ -148,7 +148,7 @@ def test_interrupted_down_names_what_exists(harness: Harness, words: str, number
     slow_operation("virtualMachines")(harness)
     with started(harness, *words.split(), SPEC, "--yes", terminal=output == "terminal") as program:
         program.wait_for_text("deleting" if "--delete" in words else "deallocating")
-        program.wait_for(harness.is_operation_in_progress, "an operation goes on")
+        program.wait_for(harness.is_operation_in_progress, "an operation in progress")
         program.interrupt(signal.Signals[number])
         ended = program.end()
         assert ended.code in {130, 143}, ended.text
@@ -195,7 +195,7 @@ SILENT = [each for each in EVERY if each[0] in {"first read", "preflight", "netw
 
 
 @cases("moment, output", SILENT[1::3], SILENT)
-def test_second_ctrl_c_ends_the_look_at_what_exists(harness: Harness, moment: str, output: str) -> None:
+def test_second_ctrl_c_ends_the_final_look_at_azure(harness: Harness, moment: str, output: str) -> None:
     """After the first Ctrl-C the program looks at what exists, and Azure does not answer."""
     what = MOMENTS[moment]
     what.arm(harness)
@@ -208,14 +208,14 @@ def test_second_ctrl_c_ends_the_look_at_what_exists(harness: Harness, moment: st
         program.interrupt()
         ended = program.end()
         assert ended.code == 130, ended.text
-        assert "could not be seen" in ended.text
+        assert "Azure did not say what exists" in ended.text
         assert "Traceback" not in ended.text
         if program.terminal:
             check_terminal(program)
 
 
 def test_ctrl_c_ends_up_when_azure_does_not_answer(harness: Harness) -> None:
-    """The look at what exists has a deadline, and the message says that nothing could be seen."""
+    """The final look has a deadline, and the message says that nothing could be read."""
     slow_operation("virtualMachines")(harness)
     with started(harness, "up", SPEC) as program:
         wait_until_polling(harness, program)
@@ -223,6 +223,6 @@ def test_ctrl_c_ends_up_when_azure_does_not_answer(harness: Harness) -> None:
         program.interrupt()
         ended = program.end()
         assert ended.code == 130, ended.text
-        assert "could not be seen" in ended.text
+        assert "Azure did not say what exists" in ended.text
         assert f"gpuinfra down {NAME} --delete" in ended.text
     check_converges(harness)

@@ -68,7 +68,7 @@ def one_boundary_of_each_kind(
 
 
 @dataclass(frozen=True)
-class Story:
+class KillCase:
     """A command to kill: what exists before, which faults Azure has meanwhile, and what to verify afterwards."""
 
     words: tuple[str, ...]
@@ -80,7 +80,7 @@ class Story:
     holds: tuple[str, ...] = AFTER
     """Where it is killed by default."""
     kinds: tuple[str, ...] = ()
-    """By default only at requests for these types, or with these methods: other stories have the rest."""
+    """By default only at requests for these types, or with these methods: other cases cover the rest."""
     faults: Callable[[Harness], object] = lambda harness: None
 
     def requests(self, harness: Harness) -> list[dict[str, Any]]:
@@ -170,21 +170,21 @@ def failover_converges(harness: Harness) -> None:
 
 
 STORIES = {
-    "up": Story(("up", SPEC), nothing, (up_converges, delete_leaves_nothing), (4, 16), BEFORE + AFTER),
-    "up, then delete": Story(
+    "up": KillCase(("up", SPEC), nothing, (up_converges, delete_leaves_nothing), (4, 16), BEFORE + AFTER),
+    "up, then delete": KillCase(
         ("up", SPEC), nothing, (delete_leaves_nothing,), (1, 8), kinds=("resourcegroups", "networkinterfaces", MACHINE)
     ),
-    "delete": Story(("down", "--delete", SPEC), running, (delete_leaves_nothing,), (2, 12), BEFORE),
-    "delete, then up": Story(
+    "delete": KillCase(("down", "--delete", SPEC), running, (delete_leaves_nothing,), (2, 12), BEFORE),
+    "delete, then up": KillCase(
         ("down", "--delete", SPEC),
         running,
         (up_converges, delete_leaves_nothing),
         (1, 16),
         kinds=("networkinterfaces", "disks", MACHINE, "resourcegroups"),
     ),
-    "down": Story(("down", SPEC), running, (down_deallocates,), (1, 4), BEFORE + AFTER),
-    "up of a deallocated machine": Story(("up", SPEC), deallocated, (up_converges,), (2, 8), BEFORE + AFTER),
-    "failover": Story(
+    "down": KillCase(("down", SPEC), running, (down_deallocates,), (1, 4), BEFORE + AFTER),
+    "up of a deallocated machine": KillCase(("up", SPEC), deallocated, (up_converges,), (2, 8), BEFORE + AFTER),
+    "failover": KillCase(
         ("up", MOVED_SPEC),
         nothing,
         (failover_converges, lambda harness: delete_leaves_nothing(harness, MOVED_SPEC)),
@@ -195,7 +195,7 @@ STORIES = {
 }
 PARTS = [[(name, part) for name, story in STORIES.items() for part in range(story.parts[mode])] for mode in (0, 1)]
 _requests: dict[str, list[dict[str, Any]]] = {}
-"""By story: what its command sends. Each pytest worker counts once."""
+"""By case: what its command sends. Each pytest worker counts once."""
 
 
 def write_specs(harness: Harness) -> None:
@@ -227,7 +227,7 @@ def test_next_command_converges_after_kill(
     assert not failures, "\n\n".join(failures)
 
 
-# While an operation of the killed command goes on in Azure
+# While an operation of the killed command continues in Azure
 
 LONG_SECONDS = 600.0
 OPERATIONS = [

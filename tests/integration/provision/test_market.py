@@ -1,4 +1,4 @@
-"""The real SDK asks the embedded Azure what it has on offer."""
+"""The real SDK reads the market of the embedded Azure."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -28,11 +28,11 @@ def requests(server: Sandbox) -> list[str]:
     return [f"{each['method']} {each['path']}" for each in server.control("GET", "log")["requests"]]
 
 
-def test_the_subscription_has_a_name(market: AzureMarket) -> None:
+def test_subscription_has_a_name(market: AzureMarket) -> None:
     assert market.subscription_name() == "gpuinfra sandbox (simulated)"
 
 
-def test_a_region_is_asked_for_sizes_and_quota_once(market: AzureMarket, server: Sandbox) -> None:
+def test_region_is_asked_for_sizes_and_quota_once(market: AzureMarket, server: Sandbox) -> None:
     catalogue = market.catalogue("southcentralus")
     offer = catalogue.offers[T4]
     assert (offer.vcpus, offer.memory_gib, offer.gpus, offer.zones) == (4, 28, 1, ("1", "2", "3"))
@@ -47,14 +47,14 @@ def test_a_region_is_asked_for_sizes_and_quota_once(market: AzureMarket, server:
     assert sorted(each.rpartition("/")[2] for each in asked) == ["skus", "usages"]
 
 
-def test_a_limit_is_seen(market: AzureMarket, server: Sandbox) -> None:
+def test_quota_limit_is_read(market: AzureMarket, server: Sandbox) -> None:
     server.control("POST", "quota", {"region": "eastus", "family": "cores", "limit": 3})
     cores = market.catalogue("eastus").cores
     assert cores is not None
     assert cores.left == 3
 
 
-def test_a_restriction_is_seen(market: AzureMarket, server: Sandbox) -> None:
+def test_restriction_is_read(market: AzureMarket, server: Sandbox) -> None:
     arm(server, "restricted", resource=T4, region="eastus", count=0)
     offers = market.offers()
     assert offers[T4, "eastus"].restriction == "NotAvailableForSubscription"
@@ -67,24 +67,24 @@ def test_one_request_lists_all_regions(market: AzureMarket, server: Sandbox) -> 
     assert len([each for each in requests(server) if each.endswith("/skus")]) == 1
 
 
-def test_a_region_that_azure_does_not_have_has_nothing(market: AzureMarket) -> None:
+def test_unknown_region_has_no_offers(market: AzureMarket) -> None:
     catalogue = market.catalogue("chinaeast")
     assert (catalogue.offers, catalogue.quotas) == ({}, {})
     assert not market.image(f"{DSVM}:latest", "chinaeast").exists
 
 
-def test_the_latest_image_is_found_with_its_version(market: AzureMarket) -> None:
+def test_latest_image_is_found_with_its_version(market: AzureMarket) -> None:
     expected = Image(f"{DSVM}:latest", True, "25.06.18", "V2")
     assert market.image(f"{DSVM}:latest", "eastus") == expected
     assert market.image(f"{DSVM}:25.03.25", "eastus").version == "25.03.25"
 
 
-@pytest.mark.parametrize("urn", [f"{DSVM}:1.2.3", "nobody:nothing:none:latest"])
-def test_an_image_that_is_not_there(market: AzureMarket, urn: str) -> None:
+@pytest.mark.parametrize("urn", [f"{DSVM}:1.2.3", "unknown:nothing:none:latest"])
+def test_missing_image_does_not_exist(market: AzureMarket, urn: str) -> None:
     assert market.image(urn, "eastus") == Image(urn, exists=False)
 
 
-def test_terms_are_seen_and_accepted(market: AzureMarket) -> None:
+def test_image_terms_are_read_and_accepted(market: AzureMarket) -> None:
     image = market.image(FORTINET, "eastus")
     assert image.plan == ImagePlan("fortinet", "fortinet_fg-vm_payg", "fortinet_fortigate-vm_v5")
     assert image.terms_accepted is False
@@ -92,23 +92,23 @@ def test_terms_are_seen_and_accepted(market: AzureMarket) -> None:
     assert market.image(FORTINET, "eastus").terms_accepted is True
 
 
-def test_an_owner_may_do_everything(market: AzureMarket) -> None:
+def test_owner_may_do_everything(market: AzureMarket) -> None:
     assert market.actions_allowed(None).allows("Microsoft.Compute/virtualMachines/write")
 
 
-def test_a_reader_may_read(market: AzureMarket, server: Sandbox) -> None:
+def test_reader_may_only_read(market: AzureMarket, server: Sandbox) -> None:
     arm(server, "read-only", count=0)
     found = market.actions_allowed(None)
     assert found.allows("Microsoft.Compute/virtualMachines/read")
     assert not found.allows("Microsoft.Compute/virtualMachines/write")
 
 
-def test_in_a_group_that_is_not_there_nobody_has_rights_of_its_own(market: AzureMarket) -> None:
+def test_missing_group_grants_no_actions(market: AzureMarket) -> None:
     found = market.actions_allowed("nowhere")
     assert (found.known, found.grants) == (True, ())
 
 
-def test_who_may_not_ask_for_rights_is_not_held_up(market: AzureMarket, server: Sandbox) -> None:
+def test_unreadable_permissions_are_unknown(market: AzureMarket, server: Sandbox) -> None:
     arm(server, "AuthorizationFailed", count=0)
     assert not market.actions_allowed(None).known
 
@@ -123,7 +123,7 @@ def test_providers_are_registered(market: AzureMarket, server: Sandbox) -> None:
     assert market.unregistered([lab]) == ()
 
 
-def test_a_registration_that_does_not_end_is_given_up(market: AzureMarket, server: Sandbox) -> None:
+def test_endless_registration_times_out(market: AzureMarket, server: Sandbox) -> None:
     lab = "Microsoft.DevTestLab"
     server.control("POST", "profile", {"profile": "realistic"})
     path = f"/subscriptions/{server.subscription}/providers/{lab}/unregister?api-version=2021-04-01"
@@ -136,7 +136,7 @@ def test_a_registration_that_does_not_end_is_given_up(market: AzureMarket, serve
         server.control("POST", "profile", {"profile": "instant"})
 
 
-def test_a_wrong_secret_is_no_login(markets: Markets, access: Access) -> None:
+def test_wrong_secret_is_a_login_fault(markets: Markets, access: Access) -> None:
     given = access.client_secret
     assert given is not None
     market = markets(client_secret=ClientSecret(given.tenant, given.client_id, "wrong"))
@@ -151,7 +151,7 @@ def test_another_subscription_is_not_found(markets: Markets) -> None:
     assert caught.value.code == "SubscriptionNotFound"
 
 
-def test_prices_of_many_sizes_take_a_request_each(market: AzureMarket, server: Sandbox) -> None:
+def test_prices_take_one_request_per_size(market: AzureMarket, server: Sandbox) -> None:
     prices = market.prices([T4, H100])
     assert prices.rate(T4, "eastus") == Rate(0.526, 0.1578)
     assert prices.price(H100, "eastus") == 6.98
@@ -160,7 +160,7 @@ def test_prices_of_many_sizes_take_a_request_each(market: AzureMarket, server: S
     assert len([each for each in requests(server) if "retail" in each]) == 2
 
 
-def test_prices_whose_server_is_not_trusted_are_none(server: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prices_of_an_untrusted_server_are_unknown(server: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = f"{server.endpoint}/api/retail/prices"
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
     assert PriceService(endpoint).prices([T4]) == Prices()
@@ -170,7 +170,7 @@ def test_prices_whose_server_is_not_trusted_are_none(server: Sandbox, monkeypatc
     assert PriceService(endpoint).prices([T4]) == Prices()
 
 
-def test_a_page_of_a_proxy_is_not_an_answer(access: Access) -> None:
+def test_html_page_of_a_proxy_is_not_a_response(access: Access) -> None:
     def send_request(request: Any) -> Any:
         def json() -> Any:
             raise ValueError("Expecting value")

@@ -1,4 +1,4 @@
-"""Preflight against the embedded Azure: what is wrong is told before the first write."""
+"""Preflight against the embedded Azure: problems are reported before the first write."""
 
 import json
 from typing import Any
@@ -40,7 +40,7 @@ def requests(server: Sandbox) -> list[dict[str, Any]]:
     return found
 
 
-def test_it_reads_and_writes_nothing(market: AzureMarket, server: Sandbox) -> None:
+def test_preflight_only_reads(market: AzureMarket, server: Sandbox) -> None:
     found = preflight(market, spec(zones=["1", "3"]), Deadline.after(30), Silent())
     assert [str(each) for each in found.viable] == [
         f"{T4} in southcentralus, zone 1",
@@ -53,18 +53,18 @@ def test_it_reads_and_writes_nothing(market: AzureMarket, server: Sandbox) -> No
     assert found.prices.price(T4, "eastus") == 0.526
     asked = requests(server)
     assert {each["method"] for each in asked if "/oauth2/" not in each["path"]} == {"GET"}
-    # One question for the subscription, rights, the price, three providers; four for each of two regions.
-    assert len([each for each in asked if "/subscriptions/" in each["path"]]) == 13
+    # One request each for the subscription, permissions, the price, three providers; four for each of two regions.
+    assert len([each for each in asked if "/subscriptions/" in each["path"]]) == 14
 
 
-def test_a_restricted_region_is_passed_over(market: AzureMarket, server: Sandbox) -> None:
+def test_restricted_region_is_skipped(market: AzureMarket, server: Sandbox) -> None:
     arm(server, "restricted", region="southcentralus", count=0)
     found = preflight(market, spec(), Deadline.after(30), Silent())
     assert [str(each) for each in found.viable] == [f"{T4} in eastus"]
     assert [reason.code for each in found.passed for reason in each.reasons] == ["restricted"]
 
 
-def test_a_provider_that_is_not_registered_is_no_failure(market: AzureMarket, server: Sandbox) -> None:
+def test_unregistered_provider_is_not_a_failure(market: AzureMarket, server: Sandbox) -> None:
     lab = "Microsoft.DevTestLab"
     path = f"/subscriptions/{server.subscription}/providers/{lab}"
     assert server.http("POST", f"{path}/unregister?api-version=2021-04-01")[0] == 200
@@ -74,7 +74,7 @@ def test_a_provider_that_is_not_registered_is_no_failure(market: AzureMarket, se
         server.http("POST", f"{path}/register?api-version=2021-04-01")
 
 
-def test_no_quota_anywhere(market: AzureMarket, server: Sandbox) -> None:
+def test_missing_quota_lists_every_candidate(market: AzureMarket, server: Sandbox) -> None:
     for region in ("southcentralus", "eastus"):
         server.control("POST", "quota", {"region": region, "family": "Standard NCASv3_T4 Family", "limit": 2})
     found = refused(market)
@@ -87,13 +87,13 @@ def test_no_quota_anywhere(market: AzureMarket, server: Sandbox) -> None:
     ]
 
 
-def test_a_region_of_another_cloud(market: AzureMarket) -> None:
+def test_region_of_another_cloud_is_refused(market: AzureMarket) -> None:
     note = refused(market, spec(regions=["chinaeast"])).note or ""
     assert "not-offered    chinaeast does not offer any NC size" in note
     assert "image-missing  chinaeast has no image microsoft-dsvm" in note
 
 
-def test_an_image_that_does_not_fit(market: AzureMarket) -> None:
+def test_unsuitable_image_is_refused(market: AzureMarket) -> None:
     sold = "fortinet:fortinet_fortigate-vm_v5:fortinet_fg-vm_payg:latest"
     note = refused(market, spec(sizes=[A100], image=sold)).note or ""
     assert "image-generation  boots generation V2" in note
@@ -103,7 +103,7 @@ def test_an_image_that_does_not_fit(market: AzureMarket) -> None:
     assert preflight(market, spec(image=sold, acceptImageTerms=True), Deadline.after(30), Silent()).viable
 
 
-def test_a_reader(market: AzureMarket, server: Sandbox) -> None:
+def test_reader_is_refused_with_the_role_command(market: AzureMarket, server: Sandbox) -> None:
     arm(server, "read-only", count=0)
     found = refused(market)
     assert found.code is Code.NOT_ALLOWED
@@ -111,7 +111,7 @@ def test_a_reader(market: AzureMarket, server: Sandbox) -> None:
     assert f"--scope /subscriptions/{server.subscription}`" in (found.help or "")
 
 
-def test_a_wrong_secret(markets: Markets, access: Access) -> None:
+def test_wrong_secret_is_refused(markets: Markets, access: Access) -> None:
     given = access.client_secret
     assert given is not None
     found = refused(markets(client_secret=ClientSecret(given.tenant, given.client_id, "wrong")))
@@ -119,16 +119,16 @@ def test_a_wrong_secret(markets: Markets, access: Access) -> None:
     assert "wrong" not in (found.note or "")
 
 
-def test_a_subscription_that_is_not_there(markets: Markets) -> None:
+def test_unknown_subscription_is_refused(markets: Markets) -> None:
     assert refused(markets(subscription="00000000-0000-0000-0000-000000000000")).code is Code.NO_SUBSCRIPTION
 
 
-def test_nobody_at_home(markets: Markets, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Interrupt, "sleep", lambda *_: None)  # between one try and the next
+def test_refused_connection_is_unreachable(markets: Markets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Interrupt, "sleep", lambda *_: None)  # between attempts
     assert refused(markets(arm="https://localhost:1")).code is Code.UNREACHABLE
 
 
-def test_who_may_not_ask_in_the_subscription_is_not_held_up(market: AzureMarket, server: Sandbox) -> None:
+def test_unreadable_sizes_and_quotas_do_not_block(market: AzureMarket, server: Sandbox) -> None:
     for kind in ("skus", "usages"):
         arm(server, "AuthorizationFailed", type=kind, count=0)
     found = preflight(market, spec(), Deadline.after(30), Silent())

@@ -1,4 +1,4 @@
-"""The reaper and the real SDK against the embedded Azure, whose bill is the judge."""
+"""The reaper with the real SDK against the embedded Azure, verified by its bill."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.reap import ReapAction, Reaped
-from gpuinfra.models.receipt import Off, stamp
+from gpuinfra.models.reap import ReapAction, ReapResult
+from gpuinfra.models.receipt import OffProof, stamp
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
@@ -34,7 +34,7 @@ GROUP, REPOSITORY = "demo", "0123abcd"
 
 
 class World:
-    """Machines of ours and of others, and a reaper that looks at them."""
+    """Our machines, foreign machines, and a reaper."""
 
     def __init__(self, server: Sandbox) -> None:
         self.server, self.place = server, Place(server)
@@ -45,11 +45,11 @@ class World:
         return datetime.fromtimestamp(self.server.control("GET", "clock")["now"], UTC)
 
     def at(self, **length: float) -> str:
-        """A moment so long from now, as tags have it."""
+        """Return a time this far from now, in the format of tags."""
         return stamp(self.now + timedelta(**length)) or ""
 
     def machine(self, name: str, lease: float | None = 2, **marks: str) -> None:
-        """One of ours that runs, with a lease for so many hours."""
+        """Create a running machine with a lease of this many hours."""
         body = self.place.body_like_ours(name)
         body["tags"] = {tags.NAME: name, tags.ON_SINCE: self.at(hours=-1), "owner": "me"}
         body["tags"][tags.REPOSITORY] = REPOSITORY
@@ -58,7 +58,7 @@ class World:
         self.place.put(name, body)
 
     def put(self, path: str, body: dict[str, Any], group: str = GROUP) -> None:
-        """Something in a group, such as `Microsoft.Network/publicIPAddresses/a`."""
+        """Create a resource in a group, such as `Microsoft.Network/publicIPAddresses/a`."""
         version = {"Microsoft.DevTestLab": "2018-09-15", "Microsoft.Compute": "2024-03-02"}
         base = f"/subscriptions/{self.server.subscription}/resourceGroups/{group}/providers/{path}"
         query = version.get(path.split("/", maxsplit=1)[0], "2024-05-01")
@@ -66,7 +66,7 @@ class World:
         assert status in {200, 201, 202}, answer
 
     def power(self) -> dict[str, str]:
-        """What the bill says of every machine."""
+        """Return the power state of every machine, from the bill."""
         return {each["name"]: each["powerState"] for each in self.server.control("GET", "bill")["machines"]}
 
     def last_request(self) -> int:
@@ -92,7 +92,7 @@ class World:
             **fields,
         )
 
-    def reap(self, rules: Rules | None = None, **fields: Any) -> Reaped:
+    def reap(self, rules: Rules | None = None, **fields: Any) -> ReapResult:
         return self.reaper(rules, **fields).reap()
 
     def close(self) -> None:
@@ -117,13 +117,13 @@ def spec(name: str, **fields: Any) -> Spec:
     return Spec.model_validate(plain)
 
 
-def test_every_cause_and_nothing_of_others(world: World) -> None:
+def test_reap_stops_for_every_cause_and_ignores_foreign_machines(world: World) -> None:
     world.machine("fine")
-    world.machine("over", lease=-0.1)
+    world.machine("over", lease=0.1)
     world.machine("none", lease=None)
     world.machine("spent", terms="lease=4h idle=20m cap=30m")
     world.machine("unwanted")
-    world.machine("dear", lease=-0.1, protect="until friday")
+    world.machine("dear", lease=0.1, protect="until friday")
     world.place.make("theirs")
     world.place.fault("OSProvisioningTimedOut", resource="failed", type="virtualMachines", operation=True)
     with pytest.raises(Exception, match="OSProvisioningTimedOut"):
@@ -156,7 +156,7 @@ def test_every_cause_and_nothing_of_others(world: World) -> None:
     assert sorted(world.writes(before)) == sorted(f"POST {name}/deallocate" for name in causes)
     for each in found.stopped:
         assert each.receipt is not None
-        assert each.receipt.verified is Off.DEALLOCATED
+        assert each.receipt.verified is OffProof.DEALLOCATED
         assert each.receipt.cause == f"reap: {each.verdict.cause}"
         assert each.receipt.price_per_hour == 0.526
         assert each.receipt.residue[0].per_month
@@ -167,7 +167,7 @@ def test_every_cause_and_nothing_of_others(world: World) -> None:
     assert world.writes(before) == []
 
 
-def test_the_receipt_is_the_bill(world: World) -> None:
+def test_receipt_of_reap_matches_the_bill(world: World) -> None:
     world.machine("over", lease=-0.1, on_since=world.at())
     world.place.advance(1800)
     (stopped,) = world.reap().stopped
@@ -176,8 +176,8 @@ def test_the_receipt_is_the_bill(world: World) -> None:
     assert abs(stopped.receipt.billed_seconds - world.place.bill("over")["billedSeconds"]) < 3
 
 
-def test_one_that_cannot_be_stopped_keeps_no_other_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Interrupt, "sleep", lambda *_: time.sleep(0.01))  # between one try and the next
+def test_reap_continues_after_a_machine_that_cannot_be_stopped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Interrupt, "sleep", lambda *_: time.sleep(0.01))  # between attempts
     for name in ("first", "locked", "broken", "last"):
         world.machine(name, lease=-0.1)
     world.place.fault("ScopeLocked", method="POST", resource="locked", count=0)
@@ -198,8 +198,8 @@ def test_one_that_cannot_be_stopped_keeps_no_other_on(world: World, monkeypatch:
     assert names(world.reap().stopped) == ["broken", "locked"]
 
 
-def test_what_passes_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Interrupt, "sleep", lambda *_: time.sleep(0.01))  # between one try and the next
+def test_transient_failures_are_retried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Interrupt, "sleep", lambda *_: time.sleep(0.01))  # between attempts
     for name in ("throttled", "failing", "busy", "refusing"):
         world.machine(name, lease=-0.1)
     world.place.fault("TooManyRequests", method="POST", resource="throttled", retryAfter=1)
@@ -211,7 +211,7 @@ def test_what_passes_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatc
     assert set(world.power().values()) == {"deallocated"}
 
 
-def test_a_lease_that_is_renewed_meanwhile_holds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_renewed_during_reap_keeps_the_machine_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.machine("over", lease=-0.1)
     world.machine("renewed", lease=-0.1)
     reaper = world.reaper()
@@ -229,7 +229,7 @@ def test_a_lease_that_is_renewed_meanwhile_holds(world: World, monkeypatch: pyte
     assert world.power()["renewed"] == "running"
 
 
-def test_that_parts_cannot_be_listed_keeps_no_machine_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reap_stops_machines_when_resources_cannot_be_listed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.machine("over", lease=-0.1)
     reaper = world.reaper()
 
@@ -242,7 +242,7 @@ def test_that_parts_cannot_be_listed_keeps_no_machine_on(world: World, monkeypat
     assert names(found.stopped) == ["over"]
 
 
-def test_a_machine_whose_spec_is_gone(world: World) -> None:
+def test_machine_whose_spec_was_deleted_is_deleted_after_the_grace_period(world: World) -> None:
     world.machine("gone", lease=40)
     world.machine("kept", lease=40)
     world.server.control("POST", "clock", {"advance": 25 * 3600})
@@ -255,7 +255,7 @@ def test_a_machine_whose_spec_is_gone(world: World) -> None:
     assert names(off.kept) == ["gone"]
     (ended,) = world.reap(replace(rules, deletes=True)).deleted
     assert ended.receipt is not None
-    assert ended.receipt.verified is Off.ABSENT
+    assert ended.receipt.verified is OffProof.ABSENT
     assert world.power() == {"gone": "deleted", "kept": "running"}
     assert world.reap(replace(rules, deletes=True)).did_nothing
 
@@ -264,7 +264,7 @@ def test_a_machine_whose_spec_is_gone(world: World) -> None:
 
 
 def leave(world: World, name: str, mark: str | None = None, group: str | None = None) -> None:
-    """All that a machine leaves where it went without its parts; in its default group, if no other is named."""
+    """Create what a machine leaves when it is deleted without its resources; in its default group, or in another."""
     group = group or default_group(name)
     world.server.resource.resource_groups.create_or_update(group, {"location": "eastus"})
     marks = {"tags": {tags.NAME if mark is None else mark: name}}
@@ -290,7 +290,7 @@ def leave(world: World, name: str, mark: str | None = None, group: str | None = 
     schedule = {
         "status": "Enabled",
         "taskType": "ComputeVmShutdownTask",
-        # Not before tomorrow: one that fires has changed just now.
+        # Not before tomorrow: a schedule that fires changes its resource.
         "dailyRecurrence": {"time": f"{world.now - timedelta(minutes=5):%H%M}"},
         "timeZoneId": "UTC",
         "targetResourceId": f"{base}/Microsoft.Compute/virtualMachines/{name}",
@@ -300,7 +300,7 @@ def leave(world: World, name: str, mark: str | None = None, group: str | None = 
 
 
 def parts_of(world: World, name: str) -> set[str]:
-    """The types of everything in the subscription that is named after a machine."""
+    """Return the types of all resources that are named after a machine."""
     found = [(str(each.type).split("/")[-1], str(each.name)) for each in world.server.resource.resources.list()]
     return {kind for kind, each in found if each.startswith(f"{name}-") or each.endswith(f"-computevm-{name}")}
 
@@ -308,11 +308,11 @@ def parts_of(world: World, name: str) -> set[str]:
 ALL = {"disks", "networkInterfaces", "publicIPAddresses", "schedules"}
 
 
-def test_what_has_lost_its_machine(world: World) -> None:
+def test_orphaned_resources_are_deleted(world: World) -> None:
     world.machine("busy", lease=9)
     leave(world, "lost")
     leave(world, "theirs", mark="owner")
-    assert world.reap().orphans == []  # an `up` may be under way
+    assert world.reap().orphans == []  # an `up` may be running
     world.place.advance(3700)
     dry = world.reap(dry_run=True)
     assert {each.ref.kind: each.action for each in dry.orphans} == {
@@ -351,7 +351,7 @@ def test_leftovers_outside_the_default_group_are_reported_and_kept(world: World)
     assert parts_of(world, "lost") == ALL
 
 
-def test_what_cannot_be_removed_is_told(world: World) -> None:
+def test_undeletable_resource_is_reported(world: World) -> None:
     leave(world, "lost")
     leave(world, "other")
     world.place.advance(3700)
@@ -365,7 +365,7 @@ def test_what_cannot_be_removed_is_told(world: World) -> None:
 # Hours
 
 
-def test_a_machine_is_started_for_its_hours_once(world: World) -> None:
+def test_machine_is_started_once_for_its_hours(world: World) -> None:
     world.machine("early", lease=-0.1)
     world.place.machines.begin_deallocate(GROUP, "early").result()
     world.place.advance(7200)
@@ -393,10 +393,10 @@ def test_a_machine_is_started_for_its_hours_once(world: World) -> None:
     assert world.reap(rules).did_nothing
 
     world.place.machines.begin_deallocate(GROUP, "early").result()
-    assert world.reap(rules).did_nothing, "somebody switched it off, and meant it"
+    assert world.reap(rules).did_nothing, "a user switched it off on purpose"
 
 
-def test_a_machine_that_cannot_be_armed_is_not_started(world: World) -> None:
+def test_machine_without_a_schedule_is_not_started(world: World) -> None:
     world.machine("early", lease=-0.1)
     world.place.machines.begin_deallocate(GROUP, "early").result()
     world.place.advance(7200)

@@ -1,4 +1,4 @@
-"""A machine's right to switch itself off: given by `up`, used by the machine, and what it does not allow."""
+"""A machine's permission to deallocate itself: granted by `up`, used by the machine, and its limits."""
 
 import re
 import shlex
@@ -25,34 +25,34 @@ from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.resources.vm import IDENTITY
 from gpuinfra.provision.up import Provisioner, Up
 from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.sandbox.kernel.access_control import is_principal
 from gpuinfra.sandbox.services.authorization import role_assignments
-from gpuinfra.sandbox.web.authorization import is_principal
 from tests.az import Az
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import KEY
 from tests.integration.sandbox.servers import Sandbox
-from tests.integration.sandbox.test_identity import metadata
-from tests.unit.provision_help import NO_JOURNAL, Heard, spec
+from tests.integration.sandbox.services.test_identity import metadata
+from tests.unit.provision_help import NO_JOURNAL, RecordedProgress, spec
 
 API = "api-version=2022-04-01"
 RIGHTS = "Microsoft.Authorization"
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def heard() -> RecordedProgress:
+    return RecordedProgress()
 
 
 @pytest.fixture
 def cloud(server: Sandbox, access: Access) -> Iterator[AzureCloud]:
-    server.control("POST", "faults", {"name": "no-boot", "count": 0})  # nobody logs in here
+    server.control("POST", "faults", {"name": "no-boot", "count": 0})  # no guest is needed
     clients = Clients(access, Patience(Deadline.after(60)))
     yield AzureCloud(clients)
     close(clients)
 
 
-def up(cloud: AzureCloud, heard: Heard, wanted: Spec | None = None) -> Up:
-    """Bring a machine up, as far as Azure is concerned."""
+def up(cloud: AzureCloud, heard: RecordedProgress, wanted: Spec | None = None) -> Up:
+    """Create a machine in Azure, without a guest."""
     return Provisioner(
         spec=wanted or spec(),
         cloud=cloud,
@@ -73,7 +73,7 @@ def machine_of(cloud: AzureCloud, wanted: Spec | None = None) -> ObservedResourc
 
 
 def requests(server: Sandbox, *methods: str) -> list[str]:
-    """What Azure's authorization was asked, and how it answered."""
+    """Return the requests for authorization and their status."""
     found = server.control("GET", "log")["requests"]
     return [
         f"{each['method']} {each['path'].partition(f'{RIGHTS}/')[2].split('/')[0]} {each['status']}"
@@ -82,12 +82,12 @@ def requests(server: Sandbox, *methods: str) -> list[str]:
     ]
 
 
-def notes(heard: Heard) -> list[str]:
+def notes(heard: RecordedProgress) -> list[str]:
     return [line for line in heard.lines if "agent" in line]
 
 
 def stop(server: Sandbox, machine: ObservedResource, target: ObservedResource, verb: str = "deallocate") -> int:
-    """What Azure answers a machine that asks for this of another, or of itself."""
+    """Return Azure's status for a machine that deallocates another, or itself."""
     vm_id, audience = machine.properties["vmId"], "https://management.azure.com/"
     path = f"/{vm_id}/metadata/identity/oauth2/token?api-version=2018-02-01&resource={audience}"
     status, token = metadata(server, path)
@@ -97,7 +97,7 @@ def stop(server: Sandbox, machine: ObservedResource, target: ObservedResource, v
     return server.http("POST", where, token=False, headers=headers)[0]
 
 
-def test_a_machine_may_switch_itself_off_and_nothing_else(cloud: AzureCloud, heard: Heard, server: Sandbox) -> None:
+def test_machine_may_deallocate_only_itself(cloud: AzureCloud, heard: RecordedProgress, server: Sandbox) -> None:
     other = spec(name="other")
     right = up(cloud, heard).agent
     assert right is not None
@@ -112,10 +112,10 @@ def test_a_machine_may_switch_itself_off_and_nothing_else(cloud: AzureCloud, hea
     assert machine_of(cloud).power == "deallocated"
     assert machine_of(cloud, other).power == "running"
     made = [each for each in requests(server, "PUT") if "roleDefinitions" in each]
-    assert made == ["PUT roleDefinitions 201"], "one role does for all machines of a subscription"
+    assert made == ["PUT roleDefinitions 201"], "one role serves all machines of a subscription"
 
 
-def test_a_right_that_is_there_is_seen_by_one_question(cloud: AzureCloud, heard: Heard, server: Sandbox) -> None:
+def test_existing_role_is_found_with_one_request(cloud: AzureCloud, heard: RecordedProgress, server: Sandbox) -> None:
     up(cloud, heard)
     before = len(requests(server, "GET", "PUT"))
     heard.lines.clear()
@@ -133,15 +133,15 @@ def test_a_right_that_is_there_is_seen_by_one_question(cloud: AzureCloud, heard:
         ("roleAssignments", agent_role.ASSIGNS_ROLES, ["PUT roleDefinitions 201", "PUT roleAssignments 403"]),
     ],
 )
-def test_who_may_not_give_it_gets_a_machine_and_a_word(
-    cloud: AzureCloud, heard: Heard, server: Sandbox, kind: str, action: str, made: list[str]
+def test_up_without_role_permission_creates_the_machine_and_warns(
+    cloud: AzureCloud, heard: RecordedProgress, server: Sandbox, kind: str, action: str, made: list[str]
 ) -> None:
     server.control("POST", "faults", {"name": "AuthorizationFailed", "type": kind, "method": "PUT", "count": 0})
     right = up(cloud, heard).agent
     assert right is not None
     assert (right.holding, right.code, right.action) == (Holding.REFUSED, "AuthorizationFailed", action)
     assert right.word == "not-armed"
-    assert requests(server, "PUT") == made, "it is asked for once"
+    assert requests(server, "PUT") == made, "it is requested once"
     (note,) = notes(heard)
     assert note.startswith("the guest agent may not switch the machine off (AuthorizationFailed): ")
     assert "`gpuinfra doctor my-dsvm`" in note
@@ -151,10 +151,10 @@ def test_who_may_not_give_it_gets_a_machine_and_a_word(
     assert Rights(cloud.clients).look(mine).holding is Holding.ABSENT
 
 
-def test_what_an_administrator_gives_by_az_does(
-    cloud: AzureCloud, heard: Heard, server: Sandbox, access: Access, tmp_path: Path
+def test_role_commands_of_doctor_work(
+    cloud: AzureCloud, heard: RecordedProgress, server: Sandbox, access: Access, tmp_path: Path
 ) -> None:
-    """By the very commands that `doctor` shows. `az` chooses the ids of what it makes, so they are not ours."""
+    """With the commands that `doctor` shows. `az` chooses its own ids, so they differ from ours."""
     az = Az(tmp_path, endpoint=server.endpoint, authority_file=str(server.server.authority_file))
     secret = access.client_secret
     assert secret is not None
@@ -176,7 +176,7 @@ def test_what_an_administrator_gives_by_az_does(
     assert stop(server, machine, machine) == 202
 
 
-def test_a_machine_without_an_identity_gets_one_in_place(cloud: AzureCloud, heard: Heard, server: Sandbox) -> None:
+def test_missing_identity_is_added_in_place(cloud: AzureCloud, heard: RecordedProgress, server: Sandbox) -> None:
     up(cloud, heard)
     where = f"{machine_of(cloud).ref.id(server.subscription)}?api-version=2024-07-01"
     assert server.http("PATCH", where, {"identity": {"type": "None"}})[0] < 300
@@ -187,14 +187,14 @@ def test_a_machine_without_an_identity_gets_one_in_place(cloud: AzureCloud, hear
     assert change.action == "change"
     assert [(each.what, each.old, each.new) for each in change.differences] == [("identity", "none", "its own")]
     assert found.agent is not None
-    assert found.agent.holding is Holding.GRANTED, "it is somebody else now, who had no right"
+    assert found.agent.holding is Holding.GRANTED, "the new identity had no role"
     mine = machine_of(cloud)
     assert mine.body["identity"]["type"] == IDENTITY["type"]
     assert stop(server, mine, mine) == 202
 
 
-def test_a_principal_that_the_directory_does_not_know_yet_is_waited_for(
-    cloud: AzureCloud, heard: Heard, server: Sandbox, monkeypatch: pytest.MonkeyPatch
+def test_role_assignment_waits_for_the_new_principal(
+    cloud: AzureCloud, heard: RecordedProgress, server: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(azure_rights, "PAUSE", 0.01)
     asked: list[str] = []
@@ -211,7 +211,7 @@ def test_a_principal_that_the_directory_does_not_know_yet_is_waited_for(
     assert [each for each in requests(server, "PUT") if "Assign" in each] == [*refused, "PUT roleAssignments 201"]
 
 
-def test_a_role_that_was_changed_is_put_right(cloud: AzureCloud, heard: Heard, server: Sandbox) -> None:
+def test_changed_role_is_restored(cloud: AzureCloud, heard: RecordedProgress, server: Sandbox) -> None:
     up(cloud, heard)
     definition = agent_role.definition_id(server.subscription, agent_role.definition_guid(server.subscription))
     body = agent_role.definition_body(server.subscription)
@@ -224,11 +224,11 @@ def test_a_role_that_was_changed_is_put_right(cloud: AzureCloud, heard: Heard, s
     assert Rights(cloud.clients).look(machine_of(cloud)).holding is Holding.HELD
 
 
-def test_an_azure_that_says_nothing_of_it_holds_nobody_up(cloud: AzureCloud, heard: Heard, server: Sandbox) -> None:
+def test_unknown_role_state_does_not_block_up(cloud: AzureCloud, heard: RecordedProgress, server: Sandbox) -> None:
     server.control("POST", "faults", {"name": "Conflict", "type": "roleDefinitions", "method": "PUT", "count": 0})
     right = up(cloud, heard).agent
     assert right is not None
     assert (right.holding, right.word, right.code) == (Holding.UNKNOWN, "unknown", "Conflict")
     (note,) = notes(heard)
     assert note.startswith("the guest agent perhaps may not switch the machine off (Conflict): ")
-    assert requests(server, "PUT") == ["PUT roleDefinitions 409"] * 2, "and once more when the machine was there"
+    assert requests(server, "PUT") == ["PUT roleDefinitions 409"] * 2, "and once more after the creation"

@@ -1,4 +1,4 @@
-"""Which specs are gone, by real repositories."""
+"""Which specs were deleted, from real repositories."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
-NAME = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com", "-c", "commit.gpgsign=false")
+NAME = ("-c", "user.name=Alice", "-c", "user.email=alice@example.com", "-c", "commit.gpgsign=false")
 
 
 def text(*names: str) -> str:
@@ -19,7 +19,7 @@ def text(*names: str) -> str:
 
 
 class Repository:
-    """A repository whose commits are made when the test says."""
+    """A repository with commits at given times."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class Repository:
         assert done.returncode == 0, done.stderr
 
     def commit(self, days: float, **files: str | None) -> None:
-        """Files by their names, `__` for a slash; None removes one."""
+        """Commit files by name, with `__` for a slash; None removes a file."""
         for name, content in files.items():
             self.write(f"{name.replace('__', '/')}.yaml", content)
         self.git("add", "-A")
@@ -55,7 +55,7 @@ class Repository:
             path.write_text(content)
 
     def gone(self, below: str = ".") -> dict[str, float]:
-        """Names, and how many days ago they went."""
+        """Return names and how many days ago they were deleted."""
         found = spec_history(self.folder / below, NOW)
         assert found.note == ""
         return {name: (NOW - at).total_seconds() / 86400 for name, at in found.deleted.items()}
@@ -66,21 +66,21 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "repository")
 
 
-def test_a_file_that_is_removed(repository: Repository) -> None:
+def test_removed_file_is_a_deleted_spec(repository: Repository) -> None:
     repository.commit(9, a=text("a"), b=text("B", "c"), other="name: x\n")
     repository.commit(3, a=None)
     repository.commit(2, b=text("c"), other=None)
     assert repository.gone() == {"a": 3, "b": 2}
 
 
-def test_a_name_that_moves_is_not_gone(repository: Repository) -> None:
+def test_moved_spec_is_not_deleted(repository: Repository) -> None:
     repository.commit(9, a=text("a"), b=text("b"))
     repository.commit(8, a=None, sub__deep=text("a"))
     repository.commit(7, b=text("b") + "\nsize: nonsense\n")
     assert repository.gone() == {}
 
 
-def test_only_what_was_below_the_folder_counts(repository: Repository) -> None:
+def test_only_files_below_the_folder_count(repository: Repository) -> None:
     repository.commit(9, specs__a=text("a"), specs__b=text("b"), other__c=text("c"), specs__node_modules__d=text("d"))
     repository.commit(1, specs__a=None, other__c=None, specs__node_modules__d=None)
     assert repository.gone("specs") == {"a": 1}
@@ -88,7 +88,7 @@ def test_only_what_was_below_the_folder_counts(repository: Repository) -> None:
     assert repository.gone() == {"a": 1, "c": 1}
 
 
-def test_a_change_that_is_not_committed_ends_nothing(repository: Repository) -> None:
+def test_uncommitted_change_deletes_nothing(repository: Repository) -> None:
     repository.commit(9, a=text("a"), b=text("b"))
     repository.commit(3, b=None)
     repository.write("a.yaml", None)
@@ -96,13 +96,13 @@ def test_a_change_that_is_not_committed_ends_nothing(repository: Repository) -> 
     assert repository.gone() == {}
 
 
-def test_a_file_that_cannot_be_read_as_yaml_still_has_its_name(repository: Repository) -> None:
+def test_invalid_yaml_still_names_its_machine(repository: Repository) -> None:
     repository.commit(9, a=text("a"))
     repository.commit(3, a=None, broken="apiVersion: gpuinfra/v1\nname: a\nregion: [\n")
     assert repository.gone() == {}
 
 
-def test_a_merge_is_when_the_main_line_lost_it(repository: Repository) -> None:
+def test_merge_counts_from_its_date_on_the_main_branch(repository: Repository) -> None:
     repository.commit(9, a=text("a"), b=text("b"))
     repository.git("checkout", "-q", "-b", "side")
     repository.commit(8, a=None, passing=text("passing"))
@@ -113,7 +113,7 @@ def test_a_merge_is_when_the_main_line_lost_it(repository: Repository) -> None:
     assert repository.gone() == {"a": 2}
 
 
-def test_names_of_files_that_are_odd(repository: Repository) -> None:
+def test_unusual_file_names_are_read(repository: Repository) -> None:
     for odd in ("with space", "new\nline", "tëxt", "-dash", ":colon", 'quo"te'):
         repository.write(f"{odd}/{odd}.yml", text("a"))
     repository.commit(9, z=text("z"))
@@ -124,7 +124,7 @@ def test_names_of_files_that_are_odd(repository: Repository) -> None:
     assert repository.gone(".") == {"a": 1}
 
 
-def test_what_went_long_ago_is_forgotten(repository: Repository) -> None:
+def test_old_deletions_are_ignored(repository: Repository) -> None:
     repository.commit(200, a=text("a"))
     repository.commit(91, a=None)
     repository.commit(1, b=text("b"))
@@ -141,13 +141,13 @@ def nowhere(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [empty, nowhere])
-def test_where_git_has_nothing_to_say(make: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_missing_history_is_noted(make: Callable[[Path], Path], tmp_path: Path) -> None:
     found = spec_history(make(tmp_path), NOW)
     assert found.deleted == {}
     assert found.note.startswith("no machine was compared with its spec: ")
 
 
-def test_a_shallow_clone_says_so(repository: Repository, tmp_path: Path) -> None:
+def test_shallow_clone_is_noted(repository: Repository, tmp_path: Path) -> None:
     repository.commit(9, a=text("a"), b=text("b"))
     repository.commit(3, a=None)
     repository.git("clone", "-q", "--depth", "1", f"file://{repository.folder}", str(tmp_path / "shallow"))
@@ -155,8 +155,8 @@ def test_a_shallow_clone_says_so(repository: Repository, tmp_path: Path) -> None
     assert (found.deleted, "shallow" in found.note) == ({}, True)
 
 
-def test_no_git_at_all(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_git_is_noted(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     assert spec_history(repository.folder, NOW) == SpecHistory(
-        note="no machine was compared with its spec: there is no git on this computer"
+        note="no machine was compared with its spec: git is not installed"
     )

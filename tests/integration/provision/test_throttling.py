@@ -23,7 +23,7 @@ PLACES: dict[str, dict[str, str]] = {
 
 
 def pauses(requests: list[dict[str, Any]]) -> list[float]:
-    """Return the seconds from each refusal to the next request for the same."""
+    """Return the seconds from each refusal to the next request for the same resource."""
     found = []
     for number, refused in enumerate(requests):
         if refused["status"] == 429:
@@ -71,7 +71,7 @@ def test_down_waits_as_long_as_azure_asks(harness: Harness, words: tuple[str, ..
 
 @pytest.mark.parametrize("place", ["any GET", "VM", "group"])
 def test_up_fails_at_once_when_the_wait_exceeds_its_timeout(harness: Harness, place: str) -> None:
-    """A wait of ten minutes is not begun with one minute left, and what was created is deleted again."""
+    """A wait of ten minutes does not start with one minute left, and what was created is deleted again."""
     spec = harness.spec(NAME)
     harness.arm("TooManyRequests", retryAfter=600, count=1 if place == "any GET" else 0, **PLACES[place])
     result = harness.run("up", spec, "--timeout", "1m")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.runner.machine.local import LocalConnection
-from gpuinfra.runner.machine.remote_client import RemoteClient
-from gpuinfra.runner.machine.ssh import SshConnection
+from gpuinfra.runner.connection.local import LocalConnection
+from gpuinfra.runner.connection.remote_client import RemoteClient
+from gpuinfra.runner.connection.ssh import SshConnection
 from tests.real import program
 from tests.sshd import WAIT_SECONDS, PasswordServer, ReservedPort, SshServer, eventually, make_key
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.models.checkup import Check, Checkup
-from gpuinfra.runner.machine import checkup as checkup_module
-from gpuinfra.runner.machine.checkup import examine
-from gpuinfra.runner.machine.connection import Completed
-from gpuinfra.runner.machine.ssh import SshConnection
+from gpuinfra.models.target import Checkup, TargetCheck
+from gpuinfra.runner.connection.port import Completed
+from gpuinfra.runner.connection.ssh import SshConnection
+from gpuinfra.runner.docker import check as checkup_module
+from gpuinfra.runner.readiness import examine
 from tests.integration.runner.conftest import WAIT_SECONDS, PasswordServer, SshServer
 from tests.lab import Lab
 from tests.real import PATH, program
@@ -127,7 +127,7 @@ def test_a_machine_with_a_real_engine_can_run_jobs(server: SshServer, engine: st
     system, docker, runtime, gpu = checkup.checks
     assert system.found.startswith("Linux ")
     assert docker.found.startswith("Docker Engine ")
-    assert runtime == Check("nvidia-runtime", True, str(tmp_path / "bin" / "nvidia-container-runtime-hook"))
+    assert runtime == TargetCheck("nvidia-runtime", True, str(tmp_path / "bin" / "nvidia-container-runtime-hook"))
     assert gpu.found == "Tesla T4, 15360 MiB, driver 535.161.08"
 
 

@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.runner.engine.body import body_of
-from gpuinfra.runner.engine.client import Engine, open_engine
-from gpuinfra.runner.engine.logs import advanced
+from gpuinfra.runner.connection.local import LocalConnection
+from gpuinfra.runner.docker.client import Engine, open_engine
+from gpuinfra.runner.errors import Broken, ConnectError, JobError
+from gpuinfra.runner.job_spec import Gpus, StartRequest
 from gpuinfra.runner.jobs import container
-from gpuinfra.runner.jobs.container import ContainerJob, start_container
-from gpuinfra.runner.jobs.order import Gpus, Order
-from gpuinfra.runner.jobs.port import STDERR, STDOUT, Frame, Job, JobError, Position, StopReason
-from gpuinfra.runner.machine.connection import Broken, ConnectError
-from gpuinfra.runner.machine.local import LocalConnection
-from tests.integration.runner.conftest import eventually
+from gpuinfra.runner.jobs.container import ContainerJob, body_of, start_container
+from gpuinfra.runner.jobs.container_log import advanced
+from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Job, Position, StopReason
+from tests.integration.runner.conftest import WAIT_SECONDS, eventually
 from tests.lab import BUSYBOX, PYTHON, Lab
 
 LOCAL, REMOTE = "on this computer", "over ssh"
@@ -51,11 +50,11 @@ def remote(lab: Lab) -> Iterator[Engine]:
         yield engine
 
 
-def order(*command: str, **more: Any) -> Order:
-    return Order(**{"run": uuid.uuid4().hex, "command": command, "folder": "/", "image": BUSYBOX, **more})
+def order(*command: str, **more: Any) -> StartRequest:
+    return StartRequest(**{"run": uuid.uuid4().hex, "command": command, "folder": "/", "image": BUSYBOX, **more})
 
 
-def shell(script: str, **more: Any) -> Order:
+def shell(script: str, **more: Any) -> StartRequest:
     return order("sh", "-c", script, **more)
 
 
@@ -346,17 +345,23 @@ def test_a_connection_that_is_lost_while_a_job_is_silent_is_told(lab: Lab) -> No
             job.ended()
 
 
-def test_the_log_can_be_read_while_other_things_are_asked(remote: Engine) -> None:
-    job = start_container(remote, shell("i=0; while [ $i -lt 20 ]; do i=$((i+1)); echo $i; sleep 0.05; done"))
+def test_the_log_can_be_read_while_other_things_are_asked(remote: Engine, tmp_path: Path) -> None:
+    waits = "until [ -e /in/{} ]; do sleep 0.02; done".format
+    script = f"for i in 1 2 3; do {waits('$i')}; echo $i; done; {waits('over')}"
+    job = start_container(remote, shell(script, mounts=((str(tmp_path), "/in"),)))
     got: list[Frame] = []
-    reader = threading.Thread(target=lambda: got.extend(job.frames(Position())))
+    reader = threading.Thread(target=lambda: got.extend(job.frames(Position())), daemon=True)
     reader.start()
-    asked = 0
-    while job.ended() is None:
-        asked += 1
-    reader.join(20)
-    assert asked > 3
-    assert len(got) == 20
+
+    def ask_and_let_it_print() -> bool:
+        assert job.ended() is None
+        (tmp_path / str(len(got) + 1)).touch()
+        return len(got) == 3
+
+    assert eventually(ask_and_let_it_print)
+    (tmp_path / "over").touch()
+    reader.join(WAIT_SECONDS)
+    assert printed(got) == b"1\n2\n3\n"
 
 
 def _command_lines() -> list[str]:

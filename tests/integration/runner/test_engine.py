@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.runner.engine.client import Engine, open_engine
-from gpuinfra.runner.jobs.port import JobError
-from gpuinfra.runner.machine.connection import ConnectError, TimedOut, Unreachable
-from gpuinfra.runner.machine.local import LocalConnection
-from gpuinfra.runner.machine.ssh import SshConnection
+from gpuinfra.runner.connection.local import LocalConnection
+from gpuinfra.runner.connection.ssh import SshConnection
+from gpuinfra.runner.docker.client import Engine, open_engine
+from gpuinfra.runner.errors import ConnectError, JobError, TimedOut, Unreachable
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.lab import Lab
 from tests.real import program

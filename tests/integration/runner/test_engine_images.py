@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.runner.engine.client import Engine, open_engine
-from gpuinfra.runner.engine.helper import LABEL, remove_old, run_once, scrub
-from gpuinfra.runner.engine.images import ensure_image, find_image, pull
-from gpuinfra.runner.jobs.order import Gpus
-from gpuinfra.runner.jobs.port import JobError
-from gpuinfra.runner.machine.connection import TimedOut
+from gpuinfra.runner.docker.client import Engine, open_engine
+from gpuinfra.runner.docker.images import ensure_image, find_image, pull
+from gpuinfra.runner.errors import JobError, TimedOut
+from gpuinfra.runner.job_spec import Gpus
+from gpuinfra.runner.jobs.helper_containers import LABEL, remove_old, run_once, scrub
 from tests.integration.runner import registry
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, PYTHON, Lab

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.runner.engine.client import Engine, open_engine
-from gpuinfra.runner.environment.build import ensure_environment
-from gpuinfra.runner.environment.made import Environment, python_of
+from gpuinfra.runner.connection.local import LocalConnection
+from gpuinfra.runner.connection.port import Connection
+from gpuinfra.runner.docker.client import Engine, open_engine
+from gpuinfra.runner.environment.build import Environment, ensure_environment, python_of
 from gpuinfra.runner.environment.recipe import BUILDING_LABEL, LABEL, PYTHON
-from gpuinfra.runner.jobs.port import JobError
-from gpuinfra.runner.machine.connection import ConnectError, Connection
-from gpuinfra.runner.machine.local import LocalConnection
+from gpuinfra.runner.errors import ConnectError, JobError
 from gpuinfra.workbench.conda import Conda, read_conda
 from gpuinfra.workbench.project import read_file
 from tests.lab import BUSYBOX, Lab

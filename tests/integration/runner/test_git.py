@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.runner.results.git import Commit, commit_of
+from gpuinfra.runner.record import Commit, commit_of
 from tests.real import program
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpuinfra.git import GitError, open_repository
 from gpuinfra.provision.reaping.spec_history import spec_history
-from gpuinfra.runner.results.git import commit_of
+from gpuinfra.runner.record import commit_of
 from tests.git_help import WAYS, Hostile, git, make_repository
 
 

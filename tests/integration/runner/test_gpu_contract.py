@@ -7,14 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from gpuinfra.models.gpu import GpuFacts
-from gpuinfra.runner.engine.client import Engine, open_engine
-from gpuinfra.runner.engine.helper import run_once
-from gpuinfra.runner.gpu.contract import diagnose
-from gpuinfra.runner.gpu.facts import PROBE
-from gpuinfra.runner.gpu.probe import NoGpuError, probe_container, probe_host
-from gpuinfra.runner.jobs.order import Gpus
-from gpuinfra.runner.jobs.port import JobError
-from gpuinfra.runner.machine.connection import Completed
+from gpuinfra.runner.connection.port import Completed
+from gpuinfra.runner.docker.client import Engine, open_engine
+from gpuinfra.runner.errors import JobError
+from gpuinfra.runner.gpu.check import NoGpuError, diagnose, probe_container, probe_host
+from gpuinfra.runner.gpu.nvidia_smi import PROBE
+from gpuinfra.runner.job_spec import Gpus
+from gpuinfra.runner.jobs.helper_containers import run_once
 from tests.lab import BUSYBOX, PYTHON, Lab
 from tests.nvidia import CONTAINER, HOST, MISMATCH, NO_DEVICES, NO_DRIVER, NOT_INSTALLED, UNKNOWN_ERROR
 
@@ -98,7 +97,7 @@ def test_a_job_sees_the_gpus_that_it_asked_for(engine: Engine, gpus: Gpus, buses
 def test_more_gpus_than_there_are(engine: Engine) -> None:
     error = why_not(engine, gpus=Gpus(3))
     assert error.note.startswith(f"the job asks for 3 GPUs, and {engine.where} has 2, numbered 0 to 1: 2 Tesla T4")
-    assert error.help == "ask for what there is: `--gpus 2`"
+    assert error.help == "ask for fewer: `--gpus 2`"
     assert "asks for GPU GPU-1234, and" in why_not(engine, gpus=Gpus(ids=("GPU-1234",))).note
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.models.reachability import Reachability
-from gpuinfra.runner.machine import reach
-from gpuinfra.runner.machine.connection import Unreachable
-from gpuinfra.runner.machine.handshake import first_meeting
-from gpuinfra.runner.machine.host_key import HostKey
-from gpuinfra.runner.machine.reach import reachability
+from gpuinfra.models.target import Reachability
+from gpuinfra.runner.connection.handshake import first_meeting
+from gpuinfra.runner.connection.host_key import HostKey
+from gpuinfra.runner.connection.reachability import AT_ONCE, reachability
+from gpuinfra.runner.errors import Unreachable
 from tests.integration.runner.conftest import WAIT_SECONDS, ReservedPort, SshServer, make_key
 
 
@@ -110,21 +109,21 @@ def test_silent_machine_times_out(shared: SshServer) -> None:
 
 
 def test_many_machines_are_asked_at_once(shared: SshServer) -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=reach.AT_ONCE) as listener:
+    with socket.create_server(("127.0.0.1", 0), backlog=AT_ONCE) as listener:
 
         def answer() -> None:
             """Say nothing until all of them have called."""
-            links = [listener.accept()[0] for _ in range(reach.AT_ONCE)]
+            links = [listener.accept()[0] for _ in range(AT_ONCE)]
             for link in links:
                 with link:
                     link.sendall(b"220 smtp ready\r\n")
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        targets = [shared.target_with(port=listener.getsockname()[1])] * reach.AT_ONCE
+        targets = [shared.target_with(port=listener.getsockname()[1])] * AT_ONCE
         found = reachability([*targets, shared.target], WAIT_SECONDS)
         thread.join(WAIT_SECONDS)
-    assert found == (*[Reachability("no", "not an SSH server")] * reach.AT_ONCE, Reachability("yes"))
+    assert found == (*[Reachability("no", "not an SSH server")] * AT_ONCE, Reachability("yes"))
 
 
 def test_none_at_all_is_no_error() -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuinfra.models.run import Run, RunState
-from gpuinfra.runner.results.history import History
+from gpuinfra.runner.history import History
 from tests.real import missing
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +29,7 @@ PROGRAM = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from gpuinfra.runner.results.history import History
+from gpuinfra.runner.history import History
 history, name = History(Path(sys.argv[1])), sys.argv[2]
 print("ready", flush=True)
 sys.stdin.readline()
@@ -116,7 +116,7 @@ READ_ONLY = """
 import os, sys
 from pathlib import Path
 from gpuinfra.diagnostics import Problem
-from gpuinfra.runner.results.history import History
+from gpuinfra.runner.history import History
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)

@@ -5,9 +5,9 @@ import resource
 
 import pytest
 
+from gpuinfra.runner.connection.ssh import SshConnection
+from gpuinfra.runner.errors import ConnectError
 from gpuinfra.runner.gpu.nvidia_smi import ask
-from gpuinfra.runner.machine.connection import ConnectError
-from gpuinfra.runner.machine.ssh import SshConnection
 from tests.integration.runner.conftest import WAIT_SECONDS, SshServer
 
 FLOOD_SECONDS, MEBIBYTE = 3.0, 1024  # ru_maxrss counts KiB

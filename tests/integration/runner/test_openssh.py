@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.target import Target
-from gpuinfra.runner import openssh
-from gpuinfra.runner.ssh_files import SshFiles
+from gpuinfra.runner.connection import openssh
+from gpuinfra.runner.connection.openssh import SshFiles
 from tests.integration.runner.conftest import WAIT_SECONDS, SshServer, make_key
 from tests.real import program
 

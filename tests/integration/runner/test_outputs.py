@@ -12,12 +12,11 @@ import pytest
 
 from gpuinfra.diagnostics import Code
 from gpuinfra.remote.outputs import QUIET_SECONDS
-from gpuinfra.runner.jobs.port import JobError
-from gpuinfra.runner.machine.connection import ConnectError
-from gpuinfra.runner.machine.local import LocalConnection
-from gpuinfra.runner.machine.remote_client import RemoteClient
-from gpuinfra.runner.machine.ssh import SshConnection
-from gpuinfra.runner.results.outputs import Fetched, fetch
+from gpuinfra.runner.connection.local import LocalConnection
+from gpuinfra.runner.connection.remote_client import RemoteClient
+from gpuinfra.runner.connection.ssh import SshConnection
+from gpuinfra.runner.errors import ConnectError, JobError
+from gpuinfra.runner.outputs.fetch import Fetched, fetch
 from tests.integration.runner.conftest import SshServer
 from tests.real import missing
 

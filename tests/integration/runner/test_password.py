@@ -10,12 +10,14 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gpuinfra.models.target import Target
-from gpuinfra.runner.machine.connection import KeyUnusable, LoginRefused, Unreachable
-from gpuinfra.runner.machine.ssh import SshConnection
+from gpuinfra.runner.connection import handshake, ssh
+from gpuinfra.runner.connection.ssh import SshConnection
+from gpuinfra.runner.errors import KeyUnusable, LoginRefused, Unreachable
 from tests.integration.runner.conftest import WAIT_SECONDS, PasswordServer, SshServer, make_key
 
 SECRET = PasswordServer.PASSWORD
@@ -112,17 +114,21 @@ def test_nobody_is_asked_where_a_key_does(shared: SshServer) -> None:
     assert asked.times == 0
 
 
-def test_whoever_types_slowly_has_the_time(server: PasswordServer) -> None:
+def test_the_time_to_type_a_password_does_not_count(server: PasswordServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.start()
-    seconds = 3.0
+    typed = 0.0
 
-    def type_slowly(text: str) -> str:
-        time.sleep(seconds + 0.2)
-        return text
+    def type_slowly() -> str:
+        nonlocal typed
+        typed += WAIT_SECONDS + 1
+        return "wrong"
 
-    # Refused, and not "does not answer": the time that the typing took does not count.
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + typed)
+    for module in (ssh, handshake):
+        monkeypatch.setattr(module, "time", clock)
+    # Refused, and not "does not answer".
     with pytest.raises(LoginRefused, match="does not take the password"):
-        SshConnection.open(server.target, seconds, lambda: type_slowly("wrong"))
+        SshConnection.open(server.target, WAIT_SECONDS, type_slowly)
 
 
 def test_a_machine_that_takes_no_password_says_what_it_takes(shared: SshServer) -> None:
@@ -132,7 +138,7 @@ def test_a_machine_that_takes_no_password_says_what_it_takes(shared: SshServer) 
 
 
 def test_a_password_that_nobody_was_asked_for_is_told(shared: SshServer) -> None:
-    with pytest.raises(KeyUnusable, match="logs in by a password, and nobody was asked for it"):
+    with pytest.raises(KeyUnusable, match="logs in by a password, and none is available"):
         SshConnection.open(shared.target_with(identity=None, password="ask"), WAIT_SECONDS)
 
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.runner.connection.remote_client import RemoteClient
+from gpuinfra.runner.connection.ssh import SshConnection
+from gpuinfra.runner.errors import ConnectError, JobError
+from gpuinfra.runner.job_spec import Gpus, StartRequest
+from gpuinfra.runner.jobs.job import STDERR, STDOUT, Ended, Frame, Position, StopReason
 from gpuinfra.runner.jobs.log import LogFile
-from gpuinfra.runner.jobs.order import Gpus, Order
-from gpuinfra.runner.jobs.port import STDERR, STDOUT, Ended, Frame, JobError, Position, StopReason
 from gpuinfra.runner.jobs.process import ProcessJob, start_process
-from gpuinfra.runner.machine.connection import ConnectError
-from gpuinfra.runner.machine.remote_client import RemoteClient
-from gpuinfra.runner.machine.ssh import SshConnection
-from gpuinfra.runner.watch import forget_run, read_state, read_usage
+from gpuinfra.runner.jobs.remote_runs import forget_run, read_state, read_usage
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.real import missing
 
@@ -35,11 +35,11 @@ LINES = 100_000
 RUN = f"run-{uuid.uuid4().hex[:8]}"
 
 
-def order(*command: str, **changes: object) -> Order:
-    return replace(Order(run=RUN, command=command, folder="/tmp"), **changes)  # type: ignore[arg-type]
+def order(*command: str, **changes: object) -> StartRequest:
+    return replace(StartRequest(run=RUN, command=command, folder="/tmp"), **changes)  # type: ignore[arg-type]
 
 
-def python(program: str, **changes: object) -> Order:
+def python(program: str, **changes: object) -> StartRequest:
     return order(sys.executable, "-c", program, **changes)
 
 
@@ -124,7 +124,9 @@ def test_a_job_sees_only_its_gpus(local: RemoteClient, gpus: Gpus | None, expect
         (order("sh", environment={"A": "x" * (1 << 20)}), Code.ENVIRONMENT_TOO_LARGE),
     ],
 )
-def test_what_cannot_run_is_told_at_once_and_leaves_no_job(remote: RemoteClient, wanted: Order, code: Code) -> None:
+def test_what_cannot_run_is_told_at_once_and_leaves_no_job(
+    remote: RemoteClient, wanted: StartRequest, code: Code
+) -> None:
     with pytest.raises(JobError) as caught:
         start_process(remote, wanted)
     assert caught.value.code == code

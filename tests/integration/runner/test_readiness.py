@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.target import Target
-from gpuinfra.runner.machine.readiness import NotReady, wait_until_ready
+from gpuinfra.runner.readiness import NotReady, wait_until_ready
 from tests.integration.runner.conftest import SshServer, eventually, make_key
 from tests.integration.sandbox.guest_host import Client, GuestHost, make_spec
 

@@ -2,10 +2,10 @@
 
 import contextlib
 
-from gpuinfra.runner.engine.client import open_engine
-from gpuinfra.runner.engine.helper import remove_forgotten
-from gpuinfra.runner.machine.remote_client import RemoteClient
-from gpuinfra.runner.watch import forget_run, start_watch
+from gpuinfra.runner.connection.remote_client import RemoteClient
+from gpuinfra.runner.docker.client import open_engine
+from gpuinfra.runner.jobs.helper_containers import remove_forgotten
+from gpuinfra.runner.jobs.remote_runs import forget_run, start_watch
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, Lab
 

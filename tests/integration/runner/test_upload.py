@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.target import Target
-from gpuinfra.runner.machine.connection import ConnectError
-from gpuinfra.runner.machine.remote_client import RemoteClient, RemoteError
-from gpuinfra.runner.machine.ssh import SshConnection
-from gpuinfra.runner.machine.ssh_process import SshProcess
+from gpuinfra.runner.connection.remote_client import RemoteClient
+from gpuinfra.runner.connection.ssh import SshConnection, SshProcess
+from gpuinfra.runner.errors import ConnectError, RemoteError
 from gpuinfra.runner.upload import Uploaded, read_tree, upload
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.real import missing, program
@@ -327,7 +326,7 @@ def test_a_file_that_changes_before_it_is_sent(machine: Machine) -> None:
 
 
 def test_text_is_compressed_on_a_slow_link(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuinfra.runner.upload.compression.NEAR_SECONDS", 0.0)  # every machine is far away
+    monkeypatch.setattr("gpuinfra.runner.upload.send.NEAR_SECONDS", 0.0)  # every machine is far away
     machine.write("text", b"".join(b"%d: a line of text\n" % number for number in range(100_000)))
     machine.write("noise", os.urandom(MEGABYTE))
     sent = counted(monkeypatch)

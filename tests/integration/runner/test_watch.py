@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.runner.jobs.port import JobError, StopReason
-from gpuinfra.runner.jobs.process import ended_of
-from gpuinfra.runner.machine.remote_client import RemoteClient
-from gpuinfra.runner.watch import forget_run, keep_run, read_state, read_usage, start_watch
+from gpuinfra.runner.connection.remote_client import RemoteClient
+from gpuinfra.runner.errors import JobError
+from gpuinfra.runner.jobs.job import StopReason
+from gpuinfra.runner.jobs.remote_runs import ended_of, forget_run, keep_run, read_state, read_usage, start_watch
 from tests.integration.runner.conftest import eventually
 from tests.lab import BUSYBOX, Lab
 
@@ -38,6 +38,11 @@ def container(lab: Lab, script: str, *options: str) -> str:
     return lab.engine.docker("run", "-d", "--init", *options, BUSYBOX, "sh", "-c", script).stdout.strip()
 
 
+def wait_until_ready(lab: Lab, id_: str) -> None:
+    """Wait until a script has set what it does on a signal, and says so."""
+    assert eventually(lambda: "ready" in lab.engine.docker("logs", id_).stdout)
+
+
 def state(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run / "state.json").read_text())
     return found
@@ -54,12 +59,14 @@ def is_over(remote: RemoteClient) -> bool:
 
 def test_the_end_is_written_down_with_nobody_connected(lab: Lab, run: Path) -> None:
     began = time.time()
-    id_ = container(lab, "sleep 1; exit 7")
+    id_ = container(lab, "trap 'exit 7' TERM; echo ready; while :; do sleep 0.1; done")
+    wait_until_ready(lab, id_)
     with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:
         start_watch(remote, RUN, id_, timeout=None)
         found = read_state(remote, RUN)
         assert (found["kind"], found["container"], found["alive"]) == ("container", id_, True)
         assert ended_of(found) is None
+    lab.engine.docker("kill", "--signal", "TERM", id_)
     assert eventually(lambda: has_ended(run))
     ended = ended_of(state(run))
     assert ended is not None
@@ -69,7 +76,8 @@ def test_the_end_is_written_down_with_nobody_connected(lab: Lab, run: Path) -> N
 
 
 def test_the_time_is_up_with_nobody_connected(lab: Lab, run: Path) -> None:
-    id_ = container(lab, "trap 'exit 3' TERM; while :; do sleep 0.1; done")
+    id_ = container(lab, "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done")
+    wait_until_ready(lab, id_)
     with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:
         start_watch(remote, RUN, id_, timeout=1.0, grace=5)
     assert eventually(lambda: has_ended(run))
@@ -102,7 +110,6 @@ def test_one_watches_and_when_it_is_lost_another_takes_over(lab: Lab, remote: Re
     id_ = container(lab, "sleep 60")
     start_watch(remote, RUN, id_, timeout=None)
     start_watch(remote, RUN, id_, timeout=None)
-    # A child of it has the lock for a moment as well, until it becomes another program.
     assert eventually(lambda: len(keepers(run)) == 1)
     [keeper] = keepers(run)
     os.kill(keeper, signal.SIGKILL)
@@ -115,13 +122,13 @@ def test_one_watches_and_when_it_is_lost_another_takes_over(lab: Lab, remote: Re
 
 
 def keepers(run: Path) -> list[int]:
-    """Processes that work in the run's folder and have its lock open."""
-    found = []
+    """Processes that have the run's lock open. A child of one has it too, until it becomes another program."""
+    found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if any(link.readlink() == run / "alive" for link in (entry / "fd").iterdir()):
-                found.append(int(entry.name))
-    return found
+                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    return [process for process, parent in found.items() if parent not in found]
 
 
 def test_an_engine_that_crashes_and_comes_again_is_seen(lab: Lab, run: Path) -> None:
@@ -142,7 +149,6 @@ def test_nobody_waits_for_an_engine_when_the_run_is_gone_too(lab: Lab, run: Path
     id_ = container(lab, "sleep 600")
     with lab.connected() as connection, contextlib.closing(RemoteClient(connection)) as remote:
         start_watch(remote, RUN, id_, timeout=None)
-    # A child of it has the lock for a moment as well, until it becomes another program.
     assert eventually(lambda: len(keepers(run)) == 1)
     [keeper] = keepers(run)
     lab.engine.kill()

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ import paramiko
 from gpuinfra.sandbox.guest.guests import Guests
 from gpuinfra.sandbox.guest.spec import CommandResult, Gpu, GuestSpec
 from tests.real import program
+from tests.sshd import ReservedPort
 
 T = TypeVar("T")
 T4 = Gpu(
@@ -144,10 +144,13 @@ def make_key(file: Path, kind: str = "ed25519") -> None:
     )
 
 
+_ports: list[ReservedPort] = []
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that no other process is given while these tests run."""
+    _ports.append(ReservedPort())
+    return _ports[-1].number
 
 
 def make_spec(root: Path, public_key: str, **changes: Any) -> GuestSpec:

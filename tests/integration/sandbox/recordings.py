@@ -1,4 +1,4 @@
-"""Real ARM traffic that lies beside the checkout: what was asked, what Azure answered, and the shape of it."""
+"""Recorded ARM traffic next to the checkout: requests, Azure's answers, and their shape."""
 
 import json
 import re

@@ -212,7 +212,7 @@ class Sandbox:
         return HTTPSConnection("localhost", self.server.port, timeout=WAIT_SECONDS, context=self._tls)
 
     def token(self, object_id: str = "owner", application_id: str = "owner") -> str:
-        """A token of somebody who may do everything, which is valid now."""
+        """Return a valid token with all rights."""
         return str(self._authority.token(object_id, application_id, owner=True)["access_token"])
 
     def control(self, method: str, path: str, body: Any = None) -> Any:
@@ -234,7 +234,7 @@ class Servers:
 
     @contextmanager
     def lend(self) -> Iterator[Sandbox]:
-        """A server with nothing in it, that nobody else uses."""
+        """Yield an empty server for exclusive use."""
         if self._free:
             server = self._free.pop()
             server.reset()

@@ -1,4 +1,4 @@
-"""The guest agent in real guests, with Azure's clock stepped by hand: what it ends, and what the meter says of it."""
+"""The guest agent in real guests, with the sandbox's clock advanced by the test, checked against the meter."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ from gpuinfra.templates import agent
 from gpuinfra.templates.agent import Program
 from tests.integration.sandbox.machine_help import Place, profile
 from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox, wait_until
-from tests.integration.sandbox.test_identity import Roles
+from tests.integration.sandbox.services.test_identity import Roles
 from tests.real import program
 
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
@@ -160,7 +160,7 @@ def job(machine: Machine, run: str) -> "Iterator[subprocess.Popen[str]]":
             child.kill()
 
 
-def test_a_lease_ends_the_machine_and_its_job_is_told(server: Sandbox) -> None:
+def test_expired_lease_deallocates_the_machine_and_notifies_its_job(server: Sandbox) -> None:
     machine = Machine(server, "lease", Terms(3 * MINUTE, 60 * MINUTE))
     with job(machine, "r1") as child:
         machine.step(LOOK)
@@ -180,7 +180,7 @@ def test_a_lease_ends_the_machine_and_its_job_is_told(server: Sandbox) -> None:
     assert "lease over" in (machine.root / "var" / "log" / "wall").read_text()
 
 
-def test_an_idle_machine_goes_off(server: Sandbox) -> None:
+def test_idle_machine_is_deallocated(server: Sandbox) -> None:
     machine = Machine(server, "idle", Terms(240 * MINUTE, 3 * MINUTE))
     load = machine.root / "run" / "gpu-load.json"
     load.write_text('{"utilization": 90}')
@@ -201,7 +201,7 @@ def test_an_idle_machine_goes_off(server: Sandbox) -> None:
     assert 3 * MINUTE <= off - idle_since <= 3 * MINUTE + 10 * SECOND, machine.journal()
 
 
-def test_a_run_whose_client_is_gone_takes_the_machine_along(server: Sandbox) -> None:
+def test_machine_is_deallocated_when_the_client_of_its_run_is_gone(server: Sandbox) -> None:
     machine = Machine(server, "finished", Terms(240 * MINUTE, 60 * MINUTE))
     folder = machine.run_folder("r1")
     folder.mkdir(parents=True)
@@ -220,14 +220,14 @@ def test_a_run_whose_client_is_gone_takes_the_machine_along(server: Sandbox) -> 
     assert machine.asks() == [202]
 
 
-def test_a_machine_without_a_token_asks_until_it_has_one(server: Sandbox) -> None:
+def test_agent_retries_until_it_gets_a_token(server: Sandbox) -> None:
     machine = Machine(server, "token", Terms(2 * MINUTE, 60 * MINUTE))
     machine.fault("identity-refused")
     machine.step(2 * MINUTE + SECOND)
     wait_until(lambda: "403" in (machine.seen().last_error or ""), machine.journal)
     assert (machine.seen().action, machine.seen().cause) == ("deallocating", "lease over")
     assert machine.asks() == []
-    # A lease that is extended now calls it off, and nobody asks any more.
+    # Extending the lease now cancels the shutdown, and the agent stops asking.
     machine.lease_until(machine.created + 6 * MINUTE)
     wait_until(lambda: machine.seen().action in {"watching", "warning"}, machine.journal)
     server.control("DELETE", "faults")
@@ -238,7 +238,7 @@ def test_a_machine_without_a_token_asks_until_it_has_one(server: Sandbox) -> Non
     assert machine.asks() == [202]
 
 
-def test_an_azure_that_fails_is_asked_again(server: Sandbox) -> None:
+def test_agent_retries_when_azure_fails(server: Sandbox) -> None:
     machine = Machine(server, "failing", Terms(2 * MINUTE, 60 * MINUTE))
     machine.fault("InternalServerError", method="POST", type="virtualMachines", count=3)
     after, ends = 121, time.monotonic() + WAIT_SECONDS
@@ -252,7 +252,7 @@ def test_an_azure_that_fails_is_asked_again(server: Sandbox) -> None:
     assert 120 + 1 + 2 + 4 <= machine.billed() <= after, machine.journal()
 
 
-def test_an_agent_that_is_killed_is_there_again(server: Sandbox) -> None:
+def test_killed_agent_is_restarted(server: Sandbox) -> None:
     machine = Machine(server, "killed", Terms(5 * MINUTE, 60 * MINUTE))
     before, first = machine.seen(), machine.agent_pid()
     os.kill(first, signal.SIGKILL)
@@ -264,7 +264,7 @@ def test_an_agent_that_is_killed_is_there_again(server: Sandbox) -> None:
     assert machine.billed() == pytest.approx(301, abs=1), machine.journal()
 
 
-def test_an_eviction_lets_the_job_end_first(server: Sandbox) -> None:
+def test_eviction_waits_for_the_job_to_stop(server: Sandbox) -> None:
     machine = Machine(server, "spot", Terms(60 * MINUTE, 60 * MINUTE), spot=True)
     with job(machine, "r1") as child:
         machine.step(LOOK)
@@ -277,7 +277,7 @@ def test_an_eviction_lets_the_job_end_first(server: Sandbox) -> None:
     assert machine.asks() == []
 
 
-def test_a_program_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_does_not_wait_for_a_hanging_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent, "PROGRAM_SECONDS", 0.1)
     assert Program(["sleep", "600"]).ask() is None
     assert Program(["no-such-program"]).ask() is None
@@ -286,7 +286,7 @@ def test_a_program_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
     assert Program(["echo", "7"]).ask() == "7\n"
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_file(tmp_path: Path) -> None:
     analyze = program("systemd-analyze", "systemd")
     unit = tmp_path / "gpuinfra-agent.service"
     unit.write_text(agent_unit("/home/ada"))

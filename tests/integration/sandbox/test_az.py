@@ -27,7 +27,7 @@ def az(cloud: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Az:
     return program
 
 
-def test_groups(az: Az) -> None:
+def test_az_manages_resource_groups(az: Az) -> None:
     assert (
         az("group", "create", "-n", "az-groups", "-l", "southcentralus")["properties"]["provisioningState"]
         == "Succeeded"
@@ -38,7 +38,7 @@ def test_groups(az: Az) -> None:
     az("group", "show", "-n", "az-groups", fails="ResourceGroupNotFound")
 
 
-def test_offers(az: Az) -> None:
+def test_az_lists_sizes_images_and_quota(az: Az) -> None:
     usage = {each["name"]["value"]: each for each in az("vm", "list-usage", "-l", "southcentralus")}
     assert usage["Standard NCASv3_T4 Family"]["currentValue"] in {0, "0"}
     skus = az("vm", "list-skus", "-l", "southcentralus", "--size", "Standard_NC", "--all")
@@ -47,7 +47,7 @@ def test_offers(az: Az) -> None:
     assert image["hyperVGeneration"] == "V2"
 
 
-def test_the_life_of_a_machine(az: Az, cloud: Sandbox, tmp_path: Path) -> None:
+def test_az_creates_uses_and_deletes_a_vm(az: Az, cloud: Sandbox, tmp_path: Path) -> None:
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True, timeout=30)
     group = ("-g", "az-life")

@@ -29,7 +29,7 @@ TENANT = "/00000000-0000-0000-0000-000000000000"
 
 # Recorded, but no part of the slice. Asked for, each is an error that says so.
 OUTSIDE = {
-    "GET /common/discovery/instance 200": "asked only of Azure's own authority; clients are told not to",
+    "GET /common/discovery/instance 200": "sent only to Azure's own authority; clients are configured not to",
     f"GET {LOCATION}/publishers/*/artifacttypes/vmextension/types/*/versions 200": "no extensions",
     f"GET {LOCATION}/publishers/*/artifacttypes/vmextension/types/*/versions/* 200": "no extensions",
     f"PUT {COMPUTE}/virtualMachines/*/runCommands/* 201": "managed run commands; the action runCommand is there",
@@ -313,9 +313,9 @@ def differences(recorded: Any, ours: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("recording", [each for each in RECORDED if each.kind not in OUTSIDE], ids=identity)
-def test_ours_is_like_the_recording(recording: Recording, world: World) -> None:
+def test_answer_matches_the_recording(recording: Recording, world: World) -> None:
     maker = VARIANTS.get(recording.file) or ANSWERS.get(recording.kind)
-    assert maker, f"no request of ours for {recording.kind}"
+    assert maker, f"no request in the tests for {recording.kind}"
     status, headers, body = maker(world)
     assert status == recording.status, body
     protocol = {"azure-asyncoperation", "location"} & set(headers)
@@ -331,7 +331,7 @@ def test_ours_is_like_the_recording(recording: Recording, world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", OUTSIDE)
-def test_what_is_outside_the_slice_says_so(world: World, kind: str) -> None:
+def test_unsupported_requests_return_not_in_sandbox(world: World, kind: str) -> None:
     assert kind in {recording.kind for recording in RECORDED}
     method, path, _, *_ = kind.split(" ")
     named = path.replace("/subscriptions/*", world.subscription).replace("/resourceGroups/*", "/resourceGroups/world")
@@ -339,7 +339,7 @@ def test_what_is_outside_the_slice_says_so(world: World, kind: str) -> None:
     assert (status, body["error"]["code"]) == (501, "NotInSandbox")
 
 
-def test_only_a_few_kinds_were_answered_both_ways() -> None:
+def test_operation_headers_vary_only_for_known_requests() -> None:
     """The tolerance for operation headers covers what Azure was seen to do, and nothing more."""
     kinds = {recording.kind for recording in RECORDED}
     both = {kind for kind in kinds if len({each.headers for each in RECORDED if each.kind == kind}) > 1}
@@ -350,8 +350,8 @@ def test_only_a_few_kinds_were_answered_both_ways() -> None:
     }
 
 
-def test_everything_that_is_not_modelled_was_recorded() -> None:
-    """The reviewed list holds nothing that no recording asks for any more, and a reason for each."""
+def test_unsupported_fields_appear_in_recordings() -> None:
+    """Every entry of the reviewed list matches a recording, and has a reason."""
     places = [f"{recording.kind} {place}" for recording in RECORDED for place in shape(recording.body)]
     for pattern, reason in not_modelled().items():
         assert reason, pattern

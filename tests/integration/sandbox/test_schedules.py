@@ -1,4 +1,4 @@
-"""The daily shutdown: what is told of it, when it fires, and what keeps it from that."""
+"""Shutdown schedules: their answers, when they fire, and when they do not."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -69,7 +69,7 @@ def timeline(sandbox: Sandbox) -> list[tuple[str, str]]:
     return [(entry["state"], entry["from"]) for entry in machine["timeline"]]
 
 
-def test_a_schedule_is_answered_as_azure_does(sandbox: Sandbox) -> None:
+def test_schedule_answer_matches_azure(sandbox: Sandbox) -> None:
     file = DATA / "arm-golden" / "devtestlab_schedule_put_201.json"
     if not file.exists():
         pytest.skip("the recorded traffic is not here")
@@ -93,7 +93,7 @@ def test_a_schedule_is_answered_as_azure_does(sandbox: Sandbox) -> None:
     assert sandbox.http("GET", schedules.path)[0] == 404
 
 
-def test_it_fires_each_day_by_the_clock_of_its_zone(sandbox: Sandbox) -> None:
+def test_schedule_fires_daily_in_its_time_zone(sandbox: Sandbox) -> None:
     place = Place(sandbox)
     place.make("m")
     schedules = Schedules(sandbox, place.group)
@@ -121,7 +121,7 @@ def test_it_fires_each_day_by_the_clock_of_its_zone(sandbox: Sandbox) -> None:
     assert [since[:16] for since in deallocated] == [f"{moment:%Y-%m-%dT%H:%M}" for moment in fired]
 
 
-def test_disabling_changing_and_deleting_keep_it_from_firing(sandbox: Sandbox) -> None:
+def test_disabled_changed_or_deleted_schedule_does_not_fire(sandbox: Sandbox) -> None:
     schedules = Schedules(sandbox)
     schedules.put()
     assert schedules.pending() == 1
@@ -139,7 +139,49 @@ def test_disabling_changing_and_deleting_keep_it_from_firing(sandbox: Sandbox) -
     assert schedules.pending() == 0
 
 
-def test_a_machine_that_is_not_there_is_tried_again_the_next_day(sandbox: Sandbox) -> None:
+def due(schedules: Schedules) -> datetime:
+    """When the shutdown fires next."""
+    connection = schedules.sandbox.server.cloud.store.connection
+    (found,) = connection.execute("SELECT due FROM events WHERE kind = 'schedule-fire'").fetchone()
+    return datetime.fromtimestamp(found, UTC)
+
+
+@pytest.mark.parametrize("window", [60, 1800])
+def test_change_shortly_before_the_time_counts_from_the_next_day_on(sandbox: Sandbox, window: int) -> None:
+    schedules = Schedules(sandbox)
+    sandbox.freeze()
+    sandbox.control("POST", "faults", {"name": "schedule-window", "seconds": window})
+    tomorrow = schedules.now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    evening = tomorrow + timedelta(hours=19)
+    schedules.go_to(tomorrow)
+    schedules.put("1900")
+    schedules.go_to(evening - timedelta(seconds=window + 5))
+    schedules.put("2000")
+    assert due(schedules) == evening + timedelta(hours=1), "in time"
+    schedules.go_to(evening + timedelta(hours=1, seconds=5 - window))
+    schedules.put("2200")
+    assert due(schedules) == evening + timedelta(hours=1), "the old time holds today"
+    schedules.put(status="Disabled")
+    assert due(schedules) == evening + timedelta(hours=1), "it is too late to switch it off"
+    schedules.go_to(evening + timedelta(hours=2, seconds=-10))
+    schedules.put("2100")
+    assert due(schedules) > evening + timedelta(days=1), "a new time that is so near does not count today"
+
+
+def test_region_without_schedules_is_not_listed_and_refuses(sandbox: Sandbox) -> None:
+    schedules = Schedules(sandbox)
+    sandbox.control("POST", "faults", {"name": "no-schedules", "region": "eastus"})
+    provider = f"/subscriptions/{sandbox.subscription}/providers/Microsoft.DevTestLab?api-version=2021-04-01"
+    (kind,) = (
+        each for each in sandbox.http("GET", provider)[2]["resourceTypes"] if each["resourceType"] == "schedules"
+    )
+    assert "East US" not in kind["locations"]
+    assert "South Central US" in kind["locations"]
+    status, _, body = sandbox.http("PUT", schedules.path, schedules.body())
+    assert (status, body["error"]["code"]) == (400, "LocationNotAvailableForResourceType")
+
+
+def test_schedule_of_a_missing_vm_fires_again_the_next_day(sandbox: Sandbox) -> None:
     schedules = Schedules(sandbox)
     schedules.put()
     sandbox.control("POST", "clock", {"advance": 3 * 86400})
@@ -147,7 +189,7 @@ def test_a_machine_that_is_not_there_is_tried_again_the_next_day(sandbox: Sandbo
     assert sandbox.http("GET", schedules.path)[0] == 200
 
 
-def test_bad_schedules_are_refused(sandbox: Sandbox) -> None:
+def test_invalid_schedule_is_refused(sandbox: Sandbox) -> None:
     schedules = Schedules(sandbox)
     bad: list[Any] = [
         None,
@@ -174,7 +216,7 @@ def test_bad_schedules_are_refused(sandbox: Sandbox) -> None:
     assert schedules.pending() == 0
 
 
-def test_a_provider_that_is_not_registered_refuses(sandbox: Sandbox) -> None:
+def test_schedule_requires_a_registered_provider(sandbox: Sandbox) -> None:
     schedules = Schedules(sandbox)
     provider = f"/subscriptions/{sandbox.subscription}/providers/Microsoft.DevTestLab"
     sandbox.http("POST", f"{provider}/unregister?{API}")
@@ -184,7 +226,7 @@ def test_a_provider_that_is_not_registered_refuses(sandbox: Sandbox) -> None:
     schedules.put()
 
 
-def test_times_that_come_twice_or_never() -> None:
+def test_schedule_times_at_clock_changes() -> None:
     zone = find_zone("Central Standard Time")
     assert zone is not None
 

@@ -1,4 +1,4 @@
-"""The plan as a comment on a pull request: written once, and then brought up to date in place."""
+"""The plan as a comment on a pull request: written once, and then updated in place."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.schedule_help import order
 PLAN = "  + machine   my-dsvm   Standard_NC4as_T4_v3\n\nPlan: 1 to add, 0 to change, 0 to replace, 0 to destroy.\n"
 MARK = "<!-- gpuinfra plan -->"
 
-# As far as the workflow uses it: comments are kept in files, and `--jq` is taken at its word.
+# Only what the workflow uses: comments are files, and `--jq` is applied literally.
 GH = """
 import json, pathlib, re, sys
 words, store = sys.argv[1:], pathlib.Path(__file__).parent / "comments"
@@ -54,11 +54,11 @@ def named(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    """A folder with stand-ins for `gh` and `gpuinfra`."""
+    """A folder with fakes of `gh` and `gpuinfra`."""
     folder = tmp_path / "tools"
     folder.mkdir()
     (folder / "gh.py").write_text(GH)
-    # Not as the first line of the script: that allows no spaces in a path.
+    # Not as the first line of the script: a shebang allows no spaces in a path.
     (folder / "gh").write_text(f"#!/bin/sh\nexec '{sys.executable}' '{folder}/gh.py' \"$@\"\n")
     (folder / "gpuinfra").write_text('#!/bin/sh\ncat "$PLAN_FILE"\nexit "${PLAN_CODE:-0}"\n')
     for tool in folder.iterdir():
@@ -83,7 +83,7 @@ def bash(script: str, tools: Path, **variables: str) -> subprocess.CompletedProc
 
 
 def comment(tools: Path, code: str = "0") -> subprocess.CompletedProcess[str]:
-    """The steps of the workflow, as GitHub runs them."""
+    """Run the comment steps of the workflow, as GitHub runs them."""
     found = steps(Scheduler.GITHUB_ACTIONS, "plan")
     output = tools.parent / "output"
     planned = bash(named(found, "Plan")["run"], tools, GITHUB_OUTPUT=str(output), PLAN_CODE=code)
@@ -93,7 +93,7 @@ def comment(tools: Path, code: str = "0") -> subprocess.CompletedProcess[str]:
     return bash(named(found, "Comment")["run"], tools, **given)
 
 
-def test_on_github_there_is_one_comment(tools: Path) -> None:
+def test_github_plan_is_one_comment(tools: Path) -> None:
     assert comment(tools).returncode == 0
     (tools.parent / "plan").write_text("No changes: Azure matches the file.\n")
     done = comment(tools)
@@ -110,13 +110,13 @@ def test_on_github_there_is_one_comment(tools: Path) -> None:
     ]
 
 
-def test_on_github_a_plan_that_fails_is_told_and_fails(tools: Path) -> None:
+def test_failing_github_plan_is_commented_and_fails(tools: Path) -> None:
     assert comment(tools, code="2").returncode == 2
     assert len(list((tools / "comments").iterdir())) == 1
 
 
-def test_on_github_a_long_plan_is_cut_between_characters(tools: Path) -> None:
-    # The one before moves them so that the cut is within one.
+def test_long_github_plan_is_cut_between_characters(tools: Path) -> None:
+    # The preceding character moves them so that the cut falls into one.
     (tools.parent / "plan").write_text("-" + "±" * 40_000)
     done = comment(tools)
     assert done.returncode == 0, done.stderr
@@ -125,15 +125,15 @@ def test_on_github_a_long_plan_is_cut_between_characters(tools: Path) -> None:
 
 
 class DevOps(ThreadingHTTPServer):
-    """As much of Azure DevOps as a comment takes."""
+    """The part of Azure DevOps that a comment needs."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answering)
+        super().__init__(("127.0.0.1", 0), DevOpsHandler)
         self.threads: list[dict[str, Any]] = [{"id": 1, "comments": [{"id": 1, "content": "looks good"}]}]
         self.asked: list[tuple[str, str]] = []
 
 
-class Answering(BaseHTTPRequestHandler):
+class DevOpsHandler(BaseHTTPRequestHandler):
     server: DevOps
 
     def answer(self) -> None:
@@ -168,7 +168,7 @@ def devops() -> Iterator[DevOps]:
     server.server_close()
 
 
-def test_in_azure_pipelines_there_is_one_comment(tools: Path, devops: DevOps) -> None:
+def test_azure_pipelines_plan_is_one_comment(tools: Path, devops: DevOps) -> None:
     found = steps(Scheduler.AZURE_PIPELINES, "plan")
     script = named(found, "Comment")["inputs"]["script"]
     environment = {
@@ -199,7 +199,7 @@ def test_in_azure_pipelines_there_is_one_comment(tools: Path, devops: DevOps) ->
     assert "Plan: 1 to add" not in ours["content"]
 
 
-def test_in_azure_pipelines_a_plan_that_fails_is_shown_and_fails(tools: Path) -> None:
+def test_failing_azure_pipelines_plan_is_shown_and_fails(tools: Path) -> None:
     script = named(steps(Scheduler.AZURE_PIPELINES, "plan"), "Plan")["inputs"]["inlineScript"]
     done = bash(script, tools, PLAN_CODE="1", GPUINFRA_SSH_PUBLIC_KEY="ssh-ed25519 AAAA me")
     assert done.returncode == 1
@@ -207,7 +207,7 @@ def test_in_azure_pipelines_a_plan_that_fails_is_shown_and_fails(tools: Path) ->
     assert (tools.parent / ".ssh" / "id_ed25519.pub").read_text() == "ssh-ed25519 AAAA me\n"
 
 
-def test_a_fork_is_checked_and_gets_no_login() -> None:
+def test_pull_request_of_a_fork_is_validated_without_a_login() -> None:
     for scheduler, condition in (
         (Scheduler.GITHUB_ACTIONS, "env.OURS == 'true'"),
         (Scheduler.AZURE_PIPELINES, "ne(variables['System.PullRequest.IsFork'], 'True')"),

@@ -1,4 +1,4 @@
-"""What schedulers are given, held to what their own programs say of it."""
+"""Rendered files, checked by the schedulers' own programs."""
 
 import re
 import subprocess
@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from gpuinfra.scheduling.crontab import with_block
-from gpuinfra.scheduling.interval import EVEN, Interval
 from gpuinfra.scheduling.rendering import Scheduler, cron_script, render
+from gpuinfra.scheduling.schedule import EVEN, Interval
 from tests.real import program
 from tests.schedule_help import ODD, order
 
 SCHEMAS = {
     Scheduler.GITHUB_ACTIONS: ["--builtin-schema", "vendor.github-workflows"],
-    # Its patterns are not in Unicode mode, and Azure reads `${{ if }}` as keys.
+    # Its patterns do not use Unicode mode, and Azure reads `${{ if }}` as keys.
     Scheduler.AZURE_PIPELINES: [
         *("--builtin-schema", "vendor.azure-pipelines"),
         *("--regex-variant", "nonunicode", "--data-transform", "azure-pipelines"),
@@ -31,22 +31,22 @@ def run(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
 
 
 def verify(folder: Path, **environment: str) -> str:
-    """What systemd has to say of all units in a folder; it leaves with 0 for most of it."""
+    """Return systemd's complaints about all units in a folder; its exit code is 0 for most of them."""
     analyze = program("systemd-analyze", "systemd")
     units = [str(unit) for unit in sorted(folder.glob("gpuinfra-reap.*"))]
-    # It is the manager of a user that will read them, and that has a folder for what it runs.
+    # The user manager reads them, and needs a runtime folder.
     done = run(analyze, "verify", "--user", *units, env={"XDG_RUNTIME_DIR": str(folder), "HOME": str(folder)})
     return done.stdout + done.stderr
 
 
-def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     wanted = order(program=(sys.executable, "-m", "gpuinfra"), specs=ODD, environment_file=f"{ODD}/x.env")
     for file in render(Scheduler.SYSTEMD, wanted):
         (tmp_path / file.name).write_text(file.text)
     assert verify(tmp_path) == ""
 
 
-def test_systemd_would_find_what_is_wrong(tmp_path: Path) -> None:
+def test_systemd_rejects_invalid_units(tmp_path: Path) -> None:
     for file in render(Scheduler.SYSTEMD, order(program=(sys.executable,))):
         (tmp_path / file.name).write_text(file.text.replace("Persistent=", "Persistant=").replace("*-*-*", "*-*-#"))
     said = verify(tmp_path)
@@ -54,7 +54,7 @@ def test_systemd_would_find_what_is_wrong(tmp_path: Path) -> None:
     assert "OnCalendar" in said or "calendar" in said
 
 
-def test_systemd_reads_every_calendar_as_it_is_meant() -> None:
+def test_systemd_reads_every_calendar_as_intended() -> None:
     analyze = program("systemd-analyze", "systemd")
     calendars = [Interval(minutes).calendar() for minutes in EVEN]
     base = "2026-11-15 23:59:30"
@@ -76,13 +76,13 @@ def check_crontab(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("minutes", [1, 15, 60, 120, 1440])
-def test_cron_takes_the_block_among_lines_of_others(tmp_path: Path, minutes: int) -> None:
+def test_cron_accepts_the_block_among_other_lines(tmp_path: Path, minutes: int) -> None:
     (file,) = render(Scheduler.CRON, order(every=Interval(minutes), specs=ODD))
     done = check_crontab(tmp_path, with_block("MAILTO=me\n0 3 * * * backup\n", file.text))
     assert done.returncode == 0, done.stderr
 
 
-def test_cron_would_refuse_what_is_wrong(tmp_path: Path) -> None:
+def test_cron_rejects_an_invalid_line(tmp_path: Path) -> None:
     (file,) = render(Scheduler.CRON, order())
     done = check_crontab(tmp_path, file.text.replace("*/15 *", "*/15 25"))
     assert done.returncode != 0
@@ -107,13 +107,13 @@ def test_workflows_fit_their_schemas(tmp_path: Path, scheduler: Scheduler) -> No
 
 
 def scripts_of(node: Any) -> list[str]:
-    """Every shell script in a workflow or pipeline."""
+    """Return every shell script in a workflow or pipeline."""
     if isinstance(node, list):
         return [script for each in node for script in scripts_of(each)]
     if not isinstance(node, dict):
         return []
     own = [str(node[key]) for key in ("run", "inlineScript") if key in node]
-    # `script` is shell as a step of its own, and Python as an input of the task for that.
+    # `script` is shell in a step of its own, and Python as an input of the Python task.
     own += [str(node["script"])] if "script" in node and "scriptSource" not in node else []
     return own + [script for each in node.values() for script in scripts_of(each)]
 
@@ -126,12 +126,12 @@ def rendered_scripts() -> list[tuple[str, str]]:
     return found
 
 
-def test_shellcheck_finds_nothing_wrong(tmp_path: Path) -> None:
+def test_shellcheck_accepts_every_script(tmp_path: Path) -> None:
     checker = program("shellcheck", "shellcheck")
     scripts = rendered_scripts()
     assert len(scripts) == 15
     for number, (shell, script) in enumerate(scripts):
         (tmp_path / f"{number}.{shell}").write_text(f"#!/bin/{shell}\n{script}\n")
-    # The environment file is not there to be followed; and a `$` in the name of a folder is no slip.
+    # The environment file does not exist, and a `$` in the name of a folder is intended.
     done = run(checker, "--exclude=SC1091,SC2016", *map(str, sorted(tmp_path.iterdir())))
     assert done.returncode == 0, done.stdout

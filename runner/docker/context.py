@@ -1,0 +1,43 @@
+"""A machine's Docker Engine as a file for `docker context import`. Nothing is read or written here."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from urllib.parse import quote
+
+from gpuinfra.models.target import Target
+from gpuinfra.runner.connection.handshake import place
+from gpuinfra.runner.connection.host_key import HostKey
+
+
+def endpoint(target: Target) -> str:
+    """Where the Engine is. The Docker CLI runs `ssh` to get there."""
+    return f"ssh://{quote(target.username, safe='')}@{place(target.address, target.port)}"
+
+
+def archive(target: Target) -> bytes:
+    """What `docker context export` would write: the same bytes for the same machine, and no secret."""
+    content = {
+        "Name": target.machine,
+        "Metadata": {"Description": f"GPU machine {target.machine}"},
+        "Endpoints": {"docker": {"Host": endpoint(target), "SkipTLSVerify": False}},
+    }
+    text = json.dumps(content, separators=(",", ":")).encode()
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        description = tarfile.TarInfo("meta.json")
+        description.size = len(text)
+        tar.addfile(description, io.BytesIO(text))
+        # Empty: SSH needs no certificates. The Docker CLI still writes the folder.
+        certificates = tarfile.TarInfo("tls")
+        certificates.type, certificates.mode = tarfile.DIRTYPE, 0o700
+        tar.addfile(certificates)
+    return written.getvalue()
+
+
+def known_hosts_line(target: Target) -> str:
+    """The machine as a known host by its address, which is what the endpoint has."""
+    host = target.address if target.port == 22 else f"[{target.address}]:{target.port}"
+    return f"{host} {HostKey.parse(target.host_key)}"

@@ -1,0 +1,193 @@
+"""Images on a target: what is there, and what is pulled."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuinfra.diagnostics import Code
+from gpuinfra.runner.docker.client import Engine
+from gpuinfra.runner.errors import JobError
+from gpuinfra.runner.progress import Progress
+
+STEP = "image"
+# An engine tells of every piece that it gets; it is silent while it waits for a registry, or looks over a large layer.
+SILENCE_SECONDS = 600.0
+# By what the engine calls a layer that needs no more bytes.
+HERE = frozenset({"Already exists", "Download complete", "Verifying Checksum", "Extracting", "Pull complete"})
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """An image on a target."""
+
+    name: str
+    """The requested name."""
+    id: str
+    """Of its content; it changes with every change of it."""
+    digests: tuple[str, ...]
+    """`name@sha256:…`, by which a registry knows it; none where it was built there."""
+    size: int
+    platform: str
+    """`linux/amd64`."""
+    entrypoint: tuple[str, ...]
+    environment: dict[str, str]
+    """Its own variables, PATH among them."""
+
+
+@dataclass(slots=True)
+class Layers:
+    """How much of an image has come, by what the engine says of each layer."""
+
+    _layers: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def hear(self, event: dict[str, Any]) -> None:
+        """One line of an engine's report."""
+        layer, status, detail = str(event.get("id") or ""), event.get("status"), event.get("progressDetail") or {}
+        done, total = self._layers.get(layer, (0, 0))
+        if status == "Downloading":
+            done = int(detail.get("current") or 0)
+            self._layers[layer] = (done, max(done, int(detail.get("total") or total)))
+        elif status in HERE and layer in self._layers:
+            self._layers[layer] = (max(done, total), max(done, total))
+
+    @property
+    def done(self) -> int:
+        """Bytes that have come."""
+        return sum(done for done, _ in self._layers.values())
+
+    @property
+    def total(self) -> int | None:
+        """Bytes in all, as far as the engine knows by now; None before it knows any."""
+        return sum(total for _, total in self._layers.values()) or None
+
+
+def find_image(engine: Engine, name: str) -> ImageFacts | None:
+    """The image of that name or id, where it is on the target."""
+    with engine.translated(f"looking for the image {name}"):
+        try:
+            found = engine.api.inspect_image(name)
+        except Exception as error:
+            if getattr(error, "status_code", None) != 404:
+                raise
+            return None
+    with engine.understood():
+        return facts_of(name, found)
+
+
+def ensure_image(engine: Engine, name: str, progress: Progress) -> ImageFacts:
+    """The image, which is pulled only where it is missing."""
+    return find_image(engine, name) or pull(engine, name, progress)
+
+
+def pull(engine: Engine, name: str, progress: Progress) -> ImageFacts:
+    """Have the target pull it; with this computer's Docker credentials for the registry, if it may have them."""
+    progress.begin(STEP, f"pulling {name}")
+    try:
+        layers = Layers()
+        for event in _events(engine, name, progress):
+            layers.hear(event)
+            progress.amount(STEP, layers.done, layers.total)
+        found = _pulled(engine, name)
+    except Exception as error:
+        progress.fail(STEP, str(error))
+        raise
+    _note_platform(engine, name, found, progress)
+    progress.end(STEP, f"pulled {name}")
+    return found
+
+
+def _pulled(engine: Engine, name: str) -> ImageFacts:
+    found = find_image(engine, name)
+    if found is None:
+        raise JobError("no such image", f"{name} was pulled, and is not there", None, Code.NO_IMAGE)
+    return found
+
+
+def facts_of(name: str, found: dict[str, Any]) -> ImageFacts:
+    """What an engine says about an image."""
+    config = found.get("Config") or {}
+    pairs = (line.partition("=") for line in config.get("Env") or ())
+    return ImageFacts(
+        name=name,
+        id=_text(found["Id"]),
+        digests=tuple(found.get("RepoDigests") or ()),
+        size=int(found.get("Size") or 0),
+        platform=f"{found.get('Os')}/{found.get('Architecture')}",
+        entrypoint=tuple(config.get("Entrypoint") or ()),
+        environment={key: value for key, _, value in pairs},
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"not a text: {value!r}")
+    return value
+
+
+def _events(engine: Engine, name: str, progress: Progress) -> Iterator[dict[str, Any]]:
+    """The engine's report. It is asked here and not by the SDK's `pull`, whose wait has no end."""
+    from gpuinfra.runner.docker.errors import refusal
+
+    doing = f"pulling {name}"
+    with contextlib.ExitStack() as stack:
+        with engine.translated(doing):
+            from docker.utils import parse_repository_tag  # type: ignore[import-untyped]
+
+            repository, tag = parse_repository_tag(name)
+            api = engine.api
+            answer = api._post(
+                api._url("/images/create"),
+                params={"fromImage": repository, "tag": tag or "latest"},
+                headers=_credentials(engine, repository, progress),
+                stream=True,
+                timeout=SILENCE_SECONDS,
+            )
+            stack.callback(answer.close)
+            api._raise_for_status(answer)
+            lines = api._stream_helper(answer, decode=True)
+        while True:
+            with engine.translated(doing):
+                event = next(lines, None)
+            if event is None:
+                return
+            if "error" in event:
+                raise refusal(str(event["error"]), doing)
+            yield event
+
+
+def _credentials(engine: Engine, repository: str, progress: Progress) -> dict[str, str]:
+    """As a header: they are in no list of processes, and the target keeps nothing of them."""
+    from docker import auth  # type: ignore[import-untyped]
+    from docker.errors import DockerException  # type: ignore[import-untyped]
+
+    registry, _ = auth.resolve_repository_name(repository)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a missing helper, which is reported below
+            header = auth.get_config_header(engine.api, registry)
+    except (
+        DockerException,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as error:  # a helper may answer anything
+        # As `docker pull` has it: a public image needs none.
+        progress.note(f"Docker's credentials for {registry} cannot be read, so none are sent: {error}")
+        header = None
+    if header and not engine.shares_credentials:
+        progress.note(engine.withheld(f"your Docker credentials for {registry} are"))
+        return {}
+    return {"X-Registry-Auth": header.decode() if isinstance(header, bytes) else header} if header else {}
+
+
+def _note_platform(engine: Engine, name: str, image: ImageFacts, progress: Progress) -> None:
+    with engine.translated("asking for the engine's platform"):
+        version = engine.api.version()
+    own = f"{version.get('Os')}/{version.get('Arch')}"
+    if own != image.platform:
+        progress.note(f"{name} is made for {image.platform}, and {engine.where} is {own}")

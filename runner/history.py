@@ -1,0 +1,245 @@
+"""The history of runs: one SQLite file in the workspace, which several programs may use at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.run import Run, RunState, run_from_json
+from gpuinfra.suggest import listed, nearest
+
+FILE = "runs.db"
+LAST = "last"
+VERSION = 1
+BUSY_SECONDS = 30.0
+# So many are named where a word means none, or several.
+NAMED = 5
+
+_TABLES = (
+    "CREATE TABLE runs (id TEXT PRIMARY KEY, created INTEGER NOT NULL, target TEXT NOT NULL, machine TEXT NOT NULL,"
+    " state TEXT NOT NULL, exit_code INTEGER, run TEXT NOT NULL)",
+    "CREATE INDEX runs_by_time ON runs (created, id)",
+    f"PRAGMA user_version = {VERSION}",
+)
+# When a run was made stays as it was first told, to the microsecond: of two in a second it says which is newer.
+_SAVE = (
+    "INSERT INTO runs VALUES (:id, :created, :target, :machine, :state, :exit_code, :run) ON CONFLICT (id) DO UPDATE"
+    " SET target = :target, machine = :machine, state = :state, exit_code = :exit_code, run = :run"
+)
+_SHAPE = "SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version"
+_LIST = "SELECT run FROM runs WHERE {} ORDER BY created DESC, id DESC LIMIT ?"
+_UNFINISHED = tuple(state.value for state in RunState if not state.is_over)
+
+Runs = list[Run]
+# The history may come with a project of others: an id must not lead out of its folder.
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+def run_folder(state: Path, run_id: str) -> Path:
+    """What is kept here of one run: `log`, and what it wrote to `outputs/`."""
+    if not _ID.fullmatch(run_id):
+        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "history cannot be read", note=f"`{run_id}` is not a run's id"))
+    return state / "runs" / run_id
+
+
+class History:
+    """The runs of a workspace. Each call is one transaction of its own, so threads and processes may share the file.
+
+    The file has a rollback journal, not a write-ahead log: that one needs shared memory, which home directories on a
+    network do not have, and cannot be read in a folder where nothing can be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """In this folder: `.gpuinfra`. It is made with the first run."""
+        self.path = folder / FILE
+
+    def save(self, run: Run) -> None:
+        """Remember it as it is now; when this returns, it is on the disk."""
+        with self._writing() as database:
+            _save(database, run)
+
+    def update(self, run_id: str, **changes: Any) -> Run:
+        """Change some fields of a run, whatever others do to its other fields meanwhile; how it is then."""
+        with self._writing() as database:
+            rows = database.execute("SELECT run FROM runs WHERE id = ?", (_plain(run_id),)).fetchall()
+            if not rows:
+                raise _no_such_run(run_id, _newest(database))
+            changed = replace(self._run(rows[0][0]), **changes)
+            _save(database, changed)
+        return changed
+
+    def find(self, text: str) -> Run:
+        """By its id, the beginning of one, or `last`."""
+        with self._reading() as database:
+            if database is None:
+                raise _no_such_run(text, [])
+            if text == LAST:
+                found = database.execute(_LIST.format("1"), (1,)).fetchall()
+            else:
+                # An id that is the beginning of another one means itself.
+                query = "SELECT run FROM runs WHERE substr(id, 1, length(:word)) = :word ORDER BY id <> :word, id DESC"
+                found = database.execute(query, {"word": _plain(text)}).fetchall() if text else []
+            if not found:
+                raise _no_such_run(text, _newest(database))
+        runs = [self._run(row[0]) for row in found]
+        if len(runs) > 1 and runs[0].id != text:
+            raise _ambiguous(text, [run.id for run in runs])
+        return runs[0]
+
+    def list(self, limit: int | None = None, target: str | None = None, state: RunState | None = None) -> Runs:
+        """The newest first."""
+        return self._select({"target = ?": target, "state = ?": state.value if state else None}, limit)
+
+    def unfinished(self, machine: str | None = None) -> Runs:
+        """Return those that are not recorded as over; the newest first."""
+        marks = ", ".join("?" * len(_UNFINISHED))
+        return self._select({f"state IN ({marks})": _UNFINISHED, "machine = ? COLLATE NOCASE": machine}, None)
+
+    def unfetched(self, machine: str) -> Runs:
+        """Those whose job began there, and whose outputs are not all here; the newest first."""
+        runs = self._select({"machine = ? COLLATE NOCASE": machine}, None)
+        return [run for run in runs if run.may_have_outputs]
+
+    def _select(self, wanted: dict[str, str | tuple[str, ...] | None], limit: int | None) -> Runs:
+        asked = {condition: value for condition, value in wanted.items() if value is not None}
+        values = [word for value in asked.values() for word in ((value,) if isinstance(value, str) else value)]
+        with self._reading() as database:
+            if database is None:
+                return []
+            query = _LIST.format(" AND ".join(asked) or "1")
+            rows = database.execute(query, (*map(_plain, values), -1 if limit is None else limit)).fetchall()
+        return [self._run(row[0]) for row in rows]
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._explained(Code.FILE_UNWRITABLE), contextlib.closing(self._open("rwc")) as database:
+            # The folder's own entry of the journal's end is on the disk as well, or a run could come back as it was.
+            database.execute("PRAGMA synchronous = EXTRA")
+            database.execute("BEGIN IMMEDIATE")
+            if not self._has_tables(database):
+                for statement in _TABLES:
+                    database.execute(statement)
+            yield database
+            database.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        """None where nothing was ever written. SQLite itself makes do where it cannot write."""
+        with self._explained(Code.FILE_UNREADABLE):
+            if not self.path.exists():
+                yield None
+                return
+            with contextlib.closing(self._open("rw")) as database:
+                yield database if self._has_tables(database) else None
+
+    def _open(self, mode: str) -> sqlite3.Connection:
+        if mode == "rwc":
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        where = f"{self.path.absolute().as_uri()}?mode={mode}"
+        return sqlite3.connect(where, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+
+    def _has_tables(self, database: sqlite3.Connection) -> bool:
+        # In one look: between two, another program may make the tables.
+        version, tables = database.execute(_SHAPE).fetchone()
+        if version > VERSION:
+            raise Problem(
+                Diagnostic(
+                    Code.FILE_UNREADABLE,
+                    "history of a newer gpuinfra",
+                    note=f"`{self.path}` has version {version}; this program knows {VERSION}",
+                    help="use the newer program, or move the file away to begin a new history",
+                )
+            )
+        if not version and tables:
+            raise self._broken("it is the database of another program")
+        return bool(version)
+
+    def _run(self, text: str) -> Run:
+        try:
+            return run_from_json(json.loads(text))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise self._broken(f"a run in it cannot be read: {type(error).__name__}: {error}") from error
+
+    @contextlib.contextmanager
+    def _explained(self, code: Code) -> Iterator[None]:
+        """Turn errors of SQLite and the disk into Problems."""
+        doing = "read" if code is Code.FILE_UNREADABLE else "written"
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            # Locked, full, read-only, not to be opened: the file itself may be fine.
+            raise self._problem(code, f"history cannot be {doing}", str(error), _remedy(error)) from error
+        except OSError as error:
+            raise self._problem(code, f"history cannot be {doing}", error.strerror or str(error)) from error
+        except sqlite3.Error as error:
+            raise self._broken(str(error)) from error
+
+    def _broken(self, reason: str) -> Problem:
+        help_text = "move the file away to begin a new history; the runs' own folders stay beside it"
+        return self._problem(Code.FILE_UNREADABLE, "broken history", reason, help_text)
+
+    def _problem(self, code: Code, summary: str, reason: str, help: str | None = None) -> Problem:  # noqa: A002
+        advice = help or "check the permissions of the file and of its folder"
+        return Problem(Diagnostic(code, summary, note=f"`{self.path}`: {reason}", help=advice))
+
+
+def _remedy(error: sqlite3.OperationalError) -> str | None:
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return "another gpuinfra holds it; try again"
+        case sqlite3.SQLITE_FULL:
+            return "the disk is full: make room, and try again"
+        case sqlite3.SQLITE_ERROR:
+            return "move the file away to begin a new history; the runs' own folders stay beside it"
+        case _:
+            return None
+
+
+def _save(database: sqlite3.Connection, run: Run) -> None:
+    database.execute(
+        _SAVE,
+        {
+            "id": run.id,
+            "created": int(run.created.timestamp() * 1_000_000),
+            "target": _plain(run.target),
+            "machine": _plain(run.machine),
+            "state": run.state.value,
+            "exit_code": run.exit_code,
+            # ASCII, so that words that are not UTF-8 survive.
+            "run": json.dumps(run.as_json(), ensure_ascii=True),
+        },
+    )
+
+
+def _plain(text: str) -> str:
+    """What SQLite takes: words of a command line may have bytes that are not UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _newest(database: sqlite3.Connection) -> Sequence[str]:
+    return [row[0] for row in database.execute("SELECT id FROM runs ORDER BY created DESC, id DESC LIMIT 1000")]
+
+
+def _no_such_run(text: str, known: Sequence[str]) -> Problem:
+    if not known:
+        note, advice = "there is no run in this workspace yet", "`gpuinfra submit` makes one; see also `--workspace`"
+    else:
+        note = f"`{text}` is neither a run's id, nor the beginning of one, nor `{LAST}`"
+        near = nearest(text, known)
+        shown = [near, *(each for each in known if each != near)] if near else list(known)
+        advice = f"did you mean {listed(shown[:NAMED])}? `gpuinfra runs` lists them all"
+    return Problem(Diagnostic(Code.NO_SUCH_RUN, "no such run", note=note, help=advice), exit_code=Exit.USAGE)
+
+
+def _ambiguous(text: str, known: Sequence[str]) -> Problem:
+    more = f", {len(known) - NAMED} more" if len(known) > NAMED else ""
+    note = f"{len(known)} runs begin with `{text}`: {listed(known[:NAMED], 'and')}{more}"
+    help_text = "give more of the id, or `last` for the newest"
+    return Problem(Diagnostic(Code.NO_SUCH_RUN, "no single run", note=note, help=help_text), exit_code=Exit.USAGE)

@@ -1,0 +1,188 @@
+"""Passwords go into the system's keyring or nowhere. The keyring here is the test's own."""
+
+import builtins
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import keyring
+import pytest
+from keyring import errors
+from keyring.backend import KeyringBackend
+from keyring.backends import chainer, fail, null
+
+from gpuinfra.models.target import Target
+from gpuinfra.runner.connection import passwords
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0Z0OTJvTXCTQOXWPUDF6wvEYGcUZtC4xRuWzWvfwKx"
+OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1Z0OTJvTXCTQOXWPUDF6wvEYGcUZtC4xRuWzWvfwKx"
+TARGET = Target("lab", "lab", "remote", "203.0.113.7", 22, "me", KEY)
+
+
+class Memory(KeyringBackend):
+    """Keeps what it is given."""
+
+    priority = 5
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kept: dict[tuple[str, str], str] = {}
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        self.kept[service, username] = password
+
+    def get_password(self, service: str, username: str) -> str | None:
+        return self.kept.get((service, username))
+
+    def delete_password(self, service: str, username: str) -> None:
+        if self.kept.pop((service, username), None) is None:
+            raise errors.PasswordDeleteError("no such password")
+
+
+class PlainFile(Memory):
+    """As the library ranks a keyring that writes a plain file."""
+
+    priority = 0.5  # type: ignore[assignment]
+
+
+class Broken(Memory):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def get_password(self, service: str, username: str) -> str | None:
+        raise self.error
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        raise self.error
+
+    def delete_password(self, service: str, username: str) -> None:
+        raise self.error
+
+
+class Silent(Memory):
+    """Never answers, as a D-Bus service that hangs."""
+
+    def get_password(self, service: str, username: str) -> str | None:
+        threading.Event().wait(60)
+        return None
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        threading.Event().wait(60)
+
+
+class Forgetful(Memory):
+    """Takes everything and keeps nothing."""
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    before = keyring.core._keyring_backend
+    yield
+    keyring.core._keyring_backend = before
+    # Classes announce themselves to the library, which would choose among them.
+    KeyringBackend._classes -= {Memory, PlainFile, Broken, Silent, Forgetful}
+
+
+@pytest.fixture
+def memory() -> Memory:
+    memory = Memory()
+    keyring.set_keyring(memory)
+    return memory
+
+
+def test_a_password_is_kept_recalled_and_forgotten(memory: Memory) -> None:
+    reference = passwords.keep("lab", "me", "secret")
+    assert reference == "keyring:lab"
+    assert memory.kept == {("gpuinfra/lab", "me"): "secret"}
+    assert passwords.recall(reference, "me") == "secret"
+    assert passwords.recall(reference, "you") is None
+    assert passwords.forget(reference, "me")
+    assert memory.kept == {}
+    assert passwords.forget(reference, "me")
+    assert passwords.recall(reference, "me") is None
+
+
+def test_what_is_to_be_asked_for_is_in_no_keyring(memory: Memory) -> None:
+    memory.kept["gpuinfra/ask", "me"] = "secret"
+    assert passwords.recall("ask", "me") is None
+    passwords.forget("ask", "me")
+    assert memory.kept
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        fail.Keyring(),  # type: ignore[no-untyped-call]
+        null.Keyring(),  # type: ignore[no-untyped-call]
+        PlainFile(),
+        Forgetful(),
+        Broken(errors.KeyringLocked("secret")),
+        Broken(errors.NoKeyringError("secret")),
+        Broken(RuntimeError("secret")),
+        Broken(OSError(2, "no bus")),
+    ],
+    ids=lambda backend: f"{type(backend).__module__}.{type(backend).__name__}",
+)
+def test_no_keyring_is_no_error(backend: KeyringBackend, caplog: pytest.LogCaptureFixture) -> None:
+    keyring.set_keyring(backend)
+    with caplog.at_level("DEBUG", "gpuinfra"):
+        assert passwords.keep("lab", "me", "secret") == "ask"
+        assert passwords.recall("keyring:lab", "me") is None
+        is_forgotten = passwords.forget("keyring:lab", "me")
+    # Only one that answers can tell that there is nothing left.
+    assert is_forgotten is isinstance(backend, Forgetful)
+    assert "secret" not in caplog.text
+    assert not getattr(backend, "kept", None)
+
+
+def test_a_chain_is_only_as_good_as_its_last_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    links: list[KeyringBackend] = [Memory(), PlainFile()]
+    monkeypatch.setattr(chainer.ChainerBackend, "backends", links)
+    keyring.set_keyring(chainer.ChainerBackend())  # type: ignore[no-untyped-call]
+    assert passwords.keep("lab", "me", "secret") == "ask"
+    del links[1]
+    assert passwords.keep("lab", "me", "secret") == "keyring:lab"
+
+
+def test_a_keyring_that_hangs_holds_up_nobody() -> None:
+    keyring.set_keyring(Silent())
+    began = time.monotonic()
+    assert passwords.keep("lab", "me", "secret", seconds=0.05) == "ask"
+    assert passwords.recall("keyring:lab", "me", seconds=0.05) is None
+    assert time.monotonic() - began < 30
+
+
+def test_without_the_library_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *arguments: Any, **more: Any) -> Any:
+        if name == "keyring":
+            raise ModuleNotFoundError(name)
+        return real(name, *arguments, **more)
+
+    monkeypatch.delitem(sys.modules, "keyring")
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert passwords.keep("lab", "me", "secret") == "ask"
+    assert passwords.recall("keyring:lab", "me") is None
+
+
+def test_the_password_of_another_target_is_none_of_this_ones() -> None:
+    assert passwords.place(replace(TARGET, password="keyring:lab")) == ("keyring:lab", passwords.account(TARGET))
+    for password in ("keyring:prod", "keyring:", "ask", None):
+        assert passwords.place(replace(TARGET, password=password)) is None
+    assert passwords.place(replace(TARGET, password="keyring:lab", host_key="none")) is None
+
+
+def test_a_file_that_names_another_machine_gets_no_password_of_this_one(memory: Memory) -> None:
+    reference = passwords.keep("lab", passwords.account(TARGET), "secret")
+    moved = Target("lab", "lab", "remote", "198.51.100.9", 22, "me", KEY)
+    other = Target("lab", "lab", "remote", "203.0.113.7", 22, "me", OTHER_KEY)
+    assert passwords.recall(reference, passwords.account(moved)) == "secret"
+    assert passwords.recall(reference, passwords.account(other)) is None

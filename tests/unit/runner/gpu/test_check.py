@@ -1,0 +1,261 @@
+"""Why there is no GPU: each link of the chain, by the words of the real tools; and GPUs that were not used."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from gpuinfra.diagnostics import Code
+from gpuinfra.models.gpu import GpuFacts
+from gpuinfra.models.run import GpuUsage
+from gpuinfra.runner.connection.port import Completed
+from gpuinfra.runner.docker import check
+from gpuinfra.runner.errors import Broken, ConnectError, JobError, TimedOut
+from gpuinfra.runner.gpu.check import Evidence, diagnose, judge, shortage, usage_warning
+from gpuinfra.runner.gpu.faults import HOST, IMAGE, REFUSALS
+from gpuinfra.runner.gpu.nvidia_smi import PROBE, NoGpuError
+from gpuinfra.runner.gpu.nvidia_smi import PROBE_MARK as MARK
+from gpuinfra.runner.job_spec import Gpus
+
+TWO = GpuFacts(("Tesla T4",) * 2, "535.161.08", (15360,) * 2, ("7.5",) * 2, uuids=("GPU-1a", "GPU-2b"))
+NOT_LOADED = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA "
+    "driver is installed and running."
+)
+HOOK = (
+    "failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: "
+    "error during container init: error running hook #0: error running hook: exit status 1, stdout: , stderr: "
+    "Auto-detected mode as 'legacy'\nnvidia-container-cli: {}: unknown"
+)
+NO_RUNTIME = 'could not select device driver "" with capabilities: [[gpu]]'
+MISSING = Completed(127, "", "sh: nvidia-smi: not found")
+
+
+def fails(code: int, said: str) -> Completed:
+    return Completed(code, said, "")
+
+
+CASES = [
+    # The host's driver, whatever an engine says about it.
+    (Evidence(host=MISSING), "there is no NVIDIA driver on", "install the driver"),
+    (Evidence(host=MISSING, refusal=NO_RUNTIME), "there is no NVIDIA driver on", "install the driver"),
+    (Evidence(host=Completed(127, "", "")), "there is no NVIDIA driver on", "install the driver"),
+    (Evidence(host=fails(9, NOT_LOADED)), "the NVIDIA driver is not loaded on", "modprobe"),
+    (
+        Evidence(host=fails(18, "Failed to initialize NVML: Driver/library version mismatch")),
+        "the NVIDIA driver was updated on",
+        "restart the machine",
+    ),
+    (Evidence(host=fails(6, "No devices were found"), probe=MISSING), "finds no GPU", "VM size"),
+    (
+        Evidence(host=fails(15, "Unable to determine the device handle for GPU 0000:01:00.0: GPU is lost.")),
+        "has fallen off the bus",
+        "restart the machine",
+    ),
+    # The engine and NVIDIA's runtime.
+    (Evidence(host=TWO, refusal=NO_RUNTIME), "NVIDIA's runtime is not registered", "nvidia-ctk runtime configure"),
+    (Evidence(refusal="Unknown runtime specified nvidia."), "is not registered", "nvidia-container-toolkit"),
+    (Evidence(host=TWO, probe=MISSING, gives_gpus=False), "is not registered", "nvidia-container-toolkit"),
+    (
+        Evidence(host=TWO, refusal='exec: "nvidia-container-runtime-hook": executable file not found in $PATH'),
+        "registered with the engine on the machine, and not installed",
+        "nvidia-container-toolkit",
+    ),
+    (
+        Evidence(refusal=HOOK.format("initialization error: nvml error: driver not loaded")),
+        "the NVIDIA driver is not loaded on",
+        "modprobe",
+    ),
+    (
+        Evidence(refusal=HOOK.format("initialization error: nvml error: driver/library version mismatch")),
+        "the NVIDIA driver was updated on",
+        "restart the machine",
+    ),
+    (
+        Evidence(
+            host=TWO,
+            refusal=HOOK.format(
+                "initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such "
+                "file or directory"
+            ),
+        ),
+        "does not find the driver's libraries",
+        "ldconfig",
+    ),
+    (
+        Evidence(host=TWO, refusal=HOOK.format("container error: cgroup subsystem devices not found")),
+        "too old for the system's control groups",
+        "update it",
+    ),
+    (
+        Evidence(host=TWO, refusal=HOOK.format("ldcache error: process /sbin/ldconfig.real failed with error code: 1")),
+        "does not get along with",
+        "update it",
+    ),
+    (Evidence(host=TWO, refusal=HOOK.format("mount error: something new")), "refused the job's container", "dmesg"),
+    # More than there are. Where the engine says so, the driver works, whatever the host's own tool says.
+    (Evidence(host=TWO, wanted=Gpus(3)), "asks for 3 GPUs, and the machine has 2, numbered 0 to 1", "--gpus 2"),
+    (Evidence(host=TWO, wanted=Gpus(ids=("1", "2"))), "asks for GPU 2, and", "--gpus 2"),
+    (
+        Evidence(host=MISSING, refusal=HOOK.format("device error: 2: unknown device"), wanted=Gpus(3)),
+        "has no such GPU",
+        "nvidia-smi -L",
+    ),
+    (
+        Evidence(
+            host=TWO,
+            refusal=HOOK.format(
+                "requirement error: unsatisfied condition: cuda>=12.4, please update your driver to a newer version, "
+                "or use an earlier cuda container"
+            ),
+        ),
+        "needs a newer NVIDIA driver",
+        "earlier CUDA",
+    ),
+    # The image.
+    (Evidence(host=TWO, probe=MISSING, gives_gpus=True), "lacks `utility`", "NVIDIA_DRIVER_CAPABILITIES"),
+    (
+        Evidence(host=TWO, probe=fails(18, "Failed to initialize NVML: Driver/library version mismatch")),
+        "has libraries of an NVIDIA driver of its own",
+        "libnvidia-",
+    ),
+    (Evidence(host=TWO, probe=fails(6, "No devices were found")), "gets none of the GPUs", "NVIDIA_VISIBLE_DEVICES"),
+    (Evidence(host=TWO, probe=fails(255, "Failed to initialize NVML: Unknown Error")), "may not touch", "update"),
+    (
+        Evidence(host=TWO, probe=fails(17, "Failed to initialize NVML: GPU access blocked by the operating system")),
+        "lets no container use its GPUs",
+        "restart the machine",
+    ),
+    (Evidence(host=TWO, probe=fails(9, NOT_LOADED)), "does not reach the NVIDIA driver", "without a driver"),
+    # Nobody knows.
+    (Evidence(host=TWO, probe=fails(3, "odd")), "although the machine's own does; it said: odd", "docker run"),
+    (Evidence(host=fails(3, "odd")), "does not work; it said: odd", "nvidia-smi"),
+    (Evidence(), "it printed nothing", "nvidia-smi"),
+]
+
+
+@pytest.mark.parametrize(("evidence", "note", "help_"), CASES)
+def test_the_broken_link_is_named_with_its_fix(evidence: Evidence, note: str, help_: str) -> None:
+    error = judge(evidence)
+    assert error.code == Code.NO_GPU
+    assert error.summary == "the job would have no GPU"
+    assert note in error.note
+    assert help_ in (error.help or "")
+    assert "\n" not in f"{error.note}{error.help}"
+    assert not {"IMAGE", "WHERE"} & set(f"{error.note} {error.help}".replace("`", " ").split())
+
+
+def test_every_link_has_a_case() -> None:
+    told = [judge(evidence) for evidence, _, _ in CASES]
+    for link in (*HOST, *REFUSALS, *IMAGE):
+        note = link.note.replace("WHERE", "the machine").replace("IMAGE", "the image")
+        assert any(error.note.startswith(note) for error in told), link
+
+
+def test_the_users_own_names_are_in_it() -> None:
+    error = judge(Evidence(host=TWO, probe=MISSING, image="my/image:1", where="203.0.113.7:22"))
+    assert error.note.startswith("my/image:1 is given no `nvidia-smi`")
+    assert "203.0.113.7:22" in judge(Evidence(host=MISSING, where="203.0.113.7:22")).note
+
+
+def test_of_a_long_answer_the_end_is_shown() -> None:
+    error = judge(Evidence(refusal="x" * 5000 + HOOK.format("mount error: the cause")))
+    assert error.note.endswith("the cause: unknown")
+    assert len(error.note) < 500
+
+
+@pytest.mark.parametrize("wanted", [Gpus(), Gpus(2), Gpus(ids=("0", "1")), Gpus(ids=("GPU-1a",)), Gpus(ids=("MIG-1",))])
+def test_what_there_is_can_be_had(wanted: Gpus) -> None:
+    assert shortage(TWO, wanted) is None
+
+
+# What the machine is asked
+
+
+@dataclass
+class Machine:
+    """Answers the probe by one text, and the questions about its engine by another."""
+
+    gpu: Completed | ConnectError
+    engine: str = ""
+    asked: list[str] = field(default_factory=list)
+
+    def run(self, command: Sequence[str] | str, *, timeout: float) -> Completed:
+        self.asked.append("gpu" if list(command) == list(PROBE) else "engine")
+        if self.asked[-1] == "engine":
+            return Completed(0, self.engine, "")
+        if isinstance(self.gpu, ConnectError):
+            raise self.gpu
+        return self.gpu
+
+    def close(self) -> None:
+        pass
+
+
+WORKS = Completed(
+    0,
+    f"{MARK}\n<?xml?>\n{MARK} 0\nTesla T4, 535.161.08, 15360 MiB, 7.5\n{MARK} 0\n",
+    "",
+)
+
+
+def parts(info: str) -> str:
+    said = {"docker": "engine 20.10.24", "info": info}
+    return "".join(f"\n{check.MARK} {name} 0\n{text}\n" for name, text in said.items())
+
+
+def test_an_engine_that_refused_is_not_asked_whether_it_can() -> None:
+    machine = Machine(WORKS)
+    error = diagnose(JobError("x", NO_RUNTIME, code="no-gpu"), shell=machine, in_container=True)
+    assert "is not registered" in error.note
+    assert machine.asked == ["gpu"]
+
+
+@pytest.mark.parametrize(
+    ("info", "note"),
+    [('{"Runtimes": {"nvidia": {}}}', "lacks `utility`"), ('{"Runtimes": {"runc": {}}}', "is not registered")],
+)
+def test_an_image_is_not_blamed_for_an_engine(info: str, note: str) -> None:
+    machine = Machine(WORKS, parts(info))
+    assert note in diagnose(NoGpuError(MISSING), shell=machine, in_container=True).note
+    assert machine.asked == ["gpu", "engine"]
+
+
+def test_without_a_container_nobody_else_is_asked() -> None:
+    machine = Machine(WORKS)
+    error = diagnose(NoGpuError(fails(9, NOT_LOADED)), shell=machine, in_container=False, where="this computer")
+    assert error.note.startswith("the NVIDIA driver is not loaded on this computer")
+    assert machine.asked == []
+
+
+@pytest.mark.parametrize("lost", [Broken("lost"), TimedOut("slow")])
+def test_a_machine_that_does_not_answer_leaves_what_was_said_before(lost: ConnectError) -> None:
+    error = diagnose(NoGpuError(fails(6, "No devices were found")), shell=Machine(lost), in_container=True)
+    assert "gets none of the GPUs" in error.note
+
+
+# GPUs that were not used
+
+
+def usage(samples: int, peak: int, memory: int = 0) -> GpuUsage:
+    return GpuUsage(samples, 2.0 * samples, peak, peak / 2, memory)
+
+
+@pytest.mark.parametrize(
+    ("used", "seconds", "told"),
+    [
+        (None, 4.9, None),
+        (usage(0, 0), 4.9, None),
+        (None, 5.0, "whether the GPU was used is not known: there is no sample of the 5 s that the job ran"),
+        (usage(0, 0), 60.0, "whether the GPU was used is not known: there is no sample of the 60 s that the job ran"),
+        (usage(30, 1), 60.0, None),
+        (usage(1, 0), 1.2, "the GPU was never used: 1 sample over 1 s saw it idle, with none of its memory in use"),
+        (
+            usage(30, 0, 3),
+            60.0,
+            "the GPU was never used: 30 samples over 60 s saw it idle, with at most 3 MiB of its memory in use",
+        ),
+    ],
+)
+def test_a_gpu_that_was_not_used_is_told(used: GpuUsage | None, seconds: float, told: str | None) -> None:
+    assert usage_warning(used, seconds) == told

@@ -1,0 +1,106 @@
+"""A container's log, as an engine sends it."""
+
+import struct
+from collections.abc import Iterable
+
+import pytest
+
+from gpuinfra.runner.errors import JobError
+from gpuinfra.runner.jobs.container_log import (
+    MARGIN,
+    MisplacedError,
+    Parser,
+    advanced,
+    beginning,
+    since,
+    unseen,
+    with_line_ends,
+)
+from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
+
+START = 1_794_832_096_000_000_000  # 2026-11-16T12:28:16Z
+
+
+def sent(stream: int, stamp: str, data: bytes) -> bytes:
+    content = stamp.encode() + b" " + data
+    return struct.pack(">BxxxI", stream, len(content)) + content
+
+
+def seen(frames: Iterable[Frame]) -> Position:
+    position = Position()
+    for frame in frames:
+        position = advanced(position, frame)
+    return position
+
+
+def test_frames_come_whole_from_pieces_of_any_size() -> None:
+    content = sent(STDOUT, "2026-11-16T12:28:16.000000005Z", b"one two\n")
+    content += sent(STDERR, "2026-11-16T12:28:17.120000000Z", b"\x00\xff \n")
+    expected = [Frame(STDOUT, START + 5, b"one two\n"), Frame(STDERR, START + 1_120_000_000, b"\x00\xff \n")]
+    for size in range(1, len(content) + 1):
+        parser = Parser()
+        pieces = [content[place : place + size] for place in range(0, len(content), size)]
+        assert [frame for piece in pieces for frame in parser.feed(piece)] == expected
+        assert parser.is_whole
+
+
+def test_a_frame_that_is_cut_is_known_to_be() -> None:
+    parser = Parser()
+    assert not list(parser.feed(sent(STDOUT, "2026-11-16T12:28:16.000000005Z", b"one")[:-1]))
+    assert not parser.is_whole
+
+
+def test_times_with_fewer_digits_and_in_any_zone_are_read_as_well() -> None:
+    (frame,) = Parser().feed(sent(STDOUT, "2026-11-16T12:28:16.5Z", b"x"))
+    assert frame.time == START + 500_000_000
+    (frame,) = Parser().feed(sent(STDOUT, "2026-11-16T12:28:16Z", b"x"))
+    assert frame.time == START
+    (frame,) = Parser().feed(sent(STDOUT, "2026-11-16T13:58:16.000000001+01:30", b"x"))
+    assert frame.time == START + 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [sent(3, "Error", b"grabbing logs: invalid character"), sent(STDOUT, "no", b"time"), sent(STDOUT, "", b"")],
+)
+def test_what_is_no_line_of_a_log_is_told(content: bytes) -> None:
+    with pytest.raises(JobError, match="log cannot be read"):
+        list(Parser().feed(content))
+
+
+def test_the_end_of_a_long_line_is_put_back_where_the_engine_left_it_out() -> None:
+    parts = [Frame(STDOUT, 10, b"x" * 16384), Frame(STDERR, 11, b"other\n"), Frame(STDOUT, 10, b"xx")]
+    lost = [*parts, Frame(STDERR, 12, b"more\n"), Frame(STDOUT, 13, b"next\n")]
+    assert list(with_line_ends(lost)) == [*parts, Frame(STDERR, 12, b"more\n"), Frame(STDOUT, 13, b"\nnext\n")]
+    kept = [parts[0], Frame(STDOUT, 10, b"xx\n"), Frame(STDOUT, 13, b"next")]
+    assert list(with_line_ends(kept)) == kept
+
+
+def test_times_never_go_down() -> None:
+    frames = [Frame(STDOUT, 10, b"a"), Frame(STDERR, 8, b"b"), Frame(STDOUT, 11, b"c")]
+    assert [frame.time for frame in unseen(frames, Position())] == [10, 10, 11]
+
+
+def test_a_line_that_was_stamped_before_the_last_one_seen_is_new_all_the_same() -> None:
+    frames = [Frame(STDOUT, 10, b"a"), Frame(STDERR, 8, b"b"), Frame(STDOUT, 11, b"c")]
+    after = seen(list(unseen(frames, Position()))[:1])
+    assert [frame.data for frame in unseen(frames, after)] == [b"b", b"c"]
+
+
+def test_parts_of_one_line_have_one_time_and_are_counted() -> None:
+    frames = [Frame(STDOUT, 10, b"x" * 16384)] * 5 + [Frame(STDOUT, 10, b"x\n")]
+    after = seen(frames[:3])
+    assert after == Position(3 * (13 + 16384), 10, 3)
+    assert list(unseen(frames, after)) == frames[3:]
+
+
+@pytest.mark.parametrize("left", [[], [Frame(STDOUT, 10, b"a")], [Frame(STDOUT, 99, b"z")]])
+def test_a_log_in_which_the_seen_is_missing_is_not_taken_up(left: list[Frame]) -> None:
+    with pytest.raises(MisplacedError):
+        list(unseen(left, Position(100, 10, 2)))
+
+
+def test_a_log_is_asked_for_from_a_little_before() -> None:
+    assert beginning(Position(1, START, 1)) == START - MARGIN
+    assert beginning(Position()) == 0
+    assert since(START + 7) == "1794832096.000000007"

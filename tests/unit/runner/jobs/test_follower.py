@@ -1,0 +1,221 @@
+"""How a run is written down that its machine ended, or whose machine went off; and what the program ends with then."""
+
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuinfra.app.access import power_of
+from gpuinfra.app.job_result import exit_code_of, problems_of
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.models.resource import Kind
+from gpuinfra.models.run import JobRef, Outputs, Run, RunState
+from gpuinfra.runner.errors import SwitchedOff, problem_of
+from gpuinfra.runner.jobs.follower import JobFollower
+from gpuinfra.runner.jobs.job import Ended, StopReason
+from gpuinfra.runner.jobs.log import LogFile
+from gpuinfra.runner.link import Link
+from gpuinfra.runner.record import Record
+from gpuinfra.views.job import render_result
+from tests.unit.provision_help import DENIED, made, spec
+from tests.unit.runner.test_link import TARGET, Wire
+
+STARTED = datetime(2026, 11, 16, 8, tzinfo=UTC)
+RUN = Run(
+    id="r1",
+    target="lab",
+    type="remote",
+    configuration="lab",
+    command=("python", "a.py"),
+    state=RunState.RUNNING,
+    created=STARTED,
+    machine="my-dsvm",
+    started=STARTED,
+    job=JobRef("process", "r1"),
+)
+OFF = SwitchedOff("my-dsvm is deallocated")
+
+
+class Silent:
+    def begin(self, step: str, doing: str) -> None: ...
+
+    def amount(self, step: str, done: int, total: int | None) -> None: ...
+
+    def end(self, step: str, outcome: str) -> None: ...
+
+    def fail(self, step: str, reason: str) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+class Followed(JobFollower):
+    """A run of which the test says how it goes."""
+
+    def __init__(self, folder: Path, job: Ended | Exception, run: Run = RUN, outputs: Exception | None = None) -> None:
+        record = Record(run, folder, None)
+        super().__init__(Link(TARGET, Wire), record, LogFile(folder / "log"), Silent(), lambda _: None)
+        self._job, self._outputs_error = job, outputs
+
+    def follow(self) -> Ended:
+        if isinstance(self._job, Exception):
+            raise self._job
+        return self._job
+
+    def _bring_all(self) -> None:
+        if self._outputs_error:
+            raise self._outputs_error
+        self.record.note(outputs=Outputs(1, 1, complete=True))
+
+    def _note_gap(self) -> None: ...
+
+    def _forget(self) -> None: ...
+
+
+def hears(following: JobFollower, **answer: Any) -> None:
+    following.attending._hear({"now": 0.0, "gpuBusy": None, "state": {"kind": "process", "started": 1.0}, **answer})
+
+
+@pytest.mark.parametrize(
+    ("how", "state", "reason"),
+    [
+        (StopReason.EVICTED, RunState.EVICTED, "evicted: why"),
+        (StopReason.LEASE_OVER, RunState.CANCELLED, "lease over: why"),
+        (StopReason.IDLE, RunState.CANCELLED, "idle: why"),
+        (StopReason.COST_CAP, RunState.CANCELLED, "cost cap: why"),
+        (StopReason.TIMED_OUT, RunState.TIMED_OUT, "why"),
+    ],
+)
+def test_what_ends_a_job_is_its_state_and_its_reason(
+    tmp_path: Path, how: StopReason, state: RunState, reason: str
+) -> None:
+    run = Followed(tmp_path, Ended(143, how, STARTED, "why")).to_the_end()
+    assert (run.state, run.reason, run.exit_code, run.outputs.complete) == (state, reason, 143, True)
+    assert run.state.is_over
+
+
+def test_interrupt_while_outputs_begin_to_be_fetched_ends_that_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    following = Followed(tmp_path, OFF)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), following._fetching():
+        pass
+    assert following._bringing
+    following._bringing.join(10)
+    assert not following._bringing.is_alive()
+
+
+def test_a_machine_that_went_off_had_said_before_why_it_ends_the_job(tmp_path: Path) -> None:
+    following = Followed(tmp_path, OFF)
+    hears(following, ending={"how": "evicted", "detail": ""})
+    run = following.to_the_end()
+    assert (run.state, run.reason, run.exit_code) == (RunState.EVICTED, "evicted", None)
+    assert not run.outputs.complete
+    assert run.warnings == ("my-dsvm is deallocated: not all that the job wrote was fetched before",)
+
+
+def test_a_machine_that_went_off_had_said_before_how_the_job_ended(tmp_path: Path) -> None:
+    following = Followed(tmp_path, OFF)
+    hears(following, state={"kind": "process", "ended": STARTED.timestamp() + 60, "exitCode": 0, "how": "exited"})
+    run = following.to_the_end()
+    assert (run.state, run.reason, run.exit_code, run.timings["job"]) == (RunState.COMPLETED, "", 0, 60.0)
+    assert not run.outputs.complete
+
+
+def test_a_machine_that_goes_off_while_outputs_are_fetched(tmp_path: Path) -> None:
+    run = Followed(tmp_path, Ended(3, StopReason.EXITED, STARTED), outputs=OFF).to_the_end()
+    assert (run.state, run.exit_code, run.outputs.complete) == (RunState.FAILED, 3, False)
+    (problem,) = problems_of(run, require_gpu_use=False)
+    assert problem.code is Code.OUTPUTS_INCOMPLETE
+    assert "my-dsvm is deallocated" in (problem.note or "")
+    assert "`gpuinfra outputs r1`" in (problem.help or "")
+    assert "`gpuinfra up SPEC`" in (problem.help or "")
+
+
+def test_where_nobody_knows_how_it_ended_it_is_told_how_to_find_out(tmp_path: Path) -> None:
+    following = Followed(tmp_path, OFF)
+    hears(following)
+    with pytest.raises(SwitchedOff) as caught:
+        following.to_the_end()
+    run = following.record.run
+    commands = "`gpuinfra up SPEC`, then `gpuinfra outputs r1` fetches what it wrote"
+    assert (run.state, run.reason) == (RunState.RUNNING, "")  # Azure's log says when it ended: `runner.jobs.settle`
+    problem = problem_of(caught.value, "lab")
+    assert (problem.diagnostics[0].code, problem.exit_code) == (Code.MACHINE_IS_OFF, Exit.LOST)
+    assert problem.diagnostics[0].help == commands
+
+
+def test_what_is_found_out_later_is_the_truth(tmp_path: Path) -> None:
+    before = replace(RUN, reason="the machine is off; …")
+    run = Followed(tmp_path, Ended(143, StopReason.EVICTED, STARTED), before).to_the_end()
+    assert (run.state, run.reason, run.exit_code) == (RunState.EVICTED, "evicted", 143)
+
+
+@pytest.mark.parametrize("code", [143, 0, None])
+def test_evicted_run_exits_1_as_documented(code: int | None, tmp_path: Path) -> None:
+    run = Followed(tmp_path, Ended(0, StopReason.EVICTED, STARTED)).to_the_end()
+    assert exit_code_of(replace(run, exit_code=code), []) == 1
+    assert "r1 was evicted" in render_result(run, tmp_path).plain
+
+
+# Whether it is off
+
+
+@pytest.mark.parametrize(
+    ("power", "expected"),
+    [
+        ("running", None),
+        ("starting", None),
+        ("deallocated", "my-dsvm is deallocated"),
+        ("stopped", "my-dsvm is stopped, and billed until `gpuinfra down my-dsvm`"),
+    ],
+)
+def test_a_machine_is_off_where_azure_says_so(
+    power: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = made()
+    cloud.set_power(power)
+    monkeypatch.setattr("gpuinfra.app.access.open_cloud", lambda *_, **__: cloud)
+    asked = power_of(None, spec())  # type: ignore[arg-type]
+    assert asked is not None
+    assert asked() == expected
+
+
+def test_that_azure_does_not_answer_says_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = made()
+    cloud.fail("look", DENIED)
+    monkeypatch.setattr("gpuinfra.app.access.open_cloud", lambda *_, **__: cloud)
+    asked = power_of(None, spec())  # type: ignore[arg-type]
+    assert asked is not None
+    assert asked() is None
+
+    def no_login(*_: Any, **__: Any) -> None:
+        raise Problem(Diagnostic(Code.INTERNAL, "no login"))
+
+    monkeypatch.setattr("gpuinfra.app.access.open_cloud", no_login)
+    assert asked() is None
+
+
+@pytest.mark.parametrize(("is_there", "expected"), [(True, "my-dsvm is gone"), (False, None)])
+def test_a_machine_that_azure_does_not_know_is_gone_only_if_it_was_there(
+    is_there: bool, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = made()
+    cloud.remove(Kind.VM)
+    monkeypatch.setattr("gpuinfra.app.access.open_cloud", lambda *_, **__: cloud)
+    asked = power_of(None, spec(), is_there=is_there)  # type: ignore[arg-type]
+    assert asked is not None
+    assert asked() == expected
+
+
+def test_of_a_target_that_is_no_machine_of_ours_nobody_is_asked() -> None:
+    assert power_of(None, None) is None  # type: ignore[arg-type]

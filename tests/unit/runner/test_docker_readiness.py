@@ -1,0 +1,135 @@
+"""Waiting for Docker on a machine that boots, on a clock of the test's own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from gpuinfra.models.target import Target, TargetCheck
+from gpuinfra.runner.connection.port import Completed
+from gpuinfra.runner.docker.check import MARK
+from gpuinfra.runner.errors import ConnectError, Unreachable
+from gpuinfra.runner.readiness import DOCKER, ENGINE_SECONDS, SSH, NotReady, wait_for_docker
+
+TARGET = Target("my_dsvm", "my-dsvm", "remotedocker", "203.0.113.7", 22, "azureuser", "ssh-ed25519 AAAA")
+WORKS = (0, "engine 27.5.1")
+DENIED = (1, "permission denied while trying to connect to the Docker daemon socket")
+STOPPED = (1, "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?")
+MISSING = (127, "sh: docker: not found")
+Answer = tuple[int, str] | ConnectError
+
+
+@dataclass
+class Machine:
+    """A machine whose Docker answers differently from some second on. Time passes only in pauses."""
+
+    answers: Sequence[tuple[float, Answer]]
+    boots: float = 0.0
+    now: float = 1000.0
+    logins: int = 0
+    told: list[tuple[str, ...]] = field(default_factory=list)
+
+    def wait(self, *, simulated: bool = False) -> TargetCheck:
+        return wait_for_docker(
+            TARGET,
+            seconds=300,
+            progress=self,
+            simulated=simulated,
+            clock=lambda: self.now,
+            pause=self.pause,
+            opener=self.open,
+        )
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+    def open(self, target: Target, timeout: float) -> "Machine":
+        del target, timeout
+        self.logins += 1
+        return self
+
+    def run(self, command: Sequence[str] | str, *, timeout: float) -> Completed:
+        del command, timeout
+        answer = next(answer for since, answer in reversed(self.answers) if self.now - 1000 >= since)
+        if isinstance(answer, ConnectError):
+            raise answer
+        status = "running" if self.now - 1000 < self.boots else "done"
+        said = f"\n{MARK} docker {answer[0]}\n{answer[1]}\n\n{MARK} boot 0\nstatus: {status}\n"
+        return Completed(0, said, "")
+
+    def close(self) -> None:
+        pass
+
+    def begin(self, step: str, doing: str) -> None:
+        self.told.append(("begin", step, doing))
+
+    def end(self, step: str, outcome: str) -> None:
+        self.told.append(("end", step, outcome))
+
+    def fail(self, step: str, reason: str) -> None:
+        self.told.append(("fail", step, reason))
+
+
+def test_docker_that_works_is_asked_once() -> None:
+    machine = Machine([(0, WORKS)])
+    assert machine.wait().passed
+    assert machine.logins == 1
+    assert machine.told[-1] == ("end", "docker my-dsvm", "Docker Engine 27.5.1")
+
+
+@pytest.mark.parametrize("before", [DENIED, STOPPED, MISSING, Unreachable("no answer")])
+def test_a_machine_that_boots_is_waited_for_with_a_new_login_each_time(before: Answer) -> None:
+    machine = Machine([(0, before), (100, WORKS)], boots=101)
+    assert machine.wait().passed
+    assert machine.logins > 10
+
+
+def test_a_user_added_while_the_connection_was_open_is_seen_by_the_next_login() -> None:
+    machine = Machine([(0, DENIED), (0.1, WORKS)])
+    assert machine.wait().passed
+    assert machine.logins == 2
+
+
+def test_denied_after_the_boot_fails_with_the_command_that_helps() -> None:
+    machine = Machine([(0, DENIED)], boots=20)
+    with pytest.raises(NotReady) as caught:
+        machine.wait()
+    assert caught.value.stage == DOCKER
+    assert "`sudo usermod -aG docker azureuser`" in str(caught.value.help)
+    assert "gpuinfra ssh my-dsvm" in str(caught.value.help)
+    assert 20 <= machine.now - 1000 < 30
+    assert machine.told[-1][0] == "fail"
+
+
+def test_an_engine_that_starts_a_little_after_the_boot_is_waited_for() -> None:
+    assert Machine([(0, STOPPED), (ENGINE_SECONDS - 5, WORKS)]).wait().passed
+    machine = Machine([(0, STOPPED)])
+    with pytest.raises(NotReady, match="Cannot connect to the Docker daemon"):
+        machine.wait()
+    assert machine.now - 1000 < ENGINE_SECONDS + 5
+
+
+def test_a_machine_that_boots_for_ever_is_given_up() -> None:
+    machine = Machine([(0, DENIED)], boots=10_000)
+    with pytest.raises(NotReady):
+        machine.wait()
+    assert 300 <= machine.now - 1000 < 310
+
+
+def test_a_machine_that_is_lost_meanwhile_is_a_matter_of_ssh() -> None:
+    with pytest.raises(NotReady) as caught:
+        Machine([(0, Unreachable("no answer"))]).wait()
+    assert caught.value.stage == SSH
+
+
+@pytest.mark.parametrize("answer", [STOPPED, MISSING])
+def test_a_simulated_machine_is_ready_without_an_engine(answer: Answer) -> None:
+    machine = Machine([(0, answer)])
+    assert not machine.wait(simulated=True).passed
+    assert machine.now == 1000
+    assert "no Docker Engine on this computer" in machine.told[-1][2]
+
+
+def test_a_simulated_machine_that_denies_docker_is_not_ready() -> None:
+    with pytest.raises(NotReady):
+        Machine([(0, DENIED)]).wait(simulated=True)

@@ -1,0 +1,83 @@
+"""A machine that answers nonsense."""
+
+import json
+from typing import Any, cast
+
+import pytest
+
+from gpuinfra.remote.wire import HEADER, JSON
+from gpuinfra.runner.connection.port import Process
+from gpuinfra.runner.connection.remote_client import Call, RemoteClient
+from gpuinfra.runner.errors import JobError, RemoteError
+from gpuinfra.runner.jobs.remote_runs import read_usage, runs_there
+from gpuinfra.runner.upload.send import _Sender
+
+
+class Machine:
+    """A process that answers byte by byte, with a pause before each."""
+
+    errors = ""
+
+    def __init__(self, answer: object, pause: float = 0.0) -> None:
+        payload = json.dumps(answer).encode()
+        self._left = HEADER.pack(JSON, len(payload)) + payload
+        self._pause = pause
+        self.clock = 0.0
+
+    def read(self) -> bytes:
+        self.clock += self._pause
+        found, self._left = self._left[:1], self._left[1:]
+        return found
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def idle(self, seconds: float | None) -> None:
+        pass
+
+    def end_input(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Client(RemoteClient):
+    """Calls go to one process."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(cast("Any", None))
+        self._machine = machine
+
+    def _take(self) -> Call:
+        return Call(cast("Process", self._machine), "the machine")
+
+
+def test_answer_without_a_field_is_not_an_internal_error() -> None:
+    with pytest.raises(RemoteError, match="`root`") as caught:
+        Client(Machine({})).ask("hello")["root"]
+    assert caught.value.code == "protocol"
+
+
+UPLOADS = [{}, {"seconds": "x", "same": True}, {"seconds": None, "same": True}, {"seconds": 0.0}]
+
+
+@pytest.mark.parametrize("answer", UPLOADS)
+def test_nonsense_about_an_upload_is_reported(answer: object) -> None:
+    class Tree:
+        digest = ""
+
+    with pytest.raises(RemoteError):
+        _Sender(cast("Any", Tree()), cast("Any", None)).make(Client(Machine(answer)), {})
+
+
+@pytest.mark.parametrize("answer", [{}, {"samples": "x"}, {"samples": None}])
+def test_nonsense_about_the_gpu_is_reported(answer: object) -> None:
+    with pytest.raises(JobError):
+        read_usage(Client(Machine(answer)), "run")
+
+
+@pytest.mark.parametrize("answer", [{}, {"runs": 3}, {"runs": [3]}, {"runs": [{}]}])
+def test_nonsense_about_runs_is_reported(answer: object) -> None:
+    with pytest.raises(JobError):
+        runs_there(Client(Machine(answer)))
