@@ -103,7 +103,7 @@ def _end_released(
     """
     from gpuinfra.app.agents import is_agent_armed
     from gpuinfra.provision import fleet
-    from gpuinfra.provision.cloud import Act
+    from gpuinfra.provision.cloud import OFF, Act
     from gpuinfra.provision.market.port import Prices
 
     cloud = reached.cloud
@@ -113,6 +113,9 @@ def _end_released(
     machine = fleet.machine_of(found, None, now, Prices())
     if is_agent_armed(reached, found, machine, spec.admin.key() if spec else None):
         return
+    current = cloud.look(found.ref)
+    if current is None or current.power == OFF:
+        return  # the agent was faster
     label = str(found.ref)
     progress.begin(label, "deallocating: its guest agent is not seen to do so")
     cloud.wait(cloud.act(found.ref, Act.DEALLOCATE), cloud.clients.patience.deadline)

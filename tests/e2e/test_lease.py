@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.azure import Azure
+from tests.e2e.run_help import Start
 from tests.e2e.user import User
 
 SCHEDULE = ("Microsoft.DevTestLab/schedules", "shutdown-computevm-my-dsvm")
@@ -67,9 +68,13 @@ def test_lease_is_shown_extended_and_released(user: User, azure: Azure) -> None:
     assert "does not allow a later end" in in_vain.stderr
     assert azure.machine()["tags"]["gpuinfra:name"] == "my-dsvm"
 
+    # A released lease ends with the minute, so the command needs most of one to see the machine on.
+    azure.control("POST", "clock", {"speed": 0.01})
+    advance(azure, timedelta(seconds=65 - now(azure).second))
     released = user("lease", "my-dsvm", "--release")
     assert released.returncode == 0, released.stderr
     assert released.stdout.startswith("my-dsvm (simulated)\n  off at ")
+    azure.control("POST", "clock", {"speed": 1})
     advance(azure, timedelta(minutes=2))
     wait_until_off(azure)
     user.fails("lease", "my-dsvm", "--extend", "1h", code="machine-is-off")
@@ -145,6 +150,19 @@ def test_release_without_an_armed_agent_deallocates_at_once(user: User, azure: A
     assert released.returncode == 0, released.stderr
     assert not azure.is_billed(), "neither the clock nor the agent was needed"
     assert released.stdout.startswith("my-dsvm (simulated)\n  off ")
+
+
+def test_release_reports_off_when_the_agent_is_faster(user: User, azure: Azure, start: Start) -> None:
+    user.up()
+    azure.fault("hold-after", method="PUT", type="schedules")
+    release = start("lease", "my-dsvm", "--release")
+    release.until_held()
+    advance(azure, timedelta(minutes=2))
+    wait_until_off(azure)
+    azure.clear_faults()
+    assert release.end() == 0, release.said
+    assert release.out.startswith("my-dsvm (simulated)\n  off  ")
+    assert "deallocating" not in release.err, "it was off already"
 
 
 def test_invalid_lease_arguments_are_refused(user: User, azure: Azure) -> None:
