@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any, NoReturn
 
-PACKAGES = ("gpuinfra", "provision", "runner")
+import gpuinfra
+
 SDK = ("azure.identity", "azure.mgmt.compute", "azure.mgmt.network", "azure.mgmt.resource.resources")
 THREADS_END_SECONDS = 10.0
 MOST_FILES = 1 << 16
@@ -31,11 +32,9 @@ MOST_FILES = 1 << 16
 
 def import_everything() -> None:
     """Import what any command may need."""
-    for package in PACKAGES:
-        found = importlib.import_module(package)
-        for module in pkgutil.walk_packages(found.__path__, f"{package}."):
-            if not module.name.endswith("__main__"):
-                importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(gpuinfra.__path__, "gpuinfra."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
     for name in SDK:
         importlib.import_module(name)
 

@@ -5,10 +5,10 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 from typer._click.exceptions import MissingParameter, UsageError
 
 from gpuinfra.cli.commands import COMMANDS
@@ -54,8 +54,9 @@ def read_code(file: Path) -> Iterator[Suggestion]:
     tree = ast.parse(file.read_text("utf-8"))
     formatted = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
     inner = {id(part) for node in formatted for part in ast.walk(node)}
+    name = file.relative_to(ROOT)
     for node in ast.walk(tree):
-        place = f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        place = f"{name}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.JoinedStr):
             text = "".join(str(part.value) if isinstance(part, ast.Constant) else VALUE for part in node.values)
             values = tuple(ast.unparse(part.value) for part in node.values if isinstance(part, ast.FormattedValue))
@@ -77,6 +78,7 @@ def read_page(file: Path) -> Iterator[Suggestion]:
             yield from find_suggestions(IN_BACKTICKS, line, place)
 
 
+@cache
 def all_suggestions() -> list[Suggestion]:
     folders = ("gpuinfra", "provision", "runner", "remote", "sandbox")
     code = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
@@ -109,29 +111,29 @@ def parse(words: list[str], *, is_part: bool) -> None:
             raise
 
 
-SUGGESTIONS = all_suggestions()
-
-
 def test_the_search_finds_suggestions_in_messages_and_pages() -> None:
-    places = {each.place.partition("/")[0] for each in SUGGESTIONS}
+    places = {each.place.partition("/")[0] for each in all_suggestions()}
     assert {"gpuinfra", "provision", "runner", "docs"} <= places
-    assert len(SUGGESTIONS) > 200
+    assert len(all_suggestions()) > 200
 
 
-@pytest.mark.parametrize("each", SUGGESTIONS, ids=lambda each: f"{each.place} {each.text!r}")
-def test_suggested_command_can_be_parsed(each: Suggestion) -> None:
-    try:
-        words = split(each.text)
-        # Pages name options by their command alone: `gpuinfra up --adopt`.
-        is_named = each.place.split(":")[0].endswith(".md") and all(word.startswith("-") for word in words[1:])
-        parse(words, is_part="…" in words or is_named)
-    except UsageError as error:
-        pytest.fail(f"{each.place}: gpuinfra {each.text}: {error.format_message()}")
+def test_suggested_commands_can_be_parsed() -> None:
+    wrong = []
+    for each in all_suggestions():
+        try:
+            words = split(each.text)
+            # Pages name options by their command alone: `gpuinfra up --adopt`.
+            is_named = each.place.split(":")[0].endswith(".md") and all(word.startswith("-") for word in words[1:])
+            parse(words, is_part="…" in words or is_named)
+        except (UsageError, AssertionError) as error:
+            reason = error.format_message() if isinstance(error, UsageError) else error
+            wrong.append(f"{each.place}: gpuinfra {each.text}: {reason}")
+    assert wrong == []
 
 
-@pytest.mark.parametrize("each", [each for each in SUGGESTIONS if each.values], ids=lambda each: each.place)
-def test_values_in_suggested_commands_are_quoted(each: Suggestion) -> None:
-    assert [value for value in each.values if not SAFE.fullmatch(value)] == [], f"gpuinfra {each.text}"
+def test_values_in_suggested_commands_are_quoted() -> None:
+    bare = [(each.place, value) for each in all_suggestions() for value in each.values if not SAFE.fullmatch(value)]
+    assert bare == []
 
 
 # Of pip, and of programs whose passwords are not shown.
