@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,10 @@ class Client:
     def __init__(self, folder: Path, description: Description, *, timeout: float = 60.0) -> None:
         self._folder, self._description, self._timeout = folder, description, timeout
 
+    @cached_property
+    def _trusted(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self._description.ca)
+
     def get(self, path: str) -> dict[str, Any]:
         """Return the answer at a path, such as `bill` or `log?after=3`."""
         return self._ask("GET", path)
@@ -54,10 +59,9 @@ class Client:
         # Not urllib, which would send loopback requests to a proxy from the environment.
         connection = None
         try:
-            trusted = ssl.create_default_context(cafile=self._description.ca)
             secret = (self._folder / SECRET).read_text("ascii")
             connection = http.client.HTTPSConnection(
-                HOST, self._description.port, timeout=self._timeout, context=trusted
+                HOST, self._description.port, timeout=self._timeout, context=self._trusted
             )
             connection.request(
                 method, f"/_sandbox/{path}", content, {HEADER: secret, "Content-Type": "application/json"}

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from gpuinfra.sandbox.running import process
+from gpuinfra.sandbox.running.client import Client
 
 GROUP = "gpuinfra-my-dsvm"
 API_VERSIONS = {
@@ -26,18 +27,25 @@ class Azure:
         self.folder = folder
         self.description = process.start(folder)
         self.subscription = f"/subscriptions/{self.description.subscription}"
+        self._client = Client(folder, self.description)
+        self._trusted = ssl.create_default_context(cafile=self.description.ca)
+        self._token = ""
 
     def control(self, method: str, path: str, payload: dict[str, Any] | None = None) -> dict[str, Any]:
         """Call a control endpoint: what `gpuinfra sandbox log`, `fault`, `bill` use, without a process for each."""
-        client = process.client(self.folder)
-        assert client is not None, "the sandbox has ended"
+        running = process.status(self.folder)
+        assert running is not None, "the sandbox has ended"
+        if running != self.description:  # a test has restarted it
+            self.description, self._client = running, Client(self.folder, running)
+        if path in {"clock", "reset"}:
+            self._token = ""  # it may have expired by the sandbox's clock
         match method:
             case "GET":
-                return client.get(path)
+                return self._client.get(path)
             case "POST":
-                return client.post(path, payload or {})
+                return self._client.post(path, payload or {})
             case _:
-                return client.delete(path)
+                return self._client.delete(path)
 
     def fault(self, name: str, **fields: Any) -> None:
         self.control("POST", "faults", {"name": name, **fields})
@@ -128,7 +136,8 @@ class Azure:
         joint = "&" if "?" in path else "?"
         where = f"{path}{joint}api-version={_api_version(path)}"
         content = None if body is None else json.dumps(body)
-        headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
+        self._token = self._token or self.new_token()
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         return self._ask(method, where, content, headers)
 
     def environment(self) -> dict[str, Any]:
@@ -145,8 +154,8 @@ class Azure:
             "GPUINFRA_SSH_PORT": str(description.ssh_port),
         }
 
-    def _token(self) -> str:
-        """Return a new token: an older one may have expired by the sandbox's clock."""
+    def new_token(self) -> str:
+        """Log in as the sandbox's own client."""
         credentials = self.control("GET", "credentials")
         form = {
             "grant_type": "client_credentials",
@@ -160,9 +169,8 @@ class Azure:
         return str(body["access_token"])
 
     def _ask(self, method: str, path: str, content: str | None, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        trusted = ssl.create_default_context(cafile=self.description.ca)
         host = urlsplit(self.description.endpoint)
-        connection = http.client.HTTPSConnection(str(host.hostname), host.port, timeout=30, context=trusted)
+        connection = http.client.HTTPSConnection(str(host.hostname), host.port, timeout=30, context=self._trusted)
         try:
             connection.request(method, path, content, headers)
             answer = connection.getresponse()

@@ -15,7 +15,7 @@ from tests.e2e.user import User, inherited
 from tests.program import PROGRAM, Program
 
 SECONDS = 120.0
-PAUSE = 0.01
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.25
 LEASE = 2 * 3600
 SPEC: dict[str, Any] = {"target": {"type": "remote"}, "lifecycle": {"lease": "2h"}}
 MODEL = 16 << 20
@@ -52,10 +52,15 @@ sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
 
 def wait_until(holds: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
     """Wait for something to become true."""
-    ends = time.monotonic() + seconds
+    begun = time.monotonic()
     while not holds():
-        assert time.monotonic() < ends, f"not within {seconds:.0f} s: {what}"
-        time.sleep(PAUSE)
+        assert time.monotonic() < begun + seconds, f"not within {seconds:.0f} s: {what}"
+        pause_since(begun)
+
+
+def pause_since(begun: float) -> None:
+    """Pause between two looks, longer after a while: a look costs processor time that others need."""
+    time.sleep(min(max(SHORTEST_PAUSE, (time.monotonic() - begun) / 20), LONGEST_PAUSE))
 
 
 def project(user: User, **lifecycle: Any) -> None:
@@ -114,11 +119,11 @@ class Client:
 
     def until(self, reached: Callable[[], Any]) -> None:
         """Wait for a condition while the program runs."""
-        ends = time.monotonic() + SECONDS
+        begun = time.monotonic()
         while not reached():
             assert self.process.poll() is None, f"it ended first: {self.said}"
-            assert time.monotonic() < ends, f"it does not come to that: {self.said}"
-            time.sleep(PAUSE)
+            assert time.monotonic() < begun + SECONDS, f"it does not come to that: {self.said}"
+            pause_since(begun)
 
     def until_says(self, words: str) -> None:
         self.until(lambda: words in self.out + self.err)

@@ -52,7 +52,7 @@ class ManagedIdentity:
 @pytest.fixture
 def identity(azure: Azure) -> Iterator[ManagedIdentity]:
     """An identity whose tokens work."""
-    made = ManagedIdentity(azure._token())
+    made = ManagedIdentity(azure.new_token())
     yield made
     made.server.shutdown()
     made.server.server_close()
@@ -83,7 +83,7 @@ def shell(azure: Azure, *folders: Path, **more: str) -> dict[str, Any]:
 def test_az_login_is_used_on_a_machine_with_a_managed_identity(
     user: User, azure: Azure, identity: ManagedIdentity, tmp_path: Path
 ) -> None:
-    az = FakeAz(tmp_path / "az", token=azure._token())
+    az = FakeAz(tmp_path / "az", token=azure.new_token())
     user.does("status", **shell(azure, az.folder, **identity.variables))
     assert identity.asked == 0
     assert az.asked
@@ -144,7 +144,7 @@ def test_az_that_does_not_know_the_subscription_is_named(user: User, azure: Azur
 
 
 def test_tenant_mismatch_is_reported_with_the_tenant_to_log_in_to(user: User, azure: Azure, tmp_path: Path) -> None:
-    az = FakeAz(tmp_path / "az", token=azure._token())
+    az = FakeAz(tmp_path / "az", token=azure.new_token())
     azure.fault("InvalidAuthenticationTokenTenant", count=0)
     problem = user.fails("status", code="login-failed", **shell(azure, az.folder))
     assert problem["summary"] == "logged in to another tenant"

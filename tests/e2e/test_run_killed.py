@@ -3,7 +3,6 @@
 import fcntl
 import random
 import signal
-import time
 from typing import Any
 
 import pytest
@@ -14,8 +13,6 @@ from tests.e2e.azure import Azure
 from tests.e2e.run_help import (
     LEASE,
     MODEL,
-    PAUSE,
-    SECONDS,
     Start,
     guest_home,
     guest_processes,
@@ -25,6 +22,7 @@ from tests.e2e.run_help import (
     runs_of,
     state_of_job,
     wait_for_job_end,
+    wait_until,
 )
 from tests.e2e.user import User
 
@@ -46,10 +44,7 @@ def end_lease(azure: Azure) -> None:
     assert len(machines) <= 1
     assert not machines or is_off(azure)
     assert not azure.is_billed()
-    ends = time.monotonic() + SECONDS
-    while guest_processes(azure):
-        assert time.monotonic() < ends, "something of the guest still runs"
-        time.sleep(PAUSE)
+    wait_until(lambda: not guest_processes(azure), "the end of all processes of the guest")
 
 
 def fetch_outputs(user: User, run: dict[str, Any]) -> dict[str, bytes]:
