@@ -30,9 +30,12 @@ def gate(name):
             sys.exit("the gate was not opened")
         time.sleep(0.02)
 """
+# Writes a file, whole from the moment at which it exists, and only then prints `begun`: tests end the job after either.
 ENDLESS = f"""{GATES}
+with open("outputs/.partial", "w") as file:
+    file.write("partial")
+os.rename("outputs/.partial", "outputs/partial")
 print("begun")
-open("outputs/partial", "w").write("partial")
 gate("never")
 """
 
