@@ -158,8 +158,10 @@ def _install_programs(spec: GuestSpec, disk: Disk) -> None:
     """Install the guest's own programs at each boot, so that they match the server's version."""
     for name in _SCRIPTS:
         write_atomically(disk.bin / name, (_HERE / "shims" / name).read_bytes(), 0o755)
+    write_atomically(disk.bin / "refused", (_HERE / "shims" / "refused").read_bytes(), 0o755)
     for name in _REFUSED:
-        write_atomically(disk.bin / name, (_HERE / "shims" / "refused").read_bytes(), 0o755)
+        if not (disk.bin / name).is_symlink():
+            (disk.bin / name).symlink_to("refused")
     _install_python(disk.bin / "systemctl", _HERE / "systemctl_client.py")
     nvidia_smi = disk.bin / "nvidia-smi"
     facts = nvidia_smi.with_suffix(".json")

@@ -3,23 +3,25 @@
 Stands alone, for any Python from 3.8: it is copied into a guest, with the facts of the GPU beside it as JSON. What
 the GPU does is read from `run/gpu-load.json` in the guest: {"utilization": 87, "memory_used_mib": 4000}, for one GPU
 of several under {"gpus": {"1": {...}}}, and {"processes": [{"pid": 4711, "name": "python", "memory_used_mib": 4000}]}.
+
+The guest agent runs it every few seconds, so it imports little.
 """
 
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 import os
 import sys
 import time
-import uuid
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, NamedTuple
 
-HERE = Path(__file__).resolve()
-RUN = HERE.parent.parent / "run"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+RUN = os.path.join(os.path.dirname(HERE), "run")
 SIMULATED = " (simulated)"
 INVALID, NOT_FOUND, NOT_LOADED, INTERNAL = 2, 6, 9, 255
 NO_DRIVER = (
@@ -74,7 +76,8 @@ class Gpu:
         self.cuda = facts["cuda_version"]
         self.capability = facts["compute_capability"]
         self.device = facts["pci_device_id"]
-        self.uuid = "GPU-" + str(uuid.uuid5(uuid.NAMESPACE_OID, f"{facts['machine']}/{index}"))
+        digest = hashlib.sha256(f"{facts['machine']}/{index}".encode()).hexdigest()
+        self.uuid = f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
         self.serial = str(int(hashlib.sha256(self.uuid.encode()).hexdigest()[:12], 16))[:13].zfill(13)
         # In Azure each GPU has its own PCI domain.
         self.bus = f"{index + 1:08X}:00:00.0"
@@ -97,11 +100,11 @@ def _is_model(word: str, facts: dict[str, Any]) -> bool:
     return word in facts["model"].upper().replace("-", " ").split() or word in facts["name"].upper().split()
 
 
-class Field(NamedTuple):
+class Field:
     """The value of a query's field, and its unit."""
 
-    value: Any
-    unit: str
+    def __init__(self, value: Any, unit: str) -> None:
+        self.value, self.unit = value, unit
 
 
 def gpu_fields(gpu: Gpu) -> dict[str, Field]:
@@ -176,12 +179,12 @@ def csv(names: str, rows: list[dict[str, Field]], known: dict[str, Field], style
     lines = []
     if "noheader" not in style:
         lines.append(", ".join(name + (f" [{known[name].unit}]" if known[name].unit else "") for name in wanted))
-    lines.extend(", ".join(_value(*row[name], units="nounits" not in style) for name in wanted) for row in rows)
+    lines.extend(", ".join(_value(row[name], units="nounits" not in style) for name in wanted) for row in rows)
     return "".join(line + "\n" for line in lines)
 
 
-def _value(value: Any, unit: str, units: bool) -> str:
-    return f"{value} {unit}" if unit and units else str(value)
+def _value(field: Field, *, units: bool) -> str:
+    return f"{field.value} {field.unit}" if field.unit and units else str(field.value)
 
 
 def table(gpus: list[Gpu]) -> str:
@@ -352,6 +355,10 @@ def as_xml(gpus: list[Gpu]) -> str:
     return "\n".join([*lines, "</nvidia_smi_log>", ""])
 
 
+def _escape(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
 def _xml(items: list[tuple[str, str, Any]], indent: str) -> Iterable[str]:
     for _, element, value in items:
         if isinstance(value, list):
@@ -359,7 +366,7 @@ def _xml(items: list[tuple[str, str, Any]], indent: str) -> Iterable[str]:
             yield from _xml(value, indent + "\t")
             yield f"{indent}</{element}>"
         else:
-            yield f"{indent}<{element}>{html.escape(str(value), quote=False)}</{element}>"
+            yield f"{indent}<{element}>{_escape(str(value))}</{element}>"
 
 
 def read_options(arguments: list[str]) -> Options:
@@ -418,18 +425,24 @@ VALUED = {
 }
 
 
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
 def read_gpus(ids: list[str]) -> list[Gpu]:
     """Return the requested GPUs in their current state."""
-    facts = json.loads(HERE.with_name("nvidia-smi.json").read_text())
-    if (RUN / "driver-refused").exists():
+    facts = json.loads(_read(os.path.join(HERE, "nvidia-smi.json")))
+    if os.path.exists(os.path.join(RUN, "driver-refused")):
         raise SmiError(NO_DRIVER, NOT_LOADED)
-    if (RUN / "gpu-gone").exists():
+    gone = os.path.join(RUN, "gpu-gone")
+    if os.path.exists(gone):
         # One of the real tool's words for a GPU that fell off the bus; a file that says `none` has the other.
-        if (RUN / "gpu-gone").read_text().strip() == "none":
+        if _read(gone).strip() == "none":
             raise SmiError("No devices were found\n", NOT_FOUND)
         raise SmiError("Unable to determine the device handle for GPU0000:00:00.0: Unknown Error\n", INTERNAL)
     try:
-        load = json.loads((RUN / "gpu-load.json").read_text())
+        load = json.loads(_read(os.path.join(RUN, "gpu-load.json")))
     except (OSError, ValueError):
         # Absent, or a job is just writing it.
         load = {}
@@ -466,7 +479,7 @@ def main(arguments: list[str]) -> int:
         if options.help:
             sys.stdout.write(f"{__doc__}\nOptions: -L -q -x -i -l -lms -f --query-gpu --query-compute-apps --format\n")
             return 0
-        output = open(options.filename, "w") if options.filename else sys.stdout  # noqa: PTH123, SIM115
+        output = open(options.filename, "w") if options.filename else sys.stdout  # noqa: SIM115
         while True:
             output.write(answer(options))
             output.flush()

@@ -1,10 +1,12 @@
-"""`systemctl` in a simulated guest: sends its arguments to the server. Copied there: standard library only."""
+"""`systemctl` in a simulated guest: sends its arguments to the server. Copied there: standard library only.
+
+A guest calls it several times during a boot, so it imports little.
+"""
 
 import json
 import os
 import socket
 import sys
-from pathlib import Path
 
 # A oneshot service may take its time to start.
 DEADLINE_SECONDS = 3600.0
@@ -13,7 +15,7 @@ DEADLINE_SECONDS = 3600.0
 def main() -> int:
     """Send the arguments, print the answer, and return its exit code."""
     # A socket's name has at most 107 bytes, and the guest's path may be longer: use a relative name.
-    os.chdir(Path(__file__).resolve().parent.parent / "run")
+    os.chdir(os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "run"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.settimeout(DEADLINE_SECONDS)
         try:
