@@ -28,16 +28,14 @@ def moved(user: User) -> User:
     return user
 
 
-@pytest.mark.parametrize("words", [["my-dsvm"], ["my-dsvm", "--delete", "--yes"], ["gpu.yaml"]])
-def test_down_does_not_report_off_while_the_machine_is_on_in_another_group(
-    moved: User, azure: Azure, words: list[str]
-) -> None:
-    done = moved("down", *words, "--json")
-    assert done.returncode == 4, done.stdout + done.stderr
-    (receipt,) = json.loads(done.stdout)["receipts"]
-    assert (receipt["off"], receipt["verifiedBy"]) == (False, None)
-    assert any("gpuinfra-my-dsvm" in line and "running" in line for line in receipt["left"]), receipt
-    assert azure.machine()["powerState"] == ON
+def test_down_does_not_report_off_while_the_machine_is_on_in_another_group(moved: User, azure: Azure) -> None:
+    for words in [["my-dsvm"], ["my-dsvm", "--delete", "--yes"], ["gpu.yaml"]]:
+        done = moved("down", *words, "--json")
+        assert done.returncode == 4, done.stdout + done.stderr
+        (receipt,) = json.loads(done.stdout)["receipts"]
+        assert (receipt["off"], receipt["verifiedBy"]) == (False, None)
+        assert any("gpuinfra-my-dsvm" in line and "running" in line for line in receipt["left"]), receipt
+        assert azure.machine()["powerState"] == ON
 
 
 def test_down_delete_keeps_runs_of_the_machine_in_the_other_group(moved: User, azure: Azure) -> None:
@@ -65,25 +63,25 @@ def moved_untagged(moved: User, azure: Azure) -> User:
     return moved
 
 
-@pytest.mark.parametrize("words", [["my-dsvm"], ["my-dsvm", "--delete", "--yes"], ["gpu.yaml"]])
 def test_down_does_not_report_off_while_an_untagged_machine_is_on_in_another_group(
-    moved_untagged: User, azure: Azure, words: list[str]
+    moved_untagged: User, azure: Azure
 ) -> None:
-    done = moved_untagged("down", *words, "--json")
-    assert done.returncode == 4, done.stdout + done.stderr
-    (receipt,) = json.loads(done.stdout)["receipts"]
-    assert (receipt["off"], receipt["verifiedBy"]) == (False, None)
-    (line,) = receipt["left"]
-    assert all(word in line for word in ("gpuinfra-my-dsvm", "running", "untagged", "`gpuinfra up --adopt SPEC`"))
-    assert azure.machine()["powerState"] == ON
+    for words in [["my-dsvm"], ["my-dsvm", "--delete", "--yes"], ["gpu.yaml"]]:
+        done = moved_untagged("down", *words, "--json")
+        assert done.returncode == 4, done.stdout + done.stderr
+        (receipt,) = json.loads(done.stdout)["receipts"]
+        assert (receipt["off"], receipt["verifiedBy"]) == (False, None)
+        (line,) = receipt["left"]
+        assert all(word in line for word in ("gpuinfra-my-dsvm", "running", "untagged", "`gpuinfra up --adopt SPEC`"))
+        assert azure.machine()["powerState"] == ON
 
 
-@pytest.mark.parametrize("command", ["plan", "up"])
-def test_no_second_machine_is_created_beside_an_untagged_one(moved_untagged: User, azure: Azure, command: str) -> None:
+def test_no_second_machine_is_created_beside_an_untagged_one(moved_untagged: User, azure: Azure) -> None:
     before = azure.last_request()
-    problem = moved_untagged.fails(command, "gpu.yaml", code="name-taken")
-    assert "`gpuinfra-my-dsvm`" in problem["note"]
-    assert azure.writes(before) == []
+    for command in ["plan", "up"]:
+        problem = moved_untagged.fails(command, "gpu.yaml", code="name-taken")
+        assert "`gpuinfra-my-dsvm`" in problem["note"]
+        assert azure.writes(before) == []
 
 
 def test_receipt_of_one_machine_names_a_tagged_one_of_its_name_that_is_on(user: User, azure: Azure) -> None:
@@ -122,10 +120,10 @@ def test_down_does_not_report_off_while_the_machine_is_on_in_another_subscriptio
     assert OTHER_SUBSCRIPTION in receipt["left"][0]
 
 
-@pytest.mark.parametrize("command", ["status", "doctor"])
-def test_status_and_doctor_name_the_group_of_the_machine(moved: User, azure: Azure, command: str) -> None:
-    done = moved(command, "my-dsvm")
-    assert done.returncode in {0, 1}, done.stderr
-    said = done.stdout + done.stderr
-    assert "gpuinfra-my-dsvm" in said
-    assert "creates it" not in said
+def test_status_and_doctor_name_the_group_of_the_machine(moved: User, azure: Azure) -> None:
+    for command in ["status", "doctor"]:
+        done = moved(command, "my-dsvm")
+        assert done.returncode in {0, 1}, done.stderr
+        said = done.stdout + done.stderr
+        assert "gpuinfra-my-dsvm" in said
+        assert "creates it" not in said

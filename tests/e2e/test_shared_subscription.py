@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.azure import Azure
 from tests.e2e.foreign import MACHINE, OTHER_HOST_KEY, make_group, make_machine
 from tests.e2e.user import User
@@ -28,16 +26,16 @@ def test_group_of_the_spec_decides_which_machine_is_meant(user: User, azure: Azu
     assert azure.machine(group="a-team")["powerState"] == "PowerState/running"
 
 
-@pytest.mark.parametrize("words", [["ssh"], ["lease"], ["down"], ["down", "--delete", "--yes"]])
-def test_ambiguous_name_lists_the_candidates(user: User, azure: Azure, tmp_path: Path, words: list[str]) -> None:
+def test_ambiguous_name_lists_the_candidates(user: User, azure: Azure, tmp_path: Path) -> None:
     user.up()
     make_rival(azure, user)
     other = User(azure, tmp_path / "other" / "home", tmp_path / "other" / "project", key=False)
     before = azure.last_request()
-    problem = other.fails(*words, "my-dsvm", code="ambiguous-name", exit_code=2)
-    assert "`a-team`" in problem["note"]
-    assert "`gpuinfra-my-dsvm`" in problem["note"]
-    assert azure.writes(before) == []
+    for words in [["ssh"], ["lease"], ["down"], ["down", "--delete", "--yes"]]:
+        problem = other.fails(*words, "my-dsvm", code="ambiguous-name", exit_code=2)
+        assert "`a-team`" in problem["note"]
+        assert "`gpuinfra-my-dsvm`" in problem["note"]
+        assert azure.writes(before) == []
 
 
 def test_up_does_not_suggest_a_command_that_deletes_the_users_own_machine(user: User, azure: Azure) -> None:

@@ -26,15 +26,15 @@ def untag(azure: Azure) -> None:
     assert not azure.machine().get("tags")
 
 
-@pytest.mark.parametrize("words", [["my-dsvm"], ["gpu.yaml"], ["my-dsvm", "--delete", "--yes"]])
-def test_down_says_that_an_untagged_machine_is_on(untagged: User, azure: Azure, words: list[str]) -> None:
+def test_down_says_that_an_untagged_machine_is_on(untagged: User, azure: Azure) -> None:
     before = azure.last_request()
-    problem = untagged.fails("down", *words, code="untagged-machine", exit_code=4)
-    assert problem["summary"] == "machine exists, untagged, ON"
-    assert "gpuinfra up --adopt" in problem["help"]
-    assert azure.writes(before) == []
-    assert azure.machine()["powerState"] == ON
-    assert azure.everything() == PARTS, "most of all the shutdown schedule"
+    for words in [["my-dsvm"], ["gpu.yaml"], ["my-dsvm", "--delete", "--yes"]]:
+        problem = untagged.fails("down", *words, code="untagged-machine", exit_code=4)
+        assert problem["summary"] == "machine exists, untagged, ON"
+        assert "gpuinfra up --adopt" in problem["help"]
+        assert azure.writes(before) == []
+        assert azure.machine()["powerState"] == ON
+        assert azure.everything() == PARTS, "most of all the shutdown schedule"
 
 
 def test_down_without_a_spec_finds_an_untagged_machine_in_its_own_group(user: User, azure: Azure) -> None:
