@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -61,13 +62,14 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-MACHINES = "Microsoft.Compute/virtualMachines"
+MACHINES, DISKS = "Microsoft.Compute/virtualMachines", "Microsoft.Compute/disks"
 FASTEST = 100_000
 LONGEST_STEP = 3660 * 86_400
 """Ten years, in seconds."""
 LAST_MOMENT = 7_258_118_400
 """The year 2200."""
 LARGEST_LIMIT = 1_000_000
+RESET_SECONDS = 30.0
 
 Payload = Mapping[str, Any]
 Action = Callable[[Payload], dict[str, Any]]
@@ -76,8 +78,9 @@ Action = Callable[[Payload], dict[str, Any]]
 class Control:
     """Answers the control endpoints."""
 
-    def __init__(self, cloud: Cloud, secret: str) -> None:
-        self.cloud, self.secret = cloud, secret
+    def __init__(self, cloud: Cloud, secret: str, finish: Callable[[], Awaitable[None]]) -> None:
+        """`finish` returns when everything that the cloud has ordered for guests is done."""
+        self.cloud, self.secret, self._finish = cloud, secret, finish
         self.holds = HeldRequests()
         self.throttle = Throttle(cloud)
         self._actions: dict[tuple[str, str], Action] = {
@@ -119,6 +122,10 @@ class Control:
         except ArmError as error:
             return _refuse(error.status, error.code, error.message)
         self.cloud.settle()
+        if path == "reset":
+            # Nothing of the old guests may reach into what the caller does next.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._finish(), RESET_SECONDS)
         return _json(200, result)
 
     # State
@@ -249,9 +256,11 @@ class Control:
 
     def _reset(self, payload: Payload) -> dict[str, Any]:
         _only(payload)
-        for machine in self.cloud.store.resources(kind=MACHINES):
-            order = {"kind": "delete", "vm": machine.id, "vmId": machine.properties.get("vmId", "")}
-            self.cloud.guest_orders.append(order)
+        store = self.cloud.store
+        machines = [{"vm": each.id, "vmId": each.properties.get("vmId", "")} for each in store.resources(kind=MACHINES)]
+        # A disk can outlive its VM.
+        disks = [each.hidden["guest"] for each in store.resources(kind=DISKS) if "guest" in each.hidden]
+        self.cloud.guest_orders.extend({"kind": "delete", **each} for each in (*machines, *disks))
         self.cloud.store.reset()
         self.cloud.clock.restart()
         self.cloud.latency.restart()

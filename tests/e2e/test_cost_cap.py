@@ -22,6 +22,7 @@ def agent(user: User, until: datetime) -> dict[str, Any]:
     end = time.monotonic() + AGENT_SECONDS
     while True:
         (machine,) = user.does("status", "my-dsvm", "--agent")["machines"]
+        assert machine["agent"], (machine, [each for each in user.azure.requests() if each["method"] != "GET"][-8:])
         found = dict(machine["agent"])
         # While the machine boots, the agent does not answer.
         if "until" in found and abs(datetime.fromisoformat(found["until"]) - until) <= timedelta(minutes=1):
