@@ -173,12 +173,12 @@ class EditError(ValueError):
     """A change that would affect more than it should."""
 
 
-def read_document(name: str, content: bytes) -> Document:
+def read_document(name: str, content: bytes, *, shows_lines: bool = True) -> Document:
     """Parse a file with one mapping, by the rules of YAML 1.1, like Azure ML Workbench.
 
     Raises a Problem with every location if the file is something else.
     """
-    return _document(decode(name, content), marked=content.startswith(codecs.BOM_UTF8))
+    return _document(decode(name, content, shows_lines=shows_lines), marked=content.startswith(codecs.BOM_UTF8))
 
 
 def _document(source: Source, *, marked: bool) -> Document:

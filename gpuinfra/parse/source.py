@@ -24,6 +24,8 @@ class Source:
 
     name: str
     text: str
+    shows_lines: bool = True
+    """Whether diagnostics may show its lines."""
 
     @cached_property
     def _line_starts(self) -> list[int]:
@@ -43,7 +45,7 @@ class Source:
 
     def _showable(self, number: int) -> str:
         """Return a line without secrets, safe for CI logs."""
-        return self._showable_lines[number - 1]
+        return self._showable_lines[number - 1] if self.shows_lines else ""
 
     @cached_property
     def _showable_lines(self) -> list[str]:
@@ -56,7 +58,7 @@ class Source:
         return ["" if number in hidden else masked(line) for number, line in enumerate(lines)]
 
 
-def decode(name: str, data: bytes) -> Source:
+def decode(name: str, data: bytes, *, shows_lines: bool = True) -> Source:
     """Decode a file, without its byte order mark. Raises a Problem if it cannot be YAML text."""
     if len(data) > LARGEST:
         raise _unreadable(
@@ -80,9 +82,9 @@ def decode(name: str, data: bytes) -> Source:
         )
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
-        source = Source(name, data.decode("utf-8"))
+        source = Source(name, data.decode("utf-8"), shows_lines)
     except UnicodeDecodeError as error:
-        before = Source(name, data[: error.start].decode("utf-8"))
+        before = Source(name, data[: error.start].decode("utf-8"), shows_lines)
         raise _unreadable(
             Diagnostic(
                 Code.NOT_UTF8,

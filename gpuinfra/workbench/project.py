@@ -11,6 +11,7 @@ from typing import TypeVar
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.parse.document import Document, read_document
 from gpuinfra.parse.source import LARGEST
+from gpuinfra.suggest import listed
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
 from gpuinfra.workbench.compute import Compute, read_compute
@@ -21,6 +22,8 @@ FOLDER = "aml_config"
 # Folders for these files. The project is the parent folder.
 _FOLDERS = {FOLDER, ".azureml"}
 _SKIPPED = {"node_modules", "__pycache__"}
+# What is read in such a folder outside the project.
+_SHARED = (compute_file.SUFFIX, runconfig_file.SUFFIX, ".yml", ".yaml")
 
 T = TypeVar("T")
 
@@ -96,11 +99,10 @@ def _take(
     reader: Callable[[str, Document], tuple[T, list[Diagnostic]]],
 ) -> None:
     try:
-        # The folder itself may be a link: teams share target folders.
-        inside = [(project.root / each).resolve() for each in (".", *_FOLDERS)]
-        if not any((project.root / path).resolve().is_relative_to(each) for each in inside):
-            raise _unreadable(project.root / path, "a symbolic link leads out of the project")
-        document = read_file(project.root / path)
+        is_inside = (project.root / path).resolve().is_relative_to(project.root.resolve())
+        if not is_inside:
+            _check_shared(project.root, path)
+        document = read_file(project.root / path, shows_lines=is_inside)
     except Problem as problem:
         project.unreadable.add(path)
         project.diagnostics += problem.diagnostics
@@ -109,9 +111,21 @@ def _take(
     project.diagnostics += found
 
 
-def read_file(file: Path) -> Document:
+def _check_shared(root: Path, path: str) -> None:
+    """Raise a Problem if a file outside the project is not one that teams share.
+
+    The folder itself may be a link, but in a foreign project that may lead to any folder of the user.
+    """
+    real = (root / path).resolve()
+    if not any(real.is_relative_to((root / folder).resolve()) for folder in _FOLDERS):
+        raise _unreadable(root / path, "a symbolic link leads out of the project")
+    if real.suffix not in _SHARED:
+        raise _unreadable(root / path, f"a symbolic link leads out of the project, and it is not {listed(_SHARED)}")
+
+
+def read_file(file: Path, *, shows_lines: bool = True) -> Document:
     """Return a file as a document. Raises a Problem if it cannot be read."""
-    return read_document(str(file), read_content(file))
+    return read_document(str(file), read_content(file), shows_lines=shows_lines)
 
 
 def read_content(file: Path) -> bytes:
