@@ -163,10 +163,15 @@ def _require_known_machine(settings: Settings, target: Target, progress: Fronten
         fingerprint = HostKey.parse(target.host_key).fingerprint
     except HostKeyInvalid:
         return  # the caller reports an invalid key
-    if recorded_keys(target):  # a file in the project is not consent
+    recorded = recorded_keys(target)
+    if any(known.is_own for known in recorded):
         return
+    # A file in the project is not consent, nor is a key that `ssh` or a job recorded for such a file.
+    here = (
+        "you neither created nor attached it on this computer" if recorded else "this computer has not used it before"
+    )
     since = f"; created {created.partition('.')[0]}" if created else ""
-    found = f"exists, and this computer has not used it before; host key {fingerprint}{since}"
+    found = f"exists, and {here}; host key {fingerprint}{since}"
     if settings.yes:
         progress.note(f"{target.machine} {found}; used because of --yes")
         return

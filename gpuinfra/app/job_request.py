@@ -286,8 +286,7 @@ def check_job_destination(workspace: Path, job: JobSpec) -> None:
         check_specs_agree(workspace, target.name)
     if name in BUILT_IN or (target.address and is_same_name(target.name, name)):
         return  # the connection checks the host key
-    spellings = {name, name.replace(".", "-")}  # names of machines have no `.`
-    if any(has_target(workspace, each) or _is_other_machine(target, each) for each in spellings):
+    if has_target(workspace, name) or _is_other_machine(target, name):
         check_destination(load_project(workspace), name)
 
 

@@ -73,7 +73,7 @@ def spec_named(workspace: Path, name: str) -> Spec | None:
 
 
 def has_target(workspace: Path, name: str) -> bool:
-    """Whether a spec of the workspace has a target of this name; `-` and `_` are the same, as are capital letters."""
+    """Whether a spec of the workspace has a target of this name, in any spelling: `is_same_name`."""
     from gpuinfra.parse.folder import has_spec
     from gpuinfra.runner.connection.known_hosts import is_same_name
     from gpuinfra.workspace import find_workspace
@@ -210,7 +210,7 @@ def target_named(settings: Settings, name: str) -> Target:
     spec = one_spec(settings, name) if is_path(name) else spec_named(settings.workspace, name)
     if spec is None and (attached := targets.find_target(find_workspace(settings.workspace), name)):
         check_target(settings, attached)
-        return with_own_key(check_host_key(settings, _with_address(attached), says="its target file"))
+        return with_own_key(_checked_by_names(settings, _with_address(attached)))
     cloud = open_cloud(settings, spec.subscription if spec else None, deadline=Deadline.after(FIND_SECONDS))
     named = located(settings, cloud, name, spec)
     spec = named.spec
@@ -218,6 +218,20 @@ def target_named(settings: Settings, name: str) -> Target:
     found = find_target(cloud, named.name, named.group, ssh_port=cloud.clients.access.ssh_port, identity=identity)
     found = replace(found, name=spec.target_name) if spec else found
     return with_own_key(check_host_key(settings, with_known_key(settings.workspace, found)))
+
+
+def _checked_by_names(settings: Settings, target: Target) -> Target:
+    """Return the target of a file. Its key must be the known one of its name and of the machine that the file names.
+
+    Only a machine that the user created or attached keeps its own name: in a foreign project, that may be the name of
+    any other machine of the user.
+    """
+    from gpuinfra.app.host_keys import check_host_key
+    from gpuinfra.runner.connection.known_hosts import is_own_machine
+
+    named = check_host_key(settings, replace(target, machine=target.name), says="its target file")
+    target = check_host_key(settings, target, says="its target file")
+    return target if is_own_machine(target) else named
 
 
 def with_known_key(workspace: Path, target: Target) -> Target:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.hosts import is_host, is_user
+from gpuinfra.models.keys import VARIABLE
 from gpuinfra.models.resource import parse_machine_id
 from gpuinfra.models.target import ASK, KEYRING, Target
 from gpuinfra.parse.document import Document, EditError, written
@@ -326,9 +327,12 @@ def _unfit(compute: Compute) -> Iterator[Diagnostic]:
         yield Diagnostic(
             Code.BAD_USERNAME, "invalid user name", span, "not a valid user name", help="for example `azureuser`"
         )
-    if compute.private_key_file and not compute.private_key_file.isprintable():
+    if (path := compute.private_key_file) and (not path.isprintable() or VARIABLE in path):
         span = document.span(document.root.items["privateKeyFile"])
-        yield Diagnostic(Code.BAD_PATH, "invalid path", span, "it contains invisible characters")
+        label = (
+            f"OpenSSH would read a variable at `{VARIABLE}`" if VARIABLE in path else "it contains invisible characters"
+        )
+        yield Diagnostic(Code.BAD_PATH, "invalid path", span, label)
 
 
 def redefinition(compute: Compute) -> Diagnostic | None:

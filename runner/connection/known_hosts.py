@@ -71,9 +71,12 @@ PENDING = "#"
 """Behind the source of a key that a command recorded before it created the machine; a mark of that command follows."""
 
 
+SANDBOX = ".sandbox"
+
+
 def host_name(target: Target) -> str:
     """Return the name for `ssh NAME`. A simulated machine and a real one of the same name have different ones."""
-    return f"{target.machine}.sandbox" if target.simulated else target.machine
+    return f"{target.machine}{SANDBOX}" if target.simulated else target.machine
 
 
 def host_alias(target: Target) -> str:
@@ -118,10 +121,10 @@ def known_hosts(text: str) -> Iterator[KnownHost]:
 def known_keys(text: str, target: Target) -> list[KnownHost]:
     """Return what a known-hosts file has for a machine: the lines that `up` or `attach` recorded, or else all.
 
-    `-` and `_` are the same in names: targets use the latter.
+    `-`, `_` and `.` are the same in names: machines have only the first.
     """
-    alias = host_alias(target).replace("_", "-")
-    found = [known for known in known_hosts(text) if known.alias.replace("_", "-") == alias]
+    alias = _with_hyphens(host_alias(target))
+    found = [known for known in known_hosts(text) if _with_hyphens(known.alias) == alias]
     return [known for known in found if known.is_own] or found
 
 
@@ -161,8 +164,13 @@ def target_source(target: Target, source: str) -> str:
 
 
 def is_same_name(one: str, other: str) -> bool:
-    """Whether two names have the same known keys: `-` and `_` are the same, as are capital letters."""
-    return one.replace("_", "-").casefold() == other.replace("_", "-").casefold()
+    """Whether two names have the same known keys: `-`, `_` and `.` are the same, as are capital letters."""
+    return _with_hyphens(one).casefold() == _with_hyphens(other).casefold()
+
+
+def _with_hyphens(name: str) -> str:
+    plain = name.removesuffix(SANDBOX)
+    return plain.replace("_", "-").replace(".", "-") + name[len(plain) :]
 
 
 def _is_of(line: str, alias: str, source: str) -> bool:

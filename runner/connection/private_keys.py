@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from paramiko.agent import AgentKey, AgentSSH
 
-from gpuinfra.models.keys import PATH, own_private_key
+from gpuinfra.models.keys import PATH, VARIABLE, own_private_key
 from gpuinfra.models.target import Target
 
 # The names under which `ssh-keygen` saves a key by default.
@@ -183,7 +183,7 @@ def identity_of(public_key: str, workspace: Path | None = None) -> str | None:
     A relative path begins in the workspace; left out, that is the current folder. None for a key that stands in the
     spec itself: then the SSH agent or the user's own keys have to do.
     """
-    if not re.fullmatch(PATH, public_key):
+    if not re.fullmatch(PATH, public_key) or VARIABLE in public_key:
         return None
     try:
         private = Path(public_key.removesuffix(".pub")).expanduser()
