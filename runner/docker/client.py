@@ -107,7 +107,7 @@ class Engine:
         """An answer that lacks what every engine says, or says it in another form, leaves as a JobError."""
         try:
             yield
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             note = f"the Docker engine of {self.where} gave an answer that cannot be understood: {error!r:.80}"
             help_line = "look for yourself there: `docker version`, `docker info`"
             raise JobError("Docker Engine failed on the target", note, help_line, Code.ENGINE_FAILED) from error

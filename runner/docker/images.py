@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.runner.connection.port import CHUNK
 from gpuinfra.runner.docker.client import Engine
+from gpuinfra.runner.docker.limits import MessageReader
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.progress import Progress
 
@@ -89,7 +92,8 @@ def pull(engine: Engine, name: str, progress: Progress) -> ImageFacts:
     try:
         layers = Layers()
         for event in _events(engine, name, progress):
-            layers.hear(event)
+            with engine.understood():
+                layers.hear(event)
             progress.amount(STEP, layers.done, layers.total)
         found = _pulled(engine, name)
     except Exception as error:
@@ -148,15 +152,24 @@ def _events(engine: Engine, name: str, progress: Progress) -> Iterator[dict[str,
             )
             stack.callback(answer.close)
             api._raise_for_status(answer)
-            lines = api._stream_helper(answer, decode=True)
+            events = _read_events(answer)
         while True:
-            with engine.translated(doing):
-                event = next(lines, None)
+            with engine.translated(doing), engine.understood():
+                event = next(events, None)
             if event is None:
                 return
             if "error" in event:
                 raise refusal(str(event["error"]), doing)
             yield event
+
+
+def _read_events(answer: Any) -> Iterator[dict[str, Any]]:
+    # Not by the SDK, which reads a message of any length.
+    reader = MessageReader()
+    for data in answer.iter_content(CHUNK):
+        for message in reader.add(data):
+            if isinstance(event := json.loads(message.strip() or b"null"), dict):
+                yield event
 
 
 def _credentials(engine: Engine, repository: str, progress: Progress) -> dict[str, str]:

@@ -9,11 +9,13 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from requests import PreparedRequest
+from requests import PreparedRequest, Response
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 
+from gpuinfra.runner.connection.port import CHUNK
+from gpuinfra.runner.docker import limits
 from gpuinfra.runner.docker.stream import Stream, Streams
 
 MOST_IDLE = 8
@@ -73,6 +75,19 @@ class Adapter(HTTPAdapter):
     def __init__(self, pool: Pool) -> None:
         super().__init__()
         self._pool = pool
+
+    def send(self, request: PreparedRequest, stream: bool = False, *more: Any, **named: Any) -> Response:
+        """Send a request. An answer that is not a stream is read here, up to a limit."""
+        answer = super().send(request, stream, *more, **named)
+        if not stream:
+            whole = bytearray()
+            for data in answer.iter_content(CHUNK):
+                whole += data
+                if len(whole) > limits.MOST_ANSWER:
+                    answer.close()
+                    raise limits.endless_answer()
+            answer._content = bytes(whole)
+        return answer
 
     def get_connection_with_tls_context(
         self,

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.runner.connection.port import CHUNK
+from gpuinfra.runner.docker.limits import MessageReader
 from gpuinfra.runner.environment.recipe import BUILDING_LABEL, CONTEXT, PYTHON, Base, Recipe, recipe
 from gpuinfra.runner.environment.secrets import without
 from gpuinfra.runner.errors import ConnectError, JobError
@@ -64,7 +66,7 @@ class BuildOutput:
 
     def __init__(self, output: Callable[[str], None], step: Callable[[str], None], secrets: tuple[str, ...]) -> None:
         self._output, self._step, self._secrets = output, step, secrets
-        self._bytes, self._text = b"", ""
+        self._reader, self._text = MessageReader(), ""
         self.last: deque[str] = deque(maxlen=LAST_LINES)
         self.error: str | None = None
         """Why the engine gave up."""
@@ -76,21 +78,19 @@ class BuildOutput:
 
     def hear(self, data: bytes) -> None:
         """Some more of the answer."""
-        *messages, self._bytes = (self._bytes + data).split(b"\n")
-        for message in messages:
+        for message in self._reader.add(data):
             self._message(message)
 
     def end(self) -> None:
         """There is no more."""
-        self._message(self._bytes)
-        self._bytes = b""
+        self._message(self._reader.rest)
         self._line(self._text)
         self._text = ""
 
     def _message(self, message: bytes) -> None:
         try:
             found: Any = json.loads(message or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             found = {"stream": message.decode("utf-8", "replace") + "\n"}
         if not isinstance(found, dict):
             return
@@ -300,7 +300,7 @@ def _post(api: Any, tag: str, context: _Sent, proxies: dict[str, str], heard: Bu
         address, params=options, data=context, headers=headers, stream=True, timeout=SILENCE_SECONDS
     ) as response:
         api._raise_for_status(response)
-        for data in response.iter_content(None):
+        for data in response.iter_content(CHUNK):
             heard.hear(data)
     heard.end()
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.runner.docker.limits import MOST_ANSWER, endless_answer
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
 
@@ -39,6 +40,8 @@ class Parser:
         buffer, place = self._buffer, 0
         while len(buffer) - place >= HEADER.size:
             stream, length = HEADER.unpack_from(buffer, place)
+            if length > MOST_ANSWER:
+                raise endless_answer()
             end = place + HEADER.size + length
             if len(buffer) < end:
                 break

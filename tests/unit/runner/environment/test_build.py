@@ -3,7 +3,12 @@
 import json
 from collections.abc import Mapping
 
+import pytest
+
+from gpuinfra.diagnostics import Code
+from gpuinfra.runner.docker.limits import MOST_MESSAGE
 from gpuinfra.runner.environment.build import LAST_LINES, LONGEST_LINE, BuildOutput
+from gpuinfra.runner.errors import JobError
 
 
 class Heard:
@@ -87,3 +92,11 @@ def test_answer_that_is_no_json_is_shown() -> None:
     heard = Heard()
     heard.output.hear(b"<html>\n[1, 2]\n")
     assert heard.lines == ["<html>"]
+
+
+def test_message_without_end_is_an_error() -> None:
+    heard, piece = Heard(), b"x" * MOST_MESSAGE
+    heard.output.hear(piece)
+    with pytest.raises(JobError) as raised:
+        heard.output.hear(piece)
+    assert raised.value.code is Code.ENGINE_FAILED

@@ -104,3 +104,8 @@ def test_a_log_is_asked_for_from_a_little_before() -> None:
     assert beginning(Position(1, START, 1)) == START - MARGIN
     assert beginning(Position()) == 0
     assert since(START + 7) == "1794832096.000000007"
+
+
+def test_frame_without_end_is_an_error() -> None:
+    with pytest.raises(JobError, match="does not end"):
+        list(Parser().feed(struct.pack(">BxxxI", STDOUT, 2**32 - 1)))

@@ -1,0 +1,85 @@
+"""A Docker engine of a hostile machine, whose answers have no end."""
+
+import contextlib
+import socketserver
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gpuinfra.diagnostics import Code
+from gpuinfra.runner.connection.local import LocalConnection
+from gpuinfra.runner.docker import limits
+from gpuinfra.runner.docker.client import Engine, open_engine
+from gpuinfra.runner.docker.images import find_image, pull
+from gpuinfra.runner.errors import JobError
+
+SILENT = cast("Any", SimpleNamespace(begin=print, amount=lambda *_: None, end=print, fail=print, note=print))
+MOST = 1 << 20
+PIECE = b"x" * (1 << 16)
+
+
+class Answers(BaseHTTPRequestHandler):
+    """An answer without end to everything but `/_ping`."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        is_ping = self.path.endswith("/_ping")
+        self.send_response(200)
+        self.send_header("Content-Length" if is_ping else "Transfer-Encoding", "0" if is_ping else "chunked")
+        self.end_headers()
+        # One chunk without end; the client hangs up.
+        with contextlib.suppress(OSError):
+            self.wfile.write(b"" if is_ping else b"7fffffffff\r\n")
+            while not is_ping:
+                self.wfile.write(PIECE)
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def address_string(self) -> str:
+        return "unix"
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 the base class's own word
+        del format, arguments
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setattr(limits, "MOST_ANSWER", MOST)
+    monkeypatch.setattr(limits, "MOST_MESSAGE", MOST)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        socketserver.ThreadingUnixStreamServer(str(Path(folder, "engine")), Answers) as server,
+    ):
+        server.daemon_threads = True
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{server.server_address}")
+        monkeypatch.setenv("DOCKER_CONFIG", folder)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        found = open_engine(LocalConnection(), 20.0)
+        yield found
+        found.close()
+        server.shutdown()
+        thread.join(10)
+
+
+def check_refused(ask: Callable[[], object]) -> None:
+    with pytest.raises(JobError) as raised:
+        ask()
+    assert raised.value.code is Code.ENGINE_FAILED
+
+
+def test_answer_without_end_is_an_error(engine: Engine) -> None:
+    check_refused(lambda: find_image(engine, "python:3.11"))
+
+
+def test_report_of_a_pull_without_end_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuinfra.runner.docker.images.find_image", lambda *_: None)
+    check_refused(lambda: pull(engine, "python:3.11", SILENT))
