@@ -33,6 +33,8 @@ LOCK_SECONDS, LOCK_PAUSE = 60.0, 0.1
 BATCH = 1000
 # In characters, of all paths that cannot be brought: more than people read, and not without end.
 MOST_UNREADABLE = 16 << 20
+# Files, folders and links. An index of so many files takes about half a gigabyte of memory.
+MOST_ENTRIES = 1_000_000
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -110,6 +112,10 @@ class Receiver:
     is_complete: bool = False
     _unreadable_size: int = 0
     _confirmed: int = 0
+    _before: int = 0
+    """Files that were here before this call."""
+    _entries: int = 0
+    """Files, folders and links that came with this call."""
     _done: int = 0
     _total: int | None = None
 
@@ -118,6 +124,7 @@ class Receiver:
         request = {"run": self.run, "final": final}
         with self.remote.call("outputs", request, idle=SILENCE_SECONDS) as call:
             known = list(self.store.known())
+            self._before, self._entries = len(known), 0
             _send_list(call, known)
             _send_list(call, list(self.store.parts_known()))
             self._confirmed = 0 if final else len(known)
@@ -136,16 +143,28 @@ class Receiver:
 
     def _take(self, call: Call, message: dict[str, Any]) -> None:
         if "file" in message:
+            if message["file"] not in self.store.index.files:
+                self._count()
             self._take_file(call, message)
         for path, size, mtime, ctime, content in message.get("same", ()):
             self._take_same(path, Stamp(size, mtime, ctime), content)
         for path, mode in message.get("folders", ()):
+            self._count()
             self.store.folder.make(own_name(path), mode)
         for path, target in message.get("links", ()):
+            self._count()
             self.store.folder.link(own_name(path), own_name(target))
         for path, reason in message.get("unreadable", ()):
             self._take_unreadable(Unreadable(own_name(path), str(reason)))
         self._total = message.get("total", self._total)
+
+    def _count(self) -> None:
+        """Count one more entry. Raises JobError if there are too many: a hostile machine never stops."""
+        self._entries += 1
+        if self._before + self._entries > MOST_ENTRIES:
+            note = f"there are more than {MOST_ENTRIES:,} files, folders and links in `outputs`"
+            help_line = "let the job write an archive instead; what was not fetched stays on the target"
+            raise JobError("too many outputs", note, help_line, Code.OUTPUTS_INCOMPLETE)
 
     def _take_unreadable(self, found: Unreadable) -> None:
         self._unreadable_size += len(found.path) + len(found.reason) + 100  # what an object takes at least

@@ -135,3 +135,26 @@ def test_endless_list_of_unreadable_files_makes_no_sense(tmp_path: Path) -> None
     many: Message = {"unreadable": [[f"{number}/{'x' * 200}", "permission"] for number in range(1000)]}
     with pytest.raises(JobError, match="makes no sense"):
         told(tmp_path, Liar(*[many] * 200, END))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [message for number in range(4) for message in file(f"{number}", b"")],
+        [{"folders": [[f"{number}", 0o755]]} for number in range(4)],
+        [{"links": [[f"{number}", "a"]]} for number in range(4)],
+    ],
+    ids=["files", "folders", "links"],
+)
+def test_number_of_outputs_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: list[Message]) -> None:
+    monkeypatch.setattr("gpuinfra.runner.outputs.fetch.MOST_ENTRIES", 3, raising=False)
+    with pytest.raises(JobError, match="too many outputs"):
+        told(tmp_path, Liar(*messages, END))
+    assert len(list((tmp_path / "run" / "outputs").iterdir())) == 3
+
+
+def test_number_of_outputs_is_limited_for_all_calls_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuinfra.runner.outputs.fetch.MOST_ENTRIES", 3, raising=False)
+    told(tmp_path, Liar(*file("0", b""), *file("1", b""), END))
+    with pytest.raises(JobError, match="too many outputs"):
+        told(tmp_path, Liar(*file("2", b""), *file("3", b""), END))
