@@ -97,7 +97,8 @@ def _by_key(entries: Iterable[LedgerEntry], present: Mapping[str, Present]) -> d
 def _presents(machines: Bodies, disks: Bodies, addresses: Bodies) -> dict[str, Present]:
     found: dict[str, Present] = {}
     for machine in (_part(Kind.VM, body) for body in machines):
-        found[_owner(machine)] = Present(
+        # By its own name, as in the log: its tag may have been changed by others.
+        found[_key(machine.ref.group, machine.ref.name)] = Present(
             facts=_facts(machine),
             is_on=machine.power in ON,
             on_since=tags.moment(machine.tags, tags.ON_SINCE),

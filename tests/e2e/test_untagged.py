@@ -51,6 +51,14 @@ def test_other_commands_say_that_a_machine_is_untagged(untagged: User, command: 
     untagged.fails(command, "my-dsvm", code="untagged-machine", exit_code=4)
 
 
+def test_status_shows_a_machine_that_has_the_tag_of_another(user: User, azure: Azure) -> None:
+    user.up()
+    azure.send("PATCH", azure.id(MACHINE, "my-dsvm"), {"tags": {"gpuinfra:name": "other"}})
+    (machine,) = user.does("status")["machines"]
+    assert (machine["name"], machine["powerState"], machine["tagged"]) == ("my-dsvm", "running", False)
+    assert machine["costUsd"] is not None
+
+
 def test_status_shows_an_untagged_machine(untagged: User) -> None:
     (machine,) = untagged.does("status")["machines"]
     assert (machine["name"], machine["powerState"], machine["tagged"]) == ("my-dsvm", "running", False)
