@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from gpuinfra.app.lease_renewal import only_schedule
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
@@ -39,6 +40,8 @@ def lease(
         found = find_machine(reached.cloud, named.name, named.group)
         hours = _hours(found, named.spec)
         renewed = _renew(reached, found, hours, length, release=release) if writes else None
+        if renewed and renewed.needs_schedule:
+            progress.note(only_schedule(found.ref.name, renewed.until))
         if renewed and release:
             _end_released(reached, found, renewed, named.spec, progress)
         if renewed:

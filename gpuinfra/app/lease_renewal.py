@@ -35,6 +35,8 @@ CLOUD_SECONDS = 60.0
 LEAVE_SECONDS = 10.0
 # A released lease ends with a whole minute, because Azure's schedule has no seconds.
 RELEASED = timedelta(minutes=2)
+# The most that a lease gets if only Azure's schedule can stop the machine, roughly.
+SCHEDULE_LENGTH = timedelta(days=1)
 # Time to fetch the outputs after a detached job has used its whole time limit.
 AFTERWARDS = timedelta(minutes=10)
 
@@ -60,7 +62,9 @@ def renew_for(settings: Settings, spec: Spec | MachineId, seconds: float | None,
             return
         longest = AFTERWARDS + timedelta(seconds=seconds) if seconds else timedelta()
         to = cloud.now() + max(_terms(machine, spec).lease, longest)
-        _renew(cloud, spec, to)
+        renewed = _renew(cloud, spec, to)
+        if renewed.needs_schedule:
+            progress.note(only_schedule(spec.name, renewed.until))
     except Problem as problem:
         progress.note(_trouble(spec, problem))
 
@@ -84,6 +88,7 @@ class LeaseRenewal:
         """When the job last worked, by the cloud's clock."""
         self._said: set[str] = set()
         self._capped_at: datetime | None = None
+        self._needs_schedule = False
         self._until: datetime | None = None
         self._is_released = False
         self._over = threading.Event()
@@ -152,7 +157,8 @@ class LeaseRenewal:
 
         until = tags.moment(machine.tags, tags.LEASE_UNTIL)
         self._note_release(until, now)
-        if until is None or until - now >= terms.lease / 2 or until == self._capped_at:
+        length = min(terms.lease, SCHEDULE_LENGTH) if self._needs_schedule else terms.lease
+        if until is None or until - now >= length / 2 or until == self._capped_at:
             return
         if self._is_released:
             self._say(f"somebody has released the lease of {self._spec.name}: it ends at {until:%H:%M} UTC")
@@ -173,6 +179,9 @@ class LeaseRenewal:
                 f"Azure's daily schedule may still stop {self._spec.name} at {renewed.old_stop:%H:%M} UTC: "
                 "its lease was renewed less than 31 minutes before"
             )
+        self._needs_schedule = renewed.needs_schedule
+        if renewed.needs_schedule:
+            self._say(only_schedule(self._spec.name, renewed.until))
         if renewed.capped:
             self._capped_at = renewed.until
             self._say(f"{self._spec.name} goes off at {renewed.until:%H:%M} UTC, whatever runs on it: its cost cap")
@@ -221,6 +230,14 @@ def _renew(cloud: Cloud, spec: Spec | MachineId, to: datetime | None = None) -> 
     hours = None if isinstance(spec, MachineId) else spec.lifecycle.hours
     deadline = Deadline.after(CLOUD_SECONDS)
     return renew(cloud, spec.name, spec.group_name, to=to, hours=hours, deadline=deadline)
+
+
+def only_schedule(name: str, until: datetime) -> str:
+    """Return a sentence that says why a lease ends earlier than requested."""
+    return (
+        f"the guest agent cannot switch {name} off, and Azure's schedule can do so only within a day: the lease ends "
+        f"at {until:%Y-%m-%d %H:%M} UTC; `gpuinfra doctor {name}` says what the agent lacks"
+    )
 
 
 def _trouble(spec: Spec | MachineId, problem: Problem) -> str:

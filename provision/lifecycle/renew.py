@@ -22,7 +22,7 @@ from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.ownership import Owner, owner_of, untagged_problem
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.resources.common import with_others
-from gpuinfra.provision.resources.shutdown_schedule import imminent_stop, moved
+from gpuinfra.provision.resources.shutdown_schedule import imminent_stop, latest_end, moved
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.patience import patiently
 
@@ -39,6 +39,8 @@ class Renewed:
     changed: bool
     capped: bool
     """Whether the cost cap shortened it."""
+    needs_schedule: bool = False
+    """Whether it was shortened because only Azure's schedule can stop the machine."""
     old_stop: datetime | None = None
     """When Azure's schedule may still stop the machine because it was moved too late; None if it was in time."""
 
@@ -65,6 +67,7 @@ def renew(  # noqa: PLR0913 options are passed by name
         since = None if release else restarted_at(machine)
         marks = with_others(machine, _since(since))
         found = renewal(marks, cloud.now(), to=to, extend=extend, release=release, hours=hours)
+        found = found if release else _within_schedule(cloud, machine, found)
         stop = _carry_out(cloud, machine, found.until, deadline, since=since)
     except CloudError as error:
         raise explain(error, f"renewing the lease of {name}") from error
@@ -97,6 +100,22 @@ def renewal(
         until = min(until, old)
     uncapped = settled(wanted, since, replace(terms, cap=None), hours)
     return Renewed(until, changed=until != old, capped=not release and until < uncapped)
+
+
+def _within_schedule(cloud: Cloud, machine: ObservedResource, found: Renewed) -> Renewed:
+    """Return a lease with which Azure's schedule stays on, if the guest agent cannot deallocate the machine.
+
+    A later end switches the schedule off, and then nothing in Azure would stop the machine.
+    """
+    old, latest = tags.moment(machine.tags, tags.LEASE_UNTIL), latest_end(cloud.now())
+    if found.until <= latest or not found.changed:
+        return found
+    schedule = cloud.look(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name))
+    is_on = schedule is not None and schedule.properties.get("status") == "Enabled"
+    if not is_on or cloud.allow_self_stop(machine).is_held:
+        return found
+    until = max(latest, old or latest)
+    return replace(found, until=until, changed=until != old, needs_schedule=True)
 
 
 def find_machine(cloud: Cloud, name: str, group: str | None) -> ObservedResource:

@@ -74,6 +74,11 @@ def schedule_for(until: datetime, now: datetime) -> dict[str, Any]:
     return {"status": status, "dailyRecurrence": {"time": f"{backstop.astimezone(UTC):%H%M}"}}
 
 
+def latest_end(now: datetime) -> datetime:
+    """Return the latest end of a lease with which the schedule is enabled."""
+    return (now + timedelta(days=1) - BACKSTOP).replace(second=0, microsecond=0) - timedelta(minutes=1)
+
+
 def imminent_stop(part: ObservedResource | None, now: datetime) -> datetime | None:
     """Return when a schedule fires next if that is too soon for a change to prevent it reliably, else None."""
     found = part.properties if part else {}

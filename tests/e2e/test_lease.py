@@ -152,6 +152,19 @@ def test_release_without_an_armed_agent_deallocates_at_once(user: User, azure: A
     assert released.stdout.startswith("my-dsvm (simulated)\n  off ")
 
 
+def test_extension_keeps_the_schedule_on_if_the_agent_cannot_deallocate(user: User, azure: Azure) -> None:
+    """An end a day or more away switches the schedule off, and then nothing in Azure would stop this machine."""
+    azure.fault("AuthorizationFailed", method="PUT", type="roleAssignments", count=0)
+    user.up()
+    extended = user("lease", "my-dsvm", "--extend", "2d")
+    assert extended.returncode == 0, extended.stderr
+    assert "the guest agent cannot switch my-dsvm off" in extended.stderr
+    until, _ = kept(azure)
+    assert timedelta(hours=23) < until - now(azure) < timedelta(days=1) - BACKSTOP
+    advance(azure, timedelta(days=1))
+    assert not azure.is_billed()
+
+
 def test_release_reports_off_when_the_agent_is_faster(user: User, azure: Azure, start: Start) -> None:
     user.up()
     azure.fault("hold-after", method="PUT", type="schedules")

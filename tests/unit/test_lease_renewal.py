@@ -10,6 +10,7 @@ from gpuinfra.app.lease_renewal import LeaseRenewal
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
 from gpuinfra.provision.lifecycle.renew import renew
 from gpuinfra.provision.waiting.deadline import Deadline
 from tests.unit.provision_help import DENIED, FakeCloud, made, spec
@@ -82,6 +83,20 @@ def test_released_lease_is_not_renewed() -> None:
     renew(job.cloud, job.spec.name, job.spec.group_name, extend=LEASE / 4, deadline=Deadline.after(60))
     job.renewing.look()
     assert job.left >= LEASE
+
+
+def test_long_lease_that_only_the_schedule_ends_is_not_renewed_at_every_look() -> None:
+    job = Job(47, lease=timedelta(hours=48))
+    job.cloud.body(Kind.SHUTDOWN_SCHEDULE)["properties"]["status"] = "Enabled"
+    job.cloud.rights = [AgentRole(Holding.REFUSED)] * 2
+    job.renewing.look()
+    assert timedelta(hours=23) < job.left < timedelta(days=1)
+    writes = len(job.cloud.writes)
+    job.later(minutes=5)
+    job.renewing.look()
+    assert len(job.cloud.writes) == writes
+    (note,) = job.notes
+    assert "the guest agent cannot switch my-dsvm off" in note
 
 
 def test_shortened_lease_is_renewed() -> None:
