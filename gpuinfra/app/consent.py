@@ -61,10 +61,32 @@ def require_consent(request: Request, reached: CloudSession, spec: Spec | None, 
     if progress.can_ask:
         details = ConsentDetails(name, decision, answer.attached)
         if progress.confirm(Question(QUESTIONS[request.effect].format(name), details)):
+            _check_unchanged(request, decision, answer, reached, spec)
             return
     elif request.delete and decision.consent is Consent.YES:
         return  # nothing is known to be lost, and `--delete` says that the disk goes
     raise _refused(request, decision, answer, place, simulated=reached.cloud.simulated)
+
+
+def _check_unchanged(
+    request: Request, decision: Decision, answer: MachineAnswer, reached: CloudSession, spec: Spec | None
+) -> None:
+    """Raise Problem if the machine was replaced, or has more runs at risk, since the user was asked."""
+    from gpuinfra.app.remote_runs import ask_machine
+
+    name, place = request.name, reached.machine_id(request.name, request.group)
+    known, simulated = _known_runs(request, reached.settings), reached.cloud.simulated
+    again = ask_machine(reached, name, request.group, spec)
+    now = decide(request.effect, name, known, again, simulated=simulated, resource_id=str(place))
+    asked = {run.id for run in decision.runs}
+    found = [f"on `{name}`: {run}" for run in now.runs if run.id not in asked]
+    if again.vm and again.vm != answer.vm:
+        found.insert(0, f"`{name}` is another VM than before")
+    if found:
+        note = f"{'; '.join(found)}; nothing was changed{_still_billed(request, again)}"
+        summary, help_line = "machine changed during the question", f"run `{request.command}` again"
+        diagnostic = Diagnostic(Code.NEEDS_CONSENT, summary, note=note, help=help_line)
+        raise Problem(diagnostic, exit_code=_exit_code(request, again))
 
 
 def confirm_creation(plan: Plan, settings: Settings, progress: Frontend, *, simulated: bool) -> None:
@@ -103,15 +125,21 @@ def _refused(
 ) -> Problem:
     from gpuinfra.app.kept_disk import kept_disk_help
 
-    is_billed = request.is_down and answer.is_billed
-    left = "; it is billed until it is off, or until its lease ends" if is_billed else ""
     diagnostic = Diagnostic(
         Code.NEEDS_CONSENT,
         _summary(decision),
-        note=f"{_note(request.name, decision)}; nothing was changed{left}",
+        note=f"{_note(request.name, decision)}; nothing was changed{_still_billed(request, answer)}",
         help=_help(request, decision, kept_disk_help(place) if answer.is_deleted else "", simulated=simulated),
     )
-    return Problem(diagnostic, exit_code=Exit.LEFT_BEHIND if is_billed else Exit.USAGE)
+    return Problem(diagnostic, exit_code=_exit_code(request, answer))
+
+
+def _still_billed(request: Request, answer: MachineAnswer) -> str:
+    return "; it is billed until it is off, or until its lease ends" if request.is_down and answer.is_billed else ""
+
+
+def _exit_code(request: Request, answer: MachineAnswer) -> Exit:
+    return Exit.LEFT_BEHIND if request.is_down and answer.is_billed else Exit.USAGE
 
 
 def _summary(decision: Decision) -> str:

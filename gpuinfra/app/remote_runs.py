@@ -24,7 +24,7 @@ def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec 
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.attachments import attached_by_others
     from gpuinfra.provision.errors import CloudError, Fault
-    from gpuinfra.provision.vm_identity import vm_id_without_older_disk
+    from gpuinfra.provision.vm_identity import vm_id_of, vm_id_without_older_disk
 
     try:
         observed = reached.cloud.observe(name, group, thorough=True)
@@ -39,7 +39,8 @@ def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec 
         is_deleted = contact is Contact.OFF and observed.part(Kind.VM) is None and observed.untagged is None
         return replace(answer, is_deleted=is_deleted)
     vm_id = vm_id_without_older_disk(machine, observed.part(Kind.DISK))
-    return replace(answer, vm_id=vm_id, attached=attached_by_others(machine, observed.part(Kind.NIC)))
+    attached = attached_by_others(machine, observed.part(Kind.NIC))
+    return replace(answer, vm=vm_id_of(machine), vm_id=vm_id, attached=attached)
 
 
 def _contact(observed: Observed) -> Contact | None:

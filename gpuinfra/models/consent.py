@@ -61,8 +61,10 @@ class MachineAnswer:
     """Whether the machine may be billed by the hour. A stopped machine is; a deallocated one is not."""
     is_deleted: bool = False
     """Whether the VM does not exist while its disk does."""
+    vm: str = ""
+    """Azure's `vmId` of the machine; empty if there is no VM."""
     vm_id: str = ""
-    """Azure's `vmId` of the machine; empty if its disk may be older than the VM."""
+    """The same, but empty if its disk may be older than the VM."""
     attached: tuple[str, ...] = ()
     """Disks, NICs and public IPs that others attached to the machine, according to Azure."""
 

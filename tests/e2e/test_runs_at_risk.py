@@ -282,6 +282,18 @@ def test_down_delete_on_a_terminal_asks_when_nothing_is_known_to_be_lost(user: U
     assert azure.everything() == []
 
 
+def test_down_delete_does_not_stop_a_job_that_began_during_its_question(user: User, azure: Azure) -> None:
+    user.up()
+    with open_question(user, "down", "my-dsvm", "--delete") as terminal:
+        run = start_job(user)
+        before = azure.last_request()
+        terminal.type_keys(b"y\n")
+        assert terminal.wait_for_exit() == 4, "it is on, and billed"
+        assert run in terminal.seen.decode()
+    assert azure.writes(before) == []
+    assert is_job_running(azure, run)
+
+
 def test_down_delete_with_yes_asks_nothing_on_a_terminal(user: User, azure: Azure) -> None:
     run_unfetched_job(user, azure)
     with open_terminal(cast("LabUser", user), "down", "my-dsvm", "--delete", "--yes", "--sandbox") as terminal:

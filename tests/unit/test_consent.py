@@ -3,13 +3,14 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from gpuinfra.app import consent
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem
 from gpuinfra.models.consent import (
     Consent,
     Contact,
@@ -25,6 +26,9 @@ from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
 from gpuinfra.models.resource import Kind, MachineId, Ref
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
 from gpuinfra.views.frontend import TerminalFrontend
+
+if TYPE_CHECKING:
+    from gpuinfra.app.machines import CloudSession
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
 OWN = Run(
@@ -280,3 +284,57 @@ def test_outputs_of_a_run_on_an_earlier_vm_of_this_name_are_not_at_risk() -> Non
     assert ids(decided(Effect.DELETE_DISK, replace(answered(), vm_id="b"), UNFETCHED)) == ["own"]
     known = replace(answered(there(over=True, outputs=True)), vm_id="b")
     assert ids(decided(Effect.DELETE_DISK, known, earlier)) == ["own"]
+
+
+MADE = MachineAnswer(Contact.ANSWERED, vm="first")
+REPLACED = replace(MADE, vm="second")
+GONE = MachineAnswer(Contact.NOTHING_THERE, is_billed=False)
+
+
+def agree_to_delete(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: MachineAnswer) -> None:
+    """Answer yes to `down --delete`. The machine gives these answers, before and after the question."""
+    Questions(monkeypatch, answer=True)
+    given = iter(answers)
+    monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", lambda *_: next(given))
+    reached = SimpleNamespace(
+        settings=replace(settings(), workspace=folder),
+        cloud=SimpleNamespace(simulated=False),
+        machine_id=lambda name, group: MachineId("s", group, name),
+    )
+    request = consent.Request(
+        "my-dsvm", "g", Effect.DELETE_DISK, command="gpuinfra down my-dsvm", delete=True, is_down=True
+    )
+    consent.require_consent(request, cast("CloudSession", reached), None, TerminalFrontend())
+
+
+@pytest.mark.parametrize("before", [MADE, replace(OFF, is_deleted=True)], ids=["vm", "disk only"])
+def test_vm_that_was_created_during_the_question_is_not_deleted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: MachineAnswer
+) -> None:
+    with pytest.raises(Problem) as caught:
+        agree_to_delete(monkeypatch, tmp_path, before, REPLACED)
+    (found,) = caught.value.diagnostics
+    assert (found.code, caught.value.exit_code) == (Code.NEEDS_CONSENT, Exit.LEFT_BEHIND)
+    assert "another VM" in (found.note or "")
+
+
+def test_run_that_began_during_the_question_is_not_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(Problem) as caught:
+        agree_to_delete(monkeypatch, tmp_path, MADE, replace(MADE, runs=(there("new"),)))
+    assert "new (running" in (caught.value.diagnostics[0].note or "")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (MADE, MADE),
+        (MADE, GONE),
+        (MADE, replace(SILENT, vm="first")),
+        (replace(MADE, runs=(there("old"),)), replace(MADE, runs=(there("old", over=True, outputs=True),))),
+    ],
+    ids=["same", "deleted", "silent", "ended"],
+)
+def test_consent_holds_if_nothing_was_added_during_the_question(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: MachineAnswer, after: MachineAnswer
+) -> None:
+    agree_to_delete(monkeypatch, tmp_path, before, after)
