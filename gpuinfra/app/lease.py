@@ -39,6 +39,8 @@ def lease(
         named = located(settings, reached.cloud, machine, spec)
         found = find_machine(reached.cloud, named.name, named.group)
         hours = _hours(found, named.spec)
+        if release:
+            _require_consent(reached, found, hours, named.spec, progress)
         renewed = _renew(reached, found, hours, length, release=release) if writes else None
         if renewed and renewed.needs_schedule:
             progress.note(only_schedule(found.ref.name, renewed.until))
@@ -83,6 +85,23 @@ def _hours(machine: ObservedResource, spec: Spec | None) -> Hours | None:
     if spec and tags.get(machine.tags, tags.DIGEST) == spec.digest():
         return spec.lifecycle.hours
     return from_tag(tags.get(machine.tags, tags.HOURS))
+
+
+def _require_consent(
+    reached: CloudSession, machine: ObservedResource, hours: Hours | None, spec: Spec | None, progress: Frontend
+) -> None:
+    """Raise Problem if a release would stop running jobs without consent."""
+    from gpuinfra.app.consent import Request, require_consent
+    from gpuinfra.models.consent import Effect
+    from gpuinfra.provision.lifecycle.renew import renewal
+
+    now = reached.cloud.now()
+    if renewal(machine.tags, now, release=True, hours=hours).until - now > RELEASED:
+        return  # within its hours, it ends with them
+    name = machine.ref.name
+    command = f"gpuinfra lease {name} --release"
+    request = Request(name, machine.ref.group, Effect.POWER_OFF, command=command, is_down=True)
+    require_consent(request, reached, spec, progress)
 
 
 def _renew(

@@ -160,6 +160,17 @@ def test_down_continues_when_the_machine_cannot_be_asked(user: User, azure: Azur
     assert is_off(azure)
 
 
+def test_release_of_the_lease_stops_a_running_job_only_with_consent(user: User, azure: Azure) -> None:
+    run = start_job(user)
+    before, until = azure.last_request(), azure.machine()["tags"]["gpuinfra:lease-until"]
+    refused = user.fails("lease", "my-dsvm", "--release", code="needs-consent", exit_code=4)
+    assert run in refused["note"]
+    assert "`gpuinfra lease my-dsvm --release --yes --sandbox`" in refused["help"]
+    assert azure.writes(before) == []
+    assert user("lease", "my-dsvm", "--release", "--yes").returncode == 0
+    assert azure.machine()["tags"]["gpuinfra:lease-until"] < until
+
+
 # Changes that lose outputs
 
 
