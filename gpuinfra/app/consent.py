@@ -54,8 +54,10 @@ def require_consent(request: Request, reached: CloudSession, spec: Spec | None, 
     known = _known_runs(request, settings)
     place = reached.machine_id(name, request.group)
     decision = decide(request.effect, name, known, answer, simulated=reached.cloud.simulated, resource_id=str(place))
-    if decision.consent is Consent.NONE or (settings.yes and decision.consent is Consent.YES):
-        if decision.unknown is Contact.SILENT:
+    # It may be another user's machine. Without a terminal, a lost key must not keep the user's own one billed.
+    asks = decision.unknown is Contact.REFUSED and progress.can_ask and not settings.yes
+    if (decision.consent is Consent.NONE and not asks) or (settings.yes and decision.consent is Consent.YES):
+        if decision.unknown and decision.unknown is not Contact.OFF:
             progress.note(unknown_runs(name, decision.unknown))
         return
     if progress.can_ask:

@@ -56,7 +56,7 @@ def _contact(observed: Observed) -> Contact | None:
 
 
 def _ask(reached: CloudSession, observed: Observed, spec: Spec | None) -> MachineAnswer:
-    from gpuinfra.runner.errors import ConnectError, JobError, RemoteError
+    from gpuinfra.runner.errors import ConnectError, JobError, LoginRefused, RemoteError
     from gpuinfra.runner.jobs.remote_runs import runs_there
     from gpuinfra.runner.link import link_to
 
@@ -66,6 +66,8 @@ def _ask(reached: CloudSession, observed: Observed, spec: Spec | None) -> Machin
             found = runs_there(link.remote)
         finally:
             link.drop()
+    except LoginRefused:
+        return MachineAnswer(Contact.REFUSED)
     except (Problem, ConnectError, RemoteError, JobError):
         return MachineAnswer(Contact.SILENT)
     runs = (MachineRun(each.run, each.is_over, each.has_outputs) for each in found)

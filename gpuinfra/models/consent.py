@@ -28,8 +28,13 @@ class Contact(Enum):
     """Off: no job runs, but its disk may hold outputs."""
     SILENT = "silent"
     """It may be on, but did not answer."""
+    REFUSED = "refused"
+    """It is on, but does not accept the user's key: it may belong to another user."""
     NOTHING_THERE = "nothing there"
     """Neither machine nor disk exists, or the machine was never completely created."""
+
+
+_ON_AND_UNKNOWN = frozenset({Contact.SILENT, Contact.REFUSED})
 
 
 class Consent(IntEnum):
@@ -140,7 +145,7 @@ def decide(
         lost = tuple(run for run in runs if run.is_running or run.is_unfetched)
         return Decision(effect, Consent.DELETE if lost or unknown else Consent.YES, lost, unknown)
     stopped = tuple(run for run in runs if run.is_running)
-    unknown = unknown if unknown is Contact.SILENT else None
+    unknown = unknown if unknown in _ON_AND_UNKNOWN else None
     # Powering off loses nothing, and a machine that does not answer must not stay billed for that.
     asks = stopped or (unknown and effect is Effect.RESTART)
     return Decision(effect, Consent.YES if asks else Consent.NONE, stopped, unknown)
@@ -166,7 +171,7 @@ def _own(run: Run, answer: MachineAnswer, found: MachineRun | None) -> RunAtRisk
         is_expected = run.state is RunState.LOST and not has_begun
         is_running = found is not None and not found.is_over and not is_expected
     else:
-        is_running = contact is Contact.SILENT and has_begun and not run.state.is_over
+        is_running = contact in _ON_AND_UNKNOWN and has_begun and not run.state.is_over
     state = run.state.value if is_running or run.state.is_over else "ended"
     # A machine that does not know the run may have lost its files; one that is another VM never had them.
     is_elsewhere = contact is Contact.ANSWERED and found is None and run.is_on_another(answer.vm_id)
@@ -177,6 +182,7 @@ def _own(run: Run, answer: MachineAnswer, found: MachineRun | None) -> RunAtRisk
 UNKNOWN = {
     Contact.OFF: "{} is off, so its runs are unknown: its disk may hold outputs of other workspaces",
     Contact.SILENT: "{} does not answer, so its runs are unknown: jobs of other workspaces may be running there",
+    Contact.REFUSED: "{} does not accept your SSH key, so its runs are unknown: jobs of others may be running there",
 }
 
 

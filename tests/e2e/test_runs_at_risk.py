@@ -160,6 +160,22 @@ def test_down_continues_when_the_machine_cannot_be_asked(user: User, azure: Azur
     assert is_off(azure)
 
 
+def test_down_on_a_terminal_asks_before_it_stops_a_machine_that_refuses_the_login(
+    user: User, azure: Azure, tmp_path: Path
+) -> None:
+    """Another user may have created it under the same name, and a job may run there."""
+    run = start_job(user)
+    other = User(azure, tmp_path / "other", tmp_path / "elsewhere")
+    project(other)
+    before = azure.last_request()
+    with open_question(other, "down", "gpu.yaml") as terminal:
+        assert "does not accept your SSH key" in terminal.seen.decode()
+        terminal.type_keys(b"n\n")
+        assert terminal.wait_for_exit() == 4, "it is on, and billed"
+    assert azure.writes(before) == []
+    assert is_job_running(azure, run)
+
+
 def test_release_of_the_lease_stops_a_running_job_only_with_consent(user: User, azure: Azure) -> None:
     run = start_job(user)
     before, until = azure.last_request(), azure.machine()["tags"]["gpuinfra:lease-until"]

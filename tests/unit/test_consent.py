@@ -57,6 +57,7 @@ def there(run: str = "own", *, over: bool = False, outputs: bool = False) -> Mac
 
 
 OFF, SILENT = MachineAnswer(Contact.OFF), MachineAnswer(Contact.SILENT)
+REFUSED = MachineAnswer(Contact.REFUSED)
 NOTHING = MachineAnswer(Contact.NOTHING_THERE)
 
 
@@ -291,20 +292,25 @@ REPLACED = replace(MADE, vm="second")
 GONE = MachineAnswer(Contact.NOTHING_THERE, is_billed=False)
 
 
-def agree_to_delete(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: MachineAnswer) -> None:
-    """Answer yes to `down --delete`. The machine gives these answers, before and after the question."""
-    Questions(monkeypatch, answer=True)
+def run_down(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: MachineAnswer, delete: bool = False, yes: bool = False
+) -> None:
+    """Ask for the consent to `down`. The machine gives these answers, before and after the question."""
     given = iter(answers)
     monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", lambda *_: next(given))
     reached = SimpleNamespace(
-        settings=replace(settings(), workspace=folder),
+        settings=replace(settings(yes=yes), workspace=folder),
         cloud=SimpleNamespace(simulated=False),
         machine_id=lambda name, group: MachineId("s", group, name),
     )
-    request = consent.Request(
-        "my-dsvm", "g", Effect.DELETE_DISK, command="gpuinfra down my-dsvm", delete=True, is_down=True
-    )
+    effect = Effect.DELETE_DISK if delete else Effect.POWER_OFF
+    request = consent.Request("my-dsvm", "g", effect, command="gpuinfra down my-dsvm", delete=delete, is_down=True)
     consent.require_consent(request, cast("CloudSession", reached), None, TerminalFrontend())
+
+
+def agree_to_delete(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: MachineAnswer) -> None:
+    Questions(monkeypatch, answer=True)
+    run_down(monkeypatch, folder, *answers, delete=True)
 
 
 @pytest.mark.parametrize("before", [MADE, replace(OFF, is_deleted=True)], ids=["vm", "disk only"])
@@ -338,3 +344,35 @@ def test_consent_holds_if_nothing_was_added_during_the_question(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: MachineAnswer, after: MachineAnswer
 ) -> None:
     agree_to_delete(monkeypatch, tmp_path, before, after)
+
+
+def test_terminal_is_asked_before_a_machine_that_refuses_the_login_is_switched_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may belong to another user, whose jobs cannot be seen."""
+    questions = Questions(monkeypatch, answer=False)
+    with pytest.raises(Problem) as caught:
+        run_down(monkeypatch, tmp_path, REFUSED)
+    assert caught.value.exit_code is Exit.LEFT_BEHIND
+    assert questions.asked == ["my-dsvm will be switched off. Go on?"]
+    assert "my-dsvm does not accept your SSH key" in capsys.readouterr().err
+    Questions(monkeypatch, answer=True)
+    run_down(monkeypatch, tmp_path, REFUSED, REFUSED)
+
+
+def test_machine_that_does_not_answer_is_switched_off_without_a_question(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    questions = Questions(monkeypatch, answer=False)
+    run_down(monkeypatch, tmp_path, SILENT)
+    run_down(monkeypatch, tmp_path, REFUSED, yes=True)
+    monkeypatch.setattr(TerminalFrontend, "can_ask", False)
+    run_down(monkeypatch, tmp_path, REFUSED)
+    assert questions.asked == []
+
+
+def test_machine_that_refuses_the_login_may_hold_outputs() -> None:
+    decision = decided(Effect.DELETE_DISK, REFUSED, UNFETCHED)
+    assert (decision.consent, ids(decision), decision.unknown) == (Consent.DELETE, ["own"], Contact.REFUSED)
+    assert decided(Effect.RESTART, REFUSED).consent is Consent.YES
+    assert ids(decided(Effect.POWER_OFF, REFUSED, OWN)) == ["own"]
