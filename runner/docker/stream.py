@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,9 @@ COMMAND = ("docker", "system", "dial-stdio")
 # What the start-up files of a user's shell print stands before it.
 ANSWER = b"HTTP/1."
 MOST_GREETING = 1 << 20
+# Printed by `docker` when it had reached an engine that hung up: "error while Copy (stdin to stream): … use of closed
+# network connection". It ends with 0 or 1 then, by which direction notices it first.
+HUNG_UP = re.compile(r"error while (copy|closeread|closewrite) \(", re.IGNORECASE)
 # For a process that has ended to say why.
 REASON_SECONDS = 5.0
 
@@ -111,7 +115,8 @@ class Stream:
         ends = time.monotonic() + 0.5
         while not self._process.errors and not said and time.monotonic() < ends:
             time.sleep(0.01)
-        return self._diagnose(Said(code, f"{self._process.errors} {said.decode('utf-8', 'replace')}"))
+        text = f"{self._process.errors} {said.decode('utf-8', 'replace')}"
+        return None if HUNG_UP.search(text) else self._diagnose(Said(code, text))
 
 
 class _Reader(io.RawIOBase):

@@ -13,7 +13,7 @@ import pytest
 from gpuinfra.runner.connection.local import LocalConnection
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.docker.client import Engine, open_engine
-from gpuinfra.runner.errors import ConnectError, JobError, TimedOut, Unreachable
+from gpuinfra.runner.errors import Broken, ConnectError, JobError, TimedOut, Unreachable
 from tests.integration.runner.conftest import SshServer, eventually
 from tests.lab import Lab
 from tests.real import program
@@ -58,7 +58,7 @@ def test_calls_share_ways_which_end_with_the_engine(lab: Lab) -> None:
     with lab.connected() as connection:
         engine = open_engine(connection, 20)
         engine.prepare()
-        assert ways(lab.engine.address) == 2
+        assert eventually(lambda: ways(lab.engine.address) == 2), "sshd confirms a command before it executes it"
         for _ in range(5):
             assert engine.api.info()["Name"]
         assert ways(lab.engine.address) == 2
@@ -121,6 +121,21 @@ def test_an_engine_that_is_down_is_missing_or_on_its_way_back(server: SshServer,
         _ = engine.api
     assert "systemctl" in str(caught.value.help)
     with reached(server, expected=True) as engine, pytest.raises(Unreachable):
+        _ = engine.api
+
+
+@pytest.mark.parametrize(
+    "doing", ["Copy (stdin to stream)", "CloseWrite (stdin to stream)", "CloseRead (stream to stdout)"]
+)
+def test_an_engine_that_stops_before_it_answers_is_a_broken_connection(
+    server: SshServer, tmp_path: Path, doing: str
+) -> None:
+    """`docker` has reached the engine, which hangs up: it is not missing."""
+    said = f"error while {doing}: close unix @->/run/docker.sock: use of closed network connection"
+    folder = write_program(tmp_path / "bin", f"read -r request; echo '{said}' >&2; exit 1")
+    server.settings["SetEnv"] = f"PATH={folder}:/usr/bin:/bin"
+    server.start()
+    with reached(server, expected=True) as engine, pytest.raises(Broken):
         _ = engine.api
 
 
