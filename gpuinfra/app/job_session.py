@@ -40,7 +40,6 @@ CANCEL_GRACE = 10.0
 PREPARING_SECONDS = 2 * 3600.0
 # How long to retry a cancellation while the connection is down.
 CANCEL_SECONDS = 60.0
-KILL_SECONDS = 3.0
 # Older failed starts left nothing: the target removes copies that no run used for a day.
 MOST_ABANDONED = 20
 
@@ -258,10 +257,11 @@ class JobSession:
         try:
             link.steadily(lambda: open_job(link, run).cancel(CANCEL_GRACE), patience)
         except KeyboardInterrupt:
-            # After a second Ctrl-C, kill the job without a grace period.
+            # After a second Ctrl-C, kill the job without a grace period. Wait until it is killed, at most until its
+            # grace period would end it anyway: without this client, nothing else kills it earlier.
             ending = begin(lambda: open_job(link, run).cancel(0), "kill")
             with contextlib.suppress(ConnectError, JobError, TimeoutError):
-                ending.result(KILL_SECONDS)
+                ending.result(CANCEL_GRACE)
             raise
         except (ConnectError, JobError):
             following.record.change(reason="")  # it was not delivered: the job continues and may succeed
