@@ -63,12 +63,20 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     factory: pytest.TempPathFactory | None = getattr(config, "_tmp_path_factory", None)
     if hasattr(config, "workerinput") or factory is None:
         return
-    folder = f"{factory.getbasetemp()}/".encode()
+    for process in sandboxes_below(factory.getbasetemp()):
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(process, signal.SIGTERM)
+
+
+def sandboxes_below(folder: Path) -> list[int]:
+    """Return the processes of the sandboxes in a folder."""
+    found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended, or belongs to another user
             words = (process / "cmdline").read_bytes().split(b"\0")
-            if b"sandbox" in words and any(word.startswith(folder) for word in words):
-                os.kill(int(process.name), signal.SIGTERM)
+            if b"gpuinfra.sandbox" in words and any(word.startswith(f"{folder}/".encode()) for word in words):
+                found.append(int(process.name))
+    return found
 
 
 @pytest.fixture
