@@ -52,15 +52,15 @@ class Settled:
     """Runs without a client whose machine says that the job runs."""
 
 
-def settle_runs(settings: Settings, runs: Sequence[Run], seconds: float = SECONDS) -> Settled:
-    """Record the end of every run without a client that has ended."""
+def settle_runs(settings: Settings, runs: Sequence[Run], seconds: float | None = None) -> Settled:
+    """Record the end of every run without a client that has ended, as far as answers come within `seconds`."""
     from gpuinfra.app.workspace import open_workspace
 
     workspace = open_workspace(settings)
     waiting = [run for run in runs if workspace.is_unfollowed(run)]
     if not waiting:
         return Settled(list(runs))
-    ends = time.monotonic() + seconds
+    ends = time.monotonic() + (SECONDS if seconds is None else seconds)
     groups: defaultdict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in waiting:
         place = (run.machine, run.resource_id, run.vm_id, str(run.simulated))

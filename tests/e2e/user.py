@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,19 @@ PARTS = [
 
 
 def run_program(
-    *arguments: str, folder: Path, stdin: str = "", seconds: float = 240, executed: bool = False, **variables: str
+    *arguments: str,
+    folder: Path,
+    stdin: str = "",
+    seconds: float = 240,
+    executed: bool = False,
+    patch: Mapping[str, float] | None = None,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run `gpuinfra` in a folder, without settings of this shell."""
     environment = {**inherited(), **variables}
-    return program.run(*arguments, cwd=folder, env=environment, stdin=stdin, timeout=seconds, executed=executed)
+    return program.run(
+        *arguments, cwd=folder, env=environment, stdin=stdin, timeout=seconds, executed=executed, patch=patch
+    )
 
 
 def inherited() -> dict[str, str]:
@@ -52,6 +60,9 @@ def inherited() -> dict[str, str]:
 
 class User:
     """A user with a home, an SSH key and a project."""
+
+    patch: Mapping[str, float] | None = None
+    """Constants of the program that a test sets, for all commands."""
 
     def __init__(self, azure: Azure, home: Path, workspace: Path, *, key: bool = True) -> None:
         self.azure, self.home, self.workspace = azure, home, workspace
@@ -90,7 +101,7 @@ class User:
     def __call__(self, *words: str, sandbox: bool = True, **more: Any) -> subprocess.CompletedProcess[str]:
         """Run the program. Any result is fine, except a traceback."""
         variables = {**self.variables, **({"GPUINFRA_CLOUD": "sandbox"} if sandbox else {}), **more}
-        done = run_program(*words, folder=self.workspace, **variables)
+        done = run_program(*words, folder=self.workspace, patch=self.patch, **variables)
         assert "Traceback" not in done.stderr, done.stderr
         assert "internal error" not in done.stdout + done.stderr, done.stdout + done.stderr
         return done
