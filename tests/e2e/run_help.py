@@ -174,6 +174,20 @@ def guest_home(azure: Azure) -> Path:
     return guest_root(azure) / "home" / "azureuser"
 
 
+def agent_state(azure: Azure) -> dict[str, Any]:
+    """Return the state file of the guest agent, or an empty object before its first look."""
+    file = guest_root(azure) / "run" / "gpuinfra" / "agent.json"
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+def wait_for_agent(azure: Azure) -> None:
+    """Wait until the guest agent watches the machine: `up` does not.
+
+    One that starts after the clock was advanced takes the lease for that of an earlier power-on, and begins another.
+    """
+    wait_until(lambda: agent_state(azure) != {}, "an agent that watches the machine")
+
+
 def state_of_job(azure: Azure, run: str) -> dict[str, Any] | None:
     """Return the state of a job as recorded on the machine."""
     try:

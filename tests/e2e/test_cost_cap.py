@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.azure import Azure
+from tests.e2e.run_help import wait_for_agent
 from tests.e2e.user import User
 from tests.sshd import eventually
 
@@ -112,6 +113,7 @@ def start_after_the_cap(user: User, azure: Azure) -> datetime:
     """Let the cap end the machine, then start it as a person does in the portal. Return when that was."""
     user.spec(lifecycle={"lease": "4h", "idle": "2h", "maxCost": "1 USD"})
     user.up()
+    wait_for_agent(azure)
     advance(azure, CAPS["1 USD"] + timedelta(minutes=1))
     assert eventually(lambda: not azure.is_billed(), AGENT_SECONDS)
     advance(azure, timedelta(hours=3))

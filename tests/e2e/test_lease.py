@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.azure import Azure
-from tests.e2e.run_help import Start
+from tests.e2e.run_help import Start, wait_for_agent
 from tests.e2e.user import User
 
 SCHEDULE = ("Microsoft.DevTestLab/schedules", "shutdown-computevm-my-dsvm")
@@ -47,6 +47,7 @@ def test_lease_is_shown_extended_and_released(user: User, azure: Azure) -> None:
     user.spec(lifecycle={"lease": "4h", "maxCost": "5 USD"})
     first = moment(user.up()["leaseUntil"])
     assert azure.machine()["tags"]["gpuinfra:terms"] == "lease=4h idle=20m cap=7h55m"
+    wait_for_agent(azure)
     (machine,) = user.does("status", "my-dsvm", "--agent")["machines"]
     assert machine["nextChange"]["cause"] == "lease"
     assert (machine["agent"]["action"], machine["agent"]["jobs"]) == ("watching", [])
@@ -167,6 +168,7 @@ def test_extension_keeps_the_schedule_on_if_the_agent_cannot_deallocate(user: Us
 
 def test_release_reports_off_when_the_agent_is_faster(user: User, azure: Azure, start: Start) -> None:
     user.up()
+    wait_for_agent(azure)
     azure.fault("hold-after", method="PUT", type="schedules")
     release = start("lease", "my-dsvm", "--release")
     release.until_held()
