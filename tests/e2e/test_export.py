@@ -36,7 +36,9 @@ def assert_nothing_to_do(user: User) -> None:
 
 def test_deployed_template_equals_the_result_of_up(user: User, azure: Azure, az: Az) -> None:
     # A container target needs Docker, which the image does not allow its administrator; only `up` changes that.
-    user.spec(target={"type": "remote"}, tags={"team": "[vision]", "note": "[half", "[odd]": "x"})
+    # The agent must not end the machine before Azure's schedule does.
+    odd = {"team": "[vision]", "note": "[half", "[odd]": "x"}
+    user.spec(target={"type": "remote"}, tags=odd, lifecycle={"idle": "12h"})
     deployed = deploy(user, az)
     assert deployed["properties"]["provisioningState"] == "Succeeded"
     assert azure.everything() == PARTS

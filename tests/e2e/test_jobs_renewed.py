@@ -33,6 +33,7 @@ def left(azure: Azure) -> timedelta:
 
 
 def test_lease_is_renewed_while_a_job_works(user: User, azure: Azure) -> None:
+    project(user, idle="5h")  # longer than the clock is advanced: the agent must not act before the job
     user.up()
     assert left(azure) < LEASE + timedelta(minutes=1)
     # Before the client logs in: its token is as old as its own clock says.

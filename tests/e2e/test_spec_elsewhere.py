@@ -20,7 +20,7 @@ SPEC = "../specs/gpu.yaml"
 @pytest.fixture
 def user(user: User) -> User:
     """A running machine whose spec is outside the workspace."""
-    project(user)
+    project(user, idle="5h")  # longer than a test advances the clock: the agent must not act first
     (user.workspace / "talks.py").write_text(TALKS)
     (user.workspace.parent / "specs").mkdir()
     (user.workspace / "gpu.yaml").rename(user.workspace / SPEC)
