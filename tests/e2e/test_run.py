@@ -299,8 +299,8 @@ def test_machine_that_cannot_be_deallocated_is_reported(user: User, azure: Azure
 def test_unverified_machine_is_reported_when_azure_refuses_everything(user: User, azure: Azure, start: Start) -> None:
     client = start("run", "--json", "gpu.yaml", "waits.py")
     client.until_says("begun")
+    home = guest_home(azure)
     azure.fault("AuthorizationFailed", count=0)
-    home = next((azure.folder / "guests").iterdir()) / "home" / "azureuser"
     (home / "go").touch()
     assert client.end() == 4
     told = json.loads(client.out)

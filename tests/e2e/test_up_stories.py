@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.azure import GROUP, Azure
+from tests.e2e.run_help import guest_root
 from tests.e2e.user import LARGER_SIZE, PARTS, REGION, SIZE, User
 
 SECURITY = ("Microsoft.Network/networkSecurityGroups", "my-dsvm-nsg")
@@ -167,7 +168,8 @@ def _assert_no_secret(user: User, client_secret: str, shown: dict[str, bytes]) -
     """Check that no secret is in the output, in a file other than the user's key, or in Azure's answers."""
     azure = user.azure
     # The machine's private host key, created by `up`, exists only on the machine.
-    (host_key,) = azure.folder.glob("guests/**/ssh_host_ed25519_key")
+    # The disk of an earlier test's machine may not be removed yet.
+    (host_key,) = guest_root(azure).rglob("ssh_host_ed25519_key")
     secrets = {
         "client secret": client_secret,
         "control secret": (azure.folder / "secret").read_text(),
