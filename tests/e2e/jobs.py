@@ -30,12 +30,16 @@ def gate(name):
             sys.exit("the gate was not opened")
         time.sleep(0.02)
 """
-# Writes a file, whole from the moment at which it exists, and only then prints `begun`: tests end the job after either.
+# Writes a file, whole from the moment at which it exists, and only then prints `begun`: tests end the job after either,
+# so SIGTERM waits for both.
 ENDLESS = f"""{GATES}
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 with open("outputs/.partial", "w") as file:
     file.write("partial")
 os.rename("outputs/.partial", "outputs/partial")
 print("begun")
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 gate("never")
 """
 

@@ -79,13 +79,13 @@ class Heartbeat:
 
 
 def end_job(lab: Lab, run: str, how: str, detail: str) -> None:
-    """End a job as the guest agent does, shortly before it deallocates the machine."""
+    """End a job as the guest agent does, shortly before it deallocates the machine, with time for a busy computer."""
     folder = folder_of(lab, run)
     (folder / "ending.json").write_text(json.dumps({"how": how, "detail": detail}))
     if (folder / "control").exists():
-        (folder / "control").write_text("10\n")
+        (folder / "control").write_text("60\n")
     else:
-        lab.engine.docker("stop", "--time", "10", f"gpuinfra-{run}")
+        lab.engine.docker("stop", "--time", "60", f"gpuinfra-{run}")
 
 
 def test_heartbeat_stops_with_a_killed_client_and_resumes_with_a_follower(lab: Lab) -> None:
