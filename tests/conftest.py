@@ -28,9 +28,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--exhaustive", action="store_true", help="test every boundary instead of one of each kind")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
     _restore_signals()
+    if not hasattr(config, "workerinput"):
+        # As Ctrl-C, so that `pytest_unconfigure` stops the sandboxes: `timeout` and CI end a run with SIGTERM.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
