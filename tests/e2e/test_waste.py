@@ -288,7 +288,8 @@ def test_lease_ends_a_hanging_job_that_a_client_follows(user: User, azure: Azure
         until_off(azure)
         pace(azure, 1)
         out, err = client.communicate(timeout=SECONDS)
-    assert billed(azure) <= 6 * MINUTE + AGENT
+    # Agent and client need time of this computer, which may be busy, to see the end and to act.
+    assert billed(azure) <= 6 * MINUTE + AGENT + 30 * FAST
     assert client.returncode not in {0, None}, out + err
     assert json.loads(out)["receipt"]["verifiedBy"] == "PowerState/deallocated"
     user.up()
