@@ -203,7 +203,7 @@ class _Wait:
 
     def _over(self, error: ConnectError | NoGpuError, reason: str) -> NotReady:
         if isinstance(error, NoGpuError | TimedOut):
-            return NotReady(GPU, reason, f"look for yourself: gpuinfra ssh {self._machine} -- nvidia-smi")
+            return NotReady(GPU, reason, f"look for yourself: `gpuinfra ssh {self._machine} -- nvidia-smi`")
         # What keeps us from asking for the GPU is not the GPU.
         found = NotReady(SSH, reason, error.help)
         found.is_login_refused = isinstance(error, LoginRefused) and not isinstance(error, KeyUnusable)

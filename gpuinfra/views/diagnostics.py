@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from gpuinfra.views.suggestions import complete
 from gpuinfra.views.terminal import harmless, messages
 
 if TYPE_CHECKING:
@@ -99,5 +100,5 @@ def as_json(diagnostic: Diagnostic) -> dict[str, Any]:
         "code": diagnostic.code.value,
         "summary": diagnostic.summary,
         **place,
-        **{key: value for key, value in words.items() if value},
+        **{key: complete(value) for key, value in words.items() if value},
     }

@@ -13,6 +13,7 @@ from gpuinfra.views import json_output
 from gpuinfra.views import receipt as receipt_view
 from gpuinfra.views.formatting import cost, duration
 from gpuinfra.views.runs import STYLES, append_facts, as_json, gpu_facts, outputs_words, taken
+from gpuinfra.views.suggestions import complete_command
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -180,9 +181,9 @@ def _facts(run: Run, path: Path) -> Iterator[tuple[str, str]]:
     if run.cost_usd is not None:
         yield "cost", f"{cost(run.cost_usd)}{' (simulated)' if run.simulated else ''}"
     if not run.state.is_over:
-        yield "follow", f"gpuinfra logs {run.id} -f"
+        yield "follow", complete_command(f"gpuinfra logs {run.id} -f")
     elif run.started and not run.outputs.complete:
-        yield "fetch", f"gpuinfra outputs {run.id}"
+        yield "fetch", complete_command(f"gpuinfra outputs {run.id}")
     yield from (("warning", warning) for warning in run.warnings)
 
 

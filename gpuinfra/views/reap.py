@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpuinfra.models.reap import ReapAction
 from gpuinfra.views import json_output
 from gpuinfra.views import receipt as receipt_view
 from gpuinfra.views.formatting import cost, sandbox_option, timestamp
+from gpuinfra.views.suggestions import complete_command
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def show_interrupted(under_way: Sequence[str], not_begun: Sequence[str]) -> None
 
 def _lines(reaped: ReapResult) -> Iterator[tuple[str, str]]:
     where = sandbox_option(simulated=reaped.simulated)
+    adopt = complete_command(f"gpuinfra up --adopt SPEC{where}")
     if reaped.dry_run:
         for ended in (*reaped.stopped, *reaped.deleted):
             yield _would(ended.verdict.action), _named(ended.verdict)
@@ -71,12 +74,12 @@ def _lines(reaped: ReapResult) -> Iterator[tuple[str, str]]:
         would = verdict.would or ReapAction.STOP
         yield "protected", f"{verdict.name} would be {_DONE[would]}: {verdict.cause}"
     for verdict in reaped.kept:
-        yield "off", f"{_named(verdict)}; to remove it: gpuinfra down {verdict.name} --delete{where}"
+        yield "off", f"{_named(verdict)}; to remove it: {_delete(verdict.name, where)}"
     for orphan in reaped.orphans:
         yield _orphan(orphan, where, dry_run=reaped.dry_run)
     for each in reaped.untagged:
         state = f"{each.power} and billed" if each.is_billed else each.power
-        yield "UNTAGGED", f"{each.ref.name} in group {each.ref.group} is {state}; gpuinfra up --adopt SPEC{where}"
+        yield "UNTAGGED", f"{each.ref.name} in group {each.ref.group} is {state}; {adopt}"
     for found in reaped.unrecognised:
         state = f"{found.power} and billed" if found.is_billed else found.power
         by_hand = f"az vm deallocate --resource-group {found.ref.group} --name {found.ref.name}"
@@ -102,7 +105,11 @@ def _orphan(orphan: Orphan, where: str, *, dry_run: bool) -> tuple[str, str]:
         return ("would delete" if dry_run else "left"), words
     if orphan.action is ReapAction.PROTECTED:
         return "protected", words
-    return "orphan", f"{words}; to remove it: gpuinfra down {orphan.name} --delete{where}"
+    return "orphan", f"{words}; to remove it: {_delete(orphan.name, where)}"
+
+
+def _delete(name: str, where: str) -> str:
+    return complete_command(f"gpuinfra down {quote(name)} --delete{where}")
 
 
 def _line(label: str, words: str) -> Text:
@@ -120,7 +127,7 @@ def _failure(failure: ReapFailure, *, simulated: bool) -> Text:
     text.append(harmless(f"{failure.action} {failure.name}{why}: {failure.code}: {failure.message}"), "bold")
     if failure.action in {"stop", "delete"}:
         delete = " --delete" if failure.action == "delete" else ""
-        command = f"gpuinfra down {failure.name}{delete}{sandbox_option(simulated=simulated)}"
+        command = complete_command(f"gpuinfra down {failure.name}{delete}{sandbox_option(simulated=simulated)}")
         text.append(f"\n{' ' * LABEL_WIDTH}{harmless(failure.name)} may still be on and billed; run: {command}")
     return text
 

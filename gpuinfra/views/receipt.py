@@ -9,6 +9,7 @@ from gpuinfra.models.receipt import OffProof
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
 from gpuinfra.views.formatting import cost, duration, per_hour, timestamp
+from gpuinfra.views.suggestions import complete_command
 from gpuinfra.views.terminal import harmless, results
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _residue(receipt: Receipt) -> Iterator[tuple[str, str]]:
     if len(receipt.residue) > 1 and len(known) == len(receipt.residue):
         yield "", f"about {cost(sum(known))} a month in total"
     if receipt.remove_command:
-        yield "to remove", receipt.remove_command
+        yield "to remove", complete_command(receipt.remove_command)
 
 
 def _monthly(residue: Residue) -> str:
@@ -115,4 +116,5 @@ def _proof(receipt: Receipt) -> Iterator[tuple[str, str]]:
         yield "verified", f"{HOW[receipt.verified]}, at {timestamp(receipt.at)}"
     else:
         yield "verified", f"no: Azure had not reported it off by {timestamp(receipt.at)}"
-    yield from (("run" if not number else "", words) for number, words in enumerate(receipt.next_commands))
+    commands = enumerate(map(complete_command, receipt.next_commands))
+    yield from (("run" if not number else "", words) for number, words in commands)

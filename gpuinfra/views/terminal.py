@@ -8,6 +8,8 @@ import os
 import unicodedata
 from typing import TYPE_CHECKING, Any, TextIO
 
+from gpuinfra.views.suggestions import CommandCompleter
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -28,6 +30,7 @@ def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
     console = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console.push_render_hook(CommandCompleter())  # type: ignore[arg-type]  # its base class would import rich
     if stderr:
         # rich would exit on a broken pipe; the program must continue, to deallocate the machine.
         console.on_broken_pipe = lambda: setattr(console, "quiet", True)  # type: ignore[method-assign]

@@ -167,7 +167,7 @@ def test_a_gpu_that_does_not_come_is_told_in_the_tools_own_words() -> None:
     error = caught.value
     assert error.stage == "gpu"
     assert error.reason.startswith("the NVIDIA driver is not loaded; nvidia-smi ended with 9 and said: NVIDIA-SMI has")
-    assert error.help == "look for yourself: gpuinfra ssh my-dsvm -- nvidia-smi"
+    assert error.help == "look for yourself: `gpuinfra ssh my-dsvm -- nvidia-smi`"
     assert machine.now - 1000 == pytest.approx(300, abs=2.1)
     assert machine.opened == machine.closed == 1
     assert (error.diagnostic.code, error.diagnostic.note) == (Code.NOT_READY, error.reason)
