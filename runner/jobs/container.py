@@ -228,7 +228,7 @@ class ContainerJob:
                 return Ended(-1, StopReason.LOST, None, "the container was made, and never started")
             at, code = _moment(state["FinishedAt"]), int(state["ExitCode"])
             detail = str(state.get("Error") or "")
-            return Ended(code, self._how(found, at, code), at, detail)
+            return Ended(code, self._how(found, at, code), at, detail, _moment(state["StartedAt"]))
 
     def cancel(self, grace: float) -> None:
         """Ask it to end, and kill it after the grace period."""

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -223,11 +224,11 @@ class JobFollower:
             return self._with_outputs()  # how it ended is known from before, and only its outputs are missing
         ended = self._as_kept(ended)
         how, detail = self._how(ended)
-        self._note_end(how, detail, ended.exit_code, ended.at or datetime.now(UTC))
+        self._note_end(replace(ended, how=how, detail=detail), ended.exit_code)
         return self._with_outputs()
 
-    def _note_end(self, how: StopReason, detail: str, exit_code: int | None, at: datetime) -> None:
-        fields = end_fields(self.record.run, how, detail, exit_code, at)
+    def _note_end(self, ended: Ended, exit_code: int | None) -> None:
+        fields = end_fields(self.record.run, replace(ended, at=ended.at or datetime.now(UTC)), exit_code)
         if timings := fields.pop("timings", None):
             self.record.note_time("job", timings["job"])
         self.record.note(**fields)
@@ -237,7 +238,7 @@ class JobFollower:
         self.record.warn(f"{error}: not all that the job wrote was fetched before")
         if not self.record.run.state.is_over and (ended := self.attending.ended):
             exit_code = None if ended.exit_code == UNKNOWN_EXIT_CODE else ended.exit_code
-            self._note_end(ended.how, ended.detail, exit_code, ended.at or datetime.now(UTC))
+            self._note_end(ended, exit_code)
         if self.record.run.state.is_over:
             return self.record.change()
         self.record.change()

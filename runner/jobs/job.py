@@ -71,6 +71,8 @@ class Ended:
     how: StopReason
     at: datetime | None = None
     detail: str = ""
+    started: datetime | None = None
+    """When the job started, by the same clock as `at`, if known."""
 
 
 class Job(Protocol):

@@ -97,6 +97,7 @@ def ended_of(state: dict[str, Any]) -> Ended | None:
             how=StopReason(state.get("how", StopReason.EXITED)),
             at=datetime.fromtimestamp(state["ended"], UTC),
             detail=str(state.get("detail", "")),
+            started=datetime.fromtimestamp(state["started"], UTC) if "started" in state else None,
         )
     except (ValueError, TypeError, OverflowError, OSError) as error:
         raise JobError("the target's answer makes no sense", f"how a job ended: {error}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from shlex import quote
@@ -95,7 +95,7 @@ def _with_machine(run: Run, answer: Answer, machine: MachinePower | None) -> dic
         return _lost(run, f"{name} was restarted" if off else ended.detail or StopReason.LOST.value, at)
     how = StopReason.CANCELLED if run.reason == CANCELLED else ended.how
     is_unknown = how is not StopReason.EXITED and ended.exit_code == UNKNOWN_EXIT_CODE
-    return end_fields(run, how, ended.detail, None if is_unknown else ended.exit_code, ended.at)
+    return end_fields(run, replace(ended, how=how), None if is_unknown else ended.exit_code)
 
 
 def _without_machine(run: Run, machine: MachinePower | None) -> dict[str, Any]:
@@ -124,19 +124,22 @@ def _first_off(run: Run, machine: MachinePower | None) -> datetime | None:
 
 
 def _lost(run: Run, reason: str, ended: datetime | None) -> dict[str, Any]:
-    return end_fields(run, StopReason.LOST, reason, None, ended)
+    return end_fields(run, Ended(UNKNOWN_EXIT_CODE, StopReason.LOST, ended, reason), None)
 
 
-def end_fields(run: Run, how: StopReason, detail: str, exit_code: int | None, at: datetime | None) -> dict[str, Any]:
+def end_fields(run: Run, ended: Ended, exit_code: int | None) -> dict[str, Any]:
     """Return the fields that say how a run ended."""
+    how, detail, at = ended.how, ended.detail, ended.at
     state = STATES.get(how, RunState.COMPLETED if exit_code == 0 else RunState.FAILED)
     reason = "" if how is StopReason.EXITED else detail or how.value
     if how.is_by_machine and detail:
         reason = f"{how.value}: {detail}"  # the state alone does not say it
     found: dict[str, Any] = {"state": state, "exit_code": exit_code, "ended": at, "reason": reason}
-    if run.started and at:
-        seconds = max(0.0, (at - run.started).total_seconds())
-        found["timings"] = {**run.timings, "job": round(seconds, 3)}
+    # Both from the machine's clock if possible: this computer's may differ, and it learns of a start only later.
+    started = ended.started if ended.started and at and ended.started <= at else run.started
+    if started and at:
+        found |= {"started": started, "ended": max(at, started)}
+        found["timings"] = {**run.timings, "job": round((found["ended"] - started).total_seconds(), 3)}
     return found
 
 

@@ -139,3 +139,17 @@ def test_next_command_after_a_machine_went_off_is_up(changes: dict[str, Any], is
     assert fetch_help(run, "gpu.yaml") == f"{up}`gpuinfra outputs r1` fetches what it wrote"
     assert run.is_unfetched
     assert not replace(run, outputs=Outputs(complete=True)).is_unfetched
+
+
+def test_times_of_a_run_are_from_the_clock_of_its_machine() -> None:
+    """The clock of this computer is three minutes ahead, and the job took one."""
+    began = START - timedelta(minutes=3)
+    ended = Ended(0, StopReason.EXITED, began + timedelta(minutes=1), started=began)
+    found = settle(RUN, Answer(True, ended), None)
+    assert (found["started"], found["ended"], found["timings"]["job"]) == (began, ended.at, 60.0)
+
+
+def test_run_does_not_end_before_it_started() -> None:
+    ended = Ended(0, StopReason.EXITED, START - timedelta(seconds=1))
+    found = settle(RUN, Answer(True, ended), None)
+    assert (found["started"], found["ended"], found["timings"]["job"]) == (START, START, 0.0)
