@@ -32,6 +32,7 @@ CLOSED_SECONDS = 5.0
 # Errors that a new connection may fix; it cannot fix a wrong host key or a refused login.
 PASSING = (Broken, Unreachable, TimedOut)
 NO_ENGINE = "no-engine"
+LOCK_SECONDS = 0.1
 
 T = TypeVar("T")
 
@@ -123,10 +124,15 @@ class Link:
 
     def drop(self) -> None:
         """Hang up; the next use makes a new connection. A second call does nothing."""
-        with self._lock:
+        while not self._lock.acquire(timeout=LOCK_SECONDS):
+            if self._connection is None:
+                return  # another thread connects, which can take long, and there is nothing to hang up
+        try:
             self._had_engine = self._had_engine or (self._engine is not None and self._engine.is_expected)
             parts = (self._engine, self._remote, self._connection)
             self._engine = self._remote = self._connection = None
+        finally:
+            self._lock.release()
         for part in parts:
             if part is not None:
                 with contextlib.suppress(ConnectError, JobError, OSError):

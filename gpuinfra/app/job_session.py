@@ -42,6 +42,7 @@ PREPARING_SECONDS = 2 * 3600.0
 CANCEL_SECONDS = 60.0
 # Older failed starts left nothing: the target removes copies that no run used for a day.
 MOST_ABANDONED = 20
+INTERRUPTED = "interrupted"
 
 
 @dataclass
@@ -87,14 +88,18 @@ class JobSession:
                 link.power = power_of(self._cloud, self.machine, is_there=self.after_run is not None)
             link.warm(engine=self.job.in_container)
             record = self.workspace.record(self._with_commit(), tracked=self.job.tracked)
+            is_recorded = False
             try:
                 with self.workspace.log_of(self.run.id) as log, self._attending(link) as attending:
                     log.try_lock()
                     record.begin()
+                    is_recorded = True
                     with self._renewing(record, attending):
                         self._begin(record, link)
                         return record.run if self.detach else self._followed(record, link, log, attending)
             finally:
+                if not is_recorded:  # no command can find it
+                    record.note(state=RunState.CANCELLED, reason=INTERRUPTED)
                 self.run = record.run
                 self.is_off = link.is_off
                 if link.is_off and self.job.tracked:
@@ -299,7 +304,7 @@ def _without_work(record: Record, attending: Heartbeat) -> Callable[[], float]:
 def _reason(error: BaseException) -> str:
     if isinstance(error, Problem):
         return error.diagnostics[0].summary
-    return "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)[:300]
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else str(error)[:300]
 
 
 def _leave_closed_streams() -> None:

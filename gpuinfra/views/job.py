@@ -182,7 +182,7 @@ def _facts(run: Run, path: Path) -> Iterator[tuple[str, str]]:
         yield "cost", f"{cost(run.cost_usd)}{' (simulated)' if run.simulated else ''}"
     if not run.state.is_over:
         yield "follow", complete_command(f"gpuinfra logs {run.id} -f")
-    elif run.started and not run.outputs.complete:
+    elif run.started and run.is_unfetched:
         yield "fetch", complete_command(f"gpuinfra outputs {run.id}")
     yield from (("warning", warning) for warning in run.warnings)
 

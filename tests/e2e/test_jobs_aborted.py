@@ -43,6 +43,20 @@ def test_failed_starts_share_one_copy_of_the_project(lab: Lab) -> None:
     assert runs_there(lab) == []
 
 
+def test_interrupt_while_connecting_suggests_no_run_that_does_not_exist(lab: Lab) -> None:
+    user = lab.user()
+    with holding(lab.server.port, 0) as proxy:
+        user.compute(REMOTE, address=f"127.0.0.1:{proxy.port}")
+        with start_program(user, "submit", "-c", REMOTE, user.script(GREETING)) as client:
+            wait_for(lambda: proxy.is_holding.is_set() or client.poll() is not None, "a connection")
+            client.send_signal(signal.SIGINT)
+            code, _, errors = wait_for_exit(client)
+    assert code == 130, errors
+    assert "cancelled" in errors
+    assert "follow" not in errors
+    assert all(run["state"] == "cancelled" for run in user.does("runs")["runs"])
+
+
 def test_interrupted_starts_share_one_copy_of_the_project(lab: Lab) -> None:
     user = lab.user()
     assert lab.engine.pid is not None

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.models.receipt import OffProof, Receipt
-from gpuinfra.models.run import GpuUsage, JobRef, Outputs, Run, RunState
+from gpuinfra.models.run import DELETED_WITH_OUTPUTS, GpuUsage, JobRef, Outputs, Run, RunState
 from gpuinfra.runner.outputs.copies import FileDifference, KeptFile, Unlike
 from gpuinfra.views import comparison, job, outputs, runs
 from gpuinfra.views.progress import ProgressView
@@ -171,6 +171,8 @@ def test_next_command_is_shown_where_needed() -> None:
     assert "follow         gpuinfra logs 20261116-121600-0001 -f" in job.render_result(RUNNING, FOLDER).plain
     left = replace(FAILED, outputs=Outputs(1, 1))
     assert "fetch          gpuinfra outputs 20261116-121530-3f9c" in job.render_result(left, FOLDER).plain
+    gone = replace(left, machine="", warnings=(f"my-dsvm {DELETED_WITH_OUTPUTS}",))
+    assert "gpuinfra outputs" not in job.render_result(gone, FOLDER).plain
     unbegun = job.render_result(replace(FAILED, started=None, outputs=Outputs(), exit_code=None), FOLDER).plain
     assert "outputs" not in unbegun.replace("outputs/x", "")
     assert unbegun.startswith("20261116-121530-3f9c failed: out of memory\n")

@@ -1,11 +1,13 @@
 """A connection that is lost, and made anew."""
 
+import threading
 from collections.abc import Callable, Sequence
 
 import pytest
 
 from gpuinfra.models.target import Target
 from gpuinfra.runner import link as module
+from gpuinfra.runner.background import begin
 from gpuinfra.runner.connection.port import Completed, Process
 from gpuinfra.runner.errors import (
     Broken,
@@ -265,3 +267,23 @@ def test_a_machine_that_was_silent_before_its_port_closed_is_waited_for(link: Li
 
     assert link.steadily(attempt, link.patience(600)) == "done"
     assert sum(clock.pauses) > module.CLOSED_SECONDS
+
+
+def test_drop_does_not_wait_for_a_connection_that_is_being_made() -> None:
+    """After Ctrl-C, a target that accepts connections and stays silent does not hold the program up."""
+    is_connecting, may_fail = threading.Event(), threading.Event()
+
+    def connect() -> Wire:
+        is_connecting.set()
+        may_fail.wait(60)
+        raise Unreachable("no answer")
+
+    link = Link(TARGET, connect)
+    connecting = begin(lambda: link.connection, "connecting")
+    assert is_connecting.wait(20)
+    try:
+        begin(link.drop, "drop").result(20)
+    finally:
+        may_fail.set()
+    with pytest.raises(Unreachable):
+        connecting.result(20)
