@@ -256,7 +256,7 @@ def wait_for_docker(
                     return check
                 logger.debug("%s: %s", step, check.found)
                 if simulated and not is_denied(check):
-                    progress.end(step, NO_ENGINE_HERE)
+                    progress.fail(step, NO_ENGINE_HERE)
                     return check
                 grace = 0.0 if is_denied(check) else ENGINE_SECONDS
                 if clock() - began >= seconds or (booted is not None and clock() - booted >= grace):

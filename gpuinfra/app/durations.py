@@ -29,11 +29,12 @@ def seconds_of(option: str, text: str) -> float:
 
     try:
         return parse_duration(text).total_seconds()
-    except PydanticCustomError:
+    except PydanticCustomError as error:
+        reason = (error.context or {}).get("label", "not a valid duration")
         diagnostic = Diagnostic(
             Code.USAGE,
             "invalid duration",
-            note=f"`{option} {text}` is no length of time",
+            note=f"`{option} {text}`: {reason}",
             help="for example `20m`, `1h30m`",
         )
         raise Problem(diagnostic, exit_code=Exit.USAGE) from None

@@ -101,7 +101,7 @@ def test_line_break_in_a_folder_name_is_refused(tmp_path: Path) -> None:
     ("scheduler", "every", "says"),
     [
         (Scheduler.CRON, "7m", "`6m`"),
-        (Scheduler.CRON, "soon", "no length of time"),
+        (Scheduler.CRON, "soon", "`--every soon`: expected days, hours and minutes"),
         (Scheduler.SYSTEMD, "2d", "`1d`"),
         (Scheduler.GITHUB_ACTIONS, "4m", "every 5m"),
         (Scheduler.AZURE_PIPELINES, "10m", "every 12m"),

@@ -127,7 +127,9 @@ def test_a_simulated_machine_is_ready_without_an_engine(answer: Answer) -> None:
     machine = Machine([(0, answer)])
     assert not machine.wait(simulated=True).passed
     assert machine.now == 1000
-    assert "no Docker Engine on this computer" in machine.told[-1][2]
+    outcome, _, reason = machine.told[-1]
+    assert outcome == "fail"
+    assert "no Docker Engine on this computer" in reason
 
 
 def test_a_simulated_machine_that_denies_docker_is_not_ready() -> None:
