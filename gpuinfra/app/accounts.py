@@ -123,9 +123,12 @@ def jobs_of(runs: Iterable[Run], now: datetime) -> list[Job]:
     from gpuinfra.provision.costing.report import Job
 
     return [
-        Job(run.id, run.machine, run.started, end, is_over=run.ended is not None)
+        Job(run.id, machine, run.started, end, is_over=run.ended is not None)
         for run in runs
-        if run.machine and run.started and (end := run.ended or (now if run.state is RunState.RUNNING else None))
+        # The record of a run whose machine was deleted keeps only the id.
+        if (machine := run.machine or run.resource_id.rpartition("/")[2])
+        and run.started
+        and (end := run.ended or (now if run.state is RunState.RUNNING else None))
     ]
 
 

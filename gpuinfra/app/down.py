@@ -72,9 +72,11 @@ def forget_jobs(settings: Settings, machine: MachineId, *, simulated: bool) -> N
     with suppress(Problem):  # the deletion is proven, even if the history cannot be written
         found = {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}
         own = [run for run in found.values() if run.simulated == simulated and run.is_of(name, str(machine))]
-        for run in with_costs(settings, own, datetime.now(UTC)):
+        now = datetime.now(UTC)
+        for run in with_costs(settings, own, now):
             gone = f"{name} {DELETED_WITH_OUTPUTS}"
-            lost = {} if run.state.is_over else {"state": RunState.LOST, "reason": f"{name} was deleted"}
+            lost = {"state": RunState.LOST, "reason": f"{name} was deleted", "ended": now}
+            lost = {} if run.state.is_over else lost
             history.update(run.id, machine="", cost_usd=run.cost_usd, warnings=(*run.warnings, gone), **lost)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuinfra.app.accounts import jobs_of
 from gpuinfra.app.down import forget_jobs
 from gpuinfra.app.settings import Settings
 from gpuinfra.models.resource import MachineId
@@ -50,3 +51,13 @@ def test_jobs_of_a_machine_of_this_name_in_another_group_are_kept(tmp_path: Path
     forget_jobs(settings, HERE, simulated=False)
     assert history.find("here").state is RunState.LOST
     assert history.find("there") == there
+
+
+def test_job_of_a_deleted_machine_counts_in_the_cost_by_run(tmp_path: Path) -> None:
+    history = History(tmp_path / ".gpuinfra")
+    history.save(replace(RUN, resource_id=str(HERE)))
+    settings = Settings(json=False, yes=False, verbose=False, cloud="azure", workspace=tmp_path, correlation_id="")
+    forget_jobs(settings, HERE, simulated=False)
+    run = history.find("1")
+    (job,) = jobs_of([run], NOW)
+    assert (job.id, job.machine, job.started, job.ended) == ("1", NAME, RUN.started, run.ended)
