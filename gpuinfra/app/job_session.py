@@ -76,6 +76,19 @@ class JobSession:
 
     def go(self) -> Run:
         """Start the job, follow it and fetch its outputs. Return the run, which is still running after a detach."""
+        try:
+            return self._go()
+        except KeyboardInterrupt:
+            if self.run.state is RunState.PREPARING and self.run.job is None:  # there is nothing to follow
+                end: dict[str, Any] = {"state": RunState.CANCELLED, "reason": INTERRUPTED, "ended": datetime.now(UTC)}
+                self.run = replace(self.run, **end)
+                with contextlib.suppress(Problem):  # it may not be recorded yet
+                    history = self.workspace.history
+                    # Read first: a write would create a state folder that is not complete.
+                    history.update(history.find(self.run.id).id, **end)
+            raise
+
+    def _go(self) -> Run:
         from gpuinfra.app.settlement import settle_runs
         from gpuinfra.runner.errors import explained
 
@@ -88,18 +101,14 @@ class JobSession:
                 link.power = power_of(self._cloud, self.machine, is_there=self.after_run is not None)
             link.warm(engine=self.job.in_container)
             record = self.workspace.record(self._with_commit(), tracked=self.job.tracked)
-            is_recorded = False
             try:
                 with self.workspace.log_of(self.run.id) as log, self._attending(link) as attending:
                     log.try_lock()
                     record.begin()
-                    is_recorded = True
                     with self._renewing(record, attending):
                         self._begin(record, link)
                         return record.run if self.detach else self._followed(record, link, log, attending)
             finally:
-                if not is_recorded:  # no command can find it
-                    record.note(state=RunState.CANCELLED, reason=INTERRUPTED)
                 self.run = record.run
                 self.is_off = link.is_off
                 if link.is_off and self.job.tracked:
