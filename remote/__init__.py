@@ -1,7 +1,8 @@
 """The remote side: what runs on the machine that jobs are sent to.
 
-Its modules travel there as text, sent by `runner.machine.remote_client`, and need nothing but Python 3.8 or newer and
-its standard library. They import each other, and nothing else of gpuinfra.
+Its modules are sent as text with each connection (`runner.connection.remote_client`); `agent` is installed once as an
+archive (`provision.login.agent_archive`). They need nothing but Python 3.8 or newer and its standard library. They
+import each other, and nothing else of gpuinfra.
 """
 
 from __future__ import annotations

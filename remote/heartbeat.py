@@ -16,8 +16,6 @@ from typing import Any
 from gpuinfra.remote import home, run_folder, samples, states
 from gpuinfra.remote.wire import Wire
 
-# What becomes of the machine where it is wanted for the run alone; `keep` and nothing leave it on.
-ENDS = ("deallocate", "delete")
 PRESENT_SECONDS = 5.0
 
 
@@ -83,7 +81,7 @@ class Presence:
 
 def ends_the_machine(run: str) -> bool:
     """Whether the machine is to end with the run."""
-    return (read(run) or {}).get("afterRun") in ENDS
+    return (read(run) or {}).get("afterRun") in run_folder.ENDS
 
 
 VERBS: dict[str, Callable[..., None]] = {"run-attend": attend}

@@ -10,12 +10,13 @@ import stat
 from collections.abc import Callable
 from typing import Any
 
+from gpuinfra.remote.run_folder import ROOT, RUNS
 from gpuinfra.remote.wire import RefusedError, Wire
 
 
 def root() -> str:
     """`~/.gpuinfra`, made where it is missing, for its owner alone."""
-    folder = os.path.join(os.path.expanduser("~"), ".gpuinfra")
+    folder = os.path.join(os.path.expanduser("~"), ROOT)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     return folder
 
@@ -30,7 +31,7 @@ def named(*parts: str) -> str:
 
 def run_folder(run: str) -> str:
     """What is kept of one run: `outputs/`, and of a job without a container its log and state."""
-    return named("runs", run)
+    return named(RUNS, run)
 
 
 def hello(wire: Wire, request: dict[str, Any]) -> None:

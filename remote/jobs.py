@@ -164,7 +164,7 @@ def forget_run(wire: Wire, request: dict[str, Any]) -> None:
 
 def remove(run: str) -> str:
     """Remove the folder of a run that is over; the path at which what cannot be removed is left."""
-    gone, kept = home.named("runs", f".gone-{run}"), _to_be_known(run)
+    gone, kept = home.named(run_folder.RUNS, f".gone-{run}"), _to_be_known(run)
     with contextlib.suppress(FileNotFoundError, OSError):
         # In one step, so that no reader finds half of the run's state.
         os.rename(home.run_folder(run), gone)
@@ -223,7 +223,7 @@ def runs(wire: Wire, request: dict[str, Any]) -> None:
     """List every run of this machine, from any workspace: whether it is over, and whether it has outputs."""
     found = []
     with contextlib.suppress(FileNotFoundError):
-        for run in sorted(each for each in os.listdir(home.named("runs")) if not each.startswith(".")):
+        for run in sorted(each for each in os.listdir(home.named(run_folder.RUNS)) if not each.startswith(".")):
             outputs = os.path.join(home.run_folder(run), run_folder.OUTPUTS)
             has_outputs = os.path.isdir(outputs) and bool(os.listdir(outputs))
             found.append({"run": run, "over": is_over(run), "outputs": has_outputs})

@@ -1,11 +1,12 @@
 """The folder of a run on its machine, `~/.gpuinfra/runs/ID`: its files, and the words for why a job ended.
 
-The code on the machine, the runner and the guest agent all use them. The agent is one file that imports nothing of
-ours (`templates/agent.py`), so a test compares its words with these.
+The code on the machine, the guest agent and the runner all use them.
 """
 
 from __future__ import annotations
 
+# In the user's home; the folders of runs are in `RUNS` in it.
+ROOT, RUNS = ".gpuinfra", "runs"
 # JSON: how the job is, or how it ended.
 STATE = "state.json"
 # Space that is reserved for the next state.
@@ -28,3 +29,11 @@ OUT_OF_MEMORY, ENGINE_STOPPED = "out of memory", "the engine was stopped"
 EVICTED, LEASE_OVER, IDLE, COST_CAP = "evicted", "lease over", "idle", "cost cap"
 # Those for which the machine stops a job before it goes off.
 BY_MACHINE = frozenset({EVICTED, LEASE_OVER, IDLE, COST_CAP})
+
+# The values of `afterRun` in a heartbeat with which the machine goes off after the run; others leave it on.
+ENDS = ("deallocate", "delete")
+
+
+def container_name(run: str) -> str:
+    """Return the name of a run's container."""
+    return f"gpuinfra-{run}"

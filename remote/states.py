@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuinfra.remote import home, processes
-from gpuinfra.remote.run_folder import ALIVE, BY_MACHINE, LOST, SPARE, STATE, STOP_REASON
+from gpuinfra.remote.run_folder import ALIVE, BY_MACHINE, LOST, SPARE, STATE, STOP_REASON, container_name
 from gpuinfra.remote.wire import RefusedError
 
 # Of a run that has no state yet: its project is being sent, or its client has given up.
@@ -158,7 +158,7 @@ def is_over(run: str) -> bool:
 
 
 def _runs_unwatched(run: str) -> bool:
-    found = inspect(["docker"], f"gpuinfra-{run}")
+    found = inspect(["docker"], container_name(run))
     return found is not None and found.get("Status", "exited") not in {"exited", "dead", "created"}
 
 

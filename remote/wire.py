@@ -1,4 +1,4 @@
-"""Messages between the two sides: a kind, a length, and the bytes. `runner.machine.remote_client` speaks the same."""
+"""Messages between client and machine: a kind, a length, and the bytes. See `runner.connection.remote_client`."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.run import JobRef, RunState
+from gpuinfra.remote.run_folder import container_name
 from gpuinfra.runner.background import begin
 from gpuinfra.runner.environment.builder import (
     EnvironmentBuilder,
@@ -289,7 +290,7 @@ class Submission:
 
 def job_id(run: str, kind: str) -> str:
     """By what a job is found on its target: a container's name, or the run itself."""
-    return f"gpuinfra-{run}" if kind == "container" else run
+    return container_name(run) if kind == "container" else run
 
 
 def _named(paths: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Data shipped with the program: starter specs, scripts, and the guest agent with its files."""
+"""Data shipped with the program: starter specs, scripts, and the unit of the guest agent."""
 
 from importlib.resources import files
 

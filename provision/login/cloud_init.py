@@ -8,12 +8,13 @@ import json
 from typing import Any
 
 from gpuinfra.provision.lifecycle.terms import Terms
+from gpuinfra.provision.login.agent_archive import agent_archive
 from gpuinfra.provision.plan_input import HostKey
 from gpuinfra.templates import read_template
 
 LARGEST = 64 * 1024
 """Azure's limit for custom data."""
-AGENT = "/usr/local/lib/gpuinfra/agent.py"
+AGENT = "/usr/local/lib/gpuinfra/agent.pyz"
 AGENT_CONFIG = "/etc/gpuinfra/agent.json"
 AGENT_UNIT = "gpuinfra-agent.service"
 _KIND_SETTING = "Provisioning.SshHostKeyPairType"
@@ -74,7 +75,7 @@ def agent_unit(home: str) -> str:
 
 def _files(terms: Terms, home: str) -> list[dict[str, str]]:
     # A fixed time in the archive keeps the data identical for identical machines.
-    agent = gzip.compress(read_template("agent.py").encode(), mtime=0)
+    agent = gzip.compress(agent_archive(), mtime=0)
     return [
         {
             "path": AGENT,

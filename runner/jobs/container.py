@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.remote.run_folder import container_name
 from gpuinfra.runner.connection.port import CHUNK
 from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.errors import Broken, JobError, TimedOut
@@ -35,11 +36,6 @@ LOG = {
     "Config": {"max-size": "1000t", "max-file": "1", "compress": "false", "mode": "blocking"},
 }
 NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void"}
-
-
-def name_of(run: str) -> str:
-    """The name of a run's container."""
-    return f"gpuinfra-{run}"
 
 
 def body_of(request: StartRequest, *, user: str | None = None, init: bool = True) -> dict[str, Any]:
@@ -136,7 +132,7 @@ def _begin(engine: Engine, request: StartRequest, body: dict[str, Any]) -> Conta
 
 def _create(engine: Engine, request: StartRequest, body: dict[str, Any]) -> ContainerJob | None:
     """None where there is one of its name."""
-    name = name_of(request.run)
+    name = container_name(request.run)
     with engine.translated(f"making the container {name}"):
         try:
             made = engine.api.create_container_from_config(body, name)
@@ -158,7 +154,7 @@ def _id_of(engine: Engine, answer: dict[str, Any]) -> str:
 
 def _earlier(engine: Engine, request: StartRequest) -> dict[str, Any]:
     """The container of an earlier try of the same run."""
-    name = name_of(request.run)
+    name = container_name(request.run)
     with engine.translated(f"looking at the container {name}"):
         found: dict[str, Any] = engine.api.inspect_container(name)
     with engine.understood():

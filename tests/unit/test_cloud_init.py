@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from gpuinfra.provision.lifecycle.terms import Terms
+from gpuinfra.provision.login.agent_archive import agent_archive
 from gpuinfra.provision.login.cloud_init import AGENT, AGENT_CONFIG, AGENT_UNIT, LARGEST, custom_data
 from gpuinfra.provision.plan_input import HostKey
 from gpuinfra.sandbox.guest.cloud_config import CloudConfig, read_custom_data
-from gpuinfra.templates import read_template
 
 TERMS = Terms(timedelta(hours=4), timedelta(minutes=20), timedelta(hours=9, minutes=30))
 
@@ -31,15 +31,15 @@ def test_nothing_in_it_is_misunderstood(config: CloudConfig) -> None:
 
 
 def test_the_agent_arrives_whole_with_its_terms(config: CloudConfig) -> None:
-    files = {file.path: file.content.decode() for file in config.files}
-    assert files[AGENT] == read_template("agent.py")
+    files = {file.path: file.content for file in config.files}
+    assert files[AGENT] == agent_archive()
     assert json.loads(files[AGENT_CONFIG]) == {"lease": 14400, "idle": 1200, "cap": 34200, "home": "/home/ada"}
-    assert files["/etc/ssh/sshd_config.d/60-gpuinfra.conf"] == "ClientAliveInterval 30\nClientAliveCountMax 4\n"
+    assert files["/etc/ssh/sshd_config.d/60-gpuinfra.conf"] == b"ClientAliveInterval 30\nClientAliveCountMax 4\n"
 
 
 def test_the_service_is_started_and_starts_again(config: CloudConfig) -> None:
-    files = {file.path: file.content.decode() for file in config.files}
-    unit = files[f"/etc/systemd/system/{AGENT_UNIT}"]
+    files = {file.path: file.content for file in config.files}
+    unit = files[f"/etc/systemd/system/{AGENT_UNIT}"].decode()
     (start,) = (line.partition("=")[2] for line in unit.splitlines() if line.startswith("ExecStart="))
     words = shlex.split(start)
     assert words[words.index("--home") + 1] == "/home/ada"

@@ -19,8 +19,6 @@ from gpuinfra.models.agent import AgentState, parse_agent_state
 from gpuinfra.provision.lifecycle.terms import Terms, to_tag
 from gpuinfra.provision.login.cloud_init import LARGEST, agent_unit, custom_data
 from gpuinfra.provision.login.host_key import new_host_key
-from gpuinfra.templates import agent
-from gpuinfra.templates.agent import Program
 from tests.integration.sandbox.machine_help import Place, profile
 from tests.integration.sandbox.servers import WAIT_SECONDS, Sandbox, wait_until
 from tests.integration.sandbox.services.test_identity import Roles
@@ -30,7 +28,7 @@ MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 LOOK = 6 * SECOND
 """After this long the agent looks for jobs, logins and GPU load again."""
 
-# What is said of a job, and what is asked of it: as `far` keeps it. It ends when it is asked to.
+# What is said of a job, and what is asked of it: as `remote` keeps it. It ends when it is asked to.
 JOB = """
 import fcntl, json, os, sys, time
 folder = sys.argv[1]
@@ -275,15 +273,6 @@ def test_eviction_waits_for_the_job_to_stop(server: Sandbox) -> None:
         machine.billed()
     assert json.loads((machine.run_folder("r1") / "state.json").read_text())["how"] == "evicted"
     assert machine.asks() == []
-
-
-def test_agent_does_not_wait_for_a_hanging_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "PROGRAM_SECONDS", 0.1)
-    assert Program(["sleep", "600"]).ask() is None
-    assert Program(["no-such-program"]).ask() is None
-    assert Program(["false"]).ask() is None
-    monkeypatch.setattr(agent, "PROGRAM_SECONDS", 20.0)
-    assert Program(["echo", "7"]).ask() == "7\n"
 
 
 def test_systemd_accepts_the_unit_file(tmp_path: Path) -> None:

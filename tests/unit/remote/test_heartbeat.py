@@ -1,6 +1,5 @@
 """Who is there for a run, and why a machine ends a job: what is written down of it, and read again."""
 
-import ast
 import io
 import json
 import os
@@ -17,7 +16,6 @@ from gpuinfra.remote.slots import digest_of
 from gpuinfra.remote.wire import DATA, HEADER, JSON, Wire
 from gpuinfra.runner.jobs.job import StopReason
 from gpuinfra.runner.jobs.remote_runs import ended_of
-from gpuinfra.templates import agent, read_template
 
 LONG_AGO = time.time() - 1000
 CONTAINER = {"kind": "container", "container": "c1", "docker": ["false"], "started": 1.0}
@@ -183,13 +181,6 @@ def test_the_machines_causes_are_the_runners_too(how: str) -> None:
 
 def test_the_runners_causes_are_the_machines_too() -> None:
     assert {how.value for how in StopReason if how.is_by_machine} == run_folder.BY_MACHINE
-
-
-def test_agent_uses_the_words_of_the_run_folder() -> None:
-    assert {agent.EVICTED, agent.LEASE_OVER, agent.IDLE, agent.COST_CAP} == run_folder.BY_MACHINE
-    strings = {node.value for node in ast.walk(ast.parse(read_template("agent.py"))) if isinstance(node, ast.Constant)}
-    shared = {run_folder.STATE, run_folder.ALIVE, run_folder.HEARTBEAT, run_folder.STOP_REASON, run_folder.CONTROL}
-    assert shared <= strings
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"how": "because"}', '{"detail": "x"}', "\udcff"])

@@ -9,12 +9,13 @@ import pytest
 
 from gpuinfra.remote.main import MODULES
 
-FILES = sorted((Path(__file__).parents[3] / "remote").glob("*.py"))
+ROOT = Path(__file__).parents[3] / "remote"
+FILES = sorted(ROOT.rglob("*.py"))
 # What Python 3.8 does not have, of what one is tempted to use here.
 NEWER = {"removeprefix", "removesuffix", "UTC", "batched", "pairwise", "file_digest", "zoneinfo", "tomllib"}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_python_3_8_reads_it(file: Path) -> None:
     tree = ast.parse(file.read_text(), feature_version=(3, 8))
     words = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -24,7 +25,7 @@ def test_python_3_8_reads_it(file: Path) -> None:
     assert file.name == "__init__.py" or "from __future__ import annotations" in file.read_text()
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_it_needs_the_standard_library_alone(file: Path) -> None:
     for node in ast.walk(ast.parse(file.read_text())):
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
@@ -36,7 +37,7 @@ def test_it_needs_the_standard_library_alone(file: Path) -> None:
 def test_every_verb_is_where_it_is_looked_for() -> None:
     found = {
         verb: name
-        for name in (f"gpuinfra.remote.{file.stem}" for file in FILES if file.stem != "__init__")
+        for name in (f"gpuinfra.remote.{file.stem}" for file in sorted(ROOT.glob("*.py")) if file.stem != "__init__")
         for verb in getattr(import_module(name), "VERBS", {})
     }
     assert found == MODULES

@@ -1,0 +1,117 @@
+"""The machine itself: its programs, its boot, and small files that others may write as well."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any
+
+PROGRAM_SECONDS, KILL_SECONDS = 5.0, 1.0
+LARGEST_FILE = 64 * 1024
+
+
+class Program:
+    """A program that is run repeatedly. If it hangs, it is not run again before it ends."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = list(words)
+        self._hung: subprocess.Popen[bytes] | None = None
+
+    def ask(self) -> str | None:
+        """Return its output, or None if it is missing, fails or hangs."""
+        if self._hung is not None and self._hung.poll() is None:
+            return None
+        self._hung = None
+        null = subprocess.DEVNULL
+        try:
+            child = subprocess.Popen(self._words, stdin=null, stdout=subprocess.PIPE, stderr=null)  # noqa: S603 constant
+        except OSError:
+            return None
+        try:
+            output, _ = child.communicate(timeout=PROGRAM_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._give_up(child)
+            return None
+        return output.decode("utf-8", "replace") if child.returncode == 0 else None
+
+    def _give_up(self, child: subprocess.Popen[bytes]) -> None:
+        """Kill the child without waiting for long: a stuck driver can prevent its end."""
+        child.kill()
+        if child.stdout:
+            child.stdout.close()
+        try:
+            child.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._hung = child
+
+
+def read_utilization(output: str) -> int | None:
+    """Return the utilization of the busiest GPU in percent, or None if there is no number."""
+    numbers = [int(line) for line in output.split() if line.isdecimal()]
+    return max(numbers) if numbers else None
+
+
+def read_file(path: str) -> str | None:
+    """Return a small regular file's text, or None: a file in a user's folder may be a pipe or a device."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        return os.read(file, LARGEST_FILE).decode("utf-8", "replace")
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def read_object(path: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file, or None."""
+    try:
+        found = json.loads(read_file(path) or "")
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def write_whole(path: str, value: Any) -> None:
+    """Write JSON atomically: a reader sees the old or the new content, never a part."""
+    beside = f"{path}.{os.getpid()}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(beside)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(beside, flags, 0o644), "wb") as output:
+            os.fchmod(output.fileno(), 0o644)
+            output.write(json.dumps(value).encode() + b"\n")
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
+
+
+def age_of(path: str) -> float | None:
+    """Return the seconds since a file's last change by the guest's clock, or None if it is missing."""
+    try:
+        return time.time() - os.lstat(path).st_mtime
+    except OSError:
+        return None
+
+
+def booted_at(run: str) -> float:
+    """Return when this boot began by the guest's clock: from the kernel, and no file in `/run` is older."""
+    moments = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        moments.append(time.time() - float((read_file("/proc/uptime") or "").split()[0]))
+    with contextlib.suppress(OSError):
+        beside = os.path.dirname(os.path.abspath(run))
+        moments.append(min(os.lstat(os.path.join(beside, name)).st_mtime for name in os.listdir(beside)))
+    return max(moments) if moments else time.time()
