@@ -14,7 +14,7 @@ from typing import Any
 
 from gpuinfra.git import GitError, Repository, open_repository
 from gpuinfra.models.run import Run
-from gpuinfra.runner.history import History
+from gpuinfra.store.history import History
 
 MOST_WARNINGS = 100
 

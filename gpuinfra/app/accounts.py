@@ -91,7 +91,7 @@ class Accounts:
 
 def ledger_entries(settings: Settings, *, simulated: bool) -> list[LedgerEntry]:
     """Return this workspace's entries for real or simulated machines, or nothing if the ledger cannot be read."""
-    from gpuinfra.ledger import Ledger
+    from gpuinfra.store.ledger import Ledger
 
     try:
         found = Ledger(settings.state).entries()
@@ -105,7 +105,7 @@ def with_costs(settings: Settings, runs: Sequence[Run], now: datetime) -> list[R
     from dataclasses import replace
 
     from gpuinfra.provision.costing.report import cost_by_ledger
-    from gpuinfra.runner.history import History as Runs
+    from gpuinfra.store.history import History as Runs
 
     if not any(run.machine and run.started for run in runs):
         return list(runs)

@@ -112,7 +112,7 @@ def _is_given(request: Request, settings: Settings) -> bool:
 
 
 def _known_runs(request: Request, settings: Settings) -> list[Run]:
-    from gpuinfra.runner.history import History
+    from gpuinfra.store.history import History
 
     try:
         return History(settings.state).list()

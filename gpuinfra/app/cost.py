@@ -125,7 +125,7 @@ class CostQuery:
 
     def _entries(self) -> list[LedgerEntry]:
         """Return this workspace's entries for this subscription. Report an unreadable ledger and return nothing."""
-        from gpuinfra.ledger import Ledger
+        from gpuinfra.store.ledger import Ledger
 
         cloud = self.reached.cloud
         try:
@@ -148,7 +148,7 @@ class CostQuery:
     def _jobs(self, now: datetime) -> list[Job]:
         from gpuinfra.app.accounts import jobs_of
         from gpuinfra.app.settlement import settle_runs
-        from gpuinfra.runner.history import History as Runs
+        from gpuinfra.store.history import History as Runs
 
         found = Runs(self.reached.settings.state).list()
         # A machine in the sandbox may have the name of a real one.

@@ -66,7 +66,7 @@ def forget_jobs(settings: Settings, machine: MachineId, *, simulated: bool) -> N
 
     from gpuinfra.app.accounts import with_costs
     from gpuinfra.models.run import DELETED_WITH_OUTPUTS, RunState
-    from gpuinfra.runner.history import History
+    from gpuinfra.store.history import History
 
     history, name = History(settings.state), machine.name
     with suppress(Problem):  # the deletion is proven, even if the history cannot be written

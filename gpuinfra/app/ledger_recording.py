@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def note(settings: Settings, entry: LedgerEntry, progress: Progress) -> None:
     """Add an entry to the workspace's ledger."""
-    from gpuinfra.ledger import Ledger
+    from gpuinfra.store.ledger import Ledger
     from gpuinfra.workspace import make_state_folder
 
     if settings.ignores_state:
@@ -172,7 +172,7 @@ def _entries_of(settings: Settings, receipt: Receipt) -> list[LedgerEntry]:
 
     Two machines in two groups may have one name. An entry without a group counts for both.
     """
-    from gpuinfra.ledger import Ledger
+    from gpuinfra.store.ledger import Ledger
 
     try:
         entries = Ledger(settings.state).entries()

@@ -215,7 +215,7 @@ def proven(reached: CloudSession, named: Named, receipt: Receipt) -> Receipt:
 
 def _remembered(reached: CloudSession, name: str) -> list[LedgerEntry]:
     """Return the ledger's entries for machines with this name, in any group and subscription."""
-    from gpuinfra.ledger import Ledger
+    from gpuinfra.store.ledger import Ledger
 
     with suppress(Problem):
         entries = Ledger(reached.settings.state).entries()

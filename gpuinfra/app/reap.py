@@ -118,7 +118,7 @@ def _rules(
 
 
 def _known_runs(settings: Settings) -> list[Run]:
-    from gpuinfra.runner.history import History
+    from gpuinfra.store.history import History
 
     folder = _state(settings)
     return History(folder).list() if folder else []

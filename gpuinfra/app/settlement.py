@@ -299,8 +299,8 @@ class _Place:
 
 def _place(settings: Settings, run: Run) -> _Place | None:
     from gpuinfra.app.machines import spec_of_machine
-    from gpuinfra.ledger import Ledger
     from gpuinfra.models.resource import parse_machine_id
+    from gpuinfra.store.ledger import Ledger
 
     if found := parse_machine_id(run.resource_id):
         return _Place(found.group_name, found.subscription, existed=True)

@@ -43,7 +43,7 @@ def is_passing(error: Exception) -> bool:
 def settle_stopped(settings: Settings, machines: Sequence[Machine]) -> None:
     """Record the end of runs whose machine is off."""
     from gpuinfra.app.settlement import OFF, settle_runs
-    from gpuinfra.runner.history import History
+    from gpuinfra.store.history import History
 
     off = {machine.name.casefold() for machine in machines if machine.power_state in OFF}
     with suppress(Problem):  # a broken history must not hide a machine that is billed

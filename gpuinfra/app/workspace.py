@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from gpuinfra.models.run import Run
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
-    from gpuinfra.runner.history import History
     from gpuinfra.runner.job_spec import JobSpec
     from gpuinfra.runner.jobs.log import LogFile
     from gpuinfra.runner.link import Link
     from gpuinfra.runner.record import Record
+    from gpuinfra.store.history import History
 
 PROJECT_FILE = "project"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
@@ -41,7 +41,7 @@ class Workspace:
 
     def run_folder(self, run_id: str) -> Path:
         """Return the local folder of one run."""
-        from gpuinfra.runner.history import run_folder
+        from gpuinfra.store.history import run_folder
 
         return run_folder(self.state, run_id)
 
@@ -83,7 +83,7 @@ class Workspace:
 
 def open_workspace(settings: Settings) -> Workspace:
     """Return the workspace. Its folder `.gpuinfra` is created with the first run."""
-    from gpuinfra.runner.history import History
+    from gpuinfra.store.history import History
     from gpuinfra.workspace import find_workspace
 
     workspace = find_workspace(settings.workspace)

@@ -1,7 +1,9 @@
 """Helpers for `gpuinfra run`: its output, the guest's disk, and Azure's view of the machine."""
 
+import contextlib
 import json
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuinfra.runner.history import History
+from gpuinfra.store.database import FILE
+from gpuinfra.store.history import History
 from tests.e2e.azure import Azure
 from tests.e2e.user import User, inherited
 from tests.program import PROGRAM, Program
@@ -223,6 +226,12 @@ def run_job(user: User, *words: str, exit_code: int = 0) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(done.stdout)
     assert document["schemaVersion"] == 1
     return document
+
+
+def forget_runs(user: User) -> None:
+    """Empty the history, as in another workspace: the machine still has its records."""
+    with contextlib.closing(sqlite3.connect(user.workspace / ".gpuinfra" / FILE)) as database, database:
+        assert database.execute("DELETE FROM runs").rowcount
 
 
 def runs_of(user: User) -> list[dict[str, Any]]:

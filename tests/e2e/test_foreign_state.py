@@ -24,7 +24,7 @@ def ship_state(project: Path) -> Path:
     """Add the history of another user to a project."""
     state = project / ".gpuinfra"
     state.mkdir()
-    database = sqlite3.connect(state / "runs.db")
+    database = sqlite3.connect(state / "store.db")
     database.execute("CREATE TABLE anything (text TEXT)")
     database.commit()
     database.close()
@@ -94,7 +94,7 @@ def test_linked_folder_of_targets_is_read_and_never_changed(run: Run, tmp_path: 
 
 def test_down_works_without_reading_the_state_of_another_user(user: User, azure: Azure) -> None:
     user.up()
-    ledger = (user.workspace / ".gpuinfra" / "ledger.db").read_bytes()
+    ledger = (user.workspace / ".gpuinfra" / "store.db").read_bytes()
     other = str(user.home.with_name("other"))
     for words in (("status",), ("doctor",), ("lease", "my-dsvm"), ("reap", "--dry-run")):
         done = user(*words, HOME=other)
@@ -103,5 +103,5 @@ def test_down_works_without_reading_the_state_of_another_user(user: User, azure:
     assert azure.is_billed()
     done = user("down", "my-dsvm", "--yes", HOME=other)
     assert (done.returncode, azure.is_billed()) == (0, False), done.stderr
-    assert (user.workspace / ".gpuinfra" / "ledger.db").read_bytes() == ledger
+    assert (user.workspace / ".gpuinfra" / "store.db").read_bytes() == ledger
     assert not (user.home.with_name("other") / ".gpuinfra" / "workspaces").exists()

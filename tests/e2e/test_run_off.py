@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.azure import Azure, change_power
 from tests.e2e.impatient import start_impatient
 from tests.e2e.jobs import expect_line, wait_for_exit
-from tests.e2e.run_help import guest_home, is_off, project, runs_of
+from tests.e2e.run_help import forget_runs, guest_home, is_off, project, runs_of
 from tests.e2e.user import User
 
 MACHINE = "Microsoft.Compute/virtualMachines"
@@ -60,7 +60,7 @@ def test_outputs_of_another_workspace_do_not_go_with_the_disk(user: User, azure:
     assert user("submit", "-c", "my_dsvm", "--detach", "waits.py").returncode == 0
     run = only(user)["id"]
     # The machine still has its record.
-    (user.workspace / ".gpuinfra" / "runs.db").unlink()
+    forget_runs(user)
     refused = user.fails("down", "--delete", "my-dsvm", code="needs-consent", exit_code=4)
     assert run in refused["note"]
     assert azure.machine()["powerState"] == "PowerState/running"

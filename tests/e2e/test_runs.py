@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
-from gpuinfra.runner.history import History, run_folder
 from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame
 from gpuinfra.runner.jobs.log import LogFile
+from gpuinfra.store.history import History, run_folder
 from gpuinfra.workspace import state_folder
 from tests import program
 from tests.e2e.user import PROGRAM, inherited, run_program
@@ -259,8 +259,8 @@ def test_outputs_are_copied_to_a_folder(workspace: Workspace) -> None:
 
 
 def test_unreadable_history_is_reported_with_its_fix(workspace: Workspace) -> None:
-    (workspace.state / "runs.db").write_bytes(b"nonsense" * 1000)
+    (workspace.state / "store.db").write_bytes(b"nonsense" * 1000)
     for words in (("runs",), ("cancel", "last")):
         found = workspace.problem(*words, exit_code=1)
         assert found["code"] == "file-unreadable"
-        assert "runs.db" in found["note"]
+        assert "store.db" in found["note"]

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.azure import Azure
 from tests.e2e.foreign import ADDRESSES, INTERFACES
 from tests.e2e.jobs import Terminal, open_terminal
-from tests.e2e.run_help import guest_home, is_off, make_other_user, project, runs_of, state_of_job
+from tests.e2e.run_help import forget_runs, guest_home, is_off, make_other_user, project, runs_of, state_of_job
 from tests.e2e.user import LARGER_SIZE, OTHER_REGION, PARTS, User, inherited
 from tests.lab import LabUser
 from tests.sshd import eventually
@@ -373,7 +373,7 @@ def test_reap_does_not_delete_outputs_of_another_workspace(user: User, azure: Az
     commit_spec(user)
     run_unfetched_job(user, azure)
     delete_spec(user, azure)
-    (user.workspace / ".gpuinfra" / "runs.db").unlink()
+    forget_runs(user)
     found = user.does(*REAP)
     assert found["deleted"] == []
     assert [each["name"] for each in found["stopped"]] == ["my-dsvm"]

@@ -11,8 +11,8 @@ import pytest
 
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.models.run import GpuUsage, JobRef, Outputs, Run, RunState, run_from_json
-from gpuinfra.runner.history import History, run_folder
 from gpuinfra.runner.record import new_run_id
+from gpuinfra.store.history import History, run_folder
 
 NOW = datetime(2026, 11, 16, 12, 15, 30, tzinfo=UTC)
 
@@ -269,7 +269,7 @@ def test_a_folder_in_its_place_and_an_empty_file(history: History, tmp_path: Pat
         with pytest.raises(Problem) as problem:
             use()
         assert diagnostic_of(problem)[0] is expected
-    (tmp_path / "runs.db").touch()
+    (tmp_path / "store.db").touch()
     assert History(tmp_path).list() == []
     History(tmp_path).save(FULL)
     assert History(tmp_path).list() == [FULL]
@@ -278,7 +278,7 @@ def test_a_folder_in_its_place_and_an_empty_file(history: History, tmp_path: Pat
 @pytest.mark.parametrize("name", ["a b", "100%41?mode=memory#x", "ü", "a\udcffb"])
 def test_any_name_of_a_folder(tmp_path: Path, name: str) -> None:
     History(tmp_path / name).save(FULL)
-    assert (tmp_path / name / "runs.db").is_file()
+    assert (tmp_path / name / "store.db").is_file()
     assert History(tmp_path / name).list() == [FULL]
 
 

@@ -20,7 +20,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "gpuinfra.app": (
         *("gpuinfra.provision", "gpuinfra.runner", "gpuinfra.workspace", "gpuinfra.parse"),
         *("gpuinfra.sandbox.running", "gpuinfra.sandbox.kernel"),
-        *("gpuinfra.lint", "gpuinfra.workbench", "gpuinfra.scheduling", "gpuinfra.ledger", "gpuinfra.log"),
+        *("gpuinfra.lint", "gpuinfra.workbench", "gpuinfra.scheduling", "gpuinfra.store", "gpuinfra.log"),
         *("gpuinfra.programs", "gpuinfra.templates", "gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
     ),
     "gpuinfra.views": (
@@ -42,6 +42,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "gpuinfra.git",
             "gpuinfra.workbench",
             "gpuinfra.workspace",
+            "gpuinfra.store",
             "gpuinfra.parse",
             "gpuinfra.templates",
             "gpuinfra.models",
@@ -69,7 +70,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "gpuinfra.scheduling": ("gpuinfra.templates", "gpuinfra.programs", "gpuinfra.diagnostics"),
     "gpuinfra.workspace": ("gpuinfra.models", "gpuinfra.diagnostics"),
-    "gpuinfra.ledger": ("gpuinfra.models", "gpuinfra.diagnostics"),
+    "gpuinfra.store": ("gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
     "gpuinfra.parse": ("gpuinfra.models", "gpuinfra.suggest", "gpuinfra.diagnostics"),
     "gpuinfra.templates": (),
     "gpuinfra.models": ("gpuinfra.suggest", "gpuinfra.diagnostics"),
@@ -97,7 +98,7 @@ KEPT = {
 # The parts of a package in the order of its layers: each part imports only those before it, so there is no cycle.
 LAYERS = {
     "gpuinfra.runner": (
-        *("errors", "background", "progress", "job_spec", "history", "record"),
+        *("errors", "background", "progress", "job_spec", "record"),
         *("connection", "docker", "link", "gpu", "readiness", "outputs", "upload"),
         *("resolve", "jobs", "environment", "submission"),
     ),

@@ -11,7 +11,7 @@ from gpuinfra.app.down import forget_jobs
 from gpuinfra.app.settings import Settings
 from gpuinfra.models.resource import MachineId
 from gpuinfra.models.run import Run, RunState
-from gpuinfra.runner.history import History
+from gpuinfra.store.history import History
 from tests.unit.provision_help import NAME, NOW
 
 HERE, ELSEWHERE = MachineId("s", "here", NAME), MachineId("s", "elsewhere", NAME)

@@ -12,12 +12,13 @@ from gpuinfra.app.cost import CostQuery, _moment, _wanted
 from gpuinfra.app.ledger_recording import accounted, note, note_cost, note_end
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Exit, Problem
-from gpuinfra.ledger import FILE, Ledger
 from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
 from gpuinfra.models.receipt import OffProof, Receipt
 from gpuinfra.models.run import Run, RunState
 from gpuinfra.provision.costing.activity import Event
-from gpuinfra.runner.history import History
+from gpuinfra.store.database import FILE
+from gpuinfra.store.history import History
+from gpuinfra.store.ledger import Ledger
 from tests.unit.provision_help import NAME, NOW, SUBSCRIPTION, RecordedProgress
 
 ENDED = Receipt(

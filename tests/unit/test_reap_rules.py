@@ -6,7 +6,7 @@ from gpuinfra.app.reap import _rules
 from gpuinfra.app.settings import Settings
 from gpuinfra.provision.lifecycle.reap import Rules
 from gpuinfra.provision.reaping.spec_history import SpecHistory
-from gpuinfra.runner.history import FILE
+from gpuinfra.store.database import FILE
 from gpuinfra.workspace import STATE
 
 

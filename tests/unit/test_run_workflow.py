@@ -23,9 +23,9 @@ from gpuinfra.parse.spec import LocatedSpec
 from gpuinfra.provision import tags
 from gpuinfra.provision.names import ref_of
 from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.history import History
 from gpuinfra.runner.jobs.remote_runs import RemoteRun
 from gpuinfra.runner.readiness import NotReady
+from gpuinfra.store.history import History
 from tests.unit.provision_help import NAME, NOW, RecordedProgress, made, spec
 
 FULL = JobError("the disk of this computer is full", "`log.lock` cannot be written", None, Code.DISK_FULL)

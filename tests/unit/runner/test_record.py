@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.run import Run, RunState
-from gpuinfra.runner.history import History
 from gpuinfra.runner.record import MOST_WARNINGS, Record
+from gpuinfra.store.history import History
 
 RUN = Run("r1", "lab", "remote", "lab", ("python", "a.py"), RunState.PREPARING, datetime(2026, 11, 16, tzinfo=UTC))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Problem
-from gpuinfra.runner.history import run_folder
+from gpuinfra.store.history import run_folder
 
 
 @pytest.mark.parametrize("run_id", ["..", "../../mine", "/etc", "a/b", "", ".", "a\n", "a\0"])

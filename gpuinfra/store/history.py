@@ -1,39 +1,29 @@
-"""The history of runs: one SQLite file in the workspace, which several programs may use at once."""
+"""The history of runs."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.run import Run, RunState, run_from_json
+from gpuinfra.store.database import Database
 from gpuinfra.suggest import listed, nearest
 
-FILE = "runs.db"
 LAST = "last"
-VERSION = 1
-BUSY_SECONDS = 30.0
 # So many are named where a word means none, or several.
 NAMED = 5
 
-_TABLES = (
-    "CREATE TABLE runs (id TEXT PRIMARY KEY, created INTEGER NOT NULL, target TEXT NOT NULL, machine TEXT NOT NULL,"
-    " state TEXT NOT NULL, exit_code INTEGER, run TEXT NOT NULL)",
-    "CREATE INDEX runs_by_time ON runs (created, id)",
-    f"PRAGMA user_version = {VERSION}",
-)
 # When a run was made stays as it was first told, to the microsecond: of two in a second it says which is newer.
 _SAVE = (
     "INSERT INTO runs VALUES (:id, :created, :target, :machine, :state, :exit_code, :run) ON CONFLICT (id) DO UPDATE"
     " SET target = :target, machine = :machine, state = :state, exit_code = :exit_code, run = :run"
 )
-_SHAPE = "SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version"
 _LIST = "SELECT run FROM runs WHERE {} ORDER BY created DESC, id DESC LIMIT ?"
 _UNFINISHED = tuple(state.value for state in RunState if not state.is_over)
 
@@ -50,24 +40,21 @@ def run_folder(state: Path, run_id: str) -> Path:
 
 
 class History:
-    """The runs of a workspace. Each call is one transaction of its own, so threads and processes may share the file.
-
-    The file has a rollback journal, not a write-ahead log: that one needs shared memory, which home directories on a
-    network do not have, and cannot be read in a folder where nothing can be written.
-    """
+    """The runs of a workspace."""
 
     def __init__(self, folder: Path) -> None:
-        """In this folder: `.gpuinfra`. It is made with the first run."""
-        self.path = folder / FILE
+        """Use the store in this folder, `.gpuinfra`. It is created with the first run."""
+        self._database = Database(folder, "history")
+        self.path = self._database.path
 
     def save(self, run: Run) -> None:
         """Remember it as it is now; when this returns, it is on the disk."""
-        with self._writing() as database:
+        with self._database.writing() as database:
             _save(database, run)
 
     def update(self, run_id: str, **changes: Any) -> Run:
         """Change some fields of a run, whatever others do to its other fields meanwhile; how it is then."""
-        with self._writing() as database:
+        with self._database.writing() as database:
             rows = database.execute("SELECT run FROM runs WHERE id = ?", (_plain(run_id),)).fetchall()
             if not rows:
                 raise _no_such_run(run_id, _newest(database))
@@ -77,7 +64,7 @@ class History:
 
     def find(self, text: str) -> Run:
         """By its id, the beginning of one, or `last`."""
-        with self._reading() as database:
+        with self._database.reading() as database:
             if database is None:
                 raise _no_such_run(text, [])
             if text == LAST:
@@ -110,96 +97,18 @@ class History:
     def _select(self, wanted: dict[str, str | tuple[str, ...] | None], limit: int | None) -> Runs:
         asked = {condition: value for condition, value in wanted.items() if value is not None}
         values = [word for value in asked.values() for word in ((value,) if isinstance(value, str) else value)]
-        with self._reading() as database:
+        with self._database.reading() as database:
             if database is None:
                 return []
             query = _LIST.format(" AND ".join(asked) or "1")
             rows = database.execute(query, (*map(_plain, values), -1 if limit is None else limit)).fetchall()
         return [self._run(row[0]) for row in rows]
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._explained(Code.FILE_UNWRITABLE), contextlib.closing(self._open("rwc")) as database:
-            # The folder's own entry of the journal's end is on the disk as well, or a run could come back as it was.
-            database.execute("PRAGMA synchronous = EXTRA")
-            database.execute("BEGIN IMMEDIATE")
-            if not self._has_tables(database):
-                for statement in _TABLES:
-                    database.execute(statement)
-            yield database
-            database.execute("COMMIT")
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection | None]:
-        """None where nothing was ever written. SQLite itself makes do where it cannot write."""
-        with self._explained(Code.FILE_UNREADABLE):
-            if not self.path.exists():
-                yield None
-                return
-            with contextlib.closing(self._open("rw")) as database:
-                yield database if self._has_tables(database) else None
-
-    def _open(self, mode: str) -> sqlite3.Connection:
-        if mode == "rwc":
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        where = f"{self.path.absolute().as_uri()}?mode={mode}"
-        return sqlite3.connect(where, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-
-    def _has_tables(self, database: sqlite3.Connection) -> bool:
-        # In one look: between two, another program may make the tables.
-        version, tables = database.execute(_SHAPE).fetchone()
-        if version > VERSION:
-            raise Problem(
-                Diagnostic(
-                    Code.FILE_UNREADABLE,
-                    "history of a newer gpuinfra",
-                    note=f"`{self.path}` has version {version}; this program knows {VERSION}",
-                    help="use the newer program, or move the file away to begin a new history",
-                )
-            )
-        if not version and tables:
-            raise self._broken("it is the database of another program")
-        return bool(version)
-
     def _run(self, text: str) -> Run:
         try:
             return run_from_json(json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise self._broken(f"a run in it cannot be read: {type(error).__name__}: {error}") from error
-
-    @contextlib.contextmanager
-    def _explained(self, code: Code) -> Iterator[None]:
-        """Turn errors of SQLite and the disk into Problems."""
-        doing = "read" if code is Code.FILE_UNREADABLE else "written"
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            # Locked, full, read-only, not to be opened: the file itself may be fine.
-            raise self._problem(code, f"history cannot be {doing}", str(error), _remedy(error)) from error
-        except OSError as error:
-            raise self._problem(code, f"history cannot be {doing}", error.strerror or str(error)) from error
-        except sqlite3.Error as error:
-            raise self._broken(str(error)) from error
-
-    def _broken(self, reason: str) -> Problem:
-        help_text = "move the file away to begin a new history; the runs' own folders stay beside it"
-        return self._problem(Code.FILE_UNREADABLE, "broken history", reason, help_text)
-
-    def _problem(self, code: Code, summary: str, reason: str, help: str | None = None) -> Problem:  # noqa: A002
-        advice = help or "check the permissions of the file and of its folder"
-        return Problem(Diagnostic(code, summary, note=f"`{self.path}`: {reason}", help=advice))
-
-
-def _remedy(error: sqlite3.OperationalError) -> str | None:
-    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return "another gpuinfra holds it; try again"
-        case sqlite3.SQLITE_FULL:
-            return "the disk is full: make room, and try again"
-        case sqlite3.SQLITE_ERROR:
-            return "move the file away to begin a new history; the runs' own folders stay beside it"
-        case _:
-            return None
+            raise self._database.broken(f"a run in it cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _save(database: sqlite3.Connection, run: Run) -> None:

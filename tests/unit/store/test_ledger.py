@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
-from gpuinfra.ledger import FILE, Ledger
 from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind, entry_from_json, entry_from_receipt
 from gpuinfra.models.plan import Price
 from gpuinfra.models.receipt import OffProof, Receipt
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.costing.beginning import beginning
+from gpuinfra.store.database import FILE
+from gpuinfra.store.ledger import Ledger
 from tests.unit.provision_help import GROUP, NAME, NOW, SMALL, SUBSCRIPTION, made, spec
 
 ENTRY = LedgerEntry(

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuinfra.models.run import Run, RunState
-from gpuinfra.runner.history import History
+from gpuinfra.store.history import History
 from tests.real import missing
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +29,7 @@ PROGRAM = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from gpuinfra.runner.history import History
+from gpuinfra.store.history import History
 history, name = History(Path(sys.argv[1])), sys.argv[2]
 print("ready", flush=True)
 sys.stdin.readline()
@@ -108,7 +108,7 @@ for number in range(200):
 os.kill(os.getpid(), 9)
 """
     subprocess.run([sys.executable, "-c", half_done, str(history.path)], check=False, timeout=30)
-    assert (tmp_path / "runs.db-journal").stat().st_size > 0
+    assert (tmp_path / "store.db-journal").stat().st_size > 0
     assert history.list() == [RUN]
 
 
@@ -116,7 +116,7 @@ READ_ONLY = """
 import os, sys
 from pathlib import Path
 from gpuinfra.diagnostics import Problem
-from gpuinfra.runner.history import History
+from gpuinfra.store.history import History
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
