@@ -19,8 +19,8 @@ from gpuinfra.provision.remove import remove
 from gpuinfra.provision.resources import NEEDS
 from gpuinfra.provision.role_grant import RoleGrant
 from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.patience import patiently, until
 from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.waiting.retry import retry, wait_until
 from gpuinfra.provision.waiting.steps import run_steps
 
 # The longest waits, in seconds. They are twice the slowest times recorded in Azure.
@@ -179,7 +179,7 @@ class PlanExecution:
         self.progress.begin(str(ref), doing)
         self.journal.intend(doing, ref)
         try:
-            patiently(attempt, deadline, self.cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
+            retry(attempt, deadline, self.cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
         except CloudError as error:
             self.progress.fail(str(ref), error.code)
             self.journal.failed(doing, ref, error.code)
@@ -202,7 +202,7 @@ class PlanExecution:
             part = self.cloud.look(ref)
             return part is None or part.is_settled
 
-        if not until(is_settled, deadline, self.cloud.interrupt.sleep):
+        if not wait_until(is_settled, deadline, self.cloud.interrupt.sleep):
             raise CloudError(Fault.TIMEOUT, "Timeout", "another is making it, and does not finish", subject=str(ref))
         part = self.cloud.look(ref)
         if part is None or part.state != "Succeeded":

@@ -33,8 +33,8 @@ from gpuinfra.provision.ownership import (
 from gpuinfra.provision.plan import is_disk_of_ours
 from gpuinfra.provision.remove import remove, strangers
 from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.patience import patiently, until
 from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.waiting.retry import retry, wait_until
 
 # A teardown retries for long, because the machine is billed until it succeeds.
 UNREACHABLE_SECONDS = 300.0
@@ -96,7 +96,7 @@ class Teardown:
         try:
             self._ask_off(ref, deadline)
             # A finished operation does not prove that the VM is off, so read its power state.
-            seen = until(lambda: _verified(self.cloud.look(ref)) is not None, deadline.within(SEEN_SECONDS), pause)
+            seen = wait_until(lambda: _verified(self.cloud.look(ref)) is not None, deadline.within(SEEN_SECONDS), pause)
         except CloudError as error:
             self._not_off(ref, error.code)
             raise
@@ -108,7 +108,7 @@ class Teardown:
 
     def _ask_off(self, ref: Ref, deadline: Deadline) -> None:
         try:
-            patiently(
+            retry(
                 lambda: self.cloud.wait(self.cloud.act(ref, Act.DEALLOCATE), deadline),
                 deadline,
                 self.cloud.interrupt.sleep,

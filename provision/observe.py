@@ -6,8 +6,8 @@ from gpuinfra.models.resource import Ref
 from gpuinfra.provision.cloud import Cloud, Observed
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.patience import until
 from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.waiting.retry import wait_until
 
 SETTLE_SECONDS = 2400.0
 
@@ -29,7 +29,7 @@ def _wait(cloud: Cloud, ref: Ref, state: str, progress: Progress, deadline: Dead
         part = cloud.look(ref)
         return part is None or part.is_settled
 
-    if not until(is_settled, deadline, cloud.interrupt.sleep):
+    if not wait_until(is_settled, deadline, cloud.interrupt.sleep):
         progress.fail(str(ref), f"still {state}")
         raise CloudError(Fault.TIMEOUT, "Timeout", f"it stays {state}", subject=str(ref))
     progress.end(str(ref), "settled")

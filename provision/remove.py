@@ -11,8 +11,8 @@ from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.patience import patiently, until
 from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.waiting.retry import retry, wait_until
 from gpuinfra.provision.waiting.steps import run_steps
 
 UNREACHABLE_SECONDS = 300.0
@@ -111,7 +111,7 @@ def _keep_attached(cloud: Cloud, ref: Ref, progress: Progress, deadline: Deadlin
         if without_addresses:
             cloud.wait(cloud.put(without_addresses), deadline)
 
-    patiently(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
+    retry(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
 
 
 def _remove(cloud: Cloud, ref: Ref, progress: Progress, journal: Journal, deadline: Deadline) -> None:
@@ -130,7 +130,7 @@ def _remove(cloud: Cloud, ref: Ref, progress: Progress, journal: Journal, deadli
 
 def _delete(cloud: Cloud, ref: Ref, deadline: Deadline) -> None:
     try:
-        patiently(
+        retry(
             lambda: cloud.wait(cloud.delete(ref), deadline),
             deadline,
             cloud.interrupt.sleep,
@@ -144,5 +144,5 @@ def _delete(cloud: Cloud, ref: Ref, deadline: Deadline) -> None:
 
 def _see_gone(cloud: Cloud, ref: Ref, deadline: Deadline) -> None:
     """Wait until Azure returns 404. It can show a resource for a moment after reporting it as deleted."""
-    if not until(lambda: cloud.look(ref) is None, deadline, cloud.interrupt.sleep):
+    if not wait_until(lambda: cloud.look(ref) is None, deadline, cloud.interrupt.sleep):
         raise CloudError(Fault.TIMEOUT, "StillThere", "deleted, and Azure still shows it", subject=str(ref))

@@ -11,7 +11,7 @@ from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.progress import Progress
 
 # The longest wait after the VM exists. Other layers can stop the machine without the role.
-PATIENCE_SECONDS = 30.0
+WAIT_SECONDS = 30.0
 LATE = AgentRole(Holding.UNKNOWN, "Timeout", "Azure did not answer in time")
 
 
@@ -34,7 +34,7 @@ class RoleGrant:
 
     def wait(self, machine: ObservedResource, deadline: Deadline) -> AgentRole:
         """Return the result. If the first request came too early for Azure, repeat it now that the VM exists."""
-        end = deadline.within(PATIENCE_SECONDS)
+        end = deadline.within(WAIT_SECONDS)
         found = self._asking.wait(end) if self._asking else None
         if found is None or (found.holding is Holding.UNKNOWN and found != LATE):
             self._asking = _Asking(self._cloud, machine)
@@ -44,7 +44,7 @@ class RoleGrant:
     def drop(self, deadline: Deadline) -> None:
         """Wait for the pending request before the failed VM is deleted. Abandon the request if it takes too long."""
         if self._asking:
-            self._asking.wait(deadline.within(PATIENCE_SECONDS))
+            self._asking.wait(deadline.within(WAIT_SECONDS))
         self._asking = None
 
     def _tell(self, name: str, right: AgentRole) -> None:

@@ -37,8 +37,8 @@ from gpuinfra.provision.remove import UNREACHABLE_SECONDS, remove_unused, strang
 from gpuinfra.provision.role_grant import RoleGrant
 from gpuinfra.provision.vm_identity import vm_id_of
 from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.patience import patiently
 from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.waiting.retry import retry
 
 # Resources that are created and deleted together with the VM.
 _PLACED = (Kind.VM, Kind.DISK, Kind.NIC, Kind.PUBLIC_IP)
@@ -332,7 +332,7 @@ class Provisioner:
 
     def _to_undo(self, deadline: Deadline, *, moves_on: bool, same_region: bool) -> list[Ref]:
         """Return what a failed attempt left. Retry as long as for a deletion, because a VM may be among it."""
-        observed = patiently(
+        observed = retry(
             lambda: self.cloud.observe(self.spec.name, self.spec.group_name),
             deadline,
             self.cloud.interrupt.sleep,

@@ -153,42 +153,46 @@ class Link:
             self.drop()
             raise SwitchedOff(self._off)
 
-    def patience(
-        self, seconds: float, told: Callable[[Exception], None] | None = None, *, engine_too: bool = False
-    ) -> Patience:
-        """How long a loss of this connection is borne: no longer than until the machine is found to be off."""
-        return Patience(seconds, told, engine_too=engine_too, check_power=self.check_power, may_boot=self._may_boot)
+    def retry_policy(
+        self, seconds: float, on_loss: Callable[[Exception], None] | None = None, *, engine_too: bool = False
+    ) -> RetryPolicy:
+        """Return a policy that retries a lost connection for `seconds`, or until the machine is found to be off."""
+        return RetryPolicy(
+            seconds, on_loss, engine_too=engine_too, check_power=self.check_power, may_boot=self._may_boot
+        )
 
     def _may_boot(self) -> bool:
         """Whether a closed port may open soon: the machine has answered before, or its cloud says whether it is on."""
         return self._was_connected or self.power is not None
 
-    def steadily(self, attempt: Callable[[], T], patience: Patience) -> T:
-        """What an attempt gives that is made again, on a new connection, until the patience is over."""
+    def retry(self, attempt: Callable[[], T], policy: RetryPolicy) -> T:
+        """Return the result of `attempt`. After a lost connection, try again on a new one, as the policy allows."""
         while True:
             try:
                 return attempt()
             except (ConnectError, JobError) as error:
                 self.lost(error)
-                patience.wait(error)
+                policy.wait(error)
 
 
-class Patience:
-    """How long a lost connection is retried. The time starts with the first loss, and again after each success."""
+class RetryPolicy:
+    """How long to retry a lost connection. The time starts with the first loss, and again after each success."""
 
     def __init__(
         self,
         seconds: float,
-        told: Callable[[Exception], None] | None = None,
+        on_loss: Callable[[Exception], None] | None = None,
         *,
         engine_too: bool = False,
         check_power: Callable[[], None] | None = None,
         may_boot: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`told` hears of the first loss. An engine that does not answer counts as one where `engine_too` says so: it
-        may be restarting. `check_power` raises SwitchedOff where there is nothing to wait for. `may_boot` says whether
-        a closed port is worth the whole wait."""
-        self._seconds, self._told, self._engine_too = seconds, told, engine_too
+        """Retry for `seconds` after a loss, and call `on_loss` with the first error.
+
+        With `engine_too`, an engine that does not answer is retried as well: it may be restarting. `check_power`
+        raises SwitchedOff if the machine is off. `may_boot` returns whether a closed port is worth the whole wait.
+        """
+        self._seconds, self._on_loss, self._engine_too = seconds, on_loss, engine_too
         self._check_power, self._may_boot = check_power, may_boot
         self._began: float | None = None
         self._was_closed = True
@@ -196,11 +200,11 @@ class Patience:
         self._pause = FIRST_PAUSE
 
     def reset(self) -> None:
-        """It works again."""
+        """Start from zero, because the connection works again."""
         self._began, self._was_closed, self._pause = None, True, FIRST_PAUSE
 
     def wait(self, error: Exception) -> None:
-        """Pause before the next try; an error that no retry can fix, or that comes too late, is raised."""
+        """Pause before the next attempt. Raise an error that no retry can fix, or that comes too late."""
         if not is_passing(error, engine_too=self._engine_too):
             raise error
         logger.debug("lost: %s", error)
@@ -208,8 +212,8 @@ class Patience:
             self._began = time.monotonic()
             # A port that is closed at once is most often that of a machine that is off.
             self._next_look = self._began + (0.0 if isinstance(error, PortClosed) else POWER_SECONDS)
-            if self._told:
-                self._told(error)
+            if self._on_loss:
+                self._on_loss(error)
         if self._check_power and time.monotonic() >= self._next_look:
             self._check_power()
             self._next_look = time.monotonic() + POWER_SECONDS

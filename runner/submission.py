@@ -81,7 +81,7 @@ class Submission:
     def _make_environment(self) -> JobEnvironment:
         work = EnvironmentBuilder(self.job, self.link, self.progress, self.output)
         try:
-            made = self.link.steadily(work.make, self.link.patience(RESUME_SECONDS))
+            made = self.link.retry(work.make, self.link.retry_policy(RESUME_SECONDS))
         finally:
             for phase, seconds in work.timings.items():
                 self.record.note_time(phase, seconds)
@@ -117,7 +117,7 @@ class Submission:
             self._has_sent = True
             while True:
                 try:
-                    return self.link.steadily(
+                    return self.link.retry(
                         lambda: upload(
                             self.link.remote,
                             tree,
@@ -128,7 +128,7 @@ class Submission:
                             attended=self.attended,
                             abandoned=self.abandoned,
                         ),
-                        self.link.patience(RESUME_SECONDS, self._told_of_loss),
+                        self.link.retry_policy(RESUME_SECONDS, self._report_loss),
                     )
                 except RemoteError as error:
                     scrubs += 1
@@ -163,8 +163,8 @@ class Submission:
     def _check_engine(self) -> None:
         """Find out that Docker does not work before the project is sent."""
         if self.job.in_container:
-            patience = self.link.patience(RESUME_SECONDS, self._told_of_loss)
-            self.link.steadily(lambda: self.link.engine.api, patience)
+            policy = self.link.retry_policy(RESUME_SECONDS, self._report_loss)
+            self.link.retry(lambda: self.link.engine.api, policy)
 
     def _scrub(self, image: str, folder: str) -> None:
         """Files of an earlier job that its container's root owns become the user's own, who can then remove them."""
@@ -173,7 +173,7 @@ class Submission:
         who = self.link.remote.ask("hello")
         scrub(self.link.engine, image, folder, int(who["user"]), int(who["group"]))
 
-    def _told_of_loss(self, error: Exception) -> None:
+    def _report_loss(self, error: Exception) -> None:
         self.progress.note(f"{error}; trying again")
 
     # The job
@@ -228,8 +228,8 @@ class Submission:
         if run.reason == CANCELLED:
             raise JobError("the run was cancelled", f"{run.id} was cancelled before the job began", "run it again")
         with self.record.phase("start"):
-            patience = self.link.patience(RESUME_SECONDS, self._told_of_loss)
-            self.link.steadily(lambda: self._start_once(request), patience)
+            policy = self.link.retry_policy(RESUME_SECONDS, self._report_loss)
+            self.link.retry(lambda: self._start_once(request), policy)
         run = self.record.change(state=RunState.RUNNING, started=datetime.now(UTC))
         if run.reason == CANCELLED:  # cancelled before the job was found
             from gpuinfra.runner.jobs.follower import open_job

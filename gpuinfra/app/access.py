@@ -39,10 +39,10 @@ def open_cloud(
     """Return the cloud. This sends no request yet. Without `writes`, requests change nothing."""
     from gpuinfra.provision.azure.clients import Clients
     from gpuinfra.provision.azure.cloud import AzureCloud
-    from gpuinfra.provision.azure.transport import Patience
+    from gpuinfra.provision.azure.transport import RequestLimits
 
-    patience = Patience(deadline, progress, writes=writes)
-    return AzureCloud(Clients(open_access(settings, subscription), patience, settings.correlation_id))
+    limits = RequestLimits(deadline, progress, writes=writes)
+    return AzureCloud(Clients(open_access(settings, subscription), limits, settings.correlation_id))
 
 
 def _sandbox_access() -> Access:

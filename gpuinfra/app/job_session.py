@@ -267,9 +267,9 @@ class JobSession:
         following.record.change(reason=CANCELLED)
         self.progress.note("cancelling")
         link, run = following.link, following.record.run
-        patience = link.patience(CANCEL_SECONDS, engine_too=True)
+        policy = link.retry_policy(CANCEL_SECONDS, engine_too=True)
         try:
-            link.steadily(lambda: open_job(link, run).cancel(CANCEL_GRACE), patience)
+            link.retry(lambda: open_job(link, run).cancel(CANCEL_GRACE), policy)
         except KeyboardInterrupt:
             # After a second Ctrl-C, kill the job without a grace period. Wait until it is killed, at most until its
             # grace period would end it anyway: without this client, nothing else kills it earlier.

@@ -336,7 +336,7 @@ def open_provisioner(reached: CloudSession, located: LocatedSpec, progress: Fron
         public_key=public_key_for(reached.settings, spec, progress, creates=writes),
         progress=progress,
         journal=reached.journal(spec.name) if writes else Journal(None, spec.name, ""),
-        deadline=reached.cloud.clients.patience.deadline,
+        deadline=reached.cloud.clients.limits.deadline,
         repository=repository,
     )
 

@@ -141,7 +141,7 @@ def _reaper(reached: CloudSession, rules: Rules, progress: Frontend, *, dry_run:
         rules=rules,
         progress=progress,
         journal=journal,
-        deadline=reached.cloud.clients.patience.deadline,
+        deadline=reached.cloud.clients.limits.deadline,
         dry_run=dry_run,
         has_outputs=None if reached.settings.yes else lambda name, group: _has_outputs(reached, name, group),
     )

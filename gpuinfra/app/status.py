@@ -72,7 +72,7 @@ class StatusQuery:
         from gpuinfra.provision.waiting.deadline import Deadline
 
         clients = self.reached.cloud.clients
-        clients.patience.deadline = Deadline.after(SECONDS)
+        clients.limits.deadline = Deadline.after(SECONDS)
         rows = list_all_machines(clients)
         now = self.reached.cloud.now()
         prices = self._prices_of(fleet.sizes(rows))
@@ -91,7 +91,7 @@ class StatusQuery:
 
     def report_waits(self, report: Callable[[str, float], None]) -> None:
         """Call `report` with reason and seconds of each wait from now on."""
-        self.reached.cloud.clients.patience.progress = _Waits(report)
+        self.reached.cloud.clients.limits.progress = _Waits(report)
 
     def _with_agents(self, machines: list[Machine]) -> list[Machine]:
         from gpuinfra.app.agents import with_agents

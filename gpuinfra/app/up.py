@@ -184,7 +184,7 @@ def _wait_until_ready(reached: CloudSession, target: Target, spec: Spec, progres
     from gpuinfra.app.watched_opener import watched_opener
     from gpuinfra.runner.readiness import NotReady, wait_until_ready
 
-    deadline = reached.cloud.clients.patience.deadline
+    deadline = reached.cloud.clients.limits.deadline
     ssh, gpu = min(SSH_SECONDS, deadline.left), min(GPU_SECONDS, deadline.left)
     try:
         opener = watched_opener(reached.cloud, spec)
@@ -213,7 +213,7 @@ def _wait_until_ready(reached: CloudSession, target: Target, spec: Spec, progres
 def _wait_for_docker(reached: CloudSession, target: Target, progress: Frontend, opener: Opener) -> None:
     from gpuinfra.runner.readiness import wait_for_docker
 
-    seconds = min(DOCKER_SECONDS, reached.cloud.clients.patience.deadline.left)
+    seconds = min(DOCKER_SECONDS, reached.cloud.clients.limits.deadline.left)
     simulated = reached.cloud.simulated
     check = wait_for_docker(target, seconds=seconds, progress=progress, opener=opener, simulated=simulated)
     if not check.passed:
@@ -225,7 +225,7 @@ def _ended_meanwhile(reached: CloudSession, spec: Spec) -> Problem | None:
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.names import ref_of
-    from gpuinfra.provision.waiting.patience import until
+    from gpuinfra.provision.waiting.retry import wait_until
 
     cloud, ref = reached.cloud, ref_of(Kind.VM, spec.group_name, spec.name)
 
@@ -234,7 +234,7 @@ def _ended_meanwhile(reached: CloudSession, spec: Spec) -> Problem | None:
         return machine.power if machine else "gone"
 
     try:
-        until(lambda: power() != "deallocating", cloud.grant(ENDING_SECONDS), cloud.interrupt.sleep)
+        wait_until(lambda: power() != "deallocating", cloud.grant(ENDING_SECONDS), cloud.interrupt.sleep)
         state = power()
     except CloudError:
         return None

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gpuinfra.provision.azure.access import Access
-from gpuinfra.provision.azure.transport import CONNECT_SECONDS, READ_SECONDS, Clock, Patience, Retries
+from gpuinfra.provision.azure.transport import CONNECT_SECONDS, READ_SECONDS, Clock, RequestLimits, Retries
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Clients:
     """The compute, network and resource clients of one subscription, with one credential."""
 
-    def __init__(self, access: Access, patience: Patience | None = None, correlation_id: str | None = None) -> None:
+    def __init__(self, access: Access, limits: RequestLimits | None = None, correlation_id: str | None = None) -> None:
         self.access, self.correlation_id = access, correlation_id
-        self.patience = patience or Patience()
+        self.limits = limits or RequestLimits()
         self.clock = Clock()
         # The SDK's warnings would appear between our lines. What matters reaches the user as a Problem.
         logging.getLogger("azure").addHandler(logging.NullHandler())
@@ -59,7 +59,7 @@ class Clients:
         return {
             "base_url": self.access.arm,
             "credential_scopes": [self.access.scope],
-            "retry_policy": Retries(self.patience),
+            "retry_policy": Retries(self.limits),
             "per_retry_policies": [self.clock],
             "headers": headers,
             "connection_timeout": CONNECT_SECONDS,

@@ -33,13 +33,13 @@ class AzureCloud:
         self.clients = clients
         self.subscription = clients.access.subscription
         self.simulated = clients.access.simulated
-        self.interrupt = clients.patience.interrupt
+        self.interrupt = clients.limits.interrupt
         self._calls = Calls(clients)
 
     def grant(self, seconds: float) -> Deadline:
         """Return extra time for cleanup, which becomes the deadline of all requests."""
-        self.clients.patience.deadline = Deadline.after(seconds)
-        return self.clients.patience.deadline
+        self.clients.limits.deadline = Deadline.after(seconds)
+        return self.clients.limits.deadline
 
     def now(self) -> datetime:
         """Return Azure's time."""
@@ -61,7 +61,7 @@ class AzureCloud:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _observe(self, name: str, group: str | None, pool: ThreadPoolExecutor, *, thorough: bool) -> Observed:
-        deadline = self.clients.patience.deadline
+        deadline = self.clients.limits.deadline
         tagged = pool.submit(self._tagged, name)
         # Azure's tag index lags by minutes, but the list of VMs does not, and no VM may be missed.
         machines = pool.submit(self._machines, name) if thorough or group is None else None

@@ -160,7 +160,7 @@ class AzureMarket:
             if deadline.is_over:
                 subject = f"provider {namespace}"
                 raise CloudError(Fault.TIMEOUT, "Timeout", f"{namespace} is still being registered", subject=subject)
-            self.clients.patience.interrupt.sleep(min(REGISTRATION_PAUSE, deadline.left))
+            self.clients.limits.interrupt.sleep(min(REGISTRATION_PAUSE, deadline.left))
 
     def _registration(self, namespace: str) -> str:
         return str(self._requests.send("GET", self._provider(namespace), PROVIDERS_API).get("registrationState") or "")

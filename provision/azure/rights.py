@@ -10,11 +10,11 @@ from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
-from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting.retry import retry
 
 API = "2022-04-01"
 # Azure may take a while to make new identities and roles visible everywhere.
-NEW_SECONDS, PAUSE = 60.0, 2.0
+NEW_SECONDS = 60.0
 NOT_KNOWN_YET = frozenset({"PrincipalNotFound", "RoleDefinitionDoesNotExist"})
 EXISTS = "RoleAssignmentExists"
 
@@ -24,7 +24,7 @@ class Rights:
 
     def __init__(self, clients: Clients) -> None:
         self._subscription = clients.access.subscription
-        self._patience = clients.patience
+        self._limits = clients.limits
         self._requests = Requests(lambda: clients.resource)
 
     def look(self, machine: ObservedResource) -> AgentRole:
@@ -98,23 +98,19 @@ class Rights:
 
     def _assign(self, machine: ObservedResource, principal: str, definition: str) -> AgentRole:
         path = agent_role.assignment_id(self._id(machine), principal, definition)
-        deadline = self._patience.deadline.within(NEW_SECONDS)
-        while True:
-            try:
-                self._requests.send("PUT", path, API, agent_role.assignment_body(principal, definition))
-            except CloudError as error:
-                if error.code == EXISTS:
-                    return AgentRole(Holding.HELD)
-                if not _may_pass(error, deadline):
-                    raise
-            else:
-                return AgentRole(Holding.GRANTED)
-            self._patience.interrupt.sleep(PAUSE)
+        body, limits = agent_role.assignment_body(principal, definition), self._limits
+        try:
+            retry(
+                lambda: self._requests.send("PUT", path, API, body),
+                limits.deadline.within(NEW_SECONDS),
+                limits.interrupt.sleep,
+                busy_codes=NOT_KNOWN_YET,
+            )
+        except CloudError as error:
+            if error.code == EXISTS:
+                return AgentRole(Holding.HELD)
+            raise
+        return AgentRole(Holding.GRANTED)
 
     def _id(self, machine: ObservedResource) -> str:
         return machine.ref.id(self._subscription)
-
-
-def _may_pass(error: CloudError, deadline: Deadline) -> bool:
-    is_new = error.code in NOT_KNOWN_YET or error.fault is Fault.BUSY
-    return is_new and deadline.left > PAUSE

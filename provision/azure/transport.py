@@ -19,8 +19,8 @@ READ_SECONDS = 60
 LONGEST_COMMAND = 3600.0
 
 
-class Patience:
-    """The limits of one command: its deadline, where it reports waits, its interrupt, and whether it may write."""
+class RequestLimits:
+    """The limits of a command's requests: deadline, interrupt, where waits are reported, and whether they may write."""
 
     def __init__(
         self, deadline: Deadline | None = None, progress: Progress | None = None, *, writes: bool = True
@@ -56,14 +56,14 @@ class Clock(SansIOHTTPPolicy[Any, Any]):
 class Retries(RetryPolicy[Any, Any]):
     """The SDK's retry policy, with waits that are shown and never exceed the deadline."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, limits: RequestLimits) -> None:
         super().__init__(retry_total=12, retry_connect=3, retry_read=3, retry_status=5, retry_backoff_max=20)
-        self.patience = patience
+        self.limits = limits
 
     def send(self, request: Any) -> Any:
         """Send the request. In a command that must not write, raise CloudError instead of registering a provider."""
         response = super().send(request)
-        if not self.patience.writes and _status(response) == 409 and "MissingSubscriptionReg" in _text(response):
+        if not self.limits.writes and _status(response) == 409 and "MissingSubscriptionReg" in _text(response):
             message = "the subscription does not use this resource provider yet; `gpuinfra up` registers it"
             raise CloudError(Fault.OTHER, "MissingSubscriptionRegistration", message, status=409)
         return response
@@ -80,7 +80,7 @@ class Retries(RetryPolicy[Any, Any]):
         asked = self.get_retry_after(response) if response else None
         seconds = asked or self.get_backoff_time(settings)
         status = _status(response)
-        if seconds > self.patience.deadline.left:
+        if seconds > self.limits.deadline.left:
             raise CloudError(
                 Fault.THROTTLED if status == 429 else Fault.UNREACHABLE,
                 "TooManyRequests" if status == 429 else f"HTTP {status or 'connection'}",
@@ -88,8 +88,8 @@ class Retries(RetryPolicy[Any, Any]):
                 status=status,
             )
         if asked and seconds >= 1:
-            self.patience.progress.wait("Azure is throttling" if status == 429 else "Azure is busy", seconds)
-        self.patience.interrupt.sleep(seconds)
+            self.limits.progress.wait("Azure is throttling" if status == 429 else "Azure is busy", seconds)
+        self.limits.interrupt.sleep(seconds)
 
 
 def _status(response: Any) -> int | None:

@@ -24,7 +24,7 @@ from gpuinfra.provision.problems import explain
 from gpuinfra.provision.resources.common import with_others
 from gpuinfra.provision.resources.shutdown_schedule import imminent_stop, latest_end, moved
 from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.patience import patiently
+from gpuinfra.provision.waiting.retry import retry
 
 UNREACHABLE_SECONDS = 30.0
 # A stopped machine is billed as well, but cannot use more time.
@@ -192,7 +192,7 @@ def _write(
         cloud.wait(cloud.patch(Resource(ref, {"tags": marked})), deadline)
         return until
 
-    return patiently(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
+    return retry(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
 
 
 def _move(cloud: Cloud, machine: ObservedResource, until: datetime, deadline: Deadline) -> datetime | None:
@@ -212,4 +212,4 @@ def _move(cloud: Cloud, machine: ObservedResource, until: datetime, deadline: De
             return None  # `up` created this machine without a schedule
         return imminent_stop(found, now)
 
-    return patiently(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)
+    return retry(attempt, deadline, cloud.interrupt.sleep, unreachable_seconds=UNREACHABLE_SECONDS)

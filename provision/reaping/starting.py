@@ -13,8 +13,8 @@ from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.resources.common import with_others
 from gpuinfra.provision.resources.shutdown_schedule import moved
 from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.patience import patiently, until
 from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.waiting.retry import retry, wait_until
 
 DOING = "starting"
 START_SECONDS = 600.0
@@ -37,7 +37,7 @@ def start(
     journal.intend(DOING, ref)
     try:
         for step in (_arm, _start):
-            patiently(
+            retry(
                 lambda step=step: step(cloud, machine, verdict, deadline),  # type: ignore[misc]
                 deadline,
                 pause,
@@ -76,5 +76,5 @@ def _see_running(cloud: Cloud, ref: Ref, deadline: Deadline) -> None:
         machine = cloud.look(ref)
         return machine is not None and machine.power == "running"
 
-    if not until(is_running, deadline, cloud.interrupt.sleep):
+    if not wait_until(is_running, deadline, cloud.interrupt.sleep):
         raise CloudError(Fault.TIMEOUT, "Timeout", "started, and Azure does not show it running", subject=str(ref))

@@ -77,7 +77,7 @@ class JobFollower:
         """It hears of what the job prints, and knows how the job was when the machine last answered."""
         if record.run.started:
             self.attending.began(record.run.started)
-        self._patience = link.patience(LOST_SECONDS, self._told_of_loss, engine_too=True)
+        self._retry_policy = link.retry_policy(LOST_SECONDS, self._report_loss, engine_too=True)
         self._is_lost = False
         self._is_kept = False
         """Whether the target has more of it than is here."""
@@ -109,7 +109,7 @@ class JobFollower:
                     if ended := self._ended_without_log(error):
                         return ended
                     if time.monotonic() - began > STEADY_SECONDS:
-                        self._patience.reset()  # it was reached meanwhile, and had nothing to say
+                        self._retry_policy.reset()  # it was reached meanwhile, and had nothing to say
                     self.link.lost(error)
                     self._wait(error)
 
@@ -135,7 +135,7 @@ class JobFollower:
 
     def _wait(self, error: Exception) -> None:
         try:
-            self._patience.wait(error)
+            self._retry_policy.wait(error)
         except Unreachable as last:
             # It was reached before: so it is lost, and not only silent.
             raise Broken(str(last), last.help) from last
@@ -152,13 +152,13 @@ class JobFollower:
             self._show(frame)
         return job.ended()
 
-    def _told_of_loss(self, error: Exception) -> None:
+    def _report_loss(self, error: Exception) -> None:
         self._is_lost = True
         self.progress.note(f"{error}; the job keeps running, trying to reach it again")
 
     def _found_again(self) -> None:
         self._is_lost = False
-        self._patience.reset()
+        self._retry_policy.reset()
         self.progress.note("reached it again")
 
     # What it writes
@@ -207,13 +207,13 @@ class JobFollower:
 
     def look(self) -> Ended | None:
         """How it ended; None while it runs."""
-        patience = self.link.patience(FINAL_SECONDS, self._told_of_loss, engine_too=True)
-        return self.link.steadily(lambda: open_job(self.link, self.record.run).ended(), patience)
+        policy = self.link.retry_policy(FINAL_SECONDS, self._report_loss, engine_too=True)
+        return self.link.retry(lambda: open_job(self.link, self.record.run).ended(), policy)
 
     def bring(self) -> Run:
         """What it has written so far."""
-        patience = self.link.patience(FINAL_SECONDS, self._told_of_loss)
-        fetched = self.link.steadily(lambda: self._fetch(final=False), patience)
+        policy = self.link.retry_policy(FINAL_SECONDS, self._report_loss)
+        fetched = self.link.retry(lambda: self._fetch(final=False), policy)
         return self.record.change(outputs=Outputs(fetched.files, fetched.size))
 
     # The end
@@ -282,14 +282,14 @@ class JobFollower:
         return ended.how, ended.detail
 
     def _bring_all(self) -> None:
-        patience = self.link.patience(FINAL_SECONDS, self._told_of_loss)
+        policy = self.link.retry_policy(FINAL_SECONDS, self._report_loss)
         if self._bringing:
             self._bringing.join()  # a large file may be on its way; each of its parts has a deadline
-        fetched = self.link.steadily(lambda: self._fetch(final=True), patience)
+        fetched = self.link.retry(lambda: self._fetch(final=True), policy)
         if any(each.reason == NOT_ALLOWED for each in fetched.unreadable) and self._is_container:
             # A container's root wrote them, for itself alone.
-            self.link.steadily(self._own_outputs, patience)
-            fetched = self.link.steadily(lambda: self._fetch(final=True), patience)
+            self.link.retry(self._own_outputs, policy)
+            fetched = self.link.retry(lambda: self._fetch(final=True), policy)
         for path, reason in fetched.unreadable:
             self.record.warn(f"outputs/{path} was not fetched: {reason}")
         # Only files are results. One that cannot be fetched must not be deleted with the machine.

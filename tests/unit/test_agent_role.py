@@ -274,7 +274,7 @@ def test_failed_machine_is_deleted_after_its_role_request_ended(
 
 
 def test_role_request_without_a_response_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(role_grant, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(role_grant, "WAIT_SECONDS", 0.0)
     never = threading.Event()
     cloud = FakeCloud()
     monkeypatch.setattr(cloud, "allow_self_stop", lambda _: never.wait(10) and AgentRole(Holding.GRANTED))

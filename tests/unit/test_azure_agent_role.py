@@ -9,7 +9,7 @@ from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision.azure.access import Access
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.rights import NEW_SECONDS, Rights
-from gpuinfra.provision.azure.transport import Patience
+from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.lifecycle import agent_role
@@ -61,9 +61,9 @@ class Scripted:
 
 def granted(scripted: Scripted, machine: ObservedResource = MACHINE, *, looks: bool = False) -> tuple[AgentRole, Time]:
     time = Time()
-    patience = Patience(time.deadline(3600))
-    patience.interrupt = InstantInterrupt(time)
-    made = Rights(Clients(Access(SUBSCRIPTION), patience))
+    limits = RequestLimits(time.deadline(3600))
+    limits.interrupt = InstantInterrupt(time)
+    made = Rights(Clients(Access(SUBSCRIPTION), limits))
     made._requests = scripted  # type: ignore[assignment]
     return made.look(machine) if looks else made.grant(machine), time
 

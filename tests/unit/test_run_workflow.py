@@ -239,7 +239,7 @@ def test_interrupt_at_any_moment_after_creation_says_what_exists(
 ) -> None:
     cloud: Any = made()
     cloud.clients = SimpleNamespace(
-        access=SimpleNamespace(ssh_port=22), patience=SimpleNamespace(deadline=cloud.grant(9))
+        access=SimpleNamespace(ssh_port=22), limits=SimpleNamespace(deadline=cloud.grant(9))
     )
     plan = Plan(NAME, "", "group", None, (Change(Action.CHANGE, ref_of(Kind.VM, "group", NAME), power=Power.START),))
     outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=plan, lease_until=None, agent=None)

@@ -10,7 +10,7 @@ from azure.core.pipeline import Pipeline
 from azure.core.rest import HttpRequest
 
 from gpuinfra.provision.azure import transport
-from gpuinfra.provision.azure.transport import Clock, Patience, Retries
+from gpuinfra.provision.azure.transport import Clock, RequestLimits, Retries
 from gpuinfra.provision.errors import CloudError, Fault
 from tests.unit.provision_help import InstantInterrupt, RecordedProgress, Time
 
@@ -41,10 +41,10 @@ class FakeChannel:
 
     def __init__(self, *answers: Any, seconds: float = 3600) -> None:
         self.time, self.heard, self.wire, self.clock = Time(), RecordedProgress(), FakeTransport(*answers), Clock()
-        patience = Patience(self.time.deadline(seconds), self.heard)
-        patience.interrupt = InstantInterrupt(self.time)
-        self.patience = patience
-        policies: Any = [Retries(patience), self.clock]
+        limits = RequestLimits(self.time.deadline(seconds), self.heard)
+        limits.interrupt = InstantInterrupt(self.time)
+        self.limits = limits
+        policies: Any = [Retries(limits), self.clock]
         self._pipeline: Any = Pipeline(self.wire, policies)  # type: ignore[arg-type]
 
     def send(self, method: str = "GET") -> int:
@@ -134,7 +134,7 @@ def test_connection_is_not_retried_beyond_the_deadline() -> None:
 
 def test_ctrl_c_interrupts_a_wait() -> None:
     channel = FakeChannel(throttled("7"), OK)
-    channel.patience.interrupt.set()
+    channel.limits.interrupt.set()
     with pytest.raises(CloudError) as caught:
         channel.send()
     assert caught.value.fault is Fault.INTERRUPTED

@@ -16,7 +16,7 @@ from gpuinfra.provision.azure.access import Access
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
-from gpuinfra.provision.azure.transport import Patience
+from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.cloud import Act, ObservedResource
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
@@ -51,7 +51,7 @@ def heard() -> RecordedProgress:
 @pytest.fixture
 def cloud(server: Sandbox, access: Access, heard: RecordedProgress) -> Iterator[AzureCloud]:
     arm(server, "no-boot", count=0)  # no guest is needed
-    clients = Clients(access, Patience(Deadline.after(60), heard))
+    clients = Clients(access, RequestLimits(Deadline.after(60), heard))
     yield AzureCloud(clients)
     close(clients)
 

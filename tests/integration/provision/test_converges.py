@@ -29,7 +29,7 @@ from gpuinfra.provision.azure.access import Access
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
-from gpuinfra.provision.azure.transport import Patience
+from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.login.host_key import new_host_key
@@ -98,7 +98,7 @@ def cloud(server: Sandbox, access: Access, monkeypatch: pytest.MonkeyPatch) -> I
         self.check()
 
     monkeypatch.setattr(Interrupt, "sleep", sleep)
-    clients = Clients(access, Patience(Deadline.after(600)))
+    clients = Clients(access, RequestLimits(Deadline.after(600)))
     yield AzureCloud(clients)
     close(clients)
 

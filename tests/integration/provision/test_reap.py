@@ -17,7 +17,7 @@ from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.fleet import AzureFleet
 from gpuinfra.provision.azure.market import AzureMarket
-from gpuinfra.provision.azure.transport import Patience
+from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle.reap import Rules
@@ -79,7 +79,7 @@ class World:
 
     def reaper(self, rules: Rules | None = None, *, seconds: float = 60, **fields: Any) -> Reaper:
         deadline = Deadline.after(seconds)
-        clients = Clients(access_to(self.server), Patience(deadline, Silent()))
+        clients = Clients(access_to(self.server), RequestLimits(deadline, Silent()))
         self._clients.append(clients)
         return Reaper(
             cloud=AzureCloud(clients),

@@ -17,7 +17,7 @@ from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.rights import Rights
-from gpuinfra.provision.azure.transport import Patience
+from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
@@ -46,7 +46,7 @@ def heard() -> RecordedProgress:
 @pytest.fixture
 def cloud(server: Sandbox, access: Access) -> Iterator[AzureCloud]:
     server.control("POST", "faults", {"name": "no-boot", "count": 0})  # no guest is needed
-    clients = Clients(access, Patience(Deadline.after(60)))
+    clients = Clients(access, RequestLimits(Deadline.after(60)))
     yield AzureCloud(clients)
     close(clients)
 

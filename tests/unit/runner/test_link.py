@@ -19,7 +19,7 @@ from gpuinfra.runner.errors import (
     TimedOut,
     Unreachable,
 )
-from gpuinfra.runner.link import Link, Patience, is_passing
+from gpuinfra.runner.link import Link, RetryPolicy, is_passing
 
 TARGET = Target("lab", "lab", "remote", "203.0.113.7", 22, "me", "ssh-ed25519 AAAA")
 
@@ -112,7 +112,7 @@ def test_attempts_are_made_until_one_succeeds(link: Link, wires: list[Wire], clo
             raise errors.pop(0)
         return "done"
 
-    assert link.steadily(attempt, Patience(60, told.append)) == "done"
+    assert link.retry(attempt, RetryPolicy(60, told.append)) == "done"
     assert len(told) == 1
     assert clock.pauses == sorted(clock.pauses)
 
@@ -122,18 +122,18 @@ def test_patience_ends(link: Link, clock: Clock) -> None:
         raise Unreachable("nobody")
 
     with pytest.raises(Unreachable):
-        link.steadily(attempt, Patience(60))
+        link.retry(attempt, RetryPolicy(60))
     assert 50 < sum(clock.pauses) <= 60
 
 
 def test_a_success_begins_it_anew(clock: Clock) -> None:
-    patience = Patience(10)
-    patience.wait(Broken("first"))
+    policy = RetryPolicy(10)
+    policy.wait(Broken("first"))
     clock.now += 1000
     with pytest.raises(Broken):
-        patience.wait(Broken("too late"))
-    patience.reset()
-    patience.wait(Broken("again"))
+        policy.wait(Broken("too late"))
+    policy.reset()
+    policy.wait(Broken("again"))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_what_another_try_may_mend(error: Exception, engine_too: bool, passing: 
     assert is_passing(error, engine_too=engine_too) is passing
     if not passing:
         with pytest.raises(type(error)):
-            Patience(60, engine_too=engine_too).wait(error)
+            RetryPolicy(60, engine_too=engine_too).wait(error)
         assert clock.pauses == []
 
 
@@ -174,7 +174,7 @@ def test_after_a_while_somebody_is_asked_whether_it_is_off(link: Link, clock: Cl
 
     link.power, began = power, clock.now
     with pytest.raises(SwitchedOff, match="my-dsvm is deallocated"):
-        link.steadily(attempt, link.patience(600))
+        link.retry(attempt, link.retry_policy(600))
     waits = [after - before for before, after in zip([began, *asked], asked, strict=False)]
     assert len(waits) == 3
     assert all(19.9 < wait <= 20.1 + module.LONGEST_PAUSE for wait in waits)
@@ -210,7 +210,7 @@ def test_a_machine_of_which_nobody_knows_is_tried_for_as_long_as_ever(
 
     link.power = power
     with pytest.raises(Unreachable):
-        link.steadily(attempt, link.patience(600))
+        link.retry(attempt, link.retry_policy(600))
     assert sum(clock.pauses) > 590
 
 
@@ -232,28 +232,28 @@ def closed() -> None:
 
 def test_a_closed_port_of_a_machine_that_never_answered_is_given_up_soon(link: Link, clock: Clock) -> None:
     with pytest.raises(PortClosed):
-        link.steadily(closed, link.patience(600))
+        link.retry(closed, link.retry_policy(600))
     assert 1 < sum(clock.pauses) <= module.CLOSED_SECONDS
 
 
 def test_a_closed_port_of_a_machine_that_answered_before_is_waited_for(link: Link, clock: Clock) -> None:
     _ = link.connection
     with pytest.raises(PortClosed):
-        link.steadily(closed, link.patience(600))
+        link.retry(closed, link.retry_policy(600))
     assert sum(clock.pauses) > 590
 
 
 def test_a_closed_port_of_a_machine_that_is_on_is_waited_for(link: Link, clock: Clock) -> None:
     link.power = lambda: None
     with pytest.raises(PortClosed):
-        link.steadily(closed, link.patience(600))
+        link.retry(closed, link.retry_policy(600))
     assert sum(clock.pauses) > 590
 
 
 def test_a_closed_port_of_a_machine_that_is_off_is_not_waited_for(link: Link, clock: Clock) -> None:
     link.power = lambda: "my-dsvm is deallocated"
     with pytest.raises(SwitchedOff, match="my-dsvm is deallocated"):
-        link.steadily(closed, link.patience(600))
+        link.retry(closed, link.retry_policy(600))
     assert clock.pauses == []
 
 
@@ -265,7 +265,7 @@ def test_a_machine_that_was_silent_before_its_port_closed_is_waited_for(link: Li
             raise errors.pop(0)
         return "done"
 
-    assert link.steadily(attempt, link.patience(600)) == "done"
+    assert link.retry(attempt, link.retry_policy(600)) == "done"
     assert sum(clock.pauses) > module.CLOSED_SECONDS
 
 

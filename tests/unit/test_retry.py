@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.waiting.patience import LONGEST_PAUSE, patiently, until
+from gpuinfra.provision.waiting.retry import LONGEST_PAUSE, retry, wait_until
 from tests.unit.provision_help import BUSY, DENIED, UNREACHABLE, Time
 
 
@@ -25,13 +25,13 @@ class Attempts:
 
 def test_successful_call_is_made_once() -> None:
     time, attempt = Time(), Attempts(BUSY, 0)
-    assert patiently(attempt, time.deadline(10), time.pause) == "done"
+    assert retry(attempt, time.deadline(10), time.pause) == "done"
     assert (attempt.count, time.pauses) == (1, [])
 
 
 def test_busy_is_retried_with_growing_pauses() -> None:
     time, attempt = Time(), Attempts(BUSY, 9)
-    assert patiently(attempt, time.deadline(100), time.pause) == "done"
+    assert retry(attempt, time.deadline(100), time.pause) == "done"
     assert attempt.count == 10
     assert time.pauses == sorted(time.pauses)
     assert (time.pauses[0], time.pauses[-1]) == (0.5, LONGEST_PAUSE)
@@ -40,7 +40,7 @@ def test_busy_is_retried_with_growing_pauses() -> None:
 def test_busy_is_retried_until_the_deadline() -> None:
     time, attempt = Time(), Attempts(BUSY, -1)
     with pytest.raises(CloudError, match="Conflict"):
-        patiently(attempt, time.deadline(60), time.pause)
+        retry(attempt, time.deadline(60), time.pause)
     assert 60 - LONGEST_PAUSE <= time.seconds < 60
 
 
@@ -48,7 +48,7 @@ def test_busy_is_retried_until_the_deadline() -> None:
 def test_unreachable_is_retried_for_a_while(window: float, tries: int) -> None:
     time, attempt = Time(), Attempts(UNREACHABLE, -1)
     with pytest.raises(CloudError, match="no answer"):
-        patiently(attempt, time.deadline(600), time.pause, unreachable_seconds=window)
+        retry(attempt, time.deadline(600), time.pause, unreachable_seconds=window)
     assert attempt.count == tries
     assert time.seconds <= window
 
@@ -56,13 +56,13 @@ def test_unreachable_is_retried_for_a_while(window: float, tries: int) -> None:
 def test_unreachable_is_retried_only_until_the_deadline() -> None:
     time = Time()
     with pytest.raises(CloudError):
-        patiently(Attempts(UNREACHABLE, -1), time.deadline(3), time.pause, unreachable_seconds=600)
+        retry(Attempts(UNREACHABLE, -1), time.deadline(3), time.pause, unreachable_seconds=600)
     assert time.seconds < 3
 
 
 def test_restored_connection_succeeds() -> None:
     time = Time()
-    assert patiently(Attempts(UNREACHABLE, 3), time.deadline(600), time.pause, unreachable_seconds=30) == "done"
+    assert retry(Attempts(UNREACHABLE, 3), time.deadline(600), time.pause, unreachable_seconds=30) == "done"
 
 
 def test_long_operation_does_not_use_up_the_unreachable_window() -> None:
@@ -72,7 +72,7 @@ def test_long_operation_does_not_use_up_the_unreachable_window() -> None:
         time.pause(300 if attempt.count == 0 else 0)  # five minutes in Azure, then one poll is lost
         return attempt()
 
-    assert patiently(run_long, time.deadline(2400), time.pause, unreachable_seconds=30) == "done"
+    assert retry(run_long, time.deadline(2400), time.pause, unreachable_seconds=30) == "done"
 
 
 def test_busy_time_does_not_count_as_unreachable() -> None:
@@ -82,14 +82,14 @@ def test_busy_time_does_not_count_as_unreachable() -> None:
         busy()
         return lost()
 
-    assert patiently(attempt, time.deadline(2400), time.pause, unreachable_seconds=30) == "done"
+    assert retry(attempt, time.deadline(2400), time.pause, unreachable_seconds=30) == "done"
 
 
 def test_other_faults_are_not_retried() -> None:
     for fault in set(Fault) - {Fault.BUSY, Fault.UNREACHABLE}:
         time, attempt = Time(), Attempts(CloudError(fault, "Code", "no"), -1)
         with pytest.raises(CloudError):
-            patiently(attempt, time.deadline(600), time.pause, unreachable_seconds=600)
+            retry(attempt, time.deadline(600), time.pause, unreachable_seconds=600)
         assert (attempt.count, time.pauses) == (1, [])
 
 
@@ -98,7 +98,7 @@ def test_interrupt_during_a_pause_is_raised() -> None:
         raise CloudError(Fault.INTERRUPTED, "Interrupted", "")
 
     with pytest.raises(CloudError) as caught:
-        patiently(Attempts(BUSY, -1), Time().deadline(600), pause)
+        retry(Attempts(BUSY, -1), Time().deadline(600), pause)
     assert caught.value.fault is Fault.INTERRUPTED
 
 
@@ -109,15 +109,15 @@ def _after(times: int) -> Callable[[], bool]:
 
 def test_until_returns_when_the_condition_holds() -> None:
     time = Time()
-    assert until(_after(0), time.deadline(0), time.pause)
+    assert wait_until(_after(0), time.deadline(0), time.pause)
     assert time.pauses == []
-    assert until(_after(5), time.deadline(60), time.pause)
+    assert wait_until(_after(5), time.deadline(60), time.pause)
     assert len(time.pauses) == 5
 
 
 def test_until_gives_up_at_the_deadline() -> None:
     time = Time()
-    assert not until(lambda: False, time.deadline(60), time.pause)
+    assert not wait_until(lambda: False, time.deadline(60), time.pause)
     assert time.seconds < 60
     assert max(time.pauses) <= LONGEST_PAUSE
 
@@ -127,7 +127,7 @@ def test_until_passes_errors_through() -> None:
         raise DENIED
 
     with pytest.raises(CloudError, match="AuthorizationFailed"):
-        until(condition, Time().deadline(60), Time().pause)
+        wait_until(condition, Time().deadline(60), Time().pause)
 
 
 def test_deadline_has_the_time_left() -> None:
