@@ -153,6 +153,16 @@ def same(one: Ref, other: Ref) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A resource with our tag, from a listing."""
+
+    ref: Ref
+    tags: dict[str, str] = field(default_factory=dict)
+    since: datetime | None = None
+    """When it was created or last changed, whichever is later; None if Azure does not show it."""
+
+
 class Operation(Protocol):
     """An operation in progress in Azure."""
 
@@ -168,6 +178,16 @@ class Cloud(Protocol):
     simulated: bool
     interrupt: Interrupt
     """Once set, `wait` raises Fault.INTERRUPTED."""
+    endpoint: str
+    """The address of the cloud's API."""
+    ssh_port: int
+    """The port on which its machines accept SSH."""
+    fleet: Fleet
+    """The whole subscription."""
+
+    @property
+    def deadline(self) -> Deadline:
+        """The deadline of all requests."""
 
     def grant(self, seconds: float) -> Deadline:
         """Return extra time for cleanup, so that an expired deadline never leaves a machine on."""
@@ -202,8 +222,36 @@ class Cloud(Protocol):
     def allow_self_stop(self, machine: ObservedResource) -> AgentRole:
         """Grant the VM the role to deallocate itself. Never raises: the result contains what Azure refused."""
 
+    def agent_role(self, machine: ObservedResource) -> AgentRole:
+        """Return whether the VM has the role to deallocate itself. Changes nothing and never raises."""
+
     def disown(self, group: str) -> None:
         """Remove our tags from a group, so that gpuinfra no longer owns it."""
 
     def wait(self, operation: Operation, deadline: Deadline) -> None:
         """Wait until the operation is finished. Raise Fault.TIMEOUT if the deadline passes first."""
+
+
+class Fleet(Protocol):
+    """A whole subscription. Every method raises only CloudError and is thread-safe."""
+
+    def machines(self) -> list[dict[str, Any]]:
+        """Return the bodies of all VMs, including others', with instance views. Sends one request per page."""
+
+    def parts(self) -> list[Listed]:
+        """Return all resources with our tag, of the kinds that gpuinfra creates. Sends one request per page."""
+
+    def holdings(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the bodies of the VMs, disks and public IPs with our tag, whether they are ours or not."""
+
+    def activity_log(self, since: datetime, until: datetime, resource: str | None = None) -> list[dict[str, Any]]:
+        """Return events, newest first: of one resource by its ID, or of all VMs and disks, then without the caller."""
+
+    def has_agent_role(self) -> bool:
+        """Return whether the subscription has the role for guest agents, and it allows the action."""
+
+    def ask_off(self, ref: Ref) -> None:
+        """Request the deallocation of a VM. Returns once Azure accepts the request; the operation is not polled."""
+
+    def ask_delete(self, ref: Ref) -> None:
+        """Request the deletion of a VM whose deletion is unfinished. Returns once Azure accepts the request."""

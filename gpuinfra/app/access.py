@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.provision.azure.access import Access
-    from gpuinfra.provision.azure.cloud import AzureCloud
+    from gpuinfra.provision.azure.clients import Clients
+    from gpuinfra.provision.cloud import Cloud
     from gpuinfra.provision.waiting.deadline import Deadline
     from gpuinfra.provision.waiting.progress import Progress
 
@@ -28,21 +29,33 @@ def open_access(settings: Settings, subscription: str | None = None) -> Access:
     return current(subscription)
 
 
-def open_cloud(
+def open_clients(
     settings: Settings,
     subscription: str | None = None,
     *,
     deadline: Deadline | None = None,
     progress: Progress | None = None,
     writes: bool = False,
-) -> AzureCloud:
-    """Return the cloud. This sends no request yet. Without `writes`, requests change nothing."""
+) -> Clients:
+    """Return the SDK's clients. This sends no request yet. Without `writes`, requests change nothing."""
     from gpuinfra.provision.azure.clients import Clients
-    from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.azure.transport import RequestLimits
 
     limits = RequestLimits(deadline, progress, writes=writes)
-    return AzureCloud(Clients(open_access(settings, subscription), limits, settings.correlation_id))
+    return Clients(open_access(settings, subscription), limits, settings.correlation_id)
+
+
+def open_cloud(
+    settings: Settings,
+    subscription: str | None = None,
+    *,
+    deadline: Deadline | None = None,
+    writes: bool = False,
+) -> Cloud:
+    """Return the cloud. This sends no request yet. Without `writes`, requests change nothing."""
+    from gpuinfra.provision.azure.cloud import AzureCloud
+
+    return AzureCloud(open_clients(settings, subscription, deadline=deadline, writes=writes))
 
 
 def _sandbox_access() -> Access:

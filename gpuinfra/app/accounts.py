@@ -63,20 +63,18 @@ class Accounts:
             events = self._log((states, "", ""), first, now)
             own = {key: None if events is None else [e for e in events if e.machine == key] for key in windows}
             return dict.fromkeys(windows, first), own
-        _ = self._reached.cloud.clients.resource  # import before the threads start: concurrent imports block
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="log") as pool:
             logs = list(pool.map(lambda row: self._log(_state(row), _window(row, now), now, str(row["id"])), rows))
         return windows, dict(zip(windows, logs, strict=True))
 
     def _log(self, key: _Key, since: datetime, now: datetime, resource: str | None = None) -> list[Event] | None:
         """Return the events of one machine or of all, or None if the log cannot be read."""
-        from gpuinfra.provision.azure.activity import read_log
         from gpuinfra.provision.costing.activity import read_events
         from gpuinfra.provision.errors import CloudError, Fault
 
         if key not in self._logs:
             try:
-                self._logs[key] = read_events(read_log(self._reached.cloud.clients, since, now, resource))
+                self._logs[key] = read_events(self._reached.cloud.fleet.activity_log(since, now, resource))
             except CloudError as error:
                 if error.fault in {Fault.INTERRUPTED, Fault.LOGIN}:
                     raise
@@ -135,7 +133,7 @@ def jobs_of(runs: Iterable[Run], now: datetime) -> list[Job]:
 def _window(row: Mapping[str, Any], now: datetime) -> datetime:
     """Return since when to read the log: shortly before gpuinfra last switched the machine on."""
     from gpuinfra.provision import tags
-    from gpuinfra.provision.azure.activity import KEPT
+    from gpuinfra.provision.costing.activity import KEPT
 
     since = tags.moment(row.get("tags"), tags.ON_SINCE)
     return max(now - KEPT, min(since, now) - BEFORE) if since else now - KEPT

@@ -23,8 +23,6 @@ AT_ONCE = 16
 
 def with_agents(reached: CloudSession, machines: Sequence[Machine], specs: Sequence[LocatedSpec]) -> list[Machine]:
     """Return the machines, each running one with its agent's state or the reason why that is unknown."""
-    # Import before the threads start: concurrent imports of the SDK's modules block each other.
-    _ = reached.cloud.clients.network
     keys = {located.spec.name.casefold(): located.spec.admin.key() for located in specs}
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="agent") as pool:
         asked = [
@@ -50,10 +48,9 @@ def _observed(reached: CloudSession, machine: Machine) -> Observed:
 
 def is_agent_armed(reached: CloudSession, found: ObservedResource, machine: Machine, public_key: str | None) -> bool:
     """Return whether the agent is proven to stop its machine: it has the role, is alive, and reports no error."""
-    from gpuinfra.provision.azure.rights import Rights
     from gpuinfra.provision.health.machine import OLDEST_SECONDS
 
-    if machine.power_state != "running" or not Rights(reached.cloud.clients).look(found).is_held:
+    if machine.power_state != "running" or not reached.cloud.agent_role(found).is_held:
         return False
     state = ask_agent(reached, machine, public_key)
     if isinstance(state, str) or state.last_error:
@@ -74,7 +71,7 @@ def ask_agent(reached: CloudSession, machine: Machine, public_key: str | None) -
         identity = identity_of(public_key, workspace) if public_key else None
         target = target_of(
             _observed(reached, machine),
-            ssh_port=reached.cloud.clients.access.ssh_port,
+            ssh_port=reached.cloud.ssh_port,
             identity=identity,
             simulated=reached.cloud.simulated,
         )

@@ -73,14 +73,13 @@ class CostQuery:
         )
 
     def _evidence(self, since: str) -> tuple[Evidence, datetime]:
-        from gpuinfra.provision.azure.activity import KEPT
-        from gpuinfra.provision.azure.holdings import list_holdings
+        from gpuinfra.provision.costing.activity import KEPT
         from gpuinfra.provision.costing.evidence import Evidence
         from gpuinfra.provision.names import machine_key
         from gpuinfra.provision.ownership import machine_of_row
 
         cloud = self.reached.cloud
-        listed, entries = list_holdings(cloud.clients), self._entries()
+        listed, entries = cloud.fleet.holdings(), self._entries()
         machines = self._ours(Kind.VM, listed[0])
         known = {machine_key(ref.group, ref.name) for ref in (machine_of_row(body).ref for body in machines)}
         known |= {machine_key(entry.group, entry.machine) for entry in entries if entry.group}
@@ -111,12 +110,11 @@ class CostQuery:
 
     def _events(self, since: datetime, until: datetime) -> list[Event] | None:
         """Return the events in Azure's log, or None if it cannot be read, so that the ledger applies."""
-        from gpuinfra.provision.azure.activity import read_log
         from gpuinfra.provision.costing.activity import read_events
         from gpuinfra.provision.errors import CloudError, Fault
 
         try:
-            return read_events(read_log(self.reached.cloud.clients, since, until))
+            return read_events(self.reached.cloud.fleet.activity_log(since, until))
         except CloudError as error:
             if error.fault in {Fault.INTERRUPTED, Fault.LOGIN}:
                 raise

@@ -121,7 +121,7 @@ def account(reached: CloudSession) -> list[HealthCheck]:
 def _place(reached: CloudSession) -> HealthCheck:
     from gpuinfra.models.health import ok
 
-    arm = reached.cloud.clients.access.arm
+    arm = reached.cloud.endpoint
     return ok("azure", f"the embedded one, at {arm}: nothing here is billed" if reached.cloud.simulated else arm)
 
 
@@ -140,12 +140,11 @@ def _providers(reached: CloudSession) -> list[HealthCheck]:
 
 
 def _rights(reached: CloudSession) -> list[HealthCheck]:
-    from gpuinfra.provision.azure.rights import Rights
     from gpuinfra.provision.health import account as health
 
     def ask() -> list[HealthCheck]:
         market = reached.market
-        allowed, has_role = market.actions_allowed(None), Rights(reached.cloud.clients).has_role()
+        allowed, has_role = market.actions_allowed(None), reached.cloud.fleet.has_agent_role()
         return [
             health.permissions(allowed, market.subscription),
             health.roles(allowed, market.subscription, has_role=has_role),
@@ -178,11 +177,10 @@ def machines(reached: CloudSession, names: Sequence[str], specs: Sequence[Locate
     """Return the checks of the machines with these names, or of all."""
     from gpuinfra.app.machine_names import chosen
     from gpuinfra.app.machines import explained
-    from gpuinfra.provision.azure.fleet import list_all_machines
     from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 
     with explained("listing machines"):
-        rows = list_all_machines(reached.cloud.clients)
+        rows = reached.cloud.fleet.machines()
     by_key = {(each.spec.name.casefold(), each.spec.group_name.casefold()): each.spec for each in specs}
     # Sorted by name, then group: a name that exists twice appears twice.
     parts = sorted(map(machine_of_row, rows), key=lambda part: (part.ref.name, part.ref.group))
@@ -241,7 +239,6 @@ def _look(reached: CloudSession, name: str, group: str, spec: Spec | None) -> Ma
 
 def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> Facts | None:
     from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.azure.rights import Rights
     from gpuinfra.provision.health.machine import Facts
 
     cloud = reached.cloud
@@ -253,7 +250,7 @@ def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> F
         subscription=cloud.subscription,
         machine=machine,
         schedule=observed.part(Kind.SHUTDOWN_SCHEDULE),
-        right=Rights(cloud.clients).look(machine),
+        right=cloud.agent_role(machine),
         permissions=reached.market.actions_allowed(group),
         now=cloud.now(),
     )
@@ -272,7 +269,7 @@ def _with_agent(reached: CloudSession, facts: Facts, observed: Observed, spec: S
     settings = reached.settings
     identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
     try:
-        port, simulated = reached.cloud.clients.access.ssh_port, reached.cloud.simulated
+        port, simulated = reached.cloud.ssh_port, reached.cloud.simulated
         target = target_of(observed, ssh_port=port, identity=identity, simulated=simulated)
         state = read_agent_state(with_known_key(find_workspace(settings.workspace), target))
     except NoAgentError as error:

@@ -95,7 +95,7 @@ def _ended(reached: CloudSession, named: Named, progress: Frontend, *, delete: b
         market=reached.market,
         progress=progress,
         journal=reached.journal(named.name),
-        deadline=reached.cloud.clients.limits.deadline,
+        deadline=reached.cloud.deadline,
         cause=cause,
     )
     try:

@@ -111,7 +111,7 @@ def _renew(
     from gpuinfra.provision.lifecycle.renew import renew
 
     name = tags.get(machine.tags, tags.NAME)
-    deadline = reached.cloud.clients.limits.deadline
+    deadline = reached.cloud.deadline
     group = machine.ref.group
     return renew(reached.cloud, name, group, extend=length, release=release, hours=hours, deadline=deadline)
 
@@ -140,7 +140,7 @@ def _end_released(
         return  # the agent was faster
     label = str(found.ref)
     progress.begin(label, "deallocating: its guest agent is not seen to do so")
-    cloud.wait(cloud.act(found.ref, Act.DEALLOCATE), cloud.clients.limits.deadline)
+    cloud.wait(cloud.act(found.ref, Act.DEALLOCATE), cloud.deadline)
     progress.end(label, "deallocated")
 
 

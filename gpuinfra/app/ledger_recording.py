@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run
-    from gpuinfra.provision.azure.cloud import AzureCloud
+    from gpuinfra.provision.cloud import Cloud
     from gpuinfra.provision.costing.activity import Event
     from gpuinfra.provision.up import Up
     from gpuinfra.provision.waiting.progress import Progress
@@ -70,8 +70,7 @@ def all_accounted(receipts: Sequence[Receipt], reached: CloudSession) -> list[Re
 def _accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
     from gpuinfra.models.ledger import LedgerEntryKind, entry_from_receipt
     from gpuinfra.models.resource import Kind, Ref
-    from gpuinfra.provision.azure.activity import KEPT
-    from gpuinfra.provision.costing.activity import last_time_on
+    from gpuinfra.provision.costing.activity import KEPT, last_time_on
     from gpuinfra.provision.costing.ending import last_time
 
     noted = _entries_of(reached.settings, receipt)
@@ -92,19 +91,18 @@ def _accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
     return last_time(receipt, events, window, [*noted, *([entry] if entry else [])])
 
 
-def _events(cloud: AzureCloud, ref: Ref, since: datetime, until: datetime) -> list[Event] | None:
+def _events(cloud: Cloud, ref: Ref, since: datetime, until: datetime) -> list[Event] | None:
     """Return one machine's events in Azure's log, or None if it cannot be read."""
-    from gpuinfra.provision.azure.activity import read_log
     from gpuinfra.provision.costing.activity import read_events
     from gpuinfra.provision.errors import CloudError
 
     try:
-        return read_events(read_log(cloud.clients, since, until, ref.id(cloud.subscription)))
+        return read_events(cloud.fleet.activity_log(since, until, ref.id(cloud.subscription)))
     except CloudError:
         return None
 
 
-def _who(cloud: AzureCloud, ref: Ref, caller: str) -> str:
+def _who(cloud: Cloud, ref: Ref, caller: str) -> str:
     """Describe who stopped a machine."""
     from gpuinfra.provision.errors import CloudError
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.spec import Spec
-    from gpuinfra.provision.azure.cloud import AzureCloud
+    from gpuinfra.provision.cloud import Cloud
     from gpuinfra.provision.waiting.progress import Progress
 
 LOG_SECONDS = 20.0
@@ -53,7 +53,7 @@ def _meant(settings: Settings, word: str, progress: Progress) -> list[Named]:
         return _located(reached.cloud, word, described) or [_unseen(settings, reached.cloud, word)]
 
 
-def located(settings: Settings, cloud: AzureCloud, word: str, spec: Spec | None = None) -> Named:
+def located(settings: Settings, cloud: Cloud, word: str, spec: Spec | None = None) -> Named:
     """Return the machine that a word means, perhaps this spec's. Raise Problem if neither specs nor Azure know it."""
     described = [_described(spec)] if spec else []
     if described and not _may_name_another(word, described):
@@ -61,7 +61,7 @@ def located(settings: Settings, cloud: AzureCloud, word: str, spec: Spec | None 
     with explained(f"looking for {word}"):
         found = _located(cloud, word, described)
         if not found:
-            raise unknown_machine(settings, word, _rows(cloud))
+            raise unknown_machine(settings, word, cloud.fleet.machines())
     return found[0]
 
 
@@ -82,10 +82,10 @@ def _may_name_another(word: str, described: Sequence[Named]) -> bool:
     return True
 
 
-def _located(cloud: AzureCloud, word: str, described: Sequence[Named]) -> list[Named]:
+def _located(cloud: Cloud, word: str, described: Sequence[Named]) -> list[Named]:
     from gpuinfra.provision.find import ambiguous_name, locate
 
-    rows = _rows(cloud)
+    rows = cloud.fleet.machines()
     if not described:
         ref = locate(rows, word)
         return [Named(ref.name, ref.group)] if ref else []
@@ -113,21 +113,15 @@ def _own_name_first(word: str, described: Sequence[Named], rows: Sequence[dict[s
     ]
 
 
-def _unseen(settings: Settings, cloud: AzureCloud, word: str) -> Named:
+def _unseen(settings: Settings, cloud: Cloud, word: str) -> Named:
     """Return a name without a VM, of which other resources may exist. Raise Problem if the name is invalid."""
     from gpuinfra.models.names import check_machine_name
 
     try:
         check_machine_name(word)
     except ValueError:
-        raise unknown_machine(settings, word, _rows(cloud)) from None
+        raise unknown_machine(settings, word, cloud.fleet.machines()) from None
     return Named(word)
-
-
-def _rows(cloud: AzureCloud) -> list[dict[str, Any]]:
-    from gpuinfra.provision.azure.fleet import list_all_machines
-
-    return list_all_machines(cloud.clients)
 
 
 def unknown_machine(settings: Settings, word: str, rows: Sequence[dict[str, Any]] = ()) -> Problem:
@@ -209,7 +203,7 @@ def proven(reached: CloudSession, named: Named, receipt: Receipt) -> Receipt:
     if _is_remembered(reached, named, entries):
         return replace(receipt, existed=True)
     if named.group is None:
-        raise unknown_machine(reached.settings, named.name, _rows(reached.cloud))
+        raise unknown_machine(reached.settings, named.name, reached.cloud.fleet.machines())
     return receipt
 
 
@@ -241,7 +235,7 @@ def _on_in_another_subscription(entries: Sequence[LedgerEntry], subscription: st
 def _is_remembered(reached: CloudSession, named: Named, entries: Sequence[LedgerEntry]) -> bool:
     """Return whether the ledger or Azure's activity log knows the machine in this subscription and group."""
     from gpuinfra.models.resource import Kind, Ref
-    from gpuinfra.provision.azure.activity import KEPT, read_log
+    from gpuinfra.provision.costing.activity import KEPT
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.names import default_group
 
@@ -253,5 +247,5 @@ def _is_remembered(reached: CloudSession, named: Named, entries: Sequence[Ledger
     now = cloud.now()
     cloud.grant(LOG_SECONDS)
     with suppress(CloudError):
-        return bool(read_log(cloud.clients, now - KEPT, now, ref.id(cloud.subscription)))
+        return bool(cloud.fleet.activity_log(now - KEPT, now, ref.id(cloud.subscription)))
     return False

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.parse.spec import Loaded, LocatedSpec
-    from gpuinfra.provision.azure.cloud import AzureCloud
-    from gpuinfra.provision.azure.market import AzureMarket
+    from gpuinfra.provision.cloud import Cloud
     from gpuinfra.provision.journal import Journal
+    from gpuinfra.provision.market.port import Market
     from gpuinfra.provision.up import Provisioner
     from gpuinfra.provision.waiting.progress import Progress
 
@@ -215,7 +215,7 @@ def target_named(settings: Settings, name: str) -> Target:
     named = located(settings, cloud, name, spec)
     spec = named.spec
     identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
-    found = find_target(cloud, named.name, named.group, ssh_port=cloud.clients.access.ssh_port, identity=identity)
+    found = find_target(cloud, named.name, named.group, ssh_port=cloud.ssh_port, identity=identity)
     found = replace(found, name=spec.target_name) if spec else found
     return with_own_key(check_host_key(settings, with_known_key(settings.workspace, found)))
 
@@ -287,8 +287,8 @@ class CloudSession:
     """A cloud, opened for one command."""
 
     settings: Settings
-    cloud: AzureCloud
-    market: AzureMarket
+    cloud: Cloud
+    market: Market
 
     def machine_id(self, name: str, group: str | None) -> MachineId:
         """Return the ID of a machine in this session's subscription."""
@@ -309,12 +309,13 @@ def reach(
     settings: Settings, subscription: str | None, seconds: float, progress: Progress, *, writes: bool = False
 ) -> CloudSession:
     """Open the cloud, with `seconds` for all its requests."""
-    from gpuinfra.app.access import open_cloud
+    from gpuinfra.app.access import open_clients
+    from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.azure.market import AzureMarket
     from gpuinfra.provision.waiting.deadline import Deadline
 
-    cloud = open_cloud(settings, subscription, deadline=Deadline.after(seconds), progress=progress, writes=writes)
-    return CloudSession(settings, cloud, AzureMarket(cloud.clients))
+    clients = open_clients(settings, subscription, deadline=Deadline.after(seconds), progress=progress, writes=writes)
+    return CloudSession(settings, AzureCloud(clients), AzureMarket(clients))
 
 
 def open_provisioner(reached: CloudSession, located: LocatedSpec, progress: Frontend, *, writes: bool) -> Provisioner:
@@ -336,7 +337,7 @@ def open_provisioner(reached: CloudSession, located: LocatedSpec, progress: Fron
         public_key=public_key_for(reached.settings, spec, progress, creates=writes),
         progress=progress,
         journal=reached.journal(spec.name) if writes else Journal(None, spec.name, ""),
-        deadline=reached.cloud.clients.limits.deadline,
+        deadline=reached.cloud.deadline,
         repository=repository,
     )
 

@@ -125,7 +125,6 @@ def _known_runs(settings: Settings) -> list[Run]:
 
 
 def _reaper(reached: CloudSession, rules: Rules, progress: Frontend, *, dry_run: bool) -> Reaper:
-    from gpuinfra.provision.azure.fleet import AzureFleet
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.reaping.reaper import Reaper
 
@@ -136,12 +135,12 @@ def _reaper(reached: CloudSession, rules: Rules, progress: Frontend, *, dry_run:
 
     return Reaper(
         cloud=reached.cloud,
-        fleet=AzureFleet(reached.cloud.clients),
+        fleet=reached.cloud.fleet,
         market=reached.market,
         rules=rules,
         progress=progress,
         journal=journal,
-        deadline=reached.cloud.clients.limits.deadline,
+        deadline=reached.cloud.deadline,
         dry_run=dry_run,
         has_outputs=None if reached.settings.yes else lambda name, group: _has_outputs(reached, name, group),
     )

@@ -82,6 +82,6 @@ def _target(reached: CloudSession, observed: Observed, spec: Spec | None) -> Tar
     workspace = reached.settings.workspace
     spec = spec or spec_of_machine(workspace, observed.name, observed.group)
     identity = identity_of(spec.admin.key(), workspace) if spec else None
-    port = reached.cloud.clients.access.ssh_port
+    port = reached.cloud.ssh_port
     found = target_of(observed, ssh_port=port, identity=identity, simulated=reached.cloud.simulated)
     return with_own_key(with_known_key(workspace, found))

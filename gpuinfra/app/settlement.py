@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.resource import Ref
     from gpuinfra.models.run import Run
-    from gpuinfra.provision.azure.cloud import AzureCloud
+    from gpuinfra.provision.cloud import Cloud
     from gpuinfra.runner.jobs.settle import Answer, MachinePower
     from gpuinfra.runner.link import Link
 
@@ -272,16 +272,15 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
     return MachinePower(power, *_times_off(cloud, ref, since))
 
 
-def _times_off(cloud: AzureCloud, ref: Ref, since: datetime) -> tuple[tuple[datetime, ...], datetime | None]:
+def _times_off(cloud: Cloud, ref: Ref, since: datetime) -> tuple[tuple[datetime, ...], datetime | None]:
     """Return when the machine went off according to Azure's log, and when the log was read, if it could be."""
-    from gpuinfra.provision.azure.activity import KEPT, read_log
-    from gpuinfra.provision.costing.activity import changes, read_events
+    from gpuinfra.provision.costing.activity import KEPT, changes, read_events
     from gpuinfra.provision.costing.timeline import Turn
     from gpuinfra.provision.errors import CloudError
 
     now = cloud.now()
     try:
-        bodies = read_log(cloud.clients, max(min(since, now) - BEFORE, now - KEPT), now, ref.id(cloud.subscription))
+        bodies = cloud.fleet.activity_log(max(min(since, now) - BEFORE, now - KEPT), now, ref.id(cloud.subscription))
     except CloudError:
         return (), None
     return tuple(each.at for each in changes(read_events(bodies)) if each.turn in {Turn.OFF, Turn.GONE}), now

@@ -29,7 +29,9 @@ def open_status(settings: Settings, names: Sequence[str], progress: Frontend, *,
     from gpuinfra.workspace import find_workspace
 
     specs = readable_specs(find_workspace(settings.workspace), "the workspace", progress)
-    return StatusQuery(reach(settings, common_subscription(specs), SECONDS, progress), specs, names, agents=agents)
+    waits = WaitReports(progress.wait)
+    reached = reach(settings, common_subscription(specs), SECONDS, waits)
+    return StatusQuery(reached, specs, names, waits, agents=agents)
 
 
 def is_passing(error: Exception) -> bool:
@@ -55,8 +57,15 @@ class StatusQuery:
     """A query for the machines, which can be repeated."""
 
     def __init__(
-        self, reached: CloudSession, specs: Sequence[LocatedSpec], names: Sequence[str], *, agents: bool = False
+        self,
+        reached: CloudSession,
+        specs: Sequence[LocatedSpec],
+        names: Sequence[str],
+        waits: WaitReports,
+        *,
+        agents: bool = False,
     ) -> None:
+        self._waits = waits
         self.reached, self._specs, self._names, self._agents = reached, specs, names, agents
         self.left_alone: tuple[str, ...] = ()
         """Resources that have our tag but are not ours."""
@@ -68,12 +77,9 @@ class StatusQuery:
         """Return the machines, and Azure's time. With `strict`, raise Problem for a name without a machine."""
         from gpuinfra.app.machine_names import chosen
         from gpuinfra.provision import fleet
-        from gpuinfra.provision.azure.fleet import list_all_machines
-        from gpuinfra.provision.waiting.deadline import Deadline
 
-        clients = self.reached.cloud.clients
-        clients.limits.deadline = Deadline.after(SECONDS)
-        rows = list_all_machines(clients)
+        self.reached.cloud.grant(SECONDS)
+        rows = self.reached.cloud.fleet.machines()
         now = self.reached.cloud.now()
         prices = self._prices_of(fleet.sizes(rows))
         found = fleet.machines(rows, self._specs, now, prices, self._accounts.histories(rows, now, prices))
@@ -91,7 +97,7 @@ class StatusQuery:
 
     def report_waits(self, report: Callable[[str, float], None]) -> None:
         """Call `report` with reason and seconds of each wait from now on."""
-        self.reached.cloud.clients.limits.progress = _Waits(report)
+        self._waits.report = report
 
     def _with_agents(self, machines: list[Machine]) -> list[Machine]:
         from gpuinfra.app.agents import with_agents
@@ -105,12 +111,12 @@ class StatusQuery:
         return self._prices
 
 
-class _Waits(Silent):
-    """A Progress that reports only waits."""
+class WaitReports(Silent):
+    """A Progress that reports only waits, to a function that can change."""
 
     def __init__(self, report: Callable[[str, float], None]) -> None:
-        self._report = report
+        self.report = report
 
     def wait(self, reason: str, seconds: float) -> None:
         """Report a wait that Azure requested."""
-        self._report(reason, seconds)
+        self.report(reason, seconds)

@@ -120,7 +120,7 @@ def _until_usable(
     simulated = reached.cloud.simulated
     if outcome.observed is None or spec.power != "running":
         return UpResult(outcome.plan, None, None, (), outcome.lease_until, simulated=simulated)
-    port, identity = reached.cloud.clients.access.ssh_port, identity_of(spec.admin.key(), settings.workspace)
+    port, identity = reached.cloud.ssh_port, identity_of(spec.admin.key(), settings.workspace)
     with _on_meanwhile(spec):
         target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity, simulated=simulated)
         target = with_known_key(settings.workspace, target)
@@ -184,7 +184,7 @@ def _wait_until_ready(reached: CloudSession, target: Target, spec: Spec, progres
     from gpuinfra.app.watched_opener import watched_opener
     from gpuinfra.runner.readiness import NotReady, wait_until_ready
 
-    deadline = reached.cloud.clients.limits.deadline
+    deadline = reached.cloud.deadline
     ssh, gpu = min(SSH_SECONDS, deadline.left), min(GPU_SECONDS, deadline.left)
     try:
         opener = watched_opener(reached.cloud, spec)
@@ -213,7 +213,7 @@ def _wait_until_ready(reached: CloudSession, target: Target, spec: Spec, progres
 def _wait_for_docker(reached: CloudSession, target: Target, progress: Frontend, opener: Opener) -> None:
     from gpuinfra.runner.readiness import wait_for_docker
 
-    seconds = min(DOCKER_SECONDS, reached.cloud.clients.limits.deadline.left)
+    seconds = min(DOCKER_SECONDS, reached.cloud.deadline.left)
     simulated = reached.cloud.simulated
     check = wait_for_docker(target, seconds=seconds, progress=progress, opener=opener, simulated=simulated)
     if not check.passed:

@@ -10,8 +10,6 @@ from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.requests import Requests
 
 API_VERSION = "2015-04-01"
-# Azure keeps 90 days and refuses to search further back. The margin covers the request's own duration.
-KEPT = timedelta(days=90) - timedelta(minutes=5)
 # Azure's time comes from the Date header, in whole seconds. The latest events may have a later timestamp.
 AHEAD = timedelta(seconds=5)
 # Fields that can be selected. According to Azure's documentation `caller` is not among them; only full events have it.
@@ -21,7 +19,7 @@ SELECTED = "eventTimestamp,operationName,operationId,correlationId,resourceId,st
 def read_log(clients: Clients, since: datetime, until: datetime, resource: str | None = None) -> list[dict[str, Any]]:
     """Return events, newest first: of one resource, or of all VMs and disks, then without the caller.
 
-    `since` must be at most KEPT before `until`. A few events may be seconds later than `until`.
+    `since` must be at most `costing.activity.KEPT` before `until`. A few events may be seconds later than `until`.
     """
     span = f"eventTimestamp ge '{stamp(since)}' and eventTimestamp le '{stamp(until + AHEAD)}'"
     # Azure allows only one condition in addition to the time.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuinfra.provision.azure.access import Access
 from gpuinfra.provision.azure.transport import CONNECT_SECONDS, READ_SECONDS, Clock, RequestLimits, Retries
@@ -14,6 +15,18 @@ if TYPE_CHECKING:
     from azure.mgmt.compute import ComputeManagementClient
     from azure.mgmt.network import NetworkManagementClient
     from azure.mgmt.resource.resources import ResourceManagementClient
+
+T = TypeVar("T")
+_lock = threading.RLock()
+
+
+class ClientProperty(cached_property[T]):
+    """A cached property that one thread at a time creates: concurrent imports of the SDK's modules block each other."""
+
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> T:  # type: ignore[override]
+        """Return the client, created on first use."""
+        with _lock:
+            return super().__get__(instance, owner)
 
 
 class Clients:
@@ -33,21 +46,21 @@ class Clients:
 
         return make_credential(self.access)
 
-    @cached_property
+    @ClientProperty
     def compute(self) -> ComputeManagementClient:
         """The client for VMs, disks, sizes, quota and images."""
         from azure.mgmt.compute import ComputeManagementClient
 
         return ComputeManagementClient(self.credential, self.access.subscription, **self._options())
 
-    @cached_property
+    @ClientProperty
     def network(self) -> NetworkManagementClient:
         """The client for VNets, public IPs, NICs and NSGs."""
         from azure.mgmt.network import NetworkManagementClient
 
         return NetworkManagementClient(self.credential, self.access.subscription, **self._options())
 
-    @cached_property
+    @ClientProperty
     def resource(self) -> ResourceManagementClient:
         """The client for groups, providers, tags, and any resource by its ID."""
         from azure.mgmt.resource.resources import ResourceManagementClient

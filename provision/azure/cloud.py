@@ -12,10 +12,11 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.azure.calls import Calls
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.errors import translated
+from gpuinfra.provision.azure.fleet import AzureFleet
 from gpuinfra.provision.azure.ids import ref_from_id
 from gpuinfra.provision.azure.operations import Going
 from gpuinfra.provision.azure.rights import Rights
-from gpuinfra.provision.cloud import Act, Observed, ObservedResource, Operation, same
+from gpuinfra.provision.cloud import Act, Fleet, Observed, ObservedResource, Operation, same
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.names import default_group, ref_of
@@ -30,16 +31,22 @@ class AzureCloud:
     """One Azure subscription. Every method raises only CloudError."""
 
     def __init__(self, clients: Clients) -> None:
-        self.clients = clients
-        self.subscription = clients.access.subscription
-        self.simulated = clients.access.simulated
+        self.clients, access = clients, clients.access
+        self.subscription, self.simulated = access.subscription, access.simulated
+        self.endpoint, self.ssh_port = access.arm, access.ssh_port
+        self.fleet: Fleet = AzureFleet(clients)
         self.interrupt = clients.limits.interrupt
         self._calls = Calls(clients)
+
+    @property
+    def deadline(self) -> Deadline:
+        """The deadline of all requests."""
+        return self.clients.limits.deadline
 
     def grant(self, seconds: float) -> Deadline:
         """Return extra time for cleanup, which becomes the deadline of all requests."""
         self.clients.limits.deadline = Deadline.after(seconds)
-        return self.clients.limits.deadline
+        return self.deadline
 
     def now(self) -> datetime:
         """Return Azure's time."""
@@ -61,7 +68,7 @@ class AzureCloud:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _observe(self, name: str, group: str | None, pool: ThreadPoolExecutor, *, thorough: bool) -> Observed:
-        deadline = self.clients.limits.deadline
+        deadline = self.deadline
         tagged = pool.submit(self._tagged, name)
         # Azure's tag index lags by minutes, but the list of VMs does not, and no VM may be missed.
         machines = pool.submit(self._machines, name) if thorough or group is None else None
@@ -142,6 +149,10 @@ class AzureCloud:
         except CloudError as error:
             return agent_role.refused(error, agent_role.ASSIGNS_ROLES)
         return Rights(self.clients).grant(found or machine)
+
+    def agent_role(self, machine: ObservedResource) -> agent_role.AgentRole:
+        """Return whether the VM has the role to deallocate itself. Changes nothing and never raises."""
+        return Rights(self.clients).look(machine)
 
     def disown(self, group: str) -> None:
         """Remove our tags from a group, if it exists."""

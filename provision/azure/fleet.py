@@ -1,19 +1,27 @@
-"""List our VMs in a subscription with list requests, never one by one."""
+"""List our resources in a subscription with list requests, never one by one."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any
 
 from gpuinfra.models.resource import Ref
 from gpuinfra.provision import tags
+from gpuinfra.provision.azure.activity import read_log
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.errors import translated
 from gpuinfra.provision.azure.ids import ref_from_id
 from gpuinfra.provision.azure.requests import Requests
-from gpuinfra.provision.reaping.port import Listed
+from gpuinfra.provision.azure.rights import Rights
+from gpuinfra.provision.cloud import Listed
 
 MACHINES_VERSION = "2024-11-01"
 RESOURCES_VERSION = "2021-04-01"
+DISKS, DISKS_API = "Microsoft.Compute/disks", "2024-03-02"
+ADDRESSES, ADDRESSES_API = "Microsoft.Network/publicIPAddresses", "2024-05-01"
+
+Bodies = list[dict[str, Any]]
 
 
 def list_machines(clients: Clients) -> list[dict[str, Any]]:
@@ -34,13 +42,13 @@ def _list(clients: Clients, **query: str) -> list[dict[str, Any]]:
 
 
 class AzureFleet:
-    """A whole subscription, for the reaper. Every method raises only CloudError."""
+    """A whole subscription. Every method raises only CloudError."""
 
     def __init__(self, clients: Clients) -> None:
         self.clients = clients
 
     def machines(self) -> list[dict[str, Any]]:
-        """Return the bodies of all VMs, with instance views."""
+        """Return the bodies of all VMs, including others', with instance views."""
         return list_all_machines(self.clients)
 
     def parts(self) -> list[Listed]:
@@ -49,6 +57,22 @@ class AzureFleet:
         query = {"$filter": f"tagName eq '{tags.NAME}'", "$expand": "createdTime,changedTime"}
         rows = Requests(lambda: self.clients.resource).pages(path, RESOURCES_VERSION, query)
         return [part for row in rows if (part := _listed(row))]
+
+    def holdings(self) -> tuple[Bodies, Bodies, Bodies]:
+        """Return the VMs, disks and public IPs with our tag, whether they are ours or not."""
+        with ThreadPoolExecutor(3, thread_name_prefix="holdings") as pool:
+            machines = pool.submit(list_machines, self.clients)
+            disks = pool.submit(_list_tagged, self.clients, DISKS, DISKS_API)
+            addresses = pool.submit(_list_tagged, self.clients, ADDRESSES, ADDRESSES_API)
+            return machines.result(), disks.result(), addresses.result()
+
+    def activity_log(self, since: datetime, until: datetime, resource: str | None = None) -> Bodies:
+        """Return events, newest first: of one resource, or of all VMs and disks, then without the caller."""
+        return read_log(self.clients, since, until, resource)
+
+    def has_agent_role(self) -> bool:
+        """Return whether the subscription has the role for guest agents, and it allows the action."""
+        return Rights(self.clients).has_role()
 
     def ask_off(self, ref: Ref) -> None:
         """Request the deallocation of a VM. The caller retries and checks the result, so the SDK does neither."""
@@ -59,6 +83,13 @@ class AzureFleet:
         """Request the deletion of a VM again after an unfinished deletion."""
         with translated(str(ref)):
             self.clients.compute.virtual_machines.begin_delete(ref.group, ref.name, polling=False, retry_status=0)
+
+
+def _list_tagged(clients: Clients, kind: str, api_version: str) -> Bodies:
+    """Return all resources of a kind with our tag. Not with the SDK: its network client takes too long to import."""
+    path = f"/subscriptions/{clients.access.subscription}/providers/{kind}"
+    found = Requests(lambda: clients.resource).pages(path, api_version)
+    return [body for body in found if tags.get(body.get("tags"), tags.NAME)]
 
 
 def _listed(row: dict[str, Any]) -> Listed | None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuinfra.models.offer import Offer, Quota
 from gpuinfra.provision.azure import skus
@@ -17,10 +17,6 @@ from gpuinfra.provision.azure.requests import Requests
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.market.port import UNKNOWN_PERMISSIONS, Catalogue, Grant, Image, ImagePlan, Permissions, Prices
 from gpuinfra.provision.waiting.deadline import Deadline
-
-if TYPE_CHECKING:
-    from azure.mgmt.compute import ComputeManagementClient
-    from azure.mgmt.resource.resources import ResourceManagementClient
 
 SUBSCRIPTIONS_API = "2022-12-01"
 PERMISSIONS_API = "2022-04-01"
@@ -39,17 +35,7 @@ class AzureMarket:
         self.clients = clients
         self.subscription = clients.access.subscription
         self._lock = threading.Lock()
-        self._requests = Requests(lambda: self._resource)
-
-    @property
-    def _compute(self) -> ComputeManagementClient:
-        with self._lock:  # otherwise several threads would each create a client
-            return self.clients.compute
-
-    @property
-    def _resource(self) -> ResourceManagementClient:
-        with self._lock:
-            return self.clients.resource
+        self._requests = Requests(lambda: clients.resource)
 
     @cached_property
     def _prices(self) -> PriceService:
@@ -77,7 +63,7 @@ class AzureMarket:
         """Return the quotas of one region, or an empty dict if Azure does not know the region."""
         try:
             with translated(f"quota in {region}"):
-                return skus.quotas(item.as_dict() for item in self._compute.usage.list(region))
+                return skus.quotas(item.as_dict() for item in self.clients.compute.usage.list(region))
         except CloudError as error:
             if error.code in NO_REGION:
                 return {}
@@ -86,7 +72,7 @@ class AzureMarket:
     def image(self, urn: str, region: str) -> Image:
         """Return an image with its exact version, its generation and whether its terms are accepted."""
         publisher, offer, sku, version = urn.split(":")
-        images = self._compute.virtual_machine_images
+        images = self.clients.compute.virtual_machine_images
         try:
             with translated(f"image {urn} in {region}"):
                 if version == "latest":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuinfra.models.cost import Source
@@ -13,6 +13,8 @@ from gpuinfra.provision.costing.facts import Facts, Sample
 from gpuinfra.provision.costing.timeline import Change, Turn
 
 MACHINES = "microsoft.compute/virtualmachines"
+# Azure keeps 90 days and refuses to search further back. The margin covers the request's own duration.
+KEPT = timedelta(days=90) - timedelta(minutes=5)
 PREEMPTED = "OperationPreempted"
 """Another operation, such as a deletion, replaced this one."""
 _VERBS = {"start", "deallocate", "write", "delete"}

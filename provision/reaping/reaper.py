@@ -24,7 +24,7 @@ from gpuinfra.models.reap import (
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import fleet as listing
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, ObservedResource
+from gpuinfra.provision.cloud import Cloud, Fleet, Listed, ObservedResource
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
@@ -33,7 +33,6 @@ from gpuinfra.provision.market.port import Market, Prices
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.ownership import Owner, machine_of_row, misfit, owner_of
 from gpuinfra.provision.reaping.orphans import lookalikes, orphans, seen
-from gpuinfra.provision.reaping.port import Fleet, Listed
 from gpuinfra.provision.reaping.starting import start
 from gpuinfra.provision.reaping.stopping import TROUBLE_SECONDS, Stopping
 from gpuinfra.provision.remove import remove

@@ -11,11 +11,11 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
+from gpuinfra.provision.cloud import Listed
 from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.lifecycle.reap import Rules, verdicts
 from gpuinfra.provision.names import default_group, ref_of
 from gpuinfra.provision.reaping.orphans import orphans
-from gpuinfra.provision.reaping.port import Listed
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 POWERS = ("running", "starting", "stopped", "stopping", "deallocated", "deallocating", "")

@@ -148,6 +148,9 @@ class FakeCloud:
 
     subscription: str = SUBSCRIPTION
     simulated: bool = True
+    endpoint: str = "https://localhost"
+    ssh_port: int = 22
+    fleet: Any = None
     time: Time = field(default_factory=Time)
     moment: datetime = NOW
     parts: dict[tuple[Kind, str, str], ObservedResource] = field(default_factory=dict)
@@ -209,6 +212,10 @@ class FakeCloud:
 
     def now(self) -> datetime:
         return self.moment + timedelta(seconds=self.time.seconds)
+
+    @property
+    def deadline(self) -> Deadline:
+        return self.time.deadline(3600)
 
     def grant(self, seconds: float) -> Deadline:
         return self.time.deadline(seconds)
@@ -292,6 +299,10 @@ class FakeCloud:
             is_new = principal not in self.allowed
             self.allowed += [principal] * is_new
             return AgentRole(Holding.GRANTED if is_new else Holding.HELD)
+
+    def agent_role(self, machine: ObservedResource) -> AgentRole:
+        is_held = principal_of(machine) in self.allowed
+        return AgentRole(Holding.HELD if is_held else Holding.ABSENT)
 
     def disown(self, group: str) -> None:
         with self._call(f"disown {group}"):

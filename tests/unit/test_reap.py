@@ -10,14 +10,13 @@ from gpuinfra.models.receipt import OffProof, Receipt, stamp
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import fleet, tags
-from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.cloud import Listed, ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.lifecycle.reap import Rules, disputed, judge, stretch_of, verdicts
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.names import name_of
 from gpuinfra.provision.ownership import machine_of_row
 from gpuinfra.provision.reaping.orphans import orphans, seen
-from gpuinfra.provision.reaping.port import Listed
 from gpuinfra.provision.reaping.reaper import Reaper
 from gpuinfra.provision.reaping.spec_history import Commit, deletions, names_in
 from gpuinfra.views import reap as view
@@ -263,6 +262,10 @@ class Listing:
             if isinstance(part, CloudError):
                 raise part
         return [part for part in self._parts if isinstance(part, Listed)]
+
+    holdings: Any = None
+    activity_log: Any = None
+    has_agent_role: Any = None
 
     def ask_off(self, ref: Ref) -> None:
         raise AssertionError(ref)

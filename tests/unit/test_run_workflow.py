@@ -211,7 +211,6 @@ def test_unusable_machine_is_deallocated(
     cloud: Any = made()
     cloud.remove(Kind.PUBLIC_IP)
     cloud.set_power(power)
-    cloud.clients = SimpleNamespace(access=SimpleNamespace(ssh_port=22))
     outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=None)
     monkeypatch.setattr("gpuinfra.workbench.targets.check_files", lambda *_: None)
     monkeypatch.setattr("gpuinfra.app.machines.reach", lambda *_, **__: SimpleNamespace(cloud=cloud))
@@ -238,9 +237,6 @@ def test_interrupt_at_any_moment_after_creation_says_what_exists(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud: Any = made()
-    cloud.clients = SimpleNamespace(
-        access=SimpleNamespace(ssh_port=22), limits=SimpleNamespace(deadline=cloud.grant(9))
-    )
     plan = Plan(NAME, "", "group", None, (Change(Action.CHANGE, ref_of(Kind.VM, "group", NAME), power=Power.START),))
     outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=plan, lease_until=None, agent=None)
     key = tags.get(outcome.observed.machine.tags, tags.HOST_KEY)

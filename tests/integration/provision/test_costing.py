@@ -11,11 +11,11 @@ from azure.core.exceptions import HttpResponseError
 from gpuinfra.models.cost import Certainty
 from gpuinfra.provision import tags
 from gpuinfra.provision.azure.access import Access
-from gpuinfra.provision.azure.activity import KEPT, read_log
+from gpuinfra.provision.azure.activity import read_log
 from gpuinfra.provision.azure.clients import Clients
-from gpuinfra.provision.azure.holdings import list_holdings
+from gpuinfra.provision.azure.fleet import AzureFleet
 from gpuinfra.provision.azure.market import AzureMarket
-from gpuinfra.provision.costing.activity import read_events
+from gpuinfra.provision.costing.activity import KEPT, read_events
 from gpuinfra.provision.costing.evidence import Evidence
 from gpuinfra.provision.costing.history import History
 from gpuinfra.provision.costing.pricing import TODAY, PriceBook
@@ -43,7 +43,7 @@ def opened(access: Access) -> Iterator[Clients]:
 
 
 def counted(clients: Clients) -> tuple[dict[str, History], Evidence, PriceBook]:
-    machines, disks, addresses = list_holdings(clients)
+    machines, disks, addresses = AzureFleet(clients).holdings()
     now = clients.clock.now()
     since = now - KEPT
     events = read_events(read_log(clients, since, now))

@@ -11,12 +11,10 @@ import pytest
 
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
-from gpuinfra.provision.azure import rights as azure_rights
 from gpuinfra.provision.azure.access import Access
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
-from gpuinfra.provision.azure.rights import Rights
 from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle import agent_role
@@ -24,6 +22,7 @@ from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.resources.vm import IDENTITY
 from gpuinfra.provision.up import Provisioner, Up
+from gpuinfra.provision.waiting import retry
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.sandbox.kernel.access_control import is_principal
 from gpuinfra.sandbox.services.authorization import role_assignments
@@ -148,7 +147,7 @@ def test_up_without_role_permission_creates_the_machine_and_warns(
     mine = machine_of(cloud)
     assert mine.power == "running"
     assert stop(server, mine, mine) == 403
-    assert Rights(cloud.clients).look(mine).holding is Holding.ABSENT
+    assert cloud.agent_role(mine).holding is Holding.ABSENT
 
 
 def test_role_commands_of_doctor_work(
@@ -162,7 +161,7 @@ def test_role_commands_of_doctor_work(
     fault = {"name": "AuthorizationFailed", "type": "roleDefinitions", "method": "PUT"}
     server.control("POST", "faults", fault)
     assert up(cloud, heard).agent == AgentRole(Holding.REFUSED, "AuthorizationFailed", ANY, agent_role.MAKES_ROLES)
-    machine, look = machine_of(cloud), Rights(cloud.clients).look
+    machine, look = machine_of(cloud), cloud.agent_role
     assert look(machine).message == "the subscription has no role for it"
     az(*shlex.split(agent_role.define_command(server.subscription))[1:])
     assert look(machine) == AgentRole(Holding.ABSENT, "", "the machine does not have the role", has_role=True)
@@ -181,7 +180,7 @@ def test_missing_identity_is_added_in_place(cloud: AzureCloud, heard: RecordedPr
     where = f"{machine_of(cloud).ref.id(server.subscription)}?api-version=2024-07-01"
     assert server.http("PATCH", where, {"identity": {"type": "None"}})[0] < 300
     assert "identity" not in machine_of(cloud).body
-    assert Rights(cloud.clients).look(machine_of(cloud)).message == "the machine has no identity of its own"
+    assert cloud.agent_role(machine_of(cloud)).message == "the machine has no identity of its own"
     found = up(cloud, heard)
     (change,) = found.plan.changes
     assert change.action == "change"
@@ -196,7 +195,7 @@ def test_missing_identity_is_added_in_place(cloud: AzureCloud, heard: RecordedPr
 def test_role_assignment_waits_for_the_new_principal(
     cloud: AzureCloud, heard: RecordedProgress, server: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(azure_rights, "PAUSE", 0.01)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
     asked: list[str] = []
 
     def lagging(there: Any, principal: str) -> bool:
@@ -217,11 +216,11 @@ def test_changed_role_is_restored(cloud: AzureCloud, heard: RecordedProgress, se
     body = agent_role.definition_body(server.subscription)
     body["properties"]["permissions"] = [{"actions": ["Microsoft.Compute/virtualMachines/read"]}]
     assert server.http("PUT", f"{definition}?{API}", body)[0] == 201
-    right = Rights(cloud.clients).look(machine_of(cloud))
+    right = cloud.agent_role(machine_of(cloud))
     assert right.holding is Holding.ABSENT
     assert re.search(r"no longer allows .*/deallocate/action", right.message)
     assert up(cloud, heard, spec(name="other")).agent is not None
-    assert Rights(cloud.clients).look(machine_of(cloud)).holding is Holding.HELD
+    assert cloud.agent_role(machine_of(cloud)).holding is Holding.HELD
 
 
 def test_unknown_role_state_does_not_block_up(cloud: AzureCloud, heard: RecordedProgress, server: Sandbox) -> None:

@@ -35,7 +35,7 @@ def find_target(cloud, name, group, *, ssh_port, identity):
         raise Problem(Diagnostic(Code.USAGE, "no such machine"))
     return Target(**{**target, "port": ssh_port, "identity": identity or target["identity"]})
 
-found = types.SimpleNamespace(clients=types.SimpleNamespace(access=types.SimpleNamespace(ssh_port=target["port"])))
+found = types.SimpleNamespace(ssh_port=target["port"])
 access.open_cloud = lambda *arguments, **options: found
 find.find_target = find_target
 words.located = lambda settings, cloud, name, spec=None: Named(name, spec=spec)
