@@ -159,6 +159,11 @@ class Plan:
         return any(change.loses for change in self.changes)
 
     @property
+    def replaces_vm(self) -> bool:
+        """Whether the VM is deleted and created again."""
+        return any(change.ref.kind is Kind.VM and change.action is Action.REPLACE for change in self.changes)
+
+    @property
     def switches_on(self) -> bool:
         """Whether the plan creates or starts a machine."""
         return self.wants_running and any(

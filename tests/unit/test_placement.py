@@ -7,7 +7,7 @@ import pytest
 from gpuinfra.models.plan import Candidate
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.place import present_place
+from gpuinfra.provision.placement import present_place
 from tests.unit.provision_help import GROUP, LARGE, NAME, SMALL, FakeCloud, made, spec
 
 
