@@ -41,7 +41,7 @@ class PlanExecution:
     progress: Progress
     journal: Journal
     deadline: Deadline
-    allowing: RoleGrant | None = None
+    role_grant: RoleGrant | None = None
     """Grants a new machine the role to deallocate itself. If None, the machine gets no role."""
     created: list[Ref] = field(default_factory=list)
     _schedule: Change | None = None
@@ -101,7 +101,7 @@ class PlanExecution:
 
     def _has_agent(self, machine: Ref) -> bool:
         found = ObservedResource(machine, {})
-        return self.allowing is not None and self.allowing.wait(found, self.deadline).is_held
+        return self.role_grant is not None and self.role_grant.wait(found, self.deadline).is_held
 
     def _require_agent(self, machine: Ref) -> None:
         """Raise CloudError if neither the schedule nor the guest agent can stop the machine."""
@@ -153,8 +153,8 @@ class PlanExecution:
     def _arm(self, machine: Ref) -> None:
         """Set the schedule and request the role once Azure accepts the VM, before the wait: it will be billed."""
         self._set_schedule()
-        if self.allowing:
-            self.allowing.begin(ObservedResource(machine, {}))
+        if self.role_grant:
+            self.role_grant.begin(ObservedResource(machine, {}))
 
     def _set_schedule(self) -> None:
         schedule = self._schedule

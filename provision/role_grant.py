@@ -6,13 +6,13 @@ import threading
 from shlex import quote
 
 from gpuinfra.provision.cloud import Cloud, ObservedResource
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.progress import Progress
 
 # The longest wait after the VM exists. Other layers can stop the machine without the role.
 WAIT_SECONDS = 30.0
-LATE = AgentRole(Holding.UNKNOWN, "Timeout", "Azure did not answer in time")
+LATE = AgentRole(RoleState.UNKNOWN, "Timeout", "Azure did not answer in time")
 
 
 class RoleGrant:
@@ -20,11 +20,11 @@ class RoleGrant:
 
     def __init__(self, cloud: Cloud, progress: Progress) -> None:
         self._cloud, self._progress = cloud, progress
-        self._asking: _Asking | None = None
+        self._request: _Request | None = None
 
     def begin(self, machine: ObservedResource) -> None:
         """Request the role. An earlier request for another candidate's VM is forgotten."""
-        self._asking = _Asking(self._cloud, machine)
+        self._request = _Request(self._cloud, machine)
 
     def end(self, machine: ObservedResource, deadline: Deadline) -> AgentRole:
         """Return the result after printing a note for the user."""
@@ -35,31 +35,31 @@ class RoleGrant:
     def wait(self, machine: ObservedResource, deadline: Deadline) -> AgentRole:
         """Return the result. If the first request came too early for Azure, repeat it now that the VM exists."""
         end = deadline.within(WAIT_SECONDS)
-        found = self._asking.wait(end) if self._asking else None
-        if found is None or (found.holding is Holding.UNKNOWN and found != LATE):
-            self._asking = _Asking(self._cloud, machine)
-            found = self._asking.wait(end)
+        found = self._request.wait(end) if self._request else None
+        if found is None or (found.state is RoleState.UNKNOWN and found != LATE):
+            self._request = _Request(self._cloud, machine)
+            found = self._request.wait(end)
         return found
 
     def drop(self, deadline: Deadline) -> None:
         """Wait for the pending request before the failed VM is deleted. Abandon the request if it takes too long."""
-        if self._asking:
-            self._asking.wait(deadline.within(WAIT_SECONDS))
-        self._asking = None
+        if self._request:
+            self._request.wait(deadline.within(WAIT_SECONDS))
+        self._request = None
 
     def _tell(self, name: str, right: AgentRole) -> None:
-        if right.holding is Holding.GRANTED:
+        if right.state is RoleState.GRANTED:
             self._progress.note("agent: may switch the machine off")
         if right.is_held:
             return
-        may = "may not" if right.holding is Holding.REFUSED else "perhaps may not"
+        may = "may not" if right.state is RoleState.REFUSED else "perhaps may not"
         self._progress.note(
             f"the guest agent {may} switch the machine off ({right.code}): lease, idleness and finished jobs are then "
             f"ended by Azure's schedule and `gpuinfra reap`; `gpuinfra doctor {quote(name)}` says what is missing"
         )
 
 
-class _Asking:
+class _Request:
     """A request to Azure in a daemon thread, which does not keep the program running."""
 
     def __init__(self, cloud: Cloud, machine: ObservedResource) -> None:

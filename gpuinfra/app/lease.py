@@ -149,8 +149,8 @@ def _state(
 ) -> LeaseState:
     from gpuinfra.app.accounts import Accounts
     from gpuinfra.provision import fleet
-    from gpuinfra.provision.lifecycle.standing import standing
+    from gpuinfra.provision.lease_state import lease_state
 
     prices, now = reached.market.prices(fleet.sizes([machine.body])), reached.cloud.now()
     past = Accounts(reached).histories([machine.body], now, prices)[str(machine.body["id"]).casefold()]
-    return standing(machine, hours, now, prices, renewed, past=past, simulated=reached.cloud.simulated)
+    return lease_state(machine, hours, now, prices, renewed, past=past, simulated=reached.cloud.simulated)

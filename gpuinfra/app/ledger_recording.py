@@ -71,7 +71,7 @@ def _accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
     from gpuinfra.models.ledger import LedgerEntryKind, entry_from_receipt
     from gpuinfra.models.resource import Kind, Ref
     from gpuinfra.provision.costing.activity import KEPT, last_time_on
-    from gpuinfra.provision.costing.ending import last_time
+    from gpuinfra.provision.costing.receipt_cost import add_cost
 
     noted = _entries_of(reached.settings, receipt)
     begun = noted[-1] if noted and noted[-1].what in {LedgerEntryKind.ON, LedgerEntryKind.CHANGED} else None
@@ -88,7 +88,7 @@ def _accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
         began, ended = found[0] or begun.at, found[1]
         receipt = replace(receipt, billed_from=began, billed_to=ended.at, cause=_who(cloud, ref, ended.who))
     entry = entry_from_receipt(receipt, cloud.subscription)
-    return last_time(receipt, events, window, [*noted, *([entry] if entry else [])])
+    return add_cost(receipt, events, window, [*noted, *([entry] if entry else [])])
 
 
 def _events(cloud: Cloud, ref: Ref, since: datetime, until: datetime) -> list[Event] | None:
@@ -133,7 +133,7 @@ def note_beginning(settings: Settings, outcome: Up, reached: CloudSession, progr
     from gpuinfra.models.plan import Action, Power
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision import tags
-    from gpuinfra.provision.costing.beginning import beginning
+    from gpuinfra.provision.costing.ledger_entries import power_on_entry
 
     plan, cloud = outcome.plan, reached.cloud
     machine = outcome.observed.part(Kind.VM) if outcome.observed else None
@@ -144,7 +144,7 @@ def note_beginning(settings: Settings, outcome: Up, reached: CloudSession, progr
     # A machine that was already on costs its new price from its restart, or from now.
     since = tags.moment(machine.tags, tags.ON_SINCE) if plan.restarts else None
     at = None if is_new else since or cloud.now()
-    entry = beginning(machine, plan.price, at=at, subscription=cloud.subscription, simulated=cloud.simulated)
+    entry = power_on_entry(machine, plan.price, at=at, subscription=cloud.subscription, simulated=cloud.simulated)
     if entry:
         note(settings, entry, progress)
 

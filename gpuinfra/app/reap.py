@@ -190,7 +190,7 @@ def _remember(settings: Settings, reached: CloudSession, reaped: ReapResult, pro
 def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progress: Frontend) -> None:
     from gpuinfra.app.ledger_recording import note
     from gpuinfra.models.plan import Price
-    from gpuinfra.provision.costing.beginning import beginning, is_spot
+    from gpuinfra.provision.costing.ledger_entries import is_spot, power_on_entry
     from gpuinfra.provision.errors import CloudError
 
     cloud = reached.cloud
@@ -201,6 +201,8 @@ def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progres
     except CloudError:
         return  # Azure's log has it, too
     if machine:
-        entry = beginning(machine, Price(price), at=None, subscription=cloud.subscription, simulated=cloud.simulated)
+        entry = power_on_entry(
+            machine, Price(price), at=None, subscription=cloud.subscription, simulated=cloud.simulated
+        )
         if entry:
             note(settings, entry, progress)

@@ -14,7 +14,7 @@ from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.errors import translated
 from gpuinfra.provision.azure.fleet import AzureFleet
 from gpuinfra.provision.azure.ids import ref_from_id
-from gpuinfra.provision.azure.operations import Going
+from gpuinfra.provision.azure.operations import AzureOperation
 from gpuinfra.provision.azure.rights import Rights
 from gpuinfra.provision.cloud import Act, Fleet, Observed, ObservedResource, Operation, same
 from gpuinfra.provision.errors import CloudError, Fault
@@ -120,26 +120,26 @@ class AzureCloud:
     def put(self, resource: Resource, *, new: bool = False) -> Operation:
         """Create or update a resource, and return at once."""
         with translated(str(resource.ref)):
-            return Going(resource.ref, self._calls.put(resource.ref, _with_secrets(resource), new=new))
+            return AzureOperation(resource.ref, self._calls.put(resource.ref, _with_secrets(resource), new=new))
 
     def patch(self, resource: Resource) -> Operation:
         """Change only the fields in the body, and return at once."""
         with translated(str(resource.ref)):
-            return Going(resource.ref, self._calls.patch(resource.ref, _with_secrets(resource)))
+            return AzureOperation(resource.ref, self._calls.patch(resource.ref, _with_secrets(resource)))
 
     def act(self, ref: Ref, act: Act) -> Operation:
         """Start or deallocate a VM, and return at once."""
         with translated(str(ref)):
-            return Going(ref, self._calls.act(ref, act.value))
+            return AzureOperation(ref, self._calls.act(ref, act.value))
 
     def delete(self, ref: Ref) -> Operation:
         """Delete a resource and return at once. An absent resource counts as deleted."""
         try:
             with translated(str(ref)):
-                return Going(ref, self._calls.delete(ref))
+                return AzureOperation(ref, self._calls.delete(ref))
         except CloudError as error:
             if error.fault is Fault.ABSENT:
-                return Going(ref)
+                return AzureOperation(ref)
             raise
 
     def allow_self_stop(self, machine: ObservedResource) -> agent_role.AgentRole:
@@ -168,7 +168,7 @@ class AzureCloud:
 
     def wait(self, operation: Operation, deadline: Deadline) -> None:
         """Wait until the operation is finished. Raise Fault.TIMEOUT if the deadline passes first."""
-        assert isinstance(operation, Going)  # noqa: S101 this class returns only these
+        assert isinstance(operation, AzureOperation)  # noqa: S101 this class returns only these
         operation.wait(deadline, self.interrupt)
 
 

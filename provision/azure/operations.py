@@ -37,7 +37,7 @@ class Pace(ARMPolling):
 
 
 @dataclass(frozen=True)
-class Going:
+class AzureOperation:
     """An operation that the SDK polls; the poller is None if it was finished at once."""
 
     ref: Ref

@@ -9,7 +9,7 @@ from gpuinfra.provision.azure.requests import Requests
 from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.lifecycle import agent_role
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.waiting.retry import retry
 
 API = "2022-04-01"
@@ -31,18 +31,18 @@ class Rights:
         """Return whether a VM has the role. Changes nothing and never raises."""
         principal = agent_role.principal_of(machine)
         if not principal:
-            return AgentRole(Holding.ABSENT, message="the machine has no identity of its own")
+            return AgentRole(RoleState.ABSENT, message="the machine has no identity of its own")
         try:
             definition = self._definition()
             if definition is None:
-                return AgentRole(Holding.ABSENT, message="the subscription has no role for it")
+                return AgentRole(RoleState.ABSENT, message="the subscription has no role for it")
             if not agent_role.is_assigned(self._assignments(machine, principal), str(definition["id"])):
-                return AgentRole(Holding.ABSENT, message="the machine does not have the role", has_role=True)
+                return AgentRole(RoleState.ABSENT, message="the machine does not have the role", has_role=True)
         except CloudError as error:
-            return AgentRole(Holding.UNKNOWN, error.code, error.message)
+            return AgentRole(RoleState.UNKNOWN, error.code, error.message)
         if not agent_role.serves(definition):
-            return AgentRole(Holding.ABSENT, message=f"the role no longer allows {agent_role.ACTION}")
-        return AgentRole(Holding.HELD)
+            return AgentRole(RoleState.ABSENT, message=f"the role no longer allows {agent_role.ACTION}")
+        return AgentRole(RoleState.HELD)
 
     def has_role(self) -> bool:
         """Return whether the subscription has the role definition, and it allows the action."""
@@ -53,17 +53,17 @@ class Rights:
         """Grant the role to a VM. Never raises: the result contains what Azure refused."""
         principal = agent_role.principal_of(machine)
         if not principal:
-            return AgentRole(Holding.UNKNOWN, "NoIdentity", "Azure shows no identity of the machine")
+            return AgentRole(RoleState.UNKNOWN, "NoIdentity", "Azure shows no identity of the machine")
         own = agent_role.definition_id(self._subscription, agent_role.definition_guid(self._subscription))
         try:
             assignments = self._may_see(machine, principal)
             if agent_role.is_assigned(assignments, own):
-                return AgentRole(Holding.HELD)
+                return AgentRole(RoleState.HELD)
             definition = self._definition()
             found = str(definition["id"]) if definition else own
             is_usable = definition is not None and agent_role.serves(definition)
             if is_usable and agent_role.is_assigned(assignments, found):
-                return AgentRole(Holding.HELD)
+                return AgentRole(RoleState.HELD)
             if not is_usable and (refusal := self._define(found)):
                 return refusal
             return self._assign(machine, principal, found)
@@ -108,9 +108,9 @@ class Rights:
             )
         except CloudError as error:
             if error.code == EXISTS:
-                return AgentRole(Holding.HELD)
+                return AgentRole(RoleState.HELD)
             raise
-        return AgentRole(Holding.GRANTED)
+        return AgentRole(RoleState.GRANTED)
 
     def _id(self, machine: ObservedResource) -> str:
         return machine.ref.id(self._subscription)

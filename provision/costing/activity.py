@@ -115,7 +115,7 @@ def _is_machine(resource_id: str) -> bool:
 
 
 @dataclass
-class _Reading:
+class _PowerState:
     """The state of one VM while its events are read."""
 
     on: bool | None = None
@@ -131,14 +131,14 @@ def changes(events: Iterable[Event]) -> list[Change]:
     https://learn.microsoft.com/azure/virtual-machines/states-billing: starting is billed; creating and deallocating are
     not.
     """
-    reading, found = _Reading(), list[Change]()
+    power, found = _PowerState(), list[Change]()
     for event in events:
-        for turn in _turns(reading, event):
+        for turn in _turns(power, event):
             if turn in {Turn.ON, Turn.OFF}:
                 is_on = turn is Turn.ON
-                if reading.on is is_on:
+                if power.on is is_on:
                     continue
-                reading.on = is_on
+                power.on = is_on
             found.append(Change(event.at, turn, Source.LOG, who=event.caller))
     return found
 
@@ -170,11 +170,11 @@ def last_time_on(events: Iterable[Event]) -> tuple[datetime | None, Change] | No
     return (began, ended) if ended else None
 
 
-def _turns(reading: _Reading, event: Event) -> Iterator[Turn]:
-    before = reading.was_on.pop(event.operation, None) if event.status in {"Succeeded", "Failed"} else None
+def _turns(power: _PowerState, event: Event) -> Iterator[Turn]:
+    before = power.was_on.pop(event.operation, None) if event.status in {"Succeeded", "Failed"} else None
     match event.verb, event.status:
         case (("start" | "deallocate"), "Started"):
-            reading.was_on[event.operation] = reading.on
+            power.was_on[event.operation] = power.on
             yield Turn.ON if event.verb == "start" else Turn.OFF
         case "start", "Succeeded":
             yield Turn.ON
@@ -185,20 +185,20 @@ def _turns(reading: _Reading, event: Event) -> Iterator[Turn]:
         case "deallocate", "Failed" if before is not False and event.failure != PREEMPTED:
             yield Turn.ON  # it stayed on
         case "write", _:
-            yield from _written(reading, event)
+            yield from _written(power, event)
         case "delete", "Succeeded":
             yield Turn.OFF
             yield Turn.GONE
 
 
-def _written(reading: _Reading, event: Event) -> Iterator[Turn]:
+def _written(power: _PowerState, event: Event) -> Iterator[Turn]:
     """Yield power changes for a write. A new VM is on once created; an update does not change the power state."""
     if event.made:
-        reading.never_ran = True
+        power.never_ran = True
         yield Turn.BORN
-    if event.status == "Succeeded" and reading.never_ran:
-        reading.never_ran = False
+    if event.status == "Succeeded" and power.never_ran:
+        power.never_ran = False
         yield Turn.ON
-    elif event.status == "Failed" and reading.never_ran:
-        reading.never_ran = not event.is_allocated
+    elif event.status == "Failed" and power.never_ran:
+        power.never_ran = not event.is_allocated
         yield Turn.ON if event.is_allocated else Turn.OFF

@@ -12,9 +12,9 @@ from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.costing.activity import Event, changes, samples
-from gpuinfra.provision.costing.beginning import is_spot, own_tags
 from gpuinfra.provision.costing.facts import Facts, Pricing
 from gpuinfra.provision.costing.history import History, Present, history
+from gpuinfra.provision.costing.ledger_entries import is_spot, own_tags
 from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 

@@ -52,7 +52,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class HoldingPeriod:
     """A period of existence, with the monthly prices of disk and public IP, and the VM's hourly price."""
 
     stretch: Stretch
@@ -73,7 +73,7 @@ class History:
     """The group and name in lower case, as in `group/name`."""
     facts: Facts
     pieces: tuple[Piece, ...]
-    holdings: tuple[Holding, ...]
+    holdings: tuple[HoldingPeriod, ...]
     is_on: bool = False
     tags: dict[str, str] = field(default_factory=dict)
 
@@ -311,7 +311,7 @@ def _holdings(
     facts: FactsTimeline,
     pricing: Pricing,
     now: datetime,
-) -> Iterator[Holding]:
+) -> Iterator[HoldingPeriod]:
     stretches = there_stretches(known, now)
     if present and present.created:
         # Azure itself shows when the present disk was created.
@@ -332,7 +332,7 @@ def _holdings(
             disk, address = _monthly(present, noted, is_gone=start >= gone) if is_last and present else noted
             has_vm = not any(first <= start < last for first, last in without_vm)
             price = pricing(facts.at(start)[0])
-            yield Holding(replace(stretch, start=start, end=end), disk, address, price, has_vm)
+            yield HoldingPeriod(replace(stretch, start=start, end=end), disk, address, price, has_vm)
 
 
 def _without_vm(known: Sequence[Change], present: Present | None, now: datetime) -> Iterator[tuple[datetime, datetime]]:

@@ -11,7 +11,7 @@ from gpuinfra.models.health import HealthCheck, ok, problem, warning
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle import agent_role
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.lifecycle.lease import ON, why_off
 from gpuinfra.provision.market.port import Permissions
 from gpuinfra.provision.plan_input import BACKSTOP
@@ -126,7 +126,7 @@ def _role(facts: Facts) -> HealthCheck:
     right = facts.right
     if right.is_held:
         return ok("role", "the machine may switch itself off")
-    if right.holding is Holding.UNKNOWN:
+    if right.state is RoleState.UNKNOWN:
         return warning("role", f"whether the machine may switch itself off is not known: {right.code}: {right.message}")
     seen = f"the machine may not switch itself off: {right.message}; Azure's schedule and `gpuinfra reap` still do"
     principal = agent_role.principal_of(facts.machine)

@@ -34,7 +34,7 @@ _PASSING = frozenset(
 )
 
 
-class Holding(StrEnum):
+class RoleState(StrEnum):
     """Whether a VM has the role."""
 
     GRANTED = "granted"
@@ -53,7 +53,7 @@ class Holding(StrEnum):
 class AgentRole:
     """The result of checking or granting the role."""
 
-    holding: Holding
+    state: RoleState
     code: str = ""
     """Azure's error code, if it refused or did not answer."""
     message: str = ""
@@ -65,18 +65,18 @@ class AgentRole:
     @property
     def is_held(self) -> bool:
         """Whether the guest agent can deallocate its VM."""
-        return self.holding in {Holding.GRANTED, Holding.HELD}
+        return self.state in {RoleState.GRANTED, RoleState.HELD}
 
     @property
     def word(self) -> str:
         """The guest agent's state, for JSON output."""
-        return "armed" if self.is_held else "unknown" if self.holding is Holding.UNKNOWN else "not-armed"
+        return "armed" if self.is_held else "unknown" if self.state is RoleState.UNKNOWN else "not-armed"
 
 
 def refused(error: CloudError, action: str) -> AgentRole:
     """Return the result for an error during the grant."""
-    holding = Holding.UNKNOWN if error.fault in _PASSING else Holding.REFUSED
-    return AgentRole(holding, error.code, error.message, action if error.fault is Fault.DENIED else "")
+    state = RoleState.UNKNOWN if error.fault in _PASSING else RoleState.REFUSED
+    return AgentRole(state, error.code, error.message, action if error.fault is Fault.DENIED else "")
 
 
 def principal_of(machine: ObservedResource) -> str:

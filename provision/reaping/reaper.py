@@ -33,8 +33,8 @@ from gpuinfra.provision.market.port import Market, Prices
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.ownership import Owner, machine_of_row, misfit, owner_of
 from gpuinfra.provision.reaping.orphans import lookalikes, orphans, seen
-from gpuinfra.provision.reaping.starting import start
-from gpuinfra.provision.reaping.stopping import TROUBLE_SECONDS, Stopping
+from gpuinfra.provision.reaping.start import start
+from gpuinfra.provision.reaping.stopper import TROUBLE_SECONDS, Stopper
 from gpuinfra.provision.remove import remove
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.progress import Progress
@@ -63,7 +63,7 @@ class Reaper:
     """
     trouble_seconds: float = TROUBLE_SECONDS
     found: ReapResult = field(init=False)
-    _stopping: Stopping | None = None
+    _stopper: Stopper | None = None
     _others: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class Reaper:
         return [*(stop.verdict.name for stop in self._pending() if not stop.asked_at), *self._others]
 
     def _pending(self) -> Sequence[Any]:
-        return self._stopping.pending if self._stopping else ()
+        return self._stopper.pending if self._stopper else ()
 
     def _reap(self, pool: ThreadPoolExecutor) -> None:
         parts = pool.submit(self._parts)
@@ -132,16 +132,16 @@ class Reaper:
             self._sweep(parts, rows, now)
             return
         stops = _those(judged, ReapAction.STOP)
-        self._stopping = self._stopper(pool.submit(self._prices, stops, rows), parts)
+        self._stopper = self._make_stopper(pool.submit(self._prices, stops, rows), parts)
         tasks = [
             pool.submit(self._sweep, parts, rows, now),
             *(pool.submit(self._delete, verdict) for verdict in _those(judged, ReapAction.DELETE)),
             *(pool.submit(self._start, verdict) for verdict in _those(judged, ReapAction.START)),
         ]
-        self._stopping.run(stops)
+        self._stopper.run(stops)
         for task in tasks:
             task.result()
-        self._collect(self._stopping)
+        self._collect(self._stopper)
 
     def _keep_outputs(
         self,
@@ -204,12 +204,12 @@ class Reaper:
 
     # Act
 
-    def _stopper(self, prices: Future[Prices], parts: Future[list[Listed]]) -> Stopping:
+    def _make_stopper(self, prices: Future[Prices], parts: Future[list[Listed]]) -> Stopper:
         def addresses() -> frozenset[str]:
             listed = (part for part in parts.result() if part.ref.kind is Kind.PUBLIC_IP)
             return frozenset(tags.get(part.tags, tags.NAME).casefold() for part in listed)
 
-        return Stopping(
+        return Stopper(
             cloud=self.cloud,
             fleet=self.fleet,
             rules=self.rules,
@@ -221,11 +221,11 @@ class Reaper:
             trouble_seconds=self.trouble_seconds,
         )
 
-    def _collect(self, stopping: Stopping) -> None:
+    def _collect(self, stopper: Stopper) -> None:
         found = self.found
-        found.stopped = sorted(stopping.stopped, key=lambda ended: ended.verdict.name.casefold())
-        found.failed = sorted([*found.failed, *stopping.failed], key=lambda failure: failure.name.casefold())
-        found.notes += [f"{verdict.name} is left on: it is in order by now" for verdict in stopping.spared]
+        found.stopped = sorted(stopper.stopped, key=lambda ended: ended.verdict.name.casefold())
+        found.failed = sorted([*found.failed, *stopper.failed], key=lambda failure: failure.name.casefold())
+        found.notes += [f"{verdict.name} is left on: it is in order by now" for verdict in stopper.spared]
 
     def _prices(self, stops: Sequence[ReapDecision], rows: Sequence[dict[str, Any]]) -> Prices:
         """Return prices, requested in parallel so that no machine stays on because of them."""
@@ -242,7 +242,7 @@ class Reaper:
         return machine if again and again.action is verdict.action else None
 
     def _delete(self, verdict: ReapDecision) -> None:
-        with self._told(verdict.name, "delete", verdict.cause, verdict.ref.group):
+        with self._record_failure(verdict.name, "delete", verdict.cause, verdict.ref.group):
             if self._still(verdict) is None:
                 return
             receipt = Teardown(
@@ -261,7 +261,7 @@ class Reaper:
                 raise CloudError(Fault.OTHER, "NotAllGone", "; ".join(receipt.left) or "it was not seen gone")
 
     def _start(self, verdict: ReapDecision) -> None:
-        with self._told(verdict.name, "start", verdict.cause, verdict.ref.group):
+        with self._record_failure(verdict.name, "start", verdict.cause, verdict.ref.group):
             machine = self._still(verdict)
             if machine is not None:
                 journal = self.journal(verdict.name)
@@ -273,7 +273,7 @@ class Reaper:
         going = [orphan for orphan in own if orphan.action is ReapAction.DELETE]
         if not going:
             return own
-        with self._told(name, "delete", going[0].cause, going[0].ref.group):
+        with self._record_failure(name, "delete", going[0].cause, going[0].ref.group):
             groups = {orphan.ref.group.casefold(): orphan.ref.group for orphan in going}.values()
             if not any(self.cloud.look(ref_of(Kind.VM, group, name)) for group in groups):
                 refs = [orphan.ref for orphan in going]
@@ -281,9 +281,9 @@ class Reaper:
                 return [replace(orphan, removed=orphan in going) for orphan in own]
         return own
 
-    def _told(self, name: str, action: str, cause: str, group: str) -> _Told:
+    def _record_failure(self, name: str, action: str, cause: str, group: str) -> _FailureRecorder:
         self._others.append(name)
-        return _Told(self, name, action, cause, group)
+        return _FailureRecorder(self, name, action, cause, group)
 
     def _fail(self, name: str, action: str, error: Exception, cause: str, group: str) -> None:
         code, message = (
@@ -293,7 +293,7 @@ class Reaper:
 
 
 @dataclass
-class _Told:
+class _FailureRecorder:
     """A context that records a failure in the result instead of raising it, so that the others continue."""
 
     reaper: Reaper

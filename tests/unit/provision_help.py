@@ -19,7 +19,7 @@ from gpuinfra.provision.cloud import Act, Observed, ObservedResource, Operation,
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle import lease
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding, principal_of
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState, principal_of
 from gpuinfra.provision.market.port import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.ownership import is_namesake
@@ -295,14 +295,14 @@ class FakeCloud:
             if self.rights:
                 return self.rights.pop(0)
             if not principal:
-                return AgentRole(Holding.UNKNOWN, "NoIdentity", "no identity")
+                return AgentRole(RoleState.UNKNOWN, "NoIdentity", "no identity")
             is_new = principal not in self.allowed
             self.allowed += [principal] * is_new
-            return AgentRole(Holding.GRANTED if is_new else Holding.HELD)
+            return AgentRole(RoleState.GRANTED if is_new else RoleState.HELD)
 
     def agent_role(self, machine: ObservedResource) -> AgentRole:
         is_held = principal_of(machine) in self.allowed
-        return AgentRole(Holding.HELD if is_held else Holding.ABSENT)
+        return AgentRole(RoleState.HELD if is_held else RoleState.ABSENT)
 
     def disown(self, group: str) -> None:
         with self._call(f"disown {group}"):

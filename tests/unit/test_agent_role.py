@@ -13,7 +13,7 @@ from gpuinfra.provision import role_grant
 from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.lifecycle import agent_role
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.resources import vm
 from gpuinfra.provision.role_grant import LATE, RoleGrant
 from gpuinfra.provision.up import Up
@@ -35,8 +35,8 @@ from tests.unit.provision_help import (
 
 MACHINE = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/m"
 PRINCIPAL = "11111111-2222-3333-4444-555555555555"
-REFUSED = AgentRole(Holding.REFUSED, "AuthorizationFailed", "you may not", agent_role.ASSIGNS_ROLES)
-UNKNOWN = AgentRole(Holding.UNKNOWN, "Conflict", "in a moment")
+REFUSED = AgentRole(RoleState.REFUSED, "AuthorizationFailed", "you may not", agent_role.ASSIGNS_ROLES)
+UNKNOWN = AgentRole(RoleState.UNKNOWN, "Conflict", "in a moment")
 
 
 # Pure functions
@@ -93,21 +93,21 @@ def test_assignment_is_matched_by_its_role_guid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "holding", "word"),
+    ("fault", "state", "word"),
     [
-        (Fault.DENIED, Holding.REFUSED, "not-armed"),
-        (Fault.POLICY, Holding.REFUSED, "not-armed"),
-        (Fault.LOCKED, Holding.REFUSED, "not-armed"),
-        (Fault.OTHER, Holding.REFUSED, "not-armed"),
-        (Fault.BUSY, Holding.UNKNOWN, "unknown"),
-        (Fault.THROTTLED, Holding.UNKNOWN, "unknown"),
-        (Fault.UNREACHABLE, Holding.UNKNOWN, "unknown"),
-        (Fault.INTERRUPTED, Holding.UNKNOWN, "unknown"),
+        (Fault.DENIED, RoleState.REFUSED, "not-armed"),
+        (Fault.POLICY, RoleState.REFUSED, "not-armed"),
+        (Fault.LOCKED, RoleState.REFUSED, "not-armed"),
+        (Fault.OTHER, RoleState.REFUSED, "not-armed"),
+        (Fault.BUSY, RoleState.UNKNOWN, "unknown"),
+        (Fault.THROTTLED, RoleState.UNKNOWN, "unknown"),
+        (Fault.UNREACHABLE, RoleState.UNKNOWN, "unknown"),
+        (Fault.INTERRUPTED, RoleState.UNKNOWN, "unknown"),
     ],
 )
-def test_error_is_mapped_to_a_holding(fault: Fault, holding: Holding, word: str) -> None:
+def test_error_is_mapped_to_a_holding(fault: Fault, state: RoleState, word: str) -> None:
     right = agent_role.refused(CloudError(fault, "Code", "words"), "action")
-    assert (right.holding, right.code, right.message, right.word) == (holding, "Code", "words", word)
+    assert (right.state, right.code, right.message, right.word) == (state, "Code", "words", word)
     assert right.action == ("action" if fault is Fault.DENIED else "")
 
 
@@ -176,7 +176,7 @@ def up(cloud: FakeCloud, **fields: Any) -> tuple[Up, list[str]]:
 def test_created_machine_gets_the_role() -> None:
     cloud = FakeCloud()
     outcome, told = up(cloud)
-    assert outcome.agent == AgentRole(Holding.GRANTED)
+    assert outcome.agent == AgentRole(RoleState.GRANTED)
     assert cloud.allowed == ["principal-1"]
     assert told == ["agent: may switch the machine off"]
 
@@ -205,10 +205,10 @@ def test_role_is_granted_while_other_operations_run(there: bool, call: str, monk
 
 def test_existing_machine_gets_the_role() -> None:
     cloud = made()
-    assert up(cloud)[0].agent == AgentRole(Holding.GRANTED)
+    assert up(cloud)[0].agent == AgentRole(RoleState.GRANTED)
     outcome, told = up(cloud)
     assert outcome.plan.is_empty
-    assert (outcome.agent, told) == (AgentRole(Holding.HELD), [])
+    assert (outcome.agent, told) == (AgentRole(RoleState.HELD), [])
 
 
 def test_plan_grants_no_role() -> None:
@@ -235,7 +235,7 @@ def test_refused_role_is_reported_once_and_is_not_a_failure() -> None:
 
 def test_unknown_role_state_is_checked_again_after_creation() -> None:
     cloud = FakeCloud(rights=[UNKNOWN])
-    assert up(cloud)[0].agent == AgentRole(Holding.GRANTED)
+    assert up(cloud)[0].agent == AgentRole(RoleState.GRANTED)
     cloud = FakeCloud(rights=[UNKNOWN, UNKNOWN])
     outcome, (line,) = up(cloud)
     assert outcome.agent == UNKNOWN
@@ -277,7 +277,7 @@ def test_role_request_without_a_response_does_not_block(monkeypatch: pytest.Monk
     monkeypatch.setattr(role_grant, "WAIT_SECONDS", 0.0)
     never = threading.Event()
     cloud = FakeCloud()
-    monkeypatch.setattr(cloud, "allow_self_stop", lambda _: never.wait(10) and AgentRole(Holding.GRANTED))
+    monkeypatch.setattr(cloud, "allow_self_stop", lambda _: never.wait(10) and AgentRole(RoleState.GRANTED))
     heard = RecordedProgress()
     asking = RoleGrant(cloud, heard)
     part = ObservedResource(Ref(Kind.VM, "g", "m"), {})

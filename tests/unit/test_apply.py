@@ -75,11 +75,11 @@ def test_resources_are_created_after_those_they_use() -> None:
 def test_network_resources_are_created_in_parallel() -> None:
     cloud, together = FakeCloud(), threading.Barrier(3)
 
-    def meet(call: str) -> None:
+    def synchronise(call: str) -> None:
         if call.startswith(("put nsg", "put vnet", "put public-ip")):
             together.wait(10)
 
-    cloud.on_call = meet
+    cloud.on_call = synchronise
     applied(cloud)
     assert Kind.VM in cloud.kinds
 

@@ -13,7 +13,7 @@ from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.lifecycle import agent_role
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from tests.unit.provision_help import BUSY, DENIED, SUBSCRIPTION, InstantInterrupt, Time
 
 MACHINE = ObservedResource(Ref(Kind.VM, "g", "m"), {"identity": {"principalId": "p"}})
@@ -76,32 +76,36 @@ def assigned(definition: str) -> tuple[dict[str, Any], ...]:
     ("answers", "expected", "asked"),
     [
         # The role is created with the first machine, and exists for the others.
-        ({}, AgentRole(Holding.GRANTED), [LIST, LIST_ROLES, MAKE, GIVE]),
-        ({"roles": (ROLE,)}, AgentRole(Holding.GRANTED), [LIST, LIST_ROLES, GIVE]),
+        ({}, AgentRole(RoleState.GRANTED), [LIST, LIST_ROLES, MAKE, GIVE]),
+        ({"roles": (ROLE,)}, AgentRole(RoleState.GRANTED), [LIST, LIST_ROLES, GIVE]),
         # An existing role is found with one request; one created by an administrator, with two.
-        ({"given": assigned(OWN)}, AgentRole(Holding.HELD), [LIST]),
-        ({"given": assigned(THEIRS), "roles": ({**ROLE, "id": THEIRS},)}, AgentRole(Holding.HELD), [LIST, LIST_ROLES]),
+        ({"given": assigned(OWN)}, AgentRole(RoleState.HELD), [LIST]),
+        (
+            {"given": assigned(THEIRS), "roles": ({**ROLE, "id": THEIRS},)},
+            AgentRole(RoleState.HELD),
+            [LIST, LIST_ROLES],
+        ),
         # A caller that may not read may still grant.
-        ({"given": DENIED, "roles": (ROLE,)}, AgentRole(Holding.GRANTED), [LIST, LIST_ROLES, GIVE]),
-        ({"given": DENIED, "roles": (ROLE,), "give": EXISTS}, AgentRole(Holding.HELD), [LIST, LIST_ROLES, GIVE]),
+        ({"given": DENIED, "roles": (ROLE,)}, AgentRole(RoleState.GRANTED), [LIST, LIST_ROLES, GIVE]),
+        ({"given": DENIED, "roles": (ROLE,), "give": EXISTS}, AgentRole(RoleState.HELD), [LIST, LIST_ROLES, GIVE]),
         # A role without the action is updated under its id.
         (
             {"given": assigned(THEIRS), "roles": ({"id": THEIRS},)},
-            AgentRole(Holding.GRANTED),
+            AgentRole(RoleState.GRANTED),
             [LIST, LIST_ROLES, MAKE, GIVE],
         ),
         # Refusals.
         (
             {"make": DENIED},
-            AgentRole(Holding.REFUSED, DENIED.code, DENIED.message, agent_role.MAKES_ROLES),
+            AgentRole(RoleState.REFUSED, DENIED.code, DENIED.message, agent_role.MAKES_ROLES),
             [LIST, LIST_ROLES, MAKE],
         ),
         (
             {"roles": (ROLE,), "give": DENIED},
-            AgentRole(Holding.REFUSED, DENIED.code, DENIED.message, agent_role.ASSIGNS_ROLES),
+            AgentRole(RoleState.REFUSED, DENIED.code, DENIED.message, agent_role.ASSIGNS_ROLES),
             [LIST, LIST_ROLES, GIVE],
         ),
-        ({"given": BUSY}, AgentRole(Holding.UNKNOWN, BUSY.code, BUSY.message), [LIST]),
+        ({"given": BUSY}, AgentRole(RoleState.UNKNOWN, BUSY.code, BUSY.message), [LIST]),
     ],
 )
 def test_role_requests_follow_their_order(answers: dict[str, Any], expected: AgentRole, asked: list[str]) -> None:
@@ -122,13 +126,13 @@ def test_role_is_assigned_to_the_machine_at_the_machine() -> None:
 def test_unknown_principal_is_retried(error: CloudError) -> None:
     scripted = Scripted(roles=(ROLE,), give=[error, error, ()])
     right, time = granted(scripted)
-    assert right == AgentRole(Holding.GRANTED)
+    assert right == AgentRole(RoleState.GRANTED)
     assert 0 < time.seconds < NEW_SECONDS
 
 
 def test_unknown_principal_is_retried_only_for_a_while() -> None:
     right, time = granted(Scripted(roles=(ROLE,), give=UNKNOWN_PRINCIPAL))
-    assert (right.holding, right.code) == (Holding.REFUSED, "PrincipalNotFound")
+    assert (right.state, right.code) == (RoleState.REFUSED, "PrincipalNotFound")
     assert NEW_SECONDS - 5 < time.seconds <= NEW_SECONDS
 
 
@@ -136,21 +140,21 @@ def test_machine_without_an_identity_gets_no_role() -> None:
     scripted = Scripted()
     without_identity = ObservedResource(MACHINE.ref, {})
     assert granted(scripted, without_identity)[0].code == "NoIdentity"
-    assert granted(scripted, without_identity, looks=True)[0].holding is Holding.ABSENT
+    assert granted(scripted, without_identity, looks=True)[0].state is RoleState.ABSENT
     assert scripted.asked == []
 
 
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        ({}, AgentRole(Holding.ABSENT, message="the subscription has no role for it")),
-        ({"roles": (ROLE,)}, AgentRole(Holding.ABSENT, message="the machine does not have the role", has_role=True)),
-        ({"roles": (ROLE,), "given": assigned(OWN)}, AgentRole(Holding.HELD)),
+        ({}, AgentRole(RoleState.ABSENT, message="the subscription has no role for it")),
+        ({"roles": (ROLE,)}, AgentRole(RoleState.ABSENT, message="the machine does not have the role", has_role=True)),
+        ({"roles": (ROLE,), "given": assigned(OWN)}, AgentRole(RoleState.HELD)),
         (
             {"roles": ({"id": OWN},), "given": assigned(OWN)},
-            AgentRole(Holding.ABSENT, message=f"the role no longer allows {agent_role.ACTION}"),
+            AgentRole(RoleState.ABSENT, message=f"the role no longer allows {agent_role.ACTION}"),
         ),
-        ({"roles": DENIED}, AgentRole(Holding.UNKNOWN, DENIED.code, DENIED.message)),
+        ({"roles": DENIED}, AgentRole(RoleState.UNKNOWN, DENIED.code, DENIED.message)),
     ],
 )
 def test_checking_a_role_changes_nothing(answers: dict[str, Any], expected: AgentRole) -> None:

@@ -15,7 +15,7 @@ from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.health import account
 from gpuinfra.provision.health.machine import Facts, examine
 from gpuinfra.provision.lifecycle import agent_role
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.market.port import UNKNOWN_PERMISSIONS, Grant, Permissions
 from gpuinfra.provision.market.preflight import ACTIONS
 from gpuinfra.provision.market.price_list import DATE
@@ -48,7 +48,7 @@ def facts(**changes: Any) -> Facts:
         subscription=SUBSCRIPTION,
         machine=ObservedResource(ref(Kind.VM), cloud.body(Kind.VM)),
         schedule=ObservedResource(ref(Kind.SHUTDOWN_SCHEDULE), cloud.body(Kind.SHUTDOWN_SCHEDULE)),
-        right=AgentRole(Holding.HELD),
+        right=AgentRole(RoleState.HELD),
         permissions=ALL,
         now=NOW,
         agent=ALIVE,
@@ -182,16 +182,16 @@ def test_schedule_cannot_express_a_lease_of_days() -> None:
 def test_missing_role_shows_the_commands_for_an_administrator() -> None:
     principal = agent_role.principal_of(facts().machine)
     assign = agent_role.assign_command(SUBSCRIPTION, MACHINE, principal)
-    check = found(facts(right=AgentRole(Holding.ABSENT, message="there is no role")), "role")
+    check = found(facts(right=AgentRole(RoleState.ABSENT, message="there is no role")), "role")
     assert check.verdict is CheckStatus.WARNING
     assert "there is no role" in check.seen
     assert check.commands == (agent_role.define_command(SUBSCRIPTION), assign)
-    there = found(facts(right=AgentRole(Holding.ABSENT, has_role=True)), "role")
+    there = found(facts(right=AgentRole(RoleState.ABSENT, has_role=True)), "role")
     assert there.commands == (assign,), "the role already exists"
 
 
 def test_machine_without_an_identity_gets_no_role_commands() -> None:
-    given = facts(right=AgentRole(Holding.ABSENT, message="no identity"))
+    given = facts(right=AgentRole(RoleState.ABSENT, message="no identity"))
     del given.machine.body["identity"]
     check = found(given, "role")
     assert (check.verdict, check.commands) == (CheckStatus.WARNING, ())
@@ -199,7 +199,7 @@ def test_machine_without_an_identity_gets_no_role_commands() -> None:
 
 
 def test_unreadable_role_is_a_warning() -> None:
-    check = found(facts(right=AgentRole(Holding.UNKNOWN, "AuthorizationFailed", "you may not look")), "role")
+    check = found(facts(right=AgentRole(RoleState.UNKNOWN, "AuthorizationFailed", "you may not look")), "role")
     assert check.verdict is CheckStatus.WARNING
     assert check.seen.endswith("AuthorizationFailed: you may not look")
 

@@ -55,11 +55,11 @@ def test_independent_resources_are_deleted_in_parallel() -> None:
     cloud = made()
     together = threading.Barrier(2)
 
-    def meet(call: str) -> None:
+    def synchronise(call: str) -> None:
         if call in {"delete nsg my-dsvm-nsg", "delete vnet my-dsvm-vnet"}:
             together.wait(10)
 
-    cloud.on_call = meet
+    cloud.on_call = synchronise
     remove_all(cloud)
     assert cloud.parts == {}
 

@@ -16,7 +16,7 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Observed
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.market.port import ImagePlan, Prices
 from gpuinfra.provision.up import Provisioner, Up
 from tests.unit.provision_help import (
@@ -299,7 +299,7 @@ def test_existing_resources_are_not_rolled_back() -> None:
     assert cloud.kinds == [Kind.RESOURCE_GROUP, Kind.NSG, Kind.VNET, Kind.PUBLIC_IP]
 
 
-NO_RIGHT = AgentRole(Holding.REFUSED, "AuthorizationFailed", "no")
+NO_RIGHT = AgentRole(RoleState.REFUSED, "AuthorizationFailed", "no")
 POLICY = CloudError(Fault.POLICY, "RequestDisallowedByPolicy", "Resource was disallowed by policy.")
 NOT_HERE = CloudError(Fault.OTHER, "LocationNotAvailableForResourceType", "not available", status=400)
 

@@ -12,8 +12,8 @@ from gpuinfra.models.offer import Rate
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.lease_state import lease_state
 from gpuinfra.provision.lifecycle.renew import Renewed
-from gpuinfra.provision.lifecycle.standing import standing
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.views.lease import render, show
 from tests.unit.provision_help import NOW, SMALL, made, ref
@@ -33,7 +33,7 @@ def machine(power: str = "running", **marks: str) -> ObservedResource:
 
 def state(part: ObservedResource, hours: Hours | None = None, prices: Prices = PRICES) -> LeaseState:
     """Return the state at 09:00."""
-    return standing(part, hours, NOW + HOUR, prices)
+    return lease_state(part, hours, NOW + HOUR, prices)
 
 
 def test_lease_is_shown() -> None:
@@ -102,14 +102,14 @@ def test_unknown_price_is_a_dash() -> None:
 def test_limiting_cap_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     part = machine()
     for capped, told in ((True, 1), (False, 0)):
-        show(standing(part, None, NOW, PRICES, Renewed(NOW, changed=True, capped=capped)), json=False)
+        show(lease_state(part, None, NOW, PRICES, Renewed(NOW, changed=True, capped=capped)), json=False)
         assert capsys.readouterr().err.count("does not allow a later end") == told
 
 
 def test_lease_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     part = machine(terms="lease=4h idle=20m cap=9h30m")
     renewed = Renewed(NOW + 4 * HOUR, changed=True, capped=False)
-    show(standing(part, None, NOW + HOUR, PRICES, renewed, simulated=True), json=True)
+    show(lease_state(part, None, NOW + HOUR, PRICES, renewed, simulated=True), json=True)
     assert json.loads(capsys.readouterr().out) == {
         "schemaVersion": 1,
         "name": "my-dsvm",

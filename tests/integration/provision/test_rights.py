@@ -18,7 +18,7 @@ from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle import agent_role
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.resources.vm import IDENTITY
 from gpuinfra.provision.up import Provisioner, Up
@@ -100,7 +100,7 @@ def test_machine_may_deallocate_only_itself(cloud: AzureCloud, heard: RecordedPr
     other = spec(name="other")
     right = up(cloud, heard).agent
     assert right is not None
-    assert (right.holding, right.word) == (Holding.GRANTED, "armed")
+    assert (right.state, right.word) == (RoleState.GRANTED, "armed")
     assert notes(heard) == ["agent: may switch the machine off"]
     assert up(cloud, heard, other).agent is not None
     mine, theirs = machine_of(cloud), machine_of(cloud, other)
@@ -120,7 +120,7 @@ def test_existing_role_is_found_with_one_request(cloud: AzureCloud, heard: Recor
     heard.lines.clear()
     right = up(cloud, heard).agent
     assert right is not None
-    assert right.holding is Holding.HELD
+    assert right.state is RoleState.HELD
     assert requests(server, "GET", "PUT")[before:] == ["GET roleAssignments 200"]
     assert notes(heard) == []
 
@@ -138,7 +138,7 @@ def test_up_without_role_permission_creates_the_machine_and_warns(
     server.control("POST", "faults", {"name": "AuthorizationFailed", "type": kind, "method": "PUT", "count": 0})
     right = up(cloud, heard).agent
     assert right is not None
-    assert (right.holding, right.code, right.action) == (Holding.REFUSED, "AuthorizationFailed", action)
+    assert (right.state, right.code, right.action) == (RoleState.REFUSED, "AuthorizationFailed", action)
     assert right.word == "not-armed"
     assert requests(server, "PUT") == made, "it is requested once"
     (note,) = notes(heard)
@@ -147,7 +147,7 @@ def test_up_without_role_permission_creates_the_machine_and_warns(
     mine = machine_of(cloud)
     assert mine.power == "running"
     assert stop(server, mine, mine) == 403
-    assert cloud.agent_role(mine).holding is Holding.ABSENT
+    assert cloud.agent_role(mine).state is RoleState.ABSENT
 
 
 def test_role_commands_of_doctor_work(
@@ -160,18 +160,18 @@ def test_role_commands_of_doctor_work(
     az.login(tenant=secret.tenant, client=secret.client_id, secret=secret.secret)
     fault = {"name": "AuthorizationFailed", "type": "roleDefinitions", "method": "PUT"}
     server.control("POST", "faults", fault)
-    assert up(cloud, heard).agent == AgentRole(Holding.REFUSED, "AuthorizationFailed", ANY, agent_role.MAKES_ROLES)
+    assert up(cloud, heard).agent == AgentRole(RoleState.REFUSED, "AuthorizationFailed", ANY, agent_role.MAKES_ROLES)
     machine, look = machine_of(cloud), cloud.agent_role
     assert look(machine).message == "the subscription has no role for it"
     az(*shlex.split(agent_role.define_command(server.subscription))[1:])
-    assert look(machine) == AgentRole(Holding.ABSENT, "", "the machine does not have the role", has_role=True)
+    assert look(machine) == AgentRole(RoleState.ABSENT, "", "the machine does not have the role", has_role=True)
     place = machine.ref.id(server.subscription)
     az(*shlex.split(agent_role.assign_command(server.subscription, place, agent_role.principal_of(machine)))[1:])
-    assert look(machine).holding is Holding.HELD
+    assert look(machine).state is RoleState.HELD
     server.control("POST", "faults", {**fault, "type": "roleAssignments", "count": 0})
     again = up(cloud, heard).agent
     assert again is not None
-    assert again.holding is Holding.HELD
+    assert again.state is RoleState.HELD
     assert stop(server, machine, machine) == 202
 
 
@@ -186,7 +186,7 @@ def test_missing_identity_is_added_in_place(cloud: AzureCloud, heard: RecordedPr
     assert change.action == "change"
     assert [(each.what, each.old, each.new) for each in change.differences] == [("identity", "none", "its own")]
     assert found.agent is not None
-    assert found.agent.holding is Holding.GRANTED, "the new identity had no role"
+    assert found.agent.state is RoleState.GRANTED, "the new identity had no role"
     mine = machine_of(cloud)
     assert mine.body["identity"]["type"] == IDENTITY["type"]
     assert stop(server, mine, mine) == 202
@@ -205,7 +205,7 @@ def test_role_assignment_waits_for_the_new_principal(
     monkeypatch.setattr(role_assignments, "is_principal", lagging)
     right = up(cloud, heard).agent
     assert right is not None
-    assert right.holding is Holding.GRANTED
+    assert right.state is RoleState.GRANTED
     refused = ["PUT roleAssignments 400"] * 3
     assert [each for each in requests(server, "PUT") if "Assign" in each] == [*refused, "PUT roleAssignments 201"]
 
@@ -217,17 +217,17 @@ def test_changed_role_is_restored(cloud: AzureCloud, heard: RecordedProgress, se
     body["properties"]["permissions"] = [{"actions": ["Microsoft.Compute/virtualMachines/read"]}]
     assert server.http("PUT", f"{definition}?{API}", body)[0] == 201
     right = cloud.agent_role(machine_of(cloud))
-    assert right.holding is Holding.ABSENT
+    assert right.state is RoleState.ABSENT
     assert re.search(r"no longer allows .*/deallocate/action", right.message)
     assert up(cloud, heard, spec(name="other")).agent is not None
-    assert cloud.agent_role(machine_of(cloud)).holding is Holding.HELD
+    assert cloud.agent_role(machine_of(cloud)).state is RoleState.HELD
 
 
 def test_unknown_role_state_does_not_block_up(cloud: AzureCloud, heard: RecordedProgress, server: Sandbox) -> None:
     server.control("POST", "faults", {"name": "Conflict", "type": "roleDefinitions", "method": "PUT", "count": 0})
     right = up(cloud, heard).agent
     assert right is not None
-    assert (right.holding, right.word, right.code) == (Holding.UNKNOWN, "unknown", "Conflict")
+    assert (right.state, right.word, right.code) == (RoleState.UNKNOWN, "unknown", "Conflict")
     (note,) = notes(heard)
     assert note.startswith("the guest agent perhaps may not switch the machine off (Conflict): ")
     assert requests(server, "PUT") == ["PUT roleDefinitions 409"] * 2, "and once more after the creation"

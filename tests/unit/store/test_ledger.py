@@ -13,7 +13,7 @@ from gpuinfra.models.plan import Price
 from gpuinfra.models.receipt import OffProof, Receipt
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.costing.beginning import beginning
+from gpuinfra.provision.costing.ledger_entries import power_on_entry
 from gpuinfra.store.database import FILE
 from gpuinfra.store.ledger import Ledger
 from tests.unit.provision_help import GROUP, NAME, NOW, SMALL, SUBSCRIPTION, made, spec
@@ -130,16 +130,16 @@ def test_started_machine_becomes_a_start_entry() -> None:
     cloud = made(spec(tags={"project": "mnist"}))
     machine = cloud.parts[Kind.VM, GROUP, NAME]
     price = Price(0.5, 19.2, 3.65)
-    entry = beginning(machine, price, at=None, subscription=SUBSCRIPTION, simulated=False)
+    entry = power_on_entry(machine, price, at=None, subscription=SUBSCRIPTION, simulated=False)
     assert entry == replace(ENTRY, lease_until=tags.moment(machine.tags, tags.LEASE_UNTIL))
     later = NOW + timedelta(hours=1)
-    changed = beginning(machine, price, at=later, subscription=SUBSCRIPTION, simulated=False)
+    changed = power_on_entry(machine, price, at=later, subscription=SUBSCRIPTION, simulated=False)
     assert changed == replace(entry, at=later, what=LedgerEntryKind.CHANGED)
 
 
 def test_price_of_an_old_list_is_not_recorded() -> None:
     machine = made().parts[Kind.VM, GROUP, NAME]
-    entry = beginning(machine, Price(0.5, list_of="2026-06"), at=None, subscription=SUBSCRIPTION, simulated=False)
+    entry = power_on_entry(machine, Price(0.5, list_of="2026-06"), at=None, subscription=SUBSCRIPTION, simulated=False)
     assert entry is not None
     assert entry.price_per_hour is None
 
@@ -147,7 +147,7 @@ def test_price_of_an_old_list_is_not_recorded() -> None:
 def test_machine_without_a_start_time_has_no_entry() -> None:
     machine = made().parts[Kind.VM, GROUP, NAME]
     machine.body["tags"] = {tags.NAME: NAME}
-    assert beginning(machine, Price(), at=None, subscription=SUBSCRIPTION, simulated=False) is None
+    assert power_on_entry(machine, Price(), at=None, subscription=SUBSCRIPTION, simulated=False) is None
 
 
 def test_times_are_kept_in_utc() -> None:

@@ -18,7 +18,7 @@ from gpuinfra.provision.lifecycle.terms import from_tag, terms_of
 from gpuinfra.provision.market.port import Prices
 
 
-def standing(
+def lease_state(
     machine: ObservedResource,
     hours: Hours | None,
     now: datetime,

@@ -11,7 +11,7 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import ObservedResource
 
 
-def beginning(
+def power_on_entry(
     machine: ObservedResource, price: Price, *, at: datetime | None, subscription: str, simulated: bool
 ) -> LedgerEntry | None:
     """Return an entry from the VM's body: switched on at the time in its tag, or changed at `at`.

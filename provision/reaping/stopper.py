@@ -59,7 +59,7 @@ class Stop:
 
 
 @dataclass
-class Stopping:
+class Stopper:
     """The stop of all machines that should be off."""
 
     cloud: Cloud

@@ -17,7 +17,7 @@ from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.price_list import shipped_prices
 
 
-def last_time(
+def add_cost(
     receipt: Receipt, events: Sequence[Event] | None, since: datetime, entries: Sequence[LedgerEntry]
 ) -> Receipt:
     """Return the receipt with the times and cost of the last time on. `events` is None if the log was not read.
