@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, Observed, ObservedResource
+from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import is_made_by_us
 from gpuinfra.provision.plan import check_elsewhere, check_names
 from gpuinfra.provision.resources.common import with_others

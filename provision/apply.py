@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from gpuinfra.models.plan import Action, Change, Plan, Power
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Act, Cloud, ObservedResource, Operation
+from gpuinfra.provision.cloud import Act, Cloud, Operation
 from gpuinfra.provision.errors import CloudError, Fault, fault_of
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, owner_of
 from gpuinfra.provision.remove import remove
 from gpuinfra.provision.resources import NEEDS

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuinfra.models.resource import Kind, Resource
-from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import refers_to
 
 

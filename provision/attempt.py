@@ -10,12 +10,14 @@ from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.apply import PlanExecution
-from gpuinfra.provision.cloud import Cloud, Observed, ObservedResource
+from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.market.port import Market
 from gpuinfra.provision.market.preflight import Preflight
 from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.role_grant import RoleGrant
 from gpuinfra.provision.rollback import ROLLED_BACK, Rollback

@@ -1,26 +1,18 @@
-"""The port to a cloud: every operation that provisioning needs, and the values that these operations return."""
+"""The port to a cloud: every operation that provisioning needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from gpuinfra.models.resource import Kind, Ref, Resource
-from gpuinfra.provision import tags
+from gpuinfra.models.resource import Ref, Resource
+from gpuinfra.provision.agent_role import AgentRole
+from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.interrupt import Interrupt
-
-if TYPE_CHECKING:
-    from gpuinfra.provision.lifecycle.agent_role import AgentRole
-
-
-OFF = "deallocated"
-"""The only power state that is not billed."""
-DELETING = "Deleting"
-"""The provisioning state in which Azure accepts only another delete."""
 
 
 class Act(StrEnum):
@@ -28,129 +20,6 @@ class Act(StrEnum):
 
     START = "start"
     DEALLOCATE = "deallocate"
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedResource:
-    """A resource as Azure shows it, with its body in ARM's format."""
-
-    ref: Ref
-    body: dict[str, Any] = field(repr=False)
-
-    @property
-    def properties(self) -> dict[str, Any]:
-        """The body's `properties`, or an empty dict."""
-        return self.body.get("properties") or {}
-
-    @property
-    def tags(self) -> dict[str, str]:
-        """The resource's tags, or an empty dict."""
-        return self.body.get("tags") or {}
-
-    @property
-    def region(self) -> str:
-        """The region in the spelling that specs use."""
-        return str(self.body.get("location") or "").replace(" ", "").lower()
-
-    @property
-    def state(self) -> str:
-        """The provisioning state: Succeeded, Failed, Creating, Updating, Deleting, …."""
-        return str(self.properties.get("provisioningState") or "Succeeded")
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether no operation on the resource is in progress."""
-        return self.state in {"Succeeded", "Failed", "Canceled"}
-
-    @property
-    def failure(self) -> str:
-        """Azure's code for the failure of a VM, or an empty string if it did not fail or Azure shows no code."""
-        view = self.properties.get("instanceView") or {}
-        codes = (str(status.get("code", "")).split("/") for status in view.get("statuses") or [])
-        return next((code[2] for code in codes if code[:2] == ["ProvisioningState", "failed"] and len(code) > 2), "")
-
-    @property
-    def power(self) -> str:
-        """The VM's power state: running, deallocated, …; `unknown` if Azure does not show it."""
-        view = self.properties.get("instanceView") or {}
-        codes = (str(status.get("code", "")) for status in view.get("statuses") or [])
-        return next((code.removeprefix("PowerState/") for code in codes if code.startswith("PowerState/")), "unknown")
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """All resources in Azure that concern one machine."""
-
-    name: str
-    group: str
-    parts: tuple[ObservedResource, ...] = ()
-    unknown: tuple[str, ...] = ()
-    """IDs of resources that carry our tag but are of a kind that gpuinfra never creates."""
-    adopts: bool = False
-    """Whether untagged resources with our names count as ours, because the user agreed to adopt them."""
-
-    def part(self, kind: Kind) -> ObservedResource | None:
-        """Return the resource of this kind with our name in the machine's group, ours or not, or None."""
-        from gpuinfra.provision.names import ref_of
-
-        wanted = ref_of(kind, self.group, self.name)
-        return next((part for part in self.parts if same(part.ref, wanted)), None)
-
-    def is_ours(self, part: ObservedResource) -> bool:
-        """Return whether a resource has the machine's tag, the expected name and the machine's group.
-
-        Others can write tags. Outside the default group, the resource must also be created or used the way `up` does
-        it.
-        """
-        from gpuinfra.provision.names import ref_of
-        from gpuinfra.provision.own_parts import is_own_part
-        from gpuinfra.provision.ownership import is_default_group, is_own_group
-
-        if not same(part.ref, ref_of(part.ref.kind, self.group, self.name)):
-            return False
-        if part.ref.kind is Kind.RESOURCE_GROUP:
-            return is_own_group(part, self.name)
-        if part.ref.kind is Kind.VM and not self._is_made_by_us(part):
-            return False
-        adopted = self.adopts and not tags.get(part.tags, tags.NAME)
-        if not adopted and not tags.belongs_to(part.tags, self.name):
-            return False
-        return part.ref.kind is Kind.VM or is_default_group(self.group, self.name) or is_own_part(part, self)
-
-    def _is_made_by_us(self, machine: ObservedResource) -> bool:
-        """Return whether a tagged VM is in its default group or has the properties that `up` gives its VMs."""
-        from gpuinfra.provision.ownership import Owner, owner_of
-
-        return self.adopts or owner_of(machine) not in {Owner.UNRECOGNISED, Owner.LOOKALIKE}
-
-    @property
-    def machine(self) -> ObservedResource | None:
-        """The VM, or None if it does not exist or is not ours."""
-        found = self.part(Kind.VM)
-        return found if found and self.is_ours(found) else None
-
-    @property
-    def untagged(self) -> ObservedResource | None:
-        """A VM with our name and group that is not ours, usually because it lacks our tag; else None."""
-        found = self.part(Kind.VM)
-        return found if found and not self.is_ours(found) else None
-
-    def ours(self) -> Iterator[ObservedResource]:
-        """Iterate over the resources that belong to the machine."""
-        return (part for part in self.parts if self.is_ours(part))
-
-    def lookalikes(self) -> tuple[ObservedResource, ...]:
-        """Return tagged resources, except groups, that do not belong to the machine: reported, never changed."""
-        tagged = (part for part in self.parts if tags.belongs_to(part.tags, self.name))
-        return tuple(part for part in tagged if part.ref.kind is not Kind.RESOURCE_GROUP and not self.is_ours(part))
-
-
-def same(one: Ref, other: Ref) -> bool:
-    """Return whether two references mean the same resource. Azure ignores case."""
-    return one.kind is other.kind and (one.group.casefold(), one.name.casefold()) == (
-        other.group.casefold(),
-        other.name.casefold(),
-    )
 
 
 @dataclass(frozen=True, slots=True)

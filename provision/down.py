@@ -11,21 +11,21 @@ from gpuinfra.models.receipt import OffProof, Receipt, Residue
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.attachments import attached_by_others
-from gpuinfra.provision.cloud import DELETING, OFF, Act, Cloud, Observed, ObservedResource
+from gpuinfra.provision.cloud import Act, Cloud
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.market.port import Market
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from gpuinfra.provision.names import ref_of
-from gpuinfra.provision.own_parts import NOT_MADE, is_deletable, why_kept
+from gpuinfra.provision.observed import NOT_MADE, Observed, is_deletable, namesakes, why_kept
+from gpuinfra.provision.observed_resource import DELETING, OFF, ObservedResource
 from gpuinfra.provision.ownership import (
     LEFT_ALONE,
     Owner,
     is_default_group,
     left_alone,
     left_alone_machine,
-    namesakes,
     on_elsewhere,
     owner_of,
     untagged_problem,

@@ -12,8 +12,10 @@ from gpuinfra.models.resource import Kind, MachineId, Ref, parse_machine_id
 from gpuinfra.models.spec import Spec
 from gpuinfra.models.target import Target
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, Observed, ObservedResource
+from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of, untagged_problem
 from gpuinfra.provision.plan_input import BACKSTOP
 from gpuinfra.provision.problems import explain

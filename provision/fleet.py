@@ -10,11 +10,11 @@ from gpuinfra.models.hours import Hours
 from gpuinfra.models.machine import Machine, ScheduledChange
 from gpuinfra.models.sizes import SIZES
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import OFF, ObservedResource
-from gpuinfra.provision.lifecycle.hours import from_tag, next_change
+from gpuinfra.provision.hours import from_tag, next_change
 from gpuinfra.provision.lifecycle.lease import cause, changed_at, why_off
 from gpuinfra.provision.lifecycle.reap import STOPPED
 from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.observed_resource import OFF, ObservedResource
 from gpuinfra.provision.ownership import UNTAGGED, Owner, left_alone_machine, machine_of_row, owner_of
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from gpuinfra.models.hours import Hours
 from gpuinfra.models.lease import LeaseState
 from gpuinfra.models.spec import Lifecycle
 from gpuinfra.provision import fleet, tags
-from gpuinfra.provision.cloud import OFF, ObservedResource
 from gpuinfra.provision.costing.history import History
-from gpuinfra.provision.lifecycle.hours import to_tag
+from gpuinfra.provision.hours import to_tag
 from gpuinfra.provision.lifecycle.lease import LEASE, cap_end, cause, restarted_at, settled
 from gpuinfra.provision.lifecycle.renew import Renewed
-from gpuinfra.provision.lifecycle.terms import from_tag, terms_of
 from gpuinfra.provision.market.port import Prices
+from gpuinfra.provision.observed_resource import OFF, ObservedResource
+from gpuinfra.provision.terms import from_tag, terms_of
 
 
 def lease_state(

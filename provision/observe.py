@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gpuinfra.models.resource import Ref
-from gpuinfra.provision.cloud import Cloud, Observed
+from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.progress import Progress
 from gpuinfra.provision.waiting.retry import wait_until

@@ -9,8 +9,8 @@ from typing import Any
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import OFF, Observed, ObservedResource
 from gpuinfra.provision.names import default_group, machine_key, name_of, ref_of
+from gpuinfra.provision.observed_resource import OFF, ObservedResource
 
 LEFT_ALONE = "looks like ours, left alone"
 UNTAGGED = "exists, untagged"
@@ -44,12 +44,6 @@ def owner_of(machine: ObservedResource) -> Owner:
 def is_namesake(machine: ObservedResource, name: str) -> bool:
     """Whether this is our machine with this name, or one that has lost its tags, its disk or its NIC."""
     return _same(machine.ref.name, name) and owner_of(machine) in {Owner.OURS, Owner.UNTAGGED, Owner.UNRECOGNISED}
-
-
-def namesakes(observed: Observed) -> list[ObservedResource]:
-    """Such machines with the same name in other groups."""
-    machines = [part for part in observed.parts if part.ref.kind is Kind.VM and is_namesake(part, observed.name)]
-    return [part for part in machines if not _same(part.ref.group, observed.group)]
 
 
 def is_made_by_us(machine: ObservedResource) -> bool:

@@ -10,16 +10,18 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, Observed, ObservedResource
+from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.lifecycle import lease
-from gpuinfra.provision.lifecycle.terms import terms_of
 from gpuinfra.provision.market import price_list
 from gpuinfra.provision.market.port import Market, Prices
 from gpuinfra.provision.market.preflight import Preflight, no_candidate, preflight
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan import creation_failed, make_plan
 from gpuinfra.provision.plan_input import HostKey, PlanInput
+from gpuinfra.provision.terms import terms_of
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.progress import Progress
 

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from gpuinfra.models.plan import Candidate
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
-from gpuinfra.provision.lifecycle.terms import Terms, terms_of
 from gpuinfra.provision.market.port import ImagePlan
 from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.terms import Terms, terms_of
 
 BACKSTOP = timedelta(minutes=35)
 """How long after the end of the lease Azure's daily schedule stops the machine.

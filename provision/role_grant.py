@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from shlex import quote
 
-from gpuinfra.provision.cloud import Cloud, ObservedResource
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
+from gpuinfra.provision.agent_role import AgentRole, RoleState
+from gpuinfra.provision.cloud import Cloud
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.progress import Progress
 

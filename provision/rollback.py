@@ -9,9 +9,11 @@ from gpuinfra.diagnostics import Exit, Problem
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, Observed, ObservedResource
+from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.journal import Journal
+from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.remove import UNREACHABLE_SECONDS, remove_unused, strangers
 from gpuinfra.provision.role_grant import RoleGrant

@@ -13,15 +13,16 @@ from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.adopt import adopted
+from gpuinfra.provision.agent_role import AgentRole
 from gpuinfra.provision.attempt import Attempts
-from gpuinfra.provision.cloud import Cloud, Observed
+from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.agent_role import AgentRole
 from gpuinfra.provision.login.host_key import new_host_key
 from gpuinfra.provision.market.port import Market
 from gpuinfra.provision.market.preflight import no_candidate
 from gpuinfra.provision.observe import observe_settled
+from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.placement import Placement
 from gpuinfra.provision.plan_input import HostKey
 from gpuinfra.provision.problems import explain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import refers_to
 
 

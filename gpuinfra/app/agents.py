@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from gpuinfra.models.machine import Machine
     from gpuinfra.models.target import Target
     from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.cloud import Observed, ObservedResource
+    from gpuinfra.provision.observed import Observed
+    from gpuinfra.provision.observed_resource import ObservedResource
 
 AT_ONCE = 16
 
@@ -38,8 +39,8 @@ def with_agents(reached: CloudSession, machines: Sequence[Machine], specs: Seque
 def _observed(reached: CloudSession, machine: Machine) -> Observed:
     """Return the resources that are needed to reach the machine."""
     from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.cloud import Observed
     from gpuinfra.provision.names import ref_of
+    from gpuinfra.provision.observed import Observed
 
     refs = [ref_of(kind, machine.group, machine.name) for kind in (Kind.VM, Kind.PUBLIC_IP)]
     parts = [part for ref in refs if (part := reached.cloud.look(ref))]

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from gpuinfra.models.health import HealthCheck, HealthReport, MachineHealth
     from gpuinfra.models.spec import Spec
     from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.cloud import Observed, ObservedResource
     from gpuinfra.provision.health.machine import Facts
+    from gpuinfra.provision.observed import Observed
+    from gpuinfra.provision.observed_resource import ObservedResource
 
 SECONDS = 120.0
 """For all checks, including the waits that Azure asks for."""

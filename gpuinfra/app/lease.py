@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from gpuinfra.models.hours import Hours
     from gpuinfra.models.lease import LeaseState
     from gpuinfra.models.spec import Spec
-    from gpuinfra.provision.cloud import ObservedResource
     from gpuinfra.provision.lifecycle.renew import Renewed
+    from gpuinfra.provision.observed_resource import ObservedResource
 
 SECONDS = 300.0
 # A released lease ends with the next whole minute.
@@ -80,7 +80,7 @@ def _meant(settings: Settings, word: str) -> Spec | None:
 def _hours(machine: ObservedResource, spec: Spec | None) -> Hours | None:
     """Return the spec's hours, which include holidays, unless the spec changed since `up`; then those in the tag."""
     from gpuinfra.provision import tags
-    from gpuinfra.provision.lifecycle.hours import from_tag
+    from gpuinfra.provision.hours import from_tag
 
     if spec and tags.get(machine.tags, tags.DIGEST) == spec.digest():
         return spec.lifecycle.hours
@@ -125,8 +125,9 @@ def _end_released(
     """
     from gpuinfra.app.agents import is_agent_armed
     from gpuinfra.provision import fleet
-    from gpuinfra.provision.cloud import OFF, Act
+    from gpuinfra.provision.cloud import Act
     from gpuinfra.provision.market.port import Prices
+    from gpuinfra.provision.observed_resource import OFF
 
     cloud = reached.cloud
     now = cloud.now()

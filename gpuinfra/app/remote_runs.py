@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
-    from gpuinfra.provision.cloud import Observed
+    from gpuinfra.provision.observed import Observed
 
 # A machine that does not answer must not delay its teardown for long.
 CONNECT_SECONDS = 10.0

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
     from gpuinfra.models.target import Target
     from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.cloud import Observed, ObservedResource
+    from gpuinfra.provision.observed import Observed
+    from gpuinfra.provision.observed_resource import ObservedResource
     from gpuinfra.provision.up import Up
     from gpuinfra.runner.readiness import NotReady, Opener
 

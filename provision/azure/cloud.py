@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from gpuinfra.models.resource import Kind, Ref, Resource
-from gpuinfra.provision import tags
+from gpuinfra.provision import agent_role, tags
 from gpuinfra.provision.azure.calls import Calls
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.errors import translated
@@ -16,10 +16,11 @@ from gpuinfra.provision.azure.fleet import AzureFleet
 from gpuinfra.provision.azure.ids import ref_from_id
 from gpuinfra.provision.azure.operations import AzureOperation
 from gpuinfra.provision.azure.rights import Rights
-from gpuinfra.provision.cloud import Act, Fleet, Observed, ObservedResource, Operation, same
+from gpuinfra.provision.cloud import Act, Fleet, Operation
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.names import default_group, ref_of
+from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.observed_resource import ObservedResource, same
 from gpuinfra.provision.ownership import Owner, is_namesake, machine_of_row, owner_of
 from gpuinfra.provision.waiting.deadline import Deadline
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuinfra.provision import agent_role
+from gpuinfra.provision.agent_role import AgentRole, RoleState
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.requests import Requests
-from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.lifecycle import agent_role
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.waiting.retry import retry
 
 API = "2022-04-01"

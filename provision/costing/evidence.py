@@ -10,13 +10,13 @@ from typing import Any
 from gpuinfra.models.ledger import LedgerEntry
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.costing.activity import Event, changes, samples
 from gpuinfra.provision.costing.facts import Facts, Pricing
 from gpuinfra.provision.costing.history import History, Present, history
 from gpuinfra.provision.costing.ledger_entries import is_spot, own_tags
 from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.observed_resource import ObservedResource
 
 Bodies = Sequence[Mapping[str, Any]]
 

@@ -8,7 +8,7 @@ from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
 from gpuinfra.models.plan import Price
 from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.observed_resource import ObservedResource
 
 
 def power_on_entry(

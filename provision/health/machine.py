@@ -8,12 +8,11 @@ from datetime import datetime
 
 from gpuinfra.models.agent import AgentState
 from gpuinfra.models.health import HealthCheck, ok, problem, warning
-from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import ObservedResource
-from gpuinfra.provision.lifecycle import agent_role
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
+from gpuinfra.provision import agent_role, tags
+from gpuinfra.provision.agent_role import AgentRole, RoleState
 from gpuinfra.provision.lifecycle.lease import ON, why_off
 from gpuinfra.provision.market.port import Permissions
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan_input import BACKSTOP
 from gpuinfra.provision.problems import role_help
 from gpuinfra.provision.resources.shutdown_schedule import schedule_for

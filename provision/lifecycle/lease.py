@@ -13,13 +13,13 @@ from datetime import datetime, timedelta
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import ObservedResource
-from gpuinfra.provision.lifecycle.hours import from_tag as hours_from_tag
-from gpuinfra.provision.lifecycle.hours import is_on, next_change
-from gpuinfra.provision.lifecycle.hours import to_tag as hours_to_tag
-from gpuinfra.provision.lifecycle.terms import Terms, terms_of
-from gpuinfra.provision.lifecycle.terms import from_tag as terms_from_tag
+from gpuinfra.provision.hours import from_tag as hours_from_tag
+from gpuinfra.provision.hours import is_on, next_change
+from gpuinfra.provision.hours import to_tag as hours_to_tag
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan_input import Lease
+from gpuinfra.provision.terms import Terms, terms_of
+from gpuinfra.provision.terms import from_tag as terms_from_tag
 
 ON = frozenset({"running", "starting", "stopped", "stopping"})
 """Power states that are billed."""

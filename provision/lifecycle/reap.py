@@ -13,12 +13,12 @@ from gpuinfra.models.reap import ReapAction, ReapDecision
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import DELETING, ObservedResource
-from gpuinfra.provision.lifecycle.hours import HORIZON, from_tag, is_on, next_change
+from gpuinfra.provision.hours import HORIZON, from_tag, is_on, next_change
 from gpuinfra.provision.lifecycle.lease import ON, cap_end, changed_at, is_over, restarted_at, why_off
-from gpuinfra.provision.lifecycle.terms import from_tag as terms_from_tag
 from gpuinfra.provision.names import machine_key
+from gpuinfra.provision.observed_resource import DELETING, ObservedResource
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
+from gpuinfra.provision.terms import from_tag as terms_from_tag
 
 OFF = frozenset({"deallocated", "deallocating"})
 # A machine that was only shut down is still billed. Wait this long, because a user may be about to start it again.

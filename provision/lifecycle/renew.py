@@ -12,17 +12,18 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Lifecycle
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, ObservedResource
+from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.lifecycle.hours import from_tag as hours_from_tag
+from gpuinfra.provision.hours import from_tag as hours_from_tag
 from gpuinfra.provision.lifecycle.lease import ON, restarted_at, settled
-from gpuinfra.provision.lifecycle.terms import from_tag as terms_from_tag
-from gpuinfra.provision.lifecycle.terms import terms_of
 from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, owner_of, untagged_problem
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.resources.common import with_others
 from gpuinfra.provision.resources.shutdown_schedule import imminent_stop, latest_end, moved
+from gpuinfra.provision.terms import from_tag as terms_from_tag
+from gpuinfra.provision.terms import terms_of
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.retry import retry
 

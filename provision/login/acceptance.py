@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from gpuinfra.models.plan import Action, Plan
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.observed_resource import ObservedResource
 
 # cloud-init may not have written the administrator's key yet.
 FIRST_BOOT = 180.0

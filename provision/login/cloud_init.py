@@ -7,9 +7,9 @@ import gzip
 import json
 from typing import Any
 
-from gpuinfra.provision.lifecycle.terms import Terms
 from gpuinfra.provision.login.agent_archive import agent_archive
 from gpuinfra.provision.plan_input import HostKey
+from gpuinfra.provision.terms import Terms
 from gpuinfra.templates import read_template
 
 LARGEST = 64 * 1024

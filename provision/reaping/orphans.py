@@ -10,9 +10,10 @@ from typing import Any
 from gpuinfra.models.reap import Orphan, ReapAction
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Listed, ObservedResource
+from gpuinfra.provision.cloud import Listed
 from gpuinfra.provision.lifecycle.reap import Rules, is_protected
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import LEFT_ALONE, has_our_name, is_leftover, left_alone
 
 # `up` creates these resources before their machine.

@@ -6,10 +6,11 @@ from gpuinfra.models.reap import ReapDecision
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Act, Cloud, ObservedResource
+from gpuinfra.provision.cloud import Act, Cloud
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.resources.common import with_others
 from gpuinfra.provision.resources.shutdown_schedule import moved
 from gpuinfra.provision.waiting.deadline import Deadline

@@ -15,7 +15,7 @@ from gpuinfra.models.receipt import OffProof, Receipt, Residue, next_morning
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import fleet as listing
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import DELETING, Cloud, Fleet, ObservedResource
+from gpuinfra.provision.cloud import Cloud, Fleet
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle.lease import ON, changed_at
@@ -23,6 +23,7 @@ from gpuinfra.provision.lifecycle.reap import Rules, judge
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from gpuinfra.provision.names import name_of
+from gpuinfra.provision.observed_resource import DELETING, ObservedResource
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.progress import Progress
 

@@ -11,8 +11,8 @@ from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan_input import BACKSTOP, PlanInput
 from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update, with_others
 

@@ -11,15 +11,15 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import ObservedResource
-from gpuinfra.provision.lifecycle.hours import to_tag as hours_to_tag
-from gpuinfra.provision.lifecycle.terms import to_tag
+from gpuinfra.provision.hours import to_tag as hours_to_tag
 from gpuinfra.provision.login.cloud_init import custom_data
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import place, with_others
+from gpuinfra.provision.terms import to_tag
 
 IDENTITY = {"type": "SystemAssigned"}
-"""The system-assigned identity with which the guest agent deallocates the VM: see `lifecycle/agent_role.py`."""
+"""The system-assigned identity with which the guest agent deallocates the VM: see `agent_role.py`."""
 
 
 def desired(setting: PlanInput) -> Resource:

@@ -102,6 +102,13 @@ LAYERS = {
         *("connection", "docker", "link", "gpu", "readiness", "outputs", "upload"),
         *("resolve", "jobs", "environment", "submission"),
     ),
+    "gpuinfra.provision": (
+        *("errors", "problems", "waiting", "market", "tags", "names", "hours", "terms", "journal", "origin"),
+        *("observed_resource", "agent_role", "ownership", "plan_input", "login", "resources", "observed", "cloud"),
+        *("azure", "attachments", "vm_identity", "lifecycle", "plan", "template", "find", "health", "costing"),
+        *("fleet", "lease_state", "adopt", "observe", "remove", "role_grant", "apply", "rollback", "attempt"),
+        *("placement", "up", "down", "reaping"),
+    ),
 }
 
 
@@ -182,6 +189,8 @@ def test_parts_of_a_package_import_only_lower_layers() -> None:
 def test_an_import_of_a_higher_layer_is_found() -> None:
     assert list(wrong_layers("gpuinfra.runner.docker.client", ["gpuinfra.runner.jobs.container"]))
     assert list(wrong_layers("gpuinfra.runner.errors", ["gpuinfra.runner.link"]))
+    assert list(wrong_layers("gpuinfra.provision.resources.vm", ["gpuinfra.provision.cloud"]))
+    assert list(wrong_layers("gpuinfra.provision.lifecycle.lease", ["gpuinfra.provision.up"]))
     assert not list(wrong_layers("gpuinfra.runner.jobs.container", ["gpuinfra.runner.docker.client"]))
 
 

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.receipt import stamp
 from gpuinfra.provision import tags
-from gpuinfra.provision.lifecycle.hours import is_on, next_change, to_tag
+from gpuinfra.provision.hours import is_on, next_change, to_tag
 from gpuinfra.provision.lifecycle.lease import decide, is_over
 from gpuinfra.provision.lifecycle.renew import renewal
-from gpuinfra.provision.lifecycle.terms import Terms
-from gpuinfra.provision.lifecycle.terms import to_tag as terms_to_tag
+from gpuinfra.provision.terms import Terms
+from gpuinfra.provision.terms import to_tag as terms_to_tag
 from tests.unit.provision_help import spec
 
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)

@@ -14,14 +14,16 @@ from gpuinfra.models.plan import Candidate, Change, Plan
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
+from gpuinfra.provision.agent_role import AgentRole, RoleState, principal_of
 from gpuinfra.provision.apply import PlanExecution
-from gpuinfra.provision.cloud import Act, Observed, ObservedResource, Operation, same
+from gpuinfra.provision.cloud import Act, Operation
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle import lease
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState, principal_of
 from gpuinfra.provision.market.port import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
 from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.observed import Observed
+from gpuinfra.provision.observed_resource import ObservedResource, same
 from gpuinfra.provision.ownership import is_namesake
 from gpuinfra.provision.plan import make_plan
 from gpuinfra.provision.plan_input import HostKey, Lease, PlanInput

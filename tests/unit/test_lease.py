@@ -11,7 +11,6 @@ from gpuinfra.models.money import parse_money
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.lifecycle.lease import (
     STARTED_OUTSIDE,
     cause,
@@ -22,8 +21,9 @@ from gpuinfra.provision.lifecycle.lease import (
     why_off,
     why_over,
 )
-from gpuinfra.provision.lifecycle.terms import Terms
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan_input import Lease
+from gpuinfra.provision.terms import Terms
 from tests.unit.provision_help import NOW, made, spec
 
 HOUR = timedelta(hours=1)

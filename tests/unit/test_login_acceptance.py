@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from gpuinfra.models.resource import Kind
-from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.login.acceptance import BOOTED, FIRST_BOOT, RESTART, is_created_with, login_seconds
+from gpuinfra.provision.observed_resource import ObservedResource
 from tests.unit.provision_help import KEY, NOW, FakeCloud, made, planned, ref
 
 OTHER = KEY.replace("a" * 43, "b" * 43)

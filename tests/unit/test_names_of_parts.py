@@ -7,8 +7,8 @@ import pytest
 from gpuinfra.models.resource import ARM_TYPES, Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.azure.ids import ref_from_id
-from gpuinfra.provision.cloud import same
 from gpuinfra.provision.names import name_of, ref_of
+from gpuinfra.provision.observed_resource import same
 from tests.unit.provision_help import GROUP, NAME, SUBSCRIPTION
 
 # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules

@@ -7,9 +7,9 @@ import pytest
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.attachments import attached_by_others, detaching_update, dissociating_update
-from gpuinfra.provision.cloud import Observed, ObservedResource
 from gpuinfra.provision.names import machine_key
-from gpuinfra.provision.own_parts import is_deletable
+from gpuinfra.provision.observed import Observed, is_deletable
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import LEFT_ALONE, Owner, misfit, owner_of, partition
 from gpuinfra.provision.resources import MODULES
 from tests.unit.provision_help import setting, spec

@@ -12,10 +12,9 @@ from gpuinfra.models.money import parse_money
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import ObservedResource
-from gpuinfra.provision.lifecycle.terms import Terms
 from gpuinfra.provision.login.host_key import new_host_key
 from gpuinfra.provision.market.port import ImagePlan
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.resources import (
     MODULES,
     NEEDS,
@@ -28,6 +27,7 @@ from gpuinfra.provision.resources import (
     vnet,
 )
 from gpuinfra.provision.resources.common import with_others
+from gpuinfra.provision.terms import Terms
 from tests.unit.provision_help import (
     HOURS,
     KEY,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.resource import Kind, Ref
-from gpuinfra.provision.cloud import ObservedResource
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.vm_identity import vm_id_without_older_disk
 
 DISKS = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/disks"

@@ -17,13 +17,14 @@ from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.transport import RequestLimits
-from gpuinfra.provision.cloud import Act, ObservedResource
+from gpuinfra.provision.cloud import Act
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.find import find_target
 from gpuinfra.provision.lifecycle import lease
 from gpuinfra.provision.login.host_key import new_host_key
 from gpuinfra.provision.names import ref_of
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan import make_plan
 from gpuinfra.provision.plan_input import HostKey, PlanInput
 from gpuinfra.provision.resources import MODULES

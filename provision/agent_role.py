@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from gpuinfra.provision.cloud import ObservedResource
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.market.port import Grant
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.templates import read_template
 
 ACTION = "Microsoft.Compute/virtualMachines/deallocate/action"
