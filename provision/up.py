@@ -18,7 +18,7 @@ from gpuinfra.provision.attempt import Attempts
 from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.login.host_key import new_host_key
+from gpuinfra.provision.login.keys import new_host_key
 from gpuinfra.provision.market.port import Market
 from gpuinfra.provision.market.preflight import no_candidate
 from gpuinfra.provision.observe import observe_settled

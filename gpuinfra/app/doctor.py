@@ -72,7 +72,7 @@ def _keys(settings: Settings, specs: Sequence[LocatedSpec]) -> list[HealthCheck]
     from gpuinfra.models.health import ok, problem, warning
     from gpuinfra.models.keys import lacks_key
     from gpuinfra.models.spec import Admin
-    from gpuinfra.provision.login.public_key import read_public_key
+    from gpuinfra.provision.login.keys import read_public_key
     from gpuinfra.workspace import find_workspace
 
     wanted = list(dict.fromkeys(located.spec.admin.key() for located in specs))

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 def public_key_for(settings: Settings, spec: Spec, progress: Frontend, *, creates: bool) -> str:
     """Return the administrator's public key. With `creates`, offer to create a missing one."""
     from gpuinfra.models.keys import OWN_KEY, lacks_key
-    from gpuinfra.provision.login.host_key import new_host_key
-    from gpuinfra.provision.login.public_key import read_public_key
+    from gpuinfra.provision.login.keys import new_host_key, read_public_key
     from gpuinfra.workspace import find_workspace
 
     text = spec.admin.key()
@@ -32,7 +31,7 @@ def public_key_for(settings: Settings, spec: Spec, progress: Frontend, *, create
 
 def _create(settings: Settings, progress: Frontend) -> None:
     from gpuinfra.models.keys import OWN_KEY, own_private_key
-    from gpuinfra.provision.login.own_key import create_own_key
+    from gpuinfra.provision.login.keys import create_own_key
 
     is_new = own_private_key() is None
     private = Path(OWN_KEY).expanduser().with_suffix("")

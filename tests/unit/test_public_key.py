@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code, Problem
-from gpuinfra.provision.login.public_key import read_public_key
+from gpuinfra.provision.login.keys import read_public_key
 from tests.unit.provision_help import KEY
 
 RSA = f"ssh-rsa AAAAB3NzaC1yc2E{'a' * 357} me@here"

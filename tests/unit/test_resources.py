@@ -12,7 +12,7 @@ from gpuinfra.models.money import parse_money
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.provision import tags
-from gpuinfra.provision.login.host_key import new_host_key
+from gpuinfra.provision.login.keys import new_host_key
 from gpuinfra.provision.market.port import ImagePlan
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.resources import (

@@ -22,7 +22,7 @@ from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.find import find_target
 from gpuinfra.provision.lifecycle import lease
-from gpuinfra.provision.login.host_key import new_host_key
+from gpuinfra.provision.login.keys import new_host_key
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan import make_plan

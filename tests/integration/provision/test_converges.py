@@ -32,7 +32,7 @@ from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.login.host_key import new_host_key
+from gpuinfra.provision.login.keys import new_host_key
 from gpuinfra.provision.plan_input import HostKey
 from gpuinfra.provision.up import Provisioner
 from gpuinfra.provision.waiting.deadline import Deadline
