@@ -128,7 +128,7 @@ def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: 
     return replace(receipt, left_on_until=next_morning(receipt.at.astimezone()))
 
 
-def note_beginning(settings: Settings, outcome: Up, reached: CloudSession, progress: Progress) -> None:
+def record_power_on(settings: Settings, outcome: Up, reached: CloudSession, progress: Progress) -> None:
     """Record that `up` switched a machine on, or changed one that is on."""
     from gpuinfra.models.plan import Action, Power
     from gpuinfra.models.resource import Kind

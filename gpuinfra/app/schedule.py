@@ -99,14 +99,14 @@ def _as_units(files: tuple[RenderedFile, ...], settings: Settings, progress: Fro
     folder = systemd.folder(os.environ, Path.home())
     texts = {folder / file.name: file.text for file in files}
     written, unchanged = _put(texts, settings, progress, settings.workspace)
-    told = systemd.start()
+    result = systemd.start()
     return ScheduleOutcome(
         Scheduler.SYSTEMD,
         written=written,
         unchanged=unchanged,
-        active=told.active,
-        left=told.left,
-        reason=told.reason,
+        active=result.active,
+        left=result.left,
+        reason=result.reason,
     )
 
 
@@ -119,10 +119,10 @@ def _without_units(settings: Settings, progress: Frontend) -> ScheduleOutcome:
     if not present:
         return ScheduleOutcome(Scheduler.SYSTEMD)
     _consent_to_touched(present, settings, progress)
-    told = systemd.stop()
+    result = systemd.stop()
     removed = _removed(present, settings, progress, asked=True)
     systemd.remove_links(folder)
-    return ScheduleOutcome(Scheduler.SYSTEMD, removed=removed, left=told.left, reason=told.reason)
+    return ScheduleOutcome(Scheduler.SYSTEMD, removed=removed, left=result.left, reason=result.reason)
 
 
 def _into_repository(kind: Scheduler, file: RenderedFile, settings: Settings, progress: Frontend) -> ScheduleOutcome:

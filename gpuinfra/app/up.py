@@ -63,7 +63,7 @@ def up(  # noqa: PLR0913 each is an option
     a new machine, after all questions and before Azure is changed.
     """
     from gpuinfra.app.host_keys import MachineTrust, source_of_up
-    from gpuinfra.app.ledger_recording import note_beginning
+    from gpuinfra.app.ledger_recording import record_power_on
     from gpuinfra.app.machines import explained, open_provisioner, reach
     from gpuinfra.app.simulation import consent_to_replace, is_simulated
     from gpuinfra.models.target import unreached_target
@@ -95,7 +95,7 @@ def up(  # noqa: PLR0913 each is an option
     try:
         with explained(f"bringing up {spec.name}"):
             outcome = work.up(consent)
-        note_beginning(settings, outcome, reached, progress)
+        record_power_on(settings, outcome, reached, progress)
         return _until_usable(settings, reached, spec, outcome, trust, work.public_key, progress)
     except KeyboardInterrupt:
         say_what_exists(reached, spec.name, spec.group_name, progress)

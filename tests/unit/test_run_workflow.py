@@ -223,7 +223,7 @@ def test_unusable_machine_is_deallocated(
     monkeypatch.setattr("gpuinfra.app.up._ask", lambda *_, **__: None)
     provisioner = SimpleNamespace(up=started, host_key=SimpleNamespace(public=""), public_key="key")
     monkeypatch.setattr("gpuinfra.app.machines.open_provisioner", lambda *_, **__: provisioner)
-    monkeypatch.setattr("gpuinfra.app.ledger_recording.note_beginning", lambda *_: None)
+    monkeypatch.setattr("gpuinfra.app.ledger_recording.record_power_on", lambda *_: None)
     workflow = make_workflow(tmp_path, "deallocate", [])
     workflow.work = None
     workflow.execute()
@@ -232,7 +232,7 @@ def test_unusable_machine_is_deallocated(
     assert note in (workflow.problem.diagnostics[0].note or "")
 
 
-@pytest.mark.parametrize("moment", ["ledger_recording.note_beginning", "up._write_target", "up._not_ready"])
+@pytest.mark.parametrize("moment", ["ledger_recording.record_power_on", "up._write_target", "up._not_ready"])
 def test_interrupt_at_any_moment_after_creation_says_what_exists(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,7 +254,7 @@ def test_interrupt_at_any_moment_after_creation_says_what_exists(
         "app.machines.reach": lambda *_, **__: SimpleNamespace(cloud=cloud),
         "app.machines.open_provisioner": lambda *_, **__: provisioner,
         "app.host_keys.record_host_key": lambda *_: None,
-        "app.ledger_recording.note_beginning": lambda *_: None,
+        "app.ledger_recording.record_power_on": lambda *_: None,
         "app.up._ended_meanwhile": lambda *_: None,
         "app.up._wait_for_docker": lambda *_: None,
         "app.up.say_what_exists": lambda _reached, name, *_: seen.append(name),
