@@ -10,7 +10,7 @@ from gpuinfra.app.lease_renewal import LeaseRenewal
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
+from gpuinfra.provision.agent_role import AgentRole, RoleState
 from gpuinfra.provision.lifecycle.renew import renew
 from gpuinfra.provision.waiting.deadline import Deadline
 from tests.unit.provision_help import DENIED, FakeCloud, made, spec
@@ -88,7 +88,7 @@ def test_released_lease_is_not_renewed() -> None:
 def test_long_lease_that_only_the_schedule_ends_is_not_renewed_at_every_look() -> None:
     job = Job(47, lease=timedelta(hours=48))
     job.cloud.body(Kind.SHUTDOWN_SCHEDULE)["properties"]["status"] = "Enabled"
-    job.cloud.rights = [AgentRole(Holding.REFUSED)] * 2
+    job.cloud.rights = [AgentRole(RoleState.REFUSED)] * 2
     job.renewing.look()
     assert timedelta(hours=23) < job.left < timedelta(days=1)
     writes = len(job.cloud.writes)

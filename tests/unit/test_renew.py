@@ -10,7 +10,7 @@ from gpuinfra.models.durations import parse_duration
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.lifecycle.agent_role import AgentRole, Holding
+from gpuinfra.provision.agent_role import AgentRole, RoleState
 from gpuinfra.provision.lifecycle.renew import Renewed, renew, renewal
 from tests.unit.provision_help import (
     BUSY,
@@ -222,7 +222,7 @@ def test_long_lease_is_scheduled_on_its_last_day() -> None:
 
 def test_lease_stays_within_the_schedule_if_the_agent_cannot_deallocate() -> None:
     cloud = machine()
-    cloud.rights = [AgentRole(Holding.REFUSED)]
+    cloud.rights = [AgentRole(RoleState.REFUSED)]
     found = renew_lease(cloud, extend=30 * HOUR)
     assert (found.changed, found.needs_schedule) == (True, True)
     assert shown(cloud) == ("2026-11-17T10:24:00Z", "1059", "Enabled")
