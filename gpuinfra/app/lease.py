@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.lease_renewal import only_schedule
@@ -99,7 +100,7 @@ def _require_consent(
     if renewal(machine.tags, now, release=True, hours=hours).until - now > RELEASED:
         return  # within its hours, it ends with them
     name = machine.ref.name
-    command = f"gpuinfra lease {name} --release"
+    command = f"gpuinfra lease {quote(name)} --release"
     request = Request(name, machine.ref.group, Effect.POWER_OFF, command=command, is_down=True)
     require_consent(request, reached, spec, progress)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
+from shlex import quote
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -162,7 +163,7 @@ class LeaseRenewal:
         if until is None or until - now >= length / 2 or until == self._capped_at:
             return
         if self._is_released:
-            self._say(f"somebody has released the lease of {self._spec.name}: it ends at {until:%H:%M} UTC")
+            self._say(f"someone released the lease of {self._spec.name}: it ends at {until:%H:%M} UTC")
             return
         if self._worked is None or now - self._worked > terms.idle:
             self._say(
@@ -237,7 +238,7 @@ def only_schedule(name: str, until: datetime) -> str:
     """Return a sentence that says why a lease ends earlier than requested."""
     return (
         f"the guest agent cannot switch {name} off, and Azure's schedule can do so only within a day: the lease ends "
-        f"at {until:%Y-%m-%d %H:%M} UTC; `gpuinfra doctor {name}` says what the agent lacks"
+        f"at {until:%Y-%m-%d %H:%M} UTC; `gpuinfra doctor {quote(name)}` says what the agent lacks"
     )
 
 

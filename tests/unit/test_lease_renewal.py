@@ -78,7 +78,7 @@ def test_released_lease_is_not_renewed() -> None:
         job.renewing.look()
     assert job.left < timedelta(minutes=1)
     (note,) = job.notes
-    assert note.startswith("somebody has released the lease of my-dsvm: it ends at ")
+    assert note.startswith("someone released the lease of my-dsvm: it ends at ")
     # An extension after the release counts again.
     renew(job.cloud, job.spec.name, job.spec.group_name, extend=LEASE / 4, deadline=Deadline.after(60))
     job.renewing.look()
