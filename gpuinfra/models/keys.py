@@ -18,9 +18,6 @@ ED25519 = rf"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI[A-Za-z0-9+/]{{43}}{_COMMENT}"
 RSA = rf"ssh-rsa AAAAB3NzaC1yc2E[A-Za-z0-9+/]{{353,}}={{0,2}}{_COMMENT}"
 PATH = r"(?!ssh-|ecdsa-|sk-)[^\n\r]+\.pub"
 
-VARIABLE = "${"
-"""What begins an environment variable in a path for OpenSSH, which prints paths of missing files."""
-
 DEFAULT_KEY = "~/.ssh/id_ed25519.pub"
 OWN_KEY = "~/.gpuinfra/ssh/id_ed25519.pub"
 """The key that gpuinfra creates for users without one."""

@@ -15,6 +15,8 @@ DEFAULT_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22
 
 ASK, KEYRING = "ask", "keyring:"
 """A reference to a password: ask for it, or read it from the keyring under the name that follows."""
+VARIABLE = "${"
+"""What begins a variable in the path of a key: OpenSSH expands it, and prints the path if the file is missing."""
 
 
 @dataclass(frozen=True, slots=True)

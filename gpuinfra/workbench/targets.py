@@ -10,9 +10,8 @@ from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.hosts import is_host, is_user
-from gpuinfra.models.keys import VARIABLE
 from gpuinfra.models.resource import parse_machine_id
-from gpuinfra.models.target import ASK, KEYRING, Target
+from gpuinfra.models.target import ASK, KEYRING, VARIABLE, Target
 from gpuinfra.parse.document import Document, EditError, written
 from gpuinfra.parse.scalars import Value
 from gpuinfra.suggest import did_you_mean
