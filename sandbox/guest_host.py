@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import logging
 import os
 from collections import defaultdict
@@ -42,6 +43,7 @@ class GuestHost:
         self.guests = Guests()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._resets = asyncio.Event()
         self._faults: list[dict[str, Any]] = []
 
     def boot_all(self) -> None:
@@ -68,6 +70,14 @@ class GuestHost:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
+    async def reset(self) -> None:
+        """Carry out all orders for VMs that no longer exist. A guest that was about to boot does not."""
+        self._resets.set()
+        try:
+            await self.finish()
+        finally:
+            self._resets.clear()
+
     async def stop(self) -> None:
         """Power off every guest. The disks stay."""
         for task in list(self._tasks):
@@ -83,7 +93,9 @@ class GuestHost:
                     case "provision":
                         await self._start(order["vm"])
                     case "start":
-                        await asyncio.sleep(self.cloud.clock.real(self.cloud.latency.seconds("guest-boot")))
+                        seconds = self.cloud.clock.real(self.cloud.latency.seconds("guest-boot"))
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(self._resets.wait(), seconds)
                         await self._start(order["vm"])
                     case "stop":
                         self.cloud.guests_ready.discard(machine)

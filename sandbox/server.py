@@ -69,7 +69,7 @@ class Server:
         ssh_port, self._ssh_socket = _reserve_ssh_port(self.cloud)
         self.host = GuestHost(self.cloud, ssh_port, metadata_url)
         self._uvicorn = _web_server(
-            make_app(self.cloud, Control(self.cloud, self.secret, self.host.finish), self.host.carry_out),
+            make_app(self.cloud, Control(self.cloud, self.secret, self.host.reset), self.host.carry_out),
             http=_Protocol,
             ssl_certfile=str(certificate),
             ssl_keyfile=str(key),

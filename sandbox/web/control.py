@@ -78,9 +78,9 @@ Action = Callable[[Payload], dict[str, Any]]
 class Control:
     """Answers the control endpoints."""
 
-    def __init__(self, cloud: Cloud, secret: str, finish: Callable[[], Awaitable[None]]) -> None:
-        """`finish` returns when everything that the cloud has ordered for guests is done."""
-        self.cloud, self.secret, self._finish = cloud, secret, finish
+    def __init__(self, cloud: Cloud, secret: str, reset_guests: Callable[[], Awaitable[None]]) -> None:
+        """`reset_guests` returns when the guests of all deleted VMs are gone."""
+        self.cloud, self.secret, self._reset_guests = cloud, secret, reset_guests
         self.holds = HeldRequests()
         self.throttle = Throttle(cloud)
         self._actions: dict[tuple[str, str], Action] = {
@@ -125,7 +125,7 @@ class Control:
         if path == "reset":
             # Nothing of the old guests may reach into what the caller does next.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._finish(), RESET_SECONDS)
+                await asyncio.wait_for(self._reset_guests(), RESET_SECONDS)
         return _json(200, result)
 
     # State
