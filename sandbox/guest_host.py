@@ -25,6 +25,8 @@ MACHINES = "Microsoft.Compute/virtualMachines"
 COMMAND_SECONDS = 5400
 """Azure's limit for Run Command: 90 minutes."""
 
+_STOPS = {"stop", "delete"}
+
 # Compute capability and PCI id by model; all models have the same driver and CUDA version.
 _GPUS = {
     "T4": ("7.5", "0x1EB810DE"),
@@ -57,7 +59,8 @@ class GuestHost:
         """Start to carry out all new orders. A guest that stops becomes unreachable at once."""
         orders, self.cloud.guest_orders[:] = list(self.cloud.guest_orders), []
         for order in orders:
-            if order["kind"] in {"stop", "delete"}:
+            if order["kind"] in _STOPS:
+                self.cloud.guests_stopping[order["vmId"]] += 1
                 self.guests.disconnect(order["vmId"])
             task = asyncio.create_task(self._carry_out(order))
             self._tasks.add(task)
@@ -109,6 +112,9 @@ class GuestHost:
             raise
         except Exception:
             logger.exception("guest of %s: %s", order["vm"], order["kind"])
+        finally:
+            if order["kind"] in _STOPS:
+                self.cloud.guests_stopping[order["vmId"]] -= 1
 
     async def _start(self, vm_id: str) -> None:
         cloud = self.cloud

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -62,6 +63,8 @@ class Cloud:
         """Orders for guests; the guest host carries them out after the transaction."""
         self.guests_ready: set[str] = set()
         """Keys of the VMs whose guests are up; the guest host maintains it."""
+        self.guests_stopping: Counter[str] = Counter()
+        """Per `vmId`, how many orders to stop its guest are not carried out; the guest host maintains it."""
         self.base_url = ""
         self._moment: float | None = None
 

@@ -70,6 +70,9 @@ class Metadata:
         state = self.cloud.meter.state(machine.key) if machine else None
         if machine is None or state is None or state[0] != "running":
             raise Refusal(404, "not_found", "No running machine has this id")
+        if self.cloud.guests_stopping[machine.properties["vmId"]]:
+            # The VM may be on again while processes of the previous boot still end. They get no token for it.
+            raise Refusal(404, "not_found", "The machine's guest is being stopped")
         return machine
 
     # Tokens

@@ -1,15 +1,18 @@
 """A machine of the cloud has a guest that answers SSH, from power-on to deletion and over a restart of the server."""
 
+import asyncio
 import base64
 import functools
 import io
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import paramiko
 import pytest
+import requests
 
 from tests.engine import IMAGE, docker_engine
 from tests.integration.sandbox.machine_help import VERSION, Place, profile
@@ -131,6 +134,32 @@ def test_deallocated_vm_does_not_answer(machine: Machine, sandbox: Sandbox) -> N
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((machine.address, machine.port), timeout=WAIT_SECONDS)
     client.close()
+
+
+def test_processes_of_the_previous_boot_get_no_token(
+    machine: Machine, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, stopped = sandbox.server.host, threading.Event()
+    stop, machines = host.guests.stop, machine.place.machines
+
+    async def stop_slowly(*arguments: Any) -> None:
+        while not stopped.is_set():
+            await asyncio.sleep(0.01)
+        await stop(*arguments)
+
+    def metadata_status() -> int:
+        url = f"{host.metadata_url}/{machine.made['properties']['vmId']}/metadata/instance?api-version=2021-02-01"
+        return requests.get(url, headers={"Metadata": "true"}, timeout=WAIT_SECONDS).status_code
+
+    assert metadata_status() == 200
+    monkeypatch.setattr(host.guests, "stop", stop_slowly)
+    machines.begin_deallocate(machine.place.group, "m").result()
+    machines.begin_start(machine.place.group, "m").result()
+    assert machine.place.status("m")[1] == "running"
+    assert metadata_status() == 404
+    stopped.set()
+    assert machine.run("echo up") == (0, "up\n")
+    assert metadata_status() == 200
 
 
 def test_run_command_runs_in_the_guest(machine: Machine, sandbox: Sandbox) -> None:
