@@ -99,7 +99,9 @@ class Reaper:
         parts = pool.submit(self._parts)
         rows = self.fleet.machines()
         if self.rules.deletes:
-            self.rules = replace(self.rules, protected=_protected(rows, parts.result()))
+            # Before `self.rules` is read: if the list fails, nothing may be deleted.
+            protected = _protected(rows, parts.result())
+            self.rules = replace(self.rules, protected=protected)
         now = self.cloud.now()
         judged = verdicts(rows, self.rules, now)
         if self.rules.deletes and self.has_outputs:
