@@ -43,6 +43,8 @@ class GuestHost:
     def __init__(self, cloud: Cloud, ssh_port: int, metadata_url: str) -> None:
         self.cloud, self.ssh_port, self.metadata_url = cloud, ssh_port, metadata_url
         self.guests = Guests()
+        self.docker_host = os.environ.get("DOCKER_HOST", "")
+        """The address of the Docker Engine that guests use; empty for Docker's default."""
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._resets = asyncio.Event()
@@ -162,7 +164,7 @@ class GuestHost:
                 "GPUINFRA_ARM_ENDPOINT": self.cloud.base_url,
                 "SSL_CERT_FILE": str(self.cloud.folder / "ca.pem"),
                 # The guest's `docker` finds an engine at a non-standard address too.
-                **{name: os.environ[name] for name in ("DOCKER_HOST",) if name in os.environ},
+                **({"DOCKER_HOST": self.docker_host} if self.docker_host else {}),
             },
             # A VM without a public IP is unreachable.
             sshd_refuses=not facts["publicAddress"] or look("ssh-refuses", resource_id=vm_id, region=region),

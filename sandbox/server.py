@@ -139,6 +139,7 @@ class Server:
             "subscription": setting("subscription"),
             "clientId": setting("client-id"),
             "sshPort": self.host.ssh_port,
+            "dockerHost": self.host.docker_host,
         }
 
 

@@ -426,13 +426,15 @@ def _resolve(settings: Settings, spec: Spec, request: JobRequest) -> JobSpec:
 
 
 def _check_own_engine(spec: Spec) -> None:
-    """Raise Problem if this computer has no Docker Engine, which a simulated machine needs for containers."""
+    """Raise Problem if the sandbox finds no Docker Engine, which a simulated machine needs for containers."""
+    from gpuinfra.app.sandbox import Sandbox
     from gpuinfra.app.up import WITHOUT_DOCKER
     from gpuinfra.runner.connection.local import LocalConnection
     from gpuinfra.runner.docker.check import LIMIT_SECONDS, look_at_docker
 
-    check, _ = look_at_docker(LocalConnection(), getuser(), LIMIT_SECONDS * 2)
+    sandbox = Sandbox()
+    check, _ = look_at_docker(LocalConnection(sandbox.docker_environment()), getuser(), LIMIT_SECONDS * 2)
     if not check.passed:
         note = f"{check.found}; the simulated `{spec.name}` would use the engine of this computer; nothing was created"
-        help_line = f"{check.help}; or {WITHOUT_DOCKER}"
+        help_line = f"{sandbox.docker_help or check.help}; or {WITHOUT_DOCKER}"
         raise Problem(Diagnostic(Code.NO_ENGINE, "no Docker Engine on this computer", note=note, help=help_line))

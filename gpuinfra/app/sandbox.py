@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +60,21 @@ class Sandbox:
         if client is None:
             raise self.not_running()
         return client
+
+    def docker_environment(self) -> dict[str, str]:
+        """Return the environment in which `docker` finds the engine that simulated machines use."""
+        description = self.status()
+        host = description.docker_host if description else ""
+        kept = {name: value for name, value in os.environ.items() if name not in {"DOCKER_HOST", "DOCKER_CONTEXT"}}
+        return {**kept, **({"DOCKER_HOST": host} if host else {"DOCKER_CONTEXT": "default"})}
+
+    @property
+    def docker_help(self) -> str:
+        """How to use this shell's Docker Engine in the sandbox; empty if the sandbox uses it already."""
+        description, own = self.status(), os.environ.get("DOCKER_HOST", "")
+        if description is None or description.docker_host == own:
+            return ""
+        return "`gpuinfra sandbox stop`: the sandbox uses the `DOCKER_HOST` of the shell that starts it, and keeps its machines"
 
     def not_running(self) -> Problem:
         """Return the Problem for a server that does not run."""

@@ -212,13 +212,15 @@ def _wait_until_ready(reached: CloudSession, target: Target, spec: Spec, progres
 
 
 def _wait_for_docker(reached: CloudSession, target: Target, progress: Frontend, opener: Opener) -> None:
+    from gpuinfra.app.sandbox import Sandbox
     from gpuinfra.runner.readiness import wait_for_docker
 
     seconds = min(DOCKER_SECONDS, reached.cloud.deadline.left)
     simulated = reached.cloud.simulated
     check = wait_for_docker(target, seconds=seconds, progress=progress, opener=opener, simulated=simulated)
     if not check.passed:
-        progress.note(f"jobs in containers cannot run on {target.machine}: start Docker here, or {WITHOUT_DOCKER}")
+        help_line = Sandbox().docker_help or "start Docker here"
+        progress.note(f"jobs in containers cannot run on {target.machine}: {help_line}, or {WITHOUT_DOCKER}")
 
 
 def _ended_meanwhile(reached: CloudSession, spec: Spec) -> Problem | None:

@@ -9,7 +9,7 @@ import select
 import shlex
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpuinfra.runner.connection.port import CHUNK, Completed, Process, Tail
 from gpuinfra.runner.errors import Broken, TimedOut, Unreachable
@@ -25,6 +25,10 @@ class LocalConnection:
     is_open = True
     heard_at = math.inf
 
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = environment
+        """The environment of commands; None for this process's own."""
+
     def run(self, command: Sequence[str] | str, *, timeout: float) -> Completed:
         """Run it to its end, with nothing to read."""
         words = _words(command)
@@ -36,6 +40,7 @@ class LocalConnection:
                 timeout=timeout,
                 check=False,
                 start_new_session=True,
+                env=self._environment,
             )
         except subprocess.TimeoutExpired as error:
             raise TimedOut(f"`{shlex.join(words)[:80]}` did not end within {timeout:g} s") from error
@@ -57,6 +62,7 @@ class LocalConnection:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
+                env=self._environment,
             )
         except (OSError, ValueError) as error:
             raise Unreachable(f"`{words[0]}` cannot be run: {error}") from error

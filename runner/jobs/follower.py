@@ -21,6 +21,7 @@ from gpuinfra.runner.jobs.log import LogFile
 from gpuinfra.runner.jobs.process import ProcessJob
 from gpuinfra.runner.jobs.remote_runs import (
     UNKNOWN_EXIT_CODE,
+    count_of,
     ended_of,
     forget_run,
     read_state,
@@ -329,7 +330,7 @@ class JobFollower:
             return
         with contextlib.suppress(ConnectError, JobError):
             state = read_state(self.link.remote, self.record.run.id)
-            if left := state.get("leftProcesses"):
+            if left := count_of(state, "leftProcesses"):
                 is_one = left == 1
                 what = (
                     "1 process that the job left running was"
@@ -337,7 +338,7 @@ class JobFollower:
                     else f"{left} processes that it left running were"
                 )
                 self.record.warn(f"{what} ended with it")
-            if gap := state.get("logGap"):
+            if gap := count_of(state, "logGap"):
                 self.record.warn(f"{gap:,} bytes of what it printed are lost: the target could not write them down")
 
     def _forget(self) -> None:

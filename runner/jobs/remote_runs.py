@@ -29,6 +29,14 @@ def read_state(remote: RemoteClient, run: str) -> dict[str, Any]:
         return remote.ask("job-state", run=run)
 
 
+def count_of(state: dict[str, Any], name: str) -> int:
+    """Return a number that the state may have, or 0."""
+    found = state.get(name, 0)
+    if type(found) is not int or found < 0:
+        raise JobError("the target's answer makes no sense", f"`{name}` in the state of a job is not a count")
+    return found
+
+
 def read_usage(remote: RemoteClient, run: str) -> GpuUsage | None:
     """Return how its GPUs were used; None without samples."""
     with job_errors("the samples of the GPU cannot be read"):

@@ -26,6 +26,8 @@ class Description:
     client_id: str
     started: str
     ssh_port: int | None = None
+    docker_host: str = ""
+    """The DOCKER_HOST that guests use: the one of the shell that started the server."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of the file."""
@@ -39,6 +41,7 @@ class Description:
             "subscription": self.subscription,
             "clientId": self.client_id,
             "started": self.started,
+            "dockerHost": self.docker_host,
         }
         return plain if self.ssh_port is None else {**plain, "sshPort": self.ssh_port}
 
@@ -53,6 +56,7 @@ def from_json(plain: dict[str, Any]) -> Description:
         client_id=str(plain["clientId"]),
         started=str(plain["started"]),
         ssh_port=None if port is None else int(port),
+        docker_host=str(plain["dockerHost"]),
         **{name: str(plain[name]) for name in names},
     )
 

@@ -13,6 +13,7 @@ from gpuinfra.sandbox.running import process
 from tests.e2e.azure import Azure, reset
 from tests.e2e.run_help import guest_home
 from tests.e2e.user import User
+from tests.fake_engine import fake_engine
 
 QUICK = "print('done')\nopen('outputs/result.txt', 'w').write('result')\n"
 
@@ -69,5 +70,15 @@ def test_run_on_the_embedded_azure_without_docker_creates_nothing(user: User, no
     found = diagnostic(user("run", "--json", "gpu.yaml", "train.py", DOCKER_HOST=nowhere))
     assert found["code"] == "no-engine"
     assert "nothing was created" in found["note"]
+    assert "sudo systemctl enable --now docker" in found["help"]
     assert "`type: remote`" in found["help"]
+    assert user.azure.everything() == []
+
+
+def test_run_checks_the_engine_of_the_sandbox_rather_than_of_the_shell(user: User, tmp_path: Path) -> None:
+    with fake_engine(tmp_path / "s") as address:
+        found = diagnostic(user("run", "--json", "gpu.yaml", "train.py", DOCKER_HOST=address))
+    assert found["code"] == "no-engine"
+    assert "nothing was created" in found["note"]
+    assert "`gpuinfra sandbox stop`" in found["help"]
     assert user.azure.everything() == []

@@ -9,7 +9,7 @@ from gpuinfra.remote.wire import HEADER, JSON
 from gpuinfra.runner.connection.port import Process
 from gpuinfra.runner.connection.remote_client import Call, RemoteClient
 from gpuinfra.runner.errors import JobError, RemoteError
-from gpuinfra.runner.jobs.remote_runs import read_usage, runs_there
+from gpuinfra.runner.jobs.remote_runs import count_of, read_usage, runs_there
 from gpuinfra.runner.upload.send import _Sender
 
 
@@ -81,3 +81,14 @@ def test_nonsense_about_the_gpu_is_reported(answer: object) -> None:
 def test_nonsense_about_runs_is_reported(answer: object) -> None:
     with pytest.raises(JobError):
         runs_there(Client(Machine(answer)))
+
+
+@pytest.mark.parametrize("hostile", ["1000", [1], {"a": 1}, -1, 1.5, True, None])
+def test_malformed_count_is_an_error_of_the_machine(hostile: object) -> None:
+    with pytest.raises(JobError, match="makes no sense"):
+        count_of({"logGap": hostile}, "logGap")
+
+
+def test_missing_count_is_zero() -> None:
+    assert count_of({}, "logGap") == 0
+    assert count_of({"logGap": 7}, "logGap") == 7
