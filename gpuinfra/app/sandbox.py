@@ -74,7 +74,7 @@ class Sandbox:
         description, own = self.status(), os.environ.get("DOCKER_HOST", "")
         if description is None or description.docker_host == own:
             return ""
-        return "`gpuinfra sandbox stop`: the sandbox uses the `DOCKER_HOST` of the shell that starts it, and keeps its machines"
+        return "`gpuinfra sandbox stop`, because the sandbox uses the `DOCKER_HOST` of the shell that starts it"
 
     def not_running(self) -> Problem:
         """Return the Problem for a server that does not run."""
