@@ -74,6 +74,8 @@ class Attempts:
         except CloudError as error:
             self.rollback.created += execution.created
             doing = error.subject or plan.name
+            if error.fault is Fault.INTERRUPTED:
+                raise explain(error, doing, "nothing was deleted") from error
             if before.part(Kind.VM) and not plan.replaces_vm:
                 raise explain(error, doing, f"{plan.name} is kept; `gpuinfra status` shows its state") from error
             moves_on = error.moves_on and bool(rest)

@@ -41,7 +41,7 @@ def open_clients(
     from gpuinfra.provision.azure.clients import Clients
     from gpuinfra.provision.azure.transport import RequestLimits
 
-    limits = RequestLimits(deadline, progress, writes=writes)
+    limits = RequestLimits(deadline, progress, writes=writes, interrupt=settings.interrupt)
     return Clients(open_access(settings, subscription), limits, settings.correlation_id)
 
 

@@ -3,19 +3,63 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuinfra.app.interruption import say_what_exists
 from gpuinfra.app.settings import Settings
-from gpuinfra.diagnostics import Problem
+from gpuinfra.diagnostics import Exit, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuinfra.app.error_collector import ErrorCollector
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession, Named
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.resource import MachineId
+    from gpuinfra.provision.waiting.deadline import Deadline
 
 SECONDS = 2700.0
+# After the deadline, Azure is still asked for the state that the receipt shows.
+LOOK_SECONDS = 30.0
+
+
+def down(
+    settings: Settings, words: Sequence[str], frontend: Frontend, *, delete: bool, seconds: float = SECONDS
+) -> DownResult:
+    """Stop all machines that the words mean, at the same time, each within `seconds`."""
+    from gpuinfra.app.error_collector import ErrorCollector
+    from gpuinfra.app.interruption import say_states
+    from gpuinfra.app.machine_names import named_machines
+    from gpuinfra.app.machine_tasks import for_each
+
+    def task(named: Named, settings: Settings, frontend: Frontend) -> Receipt:
+        return end_machine(settings, named, frontend, delete=delete, asks=True, seconds=seconds)
+
+    errors = ErrorCollector()
+    machines = named_machines(settings, words, frontend, errors)
+    done = for_each(machines, task, settings, frontend, errors=errors, name_of=lambda each: each.name)
+    if isinstance(done.ended_by, KeyboardInterrupt):
+        say_states(settings, machines, frontend, delete=delete, is_down=True)
+    return DownResult(machines, done.results, errors, done.ended_by)
+
+
+@dataclass(frozen=True)
+class DownResult:
+    """The receipts of all machines that were stopped, and the problems with the others."""
+
+    machines: list[Named]
+    receipts: list[Receipt]
+    errors: ErrorCollector
+    ended_by: BaseException | None
+    """Raise it after the result was shown."""
+
+    @property
+    def exit_code(self) -> Exit:
+        """4 unless each machine was seen off. A wrong word alone is 2."""
+        is_left = not all(receipt.is_proof for receipt in self.receipts) or self.errors.has_failure
+        return self.errors.exit_code(left_behind=is_left)
 
 
 def _require_consent(reached: CloudSession, named: Named, progress: Frontend, *, delete: bool) -> None:
@@ -41,15 +85,18 @@ def end_machine(
     delete: bool,
     cause: str = "gpuinfra down",
     asks: bool = False,
+    seconds: float = SECONDS,
 ) -> Receipt:
     """Deallocate or delete one machine, and return the receipt. `cause` says who stops it, for the receipt.
 
     With `asks`, stopping runs or losing outputs needs consent.
     """
     from gpuinfra.app.machines import reach
+    from gpuinfra.provision.waiting.deadline import Deadline
 
-    reached = reach(settings, named.subscription, SECONDS, progress, writes=True)
-    receipt = _ended(reached, named, progress, delete=delete, cause=cause, asks=asks)
+    reached = reach(settings, named.subscription, seconds + LOOK_SECONDS, progress, writes=True)
+    deadline = Deadline.after(seconds)
+    receipt = _ended(reached, named, progress, deadline, delete=delete, cause=cause, asks=asks)
     if delete and receipt.is_proof:
         place = reached.machine_id(named.name, receipt.group or named.group)
         forget_jobs(settings, place, simulated=receipt.simulated)
@@ -80,7 +127,16 @@ def forget_jobs(settings: Settings, machine: MachineId, *, simulated: bool) -> N
             history.update(run.id, machine="", cost_usd=run.cost_usd, warnings=(*run.warnings, gone), **lost)
 
 
-def _ended(reached: CloudSession, named: Named, progress: Frontend, *, delete: bool, cause: str, asks: bool) -> Receipt:
+def _ended(
+    reached: CloudSession,
+    named: Named,
+    progress: Frontend,
+    deadline: Deadline,
+    *,
+    delete: bool,
+    cause: str,
+    asks: bool,
+) -> Receipt:
     from gpuinfra.app.host_keys import forget_host_key, source_of_up
     from gpuinfra.app.ledger_recording import accounted, note_end
     from gpuinfra.app.machine_names import proven
@@ -95,7 +151,7 @@ def _ended(reached: CloudSession, named: Named, progress: Frontend, *, delete: b
         market=reached.market,
         progress=progress,
         journal=reached.journal(named.name),
-        deadline=reached.cloud.deadline,
+        deadline=deadline,
         cause=cause,
     )
     try:

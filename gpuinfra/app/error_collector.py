@@ -21,8 +21,17 @@ class ErrorCollector:
         try:
             yield
         except Problem as problem:
-            self.diagnostics += problem.diagnostics
-            self._codes.append(problem.exit_code)
+            self.add(problem)
+
+    def add(self, problem: Problem) -> None:
+        """Collect a Problem."""
+        self.diagnostics += problem.diagnostics
+        self._codes.append(problem.exit_code)
+
+    @property
+    def has_failure(self) -> bool:
+        """Whether a machine's command was correct but failed."""
+        return Exit.FAILED in self._codes
 
     def exit_code(self, *, left_behind: bool = False) -> Exit:
         """Return the worst exit code: something that may be billed, else the first failure."""

@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import signal
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from gpuinfra.diagnostics import Problem
+
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
-    from gpuinfra.app.machines import CloudSession
+    from gpuinfra.app.machines import CloudSession, Named
+    from gpuinfra.app.settings import Settings
+    from gpuinfra.models.events import MachineState
 
 LOOK_SECONDS = 3.0
 STREAMS = (0, 1, 2)
@@ -46,6 +52,55 @@ def say_what_exists(reached: CloudSession, name: str, group: str | None, progres
     resources = None if observed is None else [str(part.ref) for part in observed.ours()]
     stops = stops_at(observed) if observed else None
     progress.show(Interrupted(name, resources, stops, simulated=reached.cloud.simulated))
+
+
+def say_states(
+    settings: Settings, machines: Sequence[Named], frontend: Frontend, *, delete: bool = False, is_down: bool = False
+) -> None:
+    """Look once more at each machine, briefly, and report which are on, off or unknown, and what to run next."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from gpuinfra.models.events import CommandInterrupted
+
+    fresh = replace(settings, interrupt=None)
+    with ThreadPoolExecutor(max(1, len(machines)), thread_name_prefix="look") as pool:
+        states = list(pool.map(lambda each: _state_of(fresh, each), machines))
+    left = [each.name for each in states if each.power in ({"on", "unknown"} if not delete else _NOT_GONE)]
+    options = f"{' --delete' if delete else ''}{' --sandbox' if settings.cloud == 'sandbox' else ''}"
+    command = f"`gpuinfra down {shlex.join(left)}{options}`"
+    if is_down:
+        text = f"{command} continues" if left else "all machines are off"
+    else:
+        text = "run the same command again to continue" + (f", or {command} to switch them off" if left else "")
+    frontend.show(CommandInterrupted(states, text))
+
+
+_NOT_GONE = frozenset({"on", "off", "unknown"})
+
+
+def _state_of(settings: Settings, machine: Named) -> MachineState:
+    """Return a machine's state according to Azure, and its price per hour in the shipped list."""
+    from gpuinfra.app.access import open_cloud
+    from gpuinfra.models.events import MachineState
+    from gpuinfra.models.resource import Kind
+    from gpuinfra.provision.errors import CloudError
+    from gpuinfra.provision.market.price_list import shipped_prices
+    from gpuinfra.provision.names import default_group, ref_of
+    from gpuinfra.provision.observed_resource import OFF
+    from gpuinfra.provision.waiting.deadline import Deadline
+
+    try:
+        cloud = open_cloud(settings, machine.subscription, deadline=Deadline.after(LOOK_SECONDS))
+        found = cloud.look(ref_of(Kind.VM, machine.group or default_group(machine.name), machine.name))
+    except (CloudError, Problem):
+        return MachineState(machine.name, "unknown")
+    if found is None:
+        return MachineState(machine.name, "absent")
+    if found.power == OFF:
+        return MachineState(machine.name, "off")
+    size = str((found.properties.get("hardwareProfile") or {}).get("vmSize") or "")
+    is_spot = str(found.properties.get("priority") or "").casefold() == "spot"
+    return MachineState(machine.name, "on", shipped_prices().price(size, found.region, spot=is_spot))
 
 
 class Interrupts:

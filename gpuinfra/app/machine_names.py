@@ -24,11 +24,11 @@ LOG_SECONDS = 20.0
 
 
 def named_machines(settings: Settings, words: Sequence[str], progress: Progress, errors: ErrorCollector) -> list[Named]:
-    """Return all machines that the words mean, without duplicates. A wrong word does not affect the others."""
+    """Return all machines that the words mean, without duplicates. A wrong word or spec does not affect the others."""
     found: dict[tuple[str, str | None, str | None], Named] = {}
     for word in words:
         with errors.capture():
-            for named in _meant(settings, word, progress):
+            for named in _meant(settings, word, progress, errors):
                 found.setdefault((named.name.casefold(), named.group, named.subscription), named)
     return list(found.values())
 
@@ -44,8 +44,8 @@ def named_machine(settings: Settings, word: str, progress: Progress) -> Named:
     raise Problem(diagnostic, exit_code=Exit.USAGE)
 
 
-def _meant(settings: Settings, word: str, progress: Progress) -> list[Named]:
-    described = [_described(spec) for spec in specs_meant(settings, word)]
+def _meant(settings: Settings, word: str, progress: Progress, errors: ErrorCollector | None = None) -> list[Named]:
+    described = [_described(spec) for spec in specs_meant(settings, word, errors)]
     if described and not _may_name_another(word, described):
         return described
     reached = reach(settings, described[0].subscription if described else None, FIND_SECONDS, progress)

@@ -15,6 +15,7 @@ from gpuinfra.app.simulation import check_target
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.app.error_collector import ErrorCollector
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.models.resource import MachineId
     from gpuinfra.models.spec import Spec
@@ -31,13 +32,19 @@ FIND_SECONDS = 120.0
 LOOPBACK_SOURCE = "127.0.0.1/32"
 
 
-def load_specs(paths: Sequence[str]) -> list[LocatedSpec]:
-    """Return every spec in the files. Raise Problem with all errors in them."""
+def load_specs(paths: Sequence[str], errors: ErrorCollector | None = None) -> list[LocatedSpec]:
+    """Return every spec in the files. Raise Problem with all errors in them.
+
+    With `errors`, errors in some specs are collected there, and the others are returned.
+    """
     from gpuinfra.parse.files import load_paths
 
     loaded = load_paths(paths)
     if loaded.diagnostics:
-        raise Problem(*loaded.diagnostics, exit_code=Exit.USAGE)
+        problem = Problem(*loaded.diagnostics, exit_code=Exit.USAGE)
+        if errors is None or not loaded.specs:
+            raise problem
+        errors.add(problem)
     return loaded.specs
 
 
@@ -159,20 +166,23 @@ def one_located(settings: Settings, word: str) -> LocatedSpec:
     )
 
 
-def specs_meant(settings: Settings, word: str) -> list[Spec]:
-    """Return the specs that a word means: those in a file or folder, or of a machine or target; else none."""
-    return [located.spec for located in _located_meant(settings, word)]
+def specs_meant(settings: Settings, word: str, errors: ErrorCollector | None = None) -> list[Spec]:
+    """Return the specs that a word means: those in a file or folder, or of a machine or target; else none.
+
+    For `errors`, see `load_specs`.
+    """
+    return [located.spec for located in _located_meant(settings, word, errors)]
 
 
-def _located_meant(settings: Settings, word: str) -> list[LocatedSpec]:
+def _located_meant(settings: Settings, word: str, errors: ErrorCollector | None = None) -> list[LocatedSpec]:
     from gpuinfra.parse.folder import has_spec
 
     if is_path(word):
-        return load_specs([word])
+        return load_specs([word], errors)
     if found := _located_named(settings.workspace, word):
         return found[:1]
     if stat.S_ISDIR(_mode(word)) and has_spec(Path(word)):
-        return load_specs([word])
+        return load_specs([word], errors)
     return []
 
 

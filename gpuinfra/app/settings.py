@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from gpuinfra.provision.waiting.interrupt import Interrupt
 
 CLOUDS = ("azure", "sandbox")
 
@@ -25,6 +28,8 @@ class Settings:
     correlation_id: str
     ignores_state: bool = False
     """Whether `.gpuinfra` belongs to another user: it is neither read nor written."""
+    interrupt: Interrupt | None = None
+    """Ends the waits of all machines of a command; None if each cloud session has its own."""
 
     @property
     def state(self) -> Path:

@@ -15,6 +15,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.events import Question
 
 if TYPE_CHECKING:
+    from gpuinfra.app.error_collector import ErrorCollector
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.host_keys import MachineTrust
     from gpuinfra.app.machines import CloudSession
@@ -40,6 +41,46 @@ ENDED = {
     "deallocated": "only its disk and address are billed",
     "deallocating": "it is billed until Azure has switched it off",
 }
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """The options of `gpuinfra up`."""
+
+    seconds: float
+    """For each machine."""
+    adopt: bool = False
+    delete: bool = False
+    host_key: str | None = None
+
+
+def up_all(
+    settings: Settings, specs: Sequence[LocatedSpec], options: UpOptions, frontend: Frontend
+) -> tuple[list[UpResult], ErrorCollector, BaseException | None]:
+    """Make Azure match all specs at the same time. Raise the third result, if any, after the others were shown."""
+    from gpuinfra.app.error_collector import ErrorCollector
+    from gpuinfra.app.interruption import say_states
+    from gpuinfra.app.machine_tasks import for_each
+    from gpuinfra.app.machines import Named
+
+    def task(located: LocatedSpec, settings: Settings, frontend: Frontend) -> UpResult:
+        return up(
+            settings,
+            located,
+            options.seconds,
+            frontend,
+            adopt=options.adopt,
+            delete=options.delete,
+            host_key=options.host_key,
+            asks=True,
+        )
+
+    errors = ErrorCollector()
+    done = for_each(specs, task, settings, frontend, errors=errors, name_of=lambda each: each.spec.name)
+    if isinstance(done.ended_by, KeyboardInterrupt):
+        described = [each.spec for each in specs]
+        say_states(settings, [Named(each.name, each.group_name, each.subscription) for each in described], frontend)
+    return done.results, errors, done.ended_by
 
 
 def up(  # noqa: PLR0913 each is an option

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gpuinfra.cli.options import begin, frontend
-
-if TYPE_CHECKING:
-    from gpuinfra.models.receipt import Receipt
 
 
 def down(
@@ -20,23 +17,24 @@ def down(
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete the machine and all its resources, including the disk.")
     ] = False,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="TIME", help="Time limit for each machine. Default: 45m.")
+    ] = None,
 ) -> int:
     """Deallocate machines, and verify with Azure that billing has stopped. A missing machine counts as off."""
-    from gpuinfra.app.down import end_machine
-    from gpuinfra.app.error_collector import ErrorCollector
+    from gpuinfra.app.down import SECONDS
+    from gpuinfra.app.down import down as stop
+    from gpuinfra.app.durations import seconds_of
     from gpuinfra.app.left_on import note_left_on
-    from gpuinfra.app.machine_names import named_machines
     from gpuinfra.views import receipt as view
 
     settings = begin(context, needs_state=False)
-    receipts: list[Receipt] = []
-    errors = ErrorCollector()
+    seconds = seconds_of("--timeout", timeout) if timeout else SECONDS
     with frontend(settings) as progress:
-        meant = named_machines(settings, machines, progress, errors)
-        for named in meant:
-            with errors.capture():
-                receipts.append(end_machine(settings, named, progress, delete=delete, asks=True))
-    view.show(receipts, errors.diagnostics, json=settings.json)
+        result = stop(settings, machines, progress, delete=delete, seconds=seconds)
+    view.show(result.receipts, result.errors.diagnostics, json=settings.json)
+    if result.ended_by:
+        raise result.ended_by
     with frontend(settings) as progress:
-        note_left_on(settings, [named.name for named in meant], progress)
-    return errors.exit_code(left_behind=not all(receipt.is_proof for receipt in receipts))
+        note_left_on(settings, [named.name for named in result.machines], progress)
+    return result.exit_code

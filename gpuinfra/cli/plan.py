@@ -23,7 +23,9 @@ def plan(
 
     settings = begin(context)
     with frontend(settings) as progress:
-        plans = make_plans(settings, specs, progress)
-    view.show(plans, json=settings.json)
+        plans, errors, ended_by = make_plans(settings, specs, progress)
+    view.show(plans, errors.diagnostics, json=settings.json)
+    if ended_by:
+        raise ended_by
     pending = detailed_exitcode and any(not each.is_empty for each in plans)
-    return Exit.PENDING if pending else Exit.DONE
+    return errors.exit_code() or (Exit.PENDING if pending else Exit.DONE)

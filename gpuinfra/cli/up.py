@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gpuinfra.cli.options import begin, frontend
-
-if TYPE_CHECKING:
-    from gpuinfra.models.results import UpResult
 
 LONGEST = "1h"
 
@@ -32,38 +29,20 @@ def up(
 ) -> int:
     """Make Azure match the specs: create, change or start machines, wait for SSH, and write target files."""
     from gpuinfra.app.durations import seconds_of
-    from gpuinfra.app.error_collector import ErrorCollector
     from gpuinfra.app.left_on import note_left_on
     from gpuinfra.app.machines import load_specs
-    from gpuinfra.app.up import up as provision
+    from gpuinfra.app.up import UpOptions, up_all
     from gpuinfra.views import up as view
 
     settings = begin(context)
-    seconds = seconds_of("--timeout", timeout)
+    options = UpOptions(seconds_of("--timeout", timeout), adopt=adopt, delete=delete, host_key=host_key)
     found = load_specs(specs)
-    brought: list[UpResult] = []
-    errors = ErrorCollector()
-    try:
-        with frontend(settings) as progress:
-            for located in found:
-                with errors.capture():
-                    brought.append(
-                        provision(
-                            settings,
-                            located,
-                            seconds,
-                            progress,
-                            adopt=adopt,
-                            delete=delete,
-                            host_key=host_key,
-                            asks=True,
-                        )
-                    )
-    except KeyboardInterrupt:
-        if brought:
-            view.show(brought, errors.diagnostics, json=settings.json)
-        raise
-    view.show(brought, errors.diagnostics, json=settings.json)
+    with frontend(settings) as progress:
+        brought, errors, ended_by = up_all(settings, found, options, progress)
+    if brought or not ended_by:
+        view.show(brought, errors.diagnostics, json=settings.json)
+    if ended_by:
+        raise ended_by
     with frontend(settings) as progress:
         note_left_on(settings, [located.spec.name for located in found], progress)
     return errors.exit_code()

@@ -58,6 +58,23 @@ class Interrupted:
 
 
 @dataclass(frozen=True)
+class MachineState:
+    """A machine after Ctrl-C: `on`, `off`, `absent` or `unknown`, and its price per hour if it is on."""
+
+    name: str
+    power: str
+    per_hour: float | None = None
+
+
+@dataclass(frozen=True)
+class CommandInterrupted:
+    """Ctrl-C interrupted a command for several machines: their states, and what to run next."""
+
+    machines: Sequence[MachineState]
+    help: str
+
+
+@dataclass(frozen=True)
 class ReapInterrupted:
     """Ctrl-C interrupted `reap`: machines that Azure is deallocating, and those not started."""
 
@@ -65,4 +82,4 @@ class ReapInterrupted:
     not_begun: Sequence[str]
 
 
-Event = PlanReady | Interrupted | ReapInterrupted
+Event = PlanReady | Interrupted | CommandInterrupted | ReapInterrupted

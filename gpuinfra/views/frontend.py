@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from gpuinfra.models.consent import Effect, unknown_runs
-from gpuinfra.models.events import ConsentDetails, Event, HostKeyDetails, PlanReady, Question, ReapInterrupted
+from gpuinfra.models.events import (
+    CommandInterrupted,
+    ConsentDetails,
+    Event,
+    HostKeyDetails,
+    PlanReady,
+    Question,
+    ReapInterrupted,
+)
 from gpuinfra.views.formatting import columns
 from gpuinfra.views.progress import ProgressView
 from gpuinfra.views.terminal import harmless, messages
@@ -48,6 +56,8 @@ class TerminalFrontend(ProgressView):
                 plan.show_first(event.plan)
             elif isinstance(event, ReapInterrupted):
                 reap.show_interrupted(event.under_way, event.not_begun)
+            elif isinstance(event, CommandInterrupted):
+                up.show_all_interrupted(event)
             else:
                 up.show_interrupted(event)
 

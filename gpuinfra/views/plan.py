@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuinfra.models.plan import Action, Power
 from gpuinfra.models.resource import Kind
+from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
 from gpuinfra.views.formatting import can_show, columns, cost, per_hour
 from gpuinfra.views.terminal import harmless, messages, results
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from gpuinfra.diagnostics import Diagnostic
     from gpuinfra.models.plan import Change, Difference, Plan, Price, RejectedCandidate
 
 MARKS = {Action.ADD: "+", Action.CHANGE: "~", Action.REPLACE: "±", Action.DESTROY: "-"}
@@ -24,10 +26,11 @@ POWERS = {Power.START: "power: deallocated -> running", Power.DEALLOCATE: "power
 DONE = {Action.ADD: "added", Action.CHANGE: "changed", Action.REPLACE: "replaced", Action.DESTROY: "destroyed"}
 
 
-def show(plans: Sequence[Plan], *, json: bool, applied: bool = False) -> None:
-    """Print plans, or summaries of applied plans, on stdout; rejected candidates and notes on stderr."""
+def show(plans: Sequence[Plan], diagnostics: Sequence[Diagnostic] = (), *, json: bool, applied: bool = False) -> None:
+    """Print plans, or summaries of applied plans, on stdout; rejected candidates, notes and problems on stderr."""
     if json:
-        payload: dict[str, Any] = {"plans": [plan.as_json() for plan in plans]}
+        payload: dict[str, Any] = {"plans": [plan.as_json() for plan in plans]} if plans or not diagnostics else {}
+        payload |= diagnostics_view.as_payload(diagnostics)
         json_output.show({**payload, "applied": True} if applied else payload)
         return
     console = results()
@@ -40,6 +43,20 @@ def show(plans: Sequence[Plan], *, json: bool, applied: bool = False) -> None:
         for line in render(plan, MARKS if can_show(console, "±") else PLAIN_MARKS, applied=applied):
             console.print(line)
         _show_notes(plan.notes)
+    if not applied and len(plans) > 1:
+        console.print(f"\n{_total(plans)}", style="bold")
+    diagnostics_view.show(diagnostics)
+
+
+def _total(plans: Sequence[Plan]) -> str:
+    """Return the sum of the prices of several plans."""
+    hourly = [plan.price.per_hour for plan in plans if plan.candidate or plan.price.per_hour is not None]
+    monthly = [plan.price.residue_per_month for plan in plans]
+    least = "at least " if None in hourly or None in monthly else ""
+    return (
+        f"All {len(plans)} machines: {least}{per_hour(sum(each or 0.0 for each in hourly))} an hour while on; "
+        f"about {cost(sum(each or 0.0 for each in monthly))} a month for disks and addresses while off."
+    )
 
 
 def show_first(plan: Plan) -> None:

@@ -47,6 +47,10 @@ class ProgressView:
         self._unflushed: BinaryIO | None = None
         # Guards the state above and all output. Reentrant: a signal handler may run in the thread that holds it.
         self._lock = RLock()
+        # Held while other code prints or asks: one question at a time. Threads that report steps do not wait for it.
+        self._speech = RLock()
+        # Lines that arrived during a pause; None without one.
+        self._held: list[str] | None = None
         self._left = Event()
         self._ticker: Thread | None = None
 
@@ -62,6 +66,7 @@ class ProgressView:
     ) -> None:
         self._left.set()
         with self._lock:
+            self._held = None  # a question that Ctrl-C left unanswered
             rest, self._lines, self._wait = self._lines, [], None
             self._running.clear()
             self._stop_live()
@@ -75,16 +80,24 @@ class ProgressView:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Hide the live lines while other code prints or asks."""
-        with self._lock:
-            if was_live := self._stop_live():
-                self._aside_since = self._clock()
-            self.end_line()
+        """Hide the live lines while other code prints or asks. Steps continue, and appear afterwards."""
+        with self._speech:
+            is_outer = self._held is None
+            with self._lock:
+                if was_live := self._stop_live():
+                    self._aside_since = self._clock()
+                self.end_line()
+                if is_outer:
+                    self._held = []
             try:
                 yield
             finally:
-                if was_live:
-                    self._start_live()
+                with self._lock:
+                    held, self._held = (self._held or [], None) if is_outer else ([], self._held)
+                    for text in held:
+                        self._print(text)
+                    if was_live:
+                        self._start_live()
 
     def output(self, stream: BinaryIO, data: bytes, *, on_screen: bool) -> None:
         """Write a job's output at once. The live lines disappear until the job is silent."""
@@ -92,7 +105,7 @@ class ProgressView:
             stream.write(data)
             stream.flush()
             return
-        with self._lock:
+        with self._speech, self._lock:
             if self._stop_live() or self._aside_since is not None:
                 self._aside_since = self._clock()
             self._unflushed = stream
@@ -190,8 +203,10 @@ class ProgressView:
         return self._running[step]
 
     def _settled(self) -> list[Step]:
-        """Takes out lines that will not change and can stand above the live ones for good: in order, if there is room
-        for those that follow one that is not finished."""
+        """Take out the lines that will not change and can be printed above the live ones: in order, if there is room
+        for those that follow an unfinished one."""
+        if self._is_live and self._held is not None:
+            return []
         first = next((place for place, line in enumerate(self._lines) if line.ended is None), len(self._lines))
         if not self._live or len(self._lines) - first > self._console.height - 2:
             settled = [line for line in self._lines if line.ended is not None]
@@ -210,7 +225,7 @@ class ProgressView:
 
     def _is_silent(self) -> bool:
         """Return whether the job has been silent long enough to show live lines again."""
-        if self._aside_since is None or self._is_midline or not self._lines:
+        if self._aside_since is None or self._is_midline or not self._lines or self._held is not None:
             return False
         return self._clock() - self._aside_since >= SILENT_SECONDS
 
@@ -274,7 +289,10 @@ class ProgressView:
             self._print(f"{line.name}: {line.doing} ({duration(taken, exact=True)})")
 
     def _print(self, text: str) -> None:
-        """Print a line. Ignore a full disk or a closed terminal: the machine must still be deallocated."""
+        """Print a line, after a pause. A full disk or a closed terminal must not stop a teardown, so ignore both."""
+        if self._held is not None:
+            self._held.append(text)
+            return
         with suppress(OSError):
             self.end_line()
             self._console.print(harmless(text), soft_wrap=True)

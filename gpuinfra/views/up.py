@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuinfra.models.events import Interrupted
+from gpuinfra.models.events import CommandInterrupted, Interrupted
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
 from gpuinfra.views import plan as plan_view
-from gpuinfra.views.formatting import per_hour, sandbox_option, timestamp
+from gpuinfra.views.formatting import columns, per_hour, sandbox_option, timestamp
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -53,6 +53,18 @@ def _show(brought: UpResult) -> None:
         console.print(f"  wrote       {harmless(file)}")
     where = sandbox_option(simulated=brought.simulated)
     messages().print(f"Next: `gpuinfra ssh {target.machine}{where}`; `gpuinfra down {target.machine}{where}` when done")
+
+
+def show_all_interrupted(event: CommandInterrupted) -> None:
+    """Print the state of each machine after Ctrl-C, and what to run next."""
+    console = messages()
+    console.print("interrupted; in Azure:")
+    rows = [
+        (each.name, each.power, f"{per_hour(each.per_hour)}/h" if each.power == "on" else "") for each in event.machines
+    ]
+    for line in columns(rows):
+        console.print(f"  {line}")
+    console.print(f"help: {harmless(event.help)}")
 
 
 def show_interrupted(event: Interrupted) -> None:

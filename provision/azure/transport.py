@@ -23,12 +23,17 @@ class RequestLimits:
     """The limits of a command's requests: deadline, interrupt, where waits are reported, and whether they may write."""
 
     def __init__(
-        self, deadline: Deadline | None = None, progress: Progress | None = None, *, writes: bool = True
+        self,
+        deadline: Deadline | None = None,
+        progress: Progress | None = None,
+        *,
+        writes: bool = True,
+        interrupt: Interrupt | None = None,
     ) -> None:
         self.writes = writes
         self.deadline = deadline or Deadline.after(LONGEST_COMMAND)
         self.progress: Progress = progress or Silent()
-        self.interrupt = Interrupt()
+        self.interrupt = interrupt or Interrupt()
 
 
 class Clock(SansIOHTTPPolicy[Any, Any]):

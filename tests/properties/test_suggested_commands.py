@@ -24,7 +24,7 @@ IN_BACKTICKS = re.compile(rf"`[^`]*?{START}$)[^`)\n]*)[^`\n]*`")
 VALUE = "\x00"
 # Values that a shell takes as they are: ids of runs, fingerprints, and names of machines, by Azure's rules.
 MACHINES = "event|facts|failure|machine|named|orphan|plan|ref|spec|verdict"
-SAFE = re.compile(rf"(shlex\.)?quote\(.+\)|(\w+\.)*(id|_?machine|fingerprint|shown)|(\w+\.)*({MACHINES})\.name")
+SAFE = re.compile(rf"(shlex\.)?(quote|join)\(.+\)|(\w+\.)*(id|_?machine|fingerprint|shown)|(\w+\.)*({MACHINES})\.name")
 
 
 @dataclass(frozen=True)

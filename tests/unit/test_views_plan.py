@@ -147,7 +147,8 @@ def test_plan_is_on_stdout_and_notes_on_stderr(capsys: pytest.CaptureFixture[str
 def test_several_plans_have_headings(capsys: pytest.CaptureFixture[str]) -> None:
     show([plan(), plan()], json=False)
     out = capsys.readouterr().out
-    assert out == f"my-dsvm:\n{text(plan())}\n\nmy-dsvm:\n{text(plan())}\n"
+    total = "All 2 machines: $1.262 an hour while on; about $46.50 a month for disks and addresses while off."
+    assert out == f"my-dsvm:\n{text(plan())}\n\nmy-dsvm:\n{text(plan())}\n\n{total}\n"
 
 
 def test_plans_as_json_are_one_object(capsys: pytest.CaptureFixture[str]) -> None:

@@ -461,3 +461,26 @@ def test_failing_stream_does_not_stop_the_work() -> None:
         view.note("it is switched off first")
         view.end("disk", "gone")
         view.begin("machine", "deallocating")
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_steps_of_other_threads_continue_during_a_question(is_live: bool) -> None:
+    stream = Terminal()
+    with ProgressView(plain=not is_live, console=console_on(stream), clock=Clock()) as view:
+        view.begin("vm a", "deallocating")
+        with view.paused():
+            stream.write("Go on? ")
+            work = Thread(target=_continue, args=[view])
+            work.start()
+            work.join(5)
+            assert not work.is_alive(), "it waits for the answer"
+            assert screen(stream.getvalue())[-1] == "Go on? "
+            stream.write("y\n")
+        view.end("vm b", "created")
+    shown = [line for line in screen(stream.getvalue()) if "deallocated" in line or "created" in line]
+    assert len(shown) == 2
+
+
+def _continue(view: ProgressView) -> None:
+    view.begin("vm b", "creating")
+    view.end("vm a", "deallocated")

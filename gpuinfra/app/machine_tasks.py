@@ -1,0 +1,131 @@
+"""Run one task for each of several machines at the same time: one that is stuck does not delay the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from gpuinfra.diagnostics import Diagnostic, Problem
+
+if TYPE_CHECKING:
+    from gpuinfra.app.error_collector import ErrorCollector
+    from gpuinfra.app.frontend import Frontend
+    from gpuinfra.app.settings import Settings
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE = 16
+# After Ctrl-C, requests that Azure has not answered may go on longer than the user wants to wait.
+SETTLE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class TaskResults(Generic[R]):
+    """What the tasks returned, in the order of their machines."""
+
+    results: list[R]
+    ended_by: BaseException | None = None
+    """Ctrl-C, or the end of the input at a question. Raise it after the results were shown."""
+
+
+def for_each(
+    machines: Sequence[T],
+    task: Callable[[T, Settings, Frontend], R],
+    settings: Settings,
+    frontend: Frontend,
+    *,
+    errors: ErrorCollector,
+    name_of: Callable[[T], str],
+) -> TaskResults[R]:
+    """Run the task for each machine, and collect Problems in `errors`. Ctrl-C ends all tasks."""
+    from gpuinfra.provision.waiting.interrupt import Interrupt
+
+    if len(machines) < 2:
+        return _one_after_the_other(machines, task, settings, frontend, errors)
+    interrupt = Interrupt()
+    own = replace(settings, interrupt=interrupt)
+    pool = ThreadPoolExecutor(min(len(machines), AT_ONCE), thread_name_prefix="machine")
+    futures = [pool.submit(task, each, own, _MachineFrontend(frontend, name_of(each))) for each in machines]
+    ended_by: BaseException | None = None
+    failed = set[Future[R]]()
+    try:
+        wait(futures)
+    except KeyboardInterrupt as error:
+        ended_by = error
+        running = {future for future in futures if not future.done()}
+        interrupt.set()
+        wait(futures, SETTLE_SECONDS)
+        # They fail because of the interrupt.
+        failed = {future for future in running if not future.done() or future.cancelled() or future.exception()}
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    results: list[R] = []
+    for machine, future in zip(machines, futures, strict=True):
+        if future not in failed:
+            other = _collect(future, name_of(machine), results, errors)
+            ended_by = ended_by or other
+    return TaskResults(results, ended_by)
+
+
+def _one_after_the_other(
+    machines: Sequence[T],
+    task: Callable[[T, Settings, Frontend], R],
+    settings: Settings,
+    frontend: Frontend,
+    errors: ErrorCollector,
+) -> TaskResults[R]:
+    results: list[R] = []
+    for machine in machines:
+        with errors.capture():
+            results.append(task(machine, settings, frontend))
+    return TaskResults(results)
+
+
+def _collect(future: Future[R], name: str, results: list[R], errors: ErrorCollector) -> BaseException | None:
+    """Keep the result or the Problem of one task, and return any other error."""
+    error = future.exception()
+    if error is None:
+        results.append(future.result())
+    elif isinstance(error, Problem):
+        errors.add(Problem(*(_naming(name, each) for each in error.diagnostics), exit_code=error.exit_code))
+    else:
+        return error
+    return None
+
+
+def _naming(name: str, diagnostic: Diagnostic) -> Diagnostic:
+    """Return the diagnostic of a machine with its name."""
+    if name in f"{diagnostic.summary} {diagnostic.note}":
+        return diagnostic
+    return replace(diagnostic, note=f"`{name}`: {diagnostic.note or diagnostic.summary}")
+
+
+class _MachineFrontend:
+    """The frontend of one task: steps and notes that do not name the machine get its name."""
+
+    def __init__(self, frontend: Frontend, name: str) -> None:
+        self._frontend, self._name = frontend, name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._frontend, name)
+
+    def _named(self, text: str, mark: str = " ") -> str:
+        return text if self._name in text else f"{self._name}{mark}{text}"
+
+    def begin(self, step: str, doing: str) -> None:
+        self._frontend.begin(self._named(step), doing)
+
+    def amount(self, step: str, done: int, total: int | None) -> None:
+        self._frontend.amount(self._named(step), done, total)
+
+    def end(self, step: str, outcome: str) -> None:
+        self._frontend.end(self._named(step), outcome)
+
+    def fail(self, step: str, reason: str) -> None:
+        self._frontend.fail(self._named(step), reason)
+
+    def note(self, text: str) -> None:
+        self._frontend.note(self._named(text, ": "))

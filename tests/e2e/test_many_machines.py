@@ -1,0 +1,161 @@
+"""`up` and `down` of several machines: one that is stuck does not keep the others on."""
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from tests.e2e.azure import Azure
+from tests.e2e.run_help import Start, wait_until
+from tests.e2e.user import LARGER_SIZE, User
+
+MACHINES = ("alpha", "beta", "gamma")
+VM = "Microsoft.Compute/virtualMachines"
+
+
+def _specs(user: User, *names: str, **fields: Any) -> None:
+    (user.workspace / "specs").mkdir(exist_ok=True)
+    for name in names:
+        target = {"type": "remote"}
+        user.spec(
+            file=f"specs/{name}.yaml", name=name, target=target, lifecycle={"lease": "4h", "idle": "3h"}, **fields
+        )
+
+
+def _power(azure: Azure, name: str) -> str:
+    return str(azure.machine(name, f"gpuinfra-{name}")["powerState"]).removeprefix("PowerState/")
+
+
+@pytest.fixture
+def three(user: User) -> User:
+    """A user with three machines that are on, described in the folder `specs`."""
+    _specs(user, *MACHINES)
+    machines = user.does("up", "specs")["machines"]
+    assert [each["target"]["machine"] for each in machines] == list(MACHINES)
+    return user
+
+
+def test_down_switches_the_others_off_while_azure_fails_for_one(three: User, azure: Azure) -> None:
+    azure.fault("InternalServerError", method="POST", resource="alpha", count=0)
+    three.patch = {"gpuinfra.app.down.SECONDS": 8.0}
+    done = three("down", "specs", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 4, done.stderr
+    verified = {receipt["name"]: receipt["verifiedBy"] for receipt in answer["receipts"]}
+    assert verified == {"alpha": None, "beta": "PowerState/deallocated", "gamma": "PowerState/deallocated"}
+    assert [_power(azure, name) for name in MACHINES] == ["running", "deallocated", "deallocated"]
+
+
+def test_down_without_json_names_the_command_for_what_is_left(three: User, azure: Azure) -> None:
+    azure.fault("never-ends", method="POST", resource="beta", operation=True)
+    three.patch = {"gpuinfra.app.down.SECONDS": 8.0}
+    done = three("down", "specs")
+    assert done.returncode == 4, done.stderr
+    assert "alpha is off" in done.stdout
+    assert "gamma is off" in done.stdout
+    assert "NOT VERIFIED: beta may still be on and billed" in done.stdout
+    assert "gpuinfra down beta" in done.stdout
+
+
+def test_interrupted_down_lists_every_machine_and_keeps_the_receipts(three: User, azure: Azure, start: Start) -> None:
+    azure.fault("InternalServerError", method="POST", resource="beta", count=0)
+    with start("down", "specs") as down:
+        wait_until(lambda: [_power(azure, name) for name in ("alpha", "gamma")] == ["deallocated"] * 2, "two are off")
+        down.until(lambda: down.err.count(": deallocated") == 2)
+        down.send(signal.SIGINT)
+        assert down.end() == 130
+    assert "alpha is off" in down.out
+    assert "gamma is off" in down.out
+    lines = {
+        line.split()[0]: line for line in down.err.splitlines() if line.split()[:1] and line.split()[0] in MACHINES
+    }
+    assert "off" in lines["alpha"].split()
+    assert "on" in lines["beta"].split()
+    assert "$0.631/h" in lines["beta"]
+    assert "off" in lines["gamma"].split()
+    assert "gpuinfra down beta" in down.err
+    assert "--delete" not in down.err
+    assert "nothing exists" not in down.err
+
+
+def test_up_creates_the_others_when_one_has_no_quota(user: User, azure: Azure) -> None:
+    _specs(user, *MACHINES)
+    user.spec(file="specs/beta.yaml", name="beta", size=LARGER_SIZE, region="eastus", target={"type": "remote"})
+    azure.limit("eastus", 4)
+    done = user("up", "specs", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 1, done.stderr
+    assert [each["target"]["machine"] for each in answer["machines"]] == ["alpha", "gamma"]
+    assert [_power(azure, name) for name in ("alpha", "gamma")] == ["running", "running"]
+    (problem,) = answer["diagnostics"]
+    assert "beta" in json.dumps(problem)
+
+
+def test_up_of_several_machines_creates_them_at_the_same_time(user: User, azure: Azure) -> None:
+    _specs(user, *MACHINES)
+    before = azure.last_request()
+    azure.fault("hold-after", method="PUT", resource="alpha", type="virtualMachines")
+    with user.start("up", "specs") as up:
+        wait_until(lambda: "PUT virtualMachines/gamma" in azure.writes(before), "gamma does not wait for alpha")
+        assert azure.control("GET", "faults")["faults"][0].get("held")
+        azure.clear_faults()
+        out, err = up.communicate(timeout=120)
+    assert up.returncode == 0, err
+    assert [name for name in MACHINES if f"{name} is running" in out] == list(MACHINES)
+
+
+def test_interrupted_up_lists_every_machine(user: User, azure: Azure, start: Start) -> None:
+    _specs(user, *MACHINES)
+    azure.fault("never-ends", method="PUT", resource="beta", type="virtualMachines")
+    before = azure.last_request()
+    with start("up", "specs") as up:
+        up.until(lambda: all(_is_ready(user, name) for name in ("alpha", "gamma")))
+        up.send(signal.SIGINT)
+        assert up.end() == 130
+    lines = {line.split()[0]: line for line in up.err.splitlines() if line.split()[:1] and line.split()[0] in MACHINES}
+    assert set(lines) == set(MACHINES)
+    assert "on" in lines["alpha"].split()
+    assert "gpuinfra down alpha beta gamma" in up.err
+    assert "nothing exists" not in up.err
+    assert not [write for write in azure.writes(before) if write.startswith("DELETE")]
+
+
+def test_plan_shows_every_plan_and_every_problem(user: User, azure: Azure) -> None:
+    _specs(user, *MACHINES)
+    user.spec(file="specs/beta.yaml", name="beta", size=LARGER_SIZE, region="eastus", target={"type": "remote"})
+    (user.workspace / "specs" / "broken.yaml").write_text("apiVersion: gpuinfra/v1\nname: delta\nsize: nothing\n")
+    azure.limit("eastus", 4)
+    done = user("plan", "specs", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 2, done.stderr
+    assert [plan["name"] for plan in answer["plans"]] == ["alpha", "gamma"]
+    files = [diagnostic.get("file", "") for diagnostic in answer["diagnostics"]]
+    assert any(file.endswith("specs/broken.yaml") for file in files)
+    assert any("beta" in str(diagnostic.get("note")) for diagnostic in answer["diagnostics"])
+    shown = user("plan", "specs")
+    assert "alpha:" in shown.stdout
+    assert "All 2 machines: $1.262 an hour while on; about $45.70 a month" in shown.stdout
+    assert "broken.yaml" in shown.stderr
+
+
+def _is_ready(user: User, name: str) -> bool:
+    return (user.workspace / "aml_config" / f"{name}.compute").exists()
+
+
+def test_broken_spec_in_a_folder_does_not_keep_the_others_on(three: User, azure: Azure) -> None:
+    (three.workspace / "specs" / "beta.yaml").write_text("apiVersion: gpuinfra/v1\nname: beta\nsize: nothing\n")
+    done = three("down", "specs", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 2, done.stderr
+    assert [receipt["name"] for receipt in answer["receipts"]] == ["alpha", "gamma"]
+    assert all("beta.yaml" in json.dumps(each) for each in answer["diagnostics"])
+    assert [_power(azure, name) for name in MACHINES] == ["deallocated", "running", "deallocated"]
+
+
+def test_down_that_cannot_log_in_has_not_seen_anything_off(three: User, azure: Azure) -> None:
+    environment = azure.environment()
+    wrong = {**environment, "AZURE_CLIENT_SECRET": "wrong", "GPUINFRA_CLOUD": "azure"}
+    done = three("down", "specs", "--json", **wrong)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert [_power(azure, name) for name in MACHINES] == ["running"] * 3
