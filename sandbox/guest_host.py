@@ -1,7 +1,5 @@
 """Runs the guests: carries out, in real time, what the simulated cloud orders."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import binascii

@@ -1,7 +1,5 @@
 """The server: one event loop that answers requests, processes due events, and runs the guests."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Regions, sizes and prices, from `nc.json`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Custom data as cloud-init reads it: bytes in, values out, and a message for everything it did not understand."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import gzip

@@ -1,7 +1,5 @@
 """The disk of a guest: where things are under its root, and what its absolute paths mean on the host."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """One guest from power-on to power-off."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

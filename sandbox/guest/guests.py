@@ -1,7 +1,5 @@
 """All guests of a server, by the `vmId` of their VM."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a guest is made from: plain values that the server chooses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A process behind an SSH channel, connected by pipes or by a terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

@@ -1,7 +1,5 @@
 """One SSH session of a guest: a command, a shell or a file transfer."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import cast

@@ -1,7 +1,5 @@
 """The server behind a guest's `systemctl`: it receives the arguments and returns what to print."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

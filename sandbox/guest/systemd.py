@@ -1,7 +1,5 @@
 """Services of a guest, supervised by the server's event loop as systemd would."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

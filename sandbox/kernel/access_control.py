@@ -3,8 +3,6 @@
 With the fault `read-only` the client is Reader.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

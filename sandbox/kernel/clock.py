@@ -1,7 +1,5 @@
 """The simulated clock: it can run faster than real time, be advanced, and stands still while no server runs."""
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime
 

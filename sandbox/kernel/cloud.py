@@ -1,7 +1,5 @@
 """The simulated cloud: its state, its time, and its event queue."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator

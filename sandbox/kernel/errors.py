@@ -1,7 +1,5 @@
 """ARM's errors: status, code and message, in ARM's envelope."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

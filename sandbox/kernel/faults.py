@@ -1,7 +1,5 @@
 """Injected faults by name: what goes wrong, for which requests, and how often."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

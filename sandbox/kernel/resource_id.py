@@ -1,7 +1,5 @@
 """Resource ids. Azure compares them without case and keeps the case in which they were written."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 
@@ -25,7 +23,7 @@ class ResourceId:
         return self.pairs[-1][1] if self.pairs else self.group
 
     @property
-    def parent(self) -> ResourceId | None:
+    def parent(self) -> "ResourceId | None":
         """The id of the parent of a nested resource."""
         if len(self.pairs) < 2:
             return None

@@ -1,7 +1,5 @@
 """All state, in one SQLite file: a killed server continues without loss."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import uuid

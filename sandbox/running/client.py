@@ -1,7 +1,5 @@
 """A client of the control endpoints: clock, faults, bill, log. It needs the secret in a file with mode 0600."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl

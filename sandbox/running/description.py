@@ -1,7 +1,5 @@
 """Where a running server is: `server.json` in its folder."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

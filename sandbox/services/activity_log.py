@@ -5,8 +5,6 @@ https://learn.microsoft.com/rest/api/monitor/activity-logs/list. It is built fro
 operations. In Azure an event appears minutes after it happened; here it appears at once.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import uuid

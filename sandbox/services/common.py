@@ -1,7 +1,5 @@
 """What services share: required resources, names, regions, tags, conditional requests, pages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Microsoft.MarketplaceOrdering: terms of images with a purchase plan."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

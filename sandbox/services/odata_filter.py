@@ -1,7 +1,5 @@
 """OData's `$filter`, as far as ARM's lists support it: comparisons joined by `and`."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The endpoints where clients poll long-running operations."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

@@ -1,7 +1,5 @@
 """All services: their routes and effects."""
 
-from __future__ import annotations
-
 from gpuinfra.sandbox.services import activity_log, marketplace, operations, retail_prices, schedules
 from gpuinfra.sandbox.services.authorization import managed_identities, role_assignments
 from gpuinfra.sandbox.services.compute import (

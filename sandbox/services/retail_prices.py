@@ -1,7 +1,5 @@
 """The Retail Prices service, which needs no token: https://learn.microsoft.com/rest/api/cost-management/retail-prices."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator

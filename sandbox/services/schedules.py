@@ -1,7 +1,5 @@
 """Shutdown schedules: Microsoft.DevTestLab's daily shutdown of a VM. They really fire."""
 
-from __future__ import annotations
-
 import logging
 import re
 import uuid

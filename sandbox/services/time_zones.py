@@ -1,7 +1,5 @@
 """Time zones by the names that Windows gives them, and by those of the zone database."""
 
-from __future__ import annotations
-
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 # From Unicode's windowsZones.xml, territory 001.

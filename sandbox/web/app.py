@@ -1,7 +1,5 @@
 """The HTTP application: authentication, access control, throttling, faults, then dispatch."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -34,6 +32,10 @@ METHODS = ["GET", "HEAD", "PUT", "PATCH", "POST", "DELETE", "OPTIONS"]
 LARGEST_BODY = 4 * 1024 * 1024
 OPEN_PATHS = ("/metadata/endpoints", "/api/retail/prices")
 """Paths that need no token, as in Azure."""
+
+
+class _Dropped(Exception):  # noqa: N818 a signal inside this file
+    """The connection was cut by a fault."""
 
 
 class RequestHandler:
@@ -153,10 +155,6 @@ class RequestHandler:
                 "correlationId": correlation_id,
             }
         )
-
-
-class _Dropped(Exception):  # noqa: N818 a signal inside this file
-    """The connection was cut by a fault."""
 
 
 def abort(transport: asyncio.WriteTransport) -> None:

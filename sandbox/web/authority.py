@@ -1,7 +1,5 @@
 """The OpenID authority of the one tenant, and its tokens."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """The control endpoints below /_sandbox/: clock, faults, bill, log. They need the secret in a file with mode 0600."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hmac

@@ -1,7 +1,5 @@
 """The instance document of a VM at `/metadata/instance`, API version 2021-02-01."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.sandbox.kernel.cloud import Cloud

@@ -1,7 +1,5 @@
 """The instance metadata service (IMDS), in Azure at 169.254.169.254; here each VM has a URL with its `vmId`."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """User-assigned managed identities: Microsoft.ManagedIdentity/userAssignedIdentities."""
 
-from __future__ import annotations
-
 import uuid
 
 from gpuinfra.sandbox.kernel.call import Answer, Call

@@ -1,7 +1,5 @@
 """Role assignments. They apply to tokens of managed identities."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

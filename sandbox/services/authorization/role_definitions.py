@@ -1,7 +1,5 @@
 """Role definitions, built-in and custom, and the caller's permissions."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

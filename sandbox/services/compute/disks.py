@@ -1,7 +1,5 @@
 """Managed disks, by themselves and as disks of a VM."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call

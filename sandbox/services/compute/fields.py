@@ -1,7 +1,5 @@
 """Fields in the bodies of Microsoft.Compute, and the errors for values it refuses."""
 
-from __future__ import annotations
-
 import re
 
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter

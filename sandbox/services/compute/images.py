@@ -1,7 +1,5 @@
 """VM images: `locations/{location}/publishers/…`, from publishers to versions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

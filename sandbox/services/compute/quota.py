@@ -1,7 +1,5 @@
 """Quota: limits and use by region, `locations/{location}/usages`, and whether one more VM fits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Run Command: a script that Azure's agent runs in the guest."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from typing import Any

@@ -1,7 +1,5 @@
 """Sizes and disk SKUs: `Microsoft.Compute/skus` and `locations/{location}/vmSizes`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Virtual machines: create, change, read and delete."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call

@@ -1,7 +1,5 @@
 """Whether Azure would allocate a VM: its size, zone, quota, image, plan and price."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

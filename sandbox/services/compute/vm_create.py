@@ -1,7 +1,5 @@
 """Create a VM: every part of the body is checked before anything is created."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A VM as ARM shows it, with its instance view on request."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The `networkProfile` of a VM: existing NICs, and NICs created with it."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Power actions on a VM: start, deallocate, power off, restart, redeploy, and Spot eviction."""
 
-from __future__ import annotations
-
 import uuid
 from email.utils import formatdate
 from typing import Any

@@ -1,7 +1,5 @@
 """The power state machine of a VM, its provisioning state, and the one operation that it allows at a time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Call

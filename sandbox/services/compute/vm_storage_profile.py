@@ -1,7 +1,5 @@
 """The `storageProfile` of a VM: its image and its disks."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import dataclass, field
 from typing import Any

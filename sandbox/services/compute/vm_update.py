@@ -1,7 +1,5 @@
 """Change a VM: what a PUT or PATCH may change, and in which power state."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fields in the bodies of Microsoft.Network, and the errors for values it refuses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

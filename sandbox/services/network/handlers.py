@@ -1,7 +1,5 @@
 """Request handlers that all network resources share: GET, list, PUT, PATCH, DELETE, also for nested resources."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 Nested resources (subnets, security rules) are stored in the body of their parent and share its ETag, as in Azure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The IP configurations of a NIC: subnet, private address and public IP."""
 
-from __future__ import annotations
-
 import ipaddress
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Network interfaces (NICs)."""
 
-from __future__ import annotations
-
 import uuid
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Security rules, which are stored in the body of their NSG."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Sequence

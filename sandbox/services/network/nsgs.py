@@ -1,7 +1,5 @@
 """Network security groups (NSGs) and their rules."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

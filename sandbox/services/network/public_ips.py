@@ -1,7 +1,5 @@
 """Public IPs. Their addresses are on loopback, where the guest of a VM listens."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import uuid

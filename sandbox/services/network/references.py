@@ -3,8 +3,6 @@
 References are stored with the user, not with what is used, so they disappear together with the user.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

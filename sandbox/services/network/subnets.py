@@ -1,7 +1,5 @@
 """Subnets, which are stored in the body of their virtual network, and their address ranges."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterable, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What VMs do with NICs: attach and detach them, create them inline, and delete them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.sandbox.kernel.cloud import Cloud

@@ -1,7 +1,5 @@
 """Virtual networks (VNets) and their subnets."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

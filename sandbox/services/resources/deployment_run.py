@@ -1,7 +1,5 @@
 """How a deployment runs: it PUTs each resource, as a client would, once its dependencies exist."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Template deployments to a resource group: their requests and answers. `deployment_run` runs them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

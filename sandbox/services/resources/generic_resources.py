@@ -1,7 +1,5 @@
 """Resources of any type: lists, existence, tags."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

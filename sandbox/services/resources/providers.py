@@ -1,7 +1,5 @@
 """Resource providers: their types, API versions and registration."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How a resource group is deleted: VMs first, then what they used, then the rest; or not at all."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Resource groups: created and changed at once, deleted with everything in them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The subscription and its locations, the tenant, and the cloud's endpoints."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call

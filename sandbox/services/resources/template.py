@@ -1,7 +1,5 @@
 """Deployment templates: parameters, resources, and their order by dependency."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Dates in templates: times in .NET's formats, and ISO 8601 durations."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 
