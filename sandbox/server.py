@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpuinfra.sandbox.guest_host import GuestHost
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.services.registry import EFFECTS, ROUTES
+from gpuinfra.sandbox.services.registry import SERVICES
 from gpuinfra.sandbox.web.app import abort, make_app
 from gpuinfra.sandbox.web.authority import make_identities
 from gpuinfra.sandbox.web.certificates import make_certificates
@@ -57,7 +57,7 @@ class Server:
         self.folder = folder
         self.authority_file, certificate, key = make_certificates(folder)
         self.secret = _secret(folder / "secret")
-        self.cloud = Cloud(folder, ROUTES, EFFECTS)
+        self.cloud = Cloud(folder, SERVICES)
         make_identities(self.cloud.store)
         self.socket = _listen(port)
         self.port = self.socket.getsockname()[1]

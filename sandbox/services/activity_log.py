@@ -18,10 +18,10 @@ from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.resource_id import parse_id
-from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service
 from gpuinfra.sandbox.services.common import require_subscription
 
-routes = Routes()
+service = Service()
 
 DAYS_KEPT = 90
 PAGE = 200
@@ -38,7 +38,7 @@ _NAMES = {200: "OK", 201: "Created", 202: "Accepted"}
 Event = dict[str, Any]
 
 
-@routes.add("GET", _PATH, action="Microsoft.Insights/eventtypes/values/read")
+@service.route("GET", _PATH, action="Microsoft.Insights/eventtypes/values/read")
 def _list_events(call: Call) -> Answer:
     require_subscription(call)
     start, end, field, value = _filter(call)

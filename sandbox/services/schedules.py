@@ -9,12 +9,12 @@ from zoneinfo import ZoneInfo
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, outside_the_slice
 from gpuinfra.sandbox.kernel.faults import NO_SCHEDULES, SCHEDULE_WINDOW
 from gpuinfra.sandbox.kernel.internal_calls import call_inside
 from gpuinfra.sandbox.kernel.resource_id import parse_id
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes, merge
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service, merge
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
     check_name,
@@ -33,8 +33,7 @@ from gpuinfra.sandbox.services.time_zones import find_zone
 
 logger = logging.getLogger(__name__)
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 NAMESPACE = "Microsoft.DevTestLab"
 KIND = f"{NAMESPACE}/schedules"
@@ -44,7 +43,7 @@ _ONE = f"{_ALL}/{{name}}"
 _GIVEN = ("status", "taskType", "dailyRecurrence", "timeZoneId", "notificationSettings", "targetResourceId")
 
 
-@routes.add("PUT", _ONE)
+@service.route("PUT", _ONE)
 def put_schedule(call: Call) -> Answer:
     """Make or replace a schedule, at once. Azure answers 201 to both."""
     require_group(call, for_write=True)
@@ -72,13 +71,13 @@ def put_schedule(call: Call) -> Answer:
     return Answer(201, schedule.body)
 
 
-@routes.add("GET", _ONE)
+@service.route("GET", _ONE)
 def get_schedule(call: Call) -> Answer:
     """Read a schedule."""
     return Answer(200, _require(call).body)
 
 
-@routes.add("PATCH", _ONE)
+@service.route("PATCH", _ONE)
 def patch_schedule(call: Call) -> Answer:
     """Change a schedule."""
     require_group(call, for_write=True)
@@ -91,7 +90,7 @@ def patch_schedule(call: Call) -> Answer:
     return Answer(200, schedule.body)
 
 
-@routes.add("DELETE", _ONE)
+@service.route("DELETE", _ONE)
 def delete_schedule(call: Call) -> Answer:
     """Delete a schedule; it will not fire again."""
     require_group(call)
@@ -103,20 +102,20 @@ def delete_schedule(call: Call) -> Answer:
     return Answer(200)
 
 
-@routes.add("GET", _ALL)
+@service.route("GET", _ALL)
 def list_in_group(call: Call) -> Answer:
     """Every schedule of a group."""
     return page(call, kind=KIND, group=require_group(call).name, show=lambda schedule: schedule.body)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/providers/{KIND}")
+@service.route("GET", f"{SUBSCRIPTION}/providers/{KIND}")
 def list_all(call: Call) -> Answer:
     """Every schedule."""
     require_subscription(call)
     return page(call, kind=KIND, show=lambda schedule: schedule.body)
 
 
-@effects.add("schedule-fire")
+@service.effect("schedule-fire")
 def fire(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Deallocate the VM. If that fails, the schedule fires again the next day."""
     schedule = cloud.store.get(payload["schedule"])

@@ -3,7 +3,7 @@
 import uuid
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
     check_name,
@@ -17,7 +17,7 @@ from gpuinfra.sandbox.services.common import (
     resource_id,
 )
 
-routes = Routes()
+service = Service()
 
 NAMESPACE = "Microsoft.ManagedIdentity"
 KIND = f"{NAMESPACE}/userAssignedIdentities"
@@ -25,7 +25,7 @@ _ALL = f"{GROUP}/providers/{KIND}"
 _ONE = f"{_ALL}/{{name}}"
 
 
-@routes.add("PUT", _ONE)
+@service.route("PUT", _ONE)
 def put_identity(call: Call) -> Answer:
     """Create an identity, or change its tags. It completes at once; `Location` is the identity's own path."""
     require_group(call, for_write=True)
@@ -56,12 +56,12 @@ def put_identity(call: Call) -> Answer:
     return Answer(201, identity.body, {"Location": shown_id})
 
 
-@routes.add("GET", _ONE)
+@service.route("GET", _ONE)
 def _get_identity(call: Call) -> Answer:
     return Answer(200, require_resource(call, _id(call), KIND, call["name"]).body)
 
 
-@routes.add("PATCH", _ONE)
+@service.route("PATCH", _ONE)
 def _patch_identity(call: Call) -> Answer:
     require_group(call, for_write=True)
     identity, body = require_resource(call, _id(call), KIND, call["name"]), require_object(call)
@@ -71,18 +71,18 @@ def _patch_identity(call: Call) -> Answer:
     return Answer(200, identity.body)
 
 
-@routes.add("DELETE", _ONE)
+@service.route("DELETE", _ONE)
 def _delete_identity(call: Call) -> Answer:
     require_group(call)
     return Answer(200 if call.cloud.store.delete(_id(call)) else 204)
 
 
-@routes.add("GET", _ALL)
+@service.route("GET", _ALL)
 def _list_in_group(call: Call) -> Answer:
     return page(call, kind=KIND, group=require_group(call).name, show=lambda identity: identity.body)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/providers/{KIND}")
+@service.route("GET", f"{SUBSCRIPTION}/providers/{KIND}")
 def _list_all(call: Call) -> Answer:
     require_subscription(call)
     return page(call, kind=KIND, show=lambda identity: identity.body)

@@ -16,24 +16,24 @@ from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, resource_not_found
 from gpuinfra.sandbox.kernel.resource_id import ResourceId
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.authorization.role_definitions import add_routes, require_guid
 from gpuinfra.sandbox.services.common import group_id, require_group, require_object, require_subscription, section
 from gpuinfra.sandbox.services.odata_filter import invalid_filter
 
-routes = Routes()
+service = Service()
 
 _ALL = f"/providers/{NAMESPACE}/roleAssignments"
 _ONE = f"{_ALL}/{{name}}"
 _RESOURCE = f"{GROUP}/providers/{{namespace}}/{{type}}/{{resource}}"
 
-add_routes(routes)
+add_routes(service)
 
 
-@routes.add("PUT", f"{SUBSCRIPTION}{_ONE}")
-@routes.add("PUT", f"{GROUP}{_ONE}")
-@routes.add("PUT", f"{_RESOURCE}{_ONE}")
+@service.route("PUT", f"{SUBSCRIPTION}{_ONE}")
+@service.route("PUT", f"{GROUP}{_ONE}")
+@service.route("PUT", f"{_RESOURCE}{_ONE}")
 def put_assignment(call: Call) -> Answer:
     """Create an assignment. It cannot be changed later."""
     scope, name = _scope(call), require_guid(call["name"], "role assignment")
@@ -68,9 +68,9 @@ def put_assignment(call: Call) -> Answer:
     return Answer(201, made.body)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}{_ONE}")
-@routes.add("GET", f"{GROUP}{_ONE}")
-@routes.add("GET", f"{_RESOURCE}{_ONE}")
+@service.route("GET", f"{SUBSCRIPTION}{_ONE}")
+@service.route("GET", f"{GROUP}{_ONE}")
+@service.route("GET", f"{_RESOURCE}{_ONE}")
 def _get_assignment(call: Call) -> Answer:
     found = _find(call)
     if found is None:
@@ -78,9 +78,9 @@ def _get_assignment(call: Call) -> Answer:
     return Answer(200, found.body)
 
 
-@routes.add("DELETE", f"{SUBSCRIPTION}{_ONE}")
-@routes.add("DELETE", f"{GROUP}{_ONE}")
-@routes.add("DELETE", f"{_RESOURCE}{_ONE}")
+@service.route("DELETE", f"{SUBSCRIPTION}{_ONE}")
+@service.route("DELETE", f"{GROUP}{_ONE}")
+@service.route("DELETE", f"{_RESOURCE}{_ONE}")
 def _delete_assignment(call: Call) -> Answer:
     found = _find(call)
     if found is None:
@@ -89,9 +89,9 @@ def _delete_assignment(call: Call) -> Answer:
     return Answer(200, found.body)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}{_ALL}")
-@routes.add("GET", f"{GROUP}{_ALL}")
-@routes.add("GET", f"{_RESOURCE}{_ALL}")
+@service.route("GET", f"{SUBSCRIPTION}{_ALL}")
+@service.route("GET", f"{GROUP}{_ALL}")
+@service.route("GET", f"{_RESOURCE}{_ALL}")
 def list_assignments(call: Call) -> Answer:
     """List the assignments at a scope, above it and, without `atScope()`, below it."""
     scope = _scope(call)

@@ -17,7 +17,7 @@ from gpuinfra.sandbox.kernel.access_control import (
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import group_id, require_group, require_object, require_subscription, section
 from gpuinfra.sandbox.services.odata_filter import parse_filter
@@ -26,16 +26,16 @@ _ALL = f"/providers/{NAMESPACE}/roleDefinitions"
 _LISTS = ("actions", "notActions", "dataActions", "notDataActions")
 
 
-def add_routes(routes: Routes) -> None:
+def add_routes(service: Service) -> None:
     """Register the routes of role definitions and permissions, for the subscription and for resource groups."""
     for scope in (SUBSCRIPTION, GROUP):
-        routes.add("GET", f"{scope}{_ALL}")(_list_definitions)
-        routes.add("GET", f"{scope}{_ALL}/{{name}}")(_get_definition)
-        routes.add("PUT", f"{scope}{_ALL}/{{name}}")(_put_definition)
-        routes.add("DELETE", f"{scope}{_ALL}/{{name}}")(_delete_definition)
-        routes.add("GET", f"{scope}/providers/{NAMESPACE}/{PERMISSIONS}")(_list_permissions)
+        service.route("GET", f"{scope}{_ALL}")(_list_definitions)
+        service.route("GET", f"{scope}{_ALL}/{{name}}")(_get_definition)
+        service.route("PUT", f"{scope}{_ALL}/{{name}}")(_put_definition)
+        service.route("DELETE", f"{scope}{_ALL}/{{name}}")(_delete_definition)
+        service.route("GET", f"{scope}/providers/{NAMESPACE}/{PERMISSIONS}")(_list_permissions)
     # `az role assignment create` looks for a role by name at the scope of the assignment.
-    routes.add("GET", f"{GROUP}/providers/{{namespace}}/{{type}}/{{resource}}{_ALL}")(_list_definitions)
+    service.route("GET", f"{GROUP}/providers/{{namespace}}/{{type}}/{{resource}}{_ALL}")(_list_definitions)
 
 
 def _list_definitions(call: Call) -> Answer:

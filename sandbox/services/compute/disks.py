@@ -3,10 +3,10 @@
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
 from gpuinfra.sandbox.kernel.resource_id import key, parse_id
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
     check_conditions,
@@ -30,13 +30,12 @@ from gpuinfra.sandbox.services.compute.fields import (
 )
 from gpuinfra.sandbox.services.compute.vm_security_profile import TRUSTED, has_trusted_launch
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 _DISK = f"{GROUP}/providers/Microsoft.Compute/disks/{{name}}"
 
 
-@routes.add("PUT", _DISK)
+@service.route("PUT", _DISK)
 def _put_disk(call: Call) -> Answer:
     require_group(call, for_write=True)
     body = require_object(call)
@@ -53,7 +52,7 @@ def _put_disk(call: Call) -> Answer:
     return _begin_put(call, disk)
 
 
-@routes.add("PATCH", _DISK)
+@service.route("PATCH", _DISK)
 def _patch_disk(call: Call) -> Answer:
     require_group(call, for_write=True)
     body = require_object(call)
@@ -143,7 +142,7 @@ def _begin_put(call: Call, disk: Resource) -> Answer:
     return cloud.operations.accepted(call, operation, disk.body)
 
 
-@effects.add("disk-put")
+@service.effect("disk-put")
 def _finish_put(cloud: Cloud, payload: dict[str, Any]) -> None:
     disk = cloud.store.get(payload["disk"])
     if disk is not None:
@@ -151,24 +150,24 @@ def _finish_put(cloud: Cloud, payload: dict[str, Any]) -> None:
         cloud.store.put(disk, cloud.now)
 
 
-@routes.add("GET", _DISK)
+@service.route("GET", _DISK)
 def _get_disk(call: Call) -> Answer:
     return Answer(200, _disk(call).body)
 
 
-@routes.add("GET", f"{GROUP}/providers/Microsoft.Compute/disks")
+@service.route("GET", f"{GROUP}/providers/Microsoft.Compute/disks")
 def _list_disks(call: Call) -> Answer:
     require_group(call)
     return page(call, kind=DISKS, group=call["group"], show=lambda disk: disk.body)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/disks")
+@service.route("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/disks")
 def _list_all_disks(call: Call) -> Answer:
     require_subscription(call)
     return page(call, kind=DISKS, show=lambda disk: disk.body)
 
 
-@routes.add("DELETE", _DISK)
+@service.route("DELETE", _DISK)
 def _delete_disk(call: Call) -> Answer:
     require_group(call)
     disk = call.cloud.store.get(resource_id(call, "Microsoft.Compute", ("disks", call["name"])))
@@ -191,7 +190,7 @@ def _delete_disk(call: Call) -> Answer:
     return call.cloud.operations.accepted(call, operation)
 
 
-@effects.add("disk-delete")
+@service.effect("disk-delete")
 def finish_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Delete the disk, unless a VM has attached it in the meantime."""
     disk = cloud.store.get(payload["disk"])

@@ -5,10 +5,10 @@ from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
-from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service
 from gpuinfra.sandbox.services.common import require_region
 
-routes = Routes()
+service = Service()
 
 _PUBLISHERS = f"{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{{location}}/publishers"
 _OFFERS = f"{_PUBLISHERS}/{{publisher}}/artifacttypes/vmimage/offers"
@@ -174,23 +174,23 @@ def image_body(found: Image, subscription_id: str, location: str) -> dict[str, A
     return {"properties": properties, **_item(subscription_id, location, found.version, path)}
 
 
-@routes.add("GET", _PUBLISHERS)
+@service.route("GET", _PUBLISHERS)
 def _list_publishers(call: Call) -> Answer:
     return Answer(200, publisher_items(call.cloud.subscription, require_region(call)))
 
 
-@routes.add("GET", _OFFERS)
+@service.route("GET", _OFFERS)
 def _list_offers(call: Call) -> Answer:
     return Answer(200, offer_items(call.cloud.subscription, require_region(call), call["publisher"]))
 
 
-@routes.add("GET", _SKUS)
+@service.route("GET", _SKUS)
 def _list_skus(call: Call) -> Answer:
     region = require_region(call)
     return Answer(200, image_sku_items(call.cloud.subscription, region, call["publisher"], call["offer"]))
 
 
-@routes.add("GET", _VERSIONS)
+@service.route("GET", _VERSIONS)
 def _list_versions(call: Call) -> Answer:
     region = require_region(call)
     expand = "properties" in call.query.get("$expand", "").lower()
@@ -205,7 +205,7 @@ def _list_versions(call: Call) -> Answer:
     return Answer(200, found)
 
 
-@routes.add("GET", f"{_VERSIONS}/{{version}}")
+@service.route("GET", f"{_VERSIONS}/{{version}}")
 def _get_version(call: Call) -> Answer:
     region = require_region(call)
     found = image(call["publisher"], call["offer"], call["sku"], call["version"])

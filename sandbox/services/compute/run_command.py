@@ -5,23 +5,22 @@ import shlex
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import invalid_content, invalid_parameter
 from gpuinfra.sandbox.kernel.long_running_operations import LATER
-from gpuinfra.sandbox.kernel.routes import GROUP, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.services.common import require_group, require_object, section
 from gpuinfra.sandbox.services.compute.fields import invalid_value, not_allowed, required
 from gpuinfra.sandbox.services.compute.virtual_machines import require_vm
 from gpuinfra.sandbox.services.compute.vm_power_state import power_state, preempted, require_idle
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 _SHOWN = 4096
 """How many bytes of each stream Azure shows, from its end."""
 
 
-@routes.add("POST", f"{GROUP}/providers/Microsoft.Compute/virtualMachines/{{name}}/runCommand")
+@service.route("POST", f"{GROUP}/providers/Microsoft.Compute/virtualMachines/{{name}}/runCommand")
 def _run_command(call: Call) -> Answer:
     require_group(call, for_write=True)
     vm = require_vm(call)
@@ -68,7 +67,7 @@ def _parameters(body: dict[str, Any]) -> list[str]:
     return [*assignments, f"set -- {' '.join(values)}"] if values else []
 
 
-@effects.add("machine-run-command")
+@service.effect("machine-run-command")
 def begin_in_guest(cloud: Cloud, payload: dict[str, Any]) -> str | None:
     """Send the script to the guest; the guest host ends the operation."""
     vm = cloud.store.get(payload["machine"])

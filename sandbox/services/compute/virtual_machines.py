@@ -3,9 +3,9 @@
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import invalid_parameter
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
     check_conditions,
@@ -40,8 +40,7 @@ from gpuinfra.sandbox.services.compute.vm_power_state import (
 from gpuinfra.sandbox.services.compute.vm_security_profile import boots_securely
 from gpuinfra.sandbox.services.compute.vm_update import change_vm
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 _VMS = f"{GROUP}/providers/Microsoft.Compute/virtualMachines"
 _VM = f"{_VMS}/{{name}}"
@@ -60,7 +59,7 @@ def require_vm(call: Call) -> Resource:
 # Create and change
 
 
-@routes.add("PUT", _VM)
+@service.route("PUT", _VM)
 def _put_vm(call: Call) -> Answer:
     require_group(call, for_write=True)
     body = require_object(call)
@@ -106,7 +105,7 @@ def _update(call: Call, vm: Resource, body: dict[str, Any]) -> Answer:
     return answer
 
 
-@routes.add("PATCH", _VM)
+@service.route("PATCH", _VM)
 def _patch_vm(call: Call) -> Answer:
     require_group(call, for_write=True)
     body = require_object(call)
@@ -117,7 +116,7 @@ def _patch_vm(call: Call) -> Answer:
     return _update(call, vm, body)
 
 
-@effects.add("machine-create")
+@service.effect("machine-create")
 def finish_create(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Power the VM on; after a failure its resources still exist."""
     vm = claim(cloud, payload)
@@ -126,7 +125,7 @@ def finish_create(cloud: Cloud, payload: dict[str, Any]) -> None:
     finish(cloud, vm, payload)
 
 
-@effects.add("machine-update")
+@service.effect("machine-update")
 def finish_update(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Apply the change. A VM that was never allocated is allocated now; one with another size restarts."""
     vm = claim(cloud, payload)
@@ -166,7 +165,7 @@ def _expands(call: Call) -> set[str]:
     return wanted
 
 
-@routes.add("GET", _VM)
+@service.route("GET", _VM)
 def _get_vm(call: Call) -> Answer:
     vm = require_vm(call)
     wanted = _expands(call)
@@ -174,7 +173,7 @@ def _get_vm(call: Call) -> Answer:
     return Answer(200, show(vm, view, user_data="userdata" in wanted), {"ETag": etag(vm)})
 
 
-@routes.add("GET", f"{_VM}/instanceView")
+@service.route("GET", f"{_VM}/instanceView")
 def _get_instance_view(call: Call) -> Answer:
     return Answer(200, instance_view(call.cloud, require_vm(call)))
 
@@ -192,19 +191,19 @@ def _list(call: Call, *, group: str | None = None, location: str | None = None) 
     return page(call, kind=VIRTUAL_MACHINES, group=group, show=shown, wanted=wanted)
 
 
-@routes.add("GET", _VMS)
+@service.route("GET", _VMS)
 def _list_vms(call: Call) -> Answer:
     require_group(call)
     return _list(call, group=call["group"])
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/virtualMachines")
+@service.route("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/virtualMachines")
 def _list_all_vms(call: Call) -> Answer:
     require_subscription(call)
     return _list(call)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{{location}}/virtualMachines")
+@service.route("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{{location}}/virtualMachines")
 def _list_vms_by_location(call: Call) -> Answer:
     require_subscription(call)
     location = require_location(call, {"location": call["location"]}, VIRTUAL_MACHINES)
@@ -214,7 +213,7 @@ def _list_vms_by_location(call: Call) -> Answer:
 # Delete
 
 
-@routes.add("DELETE", _VM)
+@service.route("DELETE", _VM)
 def _delete_vm(call: Call) -> Answer:
     require_group(call)
     vm = call.cloud.store.get(vm_id(call))
@@ -234,7 +233,7 @@ def _delete_vm(call: Call) -> Answer:
     return call.cloud.operations.accepted(call, operation)
 
 
-@effects.add("machine-delete")
+@service.effect("machine-delete")
 def finish_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Delete the VM, unless another deletion already has."""
     vm = cloud.store.get(payload["machine"])

@@ -5,8 +5,8 @@ from email.utils import formatdate
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
-from gpuinfra.sandbox.kernel.routes import GROUP, Routes
+from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.activity_log import note_eviction
 from gpuinfra.sandbox.services.common import require_group
@@ -29,8 +29,7 @@ from gpuinfra.sandbox.services.compute.vm_power_state import (
     set_provisioning,
 )
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 _VM = f"{GROUP}/providers/Microsoft.Compute/virtualMachines/{{name}}"
 NOTICE_SECONDS = 30
@@ -44,7 +43,7 @@ def _idle_vm(call: Call, action: str) -> Resource:
     return vm
 
 
-@routes.add("POST", f"{_VM}/start")
+@service.route("POST", f"{_VM}/start")
 def _start(call: Call) -> Answer:
     vm = _idle_vm(call, "start")
     before = power_state(vm)
@@ -65,7 +64,7 @@ def _check_allocation(call: Call, vm: Resource) -> None:
     check_quota(call.cloud, size, vm.location, spot, (size, spot) if spot else None)
 
 
-@effects.add("machine-start")
+@service.effect("machine-start")
 def finish_start(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Power the VM on, or return to the state before."""
     vm = claim(cloud, payload)
@@ -78,7 +77,7 @@ def finish_start(cloud: Cloud, payload: dict[str, Any]) -> None:
     finish(cloud, vm, payload)
 
 
-@routes.add("POST", f"{_VM}/deallocate")
+@service.route("POST", f"{_VM}/deallocate")
 def deallocate(call: Call) -> Answer:
     """Power off and release the hardware: billing stops."""
     if call.query.get("hibernate", "false").lower() == "true":
@@ -99,7 +98,7 @@ def deallocate(call: Call) -> Answer:
     return call.cloud.operations.accepted(call, operation)
 
 
-@routes.add("POST", f"{_VM}/powerOff")
+@service.route("POST", f"{_VM}/powerOff")
 def power_off(call: Call) -> Answer:
     """Power off and keep the hardware: billing continues. A deallocated VM stays deallocated."""
     vm = _idle_vm(call, "powerOff")
@@ -117,7 +116,7 @@ def power_off(call: Call) -> Answer:
     return call.cloud.operations.accepted(call, operation)
 
 
-@effects.add("machine-down")
+@service.effect("machine-down")
 def finish_down(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Enter the new state, or return to the state before."""
     vm = claim(cloud, payload)
@@ -141,17 +140,17 @@ def _boot_again(call: Call, action: str) -> Answer:
     return call.cloud.operations.accepted(call, operation)
 
 
-@routes.add("POST", f"{_VM}/restart")
+@service.route("POST", f"{_VM}/restart")
 def _restart(call: Call) -> Answer:
     return _boot_again(call, "restart")
 
 
-@routes.add("POST", f"{_VM}/redeploy")
+@service.route("POST", f"{_VM}/redeploy")
 def _redeploy(call: Call) -> Answer:
     return _boot_again(call, "redeploy")
 
 
-@effects.add("machine-boot-again")
+@service.effect("machine-boot-again")
 def finish_boot_again(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Reboot the guest; the VM is billed throughout."""
     vm = claim(cloud, payload)
@@ -161,7 +160,7 @@ def finish_boot_again(cloud: Cloud, payload: dict[str, Any]) -> None:
     finish(cloud, vm, payload)
 
 
-@routes.add("POST", f"{_VM}/reapply")
+@service.route("POST", f"{_VM}/reapply")
 def _reapply(call: Call) -> Answer:
     vm = _idle_vm(call, "reapply")
     return call.cloud.operations.accepted(
@@ -169,7 +168,7 @@ def _reapply(call: Call) -> Answer:
     )
 
 
-@effects.add("machine-reapply")
+@service.effect("machine-reapply")
 def _finish_reapply(cloud: Cloud, payload: dict[str, Any]) -> None:
     finish(cloud, claim(cloud, payload), payload)
 
@@ -177,7 +176,7 @@ def _finish_reapply(cloud: Cloud, payload: dict[str, Any]) -> None:
 # Eviction
 
 
-@routes.add("POST", f"{_VM}/simulateEviction")
+@service.route("POST", f"{_VM}/simulateEviction")
 def simulate_eviction(call: Call) -> Answer:
     """Evict a Spot VM in 30 seconds and notify its guest."""
     require_group(call, for_write=True)
@@ -214,7 +213,7 @@ def begin_eviction(cloud: Cloud, vm: Resource) -> None:
     cloud.schedule(due, "machine-evict", {"machine": vm.id, "vmId": vm.properties["vmId"]})
 
 
-@effects.add("machine-evict")
+@service.effect("machine-evict")
 def evict(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Deallocate or delete the VM, as its eviction policy says."""
     vm = cloud.store.get(payload["machine"])

@@ -8,7 +8,7 @@ from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
 from gpuinfra.sandbox.kernel.resource_id import key
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
     check_conditions,
@@ -151,17 +151,17 @@ def nested_path_of(outer: Kind, kind: Kind) -> str:
     return f"{path_of(outer)}/{kind.list_name}/{{nested}}"
 
 
-def add_routes(routes: Routes, kind: Kind, show: Shows, check_unused: Callable[[Cloud, Resource], None]) -> None:
+def add_routes(service: Service, kind: Kind, show: Shows, check_unused: Callable[[Cloud, Resource], None]) -> None:
     """Register GET, list, PATCH and DELETE of a kind; each kind has its own PUT."""
-    routes.add("GET", path_of(kind))(lambda call: _answer_get(call, kind, show(call)))
-    routes.add("PATCH", path_of(kind))(lambda call: answer_patch(call, kind, show(call)))
-    routes.add("DELETE", path_of(kind))(lambda call: answer_delete(call, kind, check_unused))
+    service.route("GET", path_of(kind))(lambda call: _answer_get(call, kind, show(call)))
+    service.route("PATCH", path_of(kind))(lambda call: answer_patch(call, kind, show(call)))
+    service.route("DELETE", path_of(kind))(lambda call: answer_delete(call, kind, check_unused))
     for scope in (GROUP, SUBSCRIPTION):
-        routes.add("GET", f"{scope}/providers/{kind.full_type}")(lambda call: _answer_list(call, kind, show(call)))
+        service.route("GET", f"{scope}/providers/{kind.full_type}")(lambda call: _answer_list(call, kind, show(call)))
 
 
 def add_nested_routes(
-    routes: Routes,
+    service: Service,
     outer: Kind,
     kind: Kind,
     show: Shows,
@@ -169,7 +169,7 @@ def add_nested_routes(
 ) -> None:
     """Register GET and list of a nested kind, and DELETE if `check_unused` is given."""
     path = nested_path_of(outer, kind)
-    routes.add("GET", path)(lambda call: _nested_get(call, outer, kind, show(call)))
-    routes.add("GET", path.rpartition("/")[0])(lambda call: _nested_list(call, outer, kind, show(call)))
+    service.route("GET", path)(lambda call: _nested_get(call, outer, kind, show(call)))
+    service.route("GET", path.rpartition("/")[0])(lambda call: _nested_list(call, outer, kind, show(call)))
     if check_unused:
-        routes.add("DELETE", path)(lambda call: nested_delete(call, outer, kind, check_unused))
+        service.route("DELETE", path)(lambda call: nested_delete(call, outer, kind, check_unused))

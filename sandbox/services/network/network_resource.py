@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, parent_not_found
 from gpuinfra.sandbox.kernel.long_running_operations import IN_PROGRESS, Operation
 from gpuinfra.sandbox.kernel.resource_id import key, parse_id
+from gpuinfra.sandbox.kernel.routes import Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
     check_conditions,
@@ -200,7 +201,7 @@ def set_state(resource: Resource, state: str, nested: tuple[str, str] | None = N
                 item["properties"]["provisioningState"] = state
 
 
-def add_effects(effects: Effects, kind: Kind, finish: Callable[[Cloud, Resource], None] | None = None) -> None:
+def add_effects(service: Service, kind: Kind, finish: Callable[[Cloud, Resource], None] | None = None) -> None:
     """Register what ends the operations of this kind; `finish` changes the resource after a successful PUT."""
 
     def settle(cloud: Cloud, payload: dict[str, Any]) -> None:
@@ -226,8 +227,8 @@ def add_effects(effects: Effects, kind: Kind, finish: Callable[[Cloud, Resource]
             resource.hidden.pop("operation", None)
             keep(cloud, resource)
 
-    effects.add(f"{kind.latency}-put")(settle)
-    effects.add(f"{kind.latency}-delete")(remove)
+    service.effect(f"{kind.latency}-put")(settle)
+    service.effect(f"{kind.latency}-delete")(remove)
 
 
 def end(cloud: Cloud, kind: Kind, resource: Resource, payload: dict[str, Any]) -> None:

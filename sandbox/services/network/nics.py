@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.faults import OPERATION_ERRORS
-from gpuinfra.sandbox.kernel.routes import Routes
+from gpuinfra.sandbox.kernel.routes import Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import check_tags, require_object, section
 from gpuinfra.sandbox.services.network import nic_ip_configurations, public_ips
@@ -31,11 +31,10 @@ from gpuinfra.sandbox.services.network.network_resource import (
 )
 from gpuinfra.sandbox.services.network.references import Uses, keep
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 KIND = Kind("networkInterfaces", "NetworkInterface", "nic", retry_after=(1, 2))
-add_effects(effects, KIND)
+add_effects(service, KIND)
 
 _OWNED = ("macAddress", "primary", "virtualMachine")
 _KNOWN = (
@@ -58,7 +57,7 @@ _KNOWN = (
 _AT_ONCE = "2023-11-01"
 
 
-@routes.add("PUT", path_of(KIND))
+@service.route("PUT", path_of(KIND))
 def _put_nic(call: Call) -> Answer:
     own_id, existing, location = check_put(call, KIND)
     nic = build(call.cloud, own_id, location, require_object(call), existing)
@@ -199,5 +198,5 @@ def _check_unused(cloud: Cloud, nic: Resource) -> None:
         raise in_use(nic, vm_id)
 
 
-add_routes(routes, KIND, _show, _check_unused)
-add_nested_routes(routes, KIND, nic_ip_configurations.KIND, _show)
+add_routes(service, KIND, _show, _check_unused)
+add_nested_routes(service, KIND, nic_ip_configurations.KIND, _show)

@@ -4,9 +4,9 @@ import uuid
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.resource_id import key
-from gpuinfra.sandbox.kernel.routes import Routes
+from gpuinfra.sandbox.kernel.routes import Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import check_conditions, check_tags, require_object, section
 from gpuinfra.sandbox.services.network import nsg_rules
@@ -31,12 +31,11 @@ from gpuinfra.sandbox.services.network.network_resource import (
 )
 from gpuinfra.sandbox.services.network.references import Uses, users_of
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 KIND = Kind("networkSecurityGroups", "NetworkSecurityGroup", "security-group")
-add_effects(effects, KIND)
-add_effects(effects, nsg_rules.KIND)
+add_effects(service, KIND)
+add_effects(service, nsg_rules.KIND)
 
 _KNOWN = (
     "securityRules",
@@ -48,7 +47,7 @@ _KNOWN = (
 )
 
 
-@routes.add("PUT", path_of(KIND))
+@service.route("PUT", path_of(KIND))
 def _put_nsg(call: Call) -> Answer:
     """Create or replace an NSG. Rules that the body omits are removed."""
     own_id, existing, location = check_put(call, KIND)
@@ -103,10 +102,10 @@ def _check_unused(cloud: Cloud, nsg: Resource) -> None:
         )
 
 
-add_routes(routes, KIND, lambda _call: show, _check_unused)
+add_routes(service, KIND, lambda _call: show, _check_unused)
 
 
-@routes.add("PUT", nested_path_of(KIND, nsg_rules.KIND))
+@service.route("PUT", nested_path_of(KIND, nsg_rules.KIND))
 def _put_rule(call: Call) -> Answer:
     nsg = require_parent(call, KIND, for_write=True)
     old = nested_item(nsg, nsg_rules.KIND, call["nested"])
@@ -119,9 +118,9 @@ def _put_rule(call: Call) -> Answer:
     return nested_put(call, nsg_rules.KIND, nsg, rule, show)
 
 
-add_nested_routes(routes, KIND, nsg_rules.KIND, lambda _call: show, lambda _cloud, _rule: None)
+add_nested_routes(service, KIND, nsg_rules.KIND, lambda _call: show, lambda _cloud, _rule: None)
 
 
-@routes.add("GET", f"{path_of(KIND)}/defaultSecurityRules")
+@service.route("GET", f"{path_of(KIND)}/defaultSecurityRules")
 def _list_default_rules(call: Call) -> Answer:
     return Answer(200, {"value": nsg_rules.default_rules(require_parent(call, KIND))})

@@ -6,10 +6,10 @@ import uuid
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.resource_id import key
-from gpuinfra.sandbox.kernel.routes import Routes
+from gpuinfra.sandbox.kernel.routes import Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import check_tags, require_object, section
 from gpuinfra.sandbox.services.network.fields import bad_request, choice, integer, items, only_known, text, texts
@@ -27,8 +27,7 @@ from gpuinfra.sandbox.services.network.network_resource import (
 )
 from gpuinfra.sandbox.services.network.references import Uses, keep, users_of
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 KIND = Kind("publicIPAddresses", "PublicIpAddress", "address", retry_after=(1, 2))
 
@@ -48,7 +47,7 @@ _COUNTER = "network-public-address"
 _COUNT = 2**16 - 2  # of 127.77.0.0/16, without its first and its last
 
 
-@routes.add("PUT", path_of(KIND))
+@service.route("PUT", path_of(KIND))
 def _put_public_ip(call: Call) -> Answer:
     own_id, existing, location = check_put(call, KIND)
     public_ip = build(call.cloud, own_id, location, require_object(call), existing)
@@ -198,7 +197,7 @@ def assign_static_address(cloud: Cloud, public_ip: Resource) -> None:
         public_ip.properties["ipAddress"] = _next_address(cloud)
 
 
-add_effects(effects, KIND, assign_static_address)
+add_effects(service, KIND, assign_static_address)
 
 
 def _next_address(cloud: Cloud) -> str:
@@ -242,4 +241,4 @@ def _check_unused(cloud: Cloud, public_ip: Resource) -> None:
         )
 
 
-add_routes(routes, KIND, lambda _call: show, _check_unused)
+add_routes(service, KIND, lambda _call: show, _check_unused)

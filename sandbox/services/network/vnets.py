@@ -4,9 +4,9 @@ import uuid
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.resource_id import key
-from gpuinfra.sandbox.kernel.routes import Routes
+from gpuinfra.sandbox.kernel.routes import Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import check_conditions, check_tags, require_object, section
 from gpuinfra.sandbox.services.network import subnets
@@ -41,12 +41,11 @@ from gpuinfra.sandbox.services.network.network_resource import (
 from gpuinfra.sandbox.services.network.references import Uses
 from gpuinfra.sandbox.services.network.subnets import parse_prefix
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 KIND = Kind("virtualNetworks", "VirtualNetwork", "network", retry_after=(3, 10), longest_name=64)
-add_effects(effects, KIND)
-add_effects(effects, subnets.KIND)
+add_effects(service, KIND)
+add_effects(service, subnets.KIND)
 
 _KNOWN = (
     "addressSpace",
@@ -59,7 +58,7 @@ _KNOWN = (
 )
 
 
-@routes.add("PUT", path_of(KIND))
+@service.route("PUT", path_of(KIND))
 def _put_vnet(call: Call) -> Answer:
     """Create or replace a VNet. Without `subnets` the existing ones stay; an empty list removes them."""
     own_id, existing, location = check_put(call, KIND)
@@ -161,10 +160,10 @@ def _check_unused(cloud: Cloud, vnet: Resource) -> None:
         subnets.check_unused(cloud, item)
 
 
-add_routes(routes, KIND, lambda _call: show, _check_unused)
+add_routes(service, KIND, lambda _call: show, _check_unused)
 
 
-@routes.add("PUT", nested_path_of(KIND, subnets.KIND))
+@service.route("PUT", nested_path_of(KIND, subnets.KIND))
 def _put_subnet(call: Call) -> Answer:
     vnet = require_parent(call, KIND, for_write=True)
     old = nested_item(vnet, subnets.KIND, call["nested"])
@@ -179,4 +178,4 @@ def _put_subnet(call: Call) -> Answer:
     return nested_put(call, subnets.KIND, vnet, new, show)
 
 
-add_nested_routes(routes, KIND, subnets.KIND, lambda _call: show, subnets.check_unused)
+add_nested_routes(service, KIND, subnets.KIND, lambda _call: show, subnets.check_unused)

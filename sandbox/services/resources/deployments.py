@@ -5,10 +5,10 @@ from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, outside_the_slice
 from gpuinfra.sandbox.kernel.long_running_operations import IN_PROGRESS
-from gpuinfra.sandbox.kernel.routes import GROUP, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import check_name, page, require_group, require_object, resource_id, section
 from gpuinfra.sandbox.services.odata_filter import parse_filter
@@ -17,15 +17,14 @@ from gpuinfra.sandbox.services.resources.deployment_run import ACTIVE, begin_run
 from gpuinfra.sandbox.services.resources.template import Plan, make_plan
 from gpuinfra.sandbox.services.resources.template_expressions import Scope
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 KIND = "Microsoft.Resources/deployments"
 _ALL = f"{GROUP}/providers/{KIND}"
 _ONE = f"{_ALL}/{{name}}"
 
 
-@routes.add("PUT", _ONE)
+@service.route("PUT", _ONE)
 def _put_deployment(call: Call) -> Answer:
     group = require_group(call, for_write=True)
     existing = call.cloud.store.get(_id(call))
@@ -43,7 +42,7 @@ def _put_deployment(call: Call) -> Answer:
     return Answer(200 if existing else 201, deployment.body, headers, operation_id)
 
 
-@routes.add("POST", f"{_ONE}/validate")
+@service.route("POST", f"{_ONE}/validate")
 def validate_deployment(call: Call) -> Answer:
     """Evaluate a template without creating anything."""
     plan = _plan(call, require_group(call))
@@ -52,18 +51,18 @@ def validate_deployment(call: Call) -> Answer:
     return Answer(200, body)
 
 
-@routes.add("GET", _ONE)
+@service.route("GET", _ONE)
 def _get_deployment(call: Call) -> Answer:
     return Answer(200, _require(call).body)
 
 
-@routes.add("HEAD", _ONE)
+@service.route("HEAD", _ONE)
 def _head_deployment(call: Call) -> Answer:
     _require(call)
     return Answer(204)
 
 
-@routes.add("GET", _ALL)
+@service.route("GET", _ALL)
 def _list_deployments(call: Call) -> Answer:
     group = require_group(call)
     wanted = parse_filter(call.query.get("$filter", ""), frozenset({"provisioningstate"})).get("provisioningstate")
@@ -76,7 +75,7 @@ def _list_deployments(call: Call) -> Answer:
     )
 
 
-@routes.add("DELETE", _ONE)
+@service.route("DELETE", _ONE)
 def delete_deployment(call: Call) -> Answer:
     """Delete a deployment from the history; its resources stay."""
     require_group(call)
@@ -102,7 +101,7 @@ def delete_deployment(call: Call) -> Answer:
     return Answer(202, None, headers, operation.id)
 
 
-@routes.add("GET", f"{_ONE}/operationStatuses/{{id}}")
+@service.route("GET", f"{_ONE}/operationStatuses/{{id}}")
 def _get_status(call: Call) -> Answer:
     require_group(call)
     body = call.cloud.store.get_operation(call["id"])
@@ -116,14 +115,14 @@ def _get_status(call: Call) -> Answer:
     return Answer(200, {"status": status}, call.cloud.operations.retry_headers(5))
 
 
-@routes.add("GET", f"{_ONE}/operations")
+@service.route("GET", f"{_ONE}/operations")
 def _list_operations(call: Call) -> Answer:
     deployment = _require(call)
     shown = [_operation(deployment, step) for step in deployment.hidden["steps"] if step["state"] != "waiting"]
     return Answer(200, {"value": shown})
 
 
-@routes.add("GET", f"{_ONE}/operations/{{id}}")
+@service.route("GET", f"{_ONE}/operations/{{id}}")
 def _get_operation(call: Call) -> Answer:
     deployment = _require(call)
     for step in deployment.hidden["steps"]:
@@ -132,17 +131,17 @@ def _get_operation(call: Call) -> Answer:
     raise ArmError(404, "DeploymentOperationNotFound", f"Deployment operation '{call['id']}' could not be found.")
 
 
-@effects.add("deployment-start")
+@service.effect("deployment-start")
 def _deployment_start(cloud: Cloud, payload: dict[str, Any]) -> Any:
     return start(cloud, payload)
 
 
-@effects.add("deployment-step")
+@service.effect("deployment-step")
 def _deployment_step(cloud: Cloud, payload: dict[str, Any]) -> None:
     run_step(cloud, payload)
 
 
-@effects.add("deployment-delete")
+@service.effect("deployment-delete")
 def _deployment_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
     if "failure" not in payload:
         cloud.store.delete(payload["deployment"])

@@ -7,7 +7,7 @@ from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, resource_not_found
 from gpuinfra.sandbox.kernel.resource_id import ResourceId, parse_id
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
     check_tags,
@@ -19,7 +19,7 @@ from gpuinfra.sandbox.services.common import (
 )
 from gpuinfra.sandbox.services.odata_filter import has_tag, parse_filter
 
-routes = Routes()
+service = Service()
 
 _FILTERS = frozenset({"tagname", "tagvalue", "resourcetype", "name", "location", "resourcegroup"})
 _EXPANSIONS = frozenset({"createdtime", "changedtime", "provisioningstate"})
@@ -40,13 +40,13 @@ _KINDS = (
 )
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/resources", action="Microsoft.Resources/subscriptions/resources/read")
+@service.route("GET", f"{SUBSCRIPTION}/resources", action="Microsoft.Resources/subscriptions/resources/read")
 def _list_resources(call: Call) -> Answer:
     require_subscription(call)
     return _list(call, None)
 
 
-@routes.add("GET", f"{GROUP}/resources", action="Microsoft.Resources/subscriptions/resourceGroups/resources/read")
+@service.route("GET", f"{GROUP}/resources", action="Microsoft.Resources/subscriptions/resourceGroups/resources/read")
 def _list_in_group(call: Call) -> Answer:
     return _list(call, require_group(call).name)
 
@@ -108,7 +108,7 @@ def head_resource(call: Call) -> Answer:
 
 
 for _kind in _KINDS:
-    routes.add("HEAD", f"{GROUP}/providers/{_kind}")(head_resource)
+    service.route("HEAD", f"{GROUP}/providers/{_kind}")(head_resource)
 
 
 # Tags
@@ -144,21 +144,21 @@ def _keep_tags(call: Call, resource: Resource, tags: dict[str, str]) -> Answer:
     return _show_tags(call.cloud.store.put(resource, call.cloud.now))
 
 
-@routes.add("GET", f"{GROUP}{_TAGS}")
-@routes.add("GET", f"{_RESOURCE}{_TAGS}")
+@service.route("GET", f"{GROUP}{_TAGS}")
+@service.route("GET", f"{_RESOURCE}{_TAGS}")
 def _get_tags(call: Call) -> Answer:
     return _show_tags(_scope(call))
 
 
-@routes.add("PUT", f"{GROUP}{_TAGS}")
-@routes.add("PUT", f"{_RESOURCE}{_TAGS}")
+@service.route("PUT", f"{GROUP}{_TAGS}")
+@service.route("PUT", f"{_RESOURCE}{_TAGS}")
 def _put_tags(call: Call) -> Answer:
     scope = _scope(call)
     return _keep_tags(call, scope, check_tags(section(require_object(call), "properties")))
 
 
-@routes.add("PATCH", f"{GROUP}{_TAGS}")
-@routes.add("PATCH", f"{_RESOURCE}{_TAGS}")
+@service.route("PATCH", f"{GROUP}{_TAGS}")
+@service.route("PATCH", f"{_RESOURCE}{_TAGS}")
 def _patch_tags(call: Call) -> Answer:
     scope, body = _scope(call), require_object(call)
     given = check_tags(section(body, "properties"))
@@ -178,8 +178,8 @@ def _patch_tags(call: Call) -> Answer:
     )
 
 
-@routes.add("DELETE", f"{GROUP}{_TAGS}")
-@routes.add("DELETE", f"{_RESOURCE}{_TAGS}")
+@service.route("DELETE", f"{GROUP}{_TAGS}")
+@service.route("DELETE", f"{_RESOURCE}{_TAGS}")
 def _delete_tags(call: Call) -> Answer:
     _keep_tags(call, _scope(call), {})
     return Answer(200)

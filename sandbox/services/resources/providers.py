@@ -5,10 +5,10 @@ from typing import Any
 
 from gpuinfra.sandbox.catalogue.catalogue import Catalogue
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.faults import NO_SCHEDULES
-from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service
 from gpuinfra.sandbox.services.common import require_subscription
 
 MOVABLE = "CrossResourceGroupResourceMove, CrossSubscriptionResourceMove, SupportsTags, SupportsLocation"
@@ -168,8 +168,7 @@ def _type_body(catalogue: Catalogue, within: Namespace, kind: ResourceType) -> d
     return {**body, "capabilities": kind.capabilities}
 
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 _PROVIDER = f"{SUBSCRIPTION}/providers/{{namespace}}"
 
@@ -207,7 +206,7 @@ def _leave_out(cloud: Cloud, body: dict[str, Any]) -> None:
             ]
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/providers")
+@service.route("GET", f"{SUBSCRIPTION}/providers")
 def _list_providers(call: Call) -> Answer:
     require_subscription(call)
     cloud = call.cloud
@@ -218,12 +217,12 @@ def _list_providers(call: Call) -> Answer:
     return Answer(200, {"value": value})
 
 
-@routes.add("GET", _PROVIDER)
+@service.route("GET", _PROVIDER)
 def _get_provider(call: Call) -> Answer:
     return Answer(200, _body(call))
 
 
-@routes.add("POST", f"{_PROVIDER}/register")
+@service.route("POST", f"{_PROVIDER}/register")
 def register(call: Call) -> Answer:
     """Start a registration, which takes a while."""
     body = _body(call)
@@ -236,12 +235,12 @@ def register(call: Call) -> Answer:
     return Answer(200, _body(call))
 
 
-@effects.add("provider-registered")
+@service.effect("provider-registered")
 def _provider_registered(cloud: Cloud, payload: dict[str, Any]) -> None:
     cloud.store.set_setting(f"provider:{payload['namespace'].lower()}", "Registered")
 
 
-@routes.add("POST", f"{_PROVIDER}/unregister")
+@service.route("POST", f"{_PROVIDER}/unregister")
 def _unregister(call: Call) -> Answer:
     body = _body(call)
     call.cloud.store.set_setting(f"provider:{body['namespace'].lower()}", "NotRegistered")

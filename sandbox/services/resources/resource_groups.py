@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud, Effects
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Routes
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
     check_tags,
@@ -22,14 +22,13 @@ from gpuinfra.sandbox.services.odata_filter import has_tag, parse_filter
 from gpuinfra.sandbox.services.operations import answer_result, job_url
 from gpuinfra.sandbox.services.resources.resource_group_deletion import begin_deletion, delete_step, end_deletion
 
-routes = Routes()
-effects = Effects()
+service = Service()
 
 KIND = "Microsoft.Resources/resourceGroups"
 _FILTERS = frozenset({"tagname", "tagvalue"})
 
 
-@routes.add("PUT", GROUP)
+@service.route("PUT", GROUP)
 def _put_group(call: Call) -> Answer:
     require_subscription(call)
     _check_name(call["group"])
@@ -50,18 +49,18 @@ def _put_group(call: Call) -> Answer:
     return Answer(200 if existing else 201, group.body)
 
 
-@routes.add("GET", GROUP)
+@service.route("GET", GROUP)
 def _get_group(call: Call) -> Answer:
     return Answer(200, require_group(call).body)
 
 
-@routes.add("HEAD", GROUP)
+@service.route("HEAD", GROUP)
 def _head_group(call: Call) -> Answer:
     require_group(call)
     return Answer(204)
 
 
-@routes.add("PATCH", GROUP)
+@service.route("PATCH", GROUP)
 def patch_group(call: Call) -> Answer:
     """Change tags or `managedBy`; fields that the body omits stay."""
     group = require_group(call, for_write=True)
@@ -76,14 +75,14 @@ def patch_group(call: Call) -> Answer:
     return Answer(200, group.body)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/resourceGroups", action="Microsoft.Resources/subscriptions/resourceGroups/read")
+@service.route("GET", f"{SUBSCRIPTION}/resourceGroups", action="Microsoft.Resources/subscriptions/resourceGroups/read")
 def _list_groups(call: Call) -> Answer:
     require_subscription(call)
     wanted = parse_filter(call.query.get("$filter", ""), _FILTERS)
     return page(call, kind="", show=lambda group: group.body, wanted=lambda group: has_tag(group.body, wanted))
 
 
-@routes.add("DELETE", GROUP)
+@service.route("DELETE", GROUP)
 def delete_group(call: Call) -> Answer:
     """Delete a group and everything in it: 202, with a `Location` that answers 200 when it is gone."""
     group = require_group(call)
@@ -95,18 +94,18 @@ def delete_group(call: Call) -> Answer:
     return Answer(202, None, headers, operation_id)
 
 
-@routes.add("GET", f"{SUBSCRIPTION}/operationresults/{{id}}")
+@service.route("GET", f"{SUBSCRIPTION}/operationresults/{{id}}")
 def _get_result(call: Call) -> Answer:
     require_subscription(call)
     return answer_result(call, call["id"])
 
 
-@effects.add("group-delete-step")
+@service.effect("group-delete-step")
 def _group_delete_step(cloud: Cloud, payload: dict[str, Any]) -> None:
     delete_step(cloud, payload)
 
 
-@effects.add("group-delete")
+@service.effect("group-delete")
 def group_delete(cloud: Cloud, payload: dict[str, Any]) -> Any:
     """Continue when the shortest time that a deletion takes is over."""
     return end_deletion(cloud, payload)
