@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from gpuinfra.sandbox.kernel.call import Answer, Call
+
 if TYPE_CHECKING:
-    from gpuinfra.sandbox.kernel.call import Answer, Call
     from gpuinfra.sandbox.kernel.cloud import Cloud
 
-Handler = Callable[["Call"], "Answer"]
+Handler = Callable[[Call], Answer]
 Effect = Callable[["Cloud", dict[str, Any]], Any]
 """May raise ArmError, which fails its operation, and may return the operation's result."""
 
@@ -45,6 +46,19 @@ class Service:
         def register(handler: Handler) -> Handler:
             self.routes.append(Route(method, pattern, handler, action or _action(method, pattern)))
             return handler
+
+        return register
+
+    def get(self, pattern: str) -> Callable[[Handler], Handler]:
+        """Register the decorated handler of GET for a resource. HEAD answers 204 where GET answers 200."""
+
+        def register(handler: Handler) -> Handler:
+            def head(call: Call) -> Answer:
+                handler(call)
+                return Answer(204)
+
+            self.route("HEAD", pattern)(head)
+            return self.route("GET", pattern)(handler)
 
         return register
 

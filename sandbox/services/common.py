@@ -14,6 +14,7 @@ from gpuinfra.sandbox.kernel.errors import (
     resource_not_found,
 )
 from gpuinfra.sandbox.kernel.resource_id import ResourceId
+from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 
 PAGE = 250
@@ -64,18 +65,33 @@ def require_group(call: Call, *, for_write: bool = False) -> Resource:
     return group
 
 
-def resource_id(call: Call, namespace: str, *pairs: tuple[str, str]) -> str:
-    """Return an id in the call's resource group, in the group's own spelling."""
+def check_scope(call: Call) -> Resource | None:
+    """Return the resource group of a call, or None for the subscription; raise ARM's 404 for an unknown one."""
+    if "group" in call.parameters:
+        return require_group(call)
+    require_subscription(call)
+    return None
+
+
+def resource_id(call: Call, kind: str) -> str:
+    """Return the id of the resource that a call names, in the resource group's own spelling. `kind` is a full type."""
     group = call.cloud.store.get(group_id(call))
-    return str(ResourceId(call.cloud.subscription, group.name if group else call["group"], namespace, pairs))
+    namespace, _, own_type = kind.partition("/")
+    name = group.name if group else call["group"]
+    return str(ResourceId(call.cloud.subscription, name, namespace, ((own_type, call["name"]),)))
 
 
-def require_resource(call: Call, wanted: str, kind: str, name: str) -> Resource:
-    """Return a resource by id, or raise ARM's 404 for the resource group or the resource."""
+def find_resource(call: Call, kind: str) -> Resource | None:
+    """Return the resource that a call names, if it exists."""
+    return call.cloud.store.get(resource_id(call, kind))
+
+
+def require_resource(call: Call, kind: str) -> Resource:
+    """Return the resource that a call names, or raise ARM's 404 for the resource group or the resource."""
     require_group(call)
-    found = call.cloud.store.get(wanted)
+    found = find_resource(call, kind)
     if found is None:
-        raise resource_not_found(kind, name, call["group"])
+        raise resource_not_found(kind, call["name"], call["group"])
     return found
 
 
@@ -92,6 +108,18 @@ def require_location(call: Call, body: dict[str, Any], kind: str) -> str:
             f"The provided location '{wanted}' is not available for resource type '{kind}'.",
         )
     return str(region.name)
+
+
+def check_put(call: Call, kind: str) -> tuple[dict[str, Any], Resource | None, str]:
+    """Return body, existing resource and location of a PUT, after the checks that resources share."""
+    require_group(call, for_write=True)
+    body = require_object(call)
+    existing = find_resource(call, kind)
+    check_conditions(call, existing)
+    location = require_location(call, body, kind)
+    if existing is not None:
+        check_same_location(existing, location)
+    return body, existing, location
 
 
 def check_same_location(existing: Resource, location: str) -> None:
@@ -153,15 +181,27 @@ def check_conditions(call: Call, existing: Resource | None) -> None:
         )
 
 
+def add_reads(service: Service, kind: str) -> None:
+    """Register GET of a resource, and its lists in a resource group and in the subscription."""
+    service.get(f"{GROUP}/providers/{kind}/{{name}}")(lambda call: Answer(200, require_resource(call, kind).body))
+    for scope in (GROUP, SUBSCRIPTION):
+        service.route("GET", f"{scope}/providers/{kind}")(lambda call: page(call, kind=kind))
+
+
 def page(
     call: Call,
     *,
     kind: str | None = None,
     group: str | None = None,
-    show: Callable[[Resource], Any],
+    show: Callable[[Resource], Any] = lambda resource: resource.body,
     wanted: Callable[[Resource], bool] | None = None,
 ) -> Answer:
-    """Return a page of resources, with a `nextLink` if there are more. `$top` makes pages smaller."""
+    """Return a page of the resources in the call's scope, with a `nextLink` if there are more.
+
+    `group` narrows a list of the whole subscription; `$top` makes pages smaller.
+    """
+    if (scope := check_scope(call)) is not None:
+        group = scope.name
     top = call.query.get("$top", str(PAGE))
     if not top.isdigit() or int(top) < 1:
         raise invalid_parameter("$top", f"The value '{top}' of the query parameter $top is invalid.")

@@ -14,17 +14,17 @@ from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, outside_
 from gpuinfra.sandbox.kernel.faults import NO_SCHEDULES, SCHEDULE_WINDOW
 from gpuinfra.sandbox.kernel.internal_calls import call_inside
 from gpuinfra.sandbox.kernel.resource_id import parse_id
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service, merge
+from gpuinfra.sandbox.kernel.routes import GROUP, Service, merge
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
+    add_reads,
     check_name,
     check_tags,
-    page,
+    find_resource,
     require_group,
     require_location,
     require_object,
     require_resource,
-    require_subscription,
     resource_id,
     section,
 )
@@ -38,8 +38,8 @@ service = Service()
 NAMESPACE = "Microsoft.DevTestLab"
 KIND = f"{NAMESPACE}/schedules"
 TASK = "ComputeVmShutdownTask"
-_ALL = f"{GROUP}/providers/{KIND}"
-_ONE = f"{_ALL}/{{name}}"
+_ONE = f"{GROUP}/providers/{KIND}/{{name}}"
+add_reads(service, KIND)
 _GIVEN = ("status", "taskType", "dailyRecurrence", "timeZoneId", "notificationSettings", "targetResourceId")
 
 
@@ -51,11 +51,11 @@ def put_schedule(call: Call) -> Answer:
     check_name(call["name"], r"(?i)shutdown-computevm-[\w.-]{1,64}", "It must be shutdown-computevm-<machine>.")
     body = require_object(call)
     location = require_location(call, body, KIND)
-    if call.cloud.faults.look(NO_SCHEDULES, resource_id=_id(call), region=location):
+    if call.cloud.faults.look(NO_SCHEDULES, resource_id=resource_id(call, KIND), region=location):
         message = f"The provided location '{location}' is not available for resource type '{KIND}'."
         raise ArmError(400, "LocationNotAvailableForResourceType", message)
-    existing = call.cloud.store.get(_id(call))
-    schedule = existing or Resource(_id(call), location, {})
+    existing = find_resource(call, KIND)
+    schedule = existing or Resource(resource_id(call, KIND), location, {})
     given = _checked(call, section(body, "properties"))
     old = existing.properties if existing else {}
     properties = {
@@ -71,17 +71,11 @@ def put_schedule(call: Call) -> Answer:
     return Answer(201, schedule.body)
 
 
-@service.route("GET", _ONE)
-def get_schedule(call: Call) -> Answer:
-    """Read a schedule."""
-    return Answer(200, _require(call).body)
-
-
 @service.route("PATCH", _ONE)
 def patch_schedule(call: Call) -> Answer:
     """Change a schedule."""
     require_group(call, for_write=True)
-    schedule, body = _require(call), require_object(call)
+    schedule, body = require_resource(call, KIND), require_object(call)
     if body.get("tags") is not None:
         schedule.body["tags"] = check_tags(body)
     changed = merge(schedule.properties, section(body, "properties"))
@@ -94,25 +88,12 @@ def patch_schedule(call: Call) -> Answer:
 def delete_schedule(call: Call) -> Answer:
     """Delete a schedule; it will not fire again."""
     require_group(call)
-    schedule = call.cloud.store.get(_id(call))
+    schedule = find_resource(call, KIND)
     if schedule is None:
         return Answer(204)
     _cancel(call.cloud, schedule)
     call.cloud.store.delete(schedule.id)
     return Answer(200)
-
-
-@service.route("GET", _ALL)
-def list_in_group(call: Call) -> Answer:
-    """Every schedule of a group."""
-    return page(call, kind=KIND, group=require_group(call).name, show=lambda schedule: schedule.body)
-
-
-@service.route("GET", f"{SUBSCRIPTION}/providers/{KIND}")
-def list_all(call: Call) -> Answer:
-    """Every schedule."""
-    require_subscription(call)
-    return page(call, kind=KIND, show=lambda schedule: schedule.body)
 
 
 @service.effect("schedule-fire")
@@ -141,14 +122,6 @@ def next_time(now: float, clock_time: str, zone: ZoneInfo) -> float:
     while (due := datetime.combine(day, wanted, zone).timestamp()) <= now:
         day += timedelta(days=1)
     return due
-
-
-def _id(call: Call) -> str:
-    return resource_id(call, NAMESPACE, ("schedules", call["name"]))
-
-
-def _require(call: Call) -> Resource:
-    return require_resource(call, _id(call), KIND, call["name"])
 
 
 def _check_registration(cloud: Cloud) -> None:

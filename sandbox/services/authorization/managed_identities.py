@@ -3,26 +3,25 @@
 import uuid
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
+from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
+    add_reads,
     check_name,
     check_tags,
-    page,
+    find_resource,
     require_group,
     require_location,
     require_object,
     require_resource,
-    require_subscription,
     resource_id,
 )
 
 service = Service()
 
-NAMESPACE = "Microsoft.ManagedIdentity"
-KIND = f"{NAMESPACE}/userAssignedIdentities"
-_ALL = f"{GROUP}/providers/{KIND}"
-_ONE = f"{_ALL}/{{name}}"
+KIND = "Microsoft.ManagedIdentity/userAssignedIdentities"
+_ONE = f"{GROUP}/providers/{KIND}/{{name}}"
+add_reads(service, KIND)
 
 
 @service.route("PUT", _ONE)
@@ -32,8 +31,8 @@ def put_identity(call: Call) -> Answer:
     check_name(call["name"], r"[A-Za-z0-9][\w-]{2,127}", "It has 3 to 128 letters, digits, hyphens and underscores.")
     body = require_object(call)
     location = require_location(call, body, KIND)
-    existing = call.cloud.store.get(_id(call))
-    identity = existing or Resource(_id(call), location, {})
+    existing = find_resource(call, KIND)
+    identity = existing or Resource(resource_id(call, KIND), location, {})
     # Microsoft.ManagedIdentity writes `resourcegroups` without a capital.
     shown_id = identity.id.replace("/resourceGroups/", "/resourcegroups/", 1)
     identity.body = {
@@ -56,15 +55,10 @@ def put_identity(call: Call) -> Answer:
     return Answer(201, identity.body, {"Location": shown_id})
 
 
-@service.route("GET", _ONE)
-def _get_identity(call: Call) -> Answer:
-    return Answer(200, require_resource(call, _id(call), KIND, call["name"]).body)
-
-
 @service.route("PATCH", _ONE)
 def _patch_identity(call: Call) -> Answer:
     require_group(call, for_write=True)
-    identity, body = require_resource(call, _id(call), KIND, call["name"]), require_object(call)
+    identity, body = require_resource(call, KIND), require_object(call)
     if body.get("tags") is not None:
         identity.body["tags"] = check_tags(body)
     call.cloud.store.put(identity, call.cloud.now)
@@ -74,19 +68,4 @@ def _patch_identity(call: Call) -> Answer:
 @service.route("DELETE", _ONE)
 def _delete_identity(call: Call) -> Answer:
     require_group(call)
-    return Answer(200 if call.cloud.store.delete(_id(call)) else 204)
-
-
-@service.route("GET", _ALL)
-def _list_in_group(call: Call) -> Answer:
-    return page(call, kind=KIND, group=require_group(call).name, show=lambda identity: identity.body)
-
-
-@service.route("GET", f"{SUBSCRIPTION}/providers/{KIND}")
-def _list_all(call: Call) -> Answer:
-    require_subscription(call)
-    return page(call, kind=KIND, show=lambda identity: identity.body)
-
-
-def _id(call: Call) -> str:
-    return resource_id(call, NAMESPACE, ("userAssignedIdentities", call["name"]))
+    return Answer(200 if call.cloud.store.delete(resource_id(call, KIND)) else 204)

@@ -6,18 +6,17 @@ from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
 from gpuinfra.sandbox.kernel.resource_id import key, parse_id
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
+from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
+    add_reads,
     check_conditions,
-    check_same_location,
+    check_put,
     check_tags,
-    page,
+    find_resource,
     require_group,
-    require_location,
     require_object,
     require_resource,
-    require_subscription,
     resource_id,
     section,
 )
@@ -32,31 +31,25 @@ from gpuinfra.sandbox.services.compute.vm_security_profile import TRUSTED, has_t
 
 service = Service()
 
-_DISK = f"{GROUP}/providers/Microsoft.Compute/disks/{{name}}"
+_DISK = f"{GROUP}/providers/{DISKS}/{{name}}"
+add_reads(service, DISKS)
 
 
 @service.route("PUT", _DISK)
 def _put_disk(call: Call) -> Answer:
-    require_group(call, for_write=True)
-    body = require_object(call)
     check_entity_name(call["name"], "diskName")
-    disk_id = resource_id(call, "Microsoft.Compute", ("disks", call["name"]))
-    existing = call.cloud.store.get(disk_id)
-    check_conditions(call, existing)
-    location = require_location(call, body, DISKS)
+    body, existing, location = check_put(call, DISKS)
     if existing is None:
-        disk = new_disk(call.cloud.catalogue, _plan(call, disk_id, location, body), call.cloud.now)
-    else:
-        check_same_location(existing, location)
-        disk = _changed(call, existing, body)
-    return _begin_put(call, disk)
+        plan = _plan(call, resource_id(call, DISKS), location, body)
+        return _begin_put(call, new_disk(call.cloud.catalogue, plan, call.cloud.now))
+    return _begin_put(call, _changed(call, existing, body))
 
 
 @service.route("PATCH", _DISK)
 def _patch_disk(call: Call) -> Answer:
     require_group(call, for_write=True)
     body = require_object(call)
-    existing = _disk(call)
+    existing = require_resource(call, DISKS)
     check_conditions(call, existing)
     return _begin_put(call, _changed(call, existing, body))
 
@@ -128,81 +121,41 @@ def _begin_put(call: Call, disk: Resource) -> Answer:
     disk.properties["provisioningState"] = "Updating"
     cloud = call.cloud
     cloud.store.put(disk, cloud.now)
-    operation = cloud.operations.begin(
-        call,
-        provider="Microsoft.Compute",
-        location=disk.location,
-        resource_id=disk.id,
-        action="disks/write",
-        latency="disk-put",
-        effect="disk-put",
-        payload={"disk": disk.id},
-        retry_after=(2, 2),
-    )
+    operation = cloud.operations.begin(call, disk, "write", latency="disk-put", retry_after=(2, 2))
     return cloud.operations.accepted(call, operation, disk.body)
 
 
 @service.effect("disk-put")
 def _finish_put(cloud: Cloud, payload: dict[str, Any]) -> None:
-    disk = cloud.store.get(payload["disk"])
+    disk = cloud.store.get(payload["id"])
     if disk is not None:
         disk.properties["provisioningState"] = "Failed" if "failure" in payload else "Succeeded"
         cloud.store.put(disk, cloud.now)
 
 
-@service.route("GET", _DISK)
-def _get_disk(call: Call) -> Answer:
-    return Answer(200, _disk(call).body)
-
-
-@service.route("GET", f"{GROUP}/providers/Microsoft.Compute/disks")
-def _list_disks(call: Call) -> Answer:
-    require_group(call)
-    return page(call, kind=DISKS, group=call["group"], show=lambda disk: disk.body)
-
-
-@service.route("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/disks")
-def _list_all_disks(call: Call) -> Answer:
-    require_subscription(call)
-    return page(call, kind=DISKS, show=lambda disk: disk.body)
-
-
 @service.route("DELETE", _DISK)
 def _delete_disk(call: Call) -> Answer:
     require_group(call)
-    disk = call.cloud.store.get(resource_id(call, "Microsoft.Compute", ("disks", call["name"])))
+    disk = find_resource(call, DISKS)
     if disk is None:
         return Answer(204)
     check_conditions(call, disk)
     owner = disk.body.get("managedBy")
     if owner:
         raise ArmError(409, "OperationNotAllowed", f"Disk {disk.name} is attached to VM {owner}.")
-    operation = call.cloud.operations.begin(
-        call,
-        provider="Microsoft.Compute",
-        location=disk.location,
-        resource_id=disk.id,
-        action="disks/delete",
-        latency="disk-delete",
-        effect="disk-delete",
-        payload={"disk": disk.id},
-    )
+    operation = call.cloud.operations.begin(call, disk, "delete", latency="disk-delete")
     return call.cloud.operations.accepted(call, operation)
 
 
 @service.effect("disk-delete")
 def finish_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Delete the disk, unless a VM has attached it in the meantime."""
-    disk = cloud.store.get(payload["disk"])
+    disk = cloud.store.get(payload["id"])
     if disk is None or "failure" in payload:
         return
     if owner := disk.body.get("managedBy"):
         raise ArmError(409, "OperationNotAllowed", f"Disk {disk.name} is attached to VM {owner}.")
     remove_disk(cloud, disk.id)
-
-
-def _disk(call: Call) -> Resource:
-    return require_resource(call, resource_id(call, "Microsoft.Compute", ("disks", call["name"])), DISKS, call["name"])
 
 
 # For VMs

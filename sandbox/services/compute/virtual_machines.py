@@ -9,7 +9,9 @@ from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
     check_conditions,
+    check_put,
     check_same_location,
+    find_resource,
     page,
     require_group,
     require_location,
@@ -42,18 +44,7 @@ from gpuinfra.sandbox.services.compute.vm_update import change_vm
 
 service = Service()
 
-_VMS = f"{GROUP}/providers/Microsoft.Compute/virtualMachines"
-_VM = f"{_VMS}/{{name}}"
-
-
-def vm_id(call: Call) -> str:
-    """Return the id of the VM that the call names."""
-    return resource_id(call, "Microsoft.Compute", ("virtualMachines", call["name"]))
-
-
-def require_vm(call: Call) -> Resource:
-    """Return the VM that the call names, or raise ARM's 404."""
-    return require_resource(call, vm_id(call), VIRTUAL_MACHINES, call["name"])
+_VM = f"{GROUP}/providers/{VIRTUAL_MACHINES}/{{name}}"
 
 
 # Create and change
@@ -61,32 +52,17 @@ def require_vm(call: Call) -> Resource:
 
 @service.route("PUT", _VM)
 def _put_vm(call: Call) -> Answer:
-    require_group(call, for_write=True)
-    body = require_object(call)
     check_entity_name(call["name"], "vmName")
-    existing = call.cloud.store.get(vm_id(call))
-    check_conditions(call, existing)
-    location = require_location(call, body, VIRTUAL_MACHINES)
-    if existing is None:
-        return _create(call, location, body)
-    check_same_location(existing, location)
-    return _update(call, existing, body)
+    body, existing, location = check_put(call, VIRTUAL_MACHINES)
+    return _create(call, location, body) if existing is None else _update(call, existing, body)
 
 
 def _create(call: Call, location: str, body: dict[str, Any]) -> Answer:
-    vm, disks = new_vm(call, vm_id(call), location, body)
+    vm, disks = new_vm(call, resource_id(call, VIRTUAL_MACHINES), location, body)
     set_power_state(call.cloud, vm, "creating")
     attach_nics(call.cloud, vm)
     make_disks(call.cloud, vm, disks)
-    operation = begin(
-        call,
-        vm,
-        "write",
-        latency="vm-create",
-        effect="machine-create",
-        provisioning="Creating",
-        retry_after=(10, 10),
-    )
+    operation = begin(call, vm, "write", latency="vm-create", effect="machine-create", provisioning="Creating")
     answer = call.cloud.operations.created(call, operation, show(vm), new=True)
     answer.headers["ETag"] = etag(vm)
     return answer
@@ -109,7 +85,7 @@ def _update(call: Call, vm: Resource, body: dict[str, Any]) -> Answer:
 def _patch_vm(call: Call) -> Answer:
     require_group(call, for_write=True)
     body = require_object(call)
-    vm = require_vm(call)
+    vm = require_resource(call, VIRTUAL_MACHINES)
     check_conditions(call, vm)
     if body.get("location") is not None:
         check_same_location(vm, require_location(call, body, VIRTUAL_MACHINES))
@@ -165,9 +141,9 @@ def _expands(call: Call) -> set[str]:
     return wanted
 
 
-@service.route("GET", _VM)
+@service.get(_VM)
 def _get_vm(call: Call) -> Answer:
-    vm = require_vm(call)
+    vm = require_resource(call, VIRTUAL_MACHINES)
     wanted = _expands(call)
     view = instance_view(call.cloud, vm) if "instanceview" in wanted else None
     return Answer(200, show(vm, view, user_data="userdata" in wanted), {"ETag": etag(vm)})
@@ -175,10 +151,10 @@ def _get_vm(call: Call) -> Answer:
 
 @service.route("GET", f"{_VM}/instanceView")
 def _get_instance_view(call: Call) -> Answer:
-    return Answer(200, instance_view(call.cloud, require_vm(call)))
+    return Answer(200, instance_view(call.cloud, require_resource(call, VIRTUAL_MACHINES)))
 
 
-def _list(call: Call, *, group: str | None = None, location: str | None = None) -> Answer:
+def _list(call: Call, location: str | None = None) -> Answer:
     if call.query.get("$filter"):
         raise not_modelled("'$filter' of virtual machines")
     status_only = call.query.get("statusonly", "false").lower() == "true"
@@ -188,26 +164,19 @@ def _list(call: Call, *, group: str | None = None, location: str | None = None) 
         return show(vm, instance_view(call.cloud, vm) if with_view else None)
 
     wanted = (lambda vm: vm.location == location) if location else None
-    return page(call, kind=VIRTUAL_MACHINES, group=group, show=shown, wanted=wanted)
+    return page(call, kind=VIRTUAL_MACHINES, show=shown, wanted=wanted)
 
 
-@service.route("GET", _VMS)
+@service.route("GET", f"{GROUP}/providers/{VIRTUAL_MACHINES}")
+@service.route("GET", f"{SUBSCRIPTION}/providers/{VIRTUAL_MACHINES}")
 def _list_vms(call: Call) -> Answer:
-    require_group(call)
-    return _list(call, group=call["group"])
-
-
-@service.route("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/virtualMachines")
-def _list_all_vms(call: Call) -> Answer:
-    require_subscription(call)
     return _list(call)
 
 
 @service.route("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{{location}}/virtualMachines")
 def _list_vms_by_location(call: Call) -> Answer:
     require_subscription(call)
-    location = require_location(call, {"location": call["location"]}, VIRTUAL_MACHINES)
-    return _list(call, location=location)
+    return _list(call, require_location(call, {"location": call["location"]}, VIRTUAL_MACHINES))
 
 
 # Delete
@@ -216,7 +185,7 @@ def _list_vms_by_location(call: Call) -> Answer:
 @service.route("DELETE", _VM)
 def _delete_vm(call: Call) -> Answer:
     require_group(call)
-    vm = call.cloud.store.get(vm_id(call))
+    vm = find_resource(call, VIRTUAL_MACHINES)
     if vm is None:
         return Answer(204)
     check_conditions(call, vm)
@@ -236,7 +205,7 @@ def _delete_vm(call: Call) -> Answer:
 @service.effect("machine-delete")
 def finish_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Delete the VM, unless another deletion already has."""
-    vm = cloud.store.get(payload["machine"])
+    vm = cloud.store.get(payload["id"])
     if vm is None or vm.properties["vmId"] != payload["vmId"]:
         return
     if "failure" in payload:

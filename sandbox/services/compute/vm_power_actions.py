@@ -9,12 +9,13 @@ from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.activity_log import note_eviction
-from gpuinfra.sandbox.services.common import require_group
+from gpuinfra.sandbox.services.common import require_group, require_resource
 from gpuinfra.sandbox.services.compute.fields import not_allowed, not_modelled
-from gpuinfra.sandbox.services.compute.virtual_machines import remove_vm, require_vm
+from gpuinfra.sandbox.services.compute.virtual_machines import remove_vm
 from gpuinfra.sandbox.services.compute.vm_checks import check_quota, check_size, is_spot, read_spot
 from gpuinfra.sandbox.services.compute.vm_power_state import (
     DEALLOCATED,
+    VIRTUAL_MACHINES,
     begin,
     claim,
     finish,
@@ -38,7 +39,7 @@ NOTICE_SECONDS = 30
 
 def _idle_vm(call: Call, action: str) -> Resource:
     require_group(call, for_write=True)
-    vm = require_vm(call)
+    vm = require_resource(call, VIRTUAL_MACHINES)
     require_idle(vm, action)
     return vm
 
@@ -180,7 +181,7 @@ def _finish_reapply(cloud: Cloud, payload: dict[str, Any]) -> None:
 def simulate_eviction(call: Call) -> Answer:
     """Evict a Spot VM in 30 seconds and notify its guest."""
     require_group(call, for_write=True)
-    vm = require_vm(call)
+    vm = require_resource(call, VIRTUAL_MACHINES)
     if not is_spot(vm.properties):
         raise not_allowed("Operation 'simulateEviction' is allowed only for Spot Virtual Machines")
     if power_state(vm) in ("creating", "deallocating", DEALLOCATED):
@@ -210,13 +211,13 @@ def begin_eviction(cloud: Cloud, vm: Resource) -> None:
         }
     ]
     cloud.store.put(vm, cloud.now)
-    cloud.schedule(due, "machine-evict", {"machine": vm.id, "vmId": vm.properties["vmId"]})
+    cloud.schedule(due, "machine-evict", {"id": vm.id, "vmId": vm.properties["vmId"]})
 
 
 @service.effect("machine-evict")
 def evict(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Deallocate or delete the VM, as its eviction policy says."""
-    vm = cloud.store.get(payload["machine"])
+    vm = cloud.store.get(payload["id"])
     if vm is None or vm.properties["vmId"] != payload["vmId"]:
         return
     vm.hidden.pop("scheduledEvents", None)

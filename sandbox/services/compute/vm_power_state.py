@@ -113,13 +113,11 @@ def begin(  # noqa: PLR0913 all of it is needed
     cloud = call.cloud
     operation = cloud.operations.begin(
         call,
-        provider="Microsoft.Compute",
-        location=vm.location,
-        resource_id=vm.id,
-        action=f"virtualMachines/{action}",
+        vm,
+        action,
         latency=latency,
         effect=effect,
-        payload={"machine": vm.id, "vmId": vm.properties["vmId"], **(payload or {})},
+        payload={"vmId": vm.properties["vmId"], **(payload or {})},
         retry_after=retry_after,
     )
     vm.hidden["busy"] = operation.id
@@ -130,7 +128,7 @@ def begin(  # noqa: PLR0913 all of it is needed
 
 def claim(cloud: Cloud, payload: dict[str, Any]) -> Resource:
     """Return the VM of an operation that ends, or raise if a newer operation has replaced it."""
-    vm = cloud.store.get(payload["machine"])
+    vm = cloud.store.get(payload["id"])
     if vm is None or vm.properties["vmId"] != payload["vmId"] or vm.hidden.get("busy") != payload["operation"]:
         raise preempted()
     del vm.hidden["busy"]

@@ -17,7 +17,6 @@ from gpuinfra.sandbox.services.common import (
     require_group,
     require_object,
     require_resource,
-    require_subscription,
 )
 from gpuinfra.sandbox.services.network.network_resource import (
     NESTED,
@@ -45,19 +44,13 @@ def with_etag(resource: Resource) -> dict[str, Any]:
 
 
 def _answer_get(call: Call, kind: Kind, show: Show) -> Answer:
-    wanted, _ = find(call, kind)
-    found = require_resource(call, wanted, kind.full_type, call["name"])
+    found = require_resource(call, kind.full_type)
     return Answer(200, show(found, uses(call.cloud, found.id)), {"ETag": found.etag})
 
 
 def _answer_list(call: Call, kind: Kind, show: Show) -> Answer:
-    group = None
-    if "group" in call.parameters:
-        group = require_group(call).name
-    else:
-        require_subscription(call)
     index = uses(call.cloud)
-    return page(call, kind=kind.full_type, group=group, show=lambda resource: show(resource, index))
+    return page(call, kind=kind.full_type, show=lambda resource: show(resource, index))
 
 
 def answer_put(call: Call, kind: Kind, resource: Resource, *, new: bool, show: Show) -> Answer:
@@ -69,8 +62,8 @@ def answer_put(call: Call, kind: Kind, resource: Resource, *, new: bool, show: S
 
 def answer_patch(call: Call, kind: Kind, show: Show) -> Answer:
     """Change the tags, which is all that Microsoft.Network lets PATCH do; it completes at once."""
-    wanted, _ = find(call, kind, for_write=True)
-    found = require_resource(call, wanted, kind.full_type, call["name"])
+    require_group(call, for_write=True)
+    found = require_resource(call, kind.full_type)
     body = require_object(call)
     check_conditions(call, found)
     if set(body) - {"tags"}:
@@ -153,7 +146,7 @@ def nested_path_of(outer: Kind, kind: Kind) -> str:
 
 def add_routes(service: Service, kind: Kind, show: Shows, check_unused: Callable[[Cloud, Resource], None]) -> None:
     """Register GET, list, PATCH and DELETE of a kind; each kind has its own PUT."""
-    service.route("GET", path_of(kind))(lambda call: _answer_get(call, kind, show(call)))
+    service.get(path_of(kind))(lambda call: _answer_get(call, kind, show(call)))
     service.route("PATCH", path_of(kind))(lambda call: answer_patch(call, kind, show(call)))
     service.route("DELETE", path_of(kind))(lambda call: answer_delete(call, kind, check_unused))
     for scope in (GROUP, SUBSCRIPTION):
@@ -169,7 +162,7 @@ def add_nested_routes(
 ) -> None:
     """Register GET and list of a nested kind, and DELETE if `check_unused` is given."""
     path = nested_path_of(outer, kind)
-    service.route("GET", path)(lambda call: _nested_get(call, outer, kind, show(call)))
+    service.get(path)(lambda call: _nested_get(call, outer, kind, show(call)))
     service.route("GET", path.rpartition("/")[0])(lambda call: _nested_list(call, outer, kind, show(call)))
     if check_unused:
         service.route("DELETE", path)(lambda call: nested_delete(call, outer, kind, check_unused))

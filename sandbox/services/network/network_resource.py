@@ -18,6 +18,7 @@ from gpuinfra.sandbox.services.common import (
     check_conditions,
     check_name,
     check_same_location,
+    find_resource,
     require_group,
     require_location,
     require_object,
@@ -71,17 +72,16 @@ def find(call: Call, kind: Kind, *, for_write: bool = False) -> tuple[str, Resou
     require_group(call, for_write=for_write)
     if call.method == "PUT":
         kind.check_name(call["name"])
-    wanted = resource_id(call, NAMESPACE, (kind.type, call["name"]))
-    existing = call.cloud.store.get(wanted)
-    return (existing.id if existing else wanted), existing
+    existing = find_resource(call, kind.full_type)
+    return (existing.id if existing else resource_id(call, kind.full_type)), existing
 
 
 def require_parent(call: Call, kind: Kind, *, for_write: bool = False) -> Resource:
     """Return the parent of a nested resource, or raise 404."""
-    wanted, existing = find(call, kind, for_write=for_write)
-    if existing is None and for_write:
+    require_group(call, for_write=for_write)
+    if for_write and find_resource(call, kind.full_type) is None:
         raise parent_not_found(call["name"])
-    return require_resource(call, wanted, kind.full_type, call["name"])
+    return require_resource(call, kind.full_type)
 
 
 def nested_item(resource: Resource, kind: Kind, name: str) -> dict[str, Any] | None:
@@ -168,22 +168,20 @@ def check_idle(call: Call, resource: Resource | None, target: str) -> None:
 
 def begin(call: Call, kind: Kind, resource: Resource, verb: str, nested: str | None = None) -> Operation:
     """Start the operation of a PUT or DELETE and store the resource in its intermediate state."""
-    target = f"{resource.id}/{kind.list_name}/{nested}" if nested else resource.id
+    path = f"/{kind.list_name}/{nested}" if nested else ""
     set_state(resource, UPDATING if verb == "put" else DELETING, (kind.list_name, nested) if nested else None)
     operation = call.cloud.operations.begin(
         call,
-        provider=NAMESPACE,
-        location=resource.location,
-        resource_id=target,
-        action=f"{kind.type}/{'write' if verb == 'put' else 'delete'}",
+        resource,
+        "write" if verb == "put" else "delete",
         latency=f"{kind.latency}-{verb}",
-        effect=f"{kind.latency}-{verb}",
-        payload={"id": resource.id, "guid": resource.properties["resourceGuid"], "nested": nested},
+        payload={"guid": resource.properties["resourceGuid"], "nested": nested},
         retry_after=kind.retry_after if verb == "put" else (10, 10),
+        nested=path,
     )
     resource.hidden["operation"] = {
         "id": operation.id,
-        "target": key(target),
+        "target": key(f"{resource.id}{path}"),
         "name": f"{verb.capitalize()}{kind.title}Operation",
         "deletes": verb == "delete",
     }

@@ -25,17 +25,7 @@ LONGEST = 4 * 3600
 def begin_run(call: Call, deployment: Resource, plan: Plan) -> str:
     """Store a deployment and start it. Returns the operation's id."""
     cloud = call.cloud
-    operation = cloud.operations.begin(
-        call,
-        provider="Microsoft.Resources",
-        location=deployment.location,
-        resource_id=deployment.id,
-        action="deployments/write",
-        latency="deployment-start",
-        effect="deployment-start",
-        payload={"deployment": deployment.id},
-        retry_after=(5, 5),
-    )
+    operation = cloud.operations.begin(call, deployment, "write", latency="deployment-start", retry_after=(5, 5))
     deployment.hidden = {
         "operation": operation.id,
         "began": cloud.now,
@@ -74,7 +64,7 @@ def start(cloud: Cloud, payload: dict[str, Any]) -> Any:
         return None
     deployment.properties["provisioningState"] = "Running"
     cloud.store.put(deployment, cloud.now)
-    order = {"deployment": deployment.id, "operation": payload["operation"]}
+    order = {"id": deployment.id, "operation": payload["operation"]}
     cloud.schedule(cloud.now, "deployment-step", order)
     return LATER
 
@@ -108,7 +98,7 @@ def _is_ready(steps: list[dict[str, Any]], step: dict[str, Any]) -> bool:
 
 
 def _deployment(cloud: Cloud, payload: dict[str, Any]) -> Resource | None:
-    deployment = cloud.store.get(payload["deployment"])
+    deployment = cloud.store.get(payload["id"])
     if deployment and deployment.hidden.get("operation") == payload["operation"]:
         return deployment
     return None

@@ -51,26 +51,17 @@ def validate_deployment(call: Call) -> Answer:
     return Answer(200, body)
 
 
-@service.route("GET", _ONE)
+@service.get(_ONE)
 def _get_deployment(call: Call) -> Answer:
     return Answer(200, _require(call).body)
 
 
-@service.route("HEAD", _ONE)
-def _head_deployment(call: Call) -> Answer:
-    _require(call)
-    return Answer(204)
-
-
 @service.route("GET", _ALL)
 def _list_deployments(call: Call) -> Answer:
-    group = require_group(call)
     wanted = parse_filter(call.query.get("$filter", ""), frozenset({"provisioningstate"})).get("provisioningstate")
     return page(
         call,
         kind=KIND,
-        group=group.name,
-        show=lambda deployment: deployment.body,
         wanted=lambda each: wanted is None or each.properties["provisioningState"].lower() == wanted.lower(),
     )
 
@@ -84,16 +75,7 @@ def delete_deployment(call: Call) -> Answer:
         return Answer(204)
     if deployment.properties["provisioningState"] in ACTIVE:
         raise _active(deployment, "delete")
-    operation = call.cloud.operations.begin(
-        call,
-        provider="Microsoft.Resources",
-        location=deployment.location,
-        resource_id=deployment.id,
-        action="deployments/delete",
-        latency="deployment-delete",
-        effect="deployment-delete",
-        payload={"deployment": deployment.id},
-    )
+    operation = call.cloud.operations.begin(call, deployment, "delete", latency="deployment-delete")
     headers = {
         "Location": job_url(call, "DEPLOYMENTDELETIONJOB", deployment.name, operation.id, deployment.location),
         **call.cloud.operations.retry_headers(15),
@@ -144,12 +126,12 @@ def _deployment_step(cloud: Cloud, payload: dict[str, Any]) -> None:
 @service.effect("deployment-delete")
 def _deployment_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
     if "failure" not in payload:
-        cloud.store.delete(payload["deployment"])
+        cloud.store.delete(payload["id"])
 
 
 def _id(call: Call) -> str:
     check_name(call["name"], r"[-\w._()]{1,64}", "A deployment's name has 1 to 64 letters, digits and -_.().")
-    return resource_id(call, "Microsoft.Resources", ("deployments", call["name"]))
+    return resource_id(call, KIND)
 
 
 def _require(call: Call) -> Resource:

@@ -1,6 +1,5 @@
 """Resources of any type: lists, existence, tags."""
 
-from dataclasses import replace
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
@@ -14,7 +13,6 @@ from gpuinfra.sandbox.services.common import (
     page,
     require_group,
     require_object,
-    require_subscription,
     section,
 )
 from gpuinfra.sandbox.services.odata_filter import has_tag, parse_filter
@@ -26,42 +24,21 @@ _EXPANSIONS = frozenset({"createdtime", "changedtime", "provisioningstate"})
 _SHOWN = ("managedBy", "sku", "kind", "plan", "identity", "zones", "tags")
 _TAGS = "/providers/Microsoft.Resources/tags/default"
 _RESOURCE = f"{GROUP}/providers/{{namespace}}/{{type}}/{{name}}"
-_KINDS = (
-    "Microsoft.Compute/disks/{name}",
-    "Microsoft.Compute/virtualMachines/{name}",
-    "Microsoft.DevTestLab/schedules/{name}",
-    "Microsoft.ManagedIdentity/userAssignedIdentities/{name}",
-    "Microsoft.Network/networkInterfaces/{name}",
-    "Microsoft.Network/networkSecurityGroups/{name}",
-    "Microsoft.Network/networkSecurityGroups/{parent}/securityRules/{name}",
-    "Microsoft.Network/publicIPAddresses/{name}",
-    "Microsoft.Network/virtualNetworks/{name}",
-    "Microsoft.Network/virtualNetworks/{parent}/subnets/{name}",
-)
 
 
 @service.route("GET", f"{SUBSCRIPTION}/resources", action="Microsoft.Resources/subscriptions/resources/read")
-def _list_resources(call: Call) -> Answer:
-    require_subscription(call)
-    return _list(call, None)
-
-
 @service.route("GET", f"{GROUP}/resources", action="Microsoft.Resources/subscriptions/resourceGroups/resources/read")
-def _list_in_group(call: Call) -> Answer:
-    return _list(call, require_group(call).name)
-
-
-def _list(call: Call, group: str | None) -> Answer:
+def _list(call: Call) -> Answer:
     wanted = parse_filter(call.query.get("$filter", ""), _FILTERS)
     expand = {part.strip().lower() for part in call.query.get("$expand", "").split(",") if part.strip()}
     if not expand <= _EXPANSIONS:
         raise invalid_parameter("$expand", f"The value '{call.query['$expand']}' of the query parameter is invalid.")
     return page(
         call,
-        group=wanted.get("resourcegroup", group),
+        group=wanted.get("resourcegroup"),
         # As Azure documents, a list that is filtered by tag name and value omits the tags.
         show=lambda resource: _item(resource, expand, with_tags="tagvalue" not in wanted),
-        wanted=lambda resource: _is_listed(resource) and _fits(resource, wanted, group),
+        wanted=lambda resource: _is_listed(resource) and _fits(resource, wanted),
     )
 
 
@@ -71,12 +48,12 @@ def _is_listed(resource: Resource) -> bool:
     return namespace not in {"", "microsoft.resources", "microsoft.authorization"} and "location" in resource.body
 
 
-def _fits(resource: Resource, wanted: dict[str, str], group: str | None) -> bool:
+def _fits(resource: Resource, wanted: dict[str, str]) -> bool:
     own = {
         "resourcetype": resource.type,
         "name": resource.name,
         "location": resource.location,
-        "resourcegroup": group or resource.group,
+        "resourcegroup": resource.group,
     }
     return has_tag(resource.body, wanted) and all(
         own[name].lower() == value.lower() for name, value in wanted.items() if name in own
@@ -99,16 +76,6 @@ def _item(resource: Resource, expand: set[str], *, with_tags: bool) -> dict[str,
     if "provisioningstate" in expand:
         item["provisioningState"] = resource.properties.get("provisioningState", "Succeeded")
     return item
-
-
-def head_resource(call: Call) -> Answer:
-    """Answer whether a resource exists, by asking its own service."""
-    call.cloud.dispatch(replace(call, method="GET"))
-    return Answer(204)
-
-
-for _kind in _KINDS:
-    service.route("HEAD", f"{GROUP}/providers/{_kind}")(head_resource)
 
 
 # Tags

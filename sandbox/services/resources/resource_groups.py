@@ -49,15 +49,9 @@ def _put_group(call: Call) -> Answer:
     return Answer(200 if existing else 201, group.body)
 
 
-@service.route("GET", GROUP)
+@service.get(GROUP)
 def _get_group(call: Call) -> Answer:
     return Answer(200, require_group(call).body)
-
-
-@service.route("HEAD", GROUP)
-def _head_group(call: Call) -> Answer:
-    require_group(call)
-    return Answer(204)
 
 
 @service.route("PATCH", GROUP)
@@ -77,9 +71,8 @@ def patch_group(call: Call) -> Answer:
 
 @service.route("GET", f"{SUBSCRIPTION}/resourceGroups", action="Microsoft.Resources/subscriptions/resourceGroups/read")
 def _list_groups(call: Call) -> Answer:
-    require_subscription(call)
     wanted = parse_filter(call.query.get("$filter", ""), _FILTERS)
-    return page(call, kind="", show=lambda group: group.body, wanted=lambda group: has_tag(group.body, wanted))
+    return page(call, kind="", wanted=lambda group: has_tag(group.body, wanted))
 
 
 @service.route("DELETE", GROUP)
