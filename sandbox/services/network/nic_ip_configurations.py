@@ -13,14 +13,11 @@ from gpuinfra.sandbox.services.network.fields import (
     boolean,
     cannot_parse,
     choice,
-    item_names,
     items,
-    only_known,
     reference,
     text,
 )
-from gpuinfra.sandbox.services.network.network_resource import UPDATING, Kind, require_reference
-from gpuinfra.sandbox.services.network.references import users_of
+from gpuinfra.sandbox.services.network.network_resource import Kind, build_items, new_item, require_reference, users_of
 from gpuinfra.sandbox.services.network.subnets import free_address, usable
 
 KIND = Kind("networkInterfaces/ipConfigurations", "IpConfiguration", "nic")
@@ -38,29 +35,22 @@ _KNOWN = (
 
 def build(cloud: Cloud, nic: Resource, sent: dict[str, Any], existing: Resource | None) -> list[dict[str, Any]]:
     """Return all IP configurations of a NIC from its body. Each gets a private address that nothing else has."""
-    wanted = items(sent, "ipConfigurations", "properties")
-    if not wanted:
+    made = build_items(KIND, sent, existing, lambda *item: _configuration(cloud, nic, *item))
+    if not made:
         raise bad_request(
             "NetworkInterfaceMustHaveAtLeastOneIpConfiguration",
             f"Network interface {nic.id} must have one or more IP configurations.",
         )
     before = {item["name"].lower(): item for item in existing.properties["ipConfigurations"]} if existing else {}
-    made = []
-    for place, name in enumerate(item_names(wanted, "properties.ipConfigurations")):
-        old = before.get(name.lower())
-        path = f"properties.ipConfigurations[{place}].properties"
-        made.append(_configuration(cloud, nic, old["name"] if old else name, wanted[place], path))
     _set_primary(nic, made)
     _check_public_ips(cloud, nic, made)
     _assign_private_addresses(cloud, nic, made, before)
     return made
 
 
-def _configuration(cloud: Cloud, nic: Resource, name: str, item: dict[str, Any], path: str) -> dict[str, Any]:
-    KIND.check_name(name)
-    sent = item.get("properties") or {}
-    only_known(sent, _KNOWN, path)
-    own_id = f"{nic.id}/ipConfigurations/{name}"
+def _configuration(cloud: Cloud, nic: Resource, name: str, given: dict[str, Any], path: str) -> dict[str, Any]:
+    configuration, sent = new_item(KIND, nic, name, given, path, _KNOWN)
+    own_id, properties = configuration["id"], configuration["properties"]
     subnet = reference(sent, "subnet", path, subnets.KIND.type)
     if subnet is None:
         raise cannot_parse("MissingJsonReferenceId", f"Value for reference id is missing. Path {path}.subnet.")
@@ -68,8 +58,7 @@ def _configuration(cloud: Cloud, nic: Resource, name: str, item: dict[str, Any],
         raise ArmError(
             501, "NotInSandbox", "The embedded Azure does not model private IPv6 addresses. Nothing was done."
         )
-    properties: dict[str, Any] = {
-        "provisioningState": UPDATING,
+    properties |= {
         "privateIPAddress": text(sent, "privateIPAddress", path) or "",
         "privateIPAllocationMethod": choice(sent, "privateIPAllocationMethod", path, ("Dynamic", "Static"), "Dynamic"),
     }
@@ -80,7 +69,7 @@ def _configuration(cloud: Cloud, nic: Resource, name: str, item: dict[str, Any],
     properties["subnet"] = {"id": found["id"]}
     properties["primary"] = boolean(sent, "primary", path)
     properties["privateIPAddressVersion"] = "IPv4"
-    return {"name": name, "id": own_id, "type": KIND.full_type, "properties": properties}
+    return configuration
 
 
 def _set_primary(nic: Resource, made: list[dict[str, Any]]) -> None:

@@ -5,9 +5,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.network.fields import bad_request, integer, only_known, text, texts, wrong_value
-from gpuinfra.sandbox.services.network.network_resource import UPDATING, Kind
+from gpuinfra.sandbox.services.network.fields import bad_request, integer, text, texts
+from gpuinfra.sandbox.services.network.network_resource import Kind, new_item
 
 KIND = Kind("networkSecurityGroups/securityRules", "SecurityRule", "rule")
 
@@ -106,15 +107,10 @@ def default_rules(group: Resource) -> list[dict[str, Any]]:
     ]
 
 
-def build(group: Resource, name: str, item: dict[str, Any], path: str) -> dict[str, Any]:
+def build(_cloud: Cloud, group: Resource, name: str, given: dict[str, Any], path: str) -> dict[str, Any]:
     """Return a rule's body from a request's."""
-    KIND.check_name(name)
-    own_id = f"{group.id}/securityRules/{name}"
-    sent = item.get("properties") or {}
-    if not isinstance(sent, dict):
-        raise wrong_value(sent, "Object", path)
-    only_known(sent, _KNOWN, path)
-    properties: dict[str, Any] = {"provisioningState": UPDATING}
+    rule, sent = new_item(KIND, group, name, given, path, _KNOWN)
+    properties = rule["properties"]
     if description := text(sent, "description", path):
         if len(description) > 140:
             raise bad_request(
@@ -132,8 +128,8 @@ def build(group: Resource, name: str, item: dict[str, Any], path: str) -> dict[s
             if one is None and not several:
                 raise bad_request(
                     "SecurityRuleParameterMissing",
-                    f"Required security rule parameters are missing for security rule with Id: {own_id}. Security rule "
-                    f"must specify {side.capitalize()}{single} or {side.capitalize()}{plural}.",
+                    f"Required security rule parameters are missing for security rule with Id: {rule['id']}. Security "
+                    f"rule must specify {side.capitalize()}{single} or {side.capitalize()}{plural}.",
                 )
             if one is not None:
                 properties[f"{side}{single}"] = one
@@ -141,7 +137,8 @@ def build(group: Resource, name: str, item: dict[str, Any], path: str) -> dict[s
     properties["access"] = _one_of(sent, "access", path, ("Allow", "Deny"), "Access type")
     properties["priority"] = _priority(sent, path)
     properties["direction"] = _one_of(sent, "direction", path, ("Inbound", "Outbound"), "Direction")
-    return {"name": name, "id": own_id, "type": KIND.full_type, "properties": {**properties, **lists}}
+    properties.update(lists)
+    return rule
 
 
 def check_conflicts(rules: Sequence[dict[str, Any]]) -> None:

@@ -12,14 +12,11 @@ from gpuinfra.sandbox.services.network.fields import (
     bad_request,
     boolean,
     choice,
-    only_known,
     reference,
     text,
     texts,
-    wrong_value,
 )
-from gpuinfra.sandbox.services.network.network_resource import UPDATING, Kind, require_reference
-from gpuinfra.sandbox.services.network.references import users_of
+from gpuinfra.sandbox.services.network.network_resource import Kind, new_item, require_reference, users_of
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -123,15 +120,10 @@ _KNOWN = (
 )
 
 
-def build(cloud: Cloud, network: Resource, name: str, item: dict[str, Any], path: str) -> dict[str, Any]:
+def build(cloud: Cloud, network: Resource, name: str, given: dict[str, Any], path: str) -> dict[str, Any]:
     """Return a subnet's body from a request's. `check_ranges` checks its range with all the others."""
-    KIND.check_name(name)
-    own_id = f"{network.id}/subnets/{name}"
-    sent = item.get("properties") or {}
-    if not isinstance(sent, dict):
-        raise wrong_value(sent, "Object", path)
-    only_known(sent, _KNOWN, path)
-    properties: dict[str, Any] = {"provisioningState": UPDATING}
+    subnet, sent = new_item(KIND, network, name, given, path, _KNOWN)
+    own_id, properties = subnet["id"], subnet["properties"]
     if (prefix := text(sent, "addressPrefix", path)) is not None:
         properties["addressPrefix"] = prefix
     if several := texts(sent, "addressPrefixes", path):
@@ -151,7 +143,7 @@ def build(cloud: Cloud, network: Resource, name: str, item: dict[str, Any], path
     )
     if sent.get("defaultOutboundAccess") is not None:
         properties["defaultOutboundAccess"] = boolean(sent, "defaultOutboundAccess", path)
-    return {"name": name, "id": own_id, "properties": properties, "type": KIND.full_type}
+    return subnet
 
 
 def prefixes(properties: dict[str, Any], subnet_id: str) -> list[Network]:
