@@ -52,6 +52,11 @@ class Clock:
         self._base, self._started = now, time.monotonic()
 
 
+def stamp_z(seconds: float) -> str:
+    """Format a time as Azure's other services do: with Z instead of an offset."""
+    return stamp(seconds).replace("+00:00", "Z")
+
+
 def stamp(seconds: float) -> str:
     """Format a time as Microsoft.Compute does: seven decimals and an offset."""
     moment = datetime.fromtimestamp(seconds, UTC)

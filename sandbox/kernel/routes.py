@@ -21,6 +21,7 @@ Effect = Callable[["Cloud", dict[str, Any]], Any]
 
 SUBSCRIPTION = "/subscriptions/{subscription}"
 GROUP = f"{SUBSCRIPTION}/resourceGroups/{{group}}"
+RESOURCE = f"{GROUP}/providers/{{namespace}}/{{type}}/{{resource}}"
 
 
 @dataclass(frozen=True)

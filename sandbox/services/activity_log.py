@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Answer, Call
-from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.clock import stamp_z
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.resource_id import parse_id
@@ -159,7 +159,7 @@ def _shown(call: Call, event: Event) -> dict[str, Any]:
     body = event["body"]
     operation = _operation_name(body)
     made = uuid.uuid5(uuid.NAMESPACE_URL, f"{event['operation']}/{event['status']}")
-    moment = stamp(event["at"]).replace("+00:00", "Z")
+    moment = stamp_z(event["at"])
     code = event.get("code")
     shown = {
         "caller": _caller(body),

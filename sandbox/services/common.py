@@ -1,4 +1,4 @@
-"""What services share: required resources, names, regions, tags, conditional requests, pages."""
+"""What services share: required resources, names, regions, tags, conditional requests, pages, filters."""
 
 import re
 from collections.abc import Callable
@@ -18,6 +18,8 @@ from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 
 PAGE = 250
+# What ARM's lists support of OData's `$filter`: comparisons joined by `and`.
+_COMPARISON = re.compile(r"\s*([A-Za-z]+)\s+eq\s+'((?:[^']|'')*)'\s*", re.IGNORECASE)
 
 
 def require_object(call: Call) -> dict[str, Any]:
@@ -66,11 +68,18 @@ def require_group(call: Call, *, for_write: bool = False) -> Resource:
 
 
 def check_scope(call: Call) -> Resource | None:
-    """Return the resource group of a call, or None for the subscription; raise ARM's 404 for an unknown one."""
-    if "group" in call.parameters:
-        return require_group(call)
-    require_subscription(call)
-    return None
+    """Return the resource or resource group that a path begins with, or None for the subscription. It has to exist."""
+    if "group" not in call.parameters:
+        require_subscription(call)
+        return None
+    group = require_group(call)
+    if "resource" not in call.parameters:
+        return group
+    wanted = ResourceId(call.cloud.subscription, group.name, call["namespace"], ((call["type"], call["resource"]),))
+    resource = call.cloud.store.get(str(wanted))
+    if resource is None:
+        raise resource_not_found(wanted.type, wanted.name, call["group"])
+    return resource
 
 
 def resource_id(call: Call, kind: str) -> str:
@@ -225,3 +234,38 @@ def page(
         kept = "&".join(f"{quote(name)}={quote(value)}" for name, value in call.query.items() if name != "$skiptoken")
         body["nextLink"] = f"{call.base_url}{call.path}?{kept}&$skiptoken={quote(after, safe='')}"
     return Answer(200, body)
+
+
+def parse_filter(text: str, fields: frozenset[str]) -> dict[str, str]:
+    """Return names in lower case and values of `tagName eq 'x' and tagValue eq 'y'`. Raises ARM's 400 otherwise."""
+    wanted: dict[str, str] = {}
+    position = 0
+    while text.strip():
+        found = _COMPARISON.match(text, position)
+        if found is None or found[1].lower() not in fields or found[1].lower() in wanted:
+            raise invalid_filter(text)
+        wanted[found[1].lower()] = found[2].replace("''", "'")
+        position = found.end()
+        if position == len(text):
+            break
+        joint = re.compile(r"and\s", re.IGNORECASE).match(text, position)
+        if joint is None:
+            raise invalid_filter(text)
+        position = joint.end()
+    if "tagvalue" in wanted and "tagname" not in wanted:
+        raise invalid_filter(text)
+    return wanted
+
+
+def invalid_filter(text: str) -> ArmError:
+    """Return the error for a filter that the list does not support."""
+    return ArmError(400, "InvalidFilterInQueryString", f"Invalid $filter '{text}' specified in the query string.")
+
+
+def has_tag(body: dict[str, Any], wanted: dict[str, str]) -> bool:
+    """Whether the tags match a filter's `tagname` and `tagvalue`, if present. Only values are case-sensitive."""
+    if "tagname" not in wanted:
+        return True
+    tags = {name.lower(): value for name, value in (body.get("tags") or {}).items()}
+    name = wanted["tagname"].lower()
+    return name in tags and ("tagvalue" not in wanted or tags[name] == wanted["tagvalue"])

@@ -1,7 +1,7 @@
 """All services of the embedded Azure."""
 
 from gpuinfra.sandbox.services import activity_log, marketplace, operations, retail_prices, schedules
-from gpuinfra.sandbox.services.authorization import managed_identities, role_assignments
+from gpuinfra.sandbox.services.authorization import managed_identities, role_assignments, role_definitions
 from gpuinfra.sandbox.services.compute import (
     disks,
     images,
@@ -24,6 +24,6 @@ _MODULES = (
     *(subscriptions, resource_groups, providers, generic_resources, deployments, operations, activity_log),
     *(virtual_machines, vm_power_actions, run_command, disks, images, skus, quota),
     *(vnets, nsgs, public_ips, nics),
-    *(managed_identities, role_assignments, schedules, marketplace, retail_prices),
+    *(managed_identities, role_assignments, role_definitions, schedules, marketplace, retail_prices),
 )
 SERVICES = tuple(module.service for module in _MODULES)

@@ -13,27 +13,19 @@ from gpuinfra.sandbox.kernel.access_control import (
     stored_id,
 )
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.clock import stamp
-from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, resource_not_found
-from gpuinfra.sandbox.kernel.resource_id import ResourceId
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
+from gpuinfra.sandbox.kernel.clock import stamp_z
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
+from gpuinfra.sandbox.kernel.routes import GROUP, RESOURCE, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.authorization.role_definitions import add_routes, require_guid
-from gpuinfra.sandbox.services.common import group_id, require_group, require_object, require_subscription, section
-from gpuinfra.sandbox.services.odata_filter import invalid_filter
+from gpuinfra.sandbox.services.authorization.role_definitions import require_guid
+from gpuinfra.sandbox.services.common import check_scope, invalid_filter, require_object, section
 
 service = Service()
 
 _ALL = f"/providers/{NAMESPACE}/roleAssignments"
 _ONE = f"{_ALL}/{{name}}"
-_RESOURCE = f"{GROUP}/providers/{{namespace}}/{{type}}/{{resource}}"
-
-add_routes(service)
 
 
-@service.route("PUT", f"{SUBSCRIPTION}{_ONE}")
-@service.route("PUT", f"{GROUP}{_ONE}")
-@service.route("PUT", f"{_RESOURCE}{_ONE}")
 def put_assignment(call: Call) -> Answer:
     """Create an assignment. It cannot be changed later."""
     scope, name = _scope(call), require_guid(call["name"], "role assignment")
@@ -47,7 +39,7 @@ def put_assignment(call: Call) -> Answer:
         return Answer(200, existing.body)
     if any(_identity(each.properties) == _identity(given) for each in assignments(cloud)):
         raise ArmError(409, "RoleAssignmentExists", "The role assignment already exists.")
-    now = stamp(cloud.now).replace("+00:00", "Z")
+    now = stamp_z(cloud.now)
     made = Resource(stored, "", {}, {"scopeCreated": scope_created(cloud, scope)})
     made.body = {
         "properties": {
@@ -68,9 +60,6 @@ def put_assignment(call: Call) -> Answer:
     return Answer(201, made.body)
 
 
-@service.route("GET", f"{SUBSCRIPTION}{_ONE}")
-@service.route("GET", f"{GROUP}{_ONE}")
-@service.route("GET", f"{_RESOURCE}{_ONE}")
 def _get_assignment(call: Call) -> Answer:
     found = _find(call)
     if found is None:
@@ -78,9 +67,6 @@ def _get_assignment(call: Call) -> Answer:
     return Answer(200, found.body)
 
 
-@service.route("DELETE", f"{SUBSCRIPTION}{_ONE}")
-@service.route("DELETE", f"{GROUP}{_ONE}")
-@service.route("DELETE", f"{_RESOURCE}{_ONE}")
 def _delete_assignment(call: Call) -> Answer:
     found = _find(call)
     if found is None:
@@ -89,9 +75,6 @@ def _delete_assignment(call: Call) -> Answer:
     return Answer(200, found.body)
 
 
-@service.route("GET", f"{SUBSCRIPTION}{_ALL}")
-@service.route("GET", f"{GROUP}{_ALL}")
-@service.route("GET", f"{_RESOURCE}{_ALL}")
 def list_assignments(call: Call) -> Answer:
     """List the assignments at a scope, above it and, without `atScope()`, below it."""
     scope = _scope(call)
@@ -122,22 +105,11 @@ def _filter(text: str) -> tuple[str | None, bool]:
 
 def _scope(call: Call) -> str:
     """Return the scope that a path begins with, which has to exist."""
-    if "group" not in call.parameters:
-        require_subscription(call)
-        return f"/subscriptions/{call.cloud.subscription}"
-    group = require_group(call)
-    if "namespace" not in call.parameters:
-        return group.id
-    wanted = ResourceId(call.cloud.subscription, group.name, call["namespace"], ((call["type"], call["resource"]),))
-    resource = call.cloud.store.get(str(wanted))
-    if resource is None:
-        raise resource_not_found(wanted.type, wanted.name, call["group"])
-    return resource.id
+    scope = check_scope(call)
+    return scope.id if scope else f"/subscriptions/{call.cloud.subscription}"
 
 
 def _find(call: Call) -> Resource | None:
-    if "group" in call.parameters and call.cloud.store.get(group_id(call)) is None:
-        require_group(call)
     scope = _scope(call)
     for each in assignments(call.cloud):
         if each.name.lower() == call["name"].lower() and each.properties["scope"].lower() == scope.lower():
@@ -183,3 +155,10 @@ def _checked(call: Call, scope: str) -> dict[str, Any]:
         "scope": scope,
         "description": description,
     }
+
+
+for _path in (SUBSCRIPTION, GROUP, RESOURCE):
+    service.route("PUT", f"{_path}{_ONE}")(put_assignment)
+    service.route("GET", f"{_path}{_ONE}")(_get_assignment)
+    service.route("DELETE", f"{_path}{_ONE}")(_delete_assignment)
+    service.route("GET", f"{_path}{_ALL}")(list_assignments)

@@ -14,7 +14,7 @@ _PUBLISHERS = f"{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{{location}
 _OFFERS = f"{_PUBLISHERS}/{{publisher}}/artifacttypes/vmimage/offers"
 _SKUS = f"{_OFFERS}/{{offer}}/skus"
 _VERSIONS = f"{_SKUS}/{{sku}}/versions"
-ARTIFACT = "ArtifactTypes/VMImage"
+_ARTIFACT = "ArtifactTypes/VMImage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +69,17 @@ LINES = (
 )
 
 
-def publishers() -> list[str]:
-    """List the publishers of images."""
-    return list(dict.fromkeys(line.publisher for line in LINES))
-
-
-def offers(publisher: str) -> list[str]:
-    """List the offers of a publisher."""
-    return list(dict.fromkeys(line.offer for line in LINES if _same(line.publisher, publisher)))
-
-
-def skus(publisher: str, offer: str) -> list[str]:
-    """List the SKUs of an offer."""
-    return [line.sku for line in LINES if _same(line.publisher, publisher) and _same(line.offer, offer)]
-
-
-def versions(publisher: str, offer: str, sku: str) -> list[str]:
-    """List the versions of an image, latest last."""
-    line = _line(publisher, offer, sku)
-    return list(line.versions) if line else []
+def lines(publisher: str = "", offer: str = "", sku: str = "") -> list[Line]:
+    """Return the images of a publisher, an offer or a SKU, in any case; of all without a name."""
+    wanted = {"publisher": publisher, "offer": offer, "sku": sku}
+    return [
+        line for line in LINES if all(not name or _same(name, getattr(line, part)) for part, name in wanted.items())
+    ]
 
 
 def image(publisher: str, offer: str, sku: str, version: str = "latest") -> Image | None:
     """Return one version of an image in the marketplace's own spelling, or None."""
-    line = _line(publisher, offer, sku)
+    line = next(iter(lines(publisher, offer, sku)), None)
     if line is None:
         return None
     exact = line.versions[-1] if _same(version, "latest") else version
@@ -104,39 +91,33 @@ def image(publisher: str, offer: str, sku: str, version: str = "latest") -> Imag
 
 def publisher_items(subscription_id: str, location: str) -> list[dict[str, Any]]:
     """List publishers as ARM shows them: a bare array, like all lists of images."""
-    return [_item(subscription_id, location, name, f"Publishers/{name}") for name in publishers()]
+    names = dict.fromkeys(line.publisher for line in LINES)
+    return [_item(subscription_id, location, name, f"Publishers/{name}") for name in names]
 
 
 def offer_items(subscription_id: str, location: str, publisher: str) -> list[dict[str, Any]]:
     """List a publisher's offers as ARM shows them."""
-    return [
-        _item(subscription_id, location, name, f"Publishers/{publisher}/{ARTIFACT}/Offers/{name}")
-        for name in offers(publisher)
-    ]
+    names = dict.fromkeys(line.offer for line in lines(publisher))
+    within = f"Publishers/{publisher}/{_ARTIFACT}/Offers"
+    return [_item(subscription_id, location, name, f"{within}/{name}") for name in names]
 
 
 def image_sku_items(subscription_id: str, location: str, publisher: str, offer: str) -> list[dict[str, Any]]:
     """List an offer's SKUs as ARM shows them; only these have properties."""
-    within = f"Publishers/{publisher}/{ARTIFACT}/Offers/{offer}/Skus"
-    return [
-        {
-            "properties": {"automaticOSUpgradeProperties": {"automaticOSUpgradeSupported": False}},
-            **_item(subscription_id, location, name, f"{within}/{name}"),
-        }
-        for name in skus(publisher, offer)
-    ]
+    within = f"Publishers/{publisher}/{_ARTIFACT}/Offers/{offer}/Skus"
+    properties = {"automaticOSUpgradeProperties": {"automaticOSUpgradeSupported": False}}
+    names = [line.sku for line in lines(publisher, offer)]
+    return [{"properties": properties, **_item(subscription_id, location, name, f"{within}/{name}")} for name in names]
 
 
 def version_items(
     subscription_id: str, location: str, publisher: str, offer: str, sku: str, expand: bool = False
 ) -> list[dict[str, Any]]:
     """List an image's versions as ARM shows them, latest last; `expand` adds their properties."""
-    found = [image(publisher, offer, sku, version) for version in versions(publisher, offer, sku)]
+    named = [version for line in lines(publisher, offer, sku) for version in line.versions]
+    found = [image(publisher, offer, sku, version) for version in named]
     bodies = [image_body(one, subscription_id, location) for one in found if one]
-    if not expand:
-        for body in bodies:
-            del body["properties"]
-    return bodies
+    return bodies if expand else [{name: body[name] for name in body if name != "properties"} for body in bodies]
 
 
 def image_body(found: Image, subscription_id: str, location: str) -> dict[str, Any]:
@@ -170,7 +151,7 @@ def image_body(found: Image, subscription_id: str, location: str) -> dict[str, A
             "name": found.plan.name,
             "product": found.plan.product,
         }
-    path = f"Publishers/{found.publisher}/{ARTIFACT}/Offers/{found.offer}/Skus/{found.sku}/Versions/{found.version}"
+    path = f"Publishers/{found.publisher}/{_ARTIFACT}/Offers/{found.offer}/Skus/{found.sku}/Versions/{found.version}"
     return {"properties": properties, **_item(subscription_id, location, found.version, path)}
 
 
@@ -218,14 +199,6 @@ def _get_version(call: Call) -> Answer:
 def _item(subscription_id: str, location: str, name: str, path: str) -> dict[str, Any]:
     within = f"/Subscriptions/{subscription_id}/Providers/Microsoft.Compute/Locations/{location}"
     return {"location": location, "name": name, "id": f"{within}/{path}"}
-
-
-def _line(publisher: str, offer: str, sku: str) -> Line | None:
-    wanted = (publisher, offer, sku)
-    for line in LINES:
-        if all(map(_same, (line.publisher, line.offer, line.sku), wanted)):
-            return line
-    return None
 
 
 def _same(one: str, other: str) -> bool:

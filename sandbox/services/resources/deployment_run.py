@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Call, Principal
-from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.clock import stamp_z
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.internal_calls import call_inside, pause
@@ -184,7 +184,7 @@ def _end(cloud: Cloud, deployment: Resource, state: str, *, error: dict[str, Any
     made = [step["id"] for step in hidden["steps"] if step["state"] == "done"]
     properties.update(
         provisioningState=state,
-        timestamp=stamp(cloud.now).replace("+00:00", "Z"),
+        timestamp=stamp_z(cloud.now),
         duration=f"PT{max(0.0, cloud.now - hidden['began']):.7f}S",
         outputResources=[{"id": each} for each in sorted(made, key=str.lower)],
     )

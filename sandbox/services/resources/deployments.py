@@ -4,14 +4,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.clock import stamp
+from gpuinfra.sandbox.kernel.clock import stamp_z
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, outside_the_slice
 from gpuinfra.sandbox.kernel.long_running_operations import IN_PROGRESS
 from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import check_name, page, require_group, require_object, resource_id, section
-from gpuinfra.sandbox.services.odata_filter import parse_filter
+from gpuinfra.sandbox.services.common import (
+    check_name,
+    page,
+    parse_filter,
+    require_group,
+    require_object,
+    resource_id,
+    section,
+)
 from gpuinfra.sandbox.services.operations import job_url
 from gpuinfra.sandbox.services.resources.deployment_run import ACTIVE, begin_run, run_step, start
 from gpuinfra.sandbox.services.resources.template import Plan, make_plan
@@ -188,7 +195,7 @@ def _body(call: Call, deployment_id: str, name: str, plan: Plan, state: str) -> 
             "parameters": plan.parameters,
             "mode": "Incremental",
             "provisioningState": state,
-            "timestamp": stamp(call.cloud.now).replace("+00:00", "Z"),
+            "timestamp": stamp_z(call.cloud.now),
             "duration": "PT0S",
             "correlationId": call.correlation_id,
             "providers": _providers(call.cloud, plan),
@@ -227,7 +234,7 @@ def _operation(deployment: Resource, step: dict[str, Any]) -> dict[str, Any]:
     properties = {
         "provisioningOperation": "Create",
         "provisioningState": states[step["state"]],
-        "timestamp": stamp(step.get("ended") or step["started"]).replace("+00:00", "Z"),
+        "timestamp": stamp_z(step.get("ended") or step["started"]),
         "duration": f"PT{max(0.0, (step.get('ended') or step['started']) - step['started']):.7f}S",
         "trackingId": step["tracking"],
         "statusCode": step.get("status", "Accepted"),

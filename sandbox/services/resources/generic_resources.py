@@ -3,19 +3,21 @@
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.clock import stamp
-from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, resource_not_found
-from gpuinfra.sandbox.kernel.resource_id import ResourceId, parse_id
-from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
+from gpuinfra.sandbox.kernel.clock import stamp_z
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
+from gpuinfra.sandbox.kernel.resource_id import parse_id
+from gpuinfra.sandbox.kernel.routes import GROUP, RESOURCE, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
+    check_scope,
     check_tags,
+    has_tag,
     page,
+    parse_filter,
     require_group,
     require_object,
     section,
 )
-from gpuinfra.sandbox.services.odata_filter import has_tag, parse_filter
 
 service = Service()
 
@@ -23,7 +25,6 @@ _FILTERS = frozenset({"tagname", "tagvalue", "resourcetype", "name", "location",
 _EXPANSIONS = frozenset({"createdtime", "changedtime", "provisioningstate"})
 _SHOWN = ("managedBy", "sku", "kind", "plan", "identity", "zones", "tags")
 _TAGS = "/providers/Microsoft.Resources/tags/default"
-_RESOURCE = f"{GROUP}/providers/{{namespace}}/{{type}}/{{name}}"
 
 
 @service.route("GET", f"{SUBSCRIPTION}/resources", action="Microsoft.Resources/subscriptions/resources/read")
@@ -70,9 +71,9 @@ def _item(resource: Resource, expand: set[str], *, with_tags: bool) -> dict[str,
         **{name: body[name] for name in _SHOWN if name in body and (with_tags or name != "tags")},
     }
     if "createdtime" in expand:
-        item["createdTime"] = stamp(resource.created).replace("+00:00", "Z")
+        item["createdTime"] = stamp_z(resource.created)
     if "changedtime" in expand:
-        item["changedTime"] = stamp(resource.changed).replace("+00:00", "Z")
+        item["changedTime"] = stamp_z(resource.changed)
     if "provisioningstate" in expand:
         item["provisioningState"] = resource.properties.get("provisioningState", "Succeeded")
     return item
@@ -82,27 +83,12 @@ def _item(resource: Resource, expand: set[str], *, with_tags: bool) -> dict[str,
 
 
 def _scope(call: Call) -> Resource:
-    group = require_group(call)
-    if "namespace" not in call.parameters:
-        return group
-    found = call.cloud.store.get(
-        str(ResourceId(call["subscription"], call["group"], call["namespace"], ((call["type"], call["name"]),)))
-    )
-    if found is None or not _is_listed(found):
-        raise resource_not_found(f"{call['namespace']}/{call['type']}", call["name"], call["group"])
-    return found
+    return check_scope(call) or require_group(call)
 
 
 def _show_tags(resource: Resource) -> Answer:
-    return Answer(
-        200,
-        {
-            "id": f"{resource.id}{_TAGS}",
-            "name": "default",
-            "type": "Microsoft.Resources/tags",
-            "properties": {"tags": resource.body.get("tags") or {}},
-        },
-    )
+    body = {"id": f"{resource.id}{_TAGS}", "name": "default", "type": "Microsoft.Resources/tags"}
+    return Answer(200, {**body, "properties": {"tags": resource.body.get("tags") or {}}})
 
 
 def _keep_tags(call: Call, resource: Resource, tags: dict[str, str]) -> Answer:
@@ -112,20 +98,20 @@ def _keep_tags(call: Call, resource: Resource, tags: dict[str, str]) -> Answer:
 
 
 @service.route("GET", f"{GROUP}{_TAGS}")
-@service.route("GET", f"{_RESOURCE}{_TAGS}")
+@service.route("GET", f"{RESOURCE}{_TAGS}")
 def _get_tags(call: Call) -> Answer:
     return _show_tags(_scope(call))
 
 
 @service.route("PUT", f"{GROUP}{_TAGS}")
-@service.route("PUT", f"{_RESOURCE}{_TAGS}")
+@service.route("PUT", f"{RESOURCE}{_TAGS}")
 def _put_tags(call: Call) -> Answer:
     scope = _scope(call)
     return _keep_tags(call, scope, check_tags(section(require_object(call), "properties")))
 
 
 @service.route("PATCH", f"{GROUP}{_TAGS}")
-@service.route("PATCH", f"{_RESOURCE}{_TAGS}")
+@service.route("PATCH", f"{RESOURCE}{_TAGS}")
 def _patch_tags(call: Call) -> Answer:
     scope, body = _scope(call), require_object(call)
     given = check_tags(section(body, "properties"))
@@ -146,7 +132,7 @@ def _patch_tags(call: Call) -> Answer:
 
 
 @service.route("DELETE", f"{GROUP}{_TAGS}")
-@service.route("DELETE", f"{_RESOURCE}{_TAGS}")
+@service.route("DELETE", f"{RESOURCE}{_TAGS}")
 def _delete_tags(call: Call) -> Answer:
     _keep_tags(call, _scope(call), {})
     return Answer(200)

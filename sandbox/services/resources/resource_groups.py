@@ -11,14 +11,15 @@ from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
     check_tags,
     group_id,
+    has_tag,
     page,
+    parse_filter,
     require_group,
     require_location,
     require_object,
     require_subscription,
     section,
 )
-from gpuinfra.sandbox.services.odata_filter import has_tag, parse_filter
 from gpuinfra.sandbox.services.operations import answer_result, job_url
 from gpuinfra.sandbox.services.resources.resource_group_deletion import begin_deletion, delete_step, end_deletion
 

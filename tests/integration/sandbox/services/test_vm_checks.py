@@ -123,7 +123,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("plan", {"name": "a", "publisher": "b", "product": "c"}, "VMMarketplaceInvalidInput"),
     ("tags", {"x": "y" * 257}, "InvalidTagValue"),
     ("identity", {"type": "Passport"}, "InvalidParameter"),
-    ("identity", {"type": "UserAssigned", "userAssignedIdentities": {"/nobody": {}}}, "FailedIdentityOperation"),
+    ("identity", {"type": "UserAssigned", "userAssignedIdentities": {"/missing": {}}}, "FailedIdentityOperation"),
     ("properties.availabilitySet", {"id": "x"}, "NotInSandbox"),
 ]
 
