@@ -94,11 +94,9 @@ class Server:
 
     @property
     def is_serving(self) -> bool:
-        """Whether the server answers requests by now."""
         return self._uvicorn.started
 
     def stop(self) -> None:
-        """Make `run` return."""
         self._uvicorn.should_exit = True
 
     @contextlib.asynccontextmanager

@@ -109,7 +109,6 @@ class Catalogue:
     windows_price_per_vcpu: float
 
     def regions(self) -> tuple[Region, ...]:
-        """Return all regions."""
         return tuple(self.region_table.values())
 
     def region(self, name: str) -> Region | None:
@@ -125,7 +124,6 @@ class Catalogue:
         return self.size_table.get(name.casefold())
 
     def offered(self, size: str, region: str) -> bool:
-        """Whether the region offers the size."""
         return (size.casefold(), region_key(region)) in self.price_table
 
     def price(self, size: str, region: str, spot: bool = False) -> float | None:
@@ -136,7 +134,6 @@ class Catalogue:
         return round(listed * self.spot_price_factor, 6) if spot else listed
 
     def zones(self, region: str) -> tuple[str, ...]:
-        """Return the availability zones of a region."""
         found = self.region(region)
         return found.zones if found else ()
 

@@ -69,7 +69,6 @@ class Guest:
         self._cloud_init.add_done_callback(_log_failure)
 
     def disconnect(self) -> None:
-        """Drop every connection and accept no new ones."""
         self._ssh.disconnect()
 
     async def shut_down(self) -> None:
@@ -107,7 +106,6 @@ class Guest:
         )
 
     def set_gpu_gone(self, gone: bool) -> None:
-        """Make the GPU fall off the bus, or come back."""
         flag = self._disk.run / "gpu-gone"
         if gone:
             write_atomically(flag, "")

@@ -39,7 +39,6 @@ class Guests:
             await self._stop(vm_id, root)
 
     async def delete(self, vm_id: str, root: Path) -> None:
-        """Power off, and remove the disk."""
         async with self._locks[vm_id]:
             await self._stop(vm_id, root)
             await asyncio.to_thread(remove_tree, root)
@@ -67,7 +66,6 @@ class Guests:
         return vm_id in self._guests and self._guests[vm_id].agent_is_ready
 
     def running(self, vm_id: str) -> bool:
-        """Whether the guest is powered on."""
         return vm_id in self._guests
 
     async def _stop(self, vm_id: str, root: Path | None) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPUs of a size as the guest sees them; `memory_mib` is the memory of one, or of its `fraction`."""
+    """The GPUs of a size as the guest sees them; `memory_mib` is the memory of each device."""
 
     model: str
     name: str
@@ -17,7 +17,6 @@ class Gpu:
     pci_device_id: str
     driver_version: str
     cuda_version: str
-    fraction: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,6 @@ class Systemctl:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Start to listen."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         file = self._disk.run / SOCKET
         with short_path(file) as name:
@@ -51,7 +50,6 @@ class Systemctl:
         self._server = await asyncio.start_unix_server(self._serve, sock=listener)
 
     async def close(self) -> None:
-        """Stop listening."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -188,7 +188,6 @@ class Service:
             await processes.end(self._tag, min(self.unit.stop_seconds, _STOP_SECONDS))
 
     def note(self, line: str) -> None:
-        """Write a message of the supervisor into the log."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a") as log:
             log.write(f"systemd (simulated): {self.unit.name}: {line}\n")

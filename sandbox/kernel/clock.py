@@ -20,7 +20,6 @@ class Clock:
         self._started = time.monotonic()
 
     def now(self) -> float:
-        """Return the simulated time."""
         return self._base + (time.monotonic() - self._started) * self.speed
 
     def set_speed(self, speed: float) -> None:
@@ -30,7 +29,6 @@ class Clock:
         self.keep()
 
     def advance(self, seconds: float) -> None:
-        """Move the time forward."""
         self._rebase(self.now() + seconds)
         self.keep()
 
@@ -45,7 +43,6 @@ class Clock:
         self.store.set_setting(_NAME, {"speed": self.speed, "now": self.now()})
 
     def real(self, seconds: float) -> float:
-        """Convert simulated seconds to real seconds."""
         return seconds / self.speed
 
     def _rebase(self, now: float) -> None:

@@ -47,12 +47,10 @@ class Cloud:
 
     @property
     def subscription(self) -> str:
-        """The id of the only subscription."""
         return str(self.store.setting("subscription"))
 
     @property
     def tenant(self) -> str:
-        """The id of the only tenant."""
         return str(self.store.setting("tenant"))
 
     @property

@@ -30,7 +30,6 @@ class ArmError(Exception):
         return inner
 
     def envelope(self) -> dict[str, Any]:
-        """Return the body of an answer."""
         return {"error": self.body()}
 
 

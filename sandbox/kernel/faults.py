@@ -139,12 +139,10 @@ class Faults:
         self.store = store
 
     def all(self) -> list[dict[str, Any]]:
-        """Return the armed faults."""
         faults: list[dict[str, Any]] = self.store.setting(_NAME, [])
         return faults
 
     def add(self, fault: dict[str, Any]) -> dict[str, Any]:
-        """Arm a valid fault."""
         # A fault that does not hit a request, such as a restricted size, stays armed until it is cleared.
         count = 0 if place_of(fault) == "elsewhere" else 1
         kept = {"count": count, **fault, "id": str(uuid.uuid4())}
@@ -152,7 +150,6 @@ class Faults:
         return kept
 
     def clear(self) -> None:
-        """Disarm all faults."""
         self.store.set_setting(_NAME, [])
 
     def _take(self, *places: str, method: str, resource_id: str, region: str) -> dict[str, Any] | None:

@@ -24,7 +24,6 @@ class ResourceId:
 
     @property
     def parent(self) -> "ResourceId | None":
-        """The id of the parent of a nested resource."""
         if len(self.pairs) < 2:
             return None
         return ResourceId(self.subscription, self.group, self.namespace, self.pairs[:-1])

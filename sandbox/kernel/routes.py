@@ -42,7 +42,6 @@ class Service:
         self.effects: dict[str, Effect] = {}
 
     def route(self, method: str, pattern: str, *, action: str | None = None) -> Callable[[Handler], Handler]:
-        """Register the decorated handler of a request."""
 
         def register(handler: Handler) -> Handler:
             self.routes.append(Route(method, pattern, handler, action or _action(method, pattern)))
@@ -64,7 +63,6 @@ class Service:
         return register
 
     def effect(self, name: str) -> Callable[[Effect], Effect]:
-        """Register the decorated effect."""
 
         def register(effect: Effect) -> Effect:
             self.effects[name] = effect

@@ -28,7 +28,6 @@ class Description:
     """The DOCKER_HOST that guests use: the one of the shell that started the server."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the content of the file."""
         plain = {
             "pid": self.pid,
             "port": self.port,

@@ -24,7 +24,6 @@ class Authority:
         self.store, self.clock = store, clock
 
     def openid_configuration(self, base_url: str, tenant: str) -> dict[str, Any]:
-        """Return the discovery document."""
         root = f"{base_url}/{tenant}"
         return {
             "token_endpoint": f"{root}/oauth2/v2.0/token",

@@ -44,7 +44,6 @@ class HeldRequests:
                 reason.cancel()
 
     def release(self) -> None:
-        """Release all held requests."""
         for released in self._held:
             released.set()
         self._held.clear()

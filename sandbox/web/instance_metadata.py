@@ -76,7 +76,6 @@ class Metadata:
     # Tokens
 
     async def token(self, request: Request) -> Response:
-        """A token for one of the machine's identities."""
         return await self.answer(request, self._token)
 
     def _token(self, request: Request, machine: Resource, _: Any) -> Response:

@@ -18,7 +18,6 @@ class Throttle:
         self._buckets: dict[tuple[str, str], tuple[float, float]] = {}
 
     def clear(self) -> None:
-        """Refill all buckets."""
         self._buckets.clear()
 
     def check(self, call: Call) -> None:

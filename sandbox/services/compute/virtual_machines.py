@@ -233,6 +233,7 @@ def guest_facts(cloud: Cloud, vm_id: str) -> dict[str, Any]:
     if vm is None:
         raise KeyError(vm_id)
     properties, hidden = vm.properties, vm.hidden
+    size = cloud.catalogue.size(properties["hardwareProfile"]["vmSize"])
     return {
         "name": vm.name,
         "vmId": properties["vmId"],
@@ -240,6 +241,6 @@ def guest_facts(cloud: Cloud, vm_id: str) -> dict[str, Any]:
         "authorizedKeys": hidden.get("authorizedKeys", []),
         "customData": hidden.get("customData"),
         "publicAddress": public_ip_of_vm(cloud, vm),
-        "gpu": hidden.get("gpu"),
+        "gpu": size.gpu if size else None,
         "secureBoot": boots_securely(vm),
     }

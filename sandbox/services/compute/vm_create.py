@@ -3,7 +3,6 @@
 import uuid
 from typing import Any
 
-from gpuinfra.sandbox.catalogue.catalogue import Size
 from gpuinfra.sandbox.kernel.call import Call
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.errors import invalid_parameter
@@ -56,7 +55,7 @@ def new_vm(call: Call, vm_id: str, location: str, body: dict[str, Any]) -> tuple
     security = new_security(call, vm_id, location, properties, storage.generation, from_image=from_image)
     kept = {**security, **check_kept(properties)}
     check_quota(cloud, size, location, is_spot(spot))
-    vm = Resource(vm_id, location, {}, {**profile.secrets, **storage.system, **sizing(size)})
+    vm = Resource(vm_id, location, {}, {**profile.secrets, **storage.system})
     vm.hidden |= {"generation": storage.generation, "disks": storage.disks}
     if user_data := text(properties.get("userData"), "userData"):
         vm.hidden["userData"] = user_data
@@ -100,11 +99,3 @@ def _profile(properties: dict[str, Any], vm_id: str, *, from_image: bool) -> Pro
     if properties.get("osProfile") is not None:
         raise invalid_parameter("osProfile", "Parameter 'osProfile' is not allowed.")
     return Profile({}, {"authorizedKeys": []})
-
-
-def sizing(size: Size) -> dict[str, Any]:
-    """Return what the guest sees of its size: the GPUs."""
-    gpu = size.gpu
-    if gpu is None:
-        return {"gpu": None}
-    return {"gpu": {"model": gpu.model, "name": gpu.product, "count": gpu.count, "memory_mib": gpu.memory_mib}}

@@ -56,11 +56,9 @@ class Place:
 
     @property
     def cloud(self) -> Cloud:
-        """The cloud of the call."""
         return self.call.cloud
 
     def disk_id(self, name: str) -> str:
-        """Return the id of a disk in the VM's resource group."""
         parsed = parse_id(self.vm_id)
         return str(ResourceId(parsed.subscription, parsed.group, parsed.namespace, (("disks", name),)))
 

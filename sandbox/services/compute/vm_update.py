@@ -20,7 +20,7 @@ from gpuinfra.sandbox.services.compute.vm_checks import (
     is_spot,
     read_spot,
 )
-from gpuinfra.sandbox.services.compute.vm_create import check_modelled, sizing
+from gpuinfra.sandbox.services.compute.vm_create import check_modelled
 from gpuinfra.sandbox.services.compute.vm_identity import apply_identity
 from gpuinfra.sandbox.services.compute.vm_network_profile import change_nics, read_network
 from gpuinfra.sandbox.services.compute.vm_power_state import DEALLOCATED, power_state
@@ -114,7 +114,6 @@ def _change_size(call: Call, vm: Resource, properties: dict[str, Any], change: C
         check_size(cloud, vm.properties, vm.location)
     _check_quota(call, vm, before, size)
     vm.properties["hardwareProfile"] = {"vmSize": size.name}
-    vm.hidden |= sizing(size)
     return size
 
 

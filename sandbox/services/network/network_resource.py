@@ -33,7 +33,6 @@ class Kind:
 
     @property
     def full_type(self) -> str:
-        """The type with its provider."""
         return f"{NAMESPACE}/{self.type}"
 
     @property
@@ -131,7 +130,6 @@ class Use:
 
     @property
     def is_nic(self) -> bool:
-        """Whether the user is a NIC, not a subnet."""
         return "/networkinterfaces/" in self.user.lower()
 
 

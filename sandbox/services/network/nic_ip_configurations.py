@@ -23,14 +23,9 @@ from gpuinfra.sandbox.services.network.subnets import free_address, usable
 KIND = Kind("networkInterfaces/ipConfigurations", "IpConfiguration", "nic")
 
 _KNOWN = (
-    "subnet",
-    "privateIPAddress",
-    "privateIPAllocationMethod",
-    "privateIPAddressVersion",
-    "publicIPAddress",
-    "primary",
-    "provisioningState",
-)
+    "subnet privateIPAddress privateIPAllocationMethod privateIPAddressVersion publicIPAddress primary "
+    "provisioningState"
+).split()
 
 
 def build(cloud: Cloud, nic: Resource, sent: dict[str, Any], existing: Resource | None) -> list[dict[str, Any]]:

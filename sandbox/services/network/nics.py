@@ -29,19 +29,11 @@ KIND = Kind("networkInterfaces", "NetworkInterface", "nic", retry_after=(1, 2))
 
 _OWNED = ("macAddress", "primary", "virtualMachine")
 _KNOWN = (
-    "ipConfigurations",
-    "networkSecurityGroup",
-    "enableAcceleratedNetworking",
-    "enableIPForwarding",
+    *"ipConfigurations networkSecurityGroup enableAcceleratedNetworking enableIPForwarding dnsSettings".split(),
     "disableTcpStateTracking",
-    "dnsSettings",
     # Read-only, or with the one value that is modelled.
     *_OWNED,
-    "allowPort25Out",
-    "nicAuxiliarySkuBillingNotificationType",
-    "nicType",
-    "provisioningState",
-    "resourceGuid",
+    *"allowPort25Out nicAuxiliarySkuBillingNotificationType nicType provisioningState resourceGuid".split(),
     "vnetEncryptionSupported",
 )
 # Since this version a new NIC exists at once, without an operation.

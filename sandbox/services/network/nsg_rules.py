@@ -13,21 +13,10 @@ from gpuinfra.sandbox.services.network.network_resource import Kind, new_item
 KIND = Kind("networkSecurityGroups/securityRules", "SecurityRule", "rule")
 
 _KNOWN = (
-    "description",
-    "protocol",
-    "sourcePortRange",
-    "sourcePortRanges",
-    "destinationPortRange",
-    "destinationPortRanges",
-    "sourceAddressPrefix",
-    "sourceAddressPrefixes",
-    "destinationAddressPrefix",
-    "destinationAddressPrefixes",
-    "access",
-    "priority",
-    "direction",
-    "provisioningState",
-)
+    "description protocol sourcePortRange sourcePortRanges destinationPortRange destinationPortRanges "
+    "sourceAddressPrefix sourceAddressPrefixes destinationAddressPrefix destinationAddressPrefixes access priority "
+    "direction provisioningState"
+).split()
 _PROTOCOLS = ("Tcp", "Udp", "Icmp", "Esp", "Ah", "*")
 # https://learn.microsoft.com/azure/virtual-network/service-tags-overview: those an NSG for VMs may need.
 _SERVICE_TAGS = frozenset(
@@ -41,36 +30,19 @@ _SERVICE_TAGS = frozenset(
     "powerbi servicebus servicefabric sql sqlmanagement storage storagesyncservice virtualnetwork".split()
 )
 
+_VNET = "VirtualNetwork"
 # Name, description, source, destination, access, priority.
 _DEFAULTS = {
     "Inbound": (
+        ("AllowVnetInBound", "Allow inbound traffic from all VMs in VNET", _VNET, _VNET, "Allow", 65000),
         (
-            "AllowVnetInBound",
-            "Allow inbound traffic from all VMs in VNET",
-            "VirtualNetwork",
-            "VirtualNetwork",
-            "Allow",
-            65000,
-        ),
-        (
-            "AllowAzureLoadBalancerInBound",
-            "Allow inbound traffic from azure load balancer",
-            "AzureLoadBalancer",
-            "*",
-            "Allow",
-            65001,
+            *("AllowAzureLoadBalancerInBound", "Allow inbound traffic from azure load balancer"),
+            *("AzureLoadBalancer", "*", "Allow", 65001),
         ),
         ("DenyAllInBound", "Deny all inbound traffic", "*", "*", "Deny", 65500),
     ),
     "Outbound": (
-        (
-            "AllowVnetOutBound",
-            "Allow outbound traffic from all VMs to all VMs in VNET",
-            "VirtualNetwork",
-            "VirtualNetwork",
-            "Allow",
-            65000,
-        ),
+        ("AllowVnetOutBound", "Allow outbound traffic from all VMs to all VMs in VNET", _VNET, _VNET, "Allow", 65000),
         ("AllowInternetOutBound", "Allow outbound traffic from all VMs to Internet", "*", "Internet", "Allow", 65001),
         ("DenyAllOutBound", "Deny all outbound traffic", "*", "*", "Deny", 65500),
     ),

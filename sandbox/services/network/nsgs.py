@@ -16,14 +16,7 @@ service = Service()
 
 KIND = Kind("networkSecurityGroups", "NetworkSecurityGroup", "security-group")
 
-_KNOWN = (
-    "securityRules",
-    "defaultSecurityRules",
-    "networkInterfaces",
-    "subnets",
-    "provisioningState",
-    "resourceGuid",
-)
+_KNOWN = "securityRules defaultSecurityRules networkInterfaces subnets provisioningState resourceGuid".split()
 
 
 def _build(cloud: Cloud, own_id: str, location: str, body: dict[str, Any], existing: Resource | None) -> Resource:

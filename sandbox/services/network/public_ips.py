@@ -19,17 +19,9 @@ service = Service()
 KIND = Kind("publicIPAddresses", "PublicIpAddress", "address", retry_after=(1, 2))
 
 _KNOWN = (
-    "publicIPAddressVersion",
-    "publicIPAllocationMethod",
-    "idleTimeoutInMinutes",
-    "dnsSettings",
-    "ipTags",
-    "ddosSettings",
-    "ipAddress",
-    "ipConfiguration",
-    "provisioningState",
-    "resourceGuid",
-)
+    "publicIPAddressVersion publicIPAllocationMethod idleTimeoutInMinutes dnsSettings ipTags ddosSettings ipAddress "
+    "ipConfiguration provisioningState resourceGuid"
+).split()
 _COUNTER = "network-public-address"
 _COUNT = 2**16 - 2  # of 127.77.0.0/16, without its first and its last
 

@@ -107,17 +107,11 @@ def free_address(network: ipaddress.IPv4Network, taken: set[str]) -> str | None:
 
 KIND = Kind("virtualNetworks/subnets", "Subnet", "subnet", retry_after=(3, 10))
 
+# Read-only: clients send back what they have read.
 _KNOWN = (
-    "addressPrefix",
-    "addressPrefixes",
-    "networkSecurityGroup",
-    "privateEndpointNetworkPolicies",
-    "privateLinkServiceNetworkPolicies",
-    "defaultOutboundAccess",
-    # Read-only: clients send back what they have read.
-    "ipConfigurations",
-    "provisioningState",
-)
+    "addressPrefix addressPrefixes networkSecurityGroup privateEndpointNetworkPolicies "
+    "privateLinkServiceNetworkPolicies defaultOutboundAccess ipConfigurations provisioningState"
+).split()
 
 
 def build(cloud: Cloud, network: Resource, name: str, given: dict[str, Any], path: str) -> dict[str, Any]:

@@ -18,13 +18,7 @@ service = Service()
 KIND = Kind("virtualNetworks", "VirtualNetwork", "network", retry_after=(3, 10), longest_name=64)
 
 _KNOWN = (
-    "addressSpace",
-    "subnets",
-    "dhcpOptions",
-    "encryption",
-    "privateEndpointVNetPolicies",
-    "provisioningState",
-    "resourceGuid",
+    "addressSpace subnets dhcpOptions encryption privateEndpointVNetPolicies provisioningState resourceGuid".split()
 )
 
 
