@@ -14,7 +14,7 @@ from gpuinfra.sandbox.kernel.access_control import (
 )
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp_z
-from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, not_modelled
 from gpuinfra.sandbox.kernel.routes import GROUP, RESOURCE, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.authorization.role_definitions import require_guid
@@ -132,7 +132,7 @@ def _checked(call: Call, scope: str) -> dict[str, Any]:
     if description is not None and not isinstance(description, str):
         raise invalid_content("The request content was invalid: 'description' must be a text.")
     if properties.get("condition") is not None:
-        raise ArmError(501, "NotInSandbox", "The embedded Azure does not model conditions of role assignments.")
+        raise not_modelled("conditions of role assignments")
     require_guid(principal, "principal")
     definition = find_definition(call.cloud, definition_id)
     if definition is None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, not_modelled
 from gpuinfra.sandbox.kernel.resource_id import key, parse_id
 from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
@@ -24,7 +24,6 @@ from gpuinfra.sandbox.services.compute.disk_body import DISKS, DiskPlan, check_d
 from gpuinfra.sandbox.services.compute.fields import (
     check_entity_name,
     not_allowed,
-    not_modelled,
     required,
 )
 from gpuinfra.sandbox.services.compute.vm_security_profile import TRUSTED, has_trusted_launch

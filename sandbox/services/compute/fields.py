@@ -27,12 +27,6 @@ def change_not_allowed(name: str) -> ArmError:
     return ArmError(409, "PropertyChangeNotAllowed", f"Changing property '{name}' is not allowed.", target=name)
 
 
-def not_modelled(what: str) -> ArmError:
-    """Return the error for something that Azure has and the embedded Azure does not."""
-    message = f"The embedded Azure does not model {what}. Nothing was done. Azure itself may know it."
-    return ArmError(501, "NotInSandbox", message)
-
-
 def check_entity_name(name: str, entity: str) -> None:
     """Check the name of a VM or disk."""
     if not re.fullmatch(_NAME.strip("^$"), name, re.ASCII):

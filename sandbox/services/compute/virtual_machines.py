@@ -4,7 +4,7 @@ from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.kernel.errors import invalid_parameter
+from gpuinfra.sandbox.kernel.errors import invalid_parameter, not_modelled
 from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import (
@@ -21,7 +21,7 @@ from gpuinfra.sandbox.services.common import (
     resource_id,
 )
 from gpuinfra.sandbox.services.compute.disks import make_disks, name_disks, release_disks, update_disks
-from gpuinfra.sandbox.services.compute.fields import check_entity_name, not_modelled
+from gpuinfra.sandbox.services.compute.fields import check_entity_name
 from gpuinfra.sandbox.services.compute.vm_create import new_vm
 from gpuinfra.sandbox.services.compute.vm_instance_view import etag, instance_view, show
 from gpuinfra.sandbox.services.compute.vm_network_profile import attach_nics, public_ip_of_vm, release_nics

@@ -5,12 +5,12 @@ from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Call
 from gpuinfra.sandbox.kernel.clock import stamp
-from gpuinfra.sandbox.kernel.errors import invalid_parameter
+from gpuinfra.sandbox.kernel.errors import invalid_parameter, not_modelled
 from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import check_tags, section
 from gpuinfra.sandbox.services.compute.disk_body import DiskPlan
-from gpuinfra.sandbox.services.compute.fields import not_modelled, text
+from gpuinfra.sandbox.services.compute.fields import text
 from gpuinfra.sandbox.services.compute.vm_checks import (
     check_generation,
     check_kept,

@@ -2,15 +2,17 @@
 
 import uuid
 from email.utils import formatdate
+from functools import partial
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
+from gpuinfra.sandbox.kernel.errors import not_modelled
 from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.activity_log import note_eviction
 from gpuinfra.sandbox.services.common import require_group, require_resource
-from gpuinfra.sandbox.services.compute.fields import not_allowed, not_modelled
+from gpuinfra.sandbox.services.compute.fields import not_allowed
 from gpuinfra.sandbox.services.compute.virtual_machines import remove_vm
 from gpuinfra.sandbox.services.compute.vm_checks import check_quota, check_size, is_spot, read_spot
 from gpuinfra.sandbox.services.compute.vm_power_state import (
@@ -141,14 +143,8 @@ def _boot_again(call: Call, action: str) -> Answer:
     return call.cloud.operations.accepted(call, operation)
 
 
-@service.route("POST", f"{_VM}/restart")
-def _restart(call: Call) -> Answer:
-    return _boot_again(call, "restart")
-
-
-@service.route("POST", f"{_VM}/redeploy")
-def _redeploy(call: Call) -> Answer:
-    return _boot_again(call, "redeploy")
+service.route("POST", f"{_VM}/restart")(partial(_boot_again, action="restart"))
+service.route("POST", f"{_VM}/redeploy")(partial(_boot_again, action="redeploy"))
 
 
 @service.effect("machine-boot-again")

@@ -7,7 +7,7 @@ from typing import Any
 from gpuinfra.sandbox.catalogue.catalogue import Size
 from gpuinfra.sandbox.kernel.call import Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
+from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, not_modelled
 from gpuinfra.sandbox.kernel.resource_id import ResourceId, key, parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import section
@@ -18,7 +18,6 @@ from gpuinfra.sandbox.services.compute.fields import (
     choice,
     invalid_value,
     not_allowed,
-    not_modelled,
     required,
     text,
 )

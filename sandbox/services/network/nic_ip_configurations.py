@@ -4,7 +4,7 @@ import ipaddress
 from typing import Any
 
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.errors import not_modelled
 from gpuinfra.sandbox.kernel.resource_id import key
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.network import subnets
@@ -50,9 +50,7 @@ def _configuration(cloud: Cloud, nic: Resource, name: str, given: dict[str, Any]
     if subnet is None:
         raise cannot_parse("MissingJsonReferenceId", f"Value for reference id is missing. Path {path}.subnet.")
     if choice(sent, "privateIPAddressVersion", path, ("IPv4", "IPv6"), "IPv4") == "IPv6":
-        raise ArmError(
-            501, "NotInSandbox", "The embedded Azure does not model private IPv6 addresses. Nothing was done."
-        )
+        raise not_modelled("private IPv6 addresses")
     properties |= {
         "privateIPAddress": text(sent, "privateIPAddress", path) or "",
         "privateIPAllocationMethod": choice(sent, "privateIPAllocationMethod", path, ("Dynamic", "Static"), "Dynamic"),

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from gpuinfra.sandbox.kernel.cloud import Cloud
-from gpuinfra.sandbox.kernel.errors import ArmError
+from gpuinfra.sandbox.kernel.errors import not_modelled
 from gpuinfra.sandbox.kernel.resource_id import key
 from gpuinfra.sandbox.kernel.routes import Service
 from gpuinfra.sandbox.kernel.store import Resource
@@ -31,9 +31,7 @@ def build(cloud: Cloud, own_id: str, location: str, body: dict[str, Any], existi
     public_ip, sent = new_resource(KIND, own_id, location, body, existing, _KNOWN)
     sku = _sku(section(body, "sku"), existing)
     if choice(sent, "publicIPAddressVersion", "properties", ("IPv4", "IPv6"), "IPv4") == "IPv6":
-        raise ArmError(
-            501, "NotInSandbox", "The embedded Azure does not model public IPv6 addresses. Nothing was done."
-        )
+        raise not_modelled("public IPv6 addresses")
     standard = sku["name"] == "Standard"
     default = "Static" if standard else "Dynamic"
     method = choice(sent, "publicIPAllocationMethod", "properties", ("Static", "Dynamic"), default)

@@ -120,14 +120,8 @@ def _get_operation(call: Call) -> Answer:
     raise ArmError(404, "DeploymentOperationNotFound", f"Deployment operation '{call['id']}' could not be found.")
 
 
-@service.effect("deployment-start")
-def _deployment_start(cloud: Cloud, payload: dict[str, Any]) -> Any:
-    return start(cloud, payload)
-
-
-@service.effect("deployment-step")
-def _deployment_step(cloud: Cloud, payload: dict[str, Any]) -> None:
-    run_step(cloud, payload)
+service.effect("deployment-start")(start)
+service.effect("deployment-step")(run_step)
 
 
 @service.effect("deployment-delete")

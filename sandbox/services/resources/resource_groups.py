@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
-from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content
 from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
@@ -94,15 +93,9 @@ def _get_result(call: Call) -> Answer:
     return answer_result(call, call["id"])
 
 
-@service.effect("group-delete-step")
-def _group_delete_step(cloud: Cloud, payload: dict[str, Any]) -> None:
-    delete_step(cloud, payload)
-
-
-@service.effect("group-delete")
-def group_delete(cloud: Cloud, payload: dict[str, Any]) -> Any:
-    """Continue when the shortest time that a deletion takes is over."""
-    return end_deletion(cloud, payload)
+service.effect("group-delete-step")(delete_step)
+# When the shortest time that a deletion takes is over.
+service.effect("group-delete")(end_deletion)
 
 
 def _check_name(name: str) -> None:
