@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuinfra.sandbox.catalogue import catalogue
-from gpuinfra.sandbox.guest.guests import Guests
+from gpuinfra.sandbox.guest.guest import Guests
 from gpuinfra.sandbox.guest.spec import Gpu, GuestNotRunningError, GuestSpec
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.resource_id import key

@@ -43,9 +43,9 @@ class GuestSpec:
 class CommandResult:
     """The result of a command in the guest."""
 
-    stdout: str
-    stderr: str
-    exit_code: int
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int = 0
 
 
 class GuestNotRunningError(LookupError):

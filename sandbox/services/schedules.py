@@ -45,7 +45,7 @@ _GIVEN = ("status", "taskType", "dailyRecurrence", "timeZoneId", "notificationSe
 
 @service.route("PUT", _ONE)
 def put_schedule(call: Call) -> Answer:
-    """Make or replace a schedule, at once. Azure answers 201 to both."""
+    """Create or replace a schedule, at once. Azure answers 201 to both."""
     require_group(call, for_write=True)
     _check_registration(call.cloud)
     check_name(call["name"], r"(?i)shutdown-computevm-[\w.-]{1,64}", "It must be shutdown-computevm-<machine>.")
@@ -113,9 +113,9 @@ def fire(cloud: Cloud, payload: dict[str, Any]) -> None:
 
 
 def next_time(now: float, clock_time: str, zone: ZoneInfo) -> float:
-    """When a clock in the zone shows a time (HHMM) next, after now.
+    """Return when a clock in the zone next shows a time (HHMM).
 
-    A time that a change of the clocks leaves out comes as much later, one that comes twice counts the first time.
+    When daylight saving skips a time, it comes as much later; of a time that comes twice, the first one counts.
     """
     wanted = time(int(clock_time[:2]), int(clock_time[2:]))
     day = datetime.fromtimestamp(now, zone).date() - timedelta(days=1)
@@ -150,7 +150,7 @@ def _checked(call: Call, properties: dict[str, Any]) -> dict[str, Any]:
     section(properties, "notificationSettings")
     target = properties.get("targetResourceId")
     if not _is_machine(call.cloud, target):
-        raise invalid_parameter("targetResourceId", f"The value '{target}' is no virtual machine's id.")
+        raise invalid_parameter("targetResourceId", f"The value '{target}' is not the id of a virtual machine.")
     full = {"status": status, "taskType": TASK, "timeZoneId": zone, **properties}
     return {name: full[name] for name in _GIVEN if full.get(name) is not None}
 
@@ -186,10 +186,10 @@ def _cancel(cloud: Cloud, schedule: Resource) -> None:
 
 
 def _keep(cloud: Cloud, schedule: Resource) -> None:
-    """Keep a schedule, and let it fire at its next time if it is enabled.
+    """Store a schedule, and let it fire at its next time if it is enabled.
 
-    Azure takes a change shortly before the time from the next day on: today the old time holds, and a new time that is
-    so near does not count. How shortly, its documentation does not agree on (1 to 31 minutes).
+    A change shortly before the time applies from the next day on: today the old time holds, and a new time that
+    is as close does not count. Azure's documentation is inconsistent about how shortly (1 to 31 minutes).
     """
     window = cloud.faults.seconds(SCHEDULE_WINDOW, resource_id=schedule.id, region=schedule.location)
     if "event" in schedule.hidden and schedule.hidden.get("due", 0.0) - cloud.now < window:
