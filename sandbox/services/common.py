@@ -1,7 +1,7 @@
 """What services share: required resources, names, regions, tags, conditional requests, pages, filters."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 from urllib.parse import quote
 
@@ -93,6 +93,15 @@ def resource_id(call: Call, kind: str) -> str:
 def find_resource(call: Call, kind: str) -> Resource | None:
     """Return the resource that a call names, if it exists."""
     return call.cloud.store.get(resource_id(call, kind))
+
+
+def find_to_delete(call: Call, kind: str) -> Resource | None:
+    """Return the resource that a DELETE names, if it exists. Raises if a condition of the request does not hold."""
+    require_group(call)
+    found = find_resource(call, kind)
+    if found is not None:
+        check_conditions(call, found)
+    return found
 
 
 def require_resource(call: Call, kind: str) -> Resource:
@@ -236,7 +245,7 @@ def page(
     return Answer(200, body)
 
 
-def parse_filter(text: str, fields: frozenset[str]) -> dict[str, str]:
+def parse_filter(text: str, fields: Set[str]) -> dict[str, str]:
     """Return names in lower case and values of `tagName eq 'x' and tagValue eq 'y'`. Raises ARM's 400 otherwise."""
     wanted: dict[str, str] = {}
     position = 0

@@ -16,18 +16,7 @@ from gpuinfra.sandbox.kernel.internal_calls import call_inside
 from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.routes import GROUP, Service, merge
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import (
-    add_reads,
-    check_name,
-    check_tags,
-    find_resource,
-    require_group,
-    require_location,
-    require_object,
-    require_resource,
-    resource_id,
-    section,
-)
+from gpuinfra.sandbox.services import common
 from gpuinfra.sandbox.services.resources.providers import registration
 from gpuinfra.sandbox.services.time_zones import find_zone
 
@@ -39,24 +28,24 @@ NAMESPACE = "Microsoft.DevTestLab"
 KIND = f"{NAMESPACE}/schedules"
 TASK = "ComputeVmShutdownTask"
 _ONE = f"{GROUP}/providers/{KIND}/{{name}}"
-add_reads(service, KIND)
+common.add_reads(service, KIND)
 _GIVEN = ("status", "taskType", "dailyRecurrence", "timeZoneId", "notificationSettings", "targetResourceId")
 
 
 @service.route("PUT", _ONE)
 def put_schedule(call: Call) -> Answer:
     """Create or replace a schedule, at once. Azure answers 201 to both."""
-    require_group(call, for_write=True)
+    common.require_group(call, for_write=True)
     _check_registration(call.cloud)
-    check_name(call["name"], r"(?i)shutdown-computevm-[\w.-]{1,64}", "It must be shutdown-computevm-<machine>.")
-    body = require_object(call)
-    location = require_location(call, body, KIND)
-    if call.cloud.faults.look(NO_SCHEDULES, resource_id=resource_id(call, KIND), region=location):
+    common.check_name(call["name"], r"(?i)shutdown-computevm-[\w.-]{1,64}", "It must be shutdown-computevm-<machine>.")
+    body = common.require_object(call)
+    location = common.require_location(call, body, KIND)
+    if call.cloud.faults.look(NO_SCHEDULES, resource_id=common.resource_id(call, KIND), region=location):
         message = f"The provided location '{location}' is not available for resource type '{KIND}'."
         raise ArmError(400, "LocationNotAvailableForResourceType", message)
-    existing = find_resource(call, KIND)
-    schedule = existing or Resource(resource_id(call, KIND), location, {})
-    given = _checked(call, section(body, "properties"))
+    existing = common.find_resource(call, KIND)
+    schedule = existing or Resource(common.resource_id(call, KIND), location, {})
+    given = _checked(call, common.section(body, "properties"))
     old = existing.properties if existing else {}
     properties = {
         **given,
@@ -66,7 +55,7 @@ def put_schedule(call: Call) -> Answer:
     }
     schedule.body = _body(call, schedule, location, properties)
     if body.get("tags") is not None:
-        schedule.body["tags"] = check_tags(body)
+        schedule.body["tags"] = common.check_tags(body)
     _keep(call.cloud, schedule)
     return Answer(201, schedule.body)
 
@@ -74,11 +63,11 @@ def put_schedule(call: Call) -> Answer:
 @service.route("PATCH", _ONE)
 def patch_schedule(call: Call) -> Answer:
     """Change a schedule."""
-    require_group(call, for_write=True)
-    schedule, body = require_resource(call, KIND), require_object(call)
+    common.require_group(call, for_write=True)
+    schedule, body = common.require_resource(call, KIND), common.require_object(call)
     if body.get("tags") is not None:
-        schedule.body["tags"] = check_tags(body)
-    changed = merge(schedule.properties, section(body, "properties"))
+        schedule.body["tags"] = common.check_tags(body)
+    changed = merge(schedule.properties, common.section(body, "properties"))
     schedule.properties.update(_checked(call, changed))
     _keep(call.cloud, schedule)
     return Answer(200, schedule.body)
@@ -87,8 +76,7 @@ def patch_schedule(call: Call) -> Answer:
 @service.route("DELETE", _ONE)
 def delete_schedule(call: Call) -> Answer:
     """Delete a schedule; it will not fire again."""
-    require_group(call)
-    schedule = find_resource(call, KIND)
+    schedule = common.find_to_delete(call, KIND)
     if schedule is None:
         return Answer(204)
     _cancel(call.cloud, schedule)
@@ -141,13 +129,13 @@ def _checked(call: Call, properties: dict[str, Any]) -> dict[str, Any]:
     status = properties.get("status", "Enabled")
     if status not in ("Enabled", "Disabled"):
         raise invalid_parameter("status", f"The value '{status}' of status is neither Enabled nor Disabled.")
-    clock_time = section(properties, "dailyRecurrence").get("time")
+    clock_time = common.section(properties, "dailyRecurrence").get("time")
     if not isinstance(clock_time, str) or not re.fullmatch(r"([01][0-9]|2[0-3])[0-5][0-9]", clock_time):
         raise invalid_parameter("dailyRecurrence.time", f"The time '{clock_time}' is not of the form HHMM.")
     zone = properties.get("timeZoneId", "UTC")
     if not isinstance(zone, str) or find_zone(zone) is None:
         raise invalid_parameter("timeZoneId", f"The time zone '{zone}' is not known.")
-    section(properties, "notificationSettings")
+    common.section(properties, "notificationSettings")
     target = properties.get("targetResourceId")
     if not _is_machine(call.cloud, target):
         raise invalid_parameter("targetResourceId", f"The value '{target}' is not the id of a virtual machine.")

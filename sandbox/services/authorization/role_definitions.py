@@ -29,7 +29,7 @@ _LISTS = ("actions", "notActions", "dataActions", "notDataActions")
 
 def _list_definitions(call: Call) -> Answer:
     check_scope(call)
-    wanted = parse_filter(call.query.get("$filter", "").replace("atScope()", ""), frozenset({"rolename", "type"}))
+    wanted = parse_filter(call.query.get("$filter", "").replace("atScope()", ""), {"rolename", "type"})
     found = [built_in_body(name, call.cloud.subscription) for name in BUILT_IN]
     found += [each.body for each in kept(call.cloud, "roleDefinitions")]
     shown = [

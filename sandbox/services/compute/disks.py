@@ -8,18 +8,7 @@ from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter, not_mode
 from gpuinfra.sandbox.kernel.resource_id import key, parse_id
 from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import (
-    add_reads,
-    check_conditions,
-    check_put,
-    check_tags,
-    find_resource,
-    require_group,
-    require_object,
-    require_resource,
-    resource_id,
-    section,
-)
+from gpuinfra.sandbox.services import common
 from gpuinfra.sandbox.services.compute.disk_body import DISKS, DiskPlan, check_disk_size, check_sku, new_disk, resize
 from gpuinfra.sandbox.services.compute.fields import (
     check_entity_name,
@@ -31,56 +20,56 @@ from gpuinfra.sandbox.services.compute.vm_security_profile import TRUSTED, has_t
 service = Service()
 
 _DISK = f"{GROUP}/providers/{DISKS}/{{name}}"
-add_reads(service, DISKS)
+common.add_reads(service, DISKS)
 
 
 @service.route("PUT", _DISK)
 def _put_disk(call: Call) -> Answer:
     check_entity_name(call["name"], "diskName")
-    body, existing, location = check_put(call, DISKS)
+    body, existing, location = common.check_put(call, DISKS)
     if existing is None:
-        plan = _plan(call, resource_id(call, DISKS), location, body)
+        plan = _plan(call, common.resource_id(call, DISKS), location, body)
         return _begin_put(call, new_disk(call.cloud.catalogue, plan, call.cloud.now))
     return _begin_put(call, _changed(call, existing, body))
 
 
 @service.route("PATCH", _DISK)
 def _patch_disk(call: Call) -> Answer:
-    require_group(call, for_write=True)
-    body = require_object(call)
-    existing = require_resource(call, DISKS)
-    check_conditions(call, existing)
+    common.require_group(call, for_write=True)
+    body = common.require_object(call)
+    existing = common.require_resource(call, DISKS)
+    common.check_conditions(call, existing)
     return _begin_put(call, _changed(call, existing, body))
 
 
 def _plan(call: Call, disk_id: str, location: str, body: dict[str, Any]) -> DiskPlan:
-    catalogue, properties = call.cloud.catalogue, section(body, "properties")
-    creation = section(properties, "creationData")
+    catalogue, properties = call.cloud.catalogue, common.section(body, "properties")
+    creation = common.section(properties, "creationData")
     option = creation.get("createOption")
     if option is None:
         raise required("disk.creationData.createOption")
     if not isinstance(option, str) or option.lower() != "empty":
         raise not_modelled(f"a disk that is made by '{option}'")
-    zones = section(body, "zones", list)
+    zones = common.section(body, "zones", list)
     if any(zone not in catalogue.zones(location) for zone in zones):
         raise invalid_parameter("zones", f"The zones of the disk '{call['name']}' are not in the region '{location}'.")
     return DiskPlan(
         disk_id,
         location,
-        check_sku(catalogue, section(body, "sku").get("name"), "sku", "Standard_LRS"),
+        check_sku(catalogue, common.section(body, "sku").get("name"), "sku", "Standard_LRS"),
         check_disk_size(properties.get("diskSizeGB"), "disk.diskSizeGB"),
         {"createOption": "Empty"},
-        check_tags(body),
+        common.check_tags(body),
         tuple(zones),
     )
 
 
 def _changed(call: Call, disk: Resource, body: dict[str, Any]) -> Resource:
     if "tags" in body:
-        disk.body["tags"] = check_tags(body)
-    properties = section(body, "properties")
+        disk.body["tags"] = common.check_tags(body)
+    properties = common.section(body, "properties")
     catalogue, present, size = call.cloud.catalogue, disk.properties["diskSizeGB"], properties.get("diskSizeGB")
-    sku = check_sku(catalogue, section(body, "sku").get("name"), "sku", disk.body["sku"]["name"])
+    sku = check_sku(catalogue, common.section(body, "sku").get("name"), "sku", disk.body["sku"]["name"])
     size_gib = present if size is None else check_disk_size(size, "disk.diskSizeGB")
     if (sku, size_gib) != (disk.body["sku"]["name"], present):
         _check_not_in_use(disk, sku, size_gib)
@@ -134,11 +123,9 @@ def _finish_put(cloud: Cloud, payload: dict[str, Any]) -> None:
 
 @service.route("DELETE", _DISK)
 def _delete_disk(call: Call) -> Answer:
-    require_group(call)
-    disk = find_resource(call, DISKS)
+    disk = common.find_to_delete(call, DISKS)
     if disk is None:
         return Answer(204)
-    check_conditions(call, disk)
     owner = disk.body.get("managedBy")
     if owner:
         raise ArmError(409, "OperationNotAllowed", f"Disk {disk.name} is attached to VM {owner}.")

@@ -1,6 +1,6 @@
 """VM images: `locations/{location}/publishers/…`, from publishers to versions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
@@ -28,20 +28,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One version of an image."""
-
-    publisher: str
-    offer: str
-    sku: str
-    version: str
-    generation: str
-    size_gib: int
-    plan: Plan | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """All versions of an image, oldest first."""
+    """An image with all its versions, oldest first; `version` is one of them, or empty."""
 
     publisher: str
     offer: str
@@ -50,54 +37,55 @@ class Line:
     generation: str
     size_gib: int
     sold: bool = False
+    version: str = ""
+
+    @property
+    def plan(self) -> Plan | None:
+        """The purchase plan, if the image is sold."""
+        return Plan(self.publisher, self.offer, self.sku) if self.sold else None
 
 
 DSVM = "microsoft-dsvm"
 JAMMY = "0001-com-ubuntu-server-jammy"
 # The images are Azure's. Of the versions, only those in the recordings and 25.06.18 are known to be real.
-LINES = (
-    Line(DSVM, "ubuntu-2204", "2204", ("25.03.25", "25.06.18"), "V1", 150),
-    Line(DSVM, "ubuntu-2204", "2204-gen2", ("25.03.25", "25.06.18"), "V2", 150),
-    Line(DSVM, "ubuntu-2004", "2004", ("24.04.18", "24.08.14"), "V1", 150),
-    Line(DSVM, "ubuntu-2004", "2004-gen2", ("24.04.18", "24.08.14"), "V2", 150),
-    Line(DSVM, "ubuntu-hpc", "2204", ("22.04.2025041101", "22.04.2025062301"), "V2", 150),
-    Line("Canonical", JAMMY, "22_04-lts", ("22.04.202504040", "22.04.202506200"), "V1", 30),
-    Line("Canonical", JAMMY, "22_04-lts-gen2", ("22.04.202504040", "22.04.202506200"), "V2", 30),
-    Line("Canonical", "ubuntu-24_04-lts", "server", ("24.04.202504080", "24.04.202506190"), "V2", 30),
-    Line("Canonical", "UbuntuServer", "18.04-LTS", ("18.04.202002180", "18.04.202401161"), "V1", 30),
-    Line("fortinet", "fortinet_fortigate-vm_v5", "fortinet_fg-vm_payg", ("5.6.5",), "V1", 2, sold=True),
+IMAGES = (
+    Image(DSVM, "ubuntu-2204", "2204", ("25.03.25", "25.06.18"), "V1", 150),
+    Image(DSVM, "ubuntu-2204", "2204-gen2", ("25.03.25", "25.06.18"), "V2", 150),
+    Image(DSVM, "ubuntu-2004", "2004", ("24.04.18", "24.08.14"), "V1", 150),
+    Image(DSVM, "ubuntu-2004", "2004-gen2", ("24.04.18", "24.08.14"), "V2", 150),
+    Image(DSVM, "ubuntu-hpc", "2204", ("22.04.2025041101", "22.04.2025062301"), "V2", 150),
+    Image("Canonical", JAMMY, "22_04-lts", ("22.04.202504040", "22.04.202506200"), "V1", 30),
+    Image("Canonical", JAMMY, "22_04-lts-gen2", ("22.04.202504040", "22.04.202506200"), "V2", 30),
+    Image("Canonical", "ubuntu-24_04-lts", "server", ("24.04.202504080", "24.04.202506190"), "V2", 30),
+    Image("Canonical", "UbuntuServer", "18.04-LTS", ("18.04.202002180", "18.04.202401161"), "V1", 30),
+    Image("fortinet", "fortinet_fortigate-vm_v5", "fortinet_fg-vm_payg", ("5.6.5",), "V1", 2, sold=True),
 )
 
 
-def lines(publisher: str = "", offer: str = "", sku: str = "") -> list[Line]:
+def find_images(publisher: str = "", offer: str = "", sku: str = "") -> list[Image]:
     """Return the images of a publisher, an offer or a SKU, in any case; of all without a name."""
     wanted = {"publisher": publisher, "offer": offer, "sku": sku}
-    return [
-        line for line in LINES if all(not name or _same(name, getattr(line, part)) for part, name in wanted.items())
-    ]
+    return [one for one in IMAGES if all(not name or _same(name, getattr(one, part)) for part, name in wanted.items())]
 
 
 def image(publisher: str, offer: str, sku: str, version: str = "latest") -> Image | None:
     """Return one version of an image in the marketplace's own spelling, or None."""
-    line = next(iter(lines(publisher, offer, sku)), None)
-    if line is None:
+    found = next(iter(find_images(publisher, offer, sku)), None)
+    if found is None:
         return None
-    exact = line.versions[-1] if _same(version, "latest") else version
-    if exact not in line.versions:
-        return None
-    plan = Plan(line.publisher, line.offer, line.sku) if line.sold else None
-    return Image(line.publisher, line.offer, line.sku, exact, line.generation, line.size_gib, plan)
+    exact = found.versions[-1] if _same(version, "latest") else version
+    return replace(found, version=exact) if exact in found.versions else None
 
 
 def publisher_items(subscription_id: str, location: str) -> list[dict[str, Any]]:
     """List publishers as ARM shows them: a bare array, like all lists of images."""
-    names = dict.fromkeys(line.publisher for line in LINES)
+    names = dict.fromkeys(one.publisher for one in IMAGES)
     return [_item(subscription_id, location, name, f"Publishers/{name}") for name in names]
 
 
 def offer_items(subscription_id: str, location: str, publisher: str) -> list[dict[str, Any]]:
     """List a publisher's offers as ARM shows them."""
-    names = dict.fromkeys(line.offer for line in lines(publisher))
+    names = dict.fromkeys(one.offer for one in find_images(publisher))
     within = f"Publishers/{publisher}/{_ARTIFACT}/Offers"
     return [_item(subscription_id, location, name, f"{within}/{name}") for name in names]
 
@@ -106,7 +94,7 @@ def image_sku_items(subscription_id: str, location: str, publisher: str, offer: 
     """List an offer's SKUs as ARM shows them; only these have properties."""
     within = f"Publishers/{publisher}/{_ARTIFACT}/Offers/{offer}/Skus"
     properties = {"automaticOSUpgradeProperties": {"automaticOSUpgradeSupported": False}}
-    names = [line.sku for line in lines(publisher, offer)]
+    names = [one.sku for one in find_images(publisher, offer)]
     return [{"properties": properties, **_item(subscription_id, location, name, f"{within}/{name}")} for name in names]
 
 
@@ -114,9 +102,8 @@ def version_items(
     subscription_id: str, location: str, publisher: str, offer: str, sku: str, expand: bool = False
 ) -> list[dict[str, Any]]:
     """List an image's versions as ARM shows them, latest last; `expand` adds their properties."""
-    named = [version for line in lines(publisher, offer, sku) for version in line.versions]
-    found = [image(publisher, offer, sku, version) for version in named]
-    bodies = [image_body(one, subscription_id, location) for one in found if one]
+    found = [replace(one, version=version) for one in find_images(publisher, offer, sku) for version in one.versions]
+    bodies = [image_body(one, subscription_id, location) for one in found]
     return bodies if expand else [{name: body[name] for name in body if name != "properties"} for body in bodies]
 
 

@@ -11,7 +11,7 @@ from gpuinfra.sandbox.kernel.long_running_operations import LATER
 from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.services.common import require_group, require_object, require_resource, section
 from gpuinfra.sandbox.services.compute.fields import invalid_value, not_allowed, required
-from gpuinfra.sandbox.services.compute.vm_power_state import VIRTUAL_MACHINES, power_state, preempted, require_idle
+from gpuinfra.sandbox.services.compute.vm_power_state import VIRTUAL_MACHINES, preempted, require_idle, state_of
 
 service = Service()
 
@@ -25,7 +25,7 @@ def _run_command(call: Call) -> Answer:
     vm = require_resource(call, VIRTUAL_MACHINES)
     script = _script(require_object(call))
     require_idle(vm, "runCommand")
-    if power_state(vm) != "running":
+    if state_of(vm) != "running":
         raise not_allowed("Cannot modify extensions in the VM when the VM is not running.")
     operation = call.cloud.operations.begin(
         call, vm, "runCommand", latency="vm-run-command", payload={"vmId": vm.properties["vmId"], "script": script}
@@ -67,7 +67,7 @@ def begin_in_guest(cloud: Cloud, payload: dict[str, Any]) -> str | None:
         raise preempted()
     if "failure" in payload:
         return None
-    if power_state(vm) != "running":
+    if state_of(vm) != "running":
         raise not_allowed("Cannot modify extensions in the VM when the VM is not running.")
     cloud.guest_orders.append(
         {

@@ -7,44 +7,19 @@ from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import invalid_parameter, not_modelled
 from gpuinfra.sandbox.kernel.routes import GROUP, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import (
-    check_conditions,
-    check_put,
-    check_same_location,
-    find_resource,
-    page,
-    require_group,
-    require_location,
-    require_object,
-    require_resource,
-    require_subscription,
-    resource_id,
-)
+from gpuinfra.sandbox.services import common
+from gpuinfra.sandbox.services.compute import vm_power_state as power
 from gpuinfra.sandbox.services.compute.disks import make_disks, name_disks, release_disks, update_disks
 from gpuinfra.sandbox.services.compute.fields import check_entity_name
 from gpuinfra.sandbox.services.compute.vm_create import new_vm
 from gpuinfra.sandbox.services.compute.vm_instance_view import etag, instance_view, show
 from gpuinfra.sandbox.services.compute.vm_network_profile import attach_nics, public_ip_of_vm, release_nics
-from gpuinfra.sandbox.services.compute.vm_power_state import (
-    DEALLOCATED,
-    VIRTUAL_MACHINES,
-    begin,
-    claim,
-    finish,
-    is_allocated_after,
-    order_guest,
-    power_on,
-    power_state,
-    preempt,
-    require_idle,
-    set_power_state,
-)
 from gpuinfra.sandbox.services.compute.vm_security_profile import boots_securely
 from gpuinfra.sandbox.services.compute.vm_update import change_vm
 
 service = Service()
 
-_VM = f"{GROUP}/providers/{VIRTUAL_MACHINES}/{{name}}"
+_VM = f"{GROUP}/providers/{power.VIRTUAL_MACHINES}/{{name}}"
 
 
 # Create and change
@@ -53,29 +28,31 @@ _VM = f"{GROUP}/providers/{VIRTUAL_MACHINES}/{{name}}"
 @service.route("PUT", _VM)
 def _put_vm(call: Call) -> Answer:
     check_entity_name(call["name"], "vmName")
-    body, existing, location = check_put(call, VIRTUAL_MACHINES)
+    body, existing, location = common.check_put(call, power.VIRTUAL_MACHINES)
     return _create(call, location, body) if existing is None else _update(call, existing, body)
 
 
 def _create(call: Call, location: str, body: dict[str, Any]) -> Answer:
-    vm, disks = new_vm(call, resource_id(call, VIRTUAL_MACHINES), location, body)
-    set_power_state(call.cloud, vm, "creating")
+    vm, disks = new_vm(call, common.resource_id(call, power.VIRTUAL_MACHINES), location, body)
+    power.set_state(call.cloud, vm, "creating")
     attach_nics(call.cloud, vm)
     make_disks(call.cloud, vm, disks)
-    operation = begin(call, vm, "write", latency="vm-create", effect="machine-create", provisioning="Creating")
+    operation = power.begin(call, vm, "write", latency="vm-create", effect="machine-create", provisioning="Creating")
     answer = call.cloud.operations.created(call, operation, show(vm), new=True)
     answer.headers["ETag"] = etag(vm)
     return answer
 
 
 def _update(call: Call, vm: Resource, body: dict[str, Any]) -> Answer:
-    require_idle(vm, "Update VM")
+    power.require_idle(vm, "Update VM")
     change = change_vm(call, vm, body)
     make_disks(call.cloud, vm, change.made)
     # Tags are only Azure's record: nothing happens to the VM.
     only_tags = set(body) == {"tags"} and not vm.hidden.get("neverAllocated")
     latency = "vm-tag" if only_tags else "vm-update"
-    operation = begin(call, vm, "write", latency=latency, effect="machine-update", payload={"resized": change.resized})
+    operation = power.begin(
+        call, vm, "write", latency=latency, effect="machine-update", payload={"resized": change.resized}
+    )
     answer = call.cloud.operations.created(call, operation, show(vm), new=False)
     answer.headers["ETag"] = etag(vm)
     return answer
@@ -83,50 +60,50 @@ def _update(call: Call, vm: Resource, body: dict[str, Any]) -> Answer:
 
 @service.route("PATCH", _VM)
 def _patch_vm(call: Call) -> Answer:
-    require_group(call, for_write=True)
-    body = require_object(call)
-    vm = require_resource(call, VIRTUAL_MACHINES)
-    check_conditions(call, vm)
+    common.require_group(call, for_write=True)
+    body = common.require_object(call)
+    vm = common.require_resource(call, power.VIRTUAL_MACHINES)
+    common.check_conditions(call, vm)
     if body.get("location") is not None:
-        check_same_location(vm, require_location(call, body, VIRTUAL_MACHINES))
+        common.check_same_location(vm, common.require_location(call, body, power.VIRTUAL_MACHINES))
     return _update(call, vm, body)
 
 
 @service.effect("machine-create")
 def finish_create(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Power the VM on; after a failure its resources still exist."""
-    vm = claim(cloud, payload)
+    vm = power.claim(cloud, payload)
     name_disks(vm)
     _allocate(cloud, vm, payload.get("failure"))
-    finish(cloud, vm, payload)
+    power.finish(cloud, vm, payload)
 
 
 @service.effect("machine-update")
 def finish_update(cloud: Cloud, payload: dict[str, Any]) -> None:
     """Apply the change. A VM that was never allocated is allocated now; one with another size restarts."""
-    vm = claim(cloud, payload)
+    vm = power.claim(cloud, payload)
     name_disks(vm)
     failure = payload.get("failure")
     if vm.hidden.get("neverAllocated"):
         _allocate(cloud, vm, failure)
     elif not failure and payload["resized"]:
-        if power_state(vm) == "running":
-            order_guest(cloud, vm, "stop")
-            power_on(cloud, vm)
+        if power.state_of(vm) == "running":
+            power.order_guest(cloud, vm, "stop")
+            power.turn_on(cloud, vm)
         else:
-            set_power_state(cloud, vm, power_state(vm))
-    finish(cloud, vm, payload)
+            power.set_state(cloud, vm, power.state_of(vm))
+    power.finish(cloud, vm, payload)
 
 
 def _allocate(cloud: Cloud, vm: Resource, failure: dict[str, Any] | None) -> None:
     if failure is None:
-        power_on(cloud, vm, "provision")
-    elif is_allocated_after(failure):
-        set_power_state(cloud, vm, "running")
+        power.turn_on(cloud, vm, "provision")
+    elif power.is_allocated_after(failure):
+        power.set_state(cloud, vm, "running")
         vm.hidden.pop("neverAllocated", None)
     else:
         vm.hidden["neverAllocated"] = True
-        set_power_state(cloud, vm, DEALLOCATED)
+        power.set_state(cloud, vm, power.DEALLOCATED)
         update_disks(cloud, vm)
 
 
@@ -143,7 +120,7 @@ def _expands(call: Call) -> set[str]:
 
 @service.get(_VM)
 def _get_vm(call: Call) -> Answer:
-    vm = require_resource(call, VIRTUAL_MACHINES)
+    vm = common.require_resource(call, power.VIRTUAL_MACHINES)
     wanted = _expands(call)
     view = instance_view(call.cloud, vm) if "instanceview" in wanted else None
     return Answer(200, show(vm, view, user_data="userdata" in wanted), {"ETag": etag(vm)})
@@ -151,7 +128,7 @@ def _get_vm(call: Call) -> Answer:
 
 @service.route("GET", f"{_VM}/instanceView")
 def _get_instance_view(call: Call) -> Answer:
-    return Answer(200, instance_view(call.cloud, require_resource(call, VIRTUAL_MACHINES)))
+    return Answer(200, instance_view(call.cloud, common.require_resource(call, power.VIRTUAL_MACHINES)))
 
 
 def _list(call: Call, location: str | None = None) -> Answer:
@@ -164,19 +141,19 @@ def _list(call: Call, location: str | None = None) -> Answer:
         return show(vm, instance_view(call.cloud, vm) if with_view else None)
 
     wanted = (lambda vm: vm.location == location) if location else None
-    return page(call, kind=VIRTUAL_MACHINES, show=shown, wanted=wanted)
+    return common.page(call, kind=power.VIRTUAL_MACHINES, show=shown, wanted=wanted)
 
 
-@service.route("GET", f"{GROUP}/providers/{VIRTUAL_MACHINES}")
-@service.route("GET", f"{SUBSCRIPTION}/providers/{VIRTUAL_MACHINES}")
+@service.route("GET", f"{GROUP}/providers/{power.VIRTUAL_MACHINES}")
+@service.route("GET", f"{SUBSCRIPTION}/providers/{power.VIRTUAL_MACHINES}")
 def _list_vms(call: Call) -> Answer:
     return _list(call)
 
 
 @service.route("GET", f"{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{{location}}/virtualMachines")
 def _list_vms_by_location(call: Call) -> Answer:
-    require_subscription(call)
-    return _list(call, require_location(call, {"location": call["location"]}, VIRTUAL_MACHINES))
+    common.require_subscription(call)
+    return _list(call, common.require_location(call, {"location": call["location"]}, power.VIRTUAL_MACHINES))
 
 
 # Delete
@@ -184,13 +161,11 @@ def _list_vms_by_location(call: Call) -> Answer:
 
 @service.route("DELETE", _VM)
 def _delete_vm(call: Call) -> Answer:
-    require_group(call)
-    vm = find_resource(call, VIRTUAL_MACHINES)
+    vm = common.find_to_delete(call, power.VIRTUAL_MACHINES)
     if vm is None:
         return Answer(204)
-    check_conditions(call, vm)
-    preempt(call.cloud, vm)
-    operation = begin(
+    power.preempt(call.cloud, vm)
+    operation = power.begin(
         call,
         vm,
         "delete",
@@ -210,15 +185,15 @@ def finish_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
         return
     if "failure" in payload:
         vm.hidden.pop("busy", None)
-        finish(cloud, vm, payload)
+        power.finish(cloud, vm, payload)
     else:
         remove_vm(cloud, vm)
 
 
 def remove_vm(cloud: Cloud, vm: Resource) -> None:
     """Delete the VM at once, with the disks and NICs whose `deleteOption` says so."""
-    set_power_state(cloud, vm, "deleted")
-    order_guest(cloud, vm, "stop")
+    power.set_state(cloud, vm, "deleted")
+    power.order_guest(cloud, vm, "stop")
     release_disks(cloud, vm)
     release_nics(cloud, vm)
     cloud.store.delete(vm.id)

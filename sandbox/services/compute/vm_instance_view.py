@@ -6,7 +6,7 @@ from typing import Any
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.compute.vm_power_state import DEALLOCATED, power_state
+from gpuinfra.sandbox.services.compute.vm_power_state import DEALLOCATED, state_of
 
 _AGENT = "2.12.0.2"
 _DISPLAYED = {
@@ -39,7 +39,7 @@ def etag(vm: Resource) -> str:
 def instance_view(cloud: Cloud, vm: Resource) -> dict[str, Any]:
     """Return the power state, provisioning state and guest agent status."""
     properties = vm.properties
-    power = power_state(vm)
+    power = state_of(vm)
     view: dict[str, Any] = {}
     if power not in ("", "creating", DEALLOCATED):
         view |= _guest(cloud, vm, is_up=power == "running" and vm.key in cloud.guests_ready)

@@ -22,30 +22,30 @@ def _price_of(cloud: Cloud, vm: Resource) -> float:
     return cloud.catalogue.price(properties["hardwareProfile"]["vmSize"], vm.location, is_spot(properties)) or 0.0
 
 
-def power_state(vm: Resource) -> str:
+def state_of(vm: Resource) -> str:
     """Return the power state as in `PowerState/…`; empty before the first."""
     return str(vm.hidden.get("power", ""))
 
 
-def set_power_state(cloud: Cloud, vm: Resource, state: str) -> None:
+def set_state(cloud: Cloud, vm: Resource, state: str) -> None:
     """Enter a power state, and bill for it from now on. The caller stores the VM."""
     vm.hidden["power"] = state
     cloud.meter.change(vm.key, vm.name, state, _price_of(cloud, vm), cloud.now)
 
 
-def power_on(cloud: Cloud, vm: Resource, kind: str = "start") -> None:
+def turn_on(cloud: Cloud, vm: Resource, kind: str = "start") -> None:
     """Enter `running` and boot the guest; `kind` is `start` or `provision`, see `order_guest`."""
-    if power_state(vm) != "starting":
-        set_power_state(cloud, vm, "starting")
-    set_power_state(cloud, vm, "running")
+    if state_of(vm) != "starting":
+        set_state(cloud, vm, "starting")
+    set_state(cloud, vm, "running")
     vm.hidden.pop("neverAllocated", None)
     update_disks(cloud, vm)
     order_guest(cloud, vm, kind)
 
 
-def power_down(cloud: Cloud, vm: Resource, state: str) -> None:
+def turn_off(cloud: Cloud, vm: Resource, state: str) -> None:
     """Stop the guest; `state` is `stopped`, which is billed, or `deallocated`."""
-    set_power_state(cloud, vm, state)
+    set_state(cloud, vm, state)
     update_disks(cloud, vm)
     order_guest(cloud, vm, "stop")
 

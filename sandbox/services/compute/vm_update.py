@@ -23,7 +23,7 @@ from gpuinfra.sandbox.services.compute.vm_checks import (
 from gpuinfra.sandbox.services.compute.vm_create import check_modelled
 from gpuinfra.sandbox.services.compute.vm_identity import apply_identity
 from gpuinfra.sandbox.services.compute.vm_network_profile import change_nics, read_network
-from gpuinfra.sandbox.services.compute.vm_power_state import DEALLOCATED, power_state
+from gpuinfra.sandbox.services.compute.vm_power_state import DEALLOCATED, state_of
 from gpuinfra.sandbox.services.compute.vm_security_profile import change_security
 from gpuinfra.sandbox.services.compute.vm_storage_profile import Place, Storage, add_data_disk, read_data_disks
 
@@ -48,7 +48,7 @@ def change_vm(call: Call, vm: Resource, body: dict[str, Any]) -> Change:
     if "tags" in body:
         vm.body["tags"] = check_tags(body)
     apply_identity(call.cloud, vm, body)
-    change_security(vm, properties, is_deallocated=power_state(vm) == DEALLOCATED)
+    change_security(vm, properties, is_deallocated=state_of(vm) == DEALLOCATED)
     vm.properties.update(check_kept(properties))
     if (user_data := text(properties.get("userData"), "userData")) is not None:
         vm.hidden["userData"] = user_data
@@ -119,7 +119,7 @@ def _change_size(call: Call, vm: Resource, properties: dict[str, Any], change: C
 
 def _check_quota(call: Call, vm: Resource, before: Size | None, size: Size) -> None:
     spot = is_spot(vm.properties)
-    counted = spot or power_state(vm) != DEALLOCATED
+    counted = spot or state_of(vm) != DEALLOCATED
     if counted or vm.hidden.get("neverAllocated"):
         freed = (before, spot) if before and counted else None
         check_quota(call.cloud, size, vm.location, spot, freed)
@@ -144,7 +144,7 @@ def _change_spot(call: Call, vm: Resource, given: dict[str, Any], size: Size) ->
     spot = read_spot(call.cloud, {**present, **wanted}, size, vm.location, "Update VM")
     if spot.get("evictionPolicy") != present.get("evictionPolicy"):
         raise change_not_allowed("evictionPolicy")
-    if spot.get("billingProfile") != present.get("billingProfile") and power_state(vm) != DEALLOCATED:
+    if spot.get("billingProfile") != present.get("billingProfile") and state_of(vm) != DEALLOCATED:
         raise ArmError(
             409,
             "MaxPriceChangeNotAllowedForAllocatedVMs",
@@ -230,7 +230,7 @@ def _grow(call: Call, vm: Resource, size_gib: int) -> None:
     present, disk = vm.properties["storageProfile"]["osDisk"], call.cloud.store.get(vm.hidden["disks"]["os"])
     if disk is None or size_gib == present["diskSizeGB"]:
         return
-    if power_state(vm) != DEALLOCATED:
+    if state_of(vm) != DEALLOCATED:
         raise not_allowed(
             "Resizing the OS disk is allowed only when creating a VM or when the VM is deallocated.",
             "osDisk.diskSizeGB",
@@ -248,7 +248,7 @@ def _change_network(call: Call, vm: Resource, properties: dict[str, Any], size: 
     present = vm.properties["networkProfile"]
     wanted = read_network(call, vm.id, vm.location, size, properties)
     before = {key(one["id"]) for one in present["networkInterfaces"]}
-    if {key(one["id"]) for one in wanted["networkInterfaces"]} != before and power_state(vm) != DEALLOCATED:
+    if {key(one["id"]) for one in wanted["networkInterfaces"]} != before and state_of(vm) != DEALLOCATED:
         raise not_allowed(
             f"Network interfaces of the VM '{vm.name}' can be changed only while it is deallocated.",
             "networkProfile.networkInterfaces",

@@ -10,15 +10,7 @@ from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, outside_th
 from gpuinfra.sandbox.kernel.long_running_operations import IN_PROGRESS
 from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import (
-    check_name,
-    page,
-    parse_filter,
-    require_group,
-    require_object,
-    resource_id,
-    section,
-)
+from gpuinfra.sandbox.services import common
 from gpuinfra.sandbox.services.operations import job_url
 from gpuinfra.sandbox.services.resources.deployment_run import ACTIVE, begin_run, run_step, start
 from gpuinfra.sandbox.services.resources.template import Plan, make_plan
@@ -33,7 +25,7 @@ _ONE = f"{_ALL}/{{name}}"
 
 @service.route("PUT", _ONE)
 def _put_deployment(call: Call) -> Answer:
-    group = require_group(call, for_write=True)
+    group = common.require_group(call, for_write=True)
     existing = call.cloud.store.get(_id(call))
     if existing and existing.properties["provisioningState"] in ACTIVE:
         raise _active(existing, "edit or replace")
@@ -52,7 +44,7 @@ def _put_deployment(call: Call) -> Answer:
 @service.route("POST", f"{_ONE}/validate")
 def validate_deployment(call: Call) -> Answer:
     """Evaluate a template without creating anything."""
-    plan = _plan(call, require_group(call))
+    plan = _plan(call, common.require_group(call))
     body = _body(call, _id(call), call["name"], plan, "Succeeded")
     body["properties"]["validatedResources"] = [{"id": planned.id} for planned in plan.resources]
     return Answer(200, body)
@@ -65,8 +57,8 @@ def _get_deployment(call: Call) -> Answer:
 
 @service.route("GET", _ALL)
 def _list_deployments(call: Call) -> Answer:
-    wanted = parse_filter(call.query.get("$filter", ""), frozenset({"provisioningstate"})).get("provisioningstate")
-    return page(
+    wanted = common.parse_filter(call.query.get("$filter", ""), {"provisioningstate"}).get("provisioningstate")
+    return common.page(
         call,
         kind=KIND,
         wanted=lambda each: wanted is None or each.properties["provisioningState"].lower() == wanted.lower(),
@@ -76,7 +68,7 @@ def _list_deployments(call: Call) -> Answer:
 @service.route("DELETE", _ONE)
 def delete_deployment(call: Call) -> Answer:
     """Delete a deployment from the history; its resources stay."""
-    require_group(call)
+    common.require_group(call)
     deployment = call.cloud.store.get(_id(call))
     if deployment is None:
         return Answer(204)
@@ -92,7 +84,7 @@ def delete_deployment(call: Call) -> Answer:
 
 @service.route("GET", f"{_ONE}/operationStatuses/{{id}}")
 def _get_status(call: Call) -> Answer:
-    require_group(call)
+    common.require_group(call)
     body = call.cloud.store.get_operation(call["id"])
     if body is None or body["action"] != "deployments/write":
         raise ArmError(404, "NotFound", f"The operation '{call['id']}' could not be found.")
@@ -131,12 +123,12 @@ def _deployment_delete(cloud: Cloud, payload: dict[str, Any]) -> None:
 
 
 def _id(call: Call) -> str:
-    check_name(call["name"], r"[-\w._()]{1,64}", "A deployment's name has 1 to 64 letters, digits and -_.().")
-    return resource_id(call, KIND)
+    common.check_name(call["name"], r"[-\w._()]{1,64}", "A deployment's name has 1 to 64 letters, digits and -_.().")
+    return common.resource_id(call, KIND)
 
 
 def _require(call: Call) -> Resource:
-    require_group(call)
+    common.require_group(call)
     found = call.cloud.store.get(_id(call))
     if found is None:
         raise ArmError(404, "DeploymentNotFound", f"Deployment '{call['name']}' could not be found.")
@@ -154,7 +146,7 @@ def _active(deployment: Resource, verb: str) -> ArmError:
 
 
 def _plan(call: Call, group: Resource) -> Plan:
-    properties = section(require_object(call), "properties")
+    properties = common.section(common.require_object(call), "properties")
     for name in ("templateLink", "parametersLink", "onErrorDeployment"):
         if properties.get(name) is not None:
             raise outside_the_slice(call.method, f"{call.path} with {name}")
@@ -166,7 +158,7 @@ def _plan(call: Call, group: Resource) -> Plan:
     template = properties.get("template")
     if not isinstance(template, dict):
         raise invalid_content("The request content was invalid: 'properties.template' must be an object.")
-    plan = make_plan(template, section(properties, "parameters"), scope_of(call.cloud, group, call["name"]))
+    plan = make_plan(template, common.section(properties, "parameters"), scope_of(call.cloud, group, call["name"]))
     for planned in plan.resources:
         if not isinstance(call.cloud.router.find("PUT", planned.id), tuple):
             raise outside_the_slice("PUT", planned.id)

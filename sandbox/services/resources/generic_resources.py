@@ -8,20 +8,11 @@ from gpuinfra.sandbox.kernel.errors import ArmError, invalid_parameter
 from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.routes import GROUP, RESOURCE, SUBSCRIPTION, Service
 from gpuinfra.sandbox.kernel.store import Resource
-from gpuinfra.sandbox.services.common import (
-    check_scope,
-    check_tags,
-    has_tag,
-    page,
-    parse_filter,
-    require_group,
-    require_object,
-    section,
-)
+from gpuinfra.sandbox.services import common
 
 service = Service()
 
-_FILTERS = frozenset({"tagname", "tagvalue", "resourcetype", "name", "location", "resourcegroup"})
+_FILTERS = {"tagname", "tagvalue", "resourcetype", "name", "location", "resourcegroup"}
 _EXPANSIONS = frozenset({"createdtime", "changedtime", "provisioningstate"})
 _SHOWN = ("managedBy", "sku", "kind", "plan", "identity", "zones", "tags")
 _TAGS = "/providers/Microsoft.Resources/tags/default"
@@ -30,11 +21,11 @@ _TAGS = "/providers/Microsoft.Resources/tags/default"
 @service.route("GET", f"{SUBSCRIPTION}/resources", action="Microsoft.Resources/subscriptions/resources/read")
 @service.route("GET", f"{GROUP}/resources", action="Microsoft.Resources/subscriptions/resourceGroups/resources/read")
 def _list(call: Call) -> Answer:
-    wanted = parse_filter(call.query.get("$filter", ""), _FILTERS)
+    wanted = common.parse_filter(call.query.get("$filter", ""), _FILTERS)
     expand = {part.strip().lower() for part in call.query.get("$expand", "").split(",") if part.strip()}
     if not expand <= _EXPANSIONS:
         raise invalid_parameter("$expand", f"The value '{call.query['$expand']}' of the query parameter is invalid.")
-    return page(
+    return common.page(
         call,
         group=wanted.get("resourcegroup"),
         # As Azure documents, a list that is filtered by tag name and value omits the tags.
@@ -56,7 +47,7 @@ def _fits(resource: Resource, wanted: dict[str, str]) -> bool:
         "location": resource.location,
         "resourcegroup": resource.group,
     }
-    return has_tag(resource.body, wanted) and all(
+    return common.has_tag(resource.body, wanted) and all(
         own[name].lower() == value.lower() for name, value in wanted.items() if name in own
     )
 
@@ -83,7 +74,7 @@ def _item(resource: Resource, expand: set[str], *, with_tags: bool) -> dict[str,
 
 
 def _scope(call: Call) -> Resource:
-    return check_scope(call) or require_group(call)
+    return common.check_scope(call) or common.require_group(call)
 
 
 def _show_tags(resource: Resource) -> Answer:
@@ -92,8 +83,8 @@ def _show_tags(resource: Resource) -> Answer:
 
 
 def _keep_tags(call: Call, resource: Resource, tags: dict[str, str]) -> Answer:
-    require_group(call, for_write=True)
-    resource.body["tags"] = check_tags({"tags": tags})
+    common.require_group(call, for_write=True)
+    resource.body["tags"] = common.check_tags({"tags": tags})
     return _show_tags(call.cloud.store.put(resource, call.cloud.now))
 
 
@@ -107,14 +98,14 @@ def _get_tags(call: Call) -> Answer:
 @service.route("PUT", f"{RESOURCE}{_TAGS}")
 def _put_tags(call: Call) -> Answer:
     scope = _scope(call)
-    return _keep_tags(call, scope, check_tags(section(require_object(call), "properties")))
+    return _keep_tags(call, scope, common.check_tags(common.section(common.require_object(call), "properties")))
 
 
 @service.route("PATCH", f"{GROUP}{_TAGS}")
 @service.route("PATCH", f"{RESOURCE}{_TAGS}")
 def _patch_tags(call: Call) -> Answer:
-    scope, body = _scope(call), require_object(call)
-    given = check_tags(section(body, "properties"))
+    scope, body = _scope(call), common.require_object(call)
+    given = common.check_tags(common.section(body, "properties"))
     operation = body.get("operation")
     if operation == "Replace":
         return _keep_tags(call, scope, given)
