@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +79,14 @@ class Server:
         """Serve until `stop` is called."""
         self.host.boot_all()
         metadata = asyncio.create_task(self._metadata.serve([self.metadata_socket]))
-        async with self._ticking():
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._uvicorn.serve([self.socket])
+        ticking = asyncio.create_task(self._tick())
+        try:
+            await self._uvicorn.serve([self.socket])
+        except asyncio.CancelledError:
+            pass  # stopped
+        finally:
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
         for connection in list(self._uvicorn.server_state.connections):
             abort(connection.transport)  # its client keeps it open
         self._metadata.should_exit = True
@@ -98,16 +103,6 @@ class Server:
 
     def stop(self) -> None:
         self._uvicorn.should_exit = True
-
-    @contextlib.asynccontextmanager
-    async def _ticking(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._tick())
-        try:
-            yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
     async def _tick(self) -> None:
         kept = 0.0

@@ -87,12 +87,11 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class DiskTier:
-    """The tier of a managed disk: its largest size and its price per month."""
+    """The tier of a managed disk, and its largest size."""
 
     sku: str
     tier: str
     size_gib: int
-    price_per_month: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
 
 from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp_z
@@ -19,7 +18,7 @@ from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
 from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.routes import SUBSCRIPTION, Service
-from gpuinfra.sandbox.services.common import require_subscription
+from gpuinfra.sandbox.services.common import next_link, require_subscription
 
 service = Service()
 
@@ -50,8 +49,7 @@ def _list_events(call: Call) -> Answer:
     first, following = int(skip), int(skip) + PAGE
     body: dict[str, Any] = {"value": [_shown(call, event) for event in found[first:following]]}
     if following < len(found):
-        kept = "&".join(f"{quote(name)}={quote(text)}" for name, text in call.query.items() if name != "$skiptoken")
-        body["nextLink"] = f"{call.base_url}{call.path}?{kept}&$skiptoken={following}"
+        body["nextLink"] = next_link(call, following)
     return Answer(200, body)
 
 
@@ -157,7 +155,6 @@ def _common(body: Mapping[str, Any]) -> Event:
 
 def _shown(call: Call, event: Event) -> dict[str, Any]:
     body = event["body"]
-    operation = _operation_name(body)
     made = uuid.uuid5(uuid.NAMESPACE_URL, f"{event['operation']}/{event['status']}")
     moment = stamp_z(event["at"])
     code = event.get("code")
@@ -165,22 +162,19 @@ def _shown(call: Call, event: Event) -> dict[str, Any]:
         "caller": _caller(body),
         "correlationId": event["correlationId"] or event["operation"],
         "eventDataId": str(made),
-        "eventName": {"value": event["name"], "localizedValue": event["name"]},
-        "category": {"value": "Administrative", "localizedValue": "Administrative"},
+        "eventName": _both(event["name"]),
+        "category": _both("Administrative"),
         "eventTimestamp": moment,
         "id": f"{body['resource']}/events/{made}/ticks/{round(event['at'] * 10_000_000)}",
         "level": "Error" if event["status"] == "Failed" else "Informational",
         "operationId": event["operation"],
-        "operationName": {"value": operation, "localizedValue": operation},
+        "operationName": _both(_operation_name(body)),
         "resourceGroupName": event["resourceGroupName"],
-        "resourceProviderName": {"value": body["provider"], "localizedValue": body["provider"]},
+        "resourceProviderName": _both(body["provider"]),
         "resourceType": _both(parse_id(body["resource"]).type),
         "resourceId": body["resource"],
         "status": _both(event["status"]),
-        "subStatus": {
-            "value": _NAMES[code] if code else "",
-            "localizedValue": f"{_NAMES[code]} (HTTP Status Code: {code})" if code else "",
-        },
+        "subStatus": _both(_NAMES[code], f"{_NAMES[code]} (HTTP Status Code: {code})") if code else _both(""),
         "submissionTimestamp": moment,
         "subscriptionId": call.cloud.subscription,
         "properties": _properties(event),
@@ -189,8 +183,8 @@ def _shown(call: Call, event: Event) -> dict[str, Any]:
     return {name: value for name, value in shown.items() if not wanted or name.lower() in wanted}
 
 
-def _both(text: str) -> dict[str, str]:
-    return {"value": text, "localizedValue": text}
+def _both(text: str, localized: str = "") -> dict[str, str]:
+    return {"value": text, "localizedValue": localized or text}
 
 
 def _properties(event: Event) -> dict[str, str]:

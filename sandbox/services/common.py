@@ -187,6 +187,26 @@ def check_tags(body: dict[str, Any]) -> dict[str, str]:
     return dict(tags)
 
 
+def set_tags(resource: Resource, body: dict[str, Any]) -> None:
+    """Replace the tags of a resource if a request has any."""
+    if body.get("tags") is not None:
+        resource.body["tags"] = check_tags(body)
+
+
+def read_patch(call: Call, kind: str) -> tuple[Resource, dict[str, Any]]:
+    """Return the resource that a PATCH names, with the tags of the request, and the body."""
+    require_group(call, for_write=True)
+    resource, body = require_resource(call, kind), require_object(call)
+    set_tags(resource, body)
+    return resource, body
+
+
+def next_link(call: Call, token: str | int) -> str:
+    """Return the URL of the next page of a list."""
+    kept = "&".join(f"{quote(name)}={quote(value)}" for name, value in call.query.items() if name != "$skiptoken")
+    return f"{call.base_url}{call.path}?{kept}&$skiptoken={quote(str(token), safe='')}"
+
+
 def check_conditions(call: Call, existing: Resource | None) -> None:
     """Raise 412 if `If-Match` or `If-None-Match` does not hold."""
     unless, only = call.headers.get("if-none-match"), call.headers.get("if-match")
@@ -240,8 +260,7 @@ def page(
         more = bool(call.cloud.store.resources(kind=kind, group=group, after=after, limit=1))
     body: dict[str, Any] = {"value": value}
     if more:
-        kept = "&".join(f"{quote(name)}={quote(value)}" for name, value in call.query.items() if name != "$skiptoken")
-        body["nextLink"] = f"{call.base_url}{call.path}?{kept}&$skiptoken={quote(after, safe='')}"
+        body["nextLink"] = next_link(call, after)
     return Answer(200, body)
 
 

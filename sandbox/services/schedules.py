@@ -5,7 +5,7 @@ import re
 import uuid
 from datetime import datetime, time, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp
@@ -18,7 +18,6 @@ from gpuinfra.sandbox.kernel.routes import GROUP, Service, merge
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services import common
 from gpuinfra.sandbox.services.resources.providers import registration
-from gpuinfra.sandbox.services.time_zones import find_zone
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +53,7 @@ def put_schedule(call: Call) -> Answer:
         "uniqueIdentifier": old.get("uniqueIdentifier", str(uuid.uuid4())),
     }
     schedule.body = _body(call, schedule, location, properties)
-    if body.get("tags") is not None:
-        schedule.body["tags"] = common.check_tags(body)
+    common.set_tags(schedule, body)
     _keep(call.cloud, schedule)
     return Answer(201, schedule.body)
 
@@ -63,10 +61,7 @@ def put_schedule(call: Call) -> Answer:
 @service.route("PATCH", _ONE)
 def patch_schedule(call: Call) -> Answer:
     """Change a schedule."""
-    common.require_group(call, for_write=True)
-    schedule, body = common.require_resource(call, KIND), common.require_object(call)
-    if body.get("tags") is not None:
-        schedule.body["tags"] = common.check_tags(body)
+    schedule, body = common.read_patch(call, KIND)
     changed = merge(schedule.properties, common.section(body, "properties"))
     schedule.properties.update(_checked(call, changed))
     _keep(call.cloud, schedule)
@@ -194,3 +189,73 @@ def _keep(cloud: Cloud, schedule: Resource) -> None:
         ticket = schedule.hidden["ticket"] = str(uuid.uuid4())
         schedule.hidden["event"] = cloud.schedule(due, "schedule-fire", {"schedule": schedule.id, "ticket": ticket})
     cloud.store.put(schedule, cloud.now)
+
+
+# From Unicode's windowsZones.xml, territory 001.
+_WINDOWS = {
+    "Afghanistan Standard Time": "Asia/Kabul",
+    "Alaskan Standard Time": "America/Anchorage",
+    "Arab Standard Time": "Asia/Riyadh",
+    "Arabian Standard Time": "Asia/Dubai",
+    "Argentina Standard Time": "America/Buenos_Aires",
+    "Atlantic Standard Time": "America/Halifax",
+    "AUS Central Standard Time": "Australia/Darwin",
+    "AUS Eastern Standard Time": "Australia/Sydney",
+    "Bangladesh Standard Time": "Asia/Dhaka",
+    "Belarus Standard Time": "Europe/Minsk",
+    "Canada Central Standard Time": "America/Regina",
+    "Cen. Australia Standard Time": "Australia/Adelaide",
+    "Central America Standard Time": "America/Guatemala",
+    "Central Asia Standard Time": "Asia/Bishkek",
+    "Central Europe Standard Time": "Europe/Budapest",
+    "Central European Standard Time": "Europe/Warsaw",
+    "Central Standard Time": "America/Chicago",
+    "Central Standard Time (Mexico)": "America/Mexico_City",
+    "China Standard Time": "Asia/Shanghai",
+    "E. Africa Standard Time": "Africa/Nairobi",
+    "E. Australia Standard Time": "Australia/Brisbane",
+    "E. Europe Standard Time": "Europe/Chisinau",
+    "E. South America Standard Time": "America/Sao_Paulo",
+    "Eastern Standard Time": "America/New_York",
+    "Egypt Standard Time": "Africa/Cairo",
+    "FLE Standard Time": "Europe/Kiev",
+    "GMT Standard Time": "Europe/London",
+    "Greenwich Standard Time": "Atlantic/Reykjavik",
+    "GTB Standard Time": "Europe/Bucharest",
+    "Hawaiian Standard Time": "Pacific/Honolulu",
+    "India Standard Time": "Asia/Calcutta",
+    "Iran Standard Time": "Asia/Tehran",
+    "Israel Standard Time": "Asia/Jerusalem",
+    "Korea Standard Time": "Asia/Seoul",
+    "Mountain Standard Time": "America/Denver",
+    "Nepal Standard Time": "Asia/Katmandu",
+    "New Zealand Standard Time": "Pacific/Auckland",
+    "Newfoundland Standard Time": "America/St_Johns",
+    "Pacific SA Standard Time": "America/Santiago",
+    "Pacific Standard Time": "America/Los_Angeles",
+    "Pakistan Standard Time": "Asia/Karachi",
+    "Romance Standard Time": "Europe/Paris",
+    "Russian Standard Time": "Europe/Moscow",
+    "SA Pacific Standard Time": "America/Bogota",
+    "SE Asia Standard Time": "Asia/Bangkok",
+    "Singapore Standard Time": "Asia/Singapore",
+    "South Africa Standard Time": "Africa/Johannesburg",
+    "Taipei Standard Time": "Asia/Taipei",
+    "Tokyo Standard Time": "Asia/Tokyo",
+    "Turkey Standard Time": "Europe/Istanbul",
+    "US Eastern Standard Time": "America/Indianapolis",
+    "US Mountain Standard Time": "America/Phoenix",
+    "UTC": "Etc/UTC",
+    "W. Australia Standard Time": "Australia/Perth",
+    "W. Europe Standard Time": "Europe/Berlin",
+    "West Africa Standard Time": "Africa/Lagos",
+}
+
+
+def find_zone(name: str) -> ZoneInfo | None:
+    """Return the zone of a name, or None. Windows' names match in any case."""
+    known = {windows.lower(): database for windows, database in _WINDOWS.items()}
+    try:
+        return ZoneInfo(known.get(name.lower(), name))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from gpuinfra.sandbox.kernel.clock import stamp
 from gpuinfra.sandbox.kernel.cloud import Cloud
@@ -132,7 +132,7 @@ class Control:
             # Nothing of the old guests may reach into what the caller does next.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._reset_guests(), RESET_SECONDS)
-        return _json(200, result)
+        return JSONResponse(result)
 
     # State
 
@@ -260,8 +260,4 @@ def _step(name: str, value: Any) -> float:
 
 
 def _refuse(status: int, code: str, message: str) -> Response:
-    return _json(status, {"error": {"code": code, "message": message}})
-
-
-def _json(status: int, body: Any) -> Response:
-    return Response(json.dumps(body), status, media_type="application/json")
+    return JSONResponse({"error": {"code": code, "message": message}}, status)

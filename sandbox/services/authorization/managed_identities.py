@@ -49,10 +49,7 @@ def put_identity(call: Call) -> Answer:
 
 @service.route("PATCH", _ONE)
 def _patch_identity(call: Call) -> Answer:
-    common.require_group(call, for_write=True)
-    identity, body = common.require_resource(call, KIND), common.require_object(call)
-    if body.get("tags") is not None:
-        identity.body["tags"] = common.check_tags(body)
+    identity, _ = common.read_patch(call, KIND)
     call.cloud.store.put(identity, call.cloud.now)
     return Answer(200, identity.body)
 

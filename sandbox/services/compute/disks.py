@@ -205,18 +205,22 @@ def update_disks(cloud: Cloud, vm: Resource) -> None:
 
 def name_disks(vm: Resource) -> None:
     """Show names and ids of disks, which Azure does only once they exist."""
-    profile, disks = vm.properties["storageProfile"], vm.hidden["disks"]
-    shown = {"os": profile["osDisk"], **{str(disk["lun"]): disk for disk in profile["dataDisks"]}}
-    for place, disk in shown.items():
+    disks = vm.hidden["disks"]
+    for place, disk in _shown_disks(vm).items():
         disk["name"] = parse_id(disks[place]).name
         disk["managedDisk"]["id"] = disks[place]
 
 
+def _shown_disks(vm: Resource) -> dict[str, dict[str, Any]]:
+    """Return the disks in a VM's body, by `os` or the LUN of a data disk."""
+    profile = vm.properties.get("storageProfile", {})
+    return {"os": profile.get("osDisk", {}), **{str(disk["lun"]): disk for disk in profile.get("dataDisks", [])}}
+
+
 def release_disks(cloud: Cloud, vm: Resource) -> None:
     """Delete or detach the disks of a VM that is deleted, as each `deleteOption` says."""
-    profile, disks = vm.properties.get("storageProfile", {}), vm.hidden.get("disks", {})
-    shown = {"os": profile.get("osDisk", {}), **{str(disk["lun"]): disk for disk in profile.get("dataDisks", [])}}
-    for place, disk_id in disks.items():
+    shown = _shown_disks(vm)
+    for place, disk_id in vm.hidden.get("disks", {}).items():
         if shown.get(place, {}).get("deleteOption") == "Delete":
             remove_disk(cloud, disk_id)
         else:

@@ -132,14 +132,9 @@ NAMESPACES = (
 )
 
 
-def namespace(name: str) -> Namespace | None:
-    """Return the resource provider of this name, in any case."""
-    return next((found for found in NAMESPACES if found.name.casefold() == name.casefold()), None)
-
-
 def provider_body(catalogue: Catalogue, name: str, subscription_id: str, state: str) -> dict[str, Any] | None:
     """Return a provider as ARM shows it; `state` is `Registered`, `Registering` or `NotRegistered`."""
-    found = namespace(name)
+    found = next((each for each in NAMESPACES if each.name.casefold() == name.casefold()), None)
     if found is None:
         return None
     return {
@@ -180,16 +175,10 @@ def registration(cloud: Cloud, name: str) -> str:
 
 def _body(call: Call) -> dict[str, Any]:
     require_subscription(call)
-    found = namespace(call["namespace"])
-    name = found.name if found else ""
-    body = (
-        provider_body(call.cloud.catalogue, name, call.cloud.subscription, registration(call.cloud, name))
-        if found
-        else None
-    )
+    name = call["namespace"]
+    body = provider_body(call.cloud.catalogue, name, call.cloud.subscription, registration(call.cloud, name))
     if body is None:
-        message = f"The resource namespace '{call['namespace']}' is invalid."
-        raise ArmError(404, "InvalidResourceNamespace", message)
+        raise ArmError(404, "InvalidResourceNamespace", f"The resource namespace '{name}' is invalid.")
     _leave_out(call.cloud, body)
     return body
 
@@ -211,8 +200,8 @@ def _list_providers(call: Call) -> Answer:
     require_subscription(call)
     cloud = call.cloud
     value = [
-        provider_body(cloud.catalogue, name, cloud.subscription, registration(cloud, name))
-        for name in (each.name for each in NAMESPACES)
+        provider_body(cloud.catalogue, each.name, cloud.subscription, registration(cloud, each.name))
+        for each in NAMESPACES
     ]
     return Answer(200, {"value": value})
 

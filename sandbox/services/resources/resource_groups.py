@@ -31,8 +31,7 @@ def _put_group(call: Call) -> Answer:
     group.body = {"id": group.id, "name": group.name, "type": KIND, "location": location}
     if (managed_by := _managed_by(body)) is not None:
         group.body["managedBy"] = managed_by
-    if body.get("tags") is not None:
-        group.body["tags"] = common.check_tags(body)
+    common.set_tags(group, body)
     group.body["properties"] = {"provisioningState": "Succeeded"}
     call.cloud.store.put(group, call.cloud.now)
     return Answer(200 if existing else 201, group.body)
@@ -50,8 +49,7 @@ def patch_group(call: Call) -> Answer:
     body = common.require_object(call)
     if body.get("location") is not None:
         _check_location(group, common.require_location(call, body, KIND))
-    if body.get("tags") is not None:
-        group.body["tags"] = common.check_tags(body)
+    common.set_tags(group, body)
     if (managed_by := _managed_by(body)) is not None:
         group.body["managedBy"] = managed_by
     call.cloud.store.put(group, call.cloud.now)
