@@ -3,15 +3,7 @@
 import re
 from typing import Any
 
-from gpuinfra.sandbox.kernel.access_control import (
-    NAMESPACE,
-    assignments,
-    find_definition,
-    is_principal,
-    is_within,
-    scope_created,
-    stored_id,
-)
+from gpuinfra.sandbox.kernel import access_control as roles
 from gpuinfra.sandbox.kernel.call import Answer, Call
 from gpuinfra.sandbox.kernel.clock import stamp_z
 from gpuinfra.sandbox.kernel.errors import ArmError, invalid_content, not_modelled
@@ -22,7 +14,7 @@ from gpuinfra.sandbox.services.common import check_scope, invalid_filter, requir
 
 service = Service()
 
-_ALL = f"/providers/{NAMESPACE}/roleAssignments"
+_ALL = f"/providers/{roles.NAMESPACE}/roleAssignments"
 _ONE = f"{_ALL}/{{name}}"
 
 
@@ -30,17 +22,17 @@ def put_assignment(call: Call) -> Answer:
     """Create an assignment. It cannot be changed later."""
     scope, name = _scope(call), require_guid(call["name"], "role assignment")
     given = _checked(call, scope)
-    cloud, stored = call.cloud, stored_id(call.cloud, "roleAssignments", name)
-    existing = next((each for each in assignments(cloud) if each.name.lower() == name), None)
+    cloud, stored = call.cloud, roles.stored_id(call.cloud, "roleAssignments", name)
+    existing = next((each for each in roles.assignments(cloud) if each.name.lower() == name), None)
     if existing:
         if _identity(existing.properties) != _identity(given):
             message = "Tenant ID, application ID, principal ID, and scope are not allowed to be updated."
             raise ArmError(409, "RoleAssignmentUpdateNotPermitted", message)
         return Answer(200, existing.body)
-    if any(_identity(each.properties) == _identity(given) for each in assignments(cloud)):
+    if any(_identity(each.properties) == _identity(given) for each in roles.assignments(cloud)):
         raise ArmError(409, "RoleAssignmentExists", "The role assignment already exists.")
     now = stamp_z(cloud.now)
-    made = Resource(stored, "", {}, {"scopeCreated": scope_created(cloud, scope)})
+    made = Resource(stored, "", {}, {"scopeCreated": roles.scope_created(cloud, scope)})
     made.body = {
         "properties": {
             **given,
@@ -53,7 +45,7 @@ def put_assignment(call: Call) -> Answer:
             "delegatedManagedIdentityResourceId": None,
         },
         "id": f"{scope}{_ALL}/{name}",
-        "type": f"{NAMESPACE}/roleAssignments",
+        "type": f"{roles.NAMESPACE}/roleAssignments",
         "name": name,
     }
     cloud.store.put(made, cloud.now)
@@ -81,10 +73,11 @@ def list_assignments(call: Call) -> Answer:
     principal, at_scope = _filter(call.query.get("$filter", ""))
     shown = [
         each.body
-        for each in assignments(call.cloud)
+        for each in roles.assignments(call.cloud)
         if principal in {None, each.properties["principalId"].lower()}
         and (
-            is_within(scope, each.properties["scope"]) or (not at_scope and is_within(each.properties["scope"], scope))
+            roles.is_within(scope, each.properties["scope"])
+            or (not at_scope and roles.is_within(each.properties["scope"], scope))
         )
     ]
     return Answer(200, {"value": shown})
@@ -111,7 +104,7 @@ def _scope(call: Call) -> str:
 
 def _find(call: Call) -> Resource | None:
     scope = _scope(call)
-    for each in assignments(call.cloud):
+    for each in roles.assignments(call.cloud):
         if each.name.lower() == call["name"].lower() and each.properties["scope"].lower() == scope.lower():
             return each
     return None
@@ -134,12 +127,12 @@ def _checked(call: Call, scope: str) -> dict[str, Any]:
     if properties.get("condition") is not None:
         raise not_modelled("conditions of role assignments")
     require_guid(principal, "principal")
-    definition = find_definition(call.cloud, definition_id)
+    definition = roles.find_definition(call.cloud, definition_id)
     if definition is None:
         name = definition_id.rpartition("/")[2]
         message = f"The specified role definition with ID '{name}' does not exist."
         raise ArmError(404, "RoleDefinitionDoesNotExist", message)
-    if not is_principal(call.cloud, principal):
+    if not roles.is_principal(call.cloud, principal):
         raise ArmError(
             400,
             "PrincipalNotFound",

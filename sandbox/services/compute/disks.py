@@ -9,12 +9,8 @@ from gpuinfra.sandbox.kernel.resource_id import key, parse_id
 from gpuinfra.sandbox.kernel.routes import GROUP, Service
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services import common
+from gpuinfra.sandbox.services.compute import fields
 from gpuinfra.sandbox.services.compute.disk_body import DISKS, DiskPlan, check_disk_size, check_sku, new_disk, resize
-from gpuinfra.sandbox.services.compute.fields import (
-    check_entity_name,
-    not_allowed,
-    required,
-)
 from gpuinfra.sandbox.services.compute.vm_security_profile import TRUSTED, has_trusted_launch
 
 service = Service()
@@ -25,7 +21,7 @@ common.add_reads(service, DISKS)
 
 @service.route("PUT", _DISK)
 def _put_disk(call: Call) -> Answer:
-    check_entity_name(call["name"], "diskName")
+    fields.check_entity_name(call["name"], "diskName")
     body, existing, location = common.check_put(call, DISKS)
     if existing is None:
         plan = _plan(call, common.resource_id(call, DISKS), location, body)
@@ -47,7 +43,7 @@ def _plan(call: Call, disk_id: str, location: str, body: dict[str, Any]) -> Disk
     creation = common.section(properties, "creationData")
     option = creation.get("createOption")
     if option is None:
-        raise required("disk.creationData.createOption")
+        raise fields.required("disk.creationData.createOption")
     if not isinstance(option, str) or option.lower() != "empty":
         raise not_modelled(f"a disk that is made by '{option}'")
     zones = common.section(body, "zones", list)
@@ -86,10 +82,10 @@ def _check_not_in_use(disk: Resource, sku: str, size_gib: int) -> None:
     rest = "requires the virtual machine to be deallocated. Please stop your VM and retry the operation."
     if size_gib != disk.properties["diskSizeGB"] and "osType" in disk.properties:
         message = f"Cannot resize disk {disk.name} {running} Resizing a disk of an Azure Virtual Machine {rest}"
-        raise not_allowed(message, "diskSizeGB")
+        raise fields.not_allowed(message, "diskSizeGB")
     if sku != disk.body["sku"]["name"]:
         message = f"Cannot change the account type of disk {disk.name} {running} Changing the type of a disk {rest}"
-        raise not_allowed(message, "sku")
+        raise fields.not_allowed(message, "sku")
 
 
 def _update_vm_of(cloud: Cloud, disk: Resource) -> None:

@@ -9,18 +9,9 @@ from gpuinfra.sandbox.kernel.errors import invalid_parameter, not_modelled
 from gpuinfra.sandbox.kernel.resource_id import parse_id
 from gpuinfra.sandbox.kernel.store import Resource
 from gpuinfra.sandbox.services.common import check_tags, section
+from gpuinfra.sandbox.services.compute import vm_checks
 from gpuinfra.sandbox.services.compute.disk_body import DiskPlan
 from gpuinfra.sandbox.services.compute.fields import text
-from gpuinfra.sandbox.services.compute.vm_checks import (
-    check_generation,
-    check_kept,
-    check_plan,
-    check_quota,
-    check_size,
-    check_zones,
-    is_spot,
-    read_spot,
-)
 from gpuinfra.sandbox.services.compute.vm_identity import apply_identity
 from gpuinfra.sandbox.services.compute.vm_network_profile import read_network
 from gpuinfra.sandbox.services.compute.vm_os_profile import Profile, read_profile
@@ -43,18 +34,18 @@ def new_vm(call: Call, vm_id: str, location: str, body: dict[str, Any]) -> tuple
     """Return the VM that a body describes, and the disks to create for it."""
     cloud, properties = call.cloud, section(body, "properties")
     check_modelled(body)
-    size = check_size(cloud, properties, location)
-    zones = check_zones(cloud, body, vm_id, location, call.api_version)
+    size = vm_checks.check_size(cloud, properties, location)
+    zones = vm_checks.check_zones(cloud, body, vm_id, location, call.api_version)
     tags = check_tags(body)
     storage = read_storage(Place(call, vm_id, location, size, tuple(zones), tags), properties)
-    plan = check_plan(cloud, body, vm_id, storage.image)
-    check_generation(size, storage.generation)
+    plan = vm_checks.check_plan(cloud, body, vm_id, storage.image)
+    vm_checks.check_generation(size, storage.generation)
     from_image = storage.image is not None
     profile = _profile(properties, vm_id, from_image=from_image)
-    spot = read_spot(cloud, properties, size, location, "Create VM")
+    spot = vm_checks.read_spot(cloud, properties, size, location, "Create VM")
     security = new_security(call, vm_id, location, properties, storage.generation, from_image=from_image)
-    kept = {**security, **check_kept(properties)}
-    check_quota(cloud, size, location, is_spot(spot))
+    kept = {**security, **vm_checks.check_kept(properties)}
+    vm_checks.check_quota(cloud, size, location, vm_checks.is_spot(spot))
     vm = Resource(vm_id, location, {}, {**profile.secrets, **storage.system})
     vm.hidden |= {"generation": storage.generation, "disks": storage.disks}
     if user_data := text(properties.get("userData"), "userData"):
