@@ -22,7 +22,7 @@ from gpuinfra.provision.market.port import Prices
 from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Call
 from gpuinfra.sandbox.kernel.cloud import Cloud
 from gpuinfra.sandbox.kernel.errors import ArmError
-from gpuinfra.sandbox.services.registry import EFFECTS, ROUTES
+from gpuinfra.sandbox.services.registry import SERVICES
 
 REGION = "eastus"
 SIZES = ("Standard_NC4as_T4_v3", "Standard_NC8as_T4_v3", "Standard_NC16as_T4_v3")
@@ -70,7 +70,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    cloud = Cloud(tmp_path_factory.mktemp("azure"), ROUTES, EFFECTS)
+    cloud = Cloud(tmp_path_factory.mktemp("azure"), SERVICES)
     yield Place(cloud)
     cloud.store.close()
 

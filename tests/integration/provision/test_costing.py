@@ -103,7 +103,7 @@ class Histories:
 def slow(place: Place) -> Iterator[Place]:
     """Operations take as long as in Azure, so that the billed moments differ."""
     control = place.sandbox.control
-    before = control("GET", "profile")["profile"]
+    before = control("GET", "status")["profile"]
     control("POST", "profile", {"profile": "realistic"})
     control("POST", "clock", {"speed": 600})
     yield place
