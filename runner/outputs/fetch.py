@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.remote.outputs import CHUNK, PACKED, digest, own_name
+from gpuinfra.remote.folder import own_name
+from gpuinfra.remote.outputs import CHUNK, PACKED, digest
 from gpuinfra.remote.wire import DATA, JSON
 from gpuinfra.runner.connection.remote_client import Call, RemoteClient
 from gpuinfra.runner.errors import ConnectError, JobError, job_errors

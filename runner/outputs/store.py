@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.remote.outputs import leads_inside, own_name
+from gpuinfra.remote.folder import leads_inside, own_name
 from gpuinfra.runner.errors import JobError
 
 INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

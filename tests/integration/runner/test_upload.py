@@ -355,7 +355,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_sent(
     server.start()
     machine = Machine(tmp_path, server, small_disk)
     machine.write("large", os.urandom(20 * MEGABYTE))
-    with pytest.raises(RemoteError, match=r"needs 20971520 bytes more, and \d+ are free") as caught:
+    with pytest.raises(RemoteError, match=r"needs 20971520 more bytes, but only \d+ are free") as caught:
         machine.send()
     assert caught.value.code == "disk-full"
     assert not machine.told.amounts or machine.told.amounts[-1][0] != "upload"

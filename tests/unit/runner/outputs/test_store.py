@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuinfra.remote.outputs import leads_inside, own_name, wire_name
+from gpuinfra.remote.folder import leads_inside, own_name, wire_name
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.outputs.store import OutputsFolder, OutputsIndex, Stamp
 
