@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Linux accepts paths of up to 4095 bytes. On the client, the path of the run's folder comes first.
 MAX_PATH_BYTES = 3500
 # The path of the folder in a job's container.
@@ -37,13 +39,54 @@ def stamp(found: os.stat_result) -> list[int]:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
-class FolderListing:
-    """The content of a folder. Each folder is opened name by name, so that a link in the path is never followed."""
+def open_folder(parent: int, name: str) -> int:
+    """Open a folder in an open folder. Raise OSError if it is a link."""
+    return os.open(name, OPEN_FOLDER, dir_fd=parent)
+
+
+class OpenFolder:
+    """An open folder. The folders in it are opened name by name, so that a link in a path is never followed."""
+
+    def __init__(self, number: int) -> None:
+        self._top = number
+        self._last: tuple[str, int] = ("", number)
+
+    def enter(self, folder: str, open_inner: Callable[[int, str], int] = open_folder) -> int:
+        """Open a folder, starting from the last one if it is inside it. It stays open until another one is opened."""
+        last, number = self._last
+        if folder == last:
+            return number
+        is_below = bool(last) and folder.startswith(f"{last}/")
+        number = os.dup(number if is_below else self._top)
+        rest = folder[len(last) + 1 :] if is_below else folder
+        for name in rest.split("/") if rest else ():
+            try:
+                inner = open_inner(number, name)
+            finally:
+                os.close(number)
+            number = inner
+        self._close_last()
+        self._last = (folder, number)
+        return number
+
+    def _close_last(self) -> None:
+        if self._last[1] != self._top:
+            os.close(self._last[1])
+        self._last = ("", self._top)
+
+    def close(self) -> None:
+        """Close all open folders."""
+        self._close_last()
+        os.close(self._top)
+
+
+class FolderListing(OpenFolder):
+    """The content of a folder."""
 
     def __init__(self, top: str) -> None:
-        self.top = top
-        self._number = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        self._last: tuple[str, int] = ("", self._number)
+        super().__init__(os.open(top, OPEN_FOLDER))
+        self._path = top
+
         self.files: list[tuple[str, list[int], int]] = []
         self.links: list[tuple[str, str]] = []
         self.folders: list[tuple[str, int]] = []
@@ -55,7 +98,7 @@ class FolderListing:
         while waiting:
             path, mode = waiting.pop()
             try:
-                number = self._enter(path)
+                number = self.enter(path)
                 names = sorted(os.listdir(number))
             except OSError as error:
                 self.note_unreadable(f"{path}/", error)
@@ -84,7 +127,7 @@ class FolderListing:
         return None
 
     def _add_link(self, path: str, target: str) -> None:
-        for top in (self.top, os.path.realpath(self.top), IN_CONTAINER):
+        for top in (self._path, os.path.realpath(self._path), IN_CONTAINER):
             if target == top or target.startswith(top + "/"):
                 target = os.path.relpath(target, os.path.join(top, os.path.dirname(path)))
                 break
@@ -105,32 +148,4 @@ class FolderListing:
         """Open a file for reading."""
         folder, _, name = path.rpartition("/")
         # Do not block if the file was replaced by a FIFO.
-        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._enter(folder))
-
-    def _enter(self, folder: str) -> int:
-        """Open a folder, starting from the last one if it is inside it. It stays open until another one is opened."""
-        last, number = self._last
-        if folder == last:
-            return number
-        is_below = bool(last) and folder.startswith(f"{last}/")
-        number = os.dup(number if is_below else self._number)
-        rest = folder[len(last) + 1 :] if is_below else folder
-        for step in rest.split("/") if rest else ():
-            try:
-                inner = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=number)
-            finally:
-                os.close(number)
-            number = inner
-        self._close_last()
-        self._last = (folder, number)
-        return number
-
-    def _close_last(self) -> None:
-        if self._last[1] != self._number:
-            os.close(self._last[1])
-        self._last = ("", self._number)
-
-    def close(self) -> None:
-        """Close all open folders."""
-        self._close_last()
-        os.close(self._number)
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.enter(folder))

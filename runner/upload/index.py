@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from pathlib import Path
+
+from gpuinfra.workspace import write_text
 
 INDEX_FILE = "upload-index"
 INDEX_FORMAT = 2
@@ -45,15 +46,8 @@ class Index:
         if self._file is None or self._now == self._before:
             return
         with contextlib.suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=f".{INDEX_FILE}-", dir=self._file.parent)
-            try:
-                with os.fdopen(handle, "w") as file:
-                    file.write(json.dumps({"format": INDEX_FORMAT, "files": self._now}, separators=(",", ":")))
-                Path(name).replace(self._file)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            content = json.dumps({"format": INDEX_FORMAT, "files": self._now}, separators=(",", ":"))
+            write_text(self._file, content, replace=True)
 
 
 def _read(file: Path) -> dict[str, str]:

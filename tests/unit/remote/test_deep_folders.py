@@ -6,7 +6,7 @@ from pathlib import Path
 from gpuinfra.remote.folder import MAX_PATH_BYTES, FolderListing
 from gpuinfra.remote.home import remove_tree
 from gpuinfra.runner.outputs.copies import kept_files
-from gpuinfra.runner.outputs.store import OutputsFolder
+from gpuinfra.runner.outputs.folder import OutputsFolder
 
 DEPTH = 1500
 
