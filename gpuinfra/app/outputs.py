@@ -50,7 +50,7 @@ def outputs(settings: Settings, run_id: str, folder: Path | None, progress: Fron
 
 def _leave_out(settings: Settings, workspace: Workspace, folder: Path) -> bool | None:
     """Make uploads ignore the folder; return whether they do, or None if it is not in the project."""
-    from gpuinfra.runner.upload.ignore import leave_out_of_uploads
+    from gpuinfra.runner.upload.copied_outputs import leave_out_of_uploads
 
     try:
         return leave_out_of_uploads(workspace.state, settings.workspace, folder)

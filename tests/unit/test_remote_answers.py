@@ -68,7 +68,7 @@ def test_nonsense_about_an_upload_is_reported(answer: object) -> None:
         digest = ""
 
     with pytest.raises(RemoteError):
-        _Sender(cast("Any", Tree()), cast("Any", None)).make(Client(Machine(answer)), {})
+        _Sender(cast("Any", Tree()), cast("Any", None)).send(Client(Machine(answer)), {})
 
 
 @pytest.mark.parametrize("answer", [{}, {"samples": "x"}, {"samples": None}])

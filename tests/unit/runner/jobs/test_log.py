@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.remote.supervisor import JobLog
+from gpuinfra.remote.job_log import JobLog
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
 from gpuinfra.runner.jobs.log import HEADER, FrameReader, LogFile
