@@ -14,12 +14,11 @@ from gpuinfra.provision.attachments import attached_by_others
 from gpuinfra.provision.cloud import Act, Cloud
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.market.port import Market
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed import NOT_MADE, Observed, is_deletable, namesakes, why_kept
-from gpuinfra.provision.observed_resource import DELETING, OFF, ObservedResource
+from gpuinfra.provision.observed_resource import DELETING, ObservedResource
 from gpuinfra.provision.ownership import (
     LEFT_ALONE,
     Owner,
@@ -31,6 +30,7 @@ from gpuinfra.provision.ownership import (
     untagged_problem,
 )
 from gpuinfra.provision.plan import is_disk_of_ours
+from gpuinfra.provision.power import BILLED, DEALLOCATED
 from gpuinfra.provision.remove import remove, strangers
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.progress import Progress
@@ -65,13 +65,13 @@ class Teardown:
         Raise Problem if the VM lacks our tags and is not off.
         """
         observed = self.cloud.observe(self.name, self.group, thorough=True)
-        if (stranger := observed.untagged) and stranger.power != OFF:
+        if (stranger := observed.untagged) and stranger.power != DEALLOCATED:
             raise untagged_problem(stranger)
         machine = observed.machine or observed.untagged
         if machine is None:
             return self._absent(observed)
         left = []
-        if machine.power != OFF:
+        if machine.power != DEALLOCATED:
             try:
                 self._switch_off(machine.ref)
             except CloudError as error:
@@ -80,7 +80,7 @@ class Teardown:
                 left.append(f"{machine.ref} is on: {error.code}: {error.message}")
         off = _verified(self.cloud.look(machine.ref))
         return replace(
-            self._receipt(machine, off, was_on=machine.power in ON),
+            self._receipt(machine, off, was_on=machine.power in BILLED),
             left=(*(left if off is None else ()), *_on_elsewhere(observed)),
             residue=tuple(_residue(observed)),
             kept=_left_alone(observed),
@@ -132,7 +132,7 @@ class Teardown:
             # Its schedule, public IP and disk belong to it, so nothing is deleted while the VM stays.
             raise untagged_problem(stranger)
         machine = observed.machine
-        was_on = machine is not None and machine.power in ON
+        was_on = machine is not None and machine.power in BILLED
         refs, kept = self._to_delete(observed)
         failure: CloudError | None = None
         try:
@@ -159,7 +159,7 @@ class Teardown:
         if machine := observed.machine:
             with contextlib.suppress(CloudError):
                 found = self.cloud.look(machine.ref)
-                if found and found.power != OFF:
+                if found and found.power != DEALLOCATED:
                     self._switch_off(machine.ref)
 
     def _to_delete(self, observed: Observed) -> tuple[list[Ref], dict[str, str]]:
@@ -243,7 +243,7 @@ def _verified(machine: ObservedResource | None) -> OffProof | None:
     """Return the proof that a VM is off, or None unless Azure shows it as deallocated or absent."""
     if machine is None:
         return OffProof.ABSENT
-    return OffProof.DEALLOCATED if machine.power == OFF else None
+    return OffProof.DEALLOCATED if machine.power == DEALLOCATED else None
 
 
 def _on_elsewhere(observed: Observed) -> tuple[str, ...]:
@@ -251,7 +251,7 @@ def _on_elsewhere(observed: Observed) -> tuple[str, ...]:
 
     The user may mean that one, and then "off" would be wrong.
     """
-    on = [part for part in namesakes(observed) if part.power != OFF]
+    on = [part for part in namesakes(observed) if part.power != DEALLOCATED]
     if observed.part(Kind.VM):
         # The spec means that one. What is tagged has its own lease and `reap`, and is named as kept.
         on = [part for part in on if owner_of(part) is Owner.UNTAGGED]

@@ -18,6 +18,7 @@ from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of, untagged_problem
 from gpuinfra.provision.plan_input import BACKSTOP
+from gpuinfra.provision.power import RUNNING
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.vm_identity import vm_id_of
 
@@ -125,7 +126,7 @@ def target_of(
                 help="`gpuinfra status` lists them; `gpuinfra up SPEC` makes one",
             )
         )
-    if machine.power != "running":
+    if machine.power != RUNNING:
         raise Problem(
             Diagnostic(
                 Code.MACHINE_IS_OFF,

@@ -12,17 +12,16 @@ from gpuinfra.models.sizes import SIZES
 from gpuinfra.provision import tags
 from gpuinfra.provision.hours import from_tag, next_change
 from gpuinfra.provision.lifecycle.lease import cause, changed_at, why_off
-from gpuinfra.provision.lifecycle.reap import STOPPED
 from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.observed_resource import OFF, ObservedResource
+from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import UNTAGGED, Owner, left_alone_machine, machine_of_row, owner_of
+from gpuinfra.provision.power import DEALLOCATED, NOT_BILLED, RUNNING, STOPPED, STOPPED_BUT_BILLED
 
 if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
     from gpuinfra.parse.spec import LocatedSpec
     from gpuinfra.provision.costing.history import History
 
-_GOING_OFF = {OFF, "deallocating"}
 _SHOWN = {Owner.OURS, Owner.UNTAGGED}
 _SIZES = {name.casefold(): name for name in SIZES}
 
@@ -115,7 +114,7 @@ def _zone(part: ObservedResource) -> str | None:
 def _since(part: ObservedResource) -> datetime | None:
     """Return when the machine was last switched on or off: from our tag if on, from Azure's last change if off."""
     on = tags.moment(part.tags, tags.ON_SINCE)
-    if on and part.power != OFF:
+    if on and part.power != DEALLOCATED:
         return on
     return changed_at(part)
 
@@ -128,28 +127,28 @@ def _hours(part: ObservedResource, spec: Spec | None) -> Hours | None:
 
 
 def _next_change(part: ObservedResource, hours: Hours | None, now: datetime) -> ScheduledChange | None:
-    if part.power != OFF:
+    if part.power != DEALLOCATED:
         lease = tags.moment(part.tags, tags.LEASE_UNTIL)
         # A machine that should already be off has no upcoming change.
-        return ScheduledChange(lease, OFF, cause(part.tags, hours)) if lease and lease > now else None
+        return ScheduledChange(lease, DEALLOCATED, cause(part.tags, hours)) if lease and lease > now else None
     change = next_change(hours, now) if hours else None
-    return ScheduledChange(change[0], "running", "hours") if change and change[1] else None
+    return ScheduledChange(change[0], RUNNING, "hours") if change and change[1] else None
 
 
 def _waste(part: ObservedResource, hours: Hours | None, now: datetime) -> Iterator[str]:
     """Describe problems that do not depend on the spec."""
     if part.state == "Failed":
         yield "provisioning failed"
-    if part.power in _GOING_OFF:
+    if part.power in NOT_BILLED:
         return
-    if part.power == "stopped":
-        yield STOPPED
+    if part.power == STOPPED:
+        yield STOPPED_BUT_BILLED
     if why := why_off(part, now, hours):
         yield why
 
 
 def _drift(part: ObservedResource, spec: Spec) -> Iterator[str]:
-    if spec.power == OFF and part.power not in _GOING_OFF:
+    if spec.power == DEALLOCATED and part.power not in NOT_BILLED:
         yield "should be off"
     if tags.get(part.tags, tags.DIGEST) != spec.digest():
         yield "spec changed since up"

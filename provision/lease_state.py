@@ -14,7 +14,8 @@ from gpuinfra.provision.hours import to_tag
 from gpuinfra.provision.lifecycle.lease import LEASE, cap_end, cause, restarted_at, settled
 from gpuinfra.provision.lifecycle.renew import Renewed
 from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.observed_resource import OFF, ObservedResource
+from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.provision.power import DEALLOCATED
 from gpuinfra.provision.terms import from_tag, terms_of
 
 
@@ -33,7 +34,7 @@ def lease_state(
     restarted = restarted_at(machine)
     since = restarted or tags.moment(machine.tags, tags.ON_SINCE)
     shown = fleet.machine_of(machine, None, now, prices, past)
-    is_on = shown.power_state != OFF
+    is_on = shown.power_state != DEALLOCATED
     return LeaseState(
         machine=shown,
         now=now,

@@ -7,8 +7,6 @@ from typing import Any
 
 from gpuinfra.models.resource import Ref
 
-OFF = "deallocated"
-"""The only power state that is not billed."""
 DELETING = "Deleting"
 """The provisioning state in which Azure accepts only another delete."""
 

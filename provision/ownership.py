@@ -10,7 +10,8 @@ from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.names import default_group, machine_key, name_of, ref_of
-from gpuinfra.provision.observed_resource import OFF, ObservedResource
+from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.provision.power import DEALLOCATED
 
 LEFT_ALONE = "looks like ours, left alone"
 UNTAGGED = "exists, untagged"
@@ -162,7 +163,7 @@ def left_alone(ref: Ref, machine: str, power: str = "") -> str:
 
 def untagged_problem(machine: ObservedResource) -> Problem:
     """The error about a machine under our name that has lost its tags, its disk or its NIC."""
-    ref, is_off = machine.ref, machine.power == OFF
+    ref, is_off = machine.ref, machine.power == DEALLOCATED
     billed = "is deallocated" if is_off else f"is {machine.power} and billed"
     if owner_of(machine) is Owner.UNRECOGNISED:
         state, why = UNRECOGNISED, f"it has gpuinfra's tags, but {misfit(machine)}, so it was not changed"

@@ -10,14 +10,13 @@ from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.provision import tags
 from gpuinfra.provision.attachments import attached_by_others
-from gpuinfra.provision.lifecycle.lease import ON
-from gpuinfra.provision.lifecycle.reap import STOPPED
 from gpuinfra.provision.login.acceptance import is_created_with
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed import Observed, namesakes
 from gpuinfra.provision.observed_resource import ObservedResource, same
 from gpuinfra.provision.ownership import Owner, is_made_by_us, left_alone, owner_of, refers_to, untagged_problem
 from gpuinfra.provision.plan_input import BACKSTOP, PlanInput
+from gpuinfra.provision.power import DEALLOCATED, SHUT_DOWN, STOPPED_BUT_BILLED, USABLE
 from gpuinfra.provision.resources import MODULES, shutdown_schedule, vnet
 
 # Azure deletes these with the VM, because of its delete options.
@@ -136,8 +135,8 @@ def has_disk(observed: Observed) -> bool:
 def _off(setting: PlanInput, observed: Observed) -> Iterator[Change]:
     """Return the change to power off. Other differences wait: nothing is created for a machine that is off."""
     found = observed.part(Kind.VM)
-    if found and found.power != "deallocated":
-        power = Difference("power", found.power, "deallocated")
+    if found and found.power != DEALLOCATED:
+        power = Difference("power", found.power, DEALLOCATED)
         yield Change(Action.CHANGE, found.ref, _summary(setting, Kind.VM), (power,), power=Power.DEALLOCATE)
 
 
@@ -210,7 +209,7 @@ def _change(
 
 def _power(part: ObservedResource) -> Power | None:
     # A stopped VM is billed and unusable, so it is started like a deallocated one.
-    return None if part.power in ON - {"stopped", "stopping"} else Power.START
+    return None if part.power in USABLE else Power.START
 
 
 def _summary(setting: PlanInput, kind: Kind) -> str:
@@ -240,8 +239,8 @@ def _notes(setting: PlanInput, observed: Observed) -> Iterator[str]:
         yield f"group {observed.group} was not made for this machine: it is used, and not deleted with it"
     yield from (left_alone(part.ref, observed.name) for part in observed.lookalikes())
     found = observed.part(Kind.VM)
-    if found and found.power in {"stopped", "stopping"}:
-        yield f"the machine is {STOPPED}: only a deallocated one costs nothing"
+    if found and found.power in SHUT_DOWN:
+        yield f"the machine is {STOPPED_BUT_BILLED}: only a deallocated one costs nothing"
     if found and not is_created_with(found, setting.public_key):
         yield "the machine has another SSH key than the spec names; a key cannot be changed in place"
     if setting.spec.lifecycle.max_cost and setting.terms.cap is None:

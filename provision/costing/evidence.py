@@ -14,9 +14,9 @@ from gpuinfra.provision.costing.activity import Event, changes, samples
 from gpuinfra.provision.costing.facts import Facts, Pricing
 from gpuinfra.provision.costing.history import History, Present, history
 from gpuinfra.provision.costing.ledger_entries import is_spot, own_tags
-from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.provision.power import BILLED
 
 Bodies = Sequence[Mapping[str, Any]]
 
@@ -100,7 +100,7 @@ def _presents(machines: Bodies, disks: Bodies, addresses: Bodies) -> dict[str, P
         # By its own name, as in the log: its tag may have been changed by others.
         found[_key(machine.ref.group, machine.ref.name)] = Present(
             facts=_facts(machine),
-            is_on=machine.power in ON,
+            is_on=machine.power in BILLED,
             on_since=tags.moment(machine.tags, tags.ON_SINCE),
             changed=_changed(machine),
             created=_created(machine),

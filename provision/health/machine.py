@@ -10,10 +10,11 @@ from gpuinfra.models.agent import AgentState
 from gpuinfra.models.health import HealthCheck, ok, problem, warning
 from gpuinfra.provision import agent_role, tags
 from gpuinfra.provision.agent_role import AgentRole, RoleState
-from gpuinfra.provision.lifecycle.lease import ON, why_off
+from gpuinfra.provision.lifecycle.lease import why_off
 from gpuinfra.provision.market.port import Permissions
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan_input import BACKSTOP
+from gpuinfra.provision.power import BILLED, SHUT_DOWN
 from gpuinfra.provision.problems import role_help
 from gpuinfra.provision.resources.shutdown_schedule import schedule_for
 
@@ -49,7 +50,7 @@ class Facts:
     @property
     def is_on(self) -> bool:
         """Whether the machine is billed."""
-        return self.machine.power in ON
+        return self.machine.power in BILLED
 
 
 def examine(facts: Facts) -> tuple[HealthCheck, ...]:
@@ -75,7 +76,7 @@ def _state(facts: Facts) -> HealthCheck:
         why = f" ({machine.failure})" if machine.failure else ""
         fix = f"`gpuinfra up SPEC` makes it anew; `gpuinfra down {facts.name} --delete` removes it"
         return problem("state", f"its provisioning failed{why}; it is {machine.power}", fix)
-    if machine.power in {"stopped", "stopping"}:
+    if machine.power in SHUT_DOWN:
         seen = f"{machine.power}: it is of no use, and billed"
         return problem("state", seen, f"`gpuinfra down {facts.name}` deallocates it; `gpuinfra up SPEC` starts it")
     return ok("state", machine.power)

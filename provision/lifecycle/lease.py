@@ -18,11 +18,10 @@ from gpuinfra.provision.hours import is_on, next_change
 from gpuinfra.provision.hours import to_tag as hours_to_tag
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan_input import Lease
+from gpuinfra.provision.power import BILLED
 from gpuinfra.provision.terms import Terms, terms_of
 from gpuinfra.provision.terms import from_tag as terms_from_tag
 
-ON = frozenset({"running", "starting", "stopped", "stopping"})
-"""Power states that are billed."""
 LEASE, HOURS, CAP = "lease", "hours", "cost cap"
 """What determines the time at which a machine goes off."""
 _OVER = {LEASE: "lease is over", HOURS: "hours are over", CAP: "cost cap is reached"}
@@ -35,7 +34,7 @@ def decide(spec: Spec, machine: ObservedResource | None, now: datetime, terms: T
     terms, hours = terms or terms_of(spec.lifecycle, None), spec.lifecycle.hours
     since = tags.moment(machine.tags, tags.ON_SINCE) if machine else None
     until = tags.moment(machine.tags, tags.LEASE_UNTIL) if machine else None
-    if machine is None or machine.power not in ON or since is None or until is None:
+    if machine is None or machine.power not in BILLED or since is None or until is None:
         since = now.replace(microsecond=0)
         return Lease(since, settled(now + terms.lease, since, terms, hours), now)
     if restarted := restarted_at(machine):
@@ -69,7 +68,7 @@ def kept_terms(spec: Spec, machine: ObservedResource | None) -> Terms | None:
 
     Prices may change while a machine is on; its cap does not.
     """
-    if machine is None or machine.power not in ON or tags.get(machine.tags, tags.DIGEST) != spec.digest():
+    if machine is None or machine.power not in BILLED or tags.get(machine.tags, tags.DIGEST) != spec.digest():
         return None
     found = terms_from_tag(tags.get(machine.tags, tags.TERMS))
     own = spec.lifecycle
@@ -136,7 +135,7 @@ def restarted_at(machine: ObservedResource) -> datetime | None:
     this start. A change of its tags by others looks the same.
     """
     until, changed = tags.moment(machine.tags, tags.LEASE_UNTIL), changed_at(machine)
-    if machine.power not in ON or machine.state == "Failed" or until is None or changed is None or changed <= until:
+    if machine.power not in BILLED or machine.state == "Failed" or until is None or changed is None or changed <= until:
         return None
     return changed.replace(microsecond=0)
 

@@ -14,16 +14,15 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.hours import HORIZON, from_tag, is_on, next_change
-from gpuinfra.provision.lifecycle.lease import ON, cap_end, changed_at, is_over, restarted_at, why_off
+from gpuinfra.provision.lifecycle.lease import cap_end, changed_at, is_over, restarted_at, why_off
 from gpuinfra.provision.names import machine_key
 from gpuinfra.provision.observed_resource import DELETING, ObservedResource
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
+from gpuinfra.provision.power import BILLED, DEALLOCATED, NOT_BILLED, STOPPED, STOPPED_BUT_BILLED
 from gpuinfra.provision.terms import from_tag as terms_from_tag
 
-OFF = frozenset({"deallocated", "deallocating"})
 # A machine that was only shut down is still billed. Wait this long, because a user may be about to start it again.
 STOPPED_FOR = timedelta(minutes=15)
-STOPPED = "stopped, but billed"
 GRACE = timedelta(hours=24)
 NOT_FROM_HERE = "left alone: its spec is not from this repository"
 _NOT_PROTECTED = frozenset({"", "false"})
@@ -109,7 +108,7 @@ def _judge(machine: ObservedResource, name: str, rules: Rules, now: datetime) ->
     spec, gone = rules.specs.get(key), _gone(machine, key, rules, now)
     if gone and rules.deletes and not _is_being_made(machine, now):
         return _deletion(keep, gone, machine, rules)
-    if machine.power not in OFF:
+    if machine.power not in NOT_BILLED:
         causes = list(_causes(machine, spec, gone, now))
         return ReapDecision(name, machine.ref, ReapAction.STOP, "; ".join(causes)) if causes else keep
     if gone:
@@ -122,7 +121,7 @@ def _judge(machine: ObservedResource, name: str, rules: Rules, now: datetime) ->
 
 def _unfinished_deletion(keep: ReapDecision, machine: ObservedResource, now: datetime) -> ReapDecision:
     """Return STOP to repeat the deletion if the lease is over: Azure bills a VM until its deletion is complete."""
-    causes = [] if machine.power in OFF else [*_causes(machine, None, "", now)]
+    causes = [] if machine.power in NOT_BILLED else [*_causes(machine, None, "", now)]
     if not causes:
         return keep
     return ReapDecision(keep.name, keep.ref, ReapAction.STOP, "; ".join([*causes, "its deletion has not ended"]))
@@ -132,7 +131,7 @@ def _deletion(keep: ReapDecision, gone: str, machine: ObservedResource, rules: R
     why = _why_not_deleted(keep.name.casefold(), machine, rules)
     if not why:
         return ReapDecision(keep.name, keep.ref, ReapAction.DELETE, gone)
-    action = ReapAction.KEEP if machine.power in OFF else ReapAction.STOP
+    action = ReapAction.KEEP if machine.power in NOT_BILLED else ReapAction.STOP
     return ReapDecision(keep.name, keep.ref, action, f"{gone}; {why}, so it is not deleted")
 
 
@@ -172,12 +171,12 @@ def _causes(machine: ObservedResource, spec: Spec | None, gone: str, now: dateti
     # Check the cap itself, because the lease tag may have been changed by hand.
     if _is_spent(machine, now) and "cost cap" not in why:
         yield "cost cap is reached"
-    if machine.power not in ON:
+    if machine.power not in BILLED:
         return  # Azure does not show that it is on
     if spec and spec.power == "deallocated":
         yield "its spec says `power: deallocated`"
-    if machine.power == "stopped" and (changed_at(machine) or now - STOPPED_FOR) <= now - STOPPED_FOR:
-        yield STOPPED
+    if machine.power == STOPPED and (changed_at(machine) or now - STOPPED_FOR) <= now - STOPPED_FOR:
+        yield STOPPED_BUT_BILLED
     if machine.state == "Failed":
         yield "provisioning failed, but billed"
     if gone:
@@ -213,7 +212,7 @@ def _start_until(machine: ObservedResource, spec: Spec, now: datetime) -> dateti
     A machine that was switched off during the current hours stays off: a user did that on purpose.
     """
     hours = spec.lifecycle.hours
-    if hours is None or spec.power == "deallocated" or machine.power != "deallocated" or machine.state != "Succeeded":
+    if hours is None or spec.power == "deallocated" or machine.power != DEALLOCATED or machine.state != "Succeeded":
         return None
     stretch = stretch_of(hours, now)
     if stretch is None or not _is_before(changed_at(machine), stretch[0]):

@@ -15,10 +15,11 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.hours import from_tag as hours_from_tag
-from gpuinfra.provision.lifecycle.lease import ON, restarted_at, settled
+from gpuinfra.provision.lifecycle.lease import restarted_at, settled
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, owner_of, untagged_problem
+from gpuinfra.provision.power import BILLED, USABLE
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.resources.common import with_others
 from gpuinfra.provision.resources.shutdown_schedule import imminent_stop, latest_end, moved
@@ -28,8 +29,6 @@ from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.retry import retry
 
 UNREACHABLE_SECONDS = 30.0
-# A stopped machine is billed as well, but cannot use more time.
-_USABLE = frozenset({"running", "starting"})
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,8 @@ def renew(  # noqa: PLR0913 options are passed by name
     """
     try:
         machine = find_machine(cloud, name, group)
-        _check_power(name, machine, ON if release else _USABLE)
+        # A stopped machine is billed as well, but cannot use more time.
+        _check_power(name, machine, BILLED if release else USABLE)
         since = None if release else restarted_at(machine)
         marks = with_others(machine, _since(since))
         found = renewal(marks, cloud.now(), to=to, extend=extend, release=release, hours=hours)

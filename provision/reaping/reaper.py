@@ -28,11 +28,12 @@ from gpuinfra.provision.cloud import Cloud, Fleet, Listed
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.reap import STOPPED, STOPPED_FOR, Rules, disputed, is_protected, judge, verdicts
+from gpuinfra.provision.lifecycle.reap import STOPPED_FOR, Rules, disputed, is_protected, judge, verdicts
 from gpuinfra.provision.market.port import Market, Prices
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, machine_of_row, misfit, owner_of
+from gpuinfra.provision.power import STOPPED, STOPPED_BUT_BILLED
 from gpuinfra.provision.reaping.orphans import lookalikes, orphans, seen
 from gpuinfra.provision.reaping.start import start
 from gpuinfra.provision.reaping.stopper import TROUBLE_SECONDS, Stopper
@@ -124,9 +125,9 @@ class Reaper:
         self.found.kept = [verdict for verdict in _those(judged, ReapAction.KEEP) if verdict.cause]
         kept = {verdict.ref for verdict in _those(judged, ReapAction.KEEP)}
         self.found.notes += [
-            f"{part.ref.name} is {STOPPED}; it is deallocated if it stays so for {format_duration(STOPPED_FOR)}"
-            for part in machines
-            if part.power == "stopped" and part.ref in kept
+            f"{each.ref.name} is {STOPPED_BUT_BILLED}; it is deallocated if this lasts {format_duration(STOPPED_FOR)}"
+            for each in machines
+            if each.power == STOPPED and each.ref in kept
         ]
         if self.dry_run:
             self.found.stopped = [EndedMachine(verdict) for verdict in _those(judged, ReapAction.STOP)]

@@ -11,6 +11,7 @@ from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource
+from gpuinfra.provision.power import RUNNING
 from gpuinfra.provision.resources.common import with_others
 from gpuinfra.provision.resources.shutdown_schedule import moved
 from gpuinfra.provision.waiting.deadline import Deadline
@@ -75,7 +76,7 @@ def _start(cloud: Cloud, machine: ObservedResource, verdict: ReapDecision, deadl
 def _see_running(cloud: Cloud, ref: Ref, deadline: Deadline) -> None:
     def is_running() -> bool:
         machine = cloud.look(ref)
-        return machine is not None and machine.power == "running"
+        return machine is not None and machine.power == RUNNING
 
     if not wait_until(is_running, deadline, cloud.interrupt.sleep):
         raise CloudError(Fault.TIMEOUT, "Timeout", "started, and Azure does not show it running", subject=str(ref))

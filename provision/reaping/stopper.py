@@ -18,12 +18,13 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Cloud, Fleet
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.lease import ON, changed_at
+from gpuinfra.provision.lifecycle.lease import changed_at
 from gpuinfra.provision.lifecycle.reap import Rules, judge
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.residue import address_per_month, disk_per_month
 from gpuinfra.provision.names import name_of
 from gpuinfra.provision.observed_resource import DELETING, ObservedResource
+from gpuinfra.provision.power import BILLED, DEALLOCATED
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.progress import Progress
 
@@ -151,9 +152,9 @@ class Stopper:
         machine = self.cloud.look(stop.verdict.ref)
         if machine is None:
             return self._off(stop, OffProof.ABSENT)
-        if machine.power == "deallocated":
+        if machine.power == DEALLOCATED:
             return self._off(stop, OffProof.DEALLOCATED)
-        has_failed = machine.state == "Failed" and machine.power in ON
+        has_failed = machine.state == "Failed" and machine.power in BILLED
         if has_failed and stop.machine and changed_at(machine) != changed_at(stop.machine):
             if stop.attempts >= MOST_ATTEMPTS:
                 return self._give_up(stop, machine.failure or "Failed", "Azure took it, and failed")

@@ -103,7 +103,7 @@ LAYERS = {
         *("resolve", "jobs", "environment", "submission"),
     ),
     "gpuinfra.provision": (
-        *("errors", "problems", "waiting", "market", "tags", "names", "hours", "terms", "journal", "origin"),
+        *("errors", "problems", "waiting", "market", "tags", "names", "power", "hours", "terms", "journal", "origin"),
         *("observed_resource", "agent_role", "ownership", "plan_input", "login", "resources", "observed", "cloud"),
         *("azure", "attachments", "vm_identity", "lifecycle", "plan", "template", "find", "health", "costing"),
         *("fleet", "lease_state", "adopt", "observe", "remove", "role_grant", "apply", "rollback", "attempt"),

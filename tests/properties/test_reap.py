@@ -12,9 +12,9 @@ from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Listed
-from gpuinfra.provision.lifecycle.lease import ON
 from gpuinfra.provision.lifecycle.reap import Rules, verdicts
 from gpuinfra.provision.names import default_group, ref_of
+from gpuinfra.provision.power import BILLED
 from gpuinfra.provision.reaping.orphans import orphans
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
@@ -103,7 +103,7 @@ def test_verdicts_hold_for_any_machines(found: list[dict[str, Any]], rules: Rule
         if tags.get(marks, tags.PROTECT) not in {"", "false"}:
             assert verdict.action in {ReapAction.KEEP, ReapAction.PROTECTED}
         until = tags.moment(marks, tags.LEASE_UNTIL)
-        if power(row) in ON and (until is None or until <= NOW):
+        if power(row) in BILLED and (until is None or until <= NOW):
             assert verdict.action is not ReapAction.KEEP, "billed without a limit"
         if verdict.action is ReapAction.DELETE:
             assert rules.deletes
