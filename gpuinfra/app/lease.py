@@ -128,7 +128,7 @@ def _end_released(
     from gpuinfra.provision import fleet
     from gpuinfra.provision.cloud import Act
     from gpuinfra.provision.market.port import Prices
-    from gpuinfra.provision.observed_resource import OFF
+    from gpuinfra.provision.power import DEALLOCATED
 
     cloud = reached.cloud
     now = cloud.now()
@@ -138,7 +138,7 @@ def _end_released(
     if is_agent_armed(reached, found, machine, spec.admin.key() if spec else None):
         return
     current = cloud.look(found.ref)
-    if current is None or current.power == OFF:
+    if current is None or current.power == DEALLOCATED:
         return  # the agent was faster
     label = str(found.ref)
     progress.begin(label, "deallocating: its guest agent is not seen to do so")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Problem
+from gpuinfra.provision.power import SHUT_DOWN, UNUSABLE
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -35,8 +36,6 @@ SECONDS = 8.0
 FIRST_SECONDS = 1.5
 # Azure's clock and the local clock differ slightly.
 BEFORE = timedelta(minutes=5)
-STOPPED = frozenset({"stopping", "stopped"})
-OFF = STOPPED | {"deallocating", "deallocated"}
 T = TypeVar("T")
 
 
@@ -265,8 +264,8 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
         power = Power.REPLACED
     elif is_another and disk and not disk.body.get("managedBy"):
         power = Power.DELETED
-    elif found.power in OFF:
-        power = Power.STOPPED if found.power in STOPPED else Power.OFF
+    elif found.power in UNUSABLE:
+        power = Power.STOPPED if found.power in SHUT_DOWN else Power.OFF
     else:
         power = Power.ON
     return MachinePower(power, *_times_off(cloud, ref, since))
