@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 # A machine that does not answer must not delay its teardown for long.
 CONNECT_SECONDS = 10.0
-_OFF = frozenset({"deallocated", "deallocating", "stopped"})
 
 
 def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec | None) -> MachineAnswer:
@@ -47,12 +46,13 @@ def _contact(observed: Observed) -> Contact | None:
     """Return what is known without querying the machine, or None if it can be queried."""
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.plan import creation_failed, has_disk
+    from gpuinfra.provision.power import UNUSABLE
 
     if creation_failed(observed) and not has_disk(observed):
         return Contact.NOTHING_THERE
     if observed.machine is None:
         return Contact.OFF if any(part.ref.kind is Kind.DISK for part in observed.ours()) else Contact.NOTHING_THERE
-    return Contact.OFF if observed.machine.power in _OFF else None
+    return Contact.OFF if observed.machine.power in UNUSABLE else None
 
 
 def _ask(reached: CloudSession, observed: Observed, spec: Spec | None) -> MachineAnswer:
