@@ -21,7 +21,6 @@ from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.role_grant import RoleGrant
 from gpuinfra.provision.rollback import ROLLED_BACK, Rollback
-from gpuinfra.provision.vm_identity import vm_id_of
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.progress import Progress
 
@@ -93,4 +92,4 @@ def _identity(machine: ObservedResource | None) -> tuple[str, str]:
     """Return values that differ between any two VMs with the same name."""
     if machine is None:
         return "", ""
-    return vm_id_of(machine), tags.get(machine.tags, tags.HOST_KEY)
+    return machine.vm_id, tags.get(machine.tags, tags.HOST_KEY)

@@ -15,7 +15,7 @@ from gpuinfra.provision.cloud import Act, Cloud
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.market.port import Market
-from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.market.price_list import address_per_month, disk_price
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed import NOT_MADE, Observed, is_deletable, namesakes, why_kept
 from gpuinfra.provision.observed_resource import DELETING, ObservedResource
@@ -212,14 +212,13 @@ class Teardown:
 
     def _receipt(self, machine: ObservedResource | None, off: OffProof | None, *, was_on: bool) -> Receipt:
         now = self.cloud.now()
-        size = machine.properties["hardwareProfile"]["vmSize"] if machine else None
         return Receipt(
             name=self.name,
             verified=off,
             at=now,
             region=machine.region if machine else None,
-            size=size,
-            spot=machine is not None and _is_spot(machine),
+            size=machine.size if machine else None,
+            spot=machine is not None and machine.is_spot,
             group=machine.ref.group if machine else None,
             billed_from=tags.moment(machine.tags, tags.ON_SINCE) if machine and was_on else None,
             billed_to=_end(now) if was_on else None,
@@ -229,14 +228,7 @@ class Teardown:
         )
 
     def _price(self, machine: ObservedResource) -> float | None:
-        if self.market is None:
-            return None
-        size = machine.properties["hardwareProfile"]["vmSize"]
-        return self.market.price(size, machine.region, spot=_is_spot(machine))
-
-
-def _is_spot(machine: ObservedResource) -> bool:
-    return str(machine.properties.get("priority") or "").casefold() == "spot"
+        return self.market.price(machine.size, machine.region, spot=machine.is_spot) if self.market else None
 
 
 def _verified(machine: ObservedResource | None) -> OffProof | None:
@@ -285,9 +277,7 @@ def _residue(observed: Observed) -> list[Residue]:
     found = []
     disk, address = observed.part(Kind.DISK), observed.part(Kind.PUBLIC_IP)
     if disk and (observed.is_ours(disk) or is_disk_of_ours(observed, disk)):
-        sku = str((disk.body.get("sku") or {}).get("name", ""))
-        price = disk_per_month(int(disk.properties.get("diskSizeGB") or 0), sku)
-        found.append(Residue("disk", disk.ref.name, price))
+        found.append(Residue("disk", disk.ref.name, disk_price(disk)))
     if address and observed.is_ours(address):
         found.append(Residue(Kind.PUBLIC_IP, address.ref.name, address_per_month()))
     return found

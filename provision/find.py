@@ -20,7 +20,6 @@ from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of, untagg
 from gpuinfra.provision.plan_input import BACKSTOP
 from gpuinfra.provision.power import RUNNING
 from gpuinfra.provision.problems import explain
-from gpuinfra.provision.vm_identity import vm_id_of
 
 
 def locate(rows: Iterable[Mapping[str, Any]], word: str) -> Ref | None:
@@ -156,7 +155,7 @@ def target_of(
         identity=identity,
         simulated=simulated,
         resource_id=_resource_id(machine),
-        vm_id=vm_id_of(machine),
+        vm_id=machine.vm_id,
     )
 
 

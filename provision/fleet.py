@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.machine import Machine, ScheduledChange
-from gpuinfra.models.sizes import SIZES
 from gpuinfra.provision import tags
 from gpuinfra.provision.hours import from_tag, next_change
-from gpuinfra.provision.lifecycle.lease import cause, changed_at, why_off
+from gpuinfra.provision.lifecycle.lease import cause, why_off
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import UNTAGGED, Owner, left_alone_machine, machine_of_row, owner_of
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from gpuinfra.provision.costing.history import History
 
 _SHOWN = {Owner.OURS, Owner.UNTAGGED}
-_SIZES = {name.casefold(): name for name in SIZES}
 
 
 def machines(
@@ -67,7 +65,7 @@ def _key(group: str, name: str) -> str:
 def sizes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the VM sizes whose prices are needed."""
     parts = (part for part in map(machine_of_row, rows) if owner_of(part) in _SHOWN)
-    return tuple(dict.fromkeys(map(_size, parts)))
+    return tuple(dict.fromkeys(part.size for part in parts))
 
 
 def machine_of(
@@ -75,7 +73,6 @@ def machine_of(
 ) -> Machine:
     """Return one machine, compared with its spec if there is one. `past` has the last power change and the cost."""
     spec, is_tagged = located.spec if located else None, owner_of(part) is Owner.OURS
-    size, spot = _size(part), str(part.properties.get("priority") or "").casefold() == "spot"
     lease = tags.moment(part.tags, tags.LEASE_UNTIL)
     hours = _hours(part, spec)
     return Machine(
@@ -83,12 +80,12 @@ def machine_of(
         power_state=part.power,
         provisioning_state=part.state,
         region=part.region,
-        size=size,
+        size=part.size,
         group=part.ref.group,
         since=(past.since if past else None) or _since(part),
-        zone=_zone(part),
-        spot=spot,
-        price_per_hour=prices.price(size, part.region, spot=spot),
+        zone=part.zone,
+        spot=part.is_spot,
+        price_per_hour=prices.price(part.size, part.region, spot=part.is_spot),
         lease_until=lease,
         next_change=_next_change(part, hours, now),
         drift=(*_waste(part, hours, now), *(_drift(part, spec) if spec else ()))
@@ -101,22 +98,12 @@ def machine_of(
     )
 
 
-def _size(part: ObservedResource) -> str:
-    # Azure keeps the case that the request used. Prices are listed under the official spelling.
-    name = str((part.properties.get("hardwareProfile") or {}).get("vmSize") or "")
-    return _SIZES.get(name.casefold(), name)
-
-
-def _zone(part: ObservedResource) -> str | None:
-    return next(iter(part.body.get("zones") or []), None)
-
-
 def _since(part: ObservedResource) -> datetime | None:
     """Return when the machine was last switched on or off: from our tag if on, from Azure's last change if off."""
     on = tags.moment(part.tags, tags.ON_SINCE)
     if on and part.power != DEALLOCATED:
         return on
-    return changed_at(part)
+    return part.changed
 
 
 def _hours(part: ObservedResource, spec: Spec | None) -> Hours | None:
@@ -154,7 +141,7 @@ def _drift(part: ObservedResource, spec: Spec) -> Iterator[str]:
         yield "spec changed since up"
     if part.region not in spec.regions:
         yield f"region {part.region} is not in the spec"
-    if _size(part) not in spec.candidate_sizes:
-        yield f"size {_size(part)} is not in the spec"
-    if spec.zones and _zone(part) not in spec.zones:
-        yield f"zone {_zone(part) or 'none'} is not in the spec"
+    if part.size not in spec.candidate_sizes:
+        yield f"size {part.size} is not in the spec"
+    if spec.zones and part.zone not in spec.zones:
+        yield f"zone {part.zone or 'none'} is not in the spec"

@@ -16,7 +16,7 @@ from gpuinfra.provision.lifecycle import lease
 from gpuinfra.provision.market import price_list
 from gpuinfra.provision.market.port import Market, Prices
 from gpuinfra.provision.market.preflight import Preflight, no_candidate, preflight
-from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.market.price_list import address_per_month, disk_per_month
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan import creation_failed, make_plan
@@ -138,8 +138,7 @@ class Placement:
 
 def actual_place(machine: ObservedResource) -> Candidate:
     """Return where the VM is, regardless of the spec."""
-    zone = (machine.body.get("zones") or [None])[0]
-    return Candidate(machine.region, machine.properties["hardwareProfile"]["vmSize"], zone)
+    return Candidate(machine.region, machine.size, machine.zone)
 
 
 def present_place(spec: Spec, observed: Observed) -> Candidate | None:

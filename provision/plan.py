@@ -13,8 +13,8 @@ from gpuinfra.provision.attachments import attached_by_others
 from gpuinfra.provision.login.acceptance import is_created_with
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed import Observed, namesakes
-from gpuinfra.provision.observed_resource import ObservedResource, same
-from gpuinfra.provision.ownership import Owner, is_made_by_us, left_alone, owner_of, refers_to, untagged_problem
+from gpuinfra.provision.observed_resource import ObservedResource, refers_to, same
+from gpuinfra.provision.ownership import Owner, is_made_by_us, left_alone, owner_of, untagged_problem
 from gpuinfra.provision.plan_input import BACKSTOP, PlanInput
 from gpuinfra.provision.power import DEALLOCATED, SHUT_DOWN, STOPPED_BUT_BILLED, USABLE
 from gpuinfra.provision.resources import MODULES, shutdown_schedule, vnet
@@ -108,8 +108,7 @@ def is_disk_of_ours(observed: Observed, part: ObservedResource) -> bool:
     found = observed.machine
     if found is None or not same(part.ref, ref_of(Kind.DISK, observed.group, observed.name)):
         return False
-    disk = ((found.properties.get("storageProfile") or {}).get("osDisk") or {}).get("managedDisk") or {}
-    return str(disk.get("id", "")).casefold().endswith(part.ref.id("").casefold().removeprefix("/subscriptions/"))
+    return refers_to(found.os_disk_id, part.ref)
 
 
 def creation_failed(observed: Observed) -> bool:
@@ -127,8 +126,7 @@ def creation_failed(observed: Observed) -> bool:
 def has_disk(observed: Observed) -> bool:
     """Return whether there may be data on a disk: ours exists, or the VM uses another one."""
     found, own = observed.part(Kind.VM), ref_of(Kind.DISK, observed.group, observed.name)
-    disk = ((found.properties.get("storageProfile") or {}).get("osDisk") or {}) if found else {}
-    held = (disk.get("managedDisk") or {}).get("id")
+    held = found.os_disk_id if found else ""
     return observed.part(Kind.DISK) is not None or bool(held and not refers_to(held, own))
 
 

@@ -38,8 +38,13 @@ def get(tags: Mapping[str, str] | None, name: str) -> str:
 
 def moment(tags: Mapping[str, str] | None, name: str) -> datetime | None:
     """Return a tag's timestamp, or None if it is missing, malformed or too far from the present."""
+    return parse_moment(get(tags, name))
+
+
+def parse_moment(text: str) -> datetime | None:
+    """Return a timestamp from Azure, or None if it is missing, malformed or too far from the present."""
     try:
-        found = datetime.fromisoformat(get(tags, name))
+        found = datetime.fromisoformat(text)
     except ValueError:
         return None
     if not _EARLIEST <= found.year <= _LATEST:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from gpuinfra.models.resource import Kind, Ref, Resource
+from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import agent_role, tags
 from gpuinfra.provision.azure.calls import Calls
 from gpuinfra.provision.azure.clients import Clients
@@ -25,7 +26,6 @@ from gpuinfra.provision.ownership import Owner, is_namesake, machine_of_row, own
 from gpuinfra.provision.waiting.deadline import Deadline
 
 WORKERS = 10
-OUR_TAG_PREFIX = "gpuinfra:"
 
 
 class AzureCloud:
@@ -194,7 +194,7 @@ def _tag_filter(name: str) -> str:
 
 
 def _is_our_tag(name: str) -> bool:
-    return name.casefold().startswith(OUR_TAG_PREFIX)
+    return name.casefold().startswith(OUR_PREFIX)
 
 
 def _plain(model: Any) -> dict[str, Any]:

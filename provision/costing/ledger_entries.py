@@ -6,7 +6,6 @@ from datetime import datetime
 
 from gpuinfra.models.ledger import LedgerEntry, LedgerEntryKind
 from gpuinfra.models.plan import Price
-from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import tags
 from gpuinfra.provision.observed_resource import ObservedResource
 
@@ -28,23 +27,13 @@ def power_on_entry(
         group=machine.ref.group,
         subscription=subscription,
         region=machine.region,
-        size=str((machine.properties.get("hardwareProfile") or {}).get("vmSize") or "") or None,
-        spot=is_spot(machine),
+        size=machine.size or None,
+        spot=machine.is_spot,
         # A price from an old list was not the actual price, so leave it to a later calculation.
         price_per_hour=None if price.list_of else price.per_hour,
         disk_per_month=price.disk_per_month,
         address_per_month=price.address_per_month,
         lease_until=tags.moment(machine.tags, tags.LEASE_UNTIL),
-        tags=own_tags(machine),
+        tags=machine.other_tags,
         simulated=simulated,
     )
-
-
-def own_tags(part: ObservedResource) -> dict[str, str]:
-    """Return the user's tags, without ours."""
-    return {name: value for name, value in part.tags.items() if not name.casefold().startswith(OUR_PREFIX)}
-
-
-def is_spot(part: ObservedResource) -> bool:
-    """Return whether the VM is billed at the spot price."""
-    return str(part.properties.get("priority") or "").casefold() == "spot"

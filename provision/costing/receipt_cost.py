@@ -12,9 +12,10 @@ from gpuinfra.models.receipt import Receipt
 from gpuinfra.provision.costing.activity import Event, changes, samples
 from gpuinfra.provision.costing.facts import Facts
 from gpuinfra.provision.costing.history import Present, history
-from gpuinfra.provision.costing.pricing import PriceBook, standard
+from gpuinfra.provision.costing.pricing import PriceBook
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.price_list import shipped_prices
+from gpuinfra.provision.observed_resource import standard_size
 
 
 def add_cost(
@@ -53,4 +54,4 @@ def _prices(receipt: Receipt) -> Prices:
         return Prices()
     price = receipt.price_per_hour
     rate = Rate(None, price) if receipt.spot else Rate(price)
-    return Prices({(standard(receipt.size), receipt.region): rate})
+    return Prices({(standard_size(receipt.size), receipt.region): rate})

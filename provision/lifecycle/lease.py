@@ -117,24 +117,13 @@ def cause(marks: Mapping[str, str] | None, hours: Hours | None = None) -> str:
     return LEASE
 
 
-def changed_at(machine: ObservedResource) -> datetime | None:
-    """Return when the VM's last operation ended, from its instance view, or None if Azure does not show it."""
-    view = machine.properties.get("instanceView") or {}
-    times = (
-        status.get("time")
-        for status in view.get("statuses") or []
-        if str(status.get("code", "")).startswith("ProvisioningState/")
-    )
-    return tags.moment({"time": str(next(times, None) or "")}, "time")
-
-
 def restarted_at(machine: ObservedResource) -> datetime | None:
     """Return when a machine was started outside gpuinfra after the end of its lease, or None.
 
     Azure changed the VM after the end in its tag, which belongs to the previous time on. Lease and cost cap count from
     this start. A change of its tags by others looks the same.
     """
-    until, changed = tags.moment(machine.tags, tags.LEASE_UNTIL), changed_at(machine)
+    until, changed = tags.moment(machine.tags, tags.LEASE_UNTIL), machine.changed
     if machine.power not in BILLED or machine.state == "Failed" or until is None or changed is None or changed <= until:
         return None
     return changed.replace(microsecond=0)

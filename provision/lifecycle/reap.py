@@ -14,7 +14,7 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.hours import HORIZON, from_tag, is_on, next_change
-from gpuinfra.provision.lifecycle.lease import cap_end, changed_at, is_over, restarted_at, why_off
+from gpuinfra.provision.lifecycle.lease import cap_end, is_over, restarted_at, why_off
 from gpuinfra.provision.names import machine_key
 from gpuinfra.provision.observed_resource import DELETING, ObservedResource
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
@@ -154,8 +154,7 @@ def _gone(machine: ObservedResource, key: str, rules: Rules, now: datetime) -> s
     since = rules.deleted.get(key)
     if since is None or key in rules.specs:
         return ""
-    created = tags.moment({"time": str(machine.properties.get("timeCreated") or "")}, "time")
-    begin = max(each for each in (since, created, tags.moment(machine.tags, tags.ON_SINCE)) if each)
+    begin = max(each for each in (since, machine.created, tags.moment(machine.tags, tags.ON_SINCE)) if each)
     if begin + rules.grace > now:
         return ""
     return f"its spec was deleted at {stamp(since)}, more than {format_duration(rules.grace) or '0m'} ago"
@@ -175,7 +174,7 @@ def _causes(machine: ObservedResource, spec: Spec | None, gone: str, now: dateti
         return  # Azure does not show that it is on
     if spec and spec.power == "deallocated":
         yield "its spec says `power: deallocated`"
-    if machine.power == STOPPED and (changed_at(machine) or now - STOPPED_FOR) <= now - STOPPED_FOR:
+    if machine.power == STOPPED and (machine.changed or now - STOPPED_FOR) <= now - STOPPED_FOR:
         yield STOPPED_BUT_BILLED
     if machine.state == "Failed":
         yield "provisioning failed, but billed"
@@ -215,7 +214,7 @@ def _start_until(machine: ObservedResource, spec: Spec, now: datetime) -> dateti
     if hours is None or spec.power == "deallocated" or machine.power != DEALLOCATED or machine.state != "Succeeded":
         return None
     stretch = stretch_of(hours, now)
-    if stretch is None or not _is_before(changed_at(machine), stretch[0]):
+    if stretch is None or not _is_before(machine.changed, stretch[0]):
         return None
     terms = terms_from_tag(tags.get(machine.tags, tags.TERMS))
     end = cap_end(now, terms) if terms else None

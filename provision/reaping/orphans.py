@@ -12,7 +12,7 @@ from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Listed
 from gpuinfra.provision.lifecycle.reap import Rules, is_protected
-from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.market.price_list import address_per_month, disk_price
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import LEFT_ALONE, has_our_name, is_leftover, left_alone
 
@@ -93,8 +93,7 @@ def seen(orphan: Orphan, part: ObservedResource | None, interfaces: Collection[s
         return replace(orphan, action=ReapAction.PROTECTED, cause=f"{CAUSE}, and is protected")
     if part.ref.kind is not Kind.DISK:
         return orphan
-    sku = str((part.body.get("sku") or {}).get("name", ""))
-    return replace(orphan, per_month=disk_per_month(int(part.properties.get("diskSizeGB") or 0), sku))
+    return replace(orphan, per_month=disk_price(part))
 
 
 def is_used(part: ObservedResource, interfaces: Collection[str]) -> bool:

@@ -13,15 +13,13 @@ from datetime import datetime
 from gpuinfra.models.reap import EndedMachine, ReapAction, ReapDecision, ReapFailure
 from gpuinfra.models.receipt import OffProof, Receipt, Residue, next_morning
 from gpuinfra.models.resource import Kind
-from gpuinfra.provision import fleet as listing
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Cloud, Fleet
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.lease import changed_at
 from gpuinfra.provision.lifecycle.reap import Rules, judge
 from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.market.price_list import address_per_month, disk_per_month
 from gpuinfra.provision.names import name_of
 from gpuinfra.provision.observed_resource import DELETING, ObservedResource
 from gpuinfra.provision.power import BILLED, DEALLOCATED
@@ -155,7 +153,7 @@ class Stopper:
         if machine.power == DEALLOCATED:
             return self._off(stop, OffProof.DEALLOCATED)
         has_failed = machine.state == "Failed" and machine.power in BILLED
-        if has_failed and stop.machine and changed_at(machine) != changed_at(stop.machine):
+        if has_failed and stop.machine and machine.changed != stop.machine.changed:
             if stop.attempts >= MOST_ATTEMPTS:
                 return self._give_up(stop, machine.failure or "Failed", "Azure took it, and failed")
             stop.asked_at = None
@@ -187,23 +185,21 @@ class Stopper:
         )
         if machine is None:
             return gone
-        size = next(iter(listing.sizes([machine.body])), "")
-        spot = str(machine.properties.get("priority") or "").casefold() == "spot"
         return replace(
             gone,
             region=machine.region,
-            size=size,
-            spot=spot,
+            size=machine.size,
+            spot=machine.is_spot,
             billed_from=tags.moment(machine.tags, tags.ON_SINCE),
             billed_to=(stop.asked_at or now).replace(microsecond=0),
-            price_per_hour=self.prices().price(size, machine.region, spot=spot),
+            price_per_hour=self.prices().price(machine.size, machine.region, spot=machine.is_spot),
             residue=tuple(self._residue(verdict.name, machine)) if how is OffProof.DEALLOCATED else (),
             left_on_until=next_morning(now),
         )
 
     def _residue(self, name: str, machine: ObservedResource) -> list[Residue]:
         """Return what costs money while the machine is off, from its body and the listing, without further requests."""
-        disk = (machine.properties.get("storageProfile") or {}).get("osDisk") or {}
+        disk = machine.os_disk
         sku = str((disk.get("managedDisk") or {}).get("storageAccountType") or "")
         own = str(disk.get("name") or name_of(Kind.DISK, name))
         found = [Residue("disk", own, disk_per_month(int(disk.get("diskSizeGB") or 0), sku))]

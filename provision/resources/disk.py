@@ -28,7 +28,7 @@ def differences(wanted: Resource, part: ObservedResource) -> Iterator[Difference
     old, new = int(part.properties.get("diskSizeGB") or 0), wanted.body["properties"]["diskSizeGB"]
     if old and old != new:
         yield Difference("size", f"{old} GiB", f"{new} GiB", replaces=new < old, needs_off=True)
-    old_kind, new_kind = (part.body.get("sku") or {}).get("name", ""), wanted.body["sku"]["name"]
+    old_kind, new_kind = part.sku, wanted.body["sku"]["name"]
     if old_kind != new_kind:
         # Locally and zone-redundant disks cannot be converted into each other.
         replaces = old_kind.rsplit("_", 1)[-1] != new_kind.rsplit("_", 1)[-1]

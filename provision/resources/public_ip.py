@@ -39,10 +39,10 @@ def update(wanted: Resource, part: ObservedResource) -> Resource:
 
 def is_as_created(part: ObservedResource) -> bool:
     """Return whether it is a Standard static IP with our idle timeout and without a DNS name."""
-    sku, found = str((part.body.get("sku") or {}).get("name") or ""), part.properties
+    found = part.properties
     is_static = str(found.get("publicIPAllocationMethod") or "").casefold() == "static"
     is_ours = found.get("idleTimeoutInMinutes") == IDLE_MINUTES and not found.get("dnsSettings")
-    return sku.casefold() == "standard" and is_static and is_ours
+    return part.sku.casefold() == "standard" and is_static and is_ours
 
 
 def users(part: ObservedResource) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
-from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import tags
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource
@@ -43,15 +42,11 @@ def moved(
     own = {tags.NAME: name}
     body = {
         "location": machine.region,
-        "tags": with_others(found, own) if found else {**_users_own(machine), **own},
+        "tags": with_others(found, own) if found else {**machine.other_tags, **own},
         "properties": _properties(until, now, machine.ref.id(subscription)),
     }
     wanted = Resource(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name), body)
     return wanted if found is None or any(differences(wanted, found)) else None
-
-
-def _users_own(machine: ObservedResource) -> dict[str, str]:
-    return {key: value for key, value in machine.tags.items() if not key.casefold().startswith(OUR_PREFIX)}
 
 
 def _properties(until: datetime, now: datetime, machine: str) -> dict[str, Any]:

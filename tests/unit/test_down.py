@@ -11,7 +11,7 @@ from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.market.residue import address_per_month, disk_per_month
+from gpuinfra.provision.market.price_list import address_per_month, disk_per_month
 from tests.unit.provision_help import (
     BUSY,
     DENIED,

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.resource import Kind, Ref
-from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.vm_identity import vm_id_without_older_disk
+from gpuinfra.provision.observed_resource import ObservedResource, vm_id_without_older_disk
 
 DISKS = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/disks"
 OWN = ObservedResource(Ref(Kind.DISK, "g", "my-dsvm-disk"), {})

@@ -21,7 +21,7 @@ from gpuinfra.provision.costing.history import History
 from gpuinfra.provision.costing.pricing import TODAY, PriceBook
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.market.port import Prices
-from gpuinfra.provision.market.residue import disk_per_month
+from gpuinfra.provision.market.price_list import disk_per_month
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import Place
 from tests.integration.sandbox.servers import Sandbox
