@@ -190,14 +190,13 @@ def _remember(settings: Settings, reached: CloudSession, reaped: ReapResult, pro
 def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progress: Frontend) -> None:
     from gpuinfra.app.ledger_recording import note
     from gpuinfra.models.plan import Price
-    from gpuinfra.provision.costing.ledger_entries import is_spot, power_on_entry
+    from gpuinfra.provision.costing.ledger_entries import power_on_entry
     from gpuinfra.provision.errors import CloudError
 
     cloud = reached.cloud
     try:
         machine = cloud.look(ref)
-        size = str((machine.properties.get("hardwareProfile") or {}).get("vmSize") or "") if machine else ""
-        price = reached.market.price(size, machine.region, spot=is_spot(machine)) if machine else None
+        price = reached.market.price(machine.size, machine.region, spot=machine.is_spot) if machine else None
     except CloudError:
         return  # Azure's log has it, too
     if machine:

@@ -23,7 +23,7 @@ def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec 
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.attachments import attached_by_others
     from gpuinfra.provision.errors import CloudError, Fault
-    from gpuinfra.provision.vm_identity import vm_id_of, vm_id_without_older_disk
+    from gpuinfra.provision.observed_resource import vm_id_without_older_disk
 
     try:
         observed = reached.cloud.observe(name, group, thorough=True)
@@ -39,7 +39,7 @@ def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec 
         return replace(answer, is_deleted=is_deleted)
     vm_id = vm_id_without_older_disk(machine, observed.part(Kind.DISK))
     attached = attached_by_others(machine, observed.part(Kind.NIC))
-    return replace(answer, vm=vm_id_of(machine), vm_id=vm_id, attached=attached)
+    return replace(answer, vm=machine.vm_id, vm_id=vm_id, attached=attached)
 
 
 def _contact(observed: Observed) -> Contact | None:

@@ -242,7 +242,7 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
     from gpuinfra.app.access import open_cloud
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.names import ref_of
-    from gpuinfra.provision.vm_identity import vm_id_of, vm_id_without_older_disk
+    from gpuinfra.provision.observed_resource import vm_id_without_older_disk
     from gpuinfra.provision.waiting.deadline import Deadline
     from gpuinfra.runner.jobs.settle import MachinePower, Power
 
@@ -254,7 +254,7 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
     cloud = open_cloud(where, place.subscription, deadline=Deadline.after(SECONDS))
     ref = ref_of(Kind.VM, place.group, run.machine)
     found = cloud.look(ref)
-    is_another = found is not None and run.is_on_another(vm_id_of(found))
+    is_another = found is not None and run.is_on_another(found.vm_id)
     disk = cloud.look(ref_of(Kind.DISK, place.group, run.machine)) if found is None or is_another else None
     if found is None:
         if not place.existed or place.subscription != cloud.subscription:
