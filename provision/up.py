@@ -15,11 +15,8 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.adopt import adopted
 from gpuinfra.provision.agent_role import AgentRole
 from gpuinfra.provision.attempt import Attempts
-from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.login.keys import new_host_key
-from gpuinfra.provision.market.port import Market
 from gpuinfra.provision.market.preflight import no_candidate
 from gpuinfra.provision.observe import observe_settled
 from gpuinfra.provision.observed import Observed
@@ -27,9 +24,7 @@ from gpuinfra.provision.placement import Placement
 from gpuinfra.provision.plan_input import HostKey
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.role_grant import RoleGrant
-from gpuinfra.provision.rollback import Rollback
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.task import Task
 
 
 @dataclass(frozen=True)
@@ -59,13 +54,9 @@ class Provisioner:
     """The provisioning of one machine."""
 
     spec: Spec
-    cloud: Cloud
-    market: Market
+    task: Task
     sources: tuple[str, ...]
     public_key: str
-    progress: Progress
-    journal: Journal
-    deadline: Deadline
     repository: str = ""
     """The git repository that contains the spec; empty if unknown."""
     host_key: HostKey = field(default_factory=new_host_key)
@@ -79,28 +70,14 @@ class Provisioner:
     """The public host key by which an untagged machine is known."""
 
     def __post_init__(self) -> None:
-        cloud, progress, journal, deadline = self.cloud, self.progress, self.journal, self.deadline
-        self._role_grant = RoleGrant(cloud, progress)
-        self._rollback = Rollback(self.spec, cloud, progress, journal, self._role_grant, self.host_key.public)
-        self._attempts = Attempts(
-            self.spec, cloud, self.market, progress, journal, deadline, self._role_grant, self._rollback
-        )
-        self._placement = Placement(
-            spec=self.spec,
-            cloud=cloud,
-            market=self.market,
-            sources=self.sources,
-            public_key=self.public_key,
-            progress=progress,
-            deadline=deadline,
-            repository=self.repository,
-            host_key=self.host_key,
-        )
+        self._role_grant = RoleGrant(self.task.cloud, self.task.progress)
+        self._attempts = Attempts(self.spec, self.task, self._role_grant, self.host_key.public)
+        self._placement = Placement(self.spec, self.task, self.sources, self.public_key, self.repository, self.host_key)
 
     def plan(self) -> Plan:
         """Return what `up` would do at its first candidate. Nothing is changed."""
         try:
-            observed = self.cloud.observe(self.spec.name, self.spec.group_name, thorough=True)
+            observed = self.task.cloud.observe(self.spec.name, self.spec.group_name, thorough=True)
             places, checked = self._placement.candidates(observed)
             return self._placement.plan(places[0], observed, checked)
         except CloudError as error:
@@ -111,7 +88,7 @@ class Provisioner:
         try:
             observed = self._observe()
             if self.adopt:
-                observed = adopted(observed, self.adopt, self.known_host_key, self.cloud, self.journal, self.deadline)
+                observed = adopted(self.task, observed, self.adopt, self.known_host_key)
             places, checked = self._placement.candidates(observed)
         except CloudError as error:
             raise explain(error, f"looking at {self.spec.name}") from error
@@ -121,7 +98,7 @@ class Provisioner:
             plan = self._placement.plan(candidate, observed, checked)
             self._check_found(observed)
             if number > 0:
-                self.progress.note(f"next: {candidate}, {_price_of(plan)}")
+                self.task.progress.note(f"next: {candidate}, {_price_of(plan)}")
             # Between two candidates another client may have created the machine, which was not in a plan so far.
             if not plan.is_empty and (number == 0 or plan.loses or observed.part(Kind.VM)):
                 consent(plan)
@@ -137,11 +114,11 @@ class Provisioner:
                 if failure:
                     reason = RejectionReason(failure.code, failure.message)
                     passed.append(RejectedCandidate(candidate, (reason,)))
-                    self.progress.note(f"{candidate} is passed over: {failure.code}")
+                    self.task.progress.note(f"{candidate} is passed over: {failure.code}")
                     observed = self._observe()
                     continue
             return self._outcome(plan, passed)
-        raise no_candidate(self.spec, passed, f"{lost}{self._rollback.result}")
+        raise no_candidate(self.spec, passed, f"{lost}{self._attempts.rollback}")
 
     def _check_found(self, observed: Observed) -> None:
         machine = observed.part(Kind.VM)
@@ -158,23 +135,23 @@ class Provisioner:
 
         Resources are read one by one, so another run may have created the VM between the reads of VM and disk.
         """
-        look = partial(observe_settled, self.cloud, self.spec.name, self.spec.group_name, self.progress, self.deadline)
+        look = partial(observe_settled, self.task, self.spec.name, self.spec.group_name)
         observed = look()
         is_alone = observed.part(Kind.DISK) is not None and observed.part(Kind.VM) is None
         return look() if is_alone else observed
 
     def _outcome(self, plan: Plan, passed: Sequence[RejectedCandidate]) -> Up:
         plan = replace(plan, passed=tuple(passed))
-        observed = self.cloud.observe(self.spec.name, self.spec.group_name)
+        observed = self.task.cloud.observe(self.spec.name, self.spec.group_name)
         machine = observed.part(Kind.VM)
         if machine is None:
             return Up(plan, None)
         with contextlib.suppress(CloudError):  # the next run does it
             self._mark_ready(observed)
-        right = self._role_grant.end(machine, self.deadline) if plan.wants_running else None
+        right = self._role_grant.end(machine, self.task.deadline) if plan.wants_running else None
         schedule = observed.part(Kind.SHUTDOWN_SCHEDULE)
         if right and not right.is_held and (schedule is None or schedule.properties.get("status") != "Enabled"):
-            self.progress.note("warning: nothing in Azure switches this machine off: only `gpuinfra reap` does")
+            self.task.progress.note("warning: nothing in Azure switches this machine off: only `gpuinfra reap` does")
         return Up(plan, observed, tags.moment(machine.tags, tags.LEASE_UNTIL), right)
 
     def _allow(self, plan: Plan, observed: Observed) -> None:
@@ -189,7 +166,7 @@ class Provisioner:
         if address is None or not ready or tags.get(address.tags, tags.READY) or not observed.is_ours(address):
             return
         marked = {**address.tags, tags.READY: ready}
-        self.cloud.wait(self.cloud.patch(Resource(address.ref, {"tags": marked})), self.deadline)
+        self.task.cloud.wait(self.task.cloud.patch(Resource(address.ref, {"tags": marked})), self.task.deadline)
 
 
 def _price_of(plan: Plan) -> str:

@@ -7,6 +7,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import datetime
 from typing import Any
 
+from gpuinfra.models.plan import Power
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import agent_role, tags
@@ -17,7 +18,7 @@ from gpuinfra.provision.azure.fleet import AzureFleet
 from gpuinfra.provision.azure.ids import ref_from_id
 from gpuinfra.provision.azure.operations import AzureOperation
 from gpuinfra.provision.azure.rights import Rights
-from gpuinfra.provision.cloud import Act, Fleet, Operation
+from gpuinfra.provision.cloud import Fleet, Operation
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.names import default_group, ref_of
 from gpuinfra.provision.observed import Observed
@@ -128,10 +129,10 @@ class AzureCloud:
         with translated(str(resource.ref)):
             return AzureOperation(resource.ref, self._calls.patch(resource.ref, _with_secrets(resource)))
 
-    def act(self, ref: Ref, act: Act) -> Operation:
+    def act(self, ref: Ref, power: Power) -> Operation:
         """Start or deallocate a VM, and return at once."""
         with translated(str(ref)):
-            return AzureOperation(ref, self._calls.act(ref, act.value))
+            return AzureOperation(ref, self._calls.act(ref, power.value))
 
     def delete(self, ref: Ref) -> Operation:
         """Delete a resource and return at once. An absent resource counts as deleted."""

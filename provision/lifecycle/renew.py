@@ -22,7 +22,7 @@ from gpuinfra.provision.ownership import Owner, owner_of, untagged_problem
 from gpuinfra.provision.power import BILLED, USABLE
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.resources.common import with_others
-from gpuinfra.provision.resources.shutdown_schedule import imminent_stop, latest_end, moved
+from gpuinfra.provision.resources.shutdown_schedule import imminent_stop, latest_end, schedule_update
 from gpuinfra.provision.terms import from_tag as terms_from_tag
 from gpuinfra.provision.terms import terms_of
 from gpuinfra.provision.waiting.deadline import Deadline
@@ -202,7 +202,7 @@ def _move(cloud: Cloud, machine: ObservedResource, until: datetime, deadline: De
     def attempt() -> datetime | None:
         found = cloud.look(ref_of(Kind.SHUTDOWN_SCHEDULE, machine.ref.group, machine.ref.name))
         now = cloud.now()
-        wanted = moved(machine, found, until, now, cloud.subscription)
+        wanted = schedule_update(machine, found, until, now, cloud.subscription)
         if wanted is None:
             return None
         try:

@@ -50,7 +50,7 @@ class Preflight:
     passed: tuple[RejectedCandidate, ...] = ()
     unregistered: tuple[str, ...] = ()
     """Resource providers to register before the first write."""
-    image: dict[str, Image] = field(default_factory=dict)
+    images: dict[str, Image] = field(default_factory=dict)
     """By region; a region that could not be queried is absent."""
     prices: Prices = field(default_factory=Prices)
     schedule_regions: frozenset[str] | None = None

@@ -14,7 +14,7 @@ from gpuinfra.models.reap import EndedMachine, ReapAction, ReapDecision, ReapFai
 from gpuinfra.models.receipt import OffProof, Receipt, Residue, next_morning
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.cloud import Cloud, Fleet
+from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle.reap import Rules, judge
@@ -32,11 +32,11 @@ DOING = "deallocating"
 TROUBLE_SECONDS = 60.0
 OFF_SECONDS = 900.0
 # An operation that Azure accepted and that failed is requested again.
-MOST_ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 _PASSES = frozenset({Fault.BUSY, Fault.UNREACHABLE, Fault.THROTTLED})
 FIRST_PAUSE, GROWTH = 0.5, 1.4
 # Azure allows 25 requests per second, so many machines are looked at less often.
-LONGEST_PAUSE, LOOKS_A_SECOND = 3.0, 8.0
+MAX_PAUSE, LOOKS_A_SECOND = 3.0, 8.0
 
 
 @dataclass
@@ -63,7 +63,6 @@ class Stopper:
     """The stop of all machines that should be off."""
 
     cloud: Cloud
-    fleet: Fleet
     rules: Rules
     progress: Progress
     journal: Callable[[str], Journal]
@@ -91,7 +90,7 @@ class Stopper:
                     pause = FIRST_PAUSE  # a new request may succeed quickly
                 if self.pending:
                     self.cloud.interrupt.sleep(pause)
-                pause = min(max(LONGEST_PAUSE, len(self.pending) / LOOKS_A_SECOND), pause * GROWTH)
+                pause = min(max(MAX_PAUSE, len(self.pending) / LOOKS_A_SECOND), pause * GROWTH)
         finally:
             # Do not wait: after Ctrl-C a missing response must not block the user.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -114,7 +113,7 @@ class Stopper:
         except Exception as error:  # noqa: BLE001, RUF100 one unexpected error must not keep the others on
             return self._give_up(stop, type(error).__name__, str(error))
         if not over and stop.deadline.is_over:
-            return self._give_up(stop, "Timeout", "nobody has seen it off in time")
+            return self._give_up(stop, "Timeout", "it was not confirmed off in time")
         return over
 
     def _troubled(self, stop: Stop, error: CloudError) -> bool:
@@ -140,9 +139,9 @@ class Stopper:
             self.progress.begin(stop.step, DOING)
             self.journal(stop.verdict.name).intend(DOING, ref)
         if machine.state == DELETING:
-            self.fleet.ask_delete(ref)
+            self.cloud.fleet.ask_delete(ref)
         else:
-            self.fleet.ask_off(ref)
+            self.cloud.fleet.ask_off(ref)
         stop.asked_at, stop.attempts = self.cloud.now(), stop.attempts + 1
         return False
 
@@ -154,7 +153,7 @@ class Stopper:
             return self._off(stop, OffProof.DEALLOCATED)
         has_failed = machine.state == "Failed" and machine.power in BILLED
         if has_failed and stop.machine and machine.changed != stop.machine.changed:
-            if stop.attempts >= MOST_ATTEMPTS:
+            if stop.attempts >= MAX_ATTEMPTS:
                 return self._give_up(stop, machine.failure or "Failed", "Azure took it, and failed")
             stop.asked_at = None
         return False

@@ -29,7 +29,7 @@ def desired(setting: PlanInput) -> Resource:
     return resource(setting, Kind.SHUTDOWN_SCHEDULE, properties)
 
 
-def moved(
+def schedule_update(
     machine: ObservedResource, found: ObservedResource | None, until: datetime, now: datetime, subscription: str
 ) -> Resource | None:
     """Return the schedule to send for a lease that ends at `until`, without a spec; None if nothing must change.

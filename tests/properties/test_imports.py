@@ -116,9 +116,10 @@ LAYERS = {
             "resources",
             "observed",
             "cloud",
+            "task",
         ),
         *("azure", "attachments", "lifecycle", "plan", "template", "find", "health", "costing"),
-        *("fleet", "lease_state", "adopt", "observe", "remove", "role_grant", "apply", "rollback", "attempt"),
+        *("fleet", "lease_state", "adopt", "observe", "remove", "role_grant", "apply", "attempt"),
         *("placement", "up", "down", "reaping"),
     ),
 }

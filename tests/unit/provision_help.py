@@ -10,13 +10,13 @@ from typing import Any
 
 from gpuinfra.models.base import Model
 from gpuinfra.models.offer import Offer, Quota
-from gpuinfra.models.plan import Candidate, Change, Plan
+from gpuinfra.models.plan import Candidate, Change, Plan, Power
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.agent_role import AgentRole, RoleState, principal_of
 from gpuinfra.provision.apply import PlanExecution
-from gpuinfra.provision.cloud import Act, Operation
+from gpuinfra.provision.cloud import Operation
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle import lease
@@ -28,6 +28,7 @@ from gpuinfra.provision.ownership import is_namesake
 from gpuinfra.provision.plan import make_plan
 from gpuinfra.provision.plan_input import HostKey, Lease, PlanInput
 from gpuinfra.provision.resources import MODULES
+from gpuinfra.provision.task import Task
 from gpuinfra.provision.up import Provisioner
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.interrupt import Interrupt
@@ -274,13 +275,13 @@ class FakeCloud:
                 self._identify(body)
             return FakeOperation(resource.ref, _error_of(fault))
 
-    def act(self, ref: Ref, act: Act) -> Operation:
-        with self._call(f"{act} {ref}") as fault:
+    def act(self, ref: Ref, power: Power) -> Operation:
+        with self._call(f"{power} {ref}") as fault:
             body = self._present(ref).body
             if fault:
                 body["properties"]["provisioningState"] = "Failed"
             elif not self.keeps_power:
-                _set_power(body, "running" if act is Act.START else "deallocated")
+                _set_power(body, "running" if power is Power.START else "deallocated")
             return FakeOperation(ref, _error_of(fault))
 
     def delete(self, ref: Ref) -> Operation:
@@ -567,19 +568,25 @@ def words(plan: Plan) -> list[str]:
     ]
 
 
+def task(cloud: FakeCloud, seconds: float = 3600, market: FakeMarket | None = None) -> Task:
+    return Task(cloud, market or FakeMarket(), RecordedProgress(), NO_JOURNAL, cloud.time.deadline(seconds))
+
+
+def lines_of(task: Task) -> list[str]:
+    """Return the recorded progress."""
+    assert isinstance(task.progress, RecordedProgress)
+    return task.progress.lines
+
+
 def plan_execution(cloud: FakeCloud, seconds: float = 3600) -> PlanExecution:
-    return PlanExecution(cloud, RecordedProgress(), NO_JOURNAL, cloud.time.deadline(seconds))
+    return PlanExecution(task(cloud, seconds))
 
 
 def provisioner(cloud: FakeCloud, wanted: Spec | None = None, market: FakeMarket | None = None) -> Provisioner:
     return Provisioner(
         spec=wanted or spec(),
-        cloud=cloud,
-        market=market or FakeMarket(),
+        task=task(cloud, market=market),
         sources=("203.0.113.7/32",),
         public_key=KEY,
-        progress=RecordedProgress(),
-        journal=NO_JOURNAL,
-        deadline=cloud.time.deadline(3600),
         host_key=HOST_KEY,
     )

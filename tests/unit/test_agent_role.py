@@ -24,6 +24,7 @@ from tests.unit.provision_help import (
     SUBSCRIPTION,
     FakeCloud,
     RecordedProgress,
+    lines_of,
     made,
     planned,
     provisioner,
@@ -168,8 +169,7 @@ def test_existing_identity_is_kept(kind: str) -> None:
 def up(cloud: FakeCloud, **fields: Any) -> tuple[Up, list[str]]:
     work = provisioner(cloud, spec(**fields))
     outcome = work.up(lambda plan: None)
-    assert isinstance(work.progress, RecordedProgress)
-    return outcome, [line for line in work.progress.lines if "agent" in line]
+    return outcome, [line for line in lines_of(work.task) if "agent" in line]
 
 
 def test_created_machine_gets_the_role() -> None:

@@ -18,7 +18,7 @@ from tests.unit.provision_help import (
     NAME,
     UNREACHABLE,
     FakeCloud,
-    RecordedProgress,
+    lines_of,
     made,
     plan_execution,
     planned,
@@ -48,8 +48,7 @@ def place(cloud: FakeCloud, call: str) -> int:
 
 
 def lines(work: PlanExecution) -> list[str]:
-    assert isinstance(work.progress, RecordedProgress)
-    return work.progress.lines
+    return lines_of(work.task)
 
 
 # Creation
@@ -313,7 +312,7 @@ def test_machine_created_by_another_up_is_followed() -> None:
     work = plan_execution(cloud)
     work.apply(plan)
     assert ref(Kind.VM) not in work.created
-    assert "vm my-dsvm is being made already; following that" in lines(work)
+    assert "vm my-dsvm is already being created; waiting for it" in lines(work)
     assert "put shutdown-schedule shutdown-computevm-my-dsvm" in cloud.calls
 
 

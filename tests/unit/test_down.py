@@ -17,29 +17,28 @@ from tests.unit.provision_help import (
     DENIED,
     GROUP,
     NAME,
-    NO_JOURNAL,
     NOW,
     SMALL,
     SUBSCRIPTION,
     UNREACHABLE,
     FakeCloud,
     FakeMarket,
-    RecordedProgress,
+    lines_of,
     made,
     ref,
     spec,
+    task,
 )
 
 FOREIGN = {"tags": {"owner": "alice"}, "properties": {}}
 
 
 def teardown(cloud: FakeCloud, group: str | None = None, seconds: float = 3600) -> Teardown:
-    return Teardown(NAME, group, cloud, FakeMarket(), RecordedProgress(), NO_JOURNAL, cloud.time.deadline(seconds))
+    return Teardown(NAME, group, task(cloud, seconds))
 
 
 def lines(work: Teardown) -> list[str]:
-    assert isinstance(work.progress, RecordedProgress)
-    return work.progress.lines
+    return lines_of(work.task)
 
 
 # Off
@@ -411,9 +410,10 @@ def test_spot_machine_has_the_spot_price() -> None:
     assert (receipt.price_per_hour, receipt.spot) == (0.1, True)
 
 
-def test_receipt_without_a_market_has_no_price() -> None:
-    cloud = made()
-    work = teardown(cloud)
-    work.market = None
-    receipt: Any = work.deallocate()
+def test_receipt_without_a_known_price_has_no_cost() -> None:
+    class NoPrices(FakeMarket):
+        def price(self, size: str, region: str, spot: bool = False) -> float | None:
+            return None
+
+    receipt: Any = Teardown(NAME, None, task(made(), market=NoPrices())).deallocate()
     assert (receipt.price_per_hour, receipt.cost, receipt.is_proof) == (None, None, True)

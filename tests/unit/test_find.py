@@ -9,7 +9,7 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.find import find_target, target_from_spec
 from gpuinfra.provision.observe import observe_settled
-from tests.unit.provision_help import DENIED, GROUP, NAME, FakeCloud, RecordedProgress, made, spec
+from tests.unit.provision_help import DENIED, GROUP, NAME, FakeCloud, lines_of, made, spec, task
 
 
 def problem(cloud: FakeCloud) -> Code:
@@ -89,10 +89,10 @@ def test_machine_without_an_address_is_not_a_target() -> None:
 
 
 def settled(cloud: FakeCloud, seconds: float = 60) -> list[str]:
-    heard = RecordedProgress()
-    observed = observe_settled(cloud, NAME, GROUP, heard, cloud.time.deadline(seconds))
+    work = task(cloud, seconds)
+    observed = observe_settled(work, NAME, GROUP)
     assert all(part.is_settled for part in observed.ours())
-    return heard.lines
+    return lines_of(work)
 
 
 def test_settled_machine_is_looked_at_once() -> None:

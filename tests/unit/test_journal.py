@@ -2,12 +2,14 @@
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpuinfra.models.resource import Kind
+from gpuinfra.provision.apply import PlanExecution
 from gpuinfra.provision.journal import FILE, Journal
-from tests.unit.provision_help import BUSY, GROUP, NAME, NOW, FakeCloud, RecordedProgress, plan_execution, planned, ref
+from tests.unit.provision_help import BUSY, GROUP, NAME, NOW, FakeCloud, planned, ref, task
 
 
 def entries(folder: Path) -> list[dict[str, Any]]:
@@ -63,8 +65,7 @@ def test_lines_of_concurrent_threads_do_not_mix(tmp_path: Path) -> None:
 
 def test_intent_is_on_disk_before_the_call_and_contains_no_secret(tmp_path: Path) -> None:
     cloud = FakeCloud()
-    work = plan_execution(cloud)
-    work.journal = Journal(tmp_path, NAME, "run-1", cloud.now)
+    work = PlanExecution(replace(task(cloud), journal=Journal(tmp_path, NAME, "run-1", cloud.now)))
     intended: dict[str, int] = {}
 
     def look(call: str) -> None:
@@ -77,7 +78,6 @@ def test_intent_is_on_disk_before_the_call_and_contains_no_secret(tmp_path: Path
     cloud.on_call = look
     cloud.fail("put vnet", BUSY)
     work.apply(planned(cloud))
-    assert isinstance(work.progress, RecordedProgress)
     assert len(intended) == 7
     assert "private half" not in (tmp_path / FILE).read_text("utf-8")
     assert {entry["event"] for entry in entries(tmp_path)} == {"intent", "done"}
@@ -85,7 +85,6 @@ def test_intent_is_on_disk_before_the_call_and_contains_no_secret(tmp_path: Path
 
 def test_schedule_is_recorded_too(tmp_path: Path) -> None:
     cloud = FakeCloud()
-    work = plan_execution(cloud)
-    work.journal = Journal(tmp_path, NAME, "run-1", cloud.now)
+    work = PlanExecution(replace(task(cloud), journal=Journal(tmp_path, NAME, "run-1", cloud.now)))
     work.apply(planned(cloud))
     assert "shutdown-schedule" in {entry["kind"] for entry in entries(tmp_path)}

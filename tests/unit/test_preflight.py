@@ -133,7 +133,7 @@ def test_preflight_asks_everything_once() -> None:
     assert found.viable == (Candidate("eastus", T4), Candidate("westus2", T4), Candidate("westus2", A100))
     assert [str(each.candidate) for each in found.passed] == [f"{A100} in eastus"]
     assert found.unregistered == ("Microsoft.DevTestLab",)
-    assert set(found.image) == {"eastus", "westus2"}
+    assert set(found.images) == {"eastus", "westus2"}
     assert found.schedule_regions == frozenset({"eastus"})
     assert (found.subscription_name, found.prices.price(T4, "eastus")) == ("My subscription", 0.526)
     urn = "microsoft-dsvm:ubuntu-2204:2204-gen2:latest"
@@ -195,7 +195,7 @@ def test_missing_read_permissions_do_not_block() -> None:
     denied = CloudError(Fault.DENIED, "AuthorizationFailed", "no")
     found, notes = run(FakeMarket(errors=dict.fromkeys(("catalogue", "image", "providers"), denied)))
     assert len(found.viable) == 4
-    assert (found.unregistered, found.image) == ((), {})
+    assert (found.unregistered, found.images) == ((), {})
     assert "asking for sizes in eastus is not allowed, so it was not checked" in notes
 
 

@@ -287,11 +287,9 @@ def disk(**marks: str) -> Listed:
     [(disk(), True), (disk(protect="yes"), False), (CloudError(Fault.UNREACHABLE, "HTTP 500", "no list"), False)],
 )
 def test_machine_with_a_protected_resource_is_not_deleted(part: Listed | CloudError, deletes: bool) -> None:
-    cloud = FakeCloud(moment=NOW)
+    cloud = FakeCloud(moment=NOW, fleet=Listing(part))
     given, deadline = rules(deleted=DELETED, deletes=True), cloud.time.deadline(60)
-    reaper = Reaper(
-        cloud, Listing(part), FakeMarket(), given, RecordedProgress(), lambda _: NO_JOURNAL, deadline, dry_run=True
-    )
+    reaper = Reaper(cloud, FakeMarket(), given, RecordedProgress(), lambda _: NO_JOURNAL, deadline, dry_run=True)
     found = reaper.reap()
     assert (len(found.deleted), len(found.stopped)) == ((1, 0) if deletes else (0, 1))
     if isinstance(part, Listed) and not deletes:

@@ -8,15 +8,15 @@ import pytest
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.remove import remove
-from tests.unit.provision_help import BUSY, DENIED, NO_JOURNAL, UNREACHABLE, FakeCloud, RecordedProgress, made, ref
+from tests.unit.provision_help import BUSY, DENIED, UNREACHABLE, FakeCloud, lines_of, made, ref, task
 
 ALL = [ref(kind) for kind in Kind]
 
 
 def remove_all(cloud: FakeCloud, refs: Iterable[Ref] = ALL, seconds: float = 3600) -> list[str]:
-    heard = RecordedProgress()
-    remove(cloud, refs, heard, NO_JOURNAL, cloud.time.deadline(seconds))
-    return heard.lines
+    work = task(cloud, seconds)
+    remove(work, refs)
+    return lines_of(work)
 
 
 def order(cloud: FakeCloud) -> dict[str, int]:
@@ -102,11 +102,12 @@ def test_deletion_is_retried_for_long(call: str, error: CloudError) -> None:
 
 
 def test_failure_is_reported() -> None:
-    cloud, heard = made(), RecordedProgress()
+    cloud = made()
     cloud.fail("delete disk", DENIED)
+    work = task(cloud)
     with pytest.raises(CloudError):
-        remove(cloud, [ref(Kind.DISK)], heard, NO_JOURNAL, cloud.time.deadline(60))
-    assert heard.lines == ["disk my-dsvm-disk: deleting", "disk my-dsvm-disk: failed: AuthorizationFailed"]
+        remove(work, [ref(Kind.DISK)])
+    assert lines_of(work) == ["disk my-dsvm-disk: deleting", "disk my-dsvm-disk: failed: AuthorizationFailed"]
 
 
 def test_deletion_that_ends_in_404_succeeds() -> None:

@@ -31,7 +31,7 @@ from tests.unit.provision_help import (
     UNREACHABLE,
     FakeCloud,
     FakeMarket,
-    RecordedProgress,
+    lines_of,
     made,
     planned,
     provisioner,
@@ -321,8 +321,7 @@ def test_machine_is_kept_without_its_schedule_when_its_agent_can_end_it(error: C
     assert found.agent
     assert found.agent.is_held
     assert cloud.kinds == [kind for kind in Kind if kind is not Kind.SHUTDOWN_SCHEDULE]
-    assert isinstance(work.progress, RecordedProgress)
-    assert f"warning: Azure's daily schedule is refused ({error.code})" in "\n".join(work.progress.lines)
+    assert f"warning: Azure's daily schedule is refused ({error.code})" in "\n".join(lines_of(work.task))
 
 
 def test_refusal_that_may_pass_is_no_reason_to_do_without_the_schedule() -> None:
@@ -733,8 +732,7 @@ def test_machine_created_by_another_up_meanwhile_is_followed() -> None:
     cloud.on_call = quicker
     work = provisioner(cloud)
     work.up(never)
-    assert isinstance(work.progress, RecordedProgress)
-    assert "vm my-dsvm is being made already; following that" in work.progress.lines
+    assert "vm my-dsvm is already being created; waiting for it" in lines_of(work.task)
     assert provisioner(cloud).plan().is_empty
 
 
@@ -788,7 +786,7 @@ def test_rollback_leaves_a_machine_that_another_created_meanwhile(state: str) ->
 
     cloud.on_call = quicker
     (found,) = problem(provisioner(cloud))
-    assert "nothing was deleted: vm my-dsvm is there, and this run did not create it" in (found.note or "")
+    assert "nothing was deleted: vm my-dsvm exists, and this run did not create it" in (found.note or "")
     assert {Kind.VM, Kind.NIC, Kind.PUBLIC_IP} <= set(cloud.kinds)
     assert not [call for call in cloud.writes if call.startswith("delete ")]
 
@@ -815,7 +813,7 @@ def test_machine_whose_deletion_is_refused_is_not_called_gone() -> None:
     with pytest.raises(Problem) as caught:
         up(cloud, spec(image="dsvm-ubuntu-20.04"), consent=lambda _: None)
     note = caught.value.diagnostics[0].note or ""
-    assert "nothing was deleted: vm my-dsvm is there" in note
+    assert "nothing was deleted: vm my-dsvm exists" in note
     assert "is gone" not in note
     assert cloud.kinds == list(Kind)
 
@@ -832,6 +830,5 @@ def test_skipped_candidates_are_reported() -> None:
     cloud.fail("put vm", CAPACITY)
     work = provisioner(cloud, spec(**TWO_REGIONS))
     work.up(never)
-    assert isinstance(work.progress, RecordedProgress)
-    assert f"{SMALL} in eastus is passed over: SkuNotAvailable" in work.progress.lines
+    assert f"{SMALL} in eastus is passed over: SkuNotAvailable" in lines_of(work.task)
     assert cloud.observe(NAME).group == GROUP

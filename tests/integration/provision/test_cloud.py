@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.models.plan import Candidate, Plan
+from gpuinfra.models.plan import Candidate, Plan, Power
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
@@ -17,7 +17,6 @@ from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.transport import RequestLimits
-from gpuinfra.provision.cloud import Act
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.find import find_target
@@ -28,6 +27,7 @@ from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan import make_plan
 from gpuinfra.provision.plan_input import HostKey, PlanInput
 from gpuinfra.provision.resources import MODULES
+from gpuinfra.provision.task import Task
 from gpuinfra.provision.waiting.deadline import Deadline
 from gpuinfra.provision.waiting.interrupt import Interrupt
 from tests.integration.provision.conftest import close
@@ -82,6 +82,11 @@ def setting(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) ->
         host_key=host_key,
         lease=lease.decide(wanted, machine, cloud.now()),
     )
+
+
+def task(cloud: AzureCloud) -> Task:
+    market, deadline = AzureMarket(cloud.clients), Deadline.after(SECONDS)
+    return Task(cloud, market, RecordedProgress(), NO_JOURNAL, deadline)
 
 
 def make(cloud: AzureCloud, resource: Resource, *, new: bool = False) -> None:
@@ -170,7 +175,7 @@ def test_group_is_found_by_its_machine(cloud: AzureCloud, host_key: HostKey, ser
     elsewhere = cloud.observe(NAME, GROUP, thorough=True)
     assert elsewhere.machine is None
     assert {part.ref.group for part in elsewhere.lookalikes() if part.ref.kind is Kind.VM} == {"gpu-team"}
-    receipt = Teardown(NAME, None, cloud, None, RecordedProgress(), NO_JOURNAL, Deadline.after(SECONDS)).deallocate()
+    receipt = Teardown(NAME, None, task(cloud)).deallocate()
     assert receipt.is_proof
     assert server.control("GET", "bill")["machines"][0]["powerState"] == "deallocated"
 
@@ -220,7 +225,7 @@ def test_existing_machine_is_not_created_again(cloud: AzureCloud, host_key: Host
 
 def test_machine_is_deallocated_and_started(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
-    for act, power in ((Act.DEALLOCATE, "deallocated"), (Act.START, "running")):
+    for act, power in ((Power.DEALLOCATE, "deallocated"), (Power.START, "running")):
         cloud.wait(cloud.act(ref(Kind.VM), act), Deadline.after(SECONDS))
         assert present(cloud, Kind.VM).power == power
 
@@ -383,7 +388,6 @@ def test_every_request_has_the_correlation_id(access: Access, server: Sandbox) -
 
 def test_receipt_has_the_price_of_the_deleted_machine(cloud: AzureCloud, host_key: HostKey) -> None:
     make_all(cloud, host_key)
-    market = AzureMarket(cloud.clients)
-    receipt = Teardown(NAME, None, cloud, market, RecordedProgress(), NO_JOURNAL, Deadline.after(SECONDS)).delete()
+    receipt = Teardown(NAME, None, task(cloud)).delete()
     assert (receipt.is_proof, receipt.size, receipt.price_per_hour) == (True, SMALL, 0.526)
     assert cloud.observe(NAME, GROUP, thorough=True).parts == ()

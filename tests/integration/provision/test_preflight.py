@@ -49,7 +49,7 @@ def test_preflight_only_reads(market: AzureMarket, server: Sandbox) -> None:
         f"{T4} in eastus, zone 3",
     ]
     assert (found.passed, found.unregistered) == ((), ())
-    assert found.image["eastus"].version == "25.06.18"
+    assert found.images["eastus"].version == "25.06.18"
     assert found.prices.price(T4, "eastus") == 0.526
     asked = requests(server)
     assert {each["method"] for each in asked if "/oauth2/" not in each["path"]} == {"GET"}

@@ -21,6 +21,7 @@ from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.resources.vm import IDENTITY
+from gpuinfra.provision.task import Task
 from gpuinfra.provision.up import Provisioner, Up
 from gpuinfra.provision.waiting import retry
 from gpuinfra.provision.waiting.deadline import Deadline
@@ -54,13 +55,9 @@ def up(cloud: AzureCloud, heard: RecordedProgress, wanted: Spec | None = None) -
     """Create a machine in Azure, without a guest."""
     return Provisioner(
         spec=wanted or spec(),
-        cloud=cloud,
-        market=AzureMarket(cloud.clients),
+        task=Task(cloud, AzureMarket(cloud.clients), heard, NO_JOURNAL, Deadline.after(60)),
         sources=("203.0.113.7/32",),
         public_key=KEY,
-        progress=heard,
-        journal=NO_JOURNAL,
-        deadline=Deadline.after(60),
     ).up(lambda plan: None)
 
 
