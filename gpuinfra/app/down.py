@@ -144,16 +144,8 @@ def _ended(
     from gpuinfra.models.target import unreached_target
     from gpuinfra.provision.down import Teardown
 
-    ending = Teardown(
-        name=named.name,
-        group=named.group,
-        cloud=reached.cloud,
-        market=reached.market,
-        progress=progress,
-        journal=reached.journal(named.name),
-        deadline=deadline,
-        cause=cause,
-    )
+    task = reached.task(named.name, progress, deadline)
+    ending = Teardown(named.name, named.group, task, cause)
     try:
         with explained(f"{'deleting' if delete else 'deallocating'} {named.name}"):
             if asks:

@@ -125,8 +125,8 @@ def _end_released(
     The agent asks jobs to end first. Azure's schedule alone would take more than half an hour.
     """
     from gpuinfra.app.agents import is_agent_armed
+    from gpuinfra.models.plan import Power
     from gpuinfra.provision import fleet
-    from gpuinfra.provision.cloud import Act
     from gpuinfra.provision.market.port import Prices
     from gpuinfra.provision.power import DEALLOCATED
 
@@ -142,7 +142,7 @@ def _end_released(
         return  # the agent was faster
     label = str(found.ref)
     progress.begin(label, "deallocating: its guest agent is not seen to do so")
-    cloud.wait(cloud.act(found.ref, Act.DEALLOCATE), cloud.deadline)
+    cloud.wait(cloud.act(found.ref, Power.DEALLOCATE), cloud.deadline)
     progress.end(label, "deallocated")
 
 

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from gpuinfra.provision.cloud import Cloud
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.market.port import Market
+    from gpuinfra.provision.task import Task
     from gpuinfra.provision.up import Provisioner
+    from gpuinfra.provision.waiting.deadline import Deadline
     from gpuinfra.provision.waiting.progress import Progress
 
 # Enough to find a machine; nothing is created or changed.
@@ -314,6 +316,12 @@ class CloudSession:
         folder = None if self.settings.ignores_state else self.settings.state
         return Journal(folder, name, self.settings.correlation_id, self.cloud.now)
 
+    def task(self, name: str, progress: Progress, deadline: Deadline | None = None) -> Task:
+        """Return what the steps of a change of this machine need."""
+        from gpuinfra.provision.task import Task
+
+        return Task(self.cloud, self.market, progress, self.journal(name), deadline or self.cloud.deadline)
+
 
 def reach(
     settings: Settings, subscription: str | None, seconds: float, progress: Progress, *, writes: bool = False
@@ -339,15 +347,12 @@ def open_provisioner(reached: CloudSession, located: LocatedSpec, progress: Fron
     repository, note = repository_of(Path(located.span.file))
     if note and writes:
         progress.note(note)
+    task = reached.task(spec.name, progress)
     return Provisioner(
         spec=spec,
-        cloud=reached.cloud,
-        market=reached.market,
+        task=task if writes else replace(task, journal=Journal(None, spec.name, "")),
         sources=ssh_sources(spec, simulated=reached.cloud.simulated),
         public_key=public_key_for(reached.settings, spec, progress, creates=writes),
-        progress=progress,
-        journal=reached.journal(spec.name) if writes else Journal(None, spec.name, ""),
-        deadline=reached.cloud.deadline,
         repository=repository,
     )
 

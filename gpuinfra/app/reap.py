@@ -135,7 +135,6 @@ def _reaper(reached: CloudSession, rules: Rules, progress: Frontend, *, dry_run:
 
     return Reaper(
         cloud=reached.cloud,
-        fleet=reached.cloud.fleet,
         market=reached.market,
         rules=rules,
         progress=progress,

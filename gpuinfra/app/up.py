@@ -317,16 +317,8 @@ def _not_ready(reached: CloudSession, spec: Spec, found: Diagnostic, progress: F
     from gpuinfra.provision.down import Teardown
     from gpuinfra.provision.errors import CloudError
 
-    ending = Teardown(
-        name=spec.name,
-        group=spec.group_name,
-        cloud=reached.cloud,
-        market=None,
-        progress=progress,
-        journal=reached.journal(spec.name),
-        deadline=reached.cloud.grant(OFF_SECONDS),
-        cause="gpuinfra up: it was not ready",
-    )
+    reached.cloud.grant(OFF_SECONDS)
+    ending = Teardown(spec.name, spec.group_name, reached.task(spec.name, progress), "gpuinfra up: it was not ready")
     try:
         receipt = accounted(ending.deallocate(), reached)
         is_off = note_end(reached.settings, receipt, reached.cloud.subscription, progress).is_proof
