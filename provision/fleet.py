@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.machine import Machine, ScheduledChange
 from gpuinfra.provision import tags
-from gpuinfra.provision.hours import from_tag, next_change
+from gpuinfra.provision.hours import hours_from_tag, next_change
 from gpuinfra.provision.lifecycle.lease import cause, why_off
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.observed_resource import ObservedResource
@@ -110,7 +110,7 @@ def _hours(part: ObservedResource, spec: Spec | None) -> Hours | None:
     """Return the hours from the spec, which knows holidays, or from the tag if the spec changed since `up`."""
     if spec and tags.get(part.tags, tags.DIGEST) == spec.digest():
         return spec.lifecycle.hours
-    return from_tag(tags.get(part.tags, tags.HOURS)) or (spec.lifecycle.hours if spec else None)
+    return hours_from_tag(tags.get(part.tags, tags.HOURS)) or (spec.lifecycle.hours if spec else None)
 
 
 def _next_change(part: ObservedResource, hours: Hours | None, now: datetime) -> ScheduledChange | None:

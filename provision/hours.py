@@ -37,7 +37,7 @@ def next_change(hours: Hours, moment: datetime) -> tuple[datetime, bool] | None:
     return None
 
 
-def to_tag(hours: Hours) -> str | None:
+def hours_to_tag(hours: Hours) -> str | None:
     """Return a text like `America/Chicago mon-fri 08:00-19:00;sat 10:00-14:00`, or None if it is too long for a tag.
 
     Holidays do not fit into it: clients that start machines have the specs.
@@ -46,8 +46,8 @@ def to_tag(hours: Hours) -> str | None:
     return text if len(text) <= LONGEST_TAG else None
 
 
-def from_tag(text: str) -> Hours | None:
-    """Parse the text from `to_tag`; return None for other text, because anyone can write a tag."""
+def hours_from_tag(text: str) -> Hours | None:
+    """Parse the text from `hours_to_tag`; return None for other text, because anyone can write a tag."""
     timezone, _, windows = text.partition(" ")
     if len(text) > LONGEST_TAG:
         return None

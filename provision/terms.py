@@ -37,14 +37,14 @@ def _cap(lifecycle: Lifecycle, price_per_hour: float | None) -> timedelta | None
     return min(LONGEST, max(MINUTE, minutes * MINUTE))
 
 
-def to_tag(terms: Terms) -> str:
+def terms_to_tag(terms: Terms) -> str:
     """Return a text like `lease=4h idle=20m cap=9h30m`."""
     found = {"lease": terms.lease, "idle": terms.idle, "cap": terms.cap}
     return " ".join(f"{name}={format_duration(value)}" for name, value in found.items() if value)
 
 
-def from_tag(text: str) -> Terms | None:
-    """Parse the text from `to_tag`; return None for other text, because anyone can write a tag."""
+def terms_from_tag(text: str) -> Terms | None:
+    """Parse the text from `terms_to_tag`; return None for other text, because anyone can write a tag."""
     words = dict(word.partition("=")[::2] for word in text.split())
     try:
         cap = parse_duration(words["cap"]) if "cap" in words else None

@@ -13,14 +13,11 @@ from datetime import datetime, timedelta
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.hours import from_tag as hours_from_tag
-from gpuinfra.provision.hours import is_on, next_change
-from gpuinfra.provision.hours import to_tag as hours_to_tag
+from gpuinfra.provision.hours import hours_from_tag, hours_to_tag, is_on, next_change
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan_input import Lease
 from gpuinfra.provision.power import BILLED
-from gpuinfra.provision.terms import Terms, terms_of
-from gpuinfra.provision.terms import from_tag as terms_from_tag
+from gpuinfra.provision.terms import Terms, terms_from_tag, terms_of
 
 LEASE, HOURS, CAP = "lease", "hours", "cost cap"
 """What determines the time at which a machine goes off."""

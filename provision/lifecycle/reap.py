@@ -13,13 +13,13 @@ from gpuinfra.models.reap import ReapAction, ReapDecision
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.hours import HORIZON, from_tag, is_on, next_change
+from gpuinfra.provision.hours import HORIZON, hours_from_tag, is_on, next_change
 from gpuinfra.provision.lifecycle.lease import cap_end, is_over, restarted_at, why_off
 from gpuinfra.provision.names import machine_key
 from gpuinfra.provision.observed_resource import DELETING, ObservedResource
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 from gpuinfra.provision.power import BILLED, DEALLOCATED, NOT_BILLED, STOPPED, STOPPED_BUT_BILLED
-from gpuinfra.provision.terms import from_tag as terms_from_tag
+from gpuinfra.provision.terms import terms_from_tag
 
 # A machine that was only shut down is still billed. Wait this long, because a user may be about to start it again.
 STOPPED_FOR = timedelta(minutes=15)
@@ -195,7 +195,7 @@ def _is_spent(machine: ObservedResource, now: datetime) -> bool:
 
 
 def _hours(machine: ObservedResource, spec: Spec | None) -> Hours | None:
-    return (spec.lifecycle.hours if spec else None) or from_tag(tags.get(machine.tags, tags.HOURS))
+    return (spec.lifecycle.hours if spec else None) or hours_from_tag(tags.get(machine.tags, tags.HOURS))
 
 
 def _is_before(moment: datetime | None, limit: datetime) -> bool:

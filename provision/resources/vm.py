@@ -11,12 +11,12 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.hours import to_tag as hours_to_tag
+from gpuinfra.provision.hours import hours_to_tag
 from gpuinfra.provision.login.cloud_init import custom_data
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import place, with_others
-from gpuinfra.provision.terms import to_tag
+from gpuinfra.provision.terms import terms_to_tag
 
 IDENTITY = {"type": "SystemAssigned"}
 """The system-assigned identity with which the guest agent deallocates the VM: see `agent_role.py`."""
@@ -94,7 +94,7 @@ def _tags(setting: PlanInput) -> dict[str, str]:
         tags.DIGEST: spec.digest(),
         tags.ON_SINCE: stamp(lease.on_since) or "",
         tags.LEASE_UNTIL: stamp(lease.until) or "",
-        tags.TERMS: to_tag(setting.terms),
+        tags.TERMS: terms_to_tag(setting.terms),
         tags.HOST_KEY: setting.host_key.public,
         tags.TARGET: spec.target_name,
     }
