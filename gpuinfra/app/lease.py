@@ -81,11 +81,11 @@ def _meant(settings: Settings, word: str) -> Spec | None:
 def _hours(machine: ObservedResource, spec: Spec | None) -> Hours | None:
     """Return the spec's hours, which include holidays, unless the spec changed since `up`; then those in the tag."""
     from gpuinfra.provision import tags
-    from gpuinfra.provision.hours import from_tag
+    from gpuinfra.provision.hours import hours_from_tag
 
     if spec and tags.get(machine.tags, tags.DIGEST) == spec.digest():
         return spec.lifecycle.hours
-    return from_tag(tags.get(machine.tags, tags.HOURS))
+    return hours_from_tag(tags.get(machine.tags, tags.HOURS))
 
 
 def _require_consent(

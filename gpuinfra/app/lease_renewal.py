@@ -219,10 +219,10 @@ def _look(cloud: Cloud, spec: Spec | MachineId) -> ObservedResource | None:
 def _terms(machine: ObservedResource, spec: Spec | MachineId) -> Terms:
     from gpuinfra.models.spec import Lifecycle
     from gpuinfra.provision import tags
-    from gpuinfra.provision.terms import from_tag, terms_of
+    from gpuinfra.provision.terms import terms_from_tag, terms_of
 
     lifecycle = Lifecycle() if isinstance(spec, MachineId) else spec.lifecycle
-    return from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(lifecycle, None)
+    return terms_from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(lifecycle, None)
 
 
 def _renew(cloud: Cloud, spec: Spec | MachineId, to: datetime | None = None) -> Renewed:
