@@ -19,7 +19,7 @@ from gpuinfra.provision.remove import remove
 from gpuinfra.provision.resources import NEEDS
 from gpuinfra.provision.role_grant import RoleGrant
 from gpuinfra.provision.task import Task
-from gpuinfra.provision.waiting.steps import run_steps
+from gpuinfra.provision.waiting import run_steps
 
 # The longest waits, in seconds. They are twice the slowest times recorded in Azure.
 MACHINE_SECONDS = 2400.0

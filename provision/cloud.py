@@ -8,11 +8,10 @@ from typing import Any, Protocol
 
 from gpuinfra.models.plan import Power
 from gpuinfra.models.resource import Ref, Resource
-from gpuinfra.provision.agent_role import AgentRole
+from gpuinfra.provision.lifecycle.agent_role import AgentRole
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
+from gpuinfra.provision.waiting import Deadline, Interrupt
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Describe all our machines in a subscription, from one listing, the workspace's specs and the current time."""
+"""Describe all our machines in a subscription, and the lease of one, from listings, specs and the current time."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from gpuinfra.models.durations import format_duration
 from gpuinfra.models.hours import Hours
+from gpuinfra.models.lease import LeaseState
 from gpuinfra.models.machine import Machine, ScheduledChange
-from gpuinfra.provision import tags
-from gpuinfra.provision.hours import hours_from_tag, next_change
-from gpuinfra.provision.lifecycle.lease import cause, why_off
+from gpuinfra.models.spec import Lifecycle
+from gpuinfra.provision import fleet, tags
+from gpuinfra.provision.costing.history import History
+from gpuinfra.provision.lifecycle.hours import hours_from_tag, hours_to_tag, next_change
+from gpuinfra.provision.lifecycle.lease import LEASE, cap_end, cause, restarted_at, settled, why_off
+from gpuinfra.provision.lifecycle.terms import terms_from_tag, terms_of
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import UNTAGGED, Owner, left_alone_machine, machine_of_row, owner_of
 from gpuinfra.provision.power import DEALLOCATED, NOT_BILLED, RUNNING, STOPPED, STOPPED_BUT_BILLED
+from gpuinfra.provision.renew import Renewed
 
 if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
@@ -145,3 +151,37 @@ def _drift(part: ObservedResource, spec: Spec) -> Iterator[str]:
         yield f"size {part.size} is not in the spec"
     if spec.zones and part.zone not in spec.zones:
         yield f"zone {part.zone or 'none'} is not in the spec"
+
+
+def lease_state(
+    machine: ObservedResource,
+    hours: Hours | None,
+    now: datetime,
+    prices: Prices,
+    renewed: Renewed | None = None,
+    *,
+    past: History | None = None,
+    simulated: bool = False,
+) -> LeaseState:
+    """Return the state of the lease. `renewed` is the change just made, and `past` has the cost."""
+    terms = terms_from_tag(tags.get(machine.tags, tags.TERMS)) or terms_of(Lifecycle(), None)
+    restarted = restarted_at(machine)
+    since = restarted or tags.moment(machine.tags, tags.ON_SINCE)
+    shown = fleet.machine_of(machine, None, now, prices, past)
+    is_on = shown.power_state != DEALLOCATED
+    return LeaseState(
+        machine=shown,
+        now=now,
+        cause=LEASE if restarted else cause(machine.tags, hours),
+        lease=format_duration(terms.lease),
+        idle=format_duration(terms.idle),
+        cap=format_duration(terms.cap) if terms.cap else None,
+        cap_at=cap_end(since, terms) if since and is_on else None,
+        hours=(hours_to_tag(hours) or f"{hours.timezone} {'; '.join(map(str, hours.on))}") if hours else None,
+        changed=renewed.changed if renewed else False,
+        capped=renewed.capped if renewed else False,
+        old_stop=renewed.old_stop if renewed else None,
+        restarted=restarted,
+        agent_until=settled(restarted + terms.lease, restarted, terms, None) if restarted else None,
+        simulated=simulated,
+    )

@@ -12,6 +12,7 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.lifecycle import lease
+from gpuinfra.provision.lifecycle.terms import terms_of
 from gpuinfra.provision.market import price_list
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.preflight import Preflight, no_candidate, preflight
@@ -21,7 +22,6 @@ from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan import creation_failed, make_plan
 from gpuinfra.provision.plan_input import HostKey, PlanInput
 from gpuinfra.provision.task import Task
-from gpuinfra.provision.terms import terms_of
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from gpuinfra.models.plan import Action, Change, Difference, Plan, Power, Price
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.provision import tags
 from gpuinfra.provision.attachments import attached_by_others
+from gpuinfra.provision.lifecycle.lease import BACKSTOP
 from gpuinfra.provision.login.acceptance import is_created_with
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed import Observed, namesakes
 from gpuinfra.provision.observed_resource import ObservedResource, refers_to, same
 from gpuinfra.provision.ownership import Owner, is_made_by_us, left_alone, owner_of, untagged_problem
-from gpuinfra.provision.plan_input import BACKSTOP, PlanInput
+from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.power import DEALLOCATED, SHUT_DOWN, STOPPED_BUT_BILLED, USABLE
 from gpuinfra.provision.resources import MODULES, shutdown_schedule, vnet
 

@@ -12,7 +12,7 @@ from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed import NOT_MADE
 from gpuinfra.provision.task import Task
-from gpuinfra.provision.waiting.steps import run_steps
+from gpuinfra.provision.waiting import run_steps
 
 UNREACHABLE_SECONDS = 300.0
 REMOVE_SECONDS = 1200.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from shlex import quote
 
-from gpuinfra.provision.agent_role import AgentRole, RoleState
 from gpuinfra.provision.cloud import Cloud
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.waiting import Deadline
 
 # The longest wait after the VM exists. Other layers can stop the machine without the role.
 WAIT_SECONDS = 30.0

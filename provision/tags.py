@@ -36,6 +36,11 @@ def get(tags: Mapping[str, str] | None, name: str) -> str:
     return next(found, "")
 
 
+def is_protected(tags: Mapping[str, str] | None) -> bool:
+    """Return whether the protect tag is set: `gpuinfra reap` then leaves the resource alone."""
+    return get(tags, PROTECT).strip().casefold() not in {"", "false"}
+
+
 def moment(tags: Mapping[str, str] | None, name: str) -> datetime | None:
     """Return a tag's timestamp, or None if it is missing, malformed or too far from the present."""
     return parse_moment(get(tags, name))

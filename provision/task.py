@@ -12,9 +12,8 @@ from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.market.port import Market
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
-from gpuinfra.provision.waiting.retry import retry, wait_until
+from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.waiting import Deadline, retry, wait_until
 
 Result = TypeVar("Result")
 

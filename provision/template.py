@@ -11,9 +11,10 @@ from gpuinfra.models.plan import Candidate
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle.lease import BACKSTOP, Lease
 from gpuinfra.provision.login.cloud_init import public_data
 from gpuinfra.provision.names import name_of
-from gpuinfra.provision.plan_input import BACKSTOP, HostKey, Lease, PlanInput
+from gpuinfra.provision.plan_input import HostKey, PlanInput
 from gpuinfra.provision.resources import MODULES, NEEDS
 
 SCHEMA = "https://schema.management.azure.com/schemas/2019-04-01/deploymentTemplate.json#"

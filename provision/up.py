@@ -13,12 +13,11 @@ from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.adopt import adopted
-from gpuinfra.provision.agent_role import AgentRole
 from gpuinfra.provision.attempt import Attempts
-from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle.agent_role import AgentRole
 from gpuinfra.provision.login.keys import new_host_key
 from gpuinfra.provision.market.preflight import no_candidate
-from gpuinfra.provision.observe import observe_settled
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.placement import Placement
 from gpuinfra.provision.plan_input import HostKey
@@ -176,3 +175,24 @@ def _price_of(plan: Plan) -> str:
 
 def _creates(change: Change) -> bool:
     return change.action in {Action.ADD, Action.REPLACE}
+
+
+SETTLE_SECONDS = 2400.0
+
+
+def observe_settled(task: Task, name: str, group: str | None) -> Observed:
+    """Return the current state once no operation is in progress: a killed run, or another client, may have left one."""
+    observed = task.cloud.observe(name, group, thorough=True)
+    while moving := [part for part in observed.ours() if not part.is_settled]:
+        for part in moving:
+            _wait(task.within(SETTLE_SECONDS), part.ref, part.state)
+        observed = task.cloud.observe(name, observed.group, thorough=True)
+    return observed
+
+
+def _wait(task: Task, ref: Ref, state: str) -> None:
+    task.progress.begin(str(ref), f"waiting while it is {state}")
+    if not task.wait_until_settled(ref):
+        task.progress.fail(str(ref), f"still {state}")
+        raise CloudError(Fault.TIMEOUT, "Timeout", f"it stays {state}", subject=str(ref))
+    task.progress.end(str(ref), "settled")

@@ -10,21 +10,20 @@ from typing import Any
 from gpuinfra.models.plan import Power
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.tags import OUR_PREFIX
-from gpuinfra.provision import agent_role, tags
-from gpuinfra.provision.azure.calls import Calls
+from gpuinfra.provision import tags
+from gpuinfra.provision.azure.calls import AzureOperation, Calls
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.errors import translated
-from gpuinfra.provision.azure.fleet import AzureFleet
-from gpuinfra.provision.azure.ids import ref_from_id
-from gpuinfra.provision.azure.operations import AzureOperation
+from gpuinfra.provision.azure.fleet import AzureFleet, ref_from_id
 from gpuinfra.provision.azure.rights import Rights
 from gpuinfra.provision.cloud import Fleet, Operation
 from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.names import default_group, ref_of
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource, same
 from gpuinfra.provision.ownership import Owner, is_namesake, machine_of_row, owner_of
-from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting import Deadline
 
 WORKERS = 10
 

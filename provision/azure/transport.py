@@ -10,9 +10,8 @@ from typing import Any
 from azure.core.pipeline.policies import RetryPolicy, SansIOHTTPPolicy
 
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
-from gpuinfra.provision.waiting.progress import Progress, Silent
+from gpuinfra.provision.progress import Progress, Silent
+from gpuinfra.provision.waiting import Deadline, Interrupt
 
 CONNECT_SECONDS = 10
 READ_SECONDS = 60

@@ -8,12 +8,12 @@ from datetime import datetime
 
 from gpuinfra.models.agent import AgentState
 from gpuinfra.models.health import HealthCheck, ok, problem, warning
-from gpuinfra.provision import agent_role, tags
-from gpuinfra.provision.agent_role import AgentRole, RoleState
-from gpuinfra.provision.lifecycle.lease import why_off
+from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle import agent_role
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
+from gpuinfra.provision.lifecycle.lease import BACKSTOP, why_off
 from gpuinfra.provision.market.port import Permissions
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import BACKSTOP
 from gpuinfra.provision.power import BILLED, SHUT_DOWN
 from gpuinfra.provision.problems import role_help
 from gpuinfra.provision.resources.shutdown_schedule import schedule_for
@@ -22,7 +22,6 @@ OLDEST_SECONDS = 120.0
 """An agent whose last sign of life is older than this has stopped: it reports every few seconds."""
 START_SECONDS = 300.0
 """Cloud-init starts the agent some time after the machine first accepts SSH."""
-_NOT_PROTECTED = {"", "false"}
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ def _wrong_schedule(facts: Facts, wanted: str) -> str:
 
 def _protection(facts: Facts) -> HealthCheck:
     found = tags.get(facts.machine.tags, tags.PROTECT)
-    if found.casefold() in _NOT_PROTECTED:
+    if not tags.is_protected(facts.machine.tags):
         return ok("protection", "`gpuinfra reap` may end it")
     seen = f"its tag {tags.PROTECT} is `{found}`: `gpuinfra reap` leaves it alone"
     return warning("protection", seen, "take the tag off where that is not meant")

@@ -8,22 +8,48 @@ should be off.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.hours import hours_from_tag, hours_to_tag, is_on, next_change
+from gpuinfra.provision.lifecycle.hours import hours_from_tag, hours_to_tag, is_on, next_change
+from gpuinfra.provision.lifecycle.terms import Terms, terms_from_tag, terms_of
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import Lease
 from gpuinfra.provision.power import BILLED
-from gpuinfra.provision.terms import Terms, terms_from_tag, terms_of
 
 LEASE, HOURS, CAP = "lease", "hours", "cost cap"
 """What determines the time at which a machine goes off."""
 _OVER = {LEASE: "lease is over", HOURS: "hours are over", CAP: "cost cap is reached"}
 STARTED_OUTSIDE = "lease is over; started or changed outside gpuinfra since then"
+BACKSTOP = timedelta(minutes=35)
+"""How long after the end of the lease Azure's daily schedule stops the machine.
+
+A change shortly before the schedule fires takes effect only the next day. Sources name windows of 1 to 31 minutes. With
+this margin, both an extension at the last moment of a lease and a new end in the near future are outside that window.
+"""
 _MINUTE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The time that a machine may be on."""
+
+    on_since: datetime
+    until: datetime
+    decided: datetime | None = field(default=None, compare=False)
+    """When this was decided; None means at power-on."""
+
+    @property
+    def backstop(self) -> datetime:
+        """When Azure's schedule stops the machine if nothing else has."""
+        return self.until + BACKSTOP
+
+    @property
+    def is_daily(self) -> bool:
+        """Whether Azure's schedule can end the lease: it has a time of day but no date."""
+        return self.backstop - (self.decided or self.on_since) < timedelta(days=1)
 
 
 def decide(spec: Spec, machine: ObservedResource | None, now: datetime, terms: Terms | None = None) -> Lease:

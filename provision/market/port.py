@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from gpuinfra.models.offer import Offer, Quota, Rate
-from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting import Deadline
 
 # Quotas that do not belong to a VM family.
 CORES = "cores"

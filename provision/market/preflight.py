@@ -18,8 +18,8 @@ from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.market.candidates import candidates, judge
 from gpuinfra.provision.market.port import Catalogue, Image, Market, Prices
 from gpuinfra.provision.problems import explain, not_allowed
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.waiting import Deadline
 
 PROVIDERS = ("Microsoft.Compute", "Microsoft.Network", "Microsoft.DevTestLab")
 ACTIONS = (

@@ -29,19 +29,19 @@ from gpuinfra.provision.cloud import Cloud, Listed
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.reap import STOPPED_FOR, Rules, disputed, is_protected, judge, verdicts
 from gpuinfra.provision.market.port import Market, Prices
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource, same
 from gpuinfra.provision.ownership import Owner, machine_of_row, misfit, owner_of
 from gpuinfra.provision.power import STOPPED, STOPPED_BUT_BILLED
+from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.reaping.decide import STOPPED_FOR, Rules, disputed, judge, verdicts
 from gpuinfra.provision.reaping.orphans import lookalikes, orphans, seen
 from gpuinfra.provision.reaping.start import start
 from gpuinfra.provision.reaping.stopper import TROUBLE_SECONDS, Stopper
 from gpuinfra.provision.remove import remove
 from gpuinfra.provision.task import Task
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.waiting import Deadline
 
 # Two pools of this size and eight workers that stop machines: sixteen in all.
 WORKERS = 4
@@ -304,7 +304,7 @@ class Reaper:
 def _protected(rows: Sequence[dict[str, Any]], parts: Sequence[Listed]) -> frozenset[str]:
     """Return the case-folded names of machines with a protected resource."""
     marked = (*(row.get("tags") or {} for row in rows), *(part.tags for part in parts))
-    return frozenset(tags.get(marks, tags.NAME).casefold() for marks in marked if is_protected(marks)) - {""}
+    return frozenset(tags.get(marks, tags.NAME).casefold() for marks in marked if tags.is_protected(marks)) - {""}
 
 
 def _those(judged: Sequence[ReapDecision], action: ReapAction) -> list[ReapDecision]:

@@ -17,14 +17,14 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.reap import Rules, judge
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.price_list import address_per_month, disk_per_month
 from gpuinfra.provision.names import name_of
 from gpuinfra.provision.observed_resource import DELETING, ObservedResource
 from gpuinfra.provision.power import BILLED, DEALLOCATED
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Progress
+from gpuinfra.provision.progress import Progress
+from gpuinfra.provision.reaping.decide import Rules, judge
+from gpuinfra.provision.waiting import Deadline
 
 WORKERS = 8
 DOING = "deallocating"

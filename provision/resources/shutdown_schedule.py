@@ -10,9 +10,10 @@ from typing import Any
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle.lease import BACKSTOP
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import BACKSTOP, PlanInput
+from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, place, resource, whole_update, with_others
 
 update = whole_update

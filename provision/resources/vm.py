@@ -11,12 +11,12 @@ from gpuinfra.models.receipt import stamp
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.hours import hours_to_tag
+from gpuinfra.provision.lifecycle.hours import hours_to_tag
+from gpuinfra.provision.lifecycle.terms import terms_to_tag
 from gpuinfra.provision.login.cloud_init import custom_data
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import place, with_others
-from gpuinfra.provision.terms import terms_to_tag
 
 IDENTITY = {"type": "SystemAssigned"}
 """The system-assigned identity with which the guest agent deallocates the VM: see `agent_role.py`."""

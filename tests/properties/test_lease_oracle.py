@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.receipt import stamp
 from gpuinfra.provision import tags
-from gpuinfra.provision.hours import hours_to_tag, is_on, next_change
+from gpuinfra.provision.lifecycle.hours import hours_to_tag, is_on, next_change
 from gpuinfra.provision.lifecycle.lease import decide, is_over
-from gpuinfra.provision.lifecycle.renew import renewal
-from gpuinfra.provision.terms import Terms, terms_to_tag
+from gpuinfra.provision.lifecycle.terms import Terms, terms_to_tag
+from gpuinfra.provision.renew import renewal
 from tests.unit.provision_help import spec
 
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)

@@ -12,9 +12,9 @@ from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Listed
-from gpuinfra.provision.lifecycle.reap import Rules, verdicts
 from gpuinfra.provision.names import default_group, ref_of
 from gpuinfra.provision.power import BILLED
+from gpuinfra.provision.reaping.decide import Rules, verdicts
 from gpuinfra.provision.reaping.orphans import orphans
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)

@@ -14,25 +14,25 @@ from gpuinfra.models.plan import Candidate, Change, Plan, Power
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.agent_role import AgentRole, RoleState, principal_of
 from gpuinfra.provision.apply import PlanExecution
 from gpuinfra.provision.cloud import Operation
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
 from gpuinfra.provision.lifecycle import lease
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState, principal_of
+from gpuinfra.provision.lifecycle.lease import Lease
 from gpuinfra.provision.market.port import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.observed_resource import ObservedResource, same
 from gpuinfra.provision.ownership import is_namesake
 from gpuinfra.provision.plan import make_plan
-from gpuinfra.provision.plan_input import HostKey, Lease, PlanInput
+from gpuinfra.provision.plan_input import HostKey, PlanInput
+from gpuinfra.provision.progress import Silent
 from gpuinfra.provision.resources import MODULES
 from gpuinfra.provision.task import Task
 from gpuinfra.provision.up import Provisioner
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
-from gpuinfra.provision.waiting.progress import Silent
+from gpuinfra.provision.waiting import Deadline, Interrupt
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
 SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"

@@ -9,9 +9,10 @@ import pytest
 
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Ref
-from gpuinfra.provision import agent_role, role_grant
-from gpuinfra.provision.agent_role import AgentRole, RoleState
+from gpuinfra.provision import role_grant
 from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle import agent_role
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.resources import vm
 from gpuinfra.provision.role_grant import LATE, RoleGrant

@@ -7,10 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from gpuinfra.provision.login.agent_archive import agent_archive
-from gpuinfra.provision.login.cloud_init import AGENT, AGENT_CONFIG, AGENT_UNIT, LARGEST, custom_data
+from gpuinfra.provision.lifecycle.terms import Terms
+from gpuinfra.provision.login.cloud_init import AGENT, AGENT_CONFIG, AGENT_UNIT, LARGEST, agent_archive, custom_data
 from gpuinfra.provision.plan_input import HostKey
-from gpuinfra.provision.terms import Terms
 from gpuinfra.sandbox.guest.cloud_config import CloudConfig, read_custom_data
 
 TERMS = Terms(timedelta(hours=4), timedelta(minutes=20), timedelta(hours=9, minutes=30))

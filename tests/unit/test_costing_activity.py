@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.provision.azure import activity
+from gpuinfra.provision.azure import fleet as activity
 from gpuinfra.provision.costing.activity import changes, last_time_on, read_events
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)

@@ -7,8 +7,8 @@ from gpuinfra.models.resource import Kind
 from gpuinfra.models.target import Target
 from gpuinfra.provision import tags
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.find import find_target, target_from_spec
-from gpuinfra.provision.observe import observe_settled
+from gpuinfra.provision.target import find_target, target_from_spec
+from gpuinfra.provision.up import observe_settled
 from tests.unit.provision_help import DENIED, GROUP, NAME, FakeCloud, lines_of, made, spec, task
 
 

@@ -9,11 +9,12 @@ import pytest
 from gpuinfra.models.agent import AgentState
 from gpuinfra.models.health import CheckStatus, HealthCheck
 from gpuinfra.models.resource import Kind
-from gpuinfra.provision import agent_role, tags
-from gpuinfra.provision.agent_role import AgentRole, RoleState
+from gpuinfra.provision import tags
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.health import account
+from gpuinfra.provision.health import subscription as account
 from gpuinfra.provision.health.machine import Facts, examine
+from gpuinfra.provision.lifecycle import agent_role
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.market.port import UNKNOWN_PERMISSIONS, Grant, Permissions
 from gpuinfra.provision.market.preflight import ACTIONS
 from gpuinfra.provision.market.price_list import DATE

@@ -13,6 +13,7 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.lifecycle.lease import (
     STARTED_OUTSIDE,
+    Lease,
     cause,
     decide,
     is_over,
@@ -21,9 +22,8 @@ from gpuinfra.provision.lifecycle.lease import (
     why_off,
     why_over,
 )
+from gpuinfra.provision.lifecycle.terms import Terms
 from gpuinfra.provision.observed_resource import ObservedResource
-from gpuinfra.provision.plan_input import Lease
-from gpuinfra.provision.terms import Terms
 from tests.unit.provision_help import NOW, made, spec
 
 HOUR = timedelta(hours=1)

@@ -6,7 +6,7 @@ import pytest
 
 from gpuinfra.models.resource import ARM_TYPES, Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.azure.ids import ref_from_id
+from gpuinfra.provision.azure.fleet import ref_from_id
 from gpuinfra.provision.names import name_of, ref_of
 from gpuinfra.provision.observed_resource import same
 from tests.unit.provision_help import GROUP, NAME, SUBSCRIPTION

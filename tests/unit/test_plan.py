@@ -16,8 +16,8 @@ from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.lifecycle.lease import decide
+from gpuinfra.provision.lifecycle.terms import terms_of
 from gpuinfra.provision.plan import make_plan
-from gpuinfra.provision.terms import terms_of
 from tests.unit.provision_help import (
     ALLOCATION,
     GROUP,

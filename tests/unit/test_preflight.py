@@ -15,8 +15,8 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.market.port import Catalogue, Grant, Image, ImagePlan, Permissions, Prices
 from gpuinfra.provision.market.preflight import ACTIONS, Preflight, preflight
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.progress import Silent
+from gpuinfra.provision.progress import Silent
+from gpuinfra.provision.waiting import Deadline
 
 T4, A100 = "Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4"
 FAMILIES = {T4: ("Standard NCASv3_T4 Family", 4), A100: ("StandardNCADSA100v4Family", 24)}

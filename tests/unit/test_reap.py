@@ -13,11 +13,11 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.provision import fleet, tags
 from gpuinfra.provision.cloud import Listed
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.lifecycle.reap import Rules, disputed, judge, stretch_of, verdicts
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.names import name_of
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import machine_of_row
+from gpuinfra.provision.reaping.decide import Rules, disputed, judge, stretch_of, verdicts
 from gpuinfra.provision.reaping.orphans import orphans, seen
 from gpuinfra.provision.reaping.reaper import Reaper
 from gpuinfra.provision.reaping.spec_history import Commit, deletions, names_in

@@ -10,8 +10,8 @@ from gpuinfra.models.durations import parse_duration
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
-from gpuinfra.provision.agent_role import AgentRole, RoleState
-from gpuinfra.provision.lifecycle.renew import Renewed, renew, renewal
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
+from gpuinfra.provision.renew import Renewed, renew, renewal
 from tests.unit.provision_help import (
     BUSY,
     DENIED,

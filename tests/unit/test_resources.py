@@ -12,6 +12,7 @@ from gpuinfra.models.money import parse_money
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import ARM_TYPES, Kind, Resource
 from gpuinfra.provision import tags
+from gpuinfra.provision.lifecycle.terms import Terms
 from gpuinfra.provision.login.keys import new_host_key
 from gpuinfra.provision.market.port import ImagePlan
 from gpuinfra.provision.observed_resource import ObservedResource
@@ -27,7 +28,6 @@ from gpuinfra.provision.resources import (
     vnet,
 )
 from gpuinfra.provision.resources.common import with_others
-from gpuinfra.provision.terms import Terms
 from tests.unit.provision_help import (
     HOURS,
     KEY,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.waiting.retry import LONGEST_PAUSE, retry, wait_until
+from gpuinfra.provision.waiting import LONGEST_PAUSE, retry, wait_until
 from tests.unit.provision_help import BUSY, DENIED, UNREACHABLE, Time
 
 

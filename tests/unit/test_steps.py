@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-import gpuinfra.provision.waiting.steps as module
+import gpuinfra.provision.waiting as module
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.waiting.interrupt import Interrupt
-from gpuinfra.provision.waiting.steps import run_steps
+from gpuinfra.provision.waiting import Interrupt, run_steps
 
 SECONDS = 10  # a test that would hang fails instead
 

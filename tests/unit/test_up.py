@@ -14,8 +14,8 @@ from gpuinfra.models.plan import Plan
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.agent_role import AgentRole, RoleState
 from gpuinfra.provision.errors import CloudError, Fault
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.market.port import ImagePlan, Prices
 from gpuinfra.provision.observed import Observed
 from gpuinfra.provision.up import Provisioner, Up

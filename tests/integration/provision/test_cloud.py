@@ -19,7 +19,6 @@ from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.down import Teardown
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.find import find_target
 from gpuinfra.provision.lifecycle import lease
 from gpuinfra.provision.login.keys import new_host_key
 from gpuinfra.provision.names import ref_of
@@ -27,9 +26,9 @@ from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.plan import make_plan
 from gpuinfra.provision.plan_input import HostKey, PlanInput
 from gpuinfra.provision.resources import MODULES
+from gpuinfra.provision.target import find_target
 from gpuinfra.provision.task import Task
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
+from gpuinfra.provision.waiting import Deadline, Interrupt
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import KEY
 from tests.integration.sandbox.servers import Sandbox

@@ -36,8 +36,7 @@ from gpuinfra.provision.login.keys import new_host_key
 from gpuinfra.provision.plan_input import HostKey
 from gpuinfra.provision.task import Task
 from gpuinfra.provision.up import Provisioner
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
+from gpuinfra.provision.waiting import Deadline, Interrupt
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import KEY
 from tests.integration.sandbox.servers import Sandbox

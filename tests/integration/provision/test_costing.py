@@ -11,9 +11,8 @@ from azure.core.exceptions import HttpResponseError
 from gpuinfra.models.cost import Certainty
 from gpuinfra.provision import tags
 from gpuinfra.provision.azure.access import Access
-from gpuinfra.provision.azure.activity import read_log
 from gpuinfra.provision.azure.clients import Clients
-from gpuinfra.provision.azure.fleet import AzureFleet
+from gpuinfra.provision.azure.fleet import AzureFleet, read_log
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.costing.activity import KEPT, read_events
 from gpuinfra.provision.costing.evidence import Evidence

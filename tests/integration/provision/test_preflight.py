@@ -10,9 +10,8 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.provision.azure.access import Access, ClientSecret
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.market.preflight import preflight
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
-from gpuinfra.provision.waiting.progress import Silent
+from gpuinfra.provision.progress import Silent
+from gpuinfra.provision.waiting import Deadline, Interrupt
 from tests.integration.provision.conftest import Markets
 from tests.integration.sandbox.servers import Sandbox
 

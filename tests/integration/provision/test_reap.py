@@ -19,12 +19,11 @@ from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.transport import RequestLimits
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.journal import Journal
-from gpuinfra.provision.lifecycle.reap import Rules
 from gpuinfra.provision.names import default_group, name_of
+from gpuinfra.provision.progress import Silent
+from gpuinfra.provision.reaping.decide import Rules
 from gpuinfra.provision.reaping.reaper import Reaper
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.interrupt import Interrupt
-from gpuinfra.provision.waiting.progress import Silent
+from gpuinfra.provision.waiting import Deadline, Interrupt
 from tests.integration.provision.conftest import access_to, close
 from tests.integration.sandbox.machine_help import T4, Place
 from tests.integration.sandbox.servers import Sandbox

@@ -11,20 +11,19 @@ import pytest
 
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
-from gpuinfra.provision import agent_role
-from gpuinfra.provision.agent_role import AgentRole, RoleState
 from gpuinfra.provision.azure.access import Access
 from gpuinfra.provision.azure.clients import Clients
 from gpuinfra.provision.azure.cloud import AzureCloud
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.azure.transport import RequestLimits
+from gpuinfra.provision.lifecycle import agent_role
+from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.resources.vm import IDENTITY
 from gpuinfra.provision.task import Task
 from gpuinfra.provision.up import Provisioner, Up
-from gpuinfra.provision.waiting import retry
-from gpuinfra.provision.waiting.deadline import Deadline
+from gpuinfra.provision.waiting import Deadline, retry
 from gpuinfra.sandbox.kernel.access_control import is_principal
 from gpuinfra.sandbox.services.authorization import role_assignments
 from tests.az import Az

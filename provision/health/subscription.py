@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gpuinfra.models.health import HealthCheck, ok, problem, warning
-from gpuinfra.provision import agent_role
 from gpuinfra.provision.errors import CloudError
+from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.market.port import Permissions
 from gpuinfra.provision.market.preflight import ACTIONS, PROVIDERS
 from gpuinfra.provision.market.price_list import DATE

@@ -13,19 +13,18 @@ from gpuinfra.models.reap import ReapAction, ReapDecision
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
-from gpuinfra.provision.hours import HORIZON, hours_from_tag, is_on, next_change
+from gpuinfra.provision.lifecycle.hours import HORIZON, hours_from_tag, is_on, next_change
 from gpuinfra.provision.lifecycle.lease import cap_end, is_over, restarted_at, why_off
+from gpuinfra.provision.lifecycle.terms import terms_from_tag
 from gpuinfra.provision.names import machine_key
 from gpuinfra.provision.observed_resource import DELETING, ObservedResource
 from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 from gpuinfra.provision.power import BILLED, DEALLOCATED, NOT_BILLED, STOPPED, STOPPED_BUT_BILLED
-from gpuinfra.provision.terms import terms_from_tag
 
 # A machine that was only shut down is still billed. Wait this long, because a user may be about to start it again.
 STOPPED_FOR = timedelta(minutes=15)
 GRACE = timedelta(hours=24)
 NOT_FROM_HERE = "left alone: its spec is not from this repository"
-_NOT_PROTECTED = frozenset({"", "false"})
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def judge(machine: ObservedResource, rules: Rules, now: datetime) -> ReapDecisio
         return None
     name = machine.ref.name
     found = _judge(machine, name, rules if _is_from(machine, rules) else _without_specs(rules), now)
-    if is_protected(machine.tags) and found.action is not ReapAction.KEEP:
+    if tags.is_protected(machine.tags) and found.action is not ReapAction.KEEP:
         return ReapDecision(name, machine.ref, ReapAction.PROTECTED, found.cause, found.action)
     return found
 
@@ -93,11 +92,6 @@ def _is_from(machine: ObservedResource, rules: Rules) -> bool:
 
 def _without_specs(rules: Rules) -> Rules:
     return replace(rules, specs={}, deleted={})
-
-
-def is_protected(marks: Mapping[str, str]) -> bool:
-    """Return whether the protect tag is set."""
-    return tags.get(marks, tags.PROTECT).strip().casefold() not in _NOT_PROTECTED
 
 
 def _judge(machine: ObservedResource, name: str, rules: Rules, now: datetime) -> ReapDecision:
@@ -142,7 +136,7 @@ def _why_not_deleted(name: str, machine: ObservedResource, rules: Rules) -> str:
     if name in rules.unknown:
         return "it cannot be asked for its runs, and its disk may hold outputs (`--yes` deletes it)"
     # A machine with its own protect tag is not changed at all.
-    return "a part of it is protected" if name in rules.protected and not is_protected(machine.tags) else ""
+    return "a part of it is protected" if name in rules.protected and not tags.is_protected(machine.tags) else ""
 
 
 def _gone(machine: ObservedResource, key: str, rules: Rules, now: datetime) -> str:

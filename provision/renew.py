@@ -14,8 +14,9 @@ from gpuinfra.models.spec import Lifecycle
 from gpuinfra.provision import tags
 from gpuinfra.provision.cloud import Cloud
 from gpuinfra.provision.errors import CloudError
-from gpuinfra.provision.hours import hours_from_tag
+from gpuinfra.provision.lifecycle.hours import hours_from_tag
 from gpuinfra.provision.lifecycle.lease import restarted_at, settled
+from gpuinfra.provision.lifecycle.terms import terms_from_tag, terms_of
 from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import Owner, owner_of, untagged_problem
@@ -23,9 +24,7 @@ from gpuinfra.provision.power import BILLED, USABLE
 from gpuinfra.provision.problems import explain
 from gpuinfra.provision.resources.common import with_others
 from gpuinfra.provision.resources.shutdown_schedule import imminent_stop, latest_end, schedule_update
-from gpuinfra.provision.terms import terms_from_tag, terms_of
-from gpuinfra.provision.waiting.deadline import Deadline
-from gpuinfra.provision.waiting.retry import retry
+from gpuinfra.provision.waiting import Deadline, retry
 
 UNREACHABLE_SECONDS = 30.0
 
