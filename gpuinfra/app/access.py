@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gpuinfra.provision.azure.access import Access
     from gpuinfra.provision.azure.clients import Clients
     from gpuinfra.provision.cloud import Cloud
-    from gpuinfra.provision.waiting.deadline import Deadline
-    from gpuinfra.provision.waiting.progress import Progress
+    from gpuinfra.provision.progress import Progress
+    from gpuinfra.provision.waiting import Deadline
 
 
 def open_access(settings: Settings, subscription: str | None = None) -> Access:
@@ -106,7 +106,7 @@ def power_of(
         from gpuinfra.provision.errors import CloudError
         from gpuinfra.provision.names import ref_of
         from gpuinfra.provision.power import SHUT_DOWN, UNUSABLE
-        from gpuinfra.provision.waiting.deadline import Deadline
+        from gpuinfra.provision.waiting import Deadline
 
         try:
             cloud = open_cloud(settings, machine.subscription, deadline=Deadline.after(LOOK_SECONDS))

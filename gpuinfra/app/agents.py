@@ -63,7 +63,7 @@ def ask_agent(reached: CloudSession, machine: Machine, public_key: str | None) -
     """Return the state that a machine's guest agent reports, or why it is unknown."""
     from gpuinfra.app.machines import with_known_key
     from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.find import target_of
+    from gpuinfra.provision.target import target_of
     from gpuinfra.runner.connection.private_keys import identity_of
     from gpuinfra.workspace import find_workspace
 

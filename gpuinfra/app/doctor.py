@@ -99,7 +99,7 @@ REAPER = "`gpuinfra schedule install --with cron` has it run here; also systemd,
 def account(reached: CloudSession) -> list[HealthCheck]:
     """Check the account. Without a login, return only that check."""
     from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.health import account as health
+    from gpuinfra.provision.health import subscription as health
 
     market, cloud = reached.market, reached.cloud
     try:
@@ -134,14 +134,14 @@ def _reaper() -> HealthCheck:
 
 
 def _providers(reached: CloudSession) -> list[HealthCheck]:
-    from gpuinfra.provision.health import account as health
+    from gpuinfra.provision.health import subscription as health
     from gpuinfra.provision.market.preflight import PROVIDERS
 
     return _known("providers", lambda: [health.providers(reached.market.unregistered(PROVIDERS))])
 
 
 def _rights(reached: CloudSession) -> list[HealthCheck]:
-    from gpuinfra.provision.health import account as health
+    from gpuinfra.provision.health import subscription as health
 
     def ask() -> list[HealthCheck]:
         market = reached.market
@@ -156,14 +156,14 @@ def _rights(reached: CloudSession) -> list[HealthCheck]:
 
 def _prices(reached: CloudSession) -> list[HealthCheck]:
     from gpuinfra.models.sizes import SIZES
-    from gpuinfra.provision.health import account as health
+    from gpuinfra.provision.health import subscription as health
 
     return [health.prices(is_live=bool(reached.market.prices([next(iter(SIZES))]).rates))]
 
 
 def _known(name: str, ask: Callable[[], list[HealthCheck]]) -> list[HealthCheck]:
     from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.health import account as health
+    from gpuinfra.provision.health import subscription as health
 
     try:
         return ask()
@@ -263,7 +263,7 @@ def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> F
 def _with_agent(reached: CloudSession, facts: Facts, observed: Observed, spec: Spec | None) -> Facts:
     from gpuinfra.app.agents import NoAgentError, read_agent_state
     from gpuinfra.app.machines import with_known_key
-    from gpuinfra.provision.find import target_of
+    from gpuinfra.provision.target import target_of
     from gpuinfra.runner.connection.private_keys import identity_of
     from gpuinfra.workspace import find_workspace
 

@@ -12,7 +12,7 @@ from gpuinfra.diagnostics import Problem
 if TYPE_CHECKING:
     from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.spec import Spec
-    from gpuinfra.provision.waiting.progress import Progress
+    from gpuinfra.provision.progress import Progress
 
 SECONDS = 20.0
 
@@ -67,7 +67,7 @@ def _is_on(settings: Settings, entry: LedgerEntry) -> bool:
     from gpuinfra.provision.names import default_group, ref_of
     from gpuinfra.provision.ownership import Owner, owner_of
     from gpuinfra.provision.power import BILLED
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.waiting import Deadline
 
     cloud = open_cloud(settings, entry.subscription or None, deadline=Deadline.after(SECONDS))
     if entry.subscription and entry.subscription != cloud.subscription:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from gpuinfra.provision.cloud import Cloud
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.market.port import Market
+    from gpuinfra.provision.progress import Progress
     from gpuinfra.provision.task import Task
     from gpuinfra.provision.up import Provisioner
-    from gpuinfra.provision.waiting.deadline import Deadline
-    from gpuinfra.provision.waiting.progress import Progress
+    from gpuinfra.provision.waiting import Deadline
 
 # Enough to find a machine; nothing is created or changed.
 FIND_SECONDS = 120.0
@@ -213,8 +213,8 @@ def target_named(settings: Settings, name: str) -> Target:
     from gpuinfra.app.access import open_cloud
     from gpuinfra.app.host_keys import check_host_key
     from gpuinfra.app.machine_names import located
-    from gpuinfra.provision.find import find_target
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.target import find_target
+    from gpuinfra.provision.waiting import Deadline
     from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
     from gpuinfra.workbench import targets
     from gpuinfra.workspace import find_workspace
@@ -330,7 +330,7 @@ def reach(
     from gpuinfra.app.access import open_clients
     from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.azure.market import AzureMarket
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.waiting import Deadline
 
     clients = open_clients(settings, subscription, deadline=Deadline.after(seconds), progress=progress, writes=writes)
     return CloudSession(settings, AzureCloud(clients), AzureMarket(clients))
@@ -341,7 +341,7 @@ def open_provisioner(reached: CloudSession, located: LocatedSpec, progress: Fron
     spec = located.spec
     from gpuinfra.app.ssh_key import public_key_for
     from gpuinfra.provision.journal import Journal
-    from gpuinfra.provision.origin import repository_of
+    from gpuinfra.provision.reaping.spec_history import repository_of
     from gpuinfra.provision.up import Provisioner
 
     repository, note = repository_of(Path(located.span.file))

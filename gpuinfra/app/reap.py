@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.run import Run
     from gpuinfra.parse.spec import LocatedSpec
     from gpuinfra.provision.journal import Journal
-    from gpuinfra.provision.lifecycle.reap import Rules
+    from gpuinfra.provision.reaping.decide import Rules
     from gpuinfra.provision.reaping.reaper import Reaper
     from gpuinfra.provision.reaping.spec_history import SpecHistory
 
@@ -43,7 +43,7 @@ class ReapOptions:
 def reap(settings: Settings, options: ReapOptions, progress: Frontend) -> tuple[ReapResult, Exit]:
     """Return what was stopped, started and removed, and the exit code."""
     from gpuinfra.app.machines import common_subscription, explained, reach, readable_specs
-    from gpuinfra.provision.lifecycle.reap import Rules
+    from gpuinfra.provision.reaping.decide import Rules
     from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
 
     _check_start(options.specs, starts=options.starts)
@@ -189,7 +189,7 @@ def _remember(settings: Settings, reached: CloudSession, reaped: ReapResult, pro
 def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progress: Frontend) -> None:
     from gpuinfra.app.ledger_recording import note
     from gpuinfra.models.plan import Price
-    from gpuinfra.provision.costing.ledger_entries import power_on_entry
+    from gpuinfra.provision.costing.recording import power_on_entry
     from gpuinfra.provision.errors import CloudError
 
     cloud = reached.cloud

@@ -76,7 +76,7 @@ def _ask(reached: CloudSession, observed: Observed, spec: Spec | None) -> Machin
 
 def _target(reached: CloudSession, observed: Observed, spec: Spec | None) -> Target:
     from gpuinfra.app.machines import spec_of_machine, with_known_key
-    from gpuinfra.provision.find import target_of
+    from gpuinfra.provision.target import target_of
     from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
 
     workspace = reached.settings.workspace

@@ -243,7 +243,7 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.names import ref_of
     from gpuinfra.provision.observed_resource import vm_id_without_older_disk
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.waiting import Deadline
     from gpuinfra.runner.jobs.settle import MachinePower, Power
 
     place = _place(settings, run)

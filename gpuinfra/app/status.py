@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.app.accounts import Accounts
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Exit, Problem
-from gpuinfra.provision.waiting.progress import Silent
+from gpuinfra.provision.progress import Silent
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend

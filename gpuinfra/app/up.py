@@ -156,7 +156,7 @@ def _until_usable(
     from gpuinfra.app.host_keys import record_host_key
     from gpuinfra.app.machines import with_known_key
     from gpuinfra.models.results import UpResult
-    from gpuinfra.provision.find import target_from_spec
+    from gpuinfra.provision.target import target_from_spec
     from gpuinfra.runner.connection.private_keys import identity_of
 
     simulated = reached.cloud.simulated
@@ -269,7 +269,7 @@ def _ended_meanwhile(reached: CloudSession, spec: Spec) -> Problem | None:
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.names import ref_of
-    from gpuinfra.provision.waiting.retry import wait_until
+    from gpuinfra.provision.waiting import wait_until
 
     cloud, ref = reached.cloud, ref_of(Kind.VM, spec.group_name, spec.name)
 
