@@ -8,7 +8,7 @@ from rich.console import Console
 from gpuinfra.models.offer import SizeOffers
 from gpuinfra.provision.market.listing import list_sizes
 from gpuinfra.views import sizes as view
-from tests.unit.test_preflight import A100, T4, FakeMarket
+from tests.unit.provision.market.test_preflight import A100, T4, FakeMarket
 
 SHOWN = f"""\
 SIZE                      GPU   GPUS  VCPUS  MEMORY    FROM  SPOT FROM  REGIONS
