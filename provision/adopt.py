@@ -1,7 +1,5 @@
 """Adopt a gpuinfra machine that has lost its tags."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

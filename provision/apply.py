@@ -1,7 +1,5 @@
 """Execute a plan. The plan decides what to do, and the resource kinds decide the order."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Find disks, NICs and public IPs that others attached to a machine, which must survive it. All functions are pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

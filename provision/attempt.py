@@ -1,7 +1,5 @@
 """Create or change a machine at one candidate. After a failure, delete what this run created, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

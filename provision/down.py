@@ -1,7 +1,5 @@
 """Deallocate or delete a machine, and verify the result with Azure."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Find a machine by its name alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

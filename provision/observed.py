@@ -6,8 +6,6 @@ exactly what an interrupted `up` leaves behind: configured as `up` creates it, w
 resource itself, and used by nothing except a NIC that passes the same test.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Decide which resources are ours. A tag alone never suffices. All functions are pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any

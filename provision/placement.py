@@ -1,7 +1,5 @@
 """Decide where a machine can be, in order, and plan it at one of these places."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass, replace
 

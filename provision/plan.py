@@ -1,7 +1,5 @@
 """Compare the spec with the state in Azure. Pure: no requests, no changes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime
 

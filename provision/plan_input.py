@@ -1,7 +1,5 @@
 """The inputs of a plan in addition to the observed state: pure values, resolved before planning."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from gpuinfra.models.plan import Candidate

@@ -1,7 +1,5 @@
 """Convert errors from Azure to messages for the user: a summary, Azure's own text, and the next step."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The port for progress reports."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 

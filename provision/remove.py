@@ -1,7 +1,5 @@
 """Delete resources, the VM first, and verify that each is gone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 

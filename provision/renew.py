@@ -1,7 +1,5 @@
 """Extend or end a lease, in the VM's tag and in Azure's schedule. No spec is needed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Grant the guest agent the role to deallocate its VM, in the background so that `up` does not wait for it."""
 
-from __future__ import annotations
-
 import threading
 from shlex import quote
 

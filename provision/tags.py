@@ -1,7 +1,5 @@
 """Our tags. They mark a resource as ours and hold what must be known about a machine without its spec."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 

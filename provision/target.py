@@ -1,7 +1,5 @@
 """A machine in Azure as a Target, which jobs and `gpuinfra ssh` use."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """Export a machine as an ARM template: the bodies that `up` sends, with expressions for times and IDs. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Make Azure match the spec, from any state, at the first candidate that is available."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Implement the Cloud port with the Azure SDK."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import datetime

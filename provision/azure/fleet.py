@@ -1,7 +1,5 @@
 """List our resources in a subscription, and its activity log, with list requests, never one by one."""
 
-from __future__ import annotations
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta

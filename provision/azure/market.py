@@ -1,7 +1,5 @@
 """Query what Azure offers, with the Azure SDK."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ https://learn.microsoft.com/rest/api/cost-management/retail-prices
 Errors never propagate: if a request fails, the price is unknown.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

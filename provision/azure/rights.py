@@ -1,7 +1,5 @@
 """Grant a VM the role to deallocate itself, and check whether it has the role."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpuinfra.provision.azure.clients import Clients, Requests

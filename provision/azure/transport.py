@@ -1,7 +1,5 @@
 """Policies for every request: note Azure's time, and keep the waits that Azure asks for within the deadline."""
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime

@@ -1,7 +1,5 @@
 """Parse Azure's activity log: when each VM was created, switched on or off, and deleted."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Collect the data about machine costs, grouped by machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The cost history of one machine: when it was on, at which price, and how long its disk and public IP existed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Find hourly prices: recorded at the time, from Azure's current list, or from the list shipped with gpuinfra."""
 
-from __future__ import annotations
-
 from gpuinfra.provision.costing.facts import Facts
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.price_list import DATE

@@ -1,7 +1,5 @@
 """Compute what is recorded about a machine: its ledger entry at power-on, and the cost in its receipt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime

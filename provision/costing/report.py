@@ -1,7 +1,5 @@
 """Create the rows of a cost report, by machine, by run or by tag value."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

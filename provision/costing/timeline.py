@@ -1,7 +1,5 @@
 """Determine when a machine was on, from all sources, without counting any second twice."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Check one machine: whether each layer that should switch it off is in place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Check the login, the subscription, the caller's permissions, and this computer's clock."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

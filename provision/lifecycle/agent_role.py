@@ -1,7 +1,5 @@
 """The role with which a VM can deallocate itself: one action, on that VM only. Pure."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import uuid

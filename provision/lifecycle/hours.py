@@ -5,8 +5,6 @@ window. A local time that a clock change skips never occurs, and a repeated one 
 on a holiday does not open, and neither does its part after midnight.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta

@@ -5,8 +5,6 @@ end of the hours; the cost cap takes precedence over both. A tag stores this tim
 should be off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

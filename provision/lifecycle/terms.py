@@ -1,7 +1,5 @@
 """The terms of a machine since power-on, stored in a tag for clients that stop it or renew its lease without a spec."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Whether a machine accepts a public key, and for how long it may refuse the login."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from gpuinfra.models.plan import Action, Plan

@@ -1,7 +1,5 @@
 """Generate the cloud-init configuration for a new machine's first boot, with the guest agent."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import io

@@ -1,7 +1,5 @@
 """List the candidates for a machine in the spec's order, with every reason against each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 

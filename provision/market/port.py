@@ -1,7 +1,5 @@
 """The port to Azure's offers, and its values: sizes, quota, images, prices and permissions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

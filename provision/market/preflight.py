@@ -1,7 +1,5 @@
 """Check everything before the first write: the login, the permissions, and where the machine is available."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError

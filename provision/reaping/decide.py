@@ -1,7 +1,5 @@
 """Decide what to do with a machine now, from its state alone, so that a late reaper catches up. All pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Find our resources whose machine is gone, and decide what to do with them. All pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta

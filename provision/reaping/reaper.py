@@ -1,7 +1,5 @@
 """Reap a subscription: list, decide and act in parallel. A failure with one machine does not affect the others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager

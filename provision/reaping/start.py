@@ -1,7 +1,5 @@
 """Start a machine for its hours. Its end is set before billing starts."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from gpuinfra.models.plan import Power

@@ -3,8 +3,6 @@
 No worker waits for an operation. So a slow machine does not delay the others, and a few workers suffice for hundreds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Each module has `desired(setting) -> Resource`, `differences(desired, part) -> I
 `update(desired, part) -> Resource`, which returns the body of a change in place.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 
 from gpuinfra.models.resource import Kind

@@ -1,7 +1,5 @@
 """Shared helpers for resource kinds: tags, regions and differences."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The machine's OS disk. It is created and deleted with the VM; only size and SKU change separately."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gpuinfra.models.plan import Difference

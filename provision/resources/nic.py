@@ -1,7 +1,5 @@
 """The network interface: connects VNet, public IP and NSG."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gpuinfra.models.plan import Difference

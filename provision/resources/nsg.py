@@ -1,7 +1,5 @@
 """The network security group: allows SSH from the addresses in the spec, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

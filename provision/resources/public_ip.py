@@ -1,7 +1,5 @@
 """The public IP: static, so that it stays the same while the machine is off."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

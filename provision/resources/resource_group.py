@@ -1,7 +1,5 @@
 """The resource group. An existing group that is not ours is used but never changed or deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gpuinfra.models.plan import Difference

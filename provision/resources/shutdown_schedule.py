@@ -1,7 +1,5 @@
 """Azure's daily shutdown of the VM, soon after the lease's end. It needs neither gpuinfra nor the guest."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

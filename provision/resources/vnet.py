@@ -1,7 +1,5 @@
 """The virtual network, with one subnet for the machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
