@@ -12,7 +12,7 @@ from gpuinfra.models.lease import LeaseState
 from gpuinfra.models.machine import Machine, ScheduledChange
 from gpuinfra.models.spec import Lifecycle
 from gpuinfra.provision import fleet, tags
-from gpuinfra.provision.costing.history import History
+from gpuinfra.provision.costing.history import CostHistory
 from gpuinfra.provision.lifecycle.hours import hours_from_tag, hours_to_tag, next_change
 from gpuinfra.provision.lifecycle.lease import LEASE, cap_end, cause, restarted_at, settled, why_off
 from gpuinfra.provision.lifecycle.terms import terms_from_tag, terms_of
@@ -25,7 +25,7 @@ from gpuinfra.provision.renew import Renewed
 if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
     from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.costing.history import History
+    from gpuinfra.provision.costing.history import CostHistory
 
 _SHOWN = {Owner.OURS, Owner.UNTAGGED}
 
@@ -35,7 +35,7 @@ def machines(
     specs: Sequence[LocatedSpec],
     now: datetime,
     prices: Prices,
-    histories: Mapping[str, History] | None = None,
+    histories: Mapping[str, CostHistory] | None = None,
 ) -> list[Machine]:
     """Return our machines sorted by name, including those that lost their tags.
 
@@ -75,7 +75,7 @@ def sizes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def machine_of(
-    part: ObservedResource, located: LocatedSpec | None, now: datetime, prices: Prices, past: History | None = None
+    part: ObservedResource, located: LocatedSpec | None, now: datetime, prices: Prices, past: CostHistory | None = None
 ) -> Machine:
     """Return one machine, compared with its spec if there is one. `past` has the last power change and the cost."""
     spec, is_tagged = located.spec if located else None, owner_of(part) is Owner.OURS
@@ -160,7 +160,7 @@ def lease_state(
     prices: Prices,
     renewed: Renewed | None = None,
     *,
-    past: History | None = None,
+    past: CostHistory | None = None,
     simulated: bool = False,
 ) -> LeaseState:
     """Return the state of the lease. `renewed` is the change just made, and `past` has the cost."""

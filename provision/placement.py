@@ -50,7 +50,7 @@ class Placement:
             # If the current place is still viable, try it first.
             return tuple(sorted(checked.viable, key=lambda each: each != present)), checked
         if present not in checked.viable:
-            raise no_candidate(self.spec, checked.passed, f"{self.spec.name} was not changed")
+            raise no_candidate(self.spec, checked.rejected, f"{self.spec.name} was not changed")
         return (present,), checked
 
     def plan(self, candidate: Candidate, observed: Observed, checked: Preflight | None) -> Plan:
@@ -64,7 +64,7 @@ class Placement:
             fresh = replace(plan_input, kept_terms=None, ready=ready)
             fresh = replace(fresh, lease=lease.decide(self.spec, None, self.task.cloud.now(), fresh.terms))
             plan = make_plan(fresh, observed, price)
-        return replace(plan, passed=checked.passed if checked else ())
+        return replace(plan, rejected=checked.rejected if checked else ())
 
     def _input(
         self, candidate: Candidate, observed: Observed, checked: Preflight | None, price_per_hour: float | None = None

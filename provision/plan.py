@@ -25,31 +25,31 @@ CREATION_FAILED = Difference("state", "creation failed", "created again", replac
 _AFTER = f"{BACKSTOP.total_seconds() / 60:.0f}"
 
 
-def make_plan(setting: PlanInput, observed: Observed, price: Price | None = None) -> Plan:
+def make_plan(plan_input: PlanInput, observed: Observed, price: Price | None = None) -> Plan:
     """Everything that has to be done for this machine at this place."""
     stranger = observed.untagged
     if stranger and (is_made_by_us(stranger) or owner_of(stranger) is Owner.UNRECOGNISED):
         raise untagged_problem(stranger)
     check_names(observed)
     check_elsewhere(observed)
-    spec = setting.spec
-    changes = tuple(_off(setting, observed) if spec.power == "deallocated" else _changes(setting, observed))
+    spec = plan_input.spec
+    changes = tuple(_off(plan_input, observed) if spec.power == "deallocated" else _changes(plan_input, observed))
     _check_replaced(changes, observed)
     return Plan(
         name=spec.name,
-        subscription=setting.subscription,
+        subscription=plan_input.subscription,
         group=spec.group_name,
-        candidate=setting.candidate,
+        candidate=plan_input.candidate,
         changes=changes,
         price=price or Price(),
-        notes=(*_notes(setting, observed), *_detached(changes, observed)),
+        notes=(*_notes(plan_input, observed), *_detached(changes, observed)),
         wants_running=spec.power == "running",
-        needs_agent=spec.power == "running" and _lacks_schedule(setting, observed),
+        needs_agent=spec.power == "running" and _lacks_schedule(plan_input, observed),
     )
 
 
-def _lacks_schedule(setting: PlanInput, observed: Observed) -> bool:
-    return not setting.has_schedule and observed.part(Kind.SHUTDOWN_SCHEDULE) is None
+def _lacks_schedule(plan_input: PlanInput, observed: Observed) -> bool:
+    return not plan_input.has_schedule and observed.part(Kind.SHUTDOWN_SCHEDULE) is None
 
 
 def check_names(observed: Observed) -> None:
@@ -129,16 +129,16 @@ def has_disk(observed: Observed) -> bool:
     return observed.part(Kind.DISK) is not None or bool(held and not refers_to(held, own))
 
 
-def _off(setting: PlanInput, observed: Observed) -> Iterator[Change]:
+def _off(plan_input: PlanInput, observed: Observed) -> Iterator[Change]:
     """Return the change to power off. Other differences wait: nothing is created for a machine that is off."""
     found = observed.part(Kind.VM)
     if found and found.power != DEALLOCATED:
         power = Difference("power", found.power, DEALLOCATED)
-        yield Change(Action.CHANGE, found.ref, _summary(setting, Kind.VM), (power,), power=Power.DEALLOCATE)
+        yield Change(Action.CHANGE, found.ref, _summary(plan_input, Kind.VM), (power,), power=Power.DEALLOCATE)
 
 
-def _changes(setting: PlanInput, observed: Observed) -> Iterator[Change]:
-    wanted = {kind: module.desired(setting) for kind, module in MODULES.items()}
+def _changes(plan_input: PlanInput, observed: Observed) -> Iterator[Change]:
+    wanted = {kind: module.desired(plan_input) for kind, module in MODULES.items()}
     parts = {kind: observed.part(kind) for kind in MODULES}
     found = {kind: tuple(_differences(wanted[kind], part)) for kind, part in parts.items() if part}
     if creation_failed(observed):
@@ -149,11 +149,11 @@ def _changes(setting: PlanInput, observed: Observed) -> Iterator[Change]:
     for kind, resource in wanted.items():
         if kind is Kind.DISK and parts[Kind.VM] is None:
             continue
-        if kind is Kind.SHUTDOWN_SCHEDULE and _lacks_schedule(setting, observed):
+        if kind is Kind.SHUTDOWN_SCHEDULE and _lacks_schedule(plan_input, observed):
             continue
         if kind is Kind.RESOURCE_GROUP and (group := parts[kind]) and not observed.is_ours(group):
             continue
-        change = _change(setting, resource, parts[kind], found.get(kind, ()), replaced)
+        change = _change(plan_input, resource, parts[kind], found.get(kind, ()), replaced)
         if change:
             yield change
 
@@ -180,14 +180,14 @@ def _replaced(
 
 
 def _change(
-    setting: PlanInput,
+    plan_input: PlanInput,
     wanted: Resource,
     part: ObservedResource | None,
     differences: tuple[Difference, ...],
     replaced: dict[Kind, bool],
 ) -> Change | None:
     kind = wanted.ref.kind
-    summary = _summary(setting, kind)
+    summary = _summary(plan_input, kind)
     if kind is Kind.DISK and (part is None or kind in replaced or Kind.VM in replaced):
         return None  # Azure creates the disk with the VM
     if part is None:
@@ -209,19 +209,19 @@ def _power(part: ObservedResource) -> Power | None:
     return None if part.power in USABLE else Power.START
 
 
-def _summary(setting: PlanInput, kind: Kind) -> str:
-    spec, candidate = setting.spec, setting.candidate
+def _summary(plan_input: PlanInput, kind: Kind) -> str:
+    spec, candidate = plan_input.spec, plan_input.candidate
     match kind:
         case Kind.VM:
             zone = f" zone {candidate.zone}" if candidate.zone else ""
             spot = ", spot" if spec.priority == "spot" else ""
             return f"{candidate.size}, {candidate.region}{zone}{spot}"
         case Kind.NSG:
-            return f"ssh from {', '.join(setting.sources)}"
+            return f"ssh from {', '.join(plan_input.sources)}"
         case Kind.SHUTDOWN_SCHEDULE:
             return (
-                f"daily stop at {setting.lease.backstop:%H:%M} UTC, {_AFTER} min after the lease"
-                if setting.lease.is_daily
+                f"daily stop at {plan_input.lease.backstop:%H:%M} UTC, {_AFTER} min after the lease"
+                if plan_input.lease.is_daily
                 else "off"
             )
         case Kind.DISK:
@@ -230,7 +230,7 @@ def _summary(setting: PlanInput, kind: Kind) -> str:
             return candidate.region
 
 
-def _notes(setting: PlanInput, observed: Observed) -> Iterator[str]:
+def _notes(plan_input: PlanInput, observed: Observed) -> Iterator[str]:
     group = observed.part(Kind.RESOURCE_GROUP)
     if group and not observed.is_ours(group):
         yield f"group {observed.group} was not made for this machine: it is used, and not deleted with it"
@@ -238,29 +238,29 @@ def _notes(setting: PlanInput, observed: Observed) -> Iterator[str]:
     found = observed.part(Kind.VM)
     if found and found.power in SHUT_DOWN:
         yield f"the machine is {STOPPED_BUT_BILLED}: only a deallocated one costs nothing"
-    if found and not is_created_with(found, setting.public_key):
+    if found and not is_created_with(found, plan_input.public_key):
         yield "the machine has another SSH key than the spec names; a key cannot be changed in place"
-    if setting.spec.lifecycle.max_cost and setting.terms.cap is None:
+    if plan_input.spec.lifecycle.max_cost and plan_input.terms.cap is None:
         yield "no price is known: the cost cap cannot be kept"
-    if found and setting.lease.decided and setting.lease.until <= setting.lease.decided:
-        again = f"`gpuinfra down {setting.spec.name}`, then `gpuinfra up SPEC` starts a new sum"
+    if found and plan_input.lease.decided and plan_input.lease.until <= plan_input.lease.decided:
+        again = f"`gpuinfra down {plan_input.spec.name}`, then `gpuinfra up SPEC` starts a new sum"
         yield f"the machine has cost what it may since power-on: it goes off; {again}"
-    if not setting.lease.is_daily:
+    if not plan_input.lease.is_daily:
         yield "a lease of a day or more is beyond Azure's own daily schedule: the tag alone says when it ends"
-    if _lacks_schedule(setting, observed):
+    if _lacks_schedule(plan_input, observed):
         yield (
-            f"{setting.candidate.region} does not offer Azure's daily schedule: the guest agent and `gpuinfra reap` "
+            f"{plan_input.candidate.region} does not offer Azure's daily schedule: the guest agent and `gpuinfra reap` "
             "end the machine, and without the agent's right `up` deletes it again"
         )
-    if stop := _old_stop(setting, observed):
+    if stop := _old_stop(plan_input, observed):
         yield f"Azure's daily schedule may still stop the machine at {stop:%H:%M} UTC: {shutdown_schedule.TOO_LATE}"
 
 
-def _old_stop(setting: PlanInput, observed: Observed) -> datetime | None:
+def _old_stop(plan_input: PlanInput, observed: Observed) -> datetime | None:
     """Return when the existing schedule still fires although this plan moves it, or None."""
-    found, now = observed.part(Kind.SHUTDOWN_SCHEDULE), setting.lease.decided or setting.lease.on_since
-    moves = found and any(shutdown_schedule.differences(shutdown_schedule.desired(setting), found))
-    return shutdown_schedule.imminent_stop(found, now) if moves and setting.spec.power == "running" else None
+    found, now = observed.part(Kind.SHUTDOWN_SCHEDULE), plan_input.lease.decided or plan_input.lease.on_since
+    moves = found and any(shutdown_schedule.differences(shutdown_schedule.desired(plan_input), found))
+    return shutdown_schedule.imminent_stop(found, now) if moves and plan_input.spec.power == "running" else None
 
 
 def _detached(changes: tuple[Change, ...], observed: Observed) -> Iterator[str]:

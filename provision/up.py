@@ -25,7 +25,7 @@ from gpuinfra.provision.task import Task
 
 
 @dataclass(frozen=True)
-class Up:
+class UpOutcome:
     """The result of `up`."""
 
     plan: Plan
@@ -80,7 +80,7 @@ class Provisioner:
         except CloudError as error:
             raise explain(error, f"planning {self.spec.name}") from error
 
-    def up(self, consent: Callable[[Plan], None]) -> Up:
+    def up(self, consent: Callable[[Plan], None]) -> UpOutcome:
         """Apply the plan. `consent` gets the plan before any change and raises if the user refuses."""
         try:
             observed = self._observe()
@@ -89,7 +89,7 @@ class Provisioner:
             places, checked = self._placement.candidates(observed)
         except CloudError as error:
             raise explain(error, f"looking at {self.spec.name}") from error
-        passed = list(checked.passed) if checked else []
+        rejected = list(checked.rejected) if checked else []
         lost = ""
         for number, candidate in enumerate(places):
             plan = self._placement.plan(candidate, observed, checked)
@@ -110,12 +110,12 @@ class Provisioner:
                 failure = self._attempts.run(plan, observed, places[number + 1 :])
                 if failure:
                     reason = RejectionReason(failure.code, failure.message)
-                    passed.append(RejectedCandidate(candidate, (reason,)))
+                    rejected.append(RejectedCandidate(candidate, (reason,)))
                     self.task.progress.note(f"{candidate} is passed over: {failure.code}")
                     observed = self._observe()
                     continue
-            return self._outcome(plan, passed)
-        raise no_candidate(self.spec, passed, f"{lost}{self._attempts.rollback}")
+            return self._outcome(plan, rejected)
+        raise no_candidate(self.spec, rejected, f"{lost}{self._attempts.rollback}")
 
     def _check_found(self, observed: Observed) -> None:
         machine = observed.part(Kind.VM)
@@ -137,19 +137,19 @@ class Provisioner:
         is_alone = observed.part(Kind.DISK) is not None and observed.part(Kind.VM) is None
         return look() if is_alone else observed
 
-    def _outcome(self, plan: Plan, passed: Sequence[RejectedCandidate]) -> Up:
-        plan = replace(plan, passed=tuple(passed))
+    def _outcome(self, plan: Plan, rejected: Sequence[RejectedCandidate]) -> UpOutcome:
+        plan = replace(plan, rejected=tuple(rejected))
         observed = self.task.cloud.observe(self.spec.name, self.spec.group_name)
         machine = observed.part(Kind.VM)
         if machine is None:
-            return Up(plan, None)
+            return UpOutcome(plan, None)
         with contextlib.suppress(CloudError):  # the next run does it
             self._mark_ready(observed)
-        right = self._role_grant.end(machine, self.task.deadline) if plan.wants_running else None
+        role = self._role_grant.end(machine, self.task.deadline) if plan.wants_running else None
         schedule = observed.part(Kind.SHUTDOWN_SCHEDULE)
-        if right and not right.is_held and (schedule is None or schedule.properties.get("status") != "Enabled"):
+        if role and not role.is_held and (schedule is None or schedule.properties.get("status") != "Enabled"):
             self.task.progress.note("warning: nothing in Azure switches this machine off: only `gpuinfra reap` does")
-        return Up(plan, observed, tags.moment(machine.tags, tags.LEASE_UNTIL), right)
+        return UpOutcome(plan, observed, tags.moment(machine.tags, tags.LEASE_UNTIL), role)
 
     def _allow(self, plan: Plan, observed: Observed) -> None:
         """Check the role of a machine that needs no change, because the role may be missing."""

@@ -84,7 +84,7 @@ class Interrupt:
 
 Result = TypeVar("Result")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
+FIRST_PAUSE, MAX_PAUSE = 0.5, 5.0
 
 
 def retry(
@@ -111,7 +111,7 @@ def retry(
             if end is None or end.left <= seconds:
                 raise
         pause(seconds)
-        seconds = min(LONGEST_PAUSE, seconds * 1.5)
+        seconds = min(MAX_PAUSE, seconds * 1.5)
 
 
 def wait_until(condition: Callable[[], bool], deadline: Deadline, pause: Callable[[float], None]) -> bool:
@@ -121,7 +121,7 @@ def wait_until(condition: Callable[[], bool], deadline: Deadline, pause: Callabl
         if deadline.left <= seconds:
             return False
         pause(seconds)
-        seconds = min(LONGEST_PAUSE, seconds * 1.3)
+        seconds = min(MAX_PAUSE, seconds * 1.3)
     return True
 
 

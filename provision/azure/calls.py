@@ -108,23 +108,23 @@ class Calls:
 
 # Azure's hint can be 50 s for a VM, which wastes time. Its limit is 45 polls per minute. A shorter hint than these
 # values is used as it is: the sandbox sends such hints.
-SHORTEST, LONGEST, GROWTH = 0.4, 1.5, 1.2
+MIN_PAUSE, MAX_PAUSE, GROWTH = 0.4, 1.5, 1.2
 # How often a wait checks for Ctrl-C, in seconds.
 LOOK = 0.25
 
 
 class Pace(ARMPolling):
-    """A polling method that starts fast and slows down to LONGEST seconds."""
+    """A polling method that starts fast and slows down to MAX_PAUSE seconds."""
 
     def __init__(self, arm: str) -> None:
         super().__init__(
             lro_options={"final-state-via": "azure-async-operation"}, path_format_arguments={"endpoint": arm}
         )
-        self._pause = SHORTEST
+        self._pause = MIN_PAUSE
 
     def _extract_delay(self) -> float:
         pause = min(float(super()._extract_delay()), self._pause)
-        self._pause = min(LONGEST, self._pause * GROWTH)
+        self._pause = min(MAX_PAUSE, self._pause * GROWTH)
         return pause
 
 

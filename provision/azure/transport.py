@@ -13,7 +13,7 @@ from gpuinfra.provision.waiting import Deadline, Interrupt
 
 CONNECT_SECONDS = 10
 READ_SECONDS = 60
-LONGEST_COMMAND = 3600.0
+MAX_COMMAND_SECONDS = 3600.0
 
 
 class RequestLimits:
@@ -28,7 +28,7 @@ class RequestLimits:
         interrupt: Interrupt | None = None,
     ) -> None:
         self.writes = writes
-        self.deadline = deadline or Deadline.after(LONGEST_COMMAND)
+        self.deadline = deadline or Deadline.after(MAX_COMMAND_SECONDS)
         self.progress: Progress = progress or Silent()
         self.interrupt = interrupt or Interrupt()
 

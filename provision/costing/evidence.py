@@ -10,7 +10,7 @@ from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.costing.activity import Event, changes, samples
 from gpuinfra.provision.costing.facts import Facts, Pricing
-from gpuinfra.provision.costing.history import History, Present, history
+from gpuinfra.provision.costing.history import CostHistory, Present, cost_history
 from gpuinfra.provision.market.price_list import address_per_month, disk_price
 from gpuinfra.provision.observed_resource import ObservedResource, resource_of_row
 from gpuinfra.provision.power import BILLED
@@ -39,7 +39,7 @@ class Evidence:
         found += [event.facts.size for event in self.events if event.facts]
         return tuple(dict.fromkeys(size for size in found if size))
 
-    def histories(self, pricing: Pricing) -> list[History]:
+    def histories(self, pricing: Pricing) -> list[CostHistory]:
         """Return a history for each machine that is known to be ours."""
         present = _presents(self.machines, self.disks, self.addresses)
         entries = _by_key(self.entries, present)
@@ -48,7 +48,7 @@ class Evidence:
             events.setdefault(_key_of_id(event.machine), []).append(event)
         ours = {*present, *entries, *(key for key in events if _is_named_by_us(key))}
         return [
-            history(
+            cost_history(
                 key,
                 log=changes(events.get(key, ())),
                 log_since=self.log_since,

@@ -11,7 +11,7 @@ from gpuinfra.models.receipt import Receipt
 from gpuinfra.provision import tags
 from gpuinfra.provision.costing.activity import Event, changes, samples
 from gpuinfra.provision.costing.facts import Facts
-from gpuinfra.provision.costing.history import Present, history
+from gpuinfra.provision.costing.history import Present, cost_history
 from gpuinfra.provision.costing.pricing import PriceBook
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.price_list import shipped_prices
@@ -55,7 +55,7 @@ def add_cost(
     `entries` are this machine's only, including the end in this receipt.
     """
     facts = Facts(receipt.size, receipt.region, receipt.spot)
-    found = history(
+    found = cost_history(
         receipt.name,
         log=changes(events or ()),
         log_since=None if events is None else since,

@@ -14,7 +14,7 @@ from gpuinfra.provision.problems import explain, role_help
 DEALLOCATE, START = agent_role.ACTION, "Microsoft.Compute/virtualMachines/start/action"
 WRITES = tuple(action for action in ACTIONS if action not in {DEALLOCATE, START})
 # In seconds. Up to the first, tokens are still accepted and only displayed times are wrong.
-LARGEST_SKEW, SMALL_SKEW = 300.0, 30.0
+MAX_SKEW, SMALL_SKEW = 300.0, 30.0
 ROLES_HELP = (
     "the roles Owner or User Access Administrator on the subscription allow it; or an administrator makes the role "
     "once, and gives it to each machine: `gpuinfra doctor MACHINE` shows how"
@@ -94,4 +94,4 @@ def clock(here: datetime, there: datetime, *, simulated: bool) -> HealthCheck:
     way = "ahead of" if seconds > 0 else "behind"
     seen = f"{abs(seconds):.0f} s {way} Azure's; leases go by Azure's, so they hold"
     fix = "set the clock, as with `sudo timedatectl set-ntp true`"
-    return (problem if abs(seconds) >= LARGEST_SKEW else warning)("clock", seen, fix)
+    return (problem if abs(seconds) >= MAX_SKEW else warning)("clock", seen, fix)

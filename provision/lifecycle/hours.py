@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from gpuinfra.models.hours import DAYS, Hours, Window
 
-LONGEST_TAG = 256
+MAX_TAG = 256
 """Azure's limit for a tag value."""
 DAY = 24 * 60
 # The week repeats; a window that a clock change skips opens in the next week.
@@ -41,13 +41,13 @@ def hours_to_tag(hours: Hours) -> str | None:
     Holidays do not fit into it: clients that start machines have the specs.
     """
     text = f"{hours.timezone} {';'.join(_compact(window) for window in hours.on)}"
-    return text if len(text) <= LONGEST_TAG else None
+    return text if len(text) <= MAX_TAG else None
 
 
 def hours_from_tag(text: str) -> Hours | None:
     """Parse the text from `hours_to_tag`; return None for other text, because anyone can write a tag."""
     timezone, _, windows = text.partition(" ")
-    if len(text) > LONGEST_TAG:
+    if len(text) > MAX_TAG:
         return None
     try:
         return Hours.model_validate({"timezone": timezone, "on": tuple(windows.split(";"))})

@@ -8,7 +8,7 @@ from gpuinfra.models.durations import format_duration, parse_duration
 from gpuinfra.models.spec import Lifecycle
 
 MINUTE = timedelta(minutes=1)
-LONGEST = timedelta(days=30)
+MAX_CAP = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def _cap(lifecycle: Lifecycle, price_per_hour: float | None) -> timedelta | None
         return None
     hours = lifecycle.max_cost.dollars / Decimal(str(price_per_hour))
     minutes = int(hours * 60)
-    return min(LONGEST, max(MINUTE, minutes * MINUTE))
+    return min(MAX_CAP, max(MINUTE, minutes * MINUTE))
 
 
 def terms_to_tag(terms: Terms) -> str:

@@ -23,7 +23,7 @@ def candidates(spec: Spec) -> tuple[Candidate, ...]:
     return tuple(Candidate(region, size, zone) for region, size, zone in places)
 
 
-def judge(
+def reasons_against(
     candidate: Candidate,
     spec: Spec,
     catalogue: Catalogue | None,

@@ -46,18 +46,18 @@ class Rules:
     deletes: bool = False
 
 
-def verdicts(rows: Sequence[Mapping[str, Any]], rules: Rules, now: datetime) -> list[ReapDecision]:
+def decide_all(rows: Sequence[Mapping[str, Any]], rules: Rules, now: datetime) -> list[ReapDecision]:
     """Return one decision per machine that is ours, sorted by name."""
-    found = [verdict for row in rows if (verdict := judge(machine_of_row(row), rules, now))]
+    found = [verdict for row in rows if (verdict := decide(machine_of_row(row), rules, now))]
     return sorted(found, key=lambda verdict: (verdict.name.casefold(), verdict.ref.group.casefold()))
 
 
-def judge(machine: ObservedResource, rules: Rules, now: datetime) -> ReapDecision | None:
+def decide(machine: ObservedResource, rules: Rules, now: datetime) -> ReapDecision | None:
     """Return the decision for one machine, or None if it is not ours."""
     if owner_of(machine) is not Owner.OURS:
         return None
     name = machine.ref.name
-    found = _judge(machine, name, rules if _is_from(machine, rules) else _without_specs(rules), now)
+    found = _decide(machine, name, rules if _is_from(machine, rules) else _without_specs(rules), now)
     if tags.is_protected(machine.tags) and found.action is not ReapAction.KEEP:
         return ReapDecision(name, machine.ref, ReapAction.PROTECTED, found.cause, found.action)
     return found
@@ -71,8 +71,8 @@ def disputed(rows: Sequence[Mapping[str, Any]], rules: Rules, now: datetime, opt
     found = []
     for machine in machines:
         name = machine.ref.name
-        by_spec = _judge(machine, name, rules, now)
-        if not _is_from(machine, rules) and by_spec != _judge(machine, name, _without_specs(rules), now):
+        by_spec = _decide(machine, name, rules, now)
+        if not _is_from(machine, rules) and by_spec != _decide(machine, name, _without_specs(rules), now):
             on_purpose = "to start it: gpuinfra up SPEC" if by_spec.action is ReapAction.START else _end(machine)
             where = f"{machine.ref} in group {machine.ref.group}"
             found.append(f"{where}: {by_spec.cause}; {NOT_FROM_HERE}; {on_purpose}{option}")
@@ -92,7 +92,7 @@ def _without_specs(rules: Rules) -> Rules:
     return replace(rules, specs={}, deleted={})
 
 
-def _judge(machine: ObservedResource, name: str, rules: Rules, now: datetime) -> ReapDecision:
+def _decide(machine: ObservedResource, name: str, rules: Rules, now: datetime) -> ReapDecision:
     keep = ReapDecision(name, machine.ref, ReapAction.KEEP)
     if machine.state == DELETING:
         return _unfinished_deletion(keep, machine, now)

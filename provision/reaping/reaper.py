@@ -33,7 +33,7 @@ from gpuinfra.provision.observed_resource import ObservedResource, same
 from gpuinfra.provision.ownership import Owner, machine_of_row, misfit, owner_of
 from gpuinfra.provision.power import STOPPED, STOPPED_BUT_BILLED
 from gpuinfra.provision.progress import Progress
-from gpuinfra.provision.reaping.decide import STOPPED_FOR, Rules, disputed, judge, verdicts
+from gpuinfra.provision.reaping.decide import STOPPED_FOR, Rules, decide, decide_all, disputed
 from gpuinfra.provision.reaping.orphans import lookalikes, orphans, seen
 from gpuinfra.provision.reaping.start import start
 from gpuinfra.provision.reaping.stopper import TROUBLE_SECONDS, Stopper
@@ -106,10 +106,10 @@ class Reaper:
             protected = _protected(rows, parts.result())
             self.rules = replace(self.rules, protected=protected)
         now = self.cloud.now()
-        judged = verdicts(rows, self.rules, now)
+        judged = decide_all(rows, self.rules, now)
         if self.rules.deletes and self.has_outputs:
             self._keep_outputs(pool, judged, orphans(parts.result(), rows, self.rules, now), self.has_outputs)
-            judged = verdicts(rows, self.rules, now)
+            judged = decide_all(rows, self.rules, now)
         self.found.machines = len(judged)
         machines = [machine_of_row(row) for row in rows]
         self.found.untagged = [
@@ -244,7 +244,7 @@ class Reaper:
     def _still(self, verdict: ReapDecision) -> ObservedResource | None:
         """Return the machine if a second look leads to the same decision, else None."""
         machine = self.cloud.look(verdict.ref)
-        again = judge(machine, self.rules, self.cloud.now()) if machine else None
+        again = decide(machine, self.rules, self.cloud.now()) if machine else None
         return machine if again and again.action is verdict.action else None
 
     def _delete(self, verdict: ReapDecision) -> None:

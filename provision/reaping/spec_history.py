@@ -17,8 +17,8 @@ from gpuinfra.parse.tree import Mapping as Document
 from gpuinfra.parse.tree import Scalar, read
 from gpuinfra.provision.names import default_group, machine_key
 
-LONGEST = timedelta(days=90)
-MOST_COMMITS = 500
+MAX_AGE = timedelta(days=90)
+MAX_COMMITS = 500
 _SUFFIXES = {".yaml", ".yml"}
 _SKIPPED = {"node_modules", "__pycache__"}
 _NO_BLOB = re.compile("0+")
@@ -164,8 +164,8 @@ def _commits(repository: Repository, below: str, now: datetime, blobs: _Blobs) -
         "--no-abbrev",
         "-z",
         "--format=%x01%H%x01",
-        f"--max-count={MOST_COMMITS}",
-        f"--since={(now - LONGEST).isoformat()}",
+        f"--max-count={MAX_COMMITS}",
+        f"--since={(now - MAX_AGE).isoformat()}",
         "HEAD",
         "--",
         # Without a pathspec, the whole repository counts.

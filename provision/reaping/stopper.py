@@ -21,7 +21,7 @@ from gpuinfra.provision.names import name_of
 from gpuinfra.provision.observed_resource import DELETING, ObservedResource
 from gpuinfra.provision.power import BILLED, DEALLOCATED
 from gpuinfra.provision.progress import Progress
-from gpuinfra.provision.reaping.decide import Rules, judge
+from gpuinfra.provision.reaping.decide import Rules, decide
 from gpuinfra.provision.waiting import Deadline
 
 WORKERS = 8
@@ -128,7 +128,7 @@ class Stopper:
         machine = self.cloud.look(ref)
         if machine is None:
             return self._off(stop, OffProof.ABSENT)
-        found = judge(machine, self.rules, self.cloud.now())
+        found = decide(machine, self.rules, self.cloud.now())
         if found is None or found.action is not ReapAction.STOP:
             self.spared.append(stop.verdict)
             return True

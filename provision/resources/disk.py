@@ -9,10 +9,10 @@ from gpuinfra.provision.plan_input import PlanInput
 from gpuinfra.provision.resources.common import missing_tags, resource, with_others
 
 
-def desired(setting: PlanInput) -> Resource:
+def desired(plan_input: PlanInput) -> Resource:
     """Return the desired disk, for updates only: Azure creates the disk with the VM."""
-    disk = setting.spec.disk
-    return resource(setting, Kind.DISK, {"diskSizeGB": disk.size_gib}, sku={"name": disk.sku})
+    disk = plan_input.spec.disk
+    return resource(plan_input, Kind.DISK, {"diskSizeGB": disk.size_gib}, sku={"name": disk.sku})
 
 
 def update(wanted: Resource, part: ObservedResource) -> Resource:

@@ -15,16 +15,16 @@ from gpuinfra.provision.resources.common import missing_tags, place, resource, w
 IDLE_MINUTES = 27
 
 
-def desired(setting: PlanInput) -> Resource:
+def desired(plan_input: PlanInput) -> Resource:
     """Return the desired public IP, with the ready tag if the machine was ready. Azure no longer creates Basic ones."""
     properties = {
         "publicIPAllocationMethod": "Static",
         "publicIPAddressVersion": "IPv4",
         "idleTimeoutInMinutes": IDLE_MINUTES,
     }
-    wanted = resource(setting, Kind.PUBLIC_IP, properties, sku={"name": "Standard"})
-    if setting.ready:
-        wanted.body["tags"][tags.READY] = setting.ready
+    wanted = resource(plan_input, Kind.PUBLIC_IP, properties, sku={"name": "Standard"})
+    if plan_input.ready:
+        wanted.body["tags"][tags.READY] = plan_input.ready
     return wanted
 
 

@@ -21,11 +21,11 @@ WINDOW = timedelta(minutes=31)
 TOO_LATE = "Azure may apply a change that is less than 31 minutes ahead from the next day on"
 
 
-def desired(setting: PlanInput) -> Resource:
+def desired(plan_input: PlanInput) -> Resource:
     """Return the desired schedule for the machine's current lease."""
-    lease = setting.lease
-    properties = _properties(lease.until, lease.decided or lease.on_since, setting.id(Kind.VM))
-    return resource(setting, Kind.SHUTDOWN_SCHEDULE, properties)
+    lease = plan_input.lease
+    properties = _properties(lease.until, lease.decided or lease.on_since, plan_input.id(Kind.VM))
+    return resource(plan_input, Kind.SHUTDOWN_SCHEDULE, properties)
 
 
 def schedule_update(

@@ -105,7 +105,7 @@ def lease_of(hours: float = 4, *, since: datetime = NOW) -> Lease:
     return Lease(since, since + timedelta(hours=hours))
 
 
-def setting(wanted: Spec | None = None, **fields: Any) -> PlanInput:
+def plan_input(wanted: Spec | None = None, **fields: Any) -> PlanInput:
     """Return everything that a plan depends on, for a machine that was just switched on."""
     wanted = wanted or spec()
     zone = wanted.zones[0] if wanted.zones else None
@@ -451,7 +451,7 @@ def _set_power(body: dict[str, Any], power: str) -> None:
 
 def made(wanted: Spec | None = None, **fields: Any) -> FakeCloud:
     """Return a cloud in which only this machine is up."""
-    cloud, given = FakeCloud(), setting(wanted, **fields)
+    cloud, given = FakeCloud(), plan_input(wanted, **fields)
     for kind, module in MODULES.items():
         if kind is not Kind.DISK:
             cloud.put(module.desired(given))
@@ -552,7 +552,7 @@ def planned(cloud: FakeCloud, wanted: Spec | None = None, **fields: Any) -> Plan
     observed = cloud.observe(wanted.name, wanted.group_name)
     cloud.calls.pop()
     fields.setdefault("lease", lease.decide(wanted, observed.part(Kind.VM), cloud.now()))
-    return make_plan(setting(wanted, **fields), observed)
+    return make_plan(plan_input(wanted, **fields), observed)
 
 
 def change_of(plan: Plan, kind: Kind) -> Change:

@@ -69,7 +69,7 @@ def ref(kind: Kind, group: str = GROUP) -> Ref:
     return ref_of(kind, group, NAME)
 
 
-def setting(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> PlanInput:
+def plan_input(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> PlanInput:
     wanted = wanted or spec()
     machine = cloud.look(ref(Kind.VM, wanted.group_name))
     return PlanInput(
@@ -93,7 +93,7 @@ def make(cloud: AzureCloud, resource: Resource, *, new: bool = False) -> None:
 
 
 def make_all(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> PlanInput:
-    given = setting(cloud, host_key, wanted)
+    given = plan_input(cloud, host_key, wanted)
     for kind, module in MODULES.items():
         if kind is not Kind.DISK:
             make(cloud, module.desired(given), new=kind is Kind.VM)
@@ -113,7 +113,7 @@ def refusal(work: Any, *given: Any, **fields: Any) -> CloudError:
 
 
 def plan_of(cloud: AzureCloud, host_key: HostKey, wanted: Spec | None = None) -> Plan:
-    return make_plan(setting(cloud, host_key, wanted), cloud.observe(NAME, (wanted or spec()).group_name))
+    return make_plan(plan_input(cloud, host_key, wanted), cloud.observe(NAME, (wanted or spec()).group_name))
 
 
 # Reading
@@ -163,7 +163,7 @@ def test_secret_is_sent_and_never_returned(cloud: AzureCloud, host_key: HostKey,
 
 def test_group_is_found_by_its_machine(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
     server.resource.resource_groups.create_or_update("gpu-team", {"location": "westus", "tags": {"owner": "them"}})
-    given = setting(cloud, host_key, spec(resource_group="gpu-team"))
+    given = plan_input(cloud, host_key, spec(resource_group="gpu-team"))
     for kind, module in MODULES.items():
         if kind not in {Kind.DISK, Kind.RESOURCE_GROUP}:
             make(cloud, module.desired(given))
@@ -232,7 +232,7 @@ def test_machine_is_deallocated_and_started(cloud: AzureCloud, host_key: HostKey
 def test_deleting_an_absent_resource_succeeds(cloud: AzureCloud, host_key: HostKey) -> None:
     for kind in Kind:
         cloud.wait(cloud.delete(ref(kind)), Deadline.after(SECONDS))
-    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(setting(cloud, host_key)))
+    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(plan_input(cloud, host_key)))
     for kind in Kind:
         cloud.wait(cloud.delete(ref(kind)), Deadline.after(SECONDS))
     assert cloud.observe(NAME, GROUP).parts == ()
@@ -273,7 +273,7 @@ def test_disowned_group_loses_only_our_tags(cloud: AzureCloud, server: Sandbox) 
 def test_azure_error_is_mapped_to_its_fault(
     cloud: AzureCloud, host_key: HostKey, server: Sandbox, name: str, fault: Fault
 ) -> None:
-    given = setting(cloud, host_key)
+    given = plan_input(cloud, host_key)
     make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
     for where in ({}, {"operation": True}):
         arm(server, name, method="PUT", type="networkSecurityGroups", **where)
@@ -329,7 +329,7 @@ def test_refused_connection_is_unreachable(access: Access, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", ["drop-before", "drop-after"])
 def test_dropped_connection_is_retried(cloud: AzureCloud, host_key: HostKey, server: Sandbox, name: str) -> None:
     arm(server, name, method="PUT", type="virtualNetworks")
-    given = setting(cloud, host_key)
+    given = plan_input(cloud, host_key)
     make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
     make(cloud, MODULES[Kind.VNET].desired(given))
     assert present(cloud, Kind.VNET).state == "Succeeded"
@@ -341,7 +341,7 @@ def test_throttled_request_waits_and_reports_it(
     slept: list[float] = []
     monkeypatch.setattr(Interrupt, "sleep", lambda _, seconds: slept.append(seconds))
     arm(server, "TooManyRequests", method="PUT", retryAfter=7, count=2)
-    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(setting(cloud, host_key)))
+    make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(plan_input(cloud, host_key)))
     assert heard.lines == ["Azure is throttling, 7 s"] * 2
     assert slept == [7, 7]
 
@@ -354,7 +354,7 @@ def test_wait_beyond_the_deadline_is_refused(cloud: AzureCloud, server: Sandbox,
 
 
 def test_endless_operation_times_out(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
-    given = setting(cloud, host_key)
+    given = plan_input(cloud, host_key)
     make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
     arm(server, "never-ends", type="virtualNetworks")
     operation = cloud.put(MODULES[Kind.VNET].desired(given))
@@ -364,7 +364,7 @@ def test_endless_operation_times_out(cloud: AzureCloud, host_key: HostKey, serve
 
 
 def test_ctrl_c_interrupts_a_wait(cloud: AzureCloud, host_key: HostKey, server: Sandbox) -> None:
-    given = setting(cloud, host_key)
+    given = plan_input(cloud, host_key)
     make(cloud, MODULES[Kind.RESOURCE_GROUP].desired(given))
     arm(server, "never-ends", type="virtualNetworks")
     operation = cloud.put(MODULES[Kind.VNET].desired(given))

@@ -16,7 +16,7 @@ from gpuinfra.provision.azure.fleet import AzureFleet, read_log
 from gpuinfra.provision.azure.market import AzureMarket
 from gpuinfra.provision.costing.activity import KEPT, read_events
 from gpuinfra.provision.costing.evidence import Evidence
-from gpuinfra.provision.costing.history import History
+from gpuinfra.provision.costing.history import CostHistory
 from gpuinfra.provision.costing.pricing import TODAY, PriceBook
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.market.port import Prices
@@ -41,7 +41,7 @@ def opened(access: Access) -> Iterator[Clients]:
     close(clients)
 
 
-def counted(clients: Clients) -> tuple[dict[str, History], Evidence, PriceBook]:
+def counted(clients: Clients) -> tuple[dict[str, CostHistory], Evidence, PriceBook]:
     machines, disks, addresses = AzureFleet(clients).holdings()
     now = clients.clock.now()
     since = now - KEPT

@@ -47,7 +47,7 @@ def test_preflight_only_reads(market: AzureMarket, server: Sandbox) -> None:
         f"{T4} in eastus, zone 1",
         f"{T4} in eastus, zone 3",
     ]
-    assert (found.passed, found.unregistered) == ((), ())
+    assert (found.rejected, found.unregistered) == ((), ())
     assert found.images["eastus"].version == "25.06.18"
     assert found.prices.price(T4, "eastus") == 0.526
     asked = requests(server)
@@ -60,7 +60,7 @@ def test_restricted_region_is_skipped(market: AzureMarket, server: Sandbox) -> N
     arm(server, "restricted", region="southcentralus", count=0)
     found = preflight(market, spec(), Deadline.after(30), Silent())
     assert [str(each) for each in found.viable] == [f"{T4} in eastus"]
-    assert [reason.code for each in found.passed for reason in each.reasons] == ["restricted"]
+    assert [reason.code for each in found.rejected for reason in each.reasons] == ["restricted"]
 
 
 def test_unregistered_provider_is_not_a_failure(market: AzureMarket, server: Sandbox) -> None:

@@ -22,7 +22,7 @@ from gpuinfra.provision.names import ref_of
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.resources.vm import IDENTITY
 from gpuinfra.provision.task import Task
-from gpuinfra.provision.up import Provisioner, Up
+from gpuinfra.provision.up import Provisioner, UpOutcome
 from gpuinfra.provision.waiting import Deadline, retry
 from gpuinfra.sandbox.kernel.access_control import is_principal
 from gpuinfra.sandbox.services.authorization import role_assignments
@@ -50,7 +50,7 @@ def cloud(server: Sandbox, access: Access) -> Iterator[AzureCloud]:
     close(clients)
 
 
-def up(cloud: AzureCloud, heard: RecordedProgress, wanted: Spec | None = None) -> Up:
+def up(cloud: AzureCloud, heard: RecordedProgress, wanted: Spec | None = None) -> UpOutcome:
     """Create a machine in Azure, without a guest."""
     return Provisioner(
         spec=wanted or spec(),

@@ -21,9 +21,9 @@ from tests.unit.provision_help import (
     lines_of,
     made,
     plan_execution,
+    plan_input,
     planned,
     ref,
-    setting,
     spec,
     words,
 )
@@ -406,5 +406,5 @@ def test_resource_created_by_another_up_meanwhile_is_used() -> None:
 def test_zone_is_passed_to_the_machine() -> None:
     cloud = FakeCloud()
     work = plan_execution(cloud)
-    work.apply(planned(cloud, spec(zones=("2",)), sources=setting().sources))
+    work.apply(planned(cloud, spec(zones=("2",)), sources=plan_input().sources))
     assert cloud.body(Kind.VM)["zones"] == ["2"]

@@ -12,7 +12,7 @@ from gpuinfra.models.resource import Kind
 from gpuinfra.provision import tags
 from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.health import subscription as account
-from gpuinfra.provision.health.machine import Facts, examine
+from gpuinfra.provision.health.machine import HealthFacts, examine
 from gpuinfra.provision.lifecycle import agent_role
 from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.market.port import UNKNOWN_PERMISSIONS, Grant, Permissions
@@ -41,14 +41,14 @@ ALIVE = AgentState(
 )
 
 
-def facts(**changes: Any) -> Facts:
+def facts(**changes: Any) -> HealthFacts:
     """Return the facts of a healthy running machine."""
     cloud = made()
-    given = Facts(
+    given = HealthFacts(
         subscription=SUBSCRIPTION,
         machine=ObservedResource(ref(Kind.VM), cloud.body(Kind.VM)),
         schedule=ObservedResource(ref(Kind.SHUTDOWN_SCHEDULE), cloud.body(Kind.SHUTDOWN_SCHEDULE)),
-        right=AgentRole(RoleState.HELD),
+        role=AgentRole(RoleState.HELD),
         permissions=ALL,
         now=NOW,
         agent=ALIVE,
@@ -57,12 +57,12 @@ def facts(**changes: Any) -> Facts:
     return replace(given, **changes)
 
 
-def found(given: Facts, name: str) -> HealthCheck:
+def found(given: HealthFacts, name: str) -> HealthCheck:
     (check,) = [check for check in examine(given) if check.name == name]
     return check
 
 
-def tagged(**marks: str) -> Facts:
+def tagged(**marks: str) -> HealthFacts:
     given = facts()
     given.machine.body["tags"].update({f"gpuinfra:{name.replace('_', '-')}": value for name, value in marks.items()})
     return given
@@ -182,16 +182,16 @@ def test_schedule_cannot_express_a_lease_of_days() -> None:
 def test_missing_role_shows_the_commands_for_an_administrator() -> None:
     principal = agent_role.principal_of(facts().machine)
     assign = agent_role.assign_command(SUBSCRIPTION, MACHINE, principal)
-    check = found(facts(right=AgentRole(RoleState.ABSENT, message="there is no role")), "role")
+    check = found(facts(role=AgentRole(RoleState.ABSENT, message="there is no role")), "role")
     assert check.verdict is CheckStatus.WARNING
     assert "there is no role" in check.seen
     assert check.commands == (agent_role.define_command(SUBSCRIPTION), assign)
-    there = found(facts(right=AgentRole(RoleState.ABSENT, has_role=True)), "role")
+    there = found(facts(role=AgentRole(RoleState.ABSENT, has_role=True)), "role")
     assert there.commands == (assign,), "the role already exists"
 
 
 def test_machine_without_an_identity_gets_no_role_commands() -> None:
-    given = facts(right=AgentRole(RoleState.ABSENT, message="no identity"))
+    given = facts(role=AgentRole(RoleState.ABSENT, message="no identity"))
     del given.machine.body["identity"]
     check = found(given, "role")
     assert (check.verdict, check.commands) == (CheckStatus.WARNING, ())
@@ -199,7 +199,7 @@ def test_machine_without_an_identity_gets_no_role_commands() -> None:
 
 
 def test_unreadable_role_is_a_warning() -> None:
-    check = found(facts(right=AgentRole(RoleState.UNKNOWN, "AuthorizationFailed", "you may not look")), "role")
+    check = found(facts(role=AgentRole(RoleState.UNKNOWN, "AuthorizationFailed", "you may not look")), "role")
     assert check.verdict is CheckStatus.WARNING
     assert check.seen.endswith("AuthorizationFailed: you may not look")
 

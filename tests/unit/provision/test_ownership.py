@@ -12,7 +12,7 @@ from gpuinfra.provision.observed import Observed, is_deletable
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import LEFT_ALONE, Owner, misfit, owner_of, partition
 from gpuinfra.provision.resources import MODULES
-from tests.unit.provision_help import setting, spec
+from tests.unit.provision_help import plan_input, spec
 
 GROUP, NAME = "bobs-group", "bob"
 PLACE = f"/subscriptions/s/resourceGroups/{GROUP}/providers"
@@ -36,7 +36,7 @@ def observed(*parts: ObservedResource, group: str = GROUP) -> Observed:
 
 def part(kind: Kind, **properties: Any) -> ObservedResource:
     """Return a resource as `up` creates it, with changed properties."""
-    made = MODULES[kind].desired(setting(spec(name=NAME, resource_group=GROUP)))
+    made = MODULES[kind].desired(plan_input(spec(name=NAME, resource_group=GROUP)))
     return ObservedResource(made.ref, {**made.body, "properties": {**made.body["properties"], **properties}})
 
 

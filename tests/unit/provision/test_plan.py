@@ -33,9 +33,9 @@ from tests.unit.provision_help import (
     lines_of,
     made,
     plan_execution,
+    plan_input,
     planned,
     ref,
-    setting,
     spec,
     words,
 )
@@ -284,7 +284,7 @@ def test_different_key_is_noted_and_not_changed() -> None:
 
 
 def test_comment_of_a_key_is_ignored() -> None:
-    assert planned(made(), public_key=setting().public_key.replace("me@here", "me at home")).notes == ()
+    assert planned(made(), public_key=plan_input().public_key.replace("me@here", "me at home")).notes == ()
 
 
 # Power
@@ -390,7 +390,7 @@ def test_tag_in_another_case_is_not_duplicated() -> None:
 
 
 def test_host_key_of_a_machine_is_kept() -> None:
-    other = replace(setting().host_key, public="ssh-ed25519 AAAAnew")
+    other = replace(plan_input().host_key, public="ssh-ed25519 AAAAnew")
     assert planned(made(), host_key=other).is_empty
     plan = planned(made(), spec(sizes=(LARGE,)), host_key=other)
     resource = change_of(plan, Kind.VM).resource
@@ -498,7 +498,7 @@ def test_machine_at_its_cost_cap_is_noted() -> None:
 def test_plan_has_the_price() -> None:
     price = Price(0.5, 19.2, 3.65)
     observed = FakeCloud().observe(NAME, GROUP)
-    plan = make_plan(setting(lease=lease_of()), observed, price)
+    plan = make_plan(plan_input(lease=lease_of()), observed, price)
     assert plan.price == price
     expected = {"perHourUsd": 0.5, "listOf": None, "residuePerMonthUsd": pytest.approx(22.85)}
     assert plan.as_json()["price"] == expected

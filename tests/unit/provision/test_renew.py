@@ -21,8 +21,8 @@ from tests.unit.provision_help import (
     UNREACHABLE,
     FakeCloud,
     made,
+    plan_input,
     ref,
-    setting,
     spec,
 )
 
@@ -244,7 +244,7 @@ def test_missing_schedule_is_recreated() -> None:
     body = cloud.body(Kind.SHUTDOWN_SCHEDULE)
     assert body["tags"] == {"project": "mnist", tags.NAME: NAME}
     assert body["location"] == "eastus"
-    assert body["properties"]["targetResourceId"] == setting().id(Kind.VM)
+    assert body["properties"]["targetResourceId"] == plan_input().id(Kind.VM)
     assert shown(cloud)[1:] == ("1535", "Enabled")
 
 

@@ -38,8 +38,8 @@ from tests.unit.provision_help import (
     change_of,
     lease_of,
     made,
+    plan_input,
     planned,
-    setting,
     spec,
 )
 
@@ -47,11 +47,11 @@ from tests.unit.provision_help import (
 def found(kind: Kind) -> ObservedResource:
     """Return a resource as it was created."""
     cloud = made()
-    return ObservedResource(cloud.parts[kind, "gpuinfra-my-dsvm", setting().ref(kind).name].ref, cloud.body(kind))
+    return ObservedResource(cloud.parts[kind, "gpuinfra-my-dsvm", plan_input().ref(kind).name].ref, cloud.body(kind))
 
 
 def differences(kind: Kind, part: ObservedResource, wanted: Resource | None = None) -> list[Difference]:
-    return list(MODULES[kind].differences(wanted or MODULES[kind].desired(setting()), part))
+    return list(MODULES[kind].differences(wanted or MODULES[kind].desired(plan_input()), part))
 
 
 # All of them
@@ -69,7 +69,7 @@ def test_created_resources_do_not_differ() -> None:
 
 def test_every_resource_has_our_tag_and_region() -> None:
     for module in MODULES.values():
-        body = module.desired(setting(spec(tags={"project": "mnist"}))).body
+        body = module.desired(plan_input(spec(tags={"project": "mnist"}))).body
         assert body["location"] == "eastus"
         assert (body["tags"][tags.NAME], body["tags"]["project"]) == (NAME, "mnist")
 
@@ -83,7 +83,7 @@ def test_region_change_replaces_every_resource(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_tag_is_added_in_place(kind: Kind) -> None:
-    wanted = MODULES[kind].desired(setting(spec(tags={"project": "mnist"})))
+    wanted = MODULES[kind].desired(plan_input(spec(tags={"project": "mnist"})))
     expected = Difference("tag project", "none", "mnist")
     assert expected in differences(kind, found(kind), wanted)
     assert not any(each.replaces or each.needs_off for each in differences(kind, found(kind), wanted))
@@ -92,7 +92,7 @@ def test_tag_is_added_in_place(kind: Kind) -> None:
 def test_foreign_tags_are_sent_with_ours() -> None:
     part = found(Kind.VNET)
     part.body["tags"] = {"GPUINFRA:NAME": "MY-DSVM", "owner": "alice"}
-    assert with_others(part, vnet.desired(setting()).body["tags"]) == {"owner": "alice", tags.NAME: NAME}
+    assert with_others(part, vnet.desired(plan_input()).body["tags"]) == {"owner": "alice", tags.NAME: NAME}
 
 
 # Group
@@ -125,7 +125,7 @@ def rule(**fields: Any) -> ObservedResource:
     ],
 )
 def test_spelling_of_sources_is_ignored(sources: tuple[str, ...], shown: dict[str, Any]) -> None:
-    wanted = nsg.desired(setting(sources=sources))
+    wanted = nsg.desired(plan_input(sources=sources))
     assert list(nsg.differences(wanted, rule(**shown))) == []
 
 
@@ -159,7 +159,7 @@ def test_foreign_rule_and_missing_rule_are_differences() -> None:
 
 
 def test_only_ssh_is_allowed() -> None:
-    (only,) = nsg.desired(setting(sources=("10.0.0.0/8", "203.0.113.7/32"))).body["properties"]["securityRules"]
+    (only,) = nsg.desired(plan_input(sources=("10.0.0.0/8", "203.0.113.7/32"))).body["properties"]["securityRules"]
     assert only["properties"]["sourceAddressPrefixes"] == ["10.0.0.0/8", "203.0.113.7/32"]
     assert (only["properties"]["destinationPortRange"], only["properties"]["direction"]) == ("22", "Inbound")
 
@@ -194,15 +194,15 @@ def test_network_update_keeps_foreign_subnets() -> None:
 
 
 def test_address_is_static_and_standard() -> None:
-    body = public_ip.desired(setting()).body
+    body = public_ip.desired(plan_input()).body
     assert body["sku"] == {"name": "Standard"}
     assert body["properties"]["publicIPAllocationMethod"] == "Static"
 
 
 def test_address_nic_and_disk_are_deleted_with_the_machine() -> None:
-    (configuration,) = nic.desired(setting()).body["properties"]["ipConfigurations"]
+    (configuration,) = nic.desired(plan_input()).body["properties"]["ipConfigurations"]
     assert configuration["properties"]["publicIPAddress"]["properties"] == {"deleteOption": "Delete"}
-    body = vm.desired(setting()).body["properties"]
+    body = vm.desired(plan_input()).body["properties"]
     assert body["networkProfile"]["networkInterfaces"][0]["properties"]["deleteOption"] == "Delete"
     assert body["storageProfile"]["osDisk"]["deleteOption"] == "Delete"
 
@@ -242,14 +242,14 @@ def test_empty_nic_has_its_differences(configurations: Any) -> None:
 )
 def test_disk_grows_in_place_and_never_shrinks(size: int | None, sku: str, expected: list[Difference]) -> None:
     body = {"tags": {tags.NAME: NAME}, "sku": {"name": sku}, "properties": {"diskSizeGB": size}}
-    assert list(disk.differences(disk.desired(setting()), ObservedResource(found(Kind.DISK).ref, body))) == expected
+    assert list(disk.differences(disk.desired(plan_input()), ObservedResource(found(Kind.DISK).ref, body))) == expected
 
 
 # Machine
 
 
 def test_machine_body_follows_the_spec() -> None:
-    body = vm.desired(setting()).body
+    body = vm.desired(plan_input()).body
     properties = body["properties"]
     assert properties["hardwareProfile"] == {"vmSize": SMALL}
     assert properties["storageProfile"]["imageReference"]["offer"] == "ubuntu-2204"
@@ -278,13 +278,13 @@ def test_machine_body_follows_the_spec() -> None:
 )
 def test_cost_cap_becomes_a_duration(price: float | None, kept: Terms | None, expected: str) -> None:
     capped = spec(lifecycle={"max_cost": parse_money("5 USD")})
-    body = vm.desired(setting(capped, price_per_hour=price, kept_terms=kept)).body
+    body = vm.desired(plan_input(capped, price_per_hour=price, kept_terms=kept)).body
     assert body["tags"][tags.TERMS] == expected
 
 
 @pytest.mark.parametrize(("price", "expected"), [(None, -1), (0.3, 0.3)])
 def test_evicted_spot_machine_is_deallocated(price: float | None, expected: float) -> None:
-    properties = vm.desired(setting(spec(priority="spot", spot={"max_price": price}))).body["properties"]
+    properties = vm.desired(plan_input(spec(priority="spot", spot={"max_price": price}))).body["properties"]
     assert (properties["priority"], properties["evictionPolicy"]) == ("Spot", "Deallocate")
     assert properties["billingProfile"] == {"maxPrice": expected}
 
@@ -294,7 +294,7 @@ def test_missing_security_type_is_standard(profile: dict[str, Any] | None) -> No
     part = found(Kind.VM)
     part.properties["securityProfile"] = profile
     assert differences(Kind.VM, part) == []
-    trusted = vm.desired(setting(spec(security_type="TrustedLaunch")))
+    trusted = vm.desired(plan_input(spec(security_type="TrustedLaunch")))
     (only,) = [each for each in differences(Kind.VM, part, trusted) if each.replaces]
     assert (only.what, only.old.casefold(), only.new) == ("security type", "standard", "TrustedLaunch")
 
@@ -307,7 +307,7 @@ def test_trusted_launch_machine_is_replaced_by_a_standard_one() -> None:
 
 def test_zone_and_plan_are_top_level_fields() -> None:
     bought = ImagePlan("fortinet", "payg", "fortigate")
-    body = vm.desired(setting(spec(zones=("2",)), image_plan=bought)).body
+    body = vm.desired(plan_input(spec(zones=("2",)), image_plan=bought)).body
     assert body["zones"] == ["2"]
     assert body["plan"] == {"publisher": "fortinet", "name": "payg", "product": "fortigate"}
 
@@ -323,10 +323,10 @@ def test_image_is_split_into_four_names() -> None:
 
 def test_private_host_key_is_sent_and_never_shown() -> None:
     own = new_host_key()
-    resource = vm.desired(setting(host_key=own))
+    resource = vm.desired(plan_input(host_key=own))
     assert resource.body["tags"][tags.HOST_KEY] == own.public
     assert own.public.startswith("ssh-ed25519 AAAA")
-    assert "PRIVATE" not in json.dumps(resource.body) + repr(resource) + repr(own) + repr(setting(host_key=own))
+    assert "PRIVATE" not in json.dumps(resource.body) + repr(resource) + repr(own) + repr(plan_input(host_key=own))
     text = base64.b64decode(resource.secrets["osProfile"]["customData"]).decode()
     assert text.startswith("#cloud-config\n")
     config = json.loads(text.partition("\n")[2])
@@ -350,7 +350,7 @@ def test_private_host_key_is_sent_and_never_shown() -> None:
 def test_newer_image_version_does_not_replace_the_machine(wanted: str, shown: dict[str, str], same: bool) -> None:
     part = found(Kind.VM)
     part.body["properties"]["storageProfile"]["imageReference"].update(shown)
-    desired = vm.desired(setting(spec(image=f"microsoft-dsvm:ubuntu-2204:2204-gen2:{wanted}")))
+    desired = vm.desired(plan_input(spec(image=f"microsoft-dsvm:ubuntu-2204:2204-gen2:{wanted}")))
     images = [each for each in vm.differences(desired, part) if each.what == "image"]
     assert (images == []) == same
     assert all(each.replaces for each in images)
@@ -365,16 +365,16 @@ def test_machine_without_an_image_reference_differs() -> None:
 def test_patch_contains_only_changes() -> None:
     part = found(Kind.VM)
     part.body["tags"]["owner"] = "alice"
-    same = vm.update(vm.desired(setting()), part)
+    same = vm.update(vm.desired(plan_input()), part)
     assert set(same.body) == {"tags"}
     assert same.body["tags"] == part.body["tags"]
     assert same.secrets == {}
-    larger = vm.update(vm.desired(setting(spec(sizes=(LARGE,)))), part)
+    larger = vm.update(vm.desired(plan_input(spec(sizes=(LARGE,)))), part)
     assert larger.body["properties"] == {"hardwareProfile": {"vmSize": LARGE}}
 
 
 def test_spot_price_is_patched() -> None:
-    wanted = vm.desired(setting(spec(priority="spot", spot={"max_price": 0.3})))
+    wanted = vm.desired(plan_input(spec(priority="spot", spot={"max_price": 0.3})))
     part = found(Kind.VM)
     assert vm.update(wanted, part).body["properties"] == {"billingProfile": {"maxPrice": 0.3}}
     part.body["properties"]["billingProfile"] = {"maxPrice": 0.3}
@@ -384,7 +384,7 @@ def test_spot_price_is_patched() -> None:
 def test_tag_differences_are_readable() -> None:
     part = found(Kind.VM)
     part.body["tags"] = {tags.NAME: NAME, tags.DIGEST: "sha256:0123456789", tags.HOST_KEY: "another"}
-    wanted = vm.desired(setting())
+    wanted = vm.desired(plan_input())
     digest = wanted.body["tags"][tags.DIGEST].removeprefix("sha256:")[:8]
     assert {(each.what, each.old, each.new) for each in vm.differences(wanted, part)} == {
         ("spec", "01234567", digest),
@@ -397,24 +397,24 @@ def test_tag_differences_are_readable() -> None:
 
 def test_hours_too_long_for_a_tag_are_omitted() -> None:
     hours = Hours.model_validate(HOURS)
-    assert tags.HOURS in vm.desired(setting(spec(lifecycle={"hours": hours}))).body["tags"]
+    assert tags.HOURS in vm.desired(plan_input(spec(lifecycle={"hours": hours}))).body["tags"]
     many = Hours.model_validate({**HOURS, "on": tuple(f"mon 08:{minute:02}-19:00" for minute in range(40))})
-    assert tags.HOURS not in vm.desired(setting(spec(lifecycle={"hours": many}))).body["tags"]
+    assert tags.HOURS not in vm.desired(plan_input(spec(lifecycle={"hours": many}))).body["tags"]
 
 
 # Schedule
 
 
 def test_the_daily_stop_is_35_minutes_after_the_end_of_the_lease() -> None:
-    properties = shutdown_schedule.desired(setting()).body["properties"]
+    properties = shutdown_schedule.desired(plan_input()).body["properties"]
     assert (properties["status"], properties["timeZoneId"]) == ("Enabled", "UTC")
     assert properties["dailyRecurrence"] == {"time": "1235"}
-    assert properties["targetResourceId"] == setting().ref(Kind.VM).id(SUBSCRIPTION)
+    assert properties["targetResourceId"] == plan_input().ref(Kind.VM).id(SUBSCRIPTION)
 
 
 @pytest.mark.parametrize(("hours", "status"), [(23.4, "Enabled"), (23.5, "Disabled"), (100, "Disabled")])
 def test_schedule_is_disabled_for_a_lease_of_a_day(hours: float, status: str) -> None:
-    assert shutdown_schedule.desired(setting(lease=lease_of(hours))).body["properties"]["status"] == status
+    assert shutdown_schedule.desired(plan_input(lease=lease_of(hours))).body["properties"]["status"] == status
 
 
 def test_long_lease_is_scheduled_on_its_last_day() -> None:
@@ -461,5 +461,5 @@ def test_daily_stop_that_is_too_near_to_be_moved(clock: str, shown: dict[str, An
 
 def test_schedule_of_another_machine_is_a_difference() -> None:
     part = found(Kind.SHUTDOWN_SCHEDULE)
-    part.body["properties"]["targetResourceId"] = setting().ref(Kind.VM).id(SUBSCRIPTION) + "-other"
+    part.body["properties"]["targetResourceId"] = plan_input().ref(Kind.VM).id(SUBSCRIPTION) + "-other"
     assert differences(Kind.SHUTDOWN_SCHEDULE, part)

@@ -18,7 +18,7 @@ from gpuinfra.provision.errors import CloudError, Fault
 from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.market.port import ImagePlan, Prices
 from gpuinfra.provision.observed import Observed
-from gpuinfra.provision.up import Provisioner, Up
+from gpuinfra.provision.up import Provisioner, UpOutcome
 from tests.unit.provision_help import (
     ALLOCATION,
     CAPACITY,
@@ -48,7 +48,9 @@ def never(plan: Plan) -> None:
     assert not plan.loses, f"nothing is lost by {words(plan)}"
 
 
-def up(cloud: FakeCloud, wanted: Spec | None = None, market: FakeMarket | None = None, consent: Any = never) -> Up:
+def up(
+    cloud: FakeCloud, wanted: Spec | None = None, market: FakeMarket | None = None, consent: Any = never
+) -> UpOutcome:
     return provisioner(cloud, wanted, market).up(consent)
 
 
@@ -70,7 +72,7 @@ def test_new_machine_is_created() -> None:
     assert outcome.observed.part(Kind.VM)
     assert outcome.lease_until == NOW + timedelta(hours=4)
     assert len(outcome.plan.changes) == 7
-    assert outcome.plan.passed == ()
+    assert outcome.plan.rejected == ()
     assert outcome.plan.price.residue_per_month == pytest.approx(22.85)
 
 
@@ -188,7 +190,7 @@ def test_next_region_is_tried_after_a_complete_cleanup(error: CloudError) -> Non
     outcome = up(cloud, spec(**TWO_REGIONS))
     assert outcome.plan.candidate is not None
     assert outcome.plan.candidate.region == "westus2"
-    assert [(str(each.candidate), each.reasons[0].code) for each in outcome.plan.passed] == [
+    assert [(str(each.candidate), each.reasons[0].code) for each in outcome.plan.rejected] == [
         (f"{SMALL} in eastus", error.code)
     ]
     first, second = [number for number, call in enumerate(cloud.calls) if call.startswith("put vm")]

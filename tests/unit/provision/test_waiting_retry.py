@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuinfra.provision.errors import CloudError, Fault
-from gpuinfra.provision.waiting import LONGEST_PAUSE, retry, wait_until
+from gpuinfra.provision.waiting import MAX_PAUSE, retry, wait_until
 from tests.unit.provision_help import BUSY, DENIED, UNREACHABLE, Time
 
 
@@ -34,14 +34,14 @@ def test_busy_is_retried_with_growing_pauses() -> None:
     assert retry(attempt, time.deadline(100), time.pause) == "done"
     assert attempt.count == 10
     assert time.pauses == sorted(time.pauses)
-    assert (time.pauses[0], time.pauses[-1]) == (0.5, LONGEST_PAUSE)
+    assert (time.pauses[0], time.pauses[-1]) == (0.5, MAX_PAUSE)
 
 
 def test_busy_is_retried_until_the_deadline() -> None:
     time, attempt = Time(), Attempts(BUSY, -1)
     with pytest.raises(CloudError, match="Conflict"):
         retry(attempt, time.deadline(60), time.pause)
-    assert 60 - LONGEST_PAUSE <= time.seconds < 60
+    assert 60 - MAX_PAUSE <= time.seconds < 60
 
 
 @pytest.mark.parametrize(("window", "tries"), [(0.0, 1), (0.4, 1), (2.0, 3)])
@@ -119,7 +119,7 @@ def test_until_gives_up_at_the_deadline() -> None:
     time = Time()
     assert not wait_until(lambda: False, time.deadline(60), time.pause)
     assert time.seconds < 60
-    assert max(time.pauses) <= LONGEST_PAUSE
+    assert max(time.pauses) <= MAX_PAUSE
 
 
 def test_until_passes_errors_through() -> None:

@@ -14,10 +14,10 @@ from gpuinfra.provision import tags
 from gpuinfra.provision.costing.activity import Event
 from gpuinfra.provision.costing.evidence import Evidence
 from gpuinfra.provision.costing.facts import Facts, Sample
-from gpuinfra.provision.costing.history import History, Present, history
+from gpuinfra.provision.costing.history import CostHistory, Present, cost_history
 from gpuinfra.provision.costing.pricing import RECORDED, SHIPPED, TODAY, UNKNOWN, PriceBook
 from gpuinfra.provision.costing.report import Job, by_machine, by_run, by_tag
-from gpuinfra.provision.costing.timeline import Change, Turn
+from gpuinfra.provision.costing.timeline import StateChange, Turn
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.market.price_list import shipped_prices
 
@@ -33,10 +33,10 @@ def at(hours: float) -> datetime:
     return NOON + timedelta(hours=hours)
 
 
-def log(*words: str) -> list[Change]:
+def log(*words: str) -> list[StateChange]:
     """`on 1` is on an hour after noon."""
     found = (word.split() for word in words)
-    return [Change(at(float(hours)), Turn(turn), Source.LOG) for turn, hours in found]
+    return [StateChange(at(float(hours)), Turn(turn), Source.LOG) for turn, hours in found]
 
 
 def on(hours: float, **fields: Any) -> LedgerEntry:
@@ -50,15 +50,15 @@ def off(since: float | None, hours: float, **fields: Any) -> LedgerEntry:
 
 def make_history(
     *entries: LedgerEntry,
-    events: list[Change] | None = None,
+    events: list[StateChange] | None = None,
     covered: bool | None = None,
     present: Present | None = None,
     now: float = 24,
     samples: tuple[Sample, ...] = (),
-) -> History:
+) -> CostHistory:
     """Return a history; the log covers everything where there are events, unless specified otherwise."""
     is_covered = events is not None if covered is None else covered
-    return history(
+    return cost_history(
         "gpuinfra-m/m",
         log=events or [],
         log_since=LONG_AGO if is_covered else None,
@@ -70,12 +70,12 @@ def make_history(
     )
 
 
-def stretches(found: History) -> list[tuple[float, float]]:
+def stretches(found: CostHistory) -> list[tuple[float, float]]:
     hours = [(each.start - NOON, each.end - NOON) for each in found.within(LONG_AGO, LATER)]
     return [(start.total_seconds() / 3600, end.total_seconds() / 3600) for start, end in hours]
 
 
-def certainty_of(found: History) -> Certainty:
+def certainty_of(found: CostHistory) -> Certainty:
     return found.compute_sure(LONG_AGO, LATER)
 
 
@@ -156,7 +156,7 @@ def test_ledger_fills_in_an_end_missing_in_the_log() -> None:
 
 
 def test_ledger_covers_the_time_before_the_log() -> None:
-    found = history(
+    found = cost_history(
         "gpuinfra-m/m",
         log=log("off 13"),
         log_since=at(12),
@@ -215,7 +215,7 @@ def test_estimated_end_does_not_override_the_log() -> None:
 
 
 def test_log_does_not_move_a_start_before_its_range() -> None:
-    found = history(
+    found = cost_history(
         "gpuinfra-m/m",
         log=log("on 13"),
         log_since=at(12),
@@ -422,7 +422,7 @@ LIFE = ["born 0", "on 1", "off 3"]
 PAID = Present(FACTS, disk_per_month=MONTH, address_per_month=MONTH, created=at(0))
 
 
-def said(found: History, since: datetime = LONG_AGO, until: datetime = LATER) -> tuple[Certainty, tuple[str, ...]]:
+def said(found: CostHistory, since: datetime = LONG_AGO, until: datetime = LATER) -> tuple[Certainty, tuple[str, ...]]:
     return found.sure(since, until), found.amounts(since, until).missing
 
 

@@ -16,7 +16,7 @@ from gpuinfra.provision.lifecycle.agent_role import AgentRole, RoleState
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.resources import vm
 from gpuinfra.provision.role_grant import LATE, RoleGrant
-from gpuinfra.provision.up import Up
+from gpuinfra.provision.up import UpOutcome
 from gpuinfra.templates import read_template
 from tests.unit.provision_help import (
     ALLOCATION,
@@ -167,7 +167,7 @@ def test_existing_identity_is_kept(kind: str) -> None:
 # During up
 
 
-def up(cloud: FakeCloud, **fields: Any) -> tuple[Up, list[str]]:
+def up(cloud: FakeCloud, **fields: Any) -> tuple[UpOutcome, list[str]]:
     work = provisioner(cloud, spec(**fields))
     outcome = work.up(lambda plan: None)
     return outcome, [line for line in lines_of(work.task) if "agent" in line]

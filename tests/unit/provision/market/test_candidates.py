@@ -9,7 +9,7 @@ import pytest
 from gpuinfra.models.offer import Offer, Quota
 from gpuinfra.models.plan import Candidate
 from gpuinfra.models.spec import Spec
-from gpuinfra.provision.market.candidates import candidates, judge
+from gpuinfra.provision.market.candidates import candidates, reasons_against
 from gpuinfra.provision.market.port import Catalogue, Image, ImagePlan
 
 SIZE = "Standard_NC24ads_A100_v4"
@@ -48,7 +48,7 @@ def codes(
     zone: str | None = None,
     held: Candidate | None = None,
 ) -> list[str]:
-    reasons = judge(Candidate("eastus", SIZE, zone), spec, catalogue, image, held=held)
+    reasons = reasons_against(Candidate("eastus", SIZE, zone), spec, catalogue, image, held=held)
     return [reason.code for reason in reasons]
 
 
@@ -89,18 +89,21 @@ def test_unknown_facts_are_not_a_reason() -> None:
 
 def test_size_that_is_not_offered_is_a_reason() -> None:
     other = replace(OFFER, size="Standard_NC4as_T4_v3")
-    (reason,) = judge(Candidate("eastus", SIZE), spec(), catalogue(other), IMAGE)
+    (reason,) = reasons_against(Candidate("eastus", SIZE), spec(), catalogue(other), IMAGE)
     assert (reason.code, reason.text) == ("not-offered", f"eastus does not offer {SIZE}")
-    (reason,) = judge(Candidate("eastus", SIZE), spec(), catalogue(None), IMAGE)
+    (reason,) = reasons_against(Candidate("eastus", SIZE), spec(), catalogue(None), IMAGE)
     assert reason.text == "eastus does not offer any NC size"
 
 
 def test_restricted_size_is_a_reason() -> None:
     restricted = catalogue(replace(OFFER, restriction="NotAvailableForSubscription", restricted_zones=("1",)))
-    (reason,) = judge(Candidate("eastus", SIZE, "1"), spec(), restricted, IMAGE)
+    (reason,) = reasons_against(Candidate("eastus", SIZE, "1"), spec(), restricted, IMAGE)
     assert reason.code == "restricted"
     assert reason.text == "Azure does not offer it to this subscription (NotAvailableForSubscription)"
-    assert judge(Candidate("eastus", SIZE), spec(), catalogue(replace(OFFER, restriction="New")), None)[0].text == "New"
+    assert (
+        reasons_against(Candidate("eastus", SIZE), spec(), catalogue(replace(OFFER, restriction="New")), None)[0].text
+        == "New"
+    )
 
 
 def test_missing_or_restricted_zone_is_a_reason() -> None:
@@ -109,15 +112,15 @@ def test_missing_or_restricted_zone_is_a_reason() -> None:
     assert codes(spec(), limited, zone="2") == ["restricted"]
     assert codes(spec(), limited, zone="3") == ["no-zone"]
     assert codes(spec(), limited) == []
-    (reason,) = judge(Candidate("eastus", SIZE, "1"), spec(), catalogue(replace(OFFER, zones=())), IMAGE)
+    (reason,) = reasons_against(Candidate("eastus", SIZE, "1"), spec(), catalogue(replace(OFFER, zones=())), IMAGE)
     assert reason.text == "not offered in zone 1, in no zone"
 
 
 def test_missing_quota_of_family_or_region_is_a_reason() -> None:
-    (reason,) = judge(Candidate("eastus", SIZE), spec(), catalogue(family=(0, 0)), IMAGE)
+    (reason,) = reasons_against(Candidate("eastus", SIZE), spec(), catalogue(family=(0, 0)), IMAGE)
     assert (reason.code, reason.text) == ("quota", f"needs 24 vCPUs of {FAMILY}; 0 of 0 left")
     assert FAMILY in (reason.help or "")
-    (reason,) = judge(Candidate("eastus", SIZE), spec(), catalogue(cores=(100, 80)), IMAGE)
+    (reason,) = reasons_against(Candidate("eastus", SIZE), spec(), catalogue(cores=(100, 80)), IMAGE)
     assert reason.text == "needs 24 vCPUs of cores, the region's total; 20 of 100 left"
     assert codes(spec(), catalogue(family=(24, 0), cores=(24, 0))) == []
     assert codes(spec(), catalogue(family=(23, 0), cores=(23, 0))) == ["quota", "quota"]
@@ -127,7 +130,7 @@ def test_missing_quota_of_family_or_region_is_a_reason() -> None:
 def test_spot_has_its_own_quota() -> None:
     spot = spec(priority="spot")
     assert codes(spot, catalogue(family=(0, 0), cores=(0, 0))) == []
-    (reason,) = judge(Candidate("eastus", SIZE), spot, catalogue(spot=(10, 0)), IMAGE)
+    (reason,) = reasons_against(Candidate("eastus", SIZE), spot, catalogue(spot=(10, 0)), IMAGE)
     assert reason.text == "needs 24 vCPUs of lowPriorityCores; 10 of 10 left"
     assert codes(spot, catalogue(replace(OFFER, spot_capable=False))) == ["no-spot"]
 

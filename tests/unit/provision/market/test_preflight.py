@@ -131,7 +131,7 @@ def test_preflight_asks_everything_once() -> None:
     shop = FakeMarket(limits={"eastus": 20}, missing_providers=("Microsoft.DevTestLab",))
     found, notes = run(shop)
     assert found.viable == (Candidate("eastus", T4), Candidate("westus2", T4), Candidate("westus2", A100))
-    assert [str(each.candidate) for each in found.passed] == [f"{A100} in eastus"]
+    assert [str(each.candidate) for each in found.rejected] == [f"{A100} in eastus"]
     assert found.unregistered == ("Microsoft.DevTestLab",)
     assert set(found.images) == {"eastus", "westus2"}
     assert found.schedule_regions == frozenset({"eastus"})

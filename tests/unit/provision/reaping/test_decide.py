@@ -17,7 +17,7 @@ from gpuinfra.provision.market.port import Prices
 from gpuinfra.provision.names import name_of
 from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.ownership import machine_of_row
-from gpuinfra.provision.reaping.decide import Rules, disputed, judge, stretch_of, verdicts
+from gpuinfra.provision.reaping.decide import Rules, decide, decide_all, disputed, stretch_of
 from gpuinfra.provision.reaping.orphans import orphans, seen
 from gpuinfra.provision.reaping.reaper import Reaper
 from gpuinfra.provision.reaping.spec_history import Commit, deletions, names_in
@@ -64,7 +64,7 @@ def rules(wanted: Spec | None = None, **fields: Any) -> Rules:
 
 
 def verdict(body: dict[str, Any], given: Rules | None = None, now: datetime = NOW) -> ReapDecision:
-    found = judge(machine_of_row(body), given or rules(), now)
+    found = decide(machine_of_row(body), given or rules(), now)
     assert found is not None
     return found
 
@@ -111,7 +111,7 @@ ENDS_OF_TIME = [
 def test_invalid_time_in_a_tag_does_not_affect_other_machines(moment: str) -> None:
     odd = row(lease_until=moment, on_since=moment, terms="lease=4h idle=20m cap=2h", hours="Asia/Tokyo mon 08:00-11:00")
     late = row(on_since=moment, terms="lease=4h idle=20m cap=2h")
-    found = verdicts([odd, late, row(lease_until=ago(minutes=1))], rules(), NOW)
+    found = decide_all([odd, late, row(lease_until=ago(minutes=1))], rules(), NOW)
     assert [each.cause for each in found if each.action is ReapAction.STOP] == ["it has no lease", "lease is over"]
     assert fleet.machine_of(machine_of_row(odd), None, NOW, Prices()).lease_until is None
 
@@ -203,8 +203,8 @@ def test_unprotected_values(value: str) -> None:
 def test_untagged_machine_is_ignored() -> None:
     foreign = row(lease_until="", name="")
     assert "gpuinfra:name" not in foreign["tags"]
-    assert judge(machine_of_row(foreign), rules(deleted=DELETED, deletes=True), NOW) is None
-    assert verdicts([foreign, row(lease_until="")], rules(), NOW) == [verdict(row(lease_until=""))]
+    assert decide(machine_of_row(foreign), rules(deleted=DELETED, deletes=True), NOW) is None
+    assert decide_all([foreign, row(lease_until="")], rules(), NOW) == [verdict(row(lease_until=""))]
 
 
 # Deleted specs
