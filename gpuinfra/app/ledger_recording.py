@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuinfra.provision.cloud import Cloud
     from gpuinfra.provision.costing.activity import Event
     from gpuinfra.provision.progress import Progress
-    from gpuinfra.provision.up import Up
+    from gpuinfra.provision.up import UpOutcome
 
 
 def note(settings: Settings, entry: LedgerEntry, progress: Progress) -> None:
@@ -128,7 +128,7 @@ def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: 
     return replace(receipt, left_on_until=next_morning(receipt.at.astimezone()))
 
 
-def record_power_on(settings: Settings, outcome: Up, reached: CloudSession, progress: Progress) -> None:
+def record_power_on(settings: Settings, outcome: UpOutcome, reached: CloudSession, progress: Progress) -> None:
     """Record that `up` switched a machine on, or changed one that is on."""
     from gpuinfra.models.plan import Action, Power
     from gpuinfra.models.resource import Kind

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuinfra.parse.spec import LocatedSpec
     from gpuinfra.provision.observed import Observed
     from gpuinfra.provision.observed_resource import ObservedResource
-    from gpuinfra.provision.up import Up
+    from gpuinfra.provision.up import UpOutcome
     from gpuinfra.runner.readiness import NotReady, Opener
 
 SSH_SECONDS, GPU_SECONDS, DOCKER_SECONDS = 600.0, 300.0, 300.0
@@ -147,7 +147,7 @@ def _until_usable(
     settings: Settings,
     reached: CloudSession,
     spec: Spec,
-    outcome: Up,
+    outcome: UpOutcome,
     trust: MachineTrust,
     public_key: str,
     progress: Frontend,
