@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gpuinfra.provision.azure.access import Access
     from gpuinfra.provision.azure.clients import Clients
     from gpuinfra.provision.cloud import Cloud
-    from gpuinfra.provision.waiting.deadline import Deadline
-    from gpuinfra.provision.waiting.progress import Progress
+    from gpuinfra.provision.progress import Progress
+    from gpuinfra.provision.waiting import Deadline
 
 
 def open_access(settings: Settings, subscription: str | None = None) -> Access:
@@ -81,9 +81,6 @@ def _sandbox_access() -> Access:
 
 # For one look. Meanwhile, a client that waits for the machine keeps trying to reach it.
 LOOK_SECONDS = 15.0
-OFF = frozenset({"deallocating", "deallocated", "stopping", "stopped"})
-# Off for the user, but still billed.
-BILLED = frozenset({"stopping", "stopped"})
 
 
 def cloud_of(settings: Settings, target: Target) -> Settings:
@@ -108,7 +105,8 @@ def power_of(
         from gpuinfra.models.resource import Kind
         from gpuinfra.provision.errors import CloudError
         from gpuinfra.provision.names import ref_of
-        from gpuinfra.provision.waiting.deadline import Deadline
+        from gpuinfra.provision.power import SHUT_DOWN, UNUSABLE
+        from gpuinfra.provision.waiting import Deadline
 
         try:
             cloud = open_cloud(settings, machine.subscription, deadline=Deadline.after(LOOK_SECONDS))
@@ -117,7 +115,7 @@ def power_of(
             return None  # without an answer from Azure, the state is unknown
         if found is None:
             return f"{machine.name} is gone" if is_there else None
-        billed = f", and billed until `gpuinfra down {machine.name}`" if found.power in BILLED else ""
-        return f"{machine.name} is {found.power}{billed}" if found.power in OFF else None
+        billed = f", and billed until `gpuinfra down {machine.name}`" if found.power in SHUT_DOWN else ""
+        return f"{machine.name} is {found.power}{billed}" if found.power in UNUSABLE else None
 
     return ask

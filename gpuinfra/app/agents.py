@@ -49,21 +49,21 @@ def _observed(reached: CloudSession, machine: Machine) -> Observed:
 
 def is_agent_armed(reached: CloudSession, found: ObservedResource, machine: Machine, public_key: str | None) -> bool:
     """Return whether the agent is proven to stop its machine: it has the role, is alive, and reports no error."""
-    from gpuinfra.provision.health.machine import OLDEST_SECONDS
+    from gpuinfra.provision.health.machine import MAX_SILENCE_SECONDS
 
     if machine.power_state != "running" or not reached.cloud.agent_role(found).is_held:
         return False
     state = ask_agent(reached, machine, public_key)
     if isinstance(state, str) or state.last_error:
         return False
-    return abs(state.age_seconds(reached.cloud.now())) <= OLDEST_SECONDS
+    return abs(state.age_seconds(reached.cloud.now())) <= MAX_SILENCE_SECONDS
 
 
 def ask_agent(reached: CloudSession, machine: Machine, public_key: str | None) -> AgentState | str:
     """Return the state that a machine's guest agent reports, or why it is unknown."""
     from gpuinfra.app.machines import with_known_key
     from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.find import target_of
+    from gpuinfra.provision.target import target_of
     from gpuinfra.runner.connection.private_keys import identity_of
     from gpuinfra.workspace import find_workspace
 

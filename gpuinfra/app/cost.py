@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.provision.costing.activity import Event
     from gpuinfra.provision.costing.evidence import Evidence
-    from gpuinfra.provision.costing.history import History
+    from gpuinfra.provision.costing.history import CostHistory
     from gpuinfra.provision.costing.report import Job
 
 SECONDS = 300.0
@@ -135,7 +135,7 @@ class CostQuery:
         return [each for each in found if each.subscription.casefold() == mine and each.simulated == cloud.simulated]
 
     def _rows(
-        self, histories: list[History], by: str, tag: str | None, since: datetime, until: datetime
+        self, histories: list[CostHistory], by: str, tag: str | None, since: datetime, until: datetime
     ) -> list[CostRow]:
         from gpuinfra.provision.costing import report
 

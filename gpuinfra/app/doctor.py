@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.health import HealthCheck, HealthReport, MachineHealth
     from gpuinfra.models.spec import Spec
     from gpuinfra.parse.spec import LocatedSpec
-    from gpuinfra.provision.health.machine import Facts
+    from gpuinfra.provision.health.machine import HealthFacts
     from gpuinfra.provision.observed import Observed
     from gpuinfra.provision.observed_resource import ObservedResource
 
@@ -99,7 +99,7 @@ REAPER = "`gpuinfra schedule install --with cron` has it run here; also systemd,
 def account(reached: CloudSession) -> list[HealthCheck]:
     """Check the account. Without a login, return only that check."""
     from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.health import account as health
+    from gpuinfra.provision.health import subscription as health
 
     market, cloud = reached.market, reached.cloud
     try:
@@ -134,14 +134,14 @@ def _reaper() -> HealthCheck:
 
 
 def _providers(reached: CloudSession) -> list[HealthCheck]:
-    from gpuinfra.provision.health import account as health
+    from gpuinfra.provision.health import subscription as health
     from gpuinfra.provision.market.preflight import PROVIDERS
 
     return _known("providers", lambda: [health.providers(reached.market.unregistered(PROVIDERS))])
 
 
 def _rights(reached: CloudSession) -> list[HealthCheck]:
-    from gpuinfra.provision.health import account as health
+    from gpuinfra.provision.health import subscription as health
 
     def ask() -> list[HealthCheck]:
         market = reached.market
@@ -156,14 +156,14 @@ def _rights(reached: CloudSession) -> list[HealthCheck]:
 
 def _prices(reached: CloudSession) -> list[HealthCheck]:
     from gpuinfra.models.sizes import SIZES
-    from gpuinfra.provision.health import account as health
+    from gpuinfra.provision.health import subscription as health
 
     return [health.prices(is_live=bool(reached.market.prices([next(iter(SIZES))]).rates))]
 
 
 def _known(name: str, ask: Callable[[], list[HealthCheck]]) -> list[HealthCheck]:
     from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.health import account as health
+    from gpuinfra.provision.health import subscription as health
 
     try:
         return ask()
@@ -238,20 +238,20 @@ def _look(reached: CloudSession, name: str, group: str, spec: Spec | None) -> Ma
     return MachineHealth(name, group, examine(facts)) if facts else _absent(name)
 
 
-def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> Facts | None:
+def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> HealthFacts | None:
     from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.health.machine import Facts
+    from gpuinfra.provision.health.machine import HealthFacts
 
     cloud = reached.cloud
     observed = cloud.observe(name, group)
     machine = observed.part(Kind.VM)
     if machine is None:
         return None  # it was deleted meanwhile
-    facts = Facts(
+    facts = HealthFacts(
         subscription=cloud.subscription,
         machine=machine,
         schedule=observed.part(Kind.SHUTDOWN_SCHEDULE),
-        right=cloud.agent_role(machine),
+        role=cloud.agent_role(machine),
         permissions=reached.market.actions_allowed(group),
         now=cloud.now(),
     )
@@ -260,10 +260,10 @@ def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> F
     return replace(_with_agent(reached, facts, observed, spec), now=cloud.now())
 
 
-def _with_agent(reached: CloudSession, facts: Facts, observed: Observed, spec: Spec | None) -> Facts:
+def _with_agent(reached: CloudSession, facts: HealthFacts, observed: Observed, spec: Spec | None) -> HealthFacts:
     from gpuinfra.app.agents import NoAgentError, read_agent_state
     from gpuinfra.app.machines import with_known_key
-    from gpuinfra.provision.find import target_of
+    from gpuinfra.provision.target import target_of
     from gpuinfra.runner.connection.private_keys import identity_of
     from gpuinfra.workspace import find_workspace
 

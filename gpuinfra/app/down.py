@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuinfra.app.machines import CloudSession, Named
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.resource import MachineId
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.waiting import Deadline
 
 SECONDS = 2700.0
 # After the deadline, Azure is still asked for the state that the receipt shows.
@@ -92,7 +92,7 @@ def end_machine(
     With `asks`, stopping runs or losing outputs needs consent.
     """
     from gpuinfra.app.machines import reach
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.waiting import Deadline
 
     reached = reach(settings, named.subscription, seconds + LOOK_SECONDS, progress, writes=True)
     deadline = Deadline.after(seconds)
@@ -144,16 +144,8 @@ def _ended(
     from gpuinfra.models.target import unreached_target
     from gpuinfra.provision.down import Teardown
 
-    ending = Teardown(
-        name=named.name,
-        group=named.group,
-        cloud=reached.cloud,
-        market=reached.market,
-        progress=progress,
-        journal=reached.journal(named.name),
-        deadline=deadline,
-        cause=cause,
-    )
+    task = reached.task(named.name, progress, deadline)
+    ending = Teardown(named.name, named.group, task, cause)
     try:
         with explained(f"{'deleting' if delete else 'deallocating'} {named.name}"):
             if asks:

@@ -41,7 +41,7 @@ def say_what_exists(reached: CloudSession, name: str, group: str | None, progres
     """Look once more at the machine, briefly because the user wants to leave, and report what exists."""
     from gpuinfra.models.events import Interrupted
     from gpuinfra.provision.errors import CloudError
-    from gpuinfra.provision.find import stops_at
+    from gpuinfra.provision.target import stops_at
 
     reached.cloud.interrupt.clear()
     reached.cloud.grant(LOOK_SECONDS)
@@ -86,8 +86,8 @@ def _state_of(settings: Settings, machine: Named) -> MachineState:
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.market.price_list import shipped_prices
     from gpuinfra.provision.names import default_group, ref_of
-    from gpuinfra.provision.observed_resource import OFF
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.power import DEALLOCATED
+    from gpuinfra.provision.waiting import Deadline
 
     try:
         cloud = open_cloud(settings, machine.subscription, deadline=Deadline.after(LOOK_SECONDS))
@@ -96,7 +96,7 @@ def _state_of(settings: Settings, machine: Named) -> MachineState:
         return MachineState(machine.name, "unknown")
     if found is None:
         return MachineState(machine.name, "absent")
-    if found.power == OFF:
+    if found.power == DEALLOCATED:
         return MachineState(machine.name, "off")
     size = str((found.properties.get("hardwareProfile") or {}).get("vmSize") or "")
     is_spot = str(found.properties.get("priority") or "").casefold() == "spot"

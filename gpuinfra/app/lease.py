@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gpuinfra.models.hours import Hours
     from gpuinfra.models.lease import LeaseState
     from gpuinfra.models.spec import Spec
-    from gpuinfra.provision.lifecycle.renew import Renewed
     from gpuinfra.provision.observed_resource import ObservedResource
+    from gpuinfra.provision.renew import Renewed
 
 SECONDS = 300.0
 # A released lease ends with the next whole minute.
@@ -30,7 +30,7 @@ def lease(
     """Return the lease after the requested change, and whether the cost cap prevented that change."""
     from gpuinfra.app.machine_names import located
     from gpuinfra.app.machines import explained, reach
-    from gpuinfra.provision.lifecycle.renew import find_machine
+    from gpuinfra.provision.renew import find_machine
 
     length = _length(extend, release=release)
     spec = _meant(settings, machine)
@@ -81,11 +81,11 @@ def _meant(settings: Settings, word: str) -> Spec | None:
 def _hours(machine: ObservedResource, spec: Spec | None) -> Hours | None:
     """Return the spec's hours, which include holidays, unless the spec changed since `up`; then those in the tag."""
     from gpuinfra.provision import tags
-    from gpuinfra.provision.hours import from_tag
+    from gpuinfra.provision.lifecycle.hours import hours_from_tag
 
     if spec and tags.get(machine.tags, tags.DIGEST) == spec.digest():
         return spec.lifecycle.hours
-    return from_tag(tags.get(machine.tags, tags.HOURS))
+    return hours_from_tag(tags.get(machine.tags, tags.HOURS))
 
 
 def _require_consent(
@@ -94,7 +94,7 @@ def _require_consent(
     """Raise Problem if a release would stop running jobs without consent."""
     from gpuinfra.app.consent import Request, require_consent
     from gpuinfra.models.consent import Effect
-    from gpuinfra.provision.lifecycle.renew import renewal
+    from gpuinfra.provision.renew import renewal
 
     now = reached.cloud.now()
     if renewal(machine.tags, now, release=True, hours=hours).until - now > RELEASED:
@@ -109,7 +109,7 @@ def _renew(
     reached: CloudSession, machine: ObservedResource, hours: Hours | None, length: timedelta | None, *, release: bool
 ) -> Renewed:
     from gpuinfra.provision import tags
-    from gpuinfra.provision.lifecycle.renew import renew
+    from gpuinfra.provision.renew import renew
 
     name = tags.get(machine.tags, tags.NAME)
     deadline = reached.cloud.deadline
@@ -125,10 +125,10 @@ def _end_released(
     The agent asks jobs to end first. Azure's schedule alone would take more than half an hour.
     """
     from gpuinfra.app.agents import is_agent_armed
+    from gpuinfra.models.plan import Power
     from gpuinfra.provision import fleet
-    from gpuinfra.provision.cloud import Act
     from gpuinfra.provision.market.port import Prices
-    from gpuinfra.provision.observed_resource import OFF
+    from gpuinfra.provision.power import DEALLOCATED
 
     cloud = reached.cloud
     now = cloud.now()
@@ -138,11 +138,11 @@ def _end_released(
     if is_agent_armed(reached, found, machine, spec.admin.key() if spec else None):
         return
     current = cloud.look(found.ref)
-    if current is None or current.power == OFF:
+    if current is None or current.power == DEALLOCATED:
         return  # the agent was faster
     label = str(found.ref)
     progress.begin(label, "deallocating: its guest agent is not seen to do so")
-    cloud.wait(cloud.act(found.ref, Act.DEALLOCATE), cloud.deadline)
+    cloud.wait(cloud.act(found.ref, Power.DEALLOCATE), cloud.deadline)
     progress.end(label, "deallocated")
 
 
@@ -151,7 +151,7 @@ def _state(
 ) -> LeaseState:
     from gpuinfra.app.accounts import Accounts
     from gpuinfra.provision import fleet
-    from gpuinfra.provision.lease_state import lease_state
+    from gpuinfra.provision.fleet import lease_state
 
     prices, now = reached.market.prices(fleet.sizes([machine.body])), reached.cloud.now()
     past = Accounts(reached).histories([machine.body], now, prices)[str(machine.body["id"]).casefold()]

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gpuinfra.models.run import Run
     from gpuinfra.provision.cloud import Cloud
     from gpuinfra.provision.costing.activity import Event
-    from gpuinfra.provision.up import Up
-    from gpuinfra.provision.waiting.progress import Progress
+    from gpuinfra.provision.progress import Progress
+    from gpuinfra.provision.up import UpOutcome
 
 
 def note(settings: Settings, entry: LedgerEntry, progress: Progress) -> None:
@@ -71,7 +71,7 @@ def _accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
     from gpuinfra.models.ledger import LedgerEntryKind, entry_from_receipt
     from gpuinfra.models.resource import Kind, Ref
     from gpuinfra.provision.costing.activity import KEPT, last_time_on
-    from gpuinfra.provision.costing.receipt_cost import add_cost
+    from gpuinfra.provision.costing.recording import add_cost
 
     noted = _entries_of(reached.settings, receipt)
     begun = noted[-1] if noted and noted[-1].what in {LedgerEntryKind.ON, LedgerEntryKind.CHANGED} else None
@@ -128,12 +128,12 @@ def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: 
     return replace(receipt, left_on_until=next_morning(receipt.at.astimezone()))
 
 
-def record_power_on(settings: Settings, outcome: Up, reached: CloudSession, progress: Progress) -> None:
+def record_power_on(settings: Settings, outcome: UpOutcome, reached: CloudSession, progress: Progress) -> None:
     """Record that `up` switched a machine on, or changed one that is on."""
     from gpuinfra.models.plan import Action, Power
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision import tags
-    from gpuinfra.provision.costing.ledger_entries import power_on_entry
+    from gpuinfra.provision.costing.recording import power_on_entry
 
     plan, cloud = outcome.plan, reached.cloud
     machine = outcome.observed.part(Kind.VM) if outcome.observed else None

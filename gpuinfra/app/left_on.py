@@ -12,7 +12,7 @@ from gpuinfra.diagnostics import Problem
 if TYPE_CHECKING:
     from gpuinfra.models.ledger import LedgerEntry
     from gpuinfra.models.spec import Spec
-    from gpuinfra.provision.waiting.progress import Progress
+    from gpuinfra.provision.progress import Progress
 
 SECONDS = 20.0
 
@@ -64,13 +64,13 @@ def without_spec(entries: Sequence[LedgerEntry], specs: Iterable[Spec], names: C
 def _is_on(settings: Settings, entry: LedgerEntry) -> bool:
     from gpuinfra.app.access import open_cloud
     from gpuinfra.models.resource import Kind
-    from gpuinfra.provision.lifecycle.lease import ON
     from gpuinfra.provision.names import default_group, ref_of
     from gpuinfra.provision.ownership import Owner, owner_of
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.power import BILLED
+    from gpuinfra.provision.waiting import Deadline
 
     cloud = open_cloud(settings, entry.subscription or None, deadline=Deadline.after(SECONDS))
     if entry.subscription and entry.subscription != cloud.subscription:
         return False
     found = cloud.look(ref_of(Kind.VM, entry.group or default_group(entry.machine), entry.machine))
-    return found is not None and owner_of(found) is Owner.OURS and found.power in ON
+    return found is not None and owner_of(found) is Owner.OURS and found.power in BILLED

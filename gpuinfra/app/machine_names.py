@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.receipt import Receipt
     from gpuinfra.models.spec import Spec
     from gpuinfra.provision.cloud import Cloud
-    from gpuinfra.provision.waiting.progress import Progress
+    from gpuinfra.provision.progress import Progress
 
 LOG_SECONDS = 20.0
 

@@ -41,7 +41,7 @@ def for_each(
     name_of: Callable[[T], str],
 ) -> TaskResults[R]:
     """Run the task for each machine, and collect Problems in `errors`. Ctrl-C ends all tasks."""
-    from gpuinfra.provision.waiting.interrupt import Interrupt
+    from gpuinfra.provision.waiting import Interrupt
 
     if len(machines) < 2:
         return _one_after_the_other(machines, task, settings, frontend, errors)

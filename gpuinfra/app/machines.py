@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from gpuinfra.provision.cloud import Cloud
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.market.port import Market
+    from gpuinfra.provision.progress import Progress
+    from gpuinfra.provision.task import Task
     from gpuinfra.provision.up import Provisioner
-    from gpuinfra.provision.waiting.progress import Progress
+    from gpuinfra.provision.waiting import Deadline
 
 # Enough to find a machine; nothing is created or changed.
 FIND_SECONDS = 120.0
@@ -211,8 +213,8 @@ def target_named(settings: Settings, name: str) -> Target:
     from gpuinfra.app.access import open_cloud
     from gpuinfra.app.host_keys import check_host_key
     from gpuinfra.app.machine_names import located
-    from gpuinfra.provision.find import find_target
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.target import find_target
+    from gpuinfra.provision.waiting import Deadline
     from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
     from gpuinfra.workbench import targets
     from gpuinfra.workspace import find_workspace
@@ -314,6 +316,12 @@ class CloudSession:
         folder = None if self.settings.ignores_state else self.settings.state
         return Journal(folder, name, self.settings.correlation_id, self.cloud.now)
 
+    def task(self, name: str, progress: Progress, deadline: Deadline | None = None) -> Task:
+        """Return what the steps of a change of this machine need."""
+        from gpuinfra.provision.task import Task
+
+        return Task(self.cloud, self.market, progress, self.journal(name), deadline or self.cloud.deadline)
+
 
 def reach(
     settings: Settings, subscription: str | None, seconds: float, progress: Progress, *, writes: bool = False
@@ -322,7 +330,7 @@ def reach(
     from gpuinfra.app.access import open_clients
     from gpuinfra.provision.azure.cloud import AzureCloud
     from gpuinfra.provision.azure.market import AzureMarket
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.waiting import Deadline
 
     clients = open_clients(settings, subscription, deadline=Deadline.after(seconds), progress=progress, writes=writes)
     return CloudSession(settings, AzureCloud(clients), AzureMarket(clients))
@@ -333,21 +341,18 @@ def open_provisioner(reached: CloudSession, located: LocatedSpec, progress: Fron
     spec = located.spec
     from gpuinfra.app.ssh_key import public_key_for
     from gpuinfra.provision.journal import Journal
-    from gpuinfra.provision.origin import repository_of
+    from gpuinfra.provision.reaping.spec_history import repository_of
     from gpuinfra.provision.up import Provisioner
 
     repository, note = repository_of(Path(located.span.file))
     if note and writes:
         progress.note(note)
+    task = reached.task(spec.name, progress)
     return Provisioner(
         spec=spec,
-        cloud=reached.cloud,
-        market=reached.market,
+        task=task if writes else replace(task, journal=Journal(None, spec.name, "")),
         sources=ssh_sources(spec, simulated=reached.cloud.simulated),
         public_key=public_key_for(reached.settings, spec, progress, creates=writes),
-        progress=progress,
-        journal=reached.journal(spec.name) if writes else Journal(None, spec.name, ""),
-        deadline=reached.cloud.deadline,
         repository=repository,
     )
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.run import Run
     from gpuinfra.parse.spec import LocatedSpec
     from gpuinfra.provision.journal import Journal
-    from gpuinfra.provision.lifecycle.reap import Rules
+    from gpuinfra.provision.reaping.decide import Rules
     from gpuinfra.provision.reaping.reaper import Reaper
     from gpuinfra.provision.reaping.spec_history import SpecHistory
 
@@ -43,7 +43,7 @@ class ReapOptions:
 def reap(settings: Settings, options: ReapOptions, progress: Frontend) -> tuple[ReapResult, Exit]:
     """Return what was stopped, started and removed, and the exit code."""
     from gpuinfra.app.machines import common_subscription, explained, reach, readable_specs
-    from gpuinfra.provision.lifecycle.reap import Rules
+    from gpuinfra.provision.reaping.decide import Rules
     from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
 
     _check_start(options.specs, starts=options.starts)
@@ -135,7 +135,6 @@ def _reaper(reached: CloudSession, rules: Rules, progress: Frontend, *, dry_run:
 
     return Reaper(
         cloud=reached.cloud,
-        fleet=reached.cloud.fleet,
         market=reached.market,
         rules=rules,
         progress=progress,
@@ -190,14 +189,13 @@ def _remember(settings: Settings, reached: CloudSession, reaped: ReapResult, pro
 def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progress: Frontend) -> None:
     from gpuinfra.app.ledger_recording import note
     from gpuinfra.models.plan import Price
-    from gpuinfra.provision.costing.ledger_entries import is_spot, power_on_entry
+    from gpuinfra.provision.costing.recording import power_on_entry
     from gpuinfra.provision.errors import CloudError
 
     cloud = reached.cloud
     try:
         machine = cloud.look(ref)
-        size = str((machine.properties.get("hardwareProfile") or {}).get("vmSize") or "") if machine else ""
-        price = reached.market.price(size, machine.region, spot=is_spot(machine)) if machine else None
+        price = reached.market.price(machine.size, machine.region, spot=machine.is_spot) if machine else None
     except CloudError:
         return  # Azure's log has it, too
     if machine:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 # A machine that does not answer must not delay its teardown for long.
 CONNECT_SECONDS = 10.0
-_OFF = frozenset({"deallocated", "deallocating", "stopped"})
 
 
 def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec | None) -> MachineAnswer:
@@ -24,7 +23,7 @@ def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec 
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.attachments import attached_by_others
     from gpuinfra.provision.errors import CloudError, Fault
-    from gpuinfra.provision.vm_identity import vm_id_of, vm_id_without_older_disk
+    from gpuinfra.provision.observed_resource import vm_id_without_older_disk
 
     try:
         observed = reached.cloud.observe(name, group, thorough=True)
@@ -40,19 +39,20 @@ def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec 
         return replace(answer, is_deleted=is_deleted)
     vm_id = vm_id_without_older_disk(machine, observed.part(Kind.DISK))
     attached = attached_by_others(machine, observed.part(Kind.NIC))
-    return replace(answer, vm=vm_id_of(machine), vm_id=vm_id, attached=attached)
+    return replace(answer, vm=machine.vm_id, vm_id=vm_id, attached=attached)
 
 
 def _contact(observed: Observed) -> Contact | None:
     """Return what is known without querying the machine, or None if it can be queried."""
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.plan import creation_failed, has_disk
+    from gpuinfra.provision.power import UNUSABLE
 
     if creation_failed(observed) and not has_disk(observed):
         return Contact.NOTHING_THERE
     if observed.machine is None:
         return Contact.OFF if any(part.ref.kind is Kind.DISK for part in observed.ours()) else Contact.NOTHING_THERE
-    return Contact.OFF if observed.machine.power in _OFF else None
+    return Contact.OFF if observed.machine.power in UNUSABLE else None
 
 
 def _ask(reached: CloudSession, observed: Observed, spec: Spec | None) -> MachineAnswer:
@@ -76,7 +76,7 @@ def _ask(reached: CloudSession, observed: Observed, spec: Spec | None) -> Machin
 
 def _target(reached: CloudSession, observed: Observed, spec: Spec | None) -> Target:
     from gpuinfra.app.machines import spec_of_machine, with_known_key
-    from gpuinfra.provision.find import target_of
+    from gpuinfra.provision.target import target_of
     from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
 
     workspace = reached.settings.workspace

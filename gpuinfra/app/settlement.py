@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Problem
+from gpuinfra.provision.power import SHUT_DOWN, UNUSABLE
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -35,8 +36,6 @@ SECONDS = 8.0
 FIRST_SECONDS = 1.5
 # Azure's clock and the local clock differ slightly.
 BEFORE = timedelta(minutes=5)
-STOPPED = frozenset({"stopping", "stopped"})
-OFF = STOPPED | {"deallocating", "deallocated"}
 T = TypeVar("T")
 
 
@@ -243,8 +242,8 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
     from gpuinfra.app.access import open_cloud
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.names import ref_of
-    from gpuinfra.provision.vm_identity import vm_id_of, vm_id_without_older_disk
-    from gpuinfra.provision.waiting.deadline import Deadline
+    from gpuinfra.provision.observed_resource import vm_id_without_older_disk
+    from gpuinfra.provision.waiting import Deadline
     from gpuinfra.runner.jobs.settle import MachinePower, Power
 
     place = _place(settings, run)
@@ -255,7 +254,7 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
     cloud = open_cloud(where, place.subscription, deadline=Deadline.after(SECONDS))
     ref = ref_of(Kind.VM, place.group, run.machine)
     found = cloud.look(ref)
-    is_another = found is not None and run.is_on_another(vm_id_of(found))
+    is_another = found is not None and run.is_on_another(found.vm_id)
     disk = cloud.look(ref_of(Kind.DISK, place.group, run.machine)) if found is None or is_another else None
     if found is None:
         if not place.existed or place.subscription != cloud.subscription:
@@ -265,8 +264,8 @@ def _ask_azure(settings: Settings, run: Run, since: datetime) -> MachinePower | 
         power = Power.REPLACED
     elif is_another and disk and not disk.body.get("managedBy"):
         power = Power.DELETED
-    elif found.power in OFF:
-        power = Power.STOPPED if found.power in STOPPED else Power.OFF
+    elif found.power in UNUSABLE:
+        power = Power.STOPPED if found.power in SHUT_DOWN else Power.OFF
     else:
         power = Power.ON
     return MachinePower(power, *_times_off(cloud, ref, since))

@@ -12,7 +12,7 @@ from gpuinfra.suggest import did_you_mean, listed
 
 if TYPE_CHECKING:
     from gpuinfra.models.offer import SizeOffers
-    from gpuinfra.provision.waiting.progress import Progress
+    from gpuinfra.provision.progress import Progress
 
 SECONDS = 300.0
 

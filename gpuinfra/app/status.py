@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpuinfra.app.accounts import Accounts
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Exit, Problem
-from gpuinfra.provision.waiting.progress import Silent
+from gpuinfra.provision.progress import Silent
 
 if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
@@ -44,10 +44,11 @@ def is_passing(error: Exception) -> bool:
 
 def settle_stopped(settings: Settings, machines: Sequence[Machine]) -> None:
     """Record the end of runs whose machine is off."""
-    from gpuinfra.app.settlement import OFF, settle_runs
+    from gpuinfra.app.settlement import settle_runs
+    from gpuinfra.provision.power import UNUSABLE
     from gpuinfra.store.history import History
 
-    off = {machine.name.casefold() for machine in machines if machine.power_state in OFF}
+    off = {machine.name.casefold() for machine in machines if machine.power_state in UNUSABLE}
     with suppress(Problem):  # a broken history must not hide a machine that is billed
         runs = History(settings.state).unfinished() if off else []
         settle_runs(settings, [run for run in runs if run.machine.casefold() in off])

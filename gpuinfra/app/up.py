@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuinfra.parse.spec import LocatedSpec
     from gpuinfra.provision.observed import Observed
     from gpuinfra.provision.observed_resource import ObservedResource
-    from gpuinfra.provision.up import Up
+    from gpuinfra.provision.up import UpOutcome
     from gpuinfra.runner.readiness import NotReady, Opener
 
 SSH_SECONDS, GPU_SECONDS, DOCKER_SECONDS = 600.0, 300.0, 300.0
@@ -147,7 +147,7 @@ def _until_usable(
     settings: Settings,
     reached: CloudSession,
     spec: Spec,
-    outcome: Up,
+    outcome: UpOutcome,
     trust: MachineTrust,
     public_key: str,
     progress: Frontend,
@@ -156,7 +156,7 @@ def _until_usable(
     from gpuinfra.app.host_keys import record_host_key
     from gpuinfra.app.machines import with_known_key
     from gpuinfra.models.results import UpResult
-    from gpuinfra.provision.find import target_from_spec
+    from gpuinfra.provision.target import target_from_spec
     from gpuinfra.runner.connection.private_keys import identity_of
 
     simulated = reached.cloud.simulated
@@ -269,7 +269,7 @@ def _ended_meanwhile(reached: CloudSession, spec: Spec) -> Problem | None:
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.names import ref_of
-    from gpuinfra.provision.waiting.retry import wait_until
+    from gpuinfra.provision.waiting import wait_until
 
     cloud, ref = reached.cloud, ref_of(Kind.VM, spec.group_name, spec.name)
 
@@ -317,16 +317,8 @@ def _not_ready(reached: CloudSession, spec: Spec, found: Diagnostic, progress: F
     from gpuinfra.provision.down import Teardown
     from gpuinfra.provision.errors import CloudError
 
-    ending = Teardown(
-        name=spec.name,
-        group=spec.group_name,
-        cloud=reached.cloud,
-        market=None,
-        progress=progress,
-        journal=reached.journal(spec.name),
-        deadline=reached.cloud.grant(OFF_SECONDS),
-        cause="gpuinfra up: it was not ready",
-    )
+    reached.cloud.grant(OFF_SECONDS)
+    ending = Teardown(spec.name, spec.group_name, reached.task(spec.name, progress), "gpuinfra up: it was not ready")
     try:
         receipt = accounted(ending.deallocate(), reached)
         is_off = note_end(reached.settings, receipt, reached.cloud.subscription, progress).is_proof

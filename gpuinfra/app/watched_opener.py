@@ -20,6 +20,7 @@ def watched_opener(cloud: Cloud, spec: Spec) -> Callable[[Target, float], Connec
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.names import ref_of
+    from gpuinfra.provision.power import UNUSABLE
     from gpuinfra.runner.connection.ssh import SshConnection
     from gpuinfra.runner.readiness import SSH, NotReady
 
@@ -34,7 +35,7 @@ def watched_opener(cloud: Cloud, spec: Spec) -> Callable[[Target, float], Connec
                 machine = cloud.look(ref)
             except CloudError:
                 return SshConnection.open(target, seconds)  # without an answer from Azure, the state is unknown
-            if machine is None or machine.power in {"deallocating", "deallocated", "stopping", "stopped"}:
+            if machine is None or machine.power in UNUSABLE:
                 state = machine.power if machine else "gone"
                 raise NotReady(
                     SSH, f"`{spec.name}` is {state}: somebody ended it meanwhile", "`gpuinfra up SPEC` starts it again"

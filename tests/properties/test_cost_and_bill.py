@@ -16,7 +16,7 @@ from gpuinfra.models.offer import Rate
 from gpuinfra.provision import tags
 from gpuinfra.provision.costing.activity import read_events
 from gpuinfra.provision.costing.evidence import Evidence
-from gpuinfra.provision.costing.history import History
+from gpuinfra.provision.costing.history import CostHistory
 from gpuinfra.provision.costing.pricing import PriceBook
 from gpuinfra.provision.market.port import Prices
 from gpuinfra.sandbox.kernel.call import CLOUD_ITSELF, Call
@@ -188,7 +188,7 @@ class Life:
                 )
             )
 
-    def history(self) -> History:
+    def cost_history(self) -> CostHistory:
         now = self.place.now()
         text = f"eventTimestamp ge '{now - timedelta(days=80):%Y-%m-%dT%H:%M:%SZ}' and resourceUri eq '{self.id}'"
         path = "/subscriptions/s/providers/Microsoft.Insights/eventtypes/management/values"
@@ -282,7 +282,7 @@ def test_cost_equals_the_bill(
 ) -> None:
     life = Life(place, f"m{next(place.numbers)}", keeps_ledger, spot, *is_listed)
     live(life, history)
-    found, now = life.history(), place.now()
+    found, now = life.cost_history(), place.now()
     life.delete()  # frees the quota for the next one
     since = now - timedelta(days=80)
     amounts, (seconds, dollars) = found.amounts(since, now), life.bill()
