@@ -99,12 +99,12 @@ def _secret(options: AttachOptions, target: Target, progress: Frontend) -> Secre
 
 def _look(target: Target, options: AttachOptions, seconds: float, secret: Secret | None, progress: Frontend) -> Checkup:
     """Log in and check the machine, reporting one line per check."""
-    from gpuinfra.runner.connection.handshake import place
+    from gpuinfra.runner.connection.handshake import host_and_port
     from gpuinfra.runner.connection.ssh import SshConnection
     from gpuinfra.runner.readiness import examine
 
     step = f"ssh {options.name}"
-    progress.begin(step, f"logging in at {place(options.address, options.port)}")
+    progress.begin(step, f"logging in at {host_and_port(options.address, options.port)}")
     with (
         explained(options, step, progress),
         contextlib.closing(SshConnection.open(target, seconds, secret, is_new=True)) as connection,
@@ -153,11 +153,11 @@ def _unwritable(error: Exception) -> Problem:
 
 def _forget(target: Target, *, unless: Target | None) -> None:
     """Delete a password that no file refers to, unless the other target uses it as well."""
-    from gpuinfra.runner.connection.passwords import forget, place
+    from gpuinfra.runner.connection.passwords import delete_password, keyring_entry
 
-    kept = place(target)
-    if kept and (unless is None or kept != place(unless)):
-        forget(*kept)
+    kept = keyring_entry(target)
+    if kept and (unless is None or kept != keyring_entry(unless)):
+        delete_password(*kept)
 
 
 def trusted_key(
@@ -166,7 +166,7 @@ def trusted_key(
     """Return the host key that the machine must show: from the options, the target file, or the user's consent."""
     from gpuinfra.app.host_keys import check_host_key
     from gpuinfra.app.simulation import is_simulated
-    from gpuinfra.runner.connection.handshake import first_meeting, place
+    from gpuinfra.runner.connection.handshake import fetch_host_key, host_and_port
     from gpuinfra.runner.connection.host_key import HostKey
 
     step = f"ssh {options.name}"
@@ -175,12 +175,12 @@ def trusted_key(
             return HostKey.parse(options.host_key)
         if before and before.host_key and not options.host_key:
             return HostKey.parse(before.host_key)
-        progress.begin(step, f"asking {place(options.address, options.port)} for its host key")
+        progress.begin(step, f"asking {host_and_port(options.address, options.port)} for its host key")
         if options.host_key:
             return _key_with(options.host_key, options, seconds)
-        shown = first_meeting(options.address, options.port, seconds)
+        shown = fetch_host_key(options.address, options.port, seconds)
     found = replace(options.target(str(shown), None), simulated=is_simulated(settings))
-    check_host_key(settings, found, says=place(options.address, options.port))
+    check_host_key(settings, found, says=host_and_port(options.address, options.port))
     _consent(shown, options, settings, progress)
     return shown
 
@@ -199,29 +199,29 @@ def explained(options: AttachOptions, step: str, progress: Frontend) -> Iterator
 
 def _key_with(fingerprint: str, options: AttachOptions, seconds: float) -> HostKey:
     """Return the machine's host key with this fingerprint. It may have one key per kind, and shows one at a time."""
-    from gpuinfra.runner.connection.handshake import first_meeting, place
+    from gpuinfra.runner.connection.handshake import fetch_host_key, host_and_port
     from gpuinfra.runner.connection.host_key import ALGORITHMS
     from gpuinfra.runner.errors import HostKeyMismatch, Unreachable
 
-    best = first_meeting(options.address, options.port, seconds)
+    best = fetch_host_key(options.address, options.port, seconds)
     if best.fingerprint == fingerprint:
         return best
     for kind in ALGORITHMS:
         if kind == best.kind:
             continue
         try:
-            shown = first_meeting(options.address, options.port, seconds, [kind])
+            shown = fetch_host_key(options.address, options.port, seconds, [kind])
         except Unreachable:
             continue  # the machine has no key of this kind
         if shown.fingerprint == fingerprint:
             return shown
-    raise HostKeyMismatch(place(options.address, options.port), fingerprint, best.fingerprint)
+    raise HostKeyMismatch(host_and_port(options.address, options.port), fingerprint, best.fingerprint)
 
 
 def _consent(shown: HostKey, options: AttachOptions, settings: Settings, progress: Frontend) -> None:
-    from gpuinfra.runner.connection.handshake import place
+    from gpuinfra.runner.connection.handshake import host_and_port
 
-    where = place(options.address, options.port)
+    where = host_and_port(options.address, options.port)
     if settings.yes:
         progress.note(f"{where} has the host key {shown.fingerprint} ({shown.kind}), taken unseen: --yes")
         return

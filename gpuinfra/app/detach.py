@@ -91,10 +91,10 @@ def _ask(settings: Settings, name: str, files: list[Path], runs: list[Run], prog
 
 def _forget(target: Target) -> bool:
     """Delete the target's password, and return whether it is gone. Works even if the file has errors elsewhere."""
-    from gpuinfra.runner.connection.passwords import forget, place
+    from gpuinfra.runner.connection.passwords import delete_password, keyring_entry
 
-    kept = place(target)
-    return not kept or forget(*kept)
+    kept = keyring_entry(target)
+    return not kept or delete_password(*kept)
 
 
 def _remove(files: list[Path], workspace: Path) -> None:

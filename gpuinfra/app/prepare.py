@@ -38,7 +38,7 @@ def prepare(
     from gpuinfra.app.job_request import check_job_destination, check_packages, confirm_local_job
     from gpuinfra.app.workspace import linked, open_workspace, with_spec
     from gpuinfra.runner.environment.builder import EnvironmentBuilder, note_for
-    from gpuinfra.runner.errors import explained
+    from gpuinfra.runner.errors import job_problems
     from gpuinfra.runner.resolve import read_job
 
     workspace = open_workspace(settings)
@@ -50,7 +50,7 @@ def prepare(
     check_packages(job)
     confirm_local_job(job, settings, progress)
     target = job.target
-    with linked(target, progress, send_credentials=send_credentials) as link, explained(target.name):
+    with linked(target, progress, send_credentials=send_credentials) as link, job_problems(target.name):
         environment = EnvironmentBuilder(job, link, progress, progress.note).make()
         record_first_use(target, progress)
     return Prepared(target.name, environment, note_for(target.type) if job.conda else None)

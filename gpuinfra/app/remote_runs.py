@@ -57,13 +57,13 @@ def _contact(observed: Observed) -> Contact | None:
 
 def _ask(reached: CloudSession, observed: Observed, spec: Spec | None) -> MachineAnswer:
     from gpuinfra.runner.errors import ConnectError, JobError, LoginRefused, RemoteError
-    from gpuinfra.runner.jobs.remote_runs import runs_there
+    from gpuinfra.runner.jobs.remote_runs import list_runs
     from gpuinfra.runner.link import link_to
 
     try:
         link = link_to(_target(reached, observed, spec), seconds=CONNECT_SECONDS)
         try:
-            found = runs_there(link.remote)
+            found = list_runs(link.remote)
         finally:
             link.drop()
     except LoginRefused:

@@ -55,7 +55,7 @@ def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], prog
 def _take_over(workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], progress: Frontend) -> Run:
     if run.job is None:
         return never_began(workspace, run)
-    return _asked(workspace, run, log, show, lambda following: following.to_the_end(), progress)
+    return _asked(workspace, run, log, show, lambda following: following.follow_to_end(), progress)
 
 
 def fetch_outputs(settings: Settings, run: Run, progress: Frontend) -> Run:
@@ -72,13 +72,13 @@ def fetch_outputs(settings: Settings, run: Run, progress: Frontend) -> Run:
 
 def _brought(following: JobFollower) -> Run:
     # Fetch the log, too: once the outputs are here, the target deletes the run with its log.
-    return following.to_the_end() if following.look() else following.bring()
+    return following.follow_to_end() if following.ended() else following.fetch_outputs()
 
 
 def cancel_run(settings: Settings, run: Run, grace: float, progress: Frontend) -> Run:
     """Cancel a run's job, and fetch its outputs. Raise Problem without any change if the job cannot be reached."""
     from gpuinfra.runner.jobs.follower import open_job
-    from gpuinfra.runner.jobs.settle import CANCELLED
+    from gpuinfra.runner.jobs.job import StopReason
 
     workspace = open_workspace(settings)
     if run.state.is_over:
@@ -89,10 +89,10 @@ def cancel_run(settings: Settings, run: Run, grace: float, progress: Frontend) -
         nonlocal is_delivered
         open_job(following.link, run).cancel(grace)
         is_delivered = True
-        return following.to_the_end() if is_ours else run
+        return following.follow_to_end() if is_ours else run
 
     # Record the reason before cancelling, so that the process that follows the run sees it.
-    workspace.history.update(run.id, reason=CANCELLED)
+    workspace.history.update(run.id, reason=StopReason.CANCELLED.value)
     try:
         with workspace.log_of(run.id) as log:
             is_ours = log.try_lock()
@@ -185,24 +185,24 @@ def _off(workspace: Workspace, run: Run, log: LogFile, problem: Problem) -> Prob
 def _following(
     workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], progress: Frontend
 ) -> Iterator[JobFollower]:
-    from gpuinfra.runner.errors import explained
+    from gpuinfra.runner.errors import job_problems
     from gpuinfra.runner.jobs.follower import JobFollower
     from gpuinfra.runner.jobs.heartbeat import Heartbeat
 
     target, spec = target_of_run(workspace, run)
     with (
         linked(target, progress) as link,
-        explained(target.name),
+        job_problems(target.name),
     ):
         cloud = cloud_of(workspace.settings, target)
         machine = machine_of(target, spec)
         link.power = power_of(cloud, machine)
         _call(link)
         with (
-            Heartbeat(link, run.id) as attending,
-            renewing(cloud, machine, progress, lambda: attending.seconds_without_work),
+            Heartbeat(link, run.id) as heartbeat,
+            renewing(cloud, machine, progress, lambda: heartbeat.idle_seconds),
         ):
-            yield JobFollower(link, workspace.record(run), log, progress, show, attending=attending, takes_over=True)
+            yield JobFollower(link, workspace.record(run), log, progress, show, heartbeat=heartbeat, takes_over=True)
 
 
 def _call(link: Link) -> None:

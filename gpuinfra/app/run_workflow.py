@@ -35,7 +35,6 @@ logger = logging.getLogger(f"gpuinfra.{__name__}")
 UP_SECONDS = 3600.0
 ASK_SECONDS = 120.0
 KEEP, DELETE = "keep", "delete"
-CANCELLED = "cancelled"
 
 
 def run_job(
@@ -267,6 +266,8 @@ class RunWorkflow:
             return None
 
     def _reason_to_keep(self) -> str | None:
+        from gpuinfra.runner.jobs.job import StopReason
+
         if self.work and self.work.is_off:
             return None  # it is already off, and the receipt proves it
         if self.afterwards == KEEP:
@@ -274,7 +275,7 @@ class RunWorkflow:
         run = self.work.run if self.work else None
         # A job may run although its start was never confirmed.
         has_begun = run and (run.started or (run.job and not self.interrupted))
-        if run and has_begun and not run.state.is_over and run.reason != CANCELLED:
+        if run and has_begun and not run.state.is_over and run.reason != StopReason.CANCELLED:
             return f"the job continues: {self._stops_after_job}"
         others = self._others(run.id if run else "")
         others += [each.run for each in self._strangers() if not each.is_over]

@@ -15,7 +15,7 @@ from gpuinfra.remote import container_watcher, heartbeat, jobs, outputs, run_fol
 from gpuinfra.remote.staging import digest_of
 from gpuinfra.remote.wire import DATA, HEADER, JSON, Wire
 from gpuinfra.runner.jobs.job import StopReason
-from gpuinfra.runner.jobs.remote_runs import ended_of
+from gpuinfra.runner.jobs.remote_runs import parse_job_end
 
 LONG_AGO = time.time() - 1000
 CONTAINER = {"kind": "container", "container": "c1", "docker": ["false"], "started": 1.0}
@@ -200,9 +200,9 @@ def test_lost_process_job_reports_the_stop_reason(run: Path) -> None:
     write_state()
     write_stop_reason(run, "evicted", "Azure wants it back")
     assert states.is_over("r1")
-    found = ended_of(states.must_read("r1"))
+    found = parse_job_end(states.must_read("r1"))
     assert found is not None
-    assert (found.how, found.detail, found.exit_code) == (StopReason.EVICTED, "Azure wants it back", 255)
+    assert (found.stop_reason, found.detail, found.exit_code) == (StopReason.EVICTED, "Azure wants it back", 255)
 
 
 def test_unwatched_container_reports_the_stop_reason(run: Path) -> None:

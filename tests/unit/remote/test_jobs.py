@@ -9,7 +9,7 @@ import pytest
 from gpuinfra.remote import container_watcher, home, samples, states, supervisor
 from gpuinfra.remote.wire import RefusedError
 from gpuinfra.runner.jobs.job import StopReason
-from gpuinfra.runner.jobs.remote_runs import ended_of
+from gpuinfra.runner.jobs.remote_runs import parse_job_end
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +38,9 @@ def test_process_job_without_a_supervisor_is_lost(runs: Path) -> None:
     assert states.take("r1") is None
     os.close(lock)
     assert states.is_over("r1")
-    found = ended_of(states.must_read("r1"))
+    found = parse_job_end(states.must_read("r1"))
     assert found is not None
-    assert (found.how, found.exit_code) == (StopReason.LOST, 255)
+    assert (found.stop_reason, found.exit_code) == (StopReason.LOST, 255)
 
 
 def test_ended_job_is_over(runs: Path) -> None:
