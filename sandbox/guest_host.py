@@ -101,12 +101,10 @@ class GuestHost:
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(self._resets.wait(), seconds)
                         await self._start(order["vm"])
-                    case "stop":
+                    case "stop" | "delete" as kind:
                         self.cloud.guests_ready.discard(machine)
-                        await self.guests.stop(order["vmId"], self._root(order["vmId"]))
-                    case "delete":
-                        self.cloud.guests_ready.discard(machine)
-                        await self.guests.delete(order["vmId"], self._root(order["vmId"]))
+                        end = self.guests.stop if kind == "stop" else self.guests.delete
+                        await end(order["vmId"], self._root(order["vmId"]))
                     case "run-command":
                         await self._run_command(order)
         except asyncio.CancelledError:

@@ -172,6 +172,10 @@ class Faults:
         """Whether a standing fault matches, without counting it down: for guests, lists and rights."""
         return any(fault["name"] == name and _fits(fault, "", resource_id, region) for fault in self.all())
 
+    def hits_operation(self, resource_id: str, region: str) -> bool:
+        """Whether a fault would hit an operation on the resource, without counting it down."""
+        return any(place_of(each) == "operation" and _fits(each, "", resource_id, region) for each in self.all())
+
     def seconds(self, name: str, *, resource_id: str, region: str) -> float:
         """Return the `seconds` of a standing fault that fits, or 0."""
         fitting = (each for each in self.all() if each["name"] == name and _fits(each, "", resource_id, region))

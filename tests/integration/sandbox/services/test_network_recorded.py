@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuinfra.sandbox.services.network import vm_nics as network
+from gpuinfra.sandbox.services.compute import vm_network_profile as network
 from tests.integration.sandbox.recordings import Exchange, recordings
 from tests.integration.sandbox.servers import Sandbox
 from tests.integration.sandbox.services.test_network import Group
