@@ -142,7 +142,7 @@ class Guests:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def start(self, spec: GuestSpec) -> None:
-        """Power on, and return when SSH answers. A running guest is left alone."""
+        """Power on, and return when SSH answers. A running guest is not changed."""
         async with self._locks[spec.vm_id]:
             if spec.vm_id not in self._guests:
                 guest = Guest(spec)

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Cloud:
-    """Everything that services need. Nothing in it waits: whatever takes time is an event."""
+    """Everything that services need. Nothing in it waits: what takes time is an event."""
 
     def __init__(self, folder: Path, services: Sequence[Service]) -> None:
         self.folder = folder

@@ -219,11 +219,7 @@ def request_error(fault: dict[str, Any]) -> ArmError:
 def place_of(fault: dict[str, Any]) -> str:
     """Return what a fault hits: `request`, `connection`, `operation` or `elsewhere`."""
     name = fault["name"]
-    if (
-        name in OPERATION_ERRORS
-        or name == "never-ends"
-        or (fault.get("operation") and (name in ERRORS or name == "slow"))
-    ):
+    if name in OPERATION_ERRORS or name == "never-ends" or fault.get("operation"):
         return "operation"
     if name in ERRORS:
         return "request"
@@ -294,6 +290,6 @@ def _check_together(fault: Mapping[str, Any]) -> None:
         raise ValueError(f"skip goes with a fault of requests or operations, not with {name}")
     narrowed = [field for field in ("method", "type", "resource", "region") if field in fault]
     if name == READ_ONLY and narrowed:
-        raise ValueError(f"{narrowed[0]} does not go with {name}: a Reader is one of the whole subscription")
+        raise ValueError(f"{narrowed[0]} does not go with {name}: the role applies to the whole subscription")
     if name == EVICT and not fault.get("resource"):
         raise ValueError("evict needs resource: the name of a spot machine")

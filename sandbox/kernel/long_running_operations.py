@@ -203,7 +203,7 @@ class Operations:
         return body
 
     def status(self, operation_id: str) -> Answer:
-        """Return the state of an operation: 200 whatever the outcome, as in ARM."""
+        """Return the state of an operation: 200 for every outcome, as in ARM."""
         body = self._require(operation_id)
         shown: dict[str, Any] = {"status": body["status"]}
         if "error" in body:

@@ -151,7 +151,7 @@ def attach_disk(cloud: Cloud, disk_id: str, vm: Resource, state: str) -> None:
     disk.body["managedBy"] = vm.id
     disk.properties["diskState"] = state
     if "osType" in disk.properties:
-        # A guest's files belong to its OS disk, whichever VM has that disk.
+        # A guest's files belong to its OS disk, not to its VM.
         disk.hidden["guest"] = {"vm": vm.id, "vmId": vm.properties["vmId"]}
     cloud.store.put(disk, cloud.now)
 

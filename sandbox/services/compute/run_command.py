@@ -82,15 +82,7 @@ def begin_in_guest(cloud: Cloud, payload: dict[str, Any]) -> str | None:
 
 
 def command_result(stdout: str, stderr: str) -> dict[str, Any]:
-    """Return the result of a command. Azure reports success whatever the script's exit code."""
+    """Return the result of a command. Azure reports success for every exit code of the script."""
     message = f"Enable succeeded: \n[stdout]\n{stdout[-_SHOWN:]}\n[stderr]\n{stderr[-_SHOWN:]}"
-    return {
-        "value": [
-            {
-                "code": "ProvisioningState/succeeded",
-                "level": "Info",
-                "displayStatus": "Provisioning succeeded",
-                "message": message,
-            }
-        ]
-    }
+    status = {"code": "ProvisioningState/succeeded", "level": "Info", "displayStatus": "Provisioning succeeded"}
+    return {"value": [{**status, "message": message}]}
