@@ -50,7 +50,7 @@ class GuestHost:
         self._faults: list[dict[str, Any]] = []
 
     def boot_all(self) -> None:
-        """After a restart of the server, boot the guests of all VMs that were running."""
+        """Boot the guests of all VMs that were running when the server ended."""
         for machine in self.cloud.store.resources(kind=MACHINES):
             state = self.cloud.meter.state(machine.key)
             if state and state[0] == "running":
@@ -173,7 +173,7 @@ class GuestHost:
         return self.cloud.folder / "guests" / vm_id
 
     def _apply_faults(self) -> None:
-        """A GPU can disappear, and come back, while its guest runs."""
+        """Let GPUs disappear or come back while their guests run."""
         faults = self.cloud.faults.all()
         if faults == self._faults:
             return

@@ -222,7 +222,7 @@ _REFUSED = (
     *("passwd", "chpasswd", "gpasswd", "crontab", "at", "mount", "umount", "swapon", "swapoff", "modprobe", "sysctl"),
     *("iptables", "ip6tables", "nft", "ufw", "hostnamectl", "timedatectl", "loginctl"),
 )
-_LONGEST_FIRST_LINE = 240
+_MAX_FIRST_LINE = 240
 
 
 def _install_programs(spec: GuestSpec, disk: Disk) -> None:
@@ -247,6 +247,6 @@ def _install_programs(spec: GuestSpec, disk: Disk) -> None:
 def _install_python(target: Path, source: Path) -> None:
     """Install a standalone script, run by the server's Python and independent of the job's environment."""
     interpreter = f"{sys.executable} -IS"
-    if " " in sys.executable or len(interpreter) > _LONGEST_FIRST_LINE:
+    if " " in sys.executable or len(interpreter) > _MAX_FIRST_LINE:
         interpreter = "/usr/bin/env python3"
     write_atomically(target, f"#!{interpreter}\n".encode() + source.read_bytes(), 0o755)

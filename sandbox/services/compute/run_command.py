@@ -48,7 +48,7 @@ def _script(body: dict[str, Any]) -> str:
 
 
 def _parameters(body: dict[str, Any]) -> list[str]:
-    """Parameters are variables of the script, and its positional arguments in their order."""
+    """Return lines that set the parameters as variables of the script, and as its positional arguments in order."""
     assignments, values = [], []
     for parameter in section(body, "parameters", list):
         name, value = (parameter.get("name"), parameter.get("value")) if isinstance(parameter, dict) else (None, None)

@@ -61,7 +61,7 @@ def _check_unchanged(vm: Resource, body: dict[str, Any]) -> None:
 
 
 def _check_profile(vm: Resource, profile: dict[str, Any]) -> None:
-    """Users, keys and custom data are fixed at the first boot."""
+    """Raise if users, keys or custom data change, which are fixed at the first boot."""
     present = vm.properties.get("osProfile", {})
     for name in ("computerName", "adminUsername"):
         if profile.get(name) is not None and profile[name] != present.get(name):
