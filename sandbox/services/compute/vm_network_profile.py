@@ -133,8 +133,8 @@ def release_nics(cloud: Cloud, vm: Resource) -> None:
 
 def public_ip_of_vm(cloud: Cloud, vm: Resource) -> str | None:
     """Return the public IP of the primary NIC."""
-    nics = sorted(_nics(vm), key=lambda one: not one.get("properties", {}).get("primary"))
-    return public_ip_of(cloud, nics[0]["id"]) if nics else None
+    ordered = sorted(_nics(vm), key=lambda one: not one.get("properties", {}).get("primary"))
+    return public_ip_of(cloud, ordered[0]["id"]) if ordered else None
 
 
 # What VMs do with NICs

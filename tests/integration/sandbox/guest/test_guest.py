@@ -45,7 +45,7 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def shared(host: GuestHost, client: Client, tmp_path_factory: pytest.TempPathFactory) -> GuestSpec:
-    """A guest for tests that leave it as it was."""
+    """A guest for tests that do not change it."""
     spec = make_spec(tmp_path_factory.mktemp("shared") / "root", client.public_key, vm_id="shared")
     host.call(host.guests.start(spec))
     return spec
