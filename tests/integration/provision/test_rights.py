@@ -24,8 +24,7 @@ from gpuinfra.provision.resources.vm import IDENTITY
 from gpuinfra.provision.task import Task
 from gpuinfra.provision.up import Provisioner, UpOutcome
 from gpuinfra.provision.waiting import Deadline, retry
-from gpuinfra.sandbox.kernel.access_control import is_principal
-from gpuinfra.sandbox.services.authorization import role_assignments
+from gpuinfra.sandbox.kernel import access_control
 from tests.az import Az
 from tests.integration.provision.conftest import close
 from tests.integration.sandbox.machine_help import KEY
@@ -193,12 +192,13 @@ def test_role_assignment_waits_for_the_new_principal(
 ) -> None:
     monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
     asked: list[str] = []
+    is_principal = access_control.is_principal
 
     def lagging(there: Any, principal: str) -> bool:
         asked.append(principal)
         return len(asked) > 3 and is_principal(there, principal)
 
-    monkeypatch.setattr(role_assignments, "is_principal", lagging)
+    monkeypatch.setattr(access_control, "is_principal", lagging)
     right = up(cloud, heard).agent
     assert right is not None
     assert right.state is RoleState.GRANTED
