@@ -124,13 +124,11 @@ class Operations:
     ) -> None:
         if result == LATER and status == SUCCEEDED:
             return
-        if error is not None:
-            result = None
         body.update(status=status, end=self.cloud.now)
-        if result is not None:
-            body["result"] = result
         if error is not None:
             body["error"] = error
+        elif result is not None:
+            body["result"] = result
         self.cloud.store.put_operation(operation_id, body)
 
     def logged(self, after: int = 0) -> list[dict[str, Any]]:

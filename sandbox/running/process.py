@@ -173,9 +173,9 @@ def _has_gone(folder: Path, process: int) -> bool:
     return False
 
 
-def _tail(folder: Path, lines: int = 15) -> str:
+def _tail(folder: Path) -> str:
     try:
         text = (folder / LOG).read_text("utf-8", "replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-lines:])
+    return "\n".join(text.splitlines()[-15:])

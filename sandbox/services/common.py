@@ -44,9 +44,9 @@ def section(mapping: dict[str, Any], name: str, kind: type = dict) -> Any:
     return value
 
 
-def group_id(call: Call, group: str | None = None) -> str:
+def group_id(call: Call) -> str:
     """Return the id of the call's resource group."""
-    return str(ResourceId(call.cloud.subscription, group or call["group"], "", ()))
+    return str(ResourceId(call.cloud.subscription, call["group"], "", ()))
 
 
 def require_subscription(call: Call) -> None:

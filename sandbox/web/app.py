@@ -205,11 +205,9 @@ def _response(request: Request, answer: Answer, correlation_id: str, headers: di
     client_id = request.headers.get("x-ms-client-request-id")
     if client_id:
         common["x-ms-client-request-id"] = client_id
-    media_type = "application/json; charset=utf-8" if content else None
-    response = Response(content, answer.status, {**common, **headers})
-    if media_type:
-        response.headers["Content-Type"] = media_type
-    return response
+    if content:
+        common["Content-Type"] = "application/json; charset=utf-8"
+    return Response(content, answer.status, {**common, **headers})
 
 
 def make_app(cloud: Cloud, control: Control, carry_out: Callable[[], None]) -> Starlette:

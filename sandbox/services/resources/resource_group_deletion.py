@@ -112,13 +112,8 @@ def _group(cloud: Cloud, payload: dict[str, Any]) -> Resource | None:
 
 def _top_level(cloud: Cloud, group: Resource) -> list[Resource]:
     """Return the resources to delete one by one: nested resources and deployments go with others."""
-    found = cloud.store.resources(group=group.name)
-    parsed = [(resource, parse_id(resource.id)) for resource in found]
-    return [
-        resource
-        for resource, each in parsed
-        if len(each.pairs) == 1 and each.namespace.lower() != "microsoft.resources"
-    ]
+    found = ((resource, parse_id(resource.id)) for resource in cloud.store.resources(group=group.name))
+    return [each for each, own in found if len(own.pairs) == 1 and own.namespace.lower() != "microsoft.resources"]
 
 
 def _next(cloud: Cloud, group: Resource, payload: dict[str, Any]) -> list[Resource]:
