@@ -60,12 +60,12 @@ class Run:
 
     @property
     def seconds_to_finish(self) -> float | None:
-        """Return the seconds until the machine may go off without a client; None while the job runs or other rules decide."""
+        """Return the seconds until the machine may go off, or None while the job runs or other rules decide."""
         return None if self.alive or not self.ends_machine or self.heartbeat_age is None else self.seconds_to_wait
 
     @property
     def seconds_to_wait(self) -> float:
-        """Return the seconds for which a client may still reconnect, after its last heartbeat and after the end of the job."""
+        """Return how long a client may still reconnect, after its last heartbeat and the end of the job."""
         ages = (self.heartbeat_age, self.ended_age)
         return max(0.0 if age is None else _rest_of_window(age) for age in ages)
 
