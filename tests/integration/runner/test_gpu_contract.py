@@ -83,7 +83,7 @@ def test_probe_needs_one_container(engine: Engine, lab: Lab) -> None:
 
 def test_image_without_a_shell_needs_more_containers(engine: Engine) -> None:
     asked = Probe(engine, NO_SHELL, Gpus())
-    # The first finds that there is no shell.
+    # The first container has no shell.
     assert (probe_container(asked.run), asked.containers) == (probe(engine), 3)
 
 

@@ -54,7 +54,7 @@ def test_unknown_values_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("output", ["", "\n", "No devices were found\n", "a, b\n", "a, b, c, d, e\n"])
-def test_other_output_is_no_gpu_error(output: str) -> None:
+def test_other_output_raises_no_gpu_error(output: str) -> None:
     assert parse(output) is None
     with pytest.raises(NoGpuError):
         ask(Machine(Completed(0, output, "")), 1)
