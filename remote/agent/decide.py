@@ -39,7 +39,7 @@ class Run:
     of_this_boot: bool = True
 
     @property
-    def attended(self) -> bool:
+    def has_client(self) -> bool:
         """Return whether its client is connected. After a clock change, the last heartbeat may be in the future.
 
         A client that will detach says so from the beginning, but is connected until the job has begun.
@@ -51,7 +51,7 @@ class Run:
     @property
     def needs_machine(self) -> bool:
         """Return whether its job runs, or a client is connected for it."""
-        return self.alive or self.attended
+        return self.alive or self.has_client
 
     @property
     def ends_machine(self) -> bool:
