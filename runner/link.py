@@ -99,13 +99,13 @@ class Link:
     @property
     def engine(self) -> Engine:
         """The target's Docker Engine; opens a connection if there is none."""
-        from gpuinfra.runner.docker.client import open_engine
+        from gpuinfra.runner.docker.client import Engine
 
         with self._lock:
             connection = self.connection
             if self._engine is None:
                 # An engine that answered before may be restarting.
-                self._engine = open_engine(
+                self._engine = Engine(
                     connection, expected=self._had_engine, shares_credentials=self._shares_credentials
                 )
             return self._engine

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from gpuinfra.diagnostics import Code
-from gpuinfra.runner.docker.limits import MOST_ANSWER, endless_answer
+from gpuinfra.runner.docker.stream import MAX_RESPONSE, response_too_large
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
 
@@ -40,8 +40,8 @@ class Parser:
         buffer, start = self._buffer, 0
         while len(buffer) - start >= HEADER.size:
             stream, length = HEADER.unpack_from(buffer, start)
-            if length > MOST_ANSWER:
-                raise endless_answer()
+            if length > MAX_RESPONSE:
+                raise response_too_large()
             end = start + HEADER.size + length
             if len(buffer) < end:
                 break

@@ -124,7 +124,7 @@ def test_missing_gpu_fails_at_the_gpu_stage(server: SshServer, smi: Path) -> Non
     server.start()
     install(smi, "echo 'No devices were found'; exit 6")
     clock = Clock()
-    with pytest.raises(NotReady, match="said: No devices were found") as caught:
+    with pytest.raises(NotReady, match="printed: No devices were found") as caught:
         wait_until_ready(server.target, gpu_seconds=5, progress=RecordedProgress(), clock=clock, pause=clock.pause)
     assert caught.value.stage == "gpu"
 

@@ -169,7 +169,9 @@ def test_gpu_timeout_quotes_nvidia_smi() -> None:
         machine.wait()
     error = caught.value
     assert error.stage == "gpu"
-    assert error.reason.startswith("the NVIDIA driver is not loaded; nvidia-smi ended with 9 and said: NVIDIA-SMI has")
+    assert error.reason.startswith(
+        "the NVIDIA driver is not loaded; nvidia-smi exited with code 9 and printed: NVIDIA-SMI has"
+    )
     assert error.help == "look for yourself: `gpuinfra ssh my-dsvm -- nvidia-smi`"
     assert machine.now - 1000 == pytest.approx(300, abs=2.1)
     assert machine.opened == machine.closed == 1

@@ -107,5 +107,5 @@ def test_log_is_read_from_before_the_position() -> None:
 
 
 def test_frame_that_is_too_large_is_an_error() -> None:
-    with pytest.raises(JobError, match="does not end"):
+    with pytest.raises(JobError, match="too large"):
         list(Parser().feed(struct.pack(">BxxxI", STDOUT, 2**32 - 1)))
