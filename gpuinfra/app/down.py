@@ -112,19 +112,26 @@ def forget_jobs(settings: Settings, machine: MachineId, *, simulated: bool) -> N
     from datetime import UTC, datetime
 
     from gpuinfra.app.accounts import with_costs
-    from gpuinfra.models.run import DELETED_WITH_OUTPUTS, RunState
+    from gpuinfra.app.settlement import settle_runs
+    from gpuinfra.models.run import DELETED_WITH_OUTPUTS, END_IS_LATEST, RunState
     from gpuinfra.store.history import History
 
     history, name = History(settings.state), machine.name
     with suppress(Problem):  # the deletion is proven, even if the history cannot be written
         found = {run.id: run for run in (*history.unfinished(name), *history.unfetched(name))}
         own = [run for run in found.values() if run.simulated == simulated and run.is_of(name, str(machine))]
-        now = datetime.now(UTC)
-        for run in with_costs(settings, own, now):
-            gone = f"{name} {DELETED_WITH_OUTPUTS}"
-            lost = {"state": RunState.LOST, "reason": f"{name} was deleted", "ended": now}
-            lost = {} if run.state.is_over else lost
-            history.update(run.id, machine="", cost_usd=run.cost_usd, warnings=(*run.warnings, gone), **lost)
+        if not own:
+            return
+        gone, now = f"{name} {DELETED_WITH_OUTPUTS}", datetime.now(UTC)
+        lost = {"state": RunState.LOST, "reason": f"{name} was deleted", "ended": now}
+        # The machine may have ended before this command: Azure's log has the time.
+        settled = settle_runs(settings, own).runs
+        for run in settled:
+            if not run.state.is_over or (run.started and run.ended is None):
+                history.update(run.id, warnings=(*run.warnings, END_IS_LATEST), **lost)
+        for run in with_costs(settings, [history.find(run.id) for run in settled], now):
+            warnings = run.warnings if gone in run.warnings else (*run.warnings, gone)
+            history.update(run.id, machine="", cost_usd=run.cost_usd, warnings=warnings)
 
 
 def _ended(
@@ -151,7 +158,7 @@ def _ended(
             if asks:
                 _require_consent(reached, named, progress, delete=delete)
             receipt = ending.delete() if delete else ending.deallocate()
-            receipt = accounted(proven(reached, named, receipt), reached)
+            receipt = accounted(proven(reached, named, receipt), reached, named.group)
             receipt = note_end(reached.settings, receipt, reached.cloud.subscription, progress)
     except KeyboardInterrupt:
         say_what_exists(reached, named.name, named.group, progress)

@@ -45,13 +45,15 @@ def note(settings: Settings, entry: LedgerEntry, progress: Progress) -> None:
         progress.note(f"warning: ledger cannot be written: {error}")
 
 
-def accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
+def accounted(receipt: Receipt, reached: CloudSession, group: str | None = None) -> Receipt:
     """Return the receipt with the cost of the last time on, from the ledger and, if readable, Azure's log.
+
+    `group` is where a machine that does not exist would be.
 
     If another client stopped the machine since this workspace switched it on, the receipt also says who and when.
     """
     reached.cloud.grant(LOG_SECONDS)
-    return _accounted(receipt, reached)
+    return _accounted(receipt, reached, group)
 
 
 def all_accounted(receipts: Sequence[Receipt], reached: CloudSession) -> list[Receipt]:
@@ -67,18 +69,19 @@ def all_accounted(receipts: Sequence[Receipt], reached: CloudSession) -> list[Re
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
+def _accounted(receipt: Receipt, reached: CloudSession, group: str | None = None) -> Receipt:
     from gpuinfra.models.ledger import LedgerEntryKind, entry_from_receipt
     from gpuinfra.models.resource import Kind, Ref
     from gpuinfra.provision.costing.activity import KEPT, last_time_on
     from gpuinfra.provision.costing.recording import add_cost
 
-    noted = _entries_of(reached.settings, receipt)
+    group = receipt.group or group
+    noted = _entries_of(reached.settings, receipt, group)
     begun = noted[-1] if noted and noted[-1].what in {LedgerEntryKind.ON, LedgerEntryKind.CHANGED} else None
     since = receipt.billed_from or (begun.at if begun else None)
-    if since is None or receipt.verified is None or receipt.group is None:
+    if since is None or receipt.verified is None or group is None:
         return receipt
-    cloud, ref = reached.cloud, Ref(Kind.VM, receipt.group, receipt.name)
+    cloud, ref = reached.cloud, Ref(Kind.VM, group, receipt.name)
     window = max(since - BEFORE, receipt.at - KEPT)
     events = _events(cloud, ref, window, receipt.at)
     if receipt.billed_from is None:
@@ -87,6 +90,9 @@ def _accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
             return receipt
         began, ended = found[0] or begun.at, found[1]
         receipt = replace(receipt, billed_from=began, billed_to=ended.at, cause=_who(cloud, ref, ended.who))
+        if receipt.size is None:
+            # Others deleted it, so only the ledger knows what it was.
+            receipt = replace(receipt, size=begun.size, region=begun.region, spot=begun.spot, group=group)
     entry = entry_from_receipt(receipt, cloud.subscription)
     return add_cost(receipt, events, window, [*noted, *([entry] if entry else [])])
 
@@ -165,7 +171,7 @@ def note_cost(work: JobSession) -> Run:
         return counted
 
 
-def _entries_of(settings: Settings, receipt: Receipt) -> list[LedgerEntry]:
+def _entries_of(settings: Settings, receipt: Receipt, group: str | None) -> list[LedgerEntry]:
     """Return what the ledger has about the machine of a receipt; nothing if it cannot be read.
 
     Two machines in two groups may have one name. An entry without a group counts for both.
@@ -176,7 +182,7 @@ def _entries_of(settings: Settings, receipt: Receipt) -> list[LedgerEntry]:
         entries = Ledger(settings.state).entries()
     except Problem:
         return []
-    name, group = receipt.name.casefold(), (receipt.group or "").casefold()
+    name, group = receipt.name.casefold(), (group or "").casefold()
     return [
         each
         for each in entries

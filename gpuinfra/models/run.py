@@ -11,6 +11,8 @@ from gpuinfra.models.resource import same_machine
 
 DELETED_WITH_OUTPUTS = "was deleted with outputs that were not fetched"
 """The end of the warning for a run whose outputs were deleted with its machine."""
+END_IS_LATEST = "Azure's log does not say when its machine went off: time and cost are upper limits"
+"""The warning for a run whose recorded end is when its machine was first seen off."""
 DISK_IS_KEPT = "its disk still exists"
 """The end of the reason for a run whose VM was deleted without its disk."""
 KNOWS_NOTHING = "knows nothing of it"
@@ -126,6 +128,11 @@ class Run:
     after_run: str | None = None
     """What happens to the machine afterwards, if `run` started it."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def is_end_latest(self) -> bool:
+        """Whether the recorded end is only when its machine was first seen off."""
+        return END_IS_LATEST in self.warnings
 
     @property
     def is_on_kept_disk(self) -> bool:

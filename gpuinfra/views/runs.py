@@ -85,8 +85,12 @@ def _row(run: Run, now: datetime) -> tuple[str, ...]:
         UNKNOWN if seconds is None else duration(seconds),
         UNKNOWN if run.exit_code is None else str(run.exit_code),
         f"{run.usage.peak_utilization} %" if run.usage else UNKNOWN,
-        cost(run.cost_usd),
+        _cost(run),
     )
+
+
+def _cost(run: Run) -> str:
+    return f"{'at most ' if run.is_end_latest and run.cost_usd is not None else ''}{cost(run.cost_usd)}"
 
 
 def taken(run: Run, now: datetime | None = None) -> float | None:
@@ -152,7 +156,7 @@ def _facts(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
         yield "variables", ", ".join(run.environment)
     yield from ((("phases"), f"{name}: {duration(seconds, exact=True)}") for name, seconds in run.timings.items())
     if run.cost_usd is not None:
-        yield "cost", cost(run.cost_usd)
+        yield "cost", _cost(run)
     if run.after_run:
         yield "afterwards", run.after_run
     yield "outputs", outputs_words(run.outputs, folder)

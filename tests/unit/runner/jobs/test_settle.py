@@ -96,6 +96,15 @@ def test_run_is_settled_from_the_answers(
     assert settle(settled, None, OFF) == {} or not settled.state.is_over
 
 
+@pytest.mark.parametrize("power", [Power.OFF, Power.GONE])
+@pytest.mark.parametrize(("offs", "is_latest"), [((OFF_AT,), False), ((), True)])
+def test_end_that_the_log_does_not_have_is_an_upper_limit(
+    power: Power, offs: tuple[datetime, ...], is_latest: bool
+) -> None:
+    settled = replace(RUN, **settle(RUN, None, MachinePower(power, offs, NOW)))
+    assert settled.is_end_latest is is_latest
+
+
 def test_settled_run_has_the_time_of_its_job() -> None:
     assert settle(RUN, RunAnswer(True, EXITED), None)["timings"] == {"job": 120.0}
 
