@@ -13,7 +13,7 @@ from gpuinfra.suggest import did_you_mean, listed
 from gpuinfra.workbench.compute import CLUSTER, LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, SHARE, Compute
 from gpuinfra.workbench.project import Project, load_conda, load_project, plain_path
 from gpuinfra.workbench.runconfig import CONDA_FILE, PYTHON, RunConfig
-from gpuinfra.workbench.targets import BUILT_IN, redefinition, target_of
+from gpuinfra.workbench.targets import BUILT_IN, invalid_values, redefinition, target_of
 
 if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec, TargetOptions
@@ -41,6 +41,8 @@ def read_job(workspace: Path, configuration: str, spec: Spec | None = None) -> J
     _check_files(project, configuration, used_files)
     name = (runconfig.target or runconfig.name) if runconfig else configuration
     _check_built_in(configuration, name, runconfig, compute)
+    if compute and spec is None and (problems := tuple(invalid_values(compute))):
+        raise Problem(*problems, exit_code=Exit.USAGE)
     if compute is None and name not in BUILT_IN and spec is None:
         raise _unknown(project, configuration, runconfig, name)
     target = _new_target(spec, name) if spec and compute is None else _target(workspace, project, compute, name)

@@ -281,7 +281,7 @@ def read_targets(workspace: Path) -> Targets:
         # SDK v1 keeps such files in other folders, and other programs write them.
         if not compute.type or Path(compute.document.source.name).parent.name != FOLDER:
             continue
-        problems = list(_unfit(compute))
+        problems = list(invalid_values(compute))
         found.diagnostics += problems
         if not problems:
             found.targets.append(target_of(workspace, project, compute))
@@ -296,7 +296,7 @@ def find_target(workspace: Path, name: str) -> Target | None:
     project = load_project(workspace)
     compute = project.computes.get(name)
     problems = [each for each in project.diagnostics if _is_about(each, path)]
-    problems += _unfit(compute) if compute else ()
+    problems += invalid_values(compute) if compute else ()
     if problems:
         raise Problem(*problems)
     return target_of(workspace, project, compute) if compute else None
@@ -307,7 +307,7 @@ def _is_about(diagnostic: Diagnostic, path: Path) -> bool:
     return Path(diagnostic.span.file) == path if diagnostic.span else f"`{path}`" in (diagnostic.note or "")
 
 
-def _unfit(compute: Compute) -> Iterator[Diagnostic]:
+def invalid_values(compute: Compute) -> Iterator[Diagnostic]:
     """Return problems of values that other programs would misread, in foreign projects."""
     document = compute.document
     if not _NAME.fullmatch(compute.name):
