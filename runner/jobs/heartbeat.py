@@ -149,7 +149,7 @@ class Heartbeat:
             if remote := self._link.remote_if_open:
                 if self._unanswered is None or self._unanswered.connection is not remote.connection:
                     self._unanswered = _Unanswered(remote.connection, time.monotonic())
-                self._read_reply(remote.ask("run-attend", seconds=seconds, run=self._run, **self._fields))
+                self._read_reply(remote.ask("run-heartbeat", seconds=seconds, run=self._run, **self._fields))
             self._unanswered = None
         except (ConnectError, RemoteError) as error:
             logger.debug("no heartbeat was sent: %s", error)

@@ -35,7 +35,7 @@ class Target:
         self.was_asked = threading.Event()
 
     def ask(self, verb: str, *, seconds: float, **request: Any) -> dict[str, Any]:
-        assert verb == "run-attend"
+        assert verb == "run-heartbeat"
         assert seconds <= module.ANSWER_SECONDS
         self.asked.append(request)
         self.was_asked.set()
