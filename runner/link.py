@@ -260,7 +260,7 @@ def link_to(
 
 
 def import_paramiko() -> None:
-    """Import paramiko without `invoke`, which takes half of the import time and is used only for `Match exec`."""
+    """Import paramiko without `invoke`, which takes half of the import time and is needed only for OpenSSH settings."""
     if "paramiko" in sys.modules or "invoke" in sys.modules:
         return
     sys.modules["invoke"] = None  # type: ignore[assignment] # Python then raises ImportError for it

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from gpuinfra.models.run import GpuUsage, Outputs, Run
 from gpuinfra.runner.errors import Broken, ConnectError, JobError, RemoteError, SwitchedOff, Unreachable
@@ -82,11 +81,6 @@ class JobFollower:
         self._is_log_incomplete = False
         """Whether the target has output of the job that is not in the log here."""
         self._fetch_thread: threading.Thread | None = None
-
-    @property
-    def outputs_folder(self) -> Path:
-        """The local folder for the outputs."""
-        return self.record.folder / "outputs"
 
     def follow_to_end(self) -> Run:
         """Show the output until the job ends, fetch its files, and record how it ended, or that its machine is off."""
@@ -206,7 +200,8 @@ class JobFollower:
                 remove_forgotten(self.link.engine, project, known_runs)
 
     def _fetch(self, *, final: bool) -> Fetched:
-        return fetch(self.link.remote, self.record.run.id, self.outputs_folder, final=final, progress=self.progress)
+        folder = self.record.folder / "outputs"
+        return fetch(self.link.remote, self.record.run.id, folder, final=final, progress=self.progress)
 
     def ended(self) -> JobEnd | None:
         """Return how the job ended, or None while it runs."""
