@@ -12,7 +12,7 @@ from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 def locate(rows: Iterable[Mapping[str, Any]], word: str) -> Ref | None:
     """Return the machine in a listing with this name or, failing that, this target name; None if there is none.
 
-    Two machines of one name are a Problem that lists both. One that is not certainly ours counts where no other does.
+    Raise Problem if more than one matches. A machine that may be ours counts only if no other matches.
     """
     found = matching(rows, word)
     if len(found) > 1:
@@ -34,7 +34,7 @@ def matching(rows: Iterable[Mapping[str, Any]], word: str) -> list[Ref]:
 
 
 def called(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ref]:
-    """All machines of a listing with exactly this name. One that is not certainly ours counts where no other does."""
+    """Return the machines in a listing with exactly this name: ours, or if there is none, those that may be ours."""
     parts = [machine_of_row(row) for row in rows]
     choices = (_called(parts, name, owner) for owner in (Owner.OURS, Owner.UNTAGGED, Owner.UNRECOGNISED))
     return next((each for each in choices if each), [])

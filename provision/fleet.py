@@ -58,7 +58,7 @@ def machines(
 
 
 def lookalikes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """A line for each machine that carries our tag and is not ours."""
+    """Describe each machine that has our tag and is not ours."""
     found = {Owner.UNRECOGNISED, Owner.LOOKALIKE}
     parts = [part for part in map(machine_of_row, rows) if owner_of(part) in found]
     return tuple(sorted(map(left_alone_machine, parts)))
@@ -96,7 +96,7 @@ def machine_of(
         next_change=_next_change(part, hours, now),
         drift=(*_waste(part, hours, now), *(_drift(part, spec) if spec else ()))
         if is_tagged
-        else (f"{UNTAGGED}; `gpuinfra up --adopt SPEC` puts its tags back",),
+        else (f"{UNTAGGED}; `gpuinfra up --adopt SPEC` restores its tags",),
         spec_file=located.span.file if located else None,
         cost=past.last_cost if past and past.is_on else None,
         counted=now if past else None,

@@ -41,25 +41,27 @@ def owner_of(machine: ObservedResource) -> Owner:
 
 
 def is_namesake(machine: ObservedResource, name: str) -> bool:
-    """Whether this is our machine with this name, or one that has lost its tags, its disk or its NIC."""
+    """Return whether this is our machine with this name, or one that lost its tags, its disk or its NIC."""
     return _same(machine.ref.name, name) and owner_of(machine) in {Owner.OURS, Owner.UNTAGGED, Owner.UNRECOGNISED}
 
 
 def is_made_by_us(machine: ObservedResource) -> bool:
-    """Whether it has what every machine of `up` has and no tag can say: disk and NIC under our names, the NIC deleted
-    with the machine, its own name as host name, and no password."""
+    """Return whether it is configured as `up` configures VMs, whatever its tags say.
+
+    Disk and NIC have our names, the NIC is deleted with the VM, its host name is its own name, and it has no password.
+    """
     return _is_created_by_us(machine) and not misfit(machine)
 
 
 def _is_created_by_us(machine: ObservedResource) -> bool:
-    """Whether it has what `up` chooses and Azure lets no one change later: the host name, and no password."""
+    """Return whether it has the properties that `up` sets and that cannot change later: host name, and no password."""
     system = machine.properties.get("osProfile") or {}
     has_no_password = (system.get("linuxConfiguration") or {}).get("disablePasswordAuthentication") is True
     return _same(system.get("computerName"), machine.ref.name) and has_no_password
 
 
 def misfit(machine: ObservedResource) -> str:
-    """Which of its disk and NIC are not those of a machine of `up`; empty if both are."""
+    """Describe how disk and NIC differ from what `up` creates; empty if they do not."""
     name = machine.ref.name
     own_nics = [nic for nic in machine.nics if refers_to(nic.get("id"), ref_of(Kind.NIC, machine.ref.group, name))]
     reasons = []
@@ -132,7 +134,7 @@ def partition(
 
 
 def left_alone_machine(machine: ObservedResource) -> str:
-    """The line that reports a machine which only looks like ours."""
+    """Describe a machine that only looks like ours."""
     ref, tagged = machine.ref, tags.get(machine.tags, tags.NAME)
     if owner_of(machine) is not Owner.UNRECOGNISED:
         return left_alone(ref, tagged, machine.power)
@@ -148,7 +150,7 @@ def left_alone(ref: Ref, machine: str, power: str = "") -> str:
 
 
 def untagged_problem(machine: ObservedResource) -> Problem:
-    """The error about a machine under our name that has lost its tags, its disk or its NIC."""
+    """Return the Problem for a machine with our name that lost its tags, its disk or its NIC."""
     ref, is_off = machine.ref, machine.power == DEALLOCATED
     billed = "is deallocated" if is_off else f"is {machine.power} and billed"
     if owner_of(machine) is Owner.UNRECOGNISED:
@@ -157,8 +159,8 @@ def untagged_problem(machine: ObservedResource) -> Problem:
         fix = f"gpuinfra recognises it again with disk `{disk}`, and NIC `{nic}` set to be deleted with it"
     else:
         state, why = UNTAGGED, "without gpuinfra's tags it was not changed"
-        adopt = f"`gpuinfra up --adopt SPEC` puts the tags back, then `gpuinfra down {ref.name}` works"
-        fix = adopt if is_made_by_us(machine) else "gpuinfra did not make it: use another `name` or `resourceGroup`"
+        adopt = f"`gpuinfra up --adopt SPEC` restores the tags, then `gpuinfra down {ref.name}` works"
+        fix = adopt if is_made_by_us(machine) else "gpuinfra did not create it: use another `name` or `resourceGroup`"
     return Problem(
         Diagnostic(
             Code.UNTAGGED_MACHINE,
@@ -171,16 +173,16 @@ def untagged_problem(machine: ObservedResource) -> Problem:
 
 
 def on_elsewhere(machine: ObservedResource, group: str) -> str:
-    """The line about a machine of the same name that is on in another group than the given one."""
+    """Describe a machine with the same name that is on in another group than the given one."""
     ref, spec = machine.ref, f"with `resourceGroup: {machine.ref.group}` in the spec"
     where = f"{ref} in group {ref.group} is {machine.power}"
     if owner_of(machine) is Owner.OURS:
         return f"{where}, and this was for group {group}: {spec}, `down` ends it"
-    adopt = f"{spec}, `gpuinfra up --adopt SPEC` puts the tags back; " if is_made_by_us(machine) else ""
+    adopt = f"{spec}, `gpuinfra up --adopt SPEC` restores the tags; " if is_made_by_us(machine) else ""
     why = misfit(machine) if owner_of(machine) is Owner.UNRECOGNISED else "untagged"
     return f"{where}, {why}, and this was for group {group}: {adopt}{_by_hand(ref)}"
 
 
 def _by_hand(ref: Ref) -> str:
-    """The command for a machine that gpuinfra does not change."""
+    """Return the command that ends the billing of a machine that gpuinfra does not change."""
     return f"`az vm deallocate --resource-group {ref.group} --name {ref.name}` ends the billing"

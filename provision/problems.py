@@ -61,7 +61,7 @@ def role_help(scope: str) -> str:
     where = "the subscription or the resource group"
     place = scope or "/subscriptions/SUBSCRIPTION"
     return (
-        f"the role Contributor on {where} allows it; an owner gives it by "
+        f"the role Contributor on {where} allows it; an owner assigns it with "
         f"`az role assignment create --assignee YOU --role Contributor --scope {place}`"
     )
 
@@ -77,7 +77,7 @@ def _role_scope(scope: str) -> str:
 
 def _policy(found: ErrorDetails) -> str:
     named = f" `{found.policy}`" if found.policy else ""
-    return f"ask whoever keeps the policy{named} for an exemption, or change what it objects to, such as region or tags"
+    return f"ask the owner of the policy{named} for an exemption, or change what it forbids, such as region or tags"
 
 
 def _locked(found: ErrorDetails) -> str:
@@ -109,37 +109,41 @@ TABLE: dict[Fault, Row] = {
     Fault.QUOTA: (
         Code.NO_QUOTA,
         "not enough quota",
-        _fixed(f"`gpuinfra sizes --with-quota` shows where there is some; ask for more at {QUOTA_PAGE}"),
+        _fixed(f"`gpuinfra sizes --with-quota` lists regions with quota; request more at {QUOTA_PAGE}"),
     ),
     Fault.THROTTLED: (Code.THROTTLED, "throttled by Azure", _fixed("try again in a few minutes")),
     Fault.UNREACHABLE: (
         Code.UNREACHABLE,
         "Azure cannot be reached",
-        _fixed("look at the network, the proxy and GPUINFRA_ARM_ENDPOINT, and try again"),
+        _fixed("check the network, the proxy and GPUINFRA_ARM_ENDPOINT, and try again"),
     ),
-    Fault.TIMEOUT: (Code.TIMED_OUT, "Azure took too long", _fixed("run the same command again: it goes on from there")),
+    Fault.TIMEOUT: (
+        Code.TIMED_OUT,
+        "Azure took too long",
+        _fixed("run the same command again: it continues from there"),
+    ),
     Fault.BUSY: (Code.BUSY, "busy with something else", _fixed("try again in a moment")),
     Fault.IN_USE: (
         Code.REFUSED,
         "used by another resource",
-        _fixed("delete or detach what uses it, then run the same command again"),
+        _fixed("delete or detach the resource that uses it, then run the same command again"),
     ),
     Fault.EXISTS: (
         Code.BUSY,
-        "somebody else has just made it",
-        _fixed("run the same command again: it goes on from what is there"),
+        "another client just created it",
+        _fixed("run the same command again: it continues from the current state"),
     ),
     Fault.TAKEN: (
         Code.NAME_TAKEN,
         "the name is taken",
-        _fixed("use another `name` or `resourceGroup` in the spec, or delete what has the name"),
+        _fixed("use another `name` or `resourceGroup` in the spec, or delete the resource with this name"),
     ),
     Fault.ABSENT: (Code.REFUSED, "not found in Azure", _fixed(None)),
-    Fault.INTERRUPTED: (Code.REFUSED, "interrupted", _fixed("run the same command again: it goes on from there")),
+    Fault.INTERRUPTED: (Code.REFUSED, "interrupted", _fixed("run the same command again: it continues from there")),
     Fault.OTHER: (
         Code.REFUSED,
         "refused by Azure",
-        _fixed("Azure's words above say why; `--verbose` gives the correlation id, by which its activity log has more"),
+        _fixed("see Azure's message above; with the correlation ID from `--verbose` you find more in the activity log"),
     ),
 }
 _WRONG_TENANT = "InvalidAuthenticationTokenTenant"
@@ -147,7 +151,7 @@ _WRONG_TENANT_ROW: Row = (Code.LOGIN_FAILED, "logged in to another tenant", _oth
 _NO_SUBSCRIPTION_ROW: Row = (
     Code.NO_SUBSCRIPTION,
     "no such subscription",
-    _fixed("`az account list --output table` has those you can use; AZURE_SUBSCRIPTION_ID chooses one"),
+    _fixed("`az account list --output table` lists yours; AZURE_SUBSCRIPTION_ID selects one"),
 )
 
 
@@ -177,7 +181,7 @@ def _said(error: CloudError) -> str:
 
 
 def not_allowed(missing: Iterable[str], subscription: str, group: str) -> Problem:
-    """Return the Problem for missing rights that are known before the first write."""
+    """Return the Problem for missing permissions that are known before the first write."""
     actions = tuple(missing)
     note = f"missing on the subscription and on resource group `{group}`: {', '.join(actions)}; nothing was created"
     scope = f"/subscriptions/{subscription}" if subscription else ""

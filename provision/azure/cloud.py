@@ -81,7 +81,7 @@ class AzureCloud:
         return Observed(name, group, tuple(part for part in found if part), unknown)
 
     def _machines(self, name: str) -> list[ObservedResource]:
-        """Machines with the tag of this one, and those of its name that have lost it, wherever they are."""
+        """Return the machines with this name in their tag, and those with this name that lost it, in any group."""
         with translated("machines"):
             rows = [_plain(each) for each in self.clients.compute.virtual_machines.list_all()]
         return [

@@ -18,7 +18,7 @@ from gpuinfra.provision.observed_resource import ObservedResource
 from gpuinfra.provision.power import BILLED
 
 LEASE, HOURS, CAP = "lease", "hours", "cost cap"
-"""What determines the time at which a machine goes off."""
+"""What determines the end of a machine's lease."""
 _OVER = {LEASE: "lease is over", HOURS: "hours are over", CAP: "cost cap is reached"}
 STARTED_OUTSIDE = "lease is over; started or changed outside gpuinfra since then"
 BACKSTOP = timedelta(minutes=35)

@@ -293,7 +293,7 @@ def test_machine_with_a_protected_resource_is_not_deleted(part: Listed | CloudEr
     found = reaper.reap()
     assert (len(found.deleted), len(found.stopped)) == ((1, 0) if deletes else (0, 1))
     if isinstance(part, Listed) and not deletes:
-        assert found.stopped[0].verdict.cause.endswith("; a part of it is protected, so it is not deleted")
+        assert found.stopped[0].verdict.cause.endswith("; one of its resources is protected, so it is not deleted")
 
 
 def commit(hours: float, before: str, after: str) -> Commit:
