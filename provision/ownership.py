@@ -7,7 +7,7 @@ from typing import Any
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.provision import tags
-from gpuinfra.provision.names import default_group, machine_key, name_of, ref_of
+from gpuinfra.provision.names import default_group, machine_key, name_of, ref_of, same_name
 from gpuinfra.provision.observed_resource import ObservedResource, refers_to, resource_of_row
 from gpuinfra.provision.power import DEALLOCATED
 
@@ -42,7 +42,7 @@ def owner_of(machine: ObservedResource) -> Owner:
 
 def is_namesake(machine: ObservedResource, name: str) -> bool:
     """Return whether this is our machine with this name, or one that lost its tags, its disk or its NIC."""
-    return _same(machine.ref.name, name) and owner_of(machine) in {Owner.OURS, Owner.UNTAGGED, Owner.UNRECOGNISED}
+    return same_name(machine.ref.name, name) and owner_of(machine) in {Owner.OURS, Owner.UNTAGGED, Owner.UNRECOGNISED}
 
 
 def is_made_by_us(machine: ObservedResource) -> bool:
@@ -57,7 +57,7 @@ def _is_created_by_us(machine: ObservedResource) -> bool:
     """Return whether it has the properties that `up` sets and that cannot change later: host name, and no password."""
     system = machine.properties.get("osProfile") or {}
     has_no_password = (system.get("linuxConfiguration") or {}).get("disablePasswordAuthentication") is True
-    return _same(system.get("computerName"), machine.ref.name) and has_no_password
+    return same_name(system.get("computerName"), machine.ref.name) and has_no_password
 
 
 def misfit(machine: ObservedResource) -> str:
@@ -65,17 +65,13 @@ def misfit(machine: ObservedResource) -> str:
     name = machine.ref.name
     own_nics = [nic for nic in machine.nics if refers_to(nic.get("id"), ref_of(Kind.NIC, machine.ref.group, name))]
     reasons = []
-    if not _same(machine.os_disk.get("name"), name_of(Kind.DISK, name)):
+    if not same_name(machine.os_disk.get("name"), name_of(Kind.DISK, name)):
         reasons.append(f"its disk is not `{name_of(Kind.DISK, name)}`")
     if not own_nics:
         reasons.append(f"its NIC is not `{name_of(Kind.NIC, name)}`")
-    elif not any(_same((nic.get("properties") or {}).get("deleteOption"), "Delete") for nic in own_nics):
+    elif not any(same_name((nic.get("properties") or {}).get("deleteOption"), "Delete") for nic in own_nics):
         reasons.append(f"its NIC `{name_of(Kind.NIC, name)}` is not set to be deleted with it")
     return " and ".join(reasons)
-
-
-def _same(found: Any, wanted: str) -> bool:
-    return str(found or "").casefold() == wanted.casefold()
 
 
 def has_our_name(ref: Ref, marks: Mapping[str, str] | None) -> bool:
@@ -83,7 +79,7 @@ def has_our_name(ref: Ref, marks: Mapping[str, str] | None) -> bool:
     machine = tags.get(marks, tags.NAME)
     if not machine or ref.kind is Kind.RESOURCE_GROUP:
         return False
-    return ref.name.casefold() == name_of(ref.kind, machine).casefold()
+    return same_name(ref.name, name_of(ref.kind, machine))
 
 
 def is_own_group(group: ObservedResource, name: str) -> bool:
@@ -101,7 +97,7 @@ def is_leftover(ref: Ref, marks: Mapping[str, str] | None) -> bool:
 
 def is_default_group(group: str, machine: str) -> bool:
     """Return whether this is the group for a machine whose spec names none."""
-    return group.casefold() == default_group(machine).casefold()
+    return same_name(group, default_group(machine))
 
 
 def machine_of_row(row: Mapping[str, Any]) -> ObservedResource:

@@ -326,7 +326,7 @@ def test_machine_is_kept_without_its_schedule_when_its_agent_can_end_it(error: C
     assert f"warning: Azure's daily schedule is refused ({error.code})" in "\n".join(lines_of(work.task))
 
 
-def test_refusal_that_may_pass_is_no_reason_to_do_without_the_schedule() -> None:
+def test_temporary_refusal_of_the_schedule_fails_up() -> None:
     cloud = FakeCloud()
     cloud.fail("put shutdown-schedule", CloudError(Fault.LOCKED, "ScopeLocked", "locked"), times=-1)
     problem(provisioner(cloud))
