@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from gpuinfra.models.plan import Power
 from gpuinfra.models.receipt import OffProof, Receipt, Residue
@@ -176,36 +175,27 @@ class Teardown:
 
     def _absent(self, observed: Observed) -> Receipt:
         elsewhere = _on_elsewhere(observed)
-        return Receipt(
-            self.name,
-            None if elsewhere else OffProof.ABSENT,
-            self.task.cloud.now(),
-            residue=tuple(_residue(observed)),
-            kept=_left_alone(observed),
-            left=elsewhere,
-            simulated=self.task.cloud.simulated,
-            existed=_existed(observed),
-        )
+        receipt = self._receipt(None, None if elsewhere else OffProof.ABSENT, was_on=False)
+        residue, kept = tuple(_residue(observed)), _left_alone(observed)
+        return replace(receipt, residue=residue, kept=kept, left=elsewhere, existed=_existed(observed))
 
     def _receipt(self, machine: ObservedResource | None, off: OffProof | None, *, was_on: bool) -> Receipt:
-        now = self.task.cloud.now()
-        return Receipt(
-            name=self.name,
-            verified=off,
-            at=now,
-            region=machine.region if machine else None,
-            size=machine.size if machine else None,
-            spot=machine is not None and machine.is_spot,
-            group=machine.ref.group if machine else None,
-            billed_from=tags.moment(machine.tags, tags.ON_SINCE) if machine and was_on else None,
-            billed_to=_end(now) if was_on else None,
-            price_per_hour=self._price(machine) if machine else None,
-            simulated=self.task.cloud.simulated,
-            cause=self.cause if was_on else ALREADY if machine else "",
+        cloud, now = self.task.cloud, self.task.cloud.now()
+        receipt = Receipt(self.name, off, now, simulated=cloud.simulated)
+        if machine is None:
+            return receipt
+        receipt = replace(
+            receipt,
+            region=machine.region,
+            size=machine.size,
+            spot=machine.is_spot,
+            group=machine.ref.group,
+            price_per_hour=self.task.market.price(machine.size, machine.region, spot=machine.is_spot),
         )
-
-    def _price(self, machine: ObservedResource) -> float | None:
-        return self.task.market.price(machine.size, machine.region, spot=machine.is_spot)
+        if not was_on:
+            return replace(receipt, cause=ALREADY)
+        since = tags.moment(machine.tags, tags.ON_SINCE)
+        return replace(receipt, billed_from=since, billed_to=now.replace(microsecond=0), cause=self.cause)
 
 
 def _verified(machine: ObservedResource | None) -> OffProof | None:
@@ -258,7 +248,3 @@ def _residue(observed: Observed) -> list[Residue]:
     if address and observed.is_ours(address):
         found.append(Residue(Kind.PUBLIC_IP, address.ref.name, address_per_month()))
     return found
-
-
-def _end(now: datetime) -> datetime:
-    return now.replace(microsecond=0)

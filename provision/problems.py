@@ -154,9 +154,10 @@ def explain(error: CloudError, doing: str, *extra: str) -> Problem:
     """
     code, summary, help_line = _row(error)
     found = details_of(error)
-    named = [f"missing is {found.action}" + (f" on {found.scope}" if found.scope else "")] if found.action else []
-    named += [f"the policy is `{found.policy}`"] if found.policy else []
-    note = "; ".join([f"{doing}: {_said(error)}", *named, *extra])
+    where = f" on {found.scope}" if found.scope else ""
+    missing = f"missing is {found.action}{where}" if found.action else ""
+    policy = f"the policy is `{found.policy}`" if found.policy else ""
+    note = "; ".join(filter(None, (f"{doing}: {_said(error)}", missing, policy, *extra)))
     exit_code = Exit.INTERRUPTED if error.fault is Fault.INTERRUPTED else Exit.FAILED
     return Problem(
         Diagnostic(code, summary, note=note, help=help_line(found) if callable(help_line) else help_line),

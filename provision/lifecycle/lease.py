@@ -151,7 +151,7 @@ def restarted_at(machine: ObservedResource) -> datetime | None:
 
 
 def why_off(machine: ObservedResource, now: datetime, hours: Hours | None = None) -> str:
-    """Like `why_over`, but with its own reason for a machine that was started outside gpuinfra."""
+    """Return why the machine should be off, as `why_over` does, or that it was started outside gpuinfra."""
     return STARTED_OUTSIDE if restarted_at(machine) else why_over(machine.tags, now, hours)
 
 
