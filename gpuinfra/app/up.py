@@ -108,6 +108,7 @@ def up(  # noqa: PLR0913 each is an option
     from gpuinfra.app.machines import explained, open_provisioner, reach
     from gpuinfra.app.simulation import consent_to_replace, is_simulated
     from gpuinfra.models.target import unreached_target
+    from gpuinfra.provision.up import UpHooks
     from gpuinfra.workbench.targets import check_files, check_writable_files
     from gpuinfra.workspace import find_workspace
 
@@ -123,10 +124,12 @@ def up(  # noqa: PLR0913 each is an option
     source = source_of_up(reached.cloud.subscription, spec.group_name)
     named = unreached_target(spec.target_name, spec.name, work.host_key.public, simulated=simulated)
     trust = MachineTrust(settings, named, source, progress, accepted=host_key)
-    work.check_found, work.before_creation = trust.check_found, trust.record_pending
-    if adopt:
-        work.adopt = consent_to_adopt(settings, spec, progress)
-        work.known_host_key = known_host_key(settings, spec)
+    hooks = UpHooks(
+        adopt=consent_to_adopt(settings, spec, progress) if adopt else None,
+        known_host_key=known_host_key(settings, spec) if adopt else "",
+        check_found=trust.check_found,
+        before_creation=trust.record_pending,
+    )
 
     def consent(plan: Plan) -> None:
         _ask(plan, reached, spec, progress, delete=delete, creation=asks)
@@ -135,7 +138,7 @@ def up(  # noqa: PLR0913 each is an option
 
     try:
         with explained(f"bringing up {spec.name}"):
-            outcome = work.up(consent)
+            outcome = work.up(consent, hooks)
         record_power_on(settings, outcome, reached, progress)
         return _until_usable(settings, reached, spec, outcome, trust, work.public_key, progress)
     except KeyboardInterrupt:

@@ -134,7 +134,9 @@ def _why_not_deleted(name: str, machine: ObservedResource, rules: Rules) -> str:
     if name in rules.unknown:
         return "it cannot be asked for its runs, and its disk may hold outputs (`--yes` deletes it)"
     # A machine with its own protect tag is not changed at all.
-    return "a part of it is protected" if name in rules.protected and not tags.is_protected(machine.tags) else ""
+    return (
+        "one of its resources is protected" if name in rules.protected and not tags.is_protected(machine.tags) else ""
+    )
 
 
 def _gone(machine: ObservedResource, key: str, rules: Rules, now: datetime) -> str:

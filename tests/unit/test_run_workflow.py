@@ -216,7 +216,7 @@ def test_unusable_machine_is_deallocated(
     monkeypatch.setattr("gpuinfra.app.machines.reach", lambda *_, **__: SimpleNamespace(cloud=cloud))
     start = Change(Action.CHANGE, ref_of(Kind.VM, "group", NAME), power=Power.START)
 
-    def started(consent: Any) -> Any:
+    def started(consent: Any, _: Any) -> Any:
         consent(Plan(NAME, "", "group", None, (start,)))
         return outcome
 
@@ -240,7 +240,7 @@ def test_interrupt_at_any_moment_after_creation_says_what_exists(
     plan = Plan(NAME, "", "group", None, (Change(Action.CHANGE, ref_of(Kind.VM, "group", NAME), power=Power.START),))
     outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=plan, lease_until=None, agent=None)
     key = tags.get(outcome.observed.machine.tags, tags.HOST_KEY)
-    provisioner = SimpleNamespace(up=lambda _: outcome, host_key=SimpleNamespace(public=key), public_key="key")
+    provisioner = SimpleNamespace(up=lambda *_: outcome, host_key=SimpleNamespace(public=key), public_key="key")
     seen: list[str] = []
 
     def wait(*_: Any, **__: Any) -> None:
