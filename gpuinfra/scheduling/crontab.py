@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, Problem, problem
 from gpuinfra.programs import find_program
 
 BEGIN, END = "# gpuinfra schedule: begin", "# gpuinfra schedule: end"
@@ -46,11 +46,7 @@ def _find(crontab: str) -> tuple[int, int] | None:
     if len(begins) == len(ends) == 1 and begins[0] < ends[0]:
         return begins[0], ends[0]
     note = f"it has {len(begins)} lines `{BEGIN}` and {len(ends)} lines `{END}`; expected one of each"
-    raise Problem(
-        Diagnostic(
-            Code.SCHEDULER_FAILED, "the crontab cannot be edited", note=note, help="correct it with `crontab -e`"
-        )
-    )
+    raise problem(Code.SCHEDULER_FAILED, "the crontab cannot be edited", note, "correct it with `crontab -e`")
 
 
 def check_length(block: str) -> None:
@@ -60,7 +56,7 @@ def check_length(block: str) -> None:
         return
     note = f"the line has {longest} bytes; cron reads at most {LONGEST_COMMAND}; nothing was written"
     help_line = "use shorter paths for `--specs` and `--environment-file`, or `--with systemd`"
-    raise Problem(Diagnostic(Code.SCHEDULER_FAILED, "line too long for a crontab", note=note, help=help_line))
+    raise problem(Code.SCHEDULER_FAILED, "line too long for a crontab", note, help_line)
 
 
 def read() -> str:
@@ -89,13 +85,11 @@ def is_read() -> bool:
 def _crontab(word: str, given: str = "") -> subprocess.CompletedProcess[str]:
     program = find_program("crontab")
     if program is None:
-        raise Problem(
-            Diagnostic(
-                Code.NO_SCHEDULER,
-                "no cron on this computer",
-                note="`crontab` is not installed",
-                help="run `apt-get install cron`, or use `--with systemd`",
-            )
+        raise problem(
+            Code.NO_SCHEDULER,
+            "no cron on this computer",
+            "`crontab` is not installed",
+            "run `apt-get install cron`, or use `--with systemd`",
         )
     try:
         done = subprocess.run(  # noqa: S603 found just now
@@ -115,4 +109,4 @@ def _crontab(word: str, given: str = "") -> subprocess.CompletedProcess[str]:
 
 def _failed(verb: str, said: str) -> Problem:
     note = said.strip() or "`crontab` did not say why"
-    return Problem(Diagnostic(Code.SCHEDULER_FAILED, f"the crontab cannot be {verb}", note=note))
+    return problem(Code.SCHEDULER_FAILED, f"the crontab cannot be {verb}", note)

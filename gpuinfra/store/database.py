@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, Problem, problem
 
 FILE = "store.db"
 VERSION = 1
@@ -102,7 +102,7 @@ class Database:
             raise self.broken(str(error)) from error
 
     def _problem(self, code: Code, summary: str, reason: str, advice: str) -> Problem:
-        return Problem(Diagnostic(code, summary, note=f"`{self.path}`: {reason}", help=advice))
+        return problem(code, summary, f"`{self.path}`: {reason}", advice)
 
 
 def _remedy(error: Exception) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Exit, Problem, problem
 from gpuinfra.models.run import Run, RunState, run_from_json
 from gpuinfra.store.database import Database
 from gpuinfra.suggest import listed, nearest
@@ -35,7 +35,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 def run_folder(state: Path, run_id: str) -> Path:
     """What is kept here of one run: `log`, and what it wrote to `outputs/`."""
     if not _ID.fullmatch(run_id):
-        raise Problem(Diagnostic(Code.FILE_UNREADABLE, "history cannot be read", note=f"`{run_id}` is not a run's id"))
+        raise problem(Code.FILE_UNREADABLE, "history cannot be read", f"`{run_id}` is not a run's id")
     return state / "runs" / run_id
 
 
@@ -144,11 +144,11 @@ def _no_such_run(text: str, known: Sequence[str]) -> Problem:
         near = nearest(text, known)
         shown = [near, *(each for each in known if each != near)] if near else list(known)
         advice = f"did you mean {listed(shown[:NAMED])}? `gpuinfra runs` lists them all"
-    return Problem(Diagnostic(Code.NO_SUCH_RUN, "no such run", note=note, help=advice), exit_code=Exit.USAGE)
+    return problem(Code.NO_SUCH_RUN, "no such run", note, advice, exit_code=Exit.USAGE)
 
 
 def _ambiguous(text: str, known: Sequence[str]) -> Problem:
     more = f", {len(known) - NAMED} more" if len(known) > NAMED else ""
     note = f"{len(known)} runs begin with `{text}`: {listed(known[:NAMED], 'and')}{more}"
     help_text = "give more of the id, or `last` for the newest"
-    return Problem(Diagnostic(Code.NO_SUCH_RUN, "no single run", note=note, help=help_text), exit_code=Exit.USAGE)
+    return problem(Code.NO_SUCH_RUN, "no single run", note, help_text, exit_code=Exit.USAGE)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from gpuinfra.diagnostics import Code, Diagnostic, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Problem, problem
 from gpuinfra.parse.document import Document, read_document
 from gpuinfra.parse.source import LARGEST
 from gpuinfra.suggest import listed
@@ -145,7 +145,7 @@ def read_content(file: Path) -> bytes:
 
 
 def _unreadable(file: Path, reason: str) -> Problem:
-    return Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=f"`{file}`: {reason}"))
+    return problem(Code.FILE_UNREADABLE, "file cannot be read", f"`{file}`: {reason}")
 
 
 def _conda_paths(project: Project) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
+from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
 from gpuinfra.models.hosts import is_host, is_user
 from gpuinfra.models.resource import parse_machine_id
 from gpuinfra.models.target import ASK, KEYRING, VARIABLE, Target
@@ -89,7 +89,7 @@ class _Change:
         check_writable(self.path)
         if self.before is not None and read_content(self.path) != self.before:
             note = f"another program changed `{self.path}` in the meantime; gpuinfra did not write it"
-            raise Problem(Diagnostic(Code.FILE_CHANGED, "file has changed", note=note, help="run the command again"))
+            raise problem(Code.FILE_CHANGED, "file has changed", note, "run the command again")
 
 
 def check_files(workspace: Path, name: str) -> None:
@@ -97,7 +97,7 @@ def check_files(workspace: Path, name: str) -> None:
     folder = workspace / FOLDER
     if os.path.lexists(folder) and not folder.is_dir():
         note = f"`{folder}` must be a folder for target files"
-        raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note, help="rename or move it"))
+        raise problem(Code.FILE_UNWRITABLE, "file cannot be written", note, "rename or move it")
     for path in _paths(workspace, name):
         check_inside(path, workspace)
         if os.path.lexists(path) and read_content(path).strip():
@@ -161,13 +161,11 @@ def _change(path: Path, fresh: str, ours: Callable[[Document], dict[str, Value]]
         return _Change(path, document.encode(), document.with_values(**values).encode())
     except EditError as error:
         lines = ", ".join(f"`{key}: {written(value)}`" for key, value in values.items())
-        raise Problem(
-            Diagnostic(
-                Code.FILE_UNWRITABLE,
-                "file cannot be changed in place",
-                note=f"{path}: {error}",
-                help=f"add the lines yourself: {lines}; or rename the file, and gpuinfra writes a new one",
-            )
+        raise problem(
+            Code.FILE_UNWRITABLE,
+            "file cannot be changed in place",
+            f"{path}: {error}",
+            f"add the lines yourself: {lines}; or rename the file, and gpuinfra writes a new one",
         ) from error
 
 
