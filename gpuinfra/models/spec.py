@@ -13,15 +13,12 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.addresses import AUTO, SshSources
 from gpuinfra.models.base import Model, check_first, checked, one_of, parsed, rejection, whole
-from gpuinfra.models.durations import Duration
 from gpuinfra.models.hours import Hours
 from gpuinfra.models.images import DEFAULT_ALIAS, ContainerImage, MachineImage
 from gpuinfra.models.keys import DEFAULT_KEY, PublicKey, chosen_key
-from gpuinfra.models.money import MoneyField
-from gpuinfra.models.names import MachineName, ResourceGroupName, Subscription, TargetName, Username
-from gpuinfra.models.regions import Region
+from gpuinfra.models.names import MachineName, Region, ResourceGroupName, Subscription, Tags, TargetName, Username
+from gpuinfra.models.quantities import Duration, MoneyField
 from gpuinfra.models.sizes import GPU_MODELS, SizeName, check_gpu_model, sizes_with
-from gpuinfra.models.tags import Tags
 from gpuinfra.models.target import DEFAULT_IMAGE
 
 YAML_PATH = r"(?![/~])(?!(?:[^\n]*/)?\.\.(?:/|$))[^\\\x00-\x1f]+\.ya?ml"

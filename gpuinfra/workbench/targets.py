@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem, problem
-from gpuinfra.models.hosts import is_host, is_user
 from gpuinfra.models.resource import parse_machine_id
-from gpuinfra.models.target import ASK, KEYRING, VARIABLE, Target
+from gpuinfra.models.target import ASK, KEYRING, VARIABLE, Target, is_host, is_user
 from gpuinfra.parse.document import Document, EditError, written
 from gpuinfra.parse.scalars import Value
 from gpuinfra.suggest import did_you_mean

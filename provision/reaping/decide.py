@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuinfra.models.durations import format_duration
 from gpuinfra.models.hours import Hours
+from gpuinfra.models.quantities import format_duration
 from gpuinfra.models.reap import ReapAction, ReapDecision
 from gpuinfra.models.receipt import stamp
 from gpuinfra.models.spec import Spec
