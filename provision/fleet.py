@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from gpuinfra.models.durations import format_duration
-from gpuinfra.models.hours import Hours
 from gpuinfra.models.lease import LeaseState
+
+from gpuinfra.models.hours import Hours
 from gpuinfra.models.machine import Machine, ScheduledChange
 from gpuinfra.models.spec import Lifecycle
 from gpuinfra.provision import fleet, tags

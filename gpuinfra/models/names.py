@@ -1,4 +1,4 @@
-"""Names of machines, resource groups, targets, users, subscriptions and regions, and tags. Checks name the broken rule."""
+"""Names of machines, groups, targets, users, subscriptions and regions, and tags. Each check names the broken rule."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.views.suggestions import complete
-from gpuinfra.views.terminal import harmless, messages
+from gpuinfra.views.terminal import complete, harmless, messages
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from gpuinfra.views.ci_commands import neutralize_json
+from gpuinfra.views.terminal import neutralize_json
 
 SCHEMA_VERSION = 1
 

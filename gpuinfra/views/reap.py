@@ -10,8 +10,7 @@ from gpuinfra.models.reap import ReapAction
 from gpuinfra.views import json_output
 from gpuinfra.views import receipt as receipt_view
 from gpuinfra.views.formatting import cost, sandbox_option, timestamp
-from gpuinfra.views.suggestions import complete_command
-from gpuinfra.views.terminal import harmless, messages, results
+from gpuinfra.views.terminal import complete_command, harmless, messages, results
 
 if TYPE_CHECKING:
     from rich.text import Text

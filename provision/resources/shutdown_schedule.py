@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpuinfra.models.names import OUR_PREFIX
 from gpuinfra.models.plan import Difference
 from gpuinfra.models.resource import Kind, Resource
 from gpuinfra.provision import tags

@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Self
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.models.outputs import STDERR, STDOUT, Frame
 from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
+from gpuinfra.runner.jobs.job import Position
 
 HEADER = struct.Struct("!BQI")
 """The stream, the time in nanoseconds since 1970, and the length of the data in bytes."""
