@@ -136,11 +136,11 @@ def pyspark(project: Project) -> Iterator[Finding]:
     """Check containers only: clusters have Spark, this computer is unknown, and SDK v1 files default to Python."""
     for runconfig in project.runconfigs.values():
         compute = project.target_of(runconfig)
-        if runconfig.is_later or runconfig.framework != PYSPARK or compute is None or not compute.is_docker:
+        if runconfig.is_sdk_v1 or runconfig.framework != PYSPARK or compute is None or not compute.is_docker:
             continue
         if compute.spark_submit_location:
             continue
-        if runconfig.says_framework:
+        if runconfig.has_framework:
             yield from _said(runconfig, compute)
         else:
             yield from _by_default(runconfig, compute)

@@ -28,7 +28,7 @@ def unknown_target(project: Project) -> Iterator[Finding]:
     """Find targets without a file. Built-in targets need none, and those of SDK v1 are in Azure."""
     for runconfig in project.runconfigs.values():
         name = runconfig.target
-        if name and not runconfig.is_later and not _is_known(project, name):
+        if name and not runconfig.is_sdk_v1 and not _is_known(project, name):
             yield _unknown(project, runconfig, name)
 
 
@@ -71,7 +71,7 @@ def missing_files(project: Project) -> Iterator[Finding]:
 
 def _conda_keys(runconfig: RunConfig) -> tuple[str, ...]:
     """Return the path of the key that names the environment, or of its older form."""
-    if runconfig.is_later:
+    if runconfig.is_sdk_v1:
         return "environment", "python", "condaDependenciesFile"
     return ("CondaDependenciesFile" if runconfig.document.value("CondaDependenciesFile") else "CondaFile",)
 
@@ -161,7 +161,7 @@ def misspelt_keys(project: Project) -> Iterator[Finding]:
     for compute in project.computes.values():
         yield from _misspelt(compute.document, compute_file.KEYS)
     for runconfig in project.runconfigs.values():
-        if not runconfig.is_later:
+        if not runconfig.is_sdk_v1:
             yield from _misspelt(runconfig.document, runconfig_file.KEYS)
 
 

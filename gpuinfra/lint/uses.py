@@ -70,12 +70,12 @@ def location_of(project: Project, runconfig: RunConfig) -> Location | None:
         return Location.GPU if gpu else Location.CPU
     if compute is None:
         is_here = (runconfig.target or runconfig.name) == LOCAL
-        return Location.ELSEWHERE if not is_here else Location.HERE if runconfig.is_later else None
+        return Location.ELSEWHERE if not is_here else Location.HERE if runconfig.is_sdk_v1 else None
     if compute.type == LOCAL:
-        return Location.HERE if runconfig.is_later else None
+        return Location.HERE if runconfig.is_sdk_v1 else None
     if compute.user_managed_environment:
         return None
-    return _container(compute) if compute.is_docker and not runconfig.is_later else Location.ELSEWHERE
+    return _container(compute) if compute.is_docker and not runconfig.is_sdk_v1 else Location.ELSEWHERE
 
 
 def _image_of(project: Project, runconfig: RunConfig) -> str | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Any
+
+from gpuinfra.models.json_values import camel, parse_stamp, stamp
 
 STATE_FILE = "/run/gpuinfra/agent.json"
 """The path on the machine."""
@@ -45,11 +47,6 @@ class AgentState:
     """When the machine is deallocated because those runs have ended; None while one is running."""
 
     @property
-    def is_ending(self) -> bool:
-        """Whether the agent is about to deallocate the machine."""
-        return self.action in {"stopping-jobs", "deallocating"}
-
-    @property
     def forecast(self) -> tuple[datetime, str]:
         """When the machine is deallocated if nothing changes, and why."""
         ends = [(self.until, self.cause)]
@@ -65,23 +62,10 @@ class AgentState:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object that the agent writes."""
-        return {
-            "schemaVersion": SCHEMA_VERSION,
-            "at": _stamp(self.at),
-            "powerOn": _stamp(self.power_on),
-            "until": _stamp(self.until),
-            "cause": self.cause,
-            "idleSince": _stamp(self.idle_since),
-            "idleUntil": _stamp(self.idle_until),
-            "endsWith": list(self.ends_with),
-            "finishedUntil": _stamp(self.finished_until),
-            "jobs": list(self.jobs),
-            "sessions": self.sessions,
-            "gpuUtilization": self.gpu_utilization,
-            "action": self.action,
-            "lastError": self.last_error,
-            "evictionNotice": self.eviction_notice,
-        }
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain = {name: stamp(value) if isinstance(value, datetime) else value for name, value in found.items()}
+        lists = {"jobs": list(self.jobs), "ends_with": list(self.ends_with)}
+        return {"schemaVersion": SCHEMA_VERSION} | {camel(name): value for name, value in (plain | lists).items()}
 
 
 def parse_agent_state(text: str) -> AgentState | None:
@@ -118,8 +102,9 @@ def _state(found: Mapping[str, Any]) -> AgentState:
 
 
 def _moment(value: Any) -> datetime:
-    moment = datetime.fromisoformat(_text(value))
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if moment := parse_stamp(_text(value)):
+        return moment
+    raise ValueError("a time expected")
 
 
 def _moment_or_none(value: Any) -> datetime | None:
@@ -143,7 +128,3 @@ def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise TypeError("a list expected")
     return value
-
-
-def _stamp(moment: datetime | None) -> str | None:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from gpuinfra.models.receipt import stamp
+from gpuinfra.models.json_values import stamp
 
 
 class Source(StrEnum):

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from gpuinfra.models.agent import AgentState
-from gpuinfra.models.receipt import stamp
+from gpuinfra.models.json_values import stamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from gpuinfra.models.receipt import Receipt, stamp
+from gpuinfra.models.json_values import stamp
+from gpuinfra.models.receipt import Receipt
 from gpuinfra.models.resource import Ref
 
 

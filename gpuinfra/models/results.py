@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from gpuinfra.models.gpu import GpuFacts
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.plan import Plan
-from gpuinfra.models.receipt import stamp
 from gpuinfra.models.run import Run
 from gpuinfra.models.target import Checkup, Target
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 UNKNOWN = "-"
 
 
-def columns(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: int = 2) -> list[str]:
+def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
     """Return aligned lines. The columns in `right` are right-aligned."""
     from rich.cells import cell_len
 
@@ -25,7 +25,7 @@ def columns(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: int
         space = " " * (widths[column] - cell_len(cell))
         return space + cell if column in right else cell + space
 
-    return [(" " * gap).join(padded(column, cell) for column, cell in enumerate(row)).rstrip() for row in shown]
+    return ["  ".join(padded(column, cell) for column, cell in enumerate(row)).rstrip() for row in shown]
 
 
 def per_hour(dollars: float | None) -> str:

@@ -102,21 +102,20 @@ def read_conda(path: str, document: Document) -> tuple[Conda, list[Diagnostic]]:
     for by, node in _items(fields, document.root.items.get("dependencies")):
         if len(node.text) > LONGEST_LINE:
             label = f"longer than {LONGEST_LINE} characters"
-            diagnostics.append(Diagnostic(Code.UNKNOWN_VALUE, "not a package", document.span(node), label))
+            fields.complain(node, Code.UNKNOWN_VALUE, "not a package", label)
         elif by is Installer.PIP and node.text.startswith("-"):
             options.append(Option(node.text, node))
         elif package := parse(node, by):
             packages.append(package)
         else:
-            span = document.span(node)
             # Do not quote the line: it may be a URL with a password.
             label = f"not a package specification of {by.value}"
-            diagnostics.append(Diagnostic(Code.UNKNOWN_VALUE, "not a package", span, label, help=_example(by)))
+            fields.complain(node, Code.UNKNOWN_VALUE, "not a package", label, _example(by))
     conda = Conda(
         path=path,
         document=document,
         name=fields.text("name"),
-        channels=fields.texts("channels") or (),
+        channels=fields.texts("channels"),
         packages=tuple(packages),
         options=tuple(options),
     )
@@ -171,7 +170,7 @@ def _items(fields: Fields, node: Node | None, by: Installer = Installer.CONDA) -
     if node is None or (isinstance(node, Scalar) and node.value is None):
         return
     if not isinstance(node, Sequence):
-        _complain(fields, node, "a list of packages")
+        fields.complain(node, Code.WRONG_TYPE, "wrong type", "expected a list of packages")
         return
     for item in node.items:
         if isinstance(item, Scalar):
@@ -180,12 +179,8 @@ def _items(fields: Fields, node: Node | None, by: Installer = Installer.CONDA) -
         elif by is Installer.CONDA and isinstance(item, Mapping) and item.keys.keys() == {"pip"}:
             yield from _items(fields, item.items["pip"], Installer.PIP)
         else:
-            _complain(fields, item, "a package" if by is Installer.PIP else "a package, or `pip:` with a list")
-
-
-def _complain(fields: Fields, node: Node, expected: str) -> None:
-    span = fields.source.span(node.start, node.end)
-    fields.diagnostics.append(Diagnostic(Code.WRONG_TYPE, "wrong type", span, f"expected {expected}"))
+            expected = "a package" if by is Installer.PIP else "a package, or `pip:` with a list"
+            fields.complain(item, Code.WRONG_TYPE, "wrong type", f"expected {expected}")
 
 
 def _example(by: Installer) -> str:

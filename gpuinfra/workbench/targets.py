@@ -108,7 +108,7 @@ def check_destination(project: Project, name: str) -> None:
     """Raise a Problem if a machine's target files send its jobs elsewhere."""
     runconfig, compute = project.runconfigs.get(name), project.computes.get(name)
     if runconfig and (other := runconfig.target or name) != name:
-        place, span = f"`{other}`", runconfig.place("target" if runconfig.is_later else "Target")
+        place, span = f"`{other}`", runconfig.target_place
         help_line = f"set it to `{name}`; or rename the file, and use the new name with `-c`"
     elif compute and compute.type in {LOCAL, LOCALDOCKER, CLUSTER}:
         place = "a cluster" if compute.type == CLUSTER else "this computer"
@@ -202,7 +202,7 @@ def _has_checked_gpu(target: Target) -> bool:
 
 
 def _runconfig_values(target: Target, found: Document) -> dict[str, Value]:
-    if runconfig_file.read_runconfig(target.name, found)[0].is_later:
+    if runconfig_file.read_runconfig(target.name, found)[0].is_sdk_v1:
         return {}  # SDK v1 files have these under other keys
     asked: dict[str, tuple[str, Value]] = {
         "framework": ("Framework", target.framework),
