@@ -5,8 +5,6 @@ is no complete list of them, so none of these settings are read. `git` works on 
 the objects and the index of the real one, with harmless settings only.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The project's folder on disk: its state folder, its owner, and safe writes."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

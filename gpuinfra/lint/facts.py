@@ -8,8 +8,6 @@ TensorFlow on Linux:
   https://github.com/AnacondaRecipes/tensorflow_recipes. For later versions the channel decides: rules ignore them.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from enum import Enum

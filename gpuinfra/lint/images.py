@@ -1,7 +1,5 @@
 """Base images: unused GPUs, missing CUDA or Spark, invalid references, mixed versions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

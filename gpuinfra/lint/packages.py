@@ -1,7 +1,5 @@
 """Packages that use the CPU only, or another CUDA version than the image has, in environments for a GPU."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

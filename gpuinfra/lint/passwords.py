@@ -1,7 +1,5 @@
 """Secrets in project files. They are never shown and never removed: only their owner can change them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

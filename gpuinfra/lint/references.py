@@ -1,7 +1,5 @@
 """References between files: missing targets and environments, placeholders, unused folders, misspelt keys."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

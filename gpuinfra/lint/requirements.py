@@ -1,7 +1,5 @@
 """Lines that pip refuses, and wheels that cannot be installed: for another platform or Python, or missing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """All rules, and their findings in a project."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Which targets use an environment, whether they have a GPU, and which package lines apply to jobs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The state of a machine's guest agent, as it writes it to `/run/gpuinfra/agent.json`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """Office hours and holidays: `mon-fri 08:00-19:00` in a named time zone."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from datetime import date, timedelta

@@ -1,7 +1,5 @@
 """A ledger entry: gpuinfra started, changed or ended a machine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum

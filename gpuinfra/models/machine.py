@@ -1,7 +1,5 @@
 """A machine that gpuinfra manages, as one row of `gpuinfra status`, and its lease."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -60,7 +58,6 @@ class Machine:
         return max(0.0, (now - self.since).total_seconds()) / 3600 * self.price_per_hour
 
     def as_json(self, now: datetime) -> dict[str, Any]:
-        """Return this as a JSON object."""
         cost, lease = self.cost_so_far(now), self.lease_until
         return {
             "name": self.name,
@@ -129,7 +126,6 @@ class LeaseState:
         return self.machine.cost_so_far(max(until, self.now) if until else self.now)
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         cost, total = self.machine.cost_so_far(self.now), self.cost_until_end
         shown = {
             "name": self.machine.name,

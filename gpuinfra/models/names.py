@@ -1,7 +1,5 @@
 """Names of machines, groups, targets, users, subscriptions and regions, and tags. Each check names the broken rule."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Durations and amounts of money, as people write them: `20m`, `1h30m`, `4 hours`; `5 USD`, `$5`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """A receipt: the proof that billing stopped."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -117,7 +115,6 @@ class Receipt:
         return self.verified is not None and not self.left
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {
             "name": self.name,
             "off": self.verified is not None,

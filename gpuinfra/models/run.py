@@ -1,7 +1,5 @@
 """A run: one job on one target, from the command to its results."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
@@ -36,7 +34,6 @@ class RunState(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether this state is final."""
         return self not in {RunState.PREPARING, RunState.RUNNING}
 
 
@@ -76,7 +73,6 @@ class GpuUsage:
 
     @property
     def was_used(self) -> bool:
-        """Whether any sample showed use."""
         return self.peak_utilization > 0
 
     def as_json(self) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """A spec: one machine, from one YAML document, with all defaults."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -276,12 +274,10 @@ class Spec(Model):
 
     @property
     def group_name(self) -> str:
-        """The name of the resource group."""
         return self.resource_group or f"gpuinfra-{self.name}"
 
     @property
     def target_name(self) -> str:
-        """The name of the compute target."""
         return self.target.name or self.name.replace("-", "_")
 
     def as_json(self) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 `provision` and `runner` share this type and nothing else.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from dataclasses import dataclass
@@ -61,7 +59,6 @@ class Target:
         return self.type in {"local", "localdocker"}
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         found = {
             "name": self.name,
             "machine": self.machine,
@@ -102,7 +99,6 @@ class TargetCheck:
     help: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         return {"name": self.name, "passed": self.passed, "found": self.found, "help": self.help}
 
 
@@ -115,11 +111,9 @@ class Checkup:
 
     @property
     def passed(self) -> bool:
-        """Whether a job can run."""
         return all(check.passed for check in self.checks)
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
         checks = [check.as_json() for check in self.checks]
         return {"checks": checks, "gpu": self.gpu.as_json() if self.gpu else None}
 

@@ -1,7 +1,5 @@
 """Load all specs in files and folders."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Find files that may be specs, without importing what is needed to load them."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

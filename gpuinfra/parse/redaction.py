@@ -1,7 +1,5 @@
 """Redact possible secrets in text: diagnostics may end up in CI logs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Rules between fields, each as a check with a location and as JSON Schema."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Values follow the core schema of YAML 1.2, as in editors. If YAML 1.1, which man
 (`no`, `22:30`, `010`), the value is ambiguous and gets a diagnostic.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 import re

@@ -1,7 +1,5 @@
 """A file's text and locations in it."""
 
-from __future__ import annotations
-
 import codecs
 import re
 from bisect import bisect_right

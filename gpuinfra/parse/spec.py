@@ -1,7 +1,5 @@
 """Load specs from a file's content, and report every problem in one pass."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

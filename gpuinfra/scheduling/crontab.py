@@ -1,7 +1,5 @@
 """The user's crontab: gpuinfra's block in it, with all other lines unchanged."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

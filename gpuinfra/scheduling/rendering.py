@@ -1,7 +1,5 @@
 """Render a schedule as the files of each scheduler, and describe what `install` did."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shlex

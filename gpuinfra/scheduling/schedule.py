@@ -1,7 +1,5 @@
 """A schedule for `gpuinfra reap`: the interval, the command and its environment."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The SQLite file of a workspace, which several programs may use at once. It has the ledger and the history of runs."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from collections.abc import Iterator

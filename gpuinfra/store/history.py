@@ -1,7 +1,5 @@
 """The history of runs."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

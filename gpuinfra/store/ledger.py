@@ -1,7 +1,5 @@
 """The ledger of machines: when they were on, and the price. Entries are never changed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

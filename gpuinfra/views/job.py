@@ -65,7 +65,6 @@ class TerminalSink:
         self._screen_midline = False
 
     def __call__(self, frame: Frame) -> None:
-        """Write one frame."""
         stream = frame.stream
         if stream not in self._only or not frame.data:
             return

@@ -1,7 +1,5 @@
 """`--json`: one JSON object on stdout, with its schema version."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """The embedded Azure, as text and as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -158,7 +158,6 @@ class StatusWatch:
             self._live.stop()
 
     def show(self, machines: Sequence[Machine], now: datetime) -> None:
-        """Show the current machines."""
         from rich.text import Text
 
         if self._json:
@@ -174,7 +173,6 @@ class StatusWatch:
             self._console.print(self._text)
 
     def trouble(self, text: str) -> None:
-        """Show an error below the last table."""
         self._trouble = harmless(text)
         if self._live:
             self._live.refresh()

@@ -28,17 +28,14 @@ class TransferProgress:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all bytes are done."""
         done, total = self.counts
         return total is not None and done >= total
 
     @property
     def has_total(self) -> bool:
-        """Whether the total is known."""
         return self.counts[1] is not None
 
     def look(self, now: float) -> None:
-        """Update the rate."""
         done, elapsed = self.counts[0], now - self._at
         if done < self._seen:  # it restarted
             self._seen, self._at, self._rate = done, now, None
@@ -48,7 +45,6 @@ class TransferProgress:
             self._seen, self._at = done, now
 
     def bar(self, full: str, empty: str) -> str:
-        """Return a bar of fixed width."""
         cells = math.floor(self._share * BAR_WIDTH)
         return full * cells + empty * (BAR_WIDTH - cells)
 

@@ -52,7 +52,6 @@ class TerminalFile(io.FileIO):
     """
 
     def write(self, data: Any, /) -> int:
-        """Write bytes, and return how many."""
         try:
             return super().write(data)
         except OSError as error:
@@ -121,7 +120,6 @@ class CommandFilter:
         self._line = ""
 
     def __call__(self, text: str, /) -> int:
-        """Write a text."""
         # Like every text stream, refuse bytes with a TypeError: click finds out so what a stream takes.
         safe = neutralize(self._line[:0] + text, self._line)
         self._line = re.split(r"[\r\n]", f"{self._line}{safe}")[-1][-_LONGEST_BEGINNING:]
@@ -175,7 +173,6 @@ class CommandCompleter:
     """Complete the commands in everything that a console prints."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Return what to print instead."""
         return [self._complete(each) for each in renderables] if _given else renderables
 
     def _complete(self, renderable: Any) -> Any:

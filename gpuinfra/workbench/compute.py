@@ -1,7 +1,5 @@
 """`NAME.compute`: where jobs run."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`conda_dependencies.yml`: the packages of a job's environment, with locations."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The container image and GPU use of a project's jobs, for an imported spec."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

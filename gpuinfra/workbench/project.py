@@ -1,7 +1,5 @@
 """A Workbench project: the files in `aml_config`, and the files that they name."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

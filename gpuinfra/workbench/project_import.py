@@ -1,7 +1,5 @@
 """Create a spec from a Workbench project, and list what has no equivalent."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from itertools import chain, count

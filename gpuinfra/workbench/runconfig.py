@@ -1,7 +1,5 @@
 """`NAME.runconfig`: how a script runs, and on which target. Workbench and SDK v1 use different keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

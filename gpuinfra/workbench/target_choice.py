@@ -1,7 +1,5 @@
 """Choose the target that a spec is created from. With several candidates, the user must choose."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

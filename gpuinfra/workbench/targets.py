@@ -1,7 +1,5 @@
 """Read and write the two files of a compute target."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Find what has no equivalent in a spec: its location, and what to do instead."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from shlex import quote
