@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from gpuinfra.views.formatting import counted
 from gpuinfra.views.terminal import complete, harmless, messages
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def show(diagnostics: Iterable[Diagnostic]) -> None:
             console.print()
         console.print(render(diagnostic))
     if more := sum(1 for _ in left):
-        console.print(f"\n… and {more} more problem{'s' if more > 1 else ''}")
+        console.print(f"\n… and {counted(more, 'more problem')}")
 
 
 def render(diagnostic: Diagnostic) -> Text:

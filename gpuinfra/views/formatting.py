@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -10,12 +10,36 @@ from gpuinfra.views.terminal import harmless
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 UNKNOWN = "-"
 
 
+Cell = str | tuple[str, str]
+"""A text, or a text with its style."""
+
+
+def table(rows: Iterable[Sequence[Cell]], right: Collection[int] = ()) -> Text:
+    """Return aligned lines, the first one in bold. The columns in `right` are right-aligned."""
+    from rich.text import Text
+
+    cells = [[(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows]
+    lines = []
+    for number, padded in enumerate(_padded([[text for text, _ in row] for row in cells], right)):
+        line = Text(style="" if number else "bold")
+        for column, (text, (_, style)) in enumerate(zip(padded, cells[number], strict=True)):
+            line.append("  " if column else "").append(text, style or None)
+        line.rstrip()
+        lines.append(line)
+    return Text("\n").join(lines)
+
+
 def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
     """Return aligned lines. The columns in `right` are right-aligned."""
+    return ["  ".join(row).rstrip() for row in _padded(rows, right)]
+
+
+def _padded(rows: Sequence[Sequence[str]], right: Collection[int]) -> list[list[str]]:
     from rich.cells import cell_len
 
     shown = [[harmless(cell) for cell in row] for row in rows]
@@ -25,7 +49,12 @@ def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
         space = " " * (widths[column] - cell_len(cell))
         return space + cell if column in right else cell + space
 
-    return ["  ".join(padded(column, cell) for column, cell in enumerate(row)).rstrip() for row in shown]
+    return [[padded(column, cell) for column, cell in enumerate(row)] for row in shown]
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 file` or `2 files`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def per_hour(dollars: float | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuinfra.views import diagnostics as diagnostics_view
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import byte_size, columns
+from gpuinfra.views.formatting import byte_size, columns, counted
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -43,6 +43,6 @@ def _upload_note(shown: RunOutputs) -> str:
 
 
 def _summary(shown: RunOutputs) -> str:
-    count = "1 file" if len(shown.files) == 1 else f"{len(shown.files)} files"
-    words = f"{count}, {byte_size(sum(file.size for file in shown.files))}{', copied' if shown.copied else ''}"
+    size = byte_size(sum(file.size for file in shown.files))
+    words = f"{counted(len(shown.files), 'file')}, {size}{', copied' if shown.copied else ''}"
     return words if shown.run.state.is_over else f"{words}; the job may still be running, and write more"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuinfra.models.gpu import GpuFacts
 from gpuinfra.models.run import RunState, unheard_hint
 from gpuinfra.views import json_output
-from gpuinfra.views.formatting import UNKNOWN, byte_size, columns, cost, duration, timestamp
+from gpuinfra.views.formatting import UNKNOWN, Cell, byte_size, cost, counted, duration, table, timestamp
 from gpuinfra.views.terminal import harmless, messages, results
 
 if TYPE_CHECKING:
@@ -63,23 +63,14 @@ def show(
 
 def render(runs: Sequence[Run], now: datetime) -> Text:
     """Return the table."""
-    from rich.text import Text
-
-    lines = columns([HEADER, *(_row(run, now) for run in runs)], right={5, 6, 7, 8})
-    place = lines[0].index("STATE")
-    texts = [Text(lines[0], "bold")]
-    for run, line in zip(runs, lines[1:], strict=True):
-        text = Text(line)
-        text.stylize(STYLES[run.state], place, place + len(run.state.value))
-        texts.append(text)
-    return Text("\n").join(texts)
+    return table([HEADER, *(_row(run, now) for run in runs)], right={5, 6, 7, 8})
 
 
-def _row(run: Run, now: datetime) -> tuple[str, ...]:
+def _row(run: Run, now: datetime) -> tuple[Cell, ...]:
     seconds = taken(run, now)
     return (
         run.id,
-        f"{run.state.value}{' (simulated)' if run.simulated else ''}",
+        (f"{run.state.value}{' (simulated)' if run.simulated else ''}", STYLES[run.state]),
         run.target,
         run.script or shlex.join(run.command)[:30],
         timestamp(run.started or run.created),
@@ -222,7 +213,7 @@ def usage_words(usage: GpuUsage) -> str:
 
 def outputs_words(outputs: Outputs, folder: Path) -> str:
     """`3 files, 12.0 MiB in PATH`."""
-    files = "1 file" if outputs.files == 1 else f"{outputs.files} files"
+    files = counted(outputs.files, "file")
     if outputs.complete and not outputs.files:
         return "none"
     rest = "" if outputs.complete else "; not everything was fetched"
@@ -254,11 +245,7 @@ def show_comparison(a: Run, b: Run, files: Sequence[FileDifference], *, json: bo
 
 def render_comparison(a: Run, b: Run, files: Sequence[FileDifference]) -> Text:
     """Return the differences as a table."""
-    from rich.text import Text
-
-    rows = [("", a.id, b.id), *_differences(a, b), *_file_rows(files)]
-    lines = columns(rows)
-    return Text("\n").join([Text(lines[0], "bold"), *map(Text, lines[1:])])
+    return table([("", a.id, b.id), *_differences(a, b), *_file_rows(files)])
 
 
 def _differences(a: Run, b: Run) -> Iterator[tuple[str, str, str]]:
