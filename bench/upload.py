@@ -67,7 +67,7 @@ class Bench:
         with (project / "data").open("wb") as file:
             for _ in range(BIG >> 20):
                 file.write(os.urandom(1 << 20))
-        value = self._compared(project, anew=True)
+        value = self._compared(project, from_scratch=True)
         shutil.rmtree(project)
         # A rate of 0.8 is a time of 1.25.
         return Ratio("upload of 1 GiB", RSYNC, value, 1.25)
@@ -78,24 +78,24 @@ class Bench:
             file = project / f"package{number // 100:03}" / f"module{number:05}.py"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"# {number}\n" + "def function(argument):\n    return argument\n" * 32)
-        return Ratio("upload of 10,000 small files", RSYNC, self._compared(project, anew=True), 1.0)
+        return Ratio("upload of 10,000 small files", RSYNC, self._compared(project, from_scratch=True), 1.0)
 
     def unchanged(self) -> Ratio:
         project = self._folder / "many"
         time.sleep(2.5)  # file times younger than this are not trusted
-        value = self._compared(project, anew=False)
+        value = self._compared(project, from_scratch=False)
         return Ratio("upload of 10,000 unchanged files", RSYNC, value, 1.0)
 
-    def _compared(self, project: Path, *, anew: bool) -> float:
+    def _compared(self, project: Path, *, from_scratch: bool) -> float:
         ways: tuple[Callable[[Path], None], ...] = (self._by_us, self._by_rsync)
         times: tuple[list[float], ...] = ([], [])
-        if not anew:
+        if not from_scratch:
             for way in ways:
                 way(project)
         for number in range(ROUNDS):
             # Alternate which one is first: disk writes left over from one slow down the next.
             for which in (0, 1) if number % 2 else (1, 0):
-                if anew:
+                if from_scratch:
                     shutil.rmtree(self._folder / "home")
                     shutil.rmtree(self._folder / "state", ignore_errors=True)
                     (self._folder / "home").mkdir()
@@ -103,8 +103,9 @@ class Bench:
                 began = time.perf_counter()
                 ways[which](project)
                 times[which].append(time.perf_counter() - began)
-        told = f"{project.name}, {'all' if anew else 'nothing'} new: {_shown(times[0])} s · rsync {_shown(times[1])} s"
-        print(told, file=sys.stderr, flush=True)
+        new = "all" if from_scratch else "nothing"
+        line = f"{project.name}, {new} new: {_shown(times[0])} s · rsync {_shown(times[1])} s"
+        print(line, file=sys.stderr, flush=True)
         return median(times[0]) / median(times[1])
 
     def _by_us(self, project: Path) -> None:

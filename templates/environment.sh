@@ -1,15 +1,15 @@
 #!/bin/sh
-# Installs a job's packages inside its image: by conda where packages are conda's, else by pip beside the image's own.
-# It runs as root in the first stage of a build, of which only the folder $prefix stays. Lines that begin with
-# `gpuinfra:` are for the one who watches; `gpuinfra-refusal:` and `gpuinfra-help:` say why it cannot be.
+# Installs a job's packages inside its image: with conda for conda's packages, else with pip next to the image's own.
+# It runs as root in the first stage of a build, of which only the folder $prefix is kept. Lines that start with
+# `gpuinfra:` are progress; `gpuinfra-refusal:` and `gpuinfra-help:` say why the build failed, and how to fix it.
 set -eu
 cd "$(dirname "$0")"
 # prefix, python_text, python_first, python_end, python_names, python_is_known, only_conda_has, has_channels
-. ./wishes
+. ./options
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONNOUSERSITE=1
 export CONDA_ALWAYS_YES=1 MAMBA_ALWAYS_YES=1 DEBIAN_FRONTEND=noninteractive
-# What the image's own settings say of these is for its own packages.
+# The image's own values are for its own packages.
 unset PYTHONHOME PIP_TARGET PIP_PREFIX PIP_USER PIP_REQUIRE_VIRTUALENV || :
 
 say() {
@@ -35,7 +35,7 @@ fits() {
     number=$(number_of "$1") && [ "$number" -ge "$python_first" ] && [ "$number" -lt "$python_end" ]
 }
 
-# Which of them the image has, the quickest first.
+# Finds the fastest installed one.
 find_conda() {
     for name in micromamba mamba conda; do
         for each in "$name" "/opt/conda/bin/$name" "/opt/miniconda/bin/$name" "/opt/miniconda3/bin/$name" \
@@ -57,7 +57,7 @@ find_python() {
     return 1
 }
 
-# What the image has, for a message.
+# Prints the installed versions, for a message.
 pythons() {
     found=
     for name in python python3; do
@@ -78,7 +78,7 @@ pythons() {
 install_by_conda() {
     say "making the environment with ${conda##*/}"
     case ${conda##*/} in
-    # It knows no channels by itself.
+    # It has no default channels.
     micromamba)
         if [ -n "$has_channels" ]; then
             "$conda" create --yes --prefix "$prefix" --file environment.yml
@@ -90,14 +90,14 @@ install_by_conda() {
     esac
 }
 
-# An environment that sees the image's own packages: its GPU frameworks were made for its CUDA.
+# The environment includes the image's own packages: its GPU frameworks match its CUDA.
 make_venv() {
     say "making the environment with $("$python" --version 2>&1) of the image, and pip"
     "$python" -m venv --system-site-packages --without-pip "$prefix" ||
         "$python" -m virtualenv --system-site-packages "$prefix" ||
         refuse "the image's $python can make no environment: it has neither \`venv\` nor \`virtualenv\`" \
             "name a base image with conda, or one whose Python is whole"
-    # Of a Python that is itself in such an environment, only those around it are seen.
+    # If that Python is itself in a virtual environment, only the outer packages would be visible.
     "$python" -c '
 import os, subprocess, sys, sysconfig
 if sys.prefix != getattr(sys, "base_prefix", sys.prefix):
@@ -117,7 +117,7 @@ install_by_pip() {
     fi
 }
 
-# Installers write down where packages came from. Whoever has the image would read passwords there.
+# Installers record the URLs of packages, which may have passwords. Everyone with the image could read them.
 forget_secrets() {
     [ -s secrets ] || return 0
     "$prefix/bin/python" -c '
@@ -125,7 +125,7 @@ import os, sys
 with open("secrets", "rb") as lines:
     secrets = lines.read().split(b"\n")
 for folder, _, names in os.walk(sys.argv[1]):
-    # Code is left alone: a password may be a word that stands in it.
+    # Do not change code: a password may be a word in it.
     is_record = os.path.basename(folder) == "conda-meta" or ".git" in folder.split(os.sep)
     for name in names:
         path = os.path.join(folder, name)

@@ -105,7 +105,7 @@ def _in_other_case(root: Path, path: Path) -> str | None:
 
 
 def _names(folder: Path) -> list[str]:
-    return os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 names alone are asked for
+    return os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 only names are needed
 
 
 def not_filled_in(project: Project) -> Iterator[Finding]:

@@ -12,8 +12,8 @@ STATE_FILE = "/run/gpuinfra/agent.json"
 """The path on the machine."""
 SCHEMA_VERSION = 1
 ACTIONS = frozenset({"watching", "warning", "stopping-jobs", "deallocating"})
-LONGEST = 64 * 1024
-_LONGEST_TEXT = 1000
+MAX_BYTES = 64 * 1024
+_MAX_TEXT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class AgentState:
 
 def parse_agent_state(text: str) -> AgentState | None:
     """Return the state in this text, or None if it is malformed: any user of the machine can write the file."""
-    if len(text) > LONGEST:
+    if len(text) > MAX_BYTES:
         return None
     try:
         found = json.loads(text)
@@ -113,7 +113,7 @@ def _text(value: Any) -> str:
     """Return text that is safe to print: one line, without control characters."""
     if not isinstance(value, str):
         raise TypeError("text expected")
-    return "".join(character if character.isprintable() else " " for character in value[:_LONGEST_TEXT])
+    return "".join(character if character.isprintable() else " " for character in value[:_MAX_TEXT])
 
 
 def _count(value: Any) -> int:

@@ -200,7 +200,7 @@ Subscription = Annotated[
 
 
 # Azure allows 50 per resource; gpuinfra uses 10.
-MOST_TAGS = 40
+MAX_TAGS = 40
 OUR_PREFIX = "gpuinfra:"
 
 _FORBIDDEN = r"<>%&\\?/"
@@ -233,7 +233,7 @@ def check_tag_value(value: str) -> None:
 
 
 def _check_count(tags: dict[str, str]) -> dict[str, str]:
-    if len(tags) > MOST_TAGS:
+    if len(tags) > MAX_TAGS:
         label = f"{len(tags)} tags; Azure allows 50, and gpuinfra uses 10 of them"
         raise rejection(Code.BAD_TAG, "too many tags", label)
     return tags
@@ -245,7 +245,7 @@ Tags = Annotated[
     WithJsonSchema(
         {
             "type": "object",
-            "maxProperties": MOST_TAGS,
+            "maxProperties": MAX_TAGS,
             "propertyNames": {"pattern": whole(TAG_NAME)},
             "additionalProperties": {"type": "string", "pattern": whole(TAG_VALUE)},
         }

@@ -11,7 +11,7 @@ from pydantic import PlainSerializer, WithJsonSchema
 from gpuinfra.diagnostics import Code
 from gpuinfra.models.base import parsed, rejection, whole
 
-LONGEST = timedelta(days=30)
+MAX_DURATION = timedelta(days=30)
 
 
 def numbers_up_to(largest: int) -> str:
@@ -33,11 +33,11 @@ _D, _H, _M = "(?:d| days?)", "(?:h| hours?)", "(?:m| min| minutes?)"
 _HOURS, _MINUTES = f"(?: ?{numbers_up_to(23)}{_H})?", f"(?: ?{numbers_up_to(59)}{_M})?"
 DURATION = "|".join(
     [
-        f"{numbers_up_to(LONGEST.days)}{_D}",
-        f"{numbers_up_to(LONGEST.days - 1)}{_D}{_HOURS}{_MINUTES}",
-        f"{numbers_up_to(LONGEST.days * 24)}{_H}",
-        f"{numbers_up_to(LONGEST.days * 24 - 1)}{_H}{_MINUTES}",
-        f"{numbers_up_to(LONGEST.days * 24 * 60)}{_M}",
+        f"{numbers_up_to(MAX_DURATION.days)}{_D}",
+        f"{numbers_up_to(MAX_DURATION.days - 1)}{_D}{_HOURS}{_MINUTES}",
+        f"{numbers_up_to(MAX_DURATION.days * 24)}{_H}",
+        f"{numbers_up_to(MAX_DURATION.days * 24 - 1)}{_H}{_MINUTES}",
+        f"{numbers_up_to(MAX_DURATION.days * 24 * 60)}{_M}",
     ]
 )
 _PARTS = re.compile(rf"(?! )(?:([0-9]+){_D})?(?: ?([0-9]+){_H})?(?: ?([0-9]+){_M})?")
@@ -57,7 +57,7 @@ def parse_duration(text: str) -> timedelta:
         raise rejection(
             Code.OUT_OF_RANGE,
             "value out of range",
-            f"expected `1m` to `{LONGEST.days}d`, with at most 23 hours after days and 59 minutes after hours",
+            f"expected `1m` to `{MAX_DURATION.days}d`, with at most 23 hours after days and 59 minutes after hours",
         )
     days, hours, minutes = (int(part or 0) for part in parts.groups())
     return timedelta(days=days, hours=hours, minutes=minutes)

@@ -9,11 +9,11 @@ from pathlib import Path
 from pydantic_core import PydanticCustomError
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
-from gpuinfra.models.hours import MOST_DAYS, is_text_path, parse_days
+from gpuinfra.models.hours import MAX_DAYS, is_text_path, parse_days
 from gpuinfra.models.spec import Spec
 from gpuinfra.parse.fields import check_fields
 from gpuinfra.parse.rules import check_rules
-from gpuinfra.parse.source import LARGEST, Source, decode
+from gpuinfra.parse.source import MAX_BYTES, Source, decode
 from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, read
 
 
@@ -160,7 +160,7 @@ def _collect(file: Source, days: list[date]) -> Iterator[Diagnostic]:
             context = error.context or {}
             span = file.span(entry.start(1), entry.end(1))
             yield Diagnostic(Code(error.type), context["summary"], span, context["label"], help=context["help"])
-        if len(days) > MOST_DAYS:
+        if len(days) > MAX_DAYS:
             return  # the model reports too many days
 
 
@@ -176,7 +176,7 @@ def _read(place: Span, folder: Path, name: str) -> Source:
             help_line = "put a copy of the file next to the spec, or list the dates in the spec"
             raise _unreadable(place, file, outside, help_line)
         with real.open("rb") as stream:
-            content = stream.read(LARGEST + 1)
+            content = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         note = f"`{file}` does not exist; the path is relative to the spec's folder"
         raise Problem(Diagnostic(Code.FILE_NOT_FOUND, "no such file", place, note=note)) from None

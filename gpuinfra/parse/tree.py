@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from gpuinfra.parse.source import Source
 
 # More than any spec needs, and small enough to bound time and memory.
-DEEPEST = 32
-MOST_VALUES = 10_000
+MAX_DEPTH = 32
+MAX_VALUES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class _Composer:
                 self.refuse_tag(event, start)
             if isinstance(event, yaml.ScalarEvent):
                 made = self.scalar(event, start, end), 1, 1
-            elif depth > DEEPEST:
+            elif depth > MAX_DEPTH:
                 raise self.too_deep(start)
             elif isinstance(event, yaml.SequenceStartEvent):
                 made = self.sequence(start, depth)
@@ -136,14 +136,14 @@ class _Composer:
             if event.anchor is not None:
                 self.anchors[event.anchor] = made
         _, size, height = made
-        if size > MOST_VALUES:
+        if size > MAX_VALUES:
             raise self.stop(
                 Code.TOO_MANY_VALUES,
                 "too many values",
                 start,
-                f"more than {MOST_VALUES} with expanded aliases",
+                f"more than {MAX_VALUES} with expanded aliases",
             )
-        if depth + height > DEEPEST + 2:
+        if depth + height > MAX_DEPTH + 2:
             raise self.too_deep(start)
         return made
 
@@ -247,7 +247,7 @@ class _Composer:
         self.reading.diagnostics.append(Diagnostic(code, summary, self.source.span(start, end), label, help=help_line))
 
     def too_deep(self, start: int) -> _ParseError:
-        return self.stop(Code.TOO_DEEP, "nested too deep", start, f"at most {DEEPEST} levels are allowed")
+        return self.stop(Code.TOO_DEEP, "nested too deep", start, f"at most {MAX_DEPTH} levels are allowed")
 
     def stop(self, code: Code, summary: str, start: int, label: str) -> _ParseError:
         return _ParseError(Diagnostic(code, summary, self.source.span(start, start + 1), label))

@@ -9,7 +9,7 @@ from gpuinfra.programs import find_program
 
 BEGIN, END = "# gpuinfra schedule: begin", "# gpuinfra schedule: end"
 # Debian's cron truncates longer commands, and runs the rest of them.
-LONGEST_COMMAND = 990
+MAX_COMMAND_BYTES = 990
 SECONDS = 30
 RUNNING = Path("/run/crond.pid")
 
@@ -50,9 +50,9 @@ def _find(crontab: str) -> tuple[int, int] | None:
 def check_length(block: str) -> None:
     """Raise a Problem for a line that cron would truncate."""
     longest = max(len(line.encode("utf-8", "surrogateescape")) for line in block.splitlines())
-    if longest <= LONGEST_COMMAND:
+    if longest <= MAX_COMMAND_BYTES:
         return
-    note = f"the line has {longest} bytes; cron reads at most {LONGEST_COMMAND}; nothing was written"
+    note = f"the line has {longest} bytes; cron reads at most {MAX_COMMAND_BYTES}; nothing was written"
     help_line = "use shorter paths for `--specs` and `--environment-file`, or `--with systemd`"
     raise problem(Code.SCHEDULER_FAILED, "line too long for a crontab", note, help_line)
 

@@ -32,7 +32,7 @@ class Scheduler(StrEnum):
 
 
 # GitHub runs at most every five minutes, Azure Pipelines at most a thousand times a week.
-LEAST_MINUTES = {Scheduler.GITHUB_ACTIONS: 5, Scheduler.AZURE_PIPELINES: 12}
+MIN_MINUTES = {Scheduler.GITHUB_ACTIONS: 5, Scheduler.AZURE_PIPELINES: 12}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ _TABLES = (
 )
 # In one query: between two, another program may create the tables.
 _SHAPE = "SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version"
-_START_NEW = "move the file away to start with an empty ledger and history; the folders of runs stay beside it"
+_START_NEW = "move the file away to start with an empty ledger and history; the folders of runs are not affected"
 
 
 class Database:

@@ -75,7 +75,7 @@ def timestamp(at: datetime | None) -> str:
 
 
 def duration(seconds: float, *, exact: bool = False) -> str:
-    """`12 s`, `3 min 12 s`, `1 h 30 min`, `2 d 4 h`: at most two units; `exact` has tenths below a minute."""
+    """Return `12 s`, `3 min 12 s`, `1 h 30 min` or `2 d 4 h`: at most two units; `exact` adds tenths below a minute."""
     if exact and seconds < 59.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -105,7 +105,7 @@ UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 def byte_size(count: float) -> str:
-    """`512 B`, `12.0 KiB`, `28.6 MiB`."""
+    """Return `512 B`, `12.0 KiB` or `28.6 MiB`."""
     unit = size_unit(count)
     return f"{count / unit[1]:.1f} {unit[0]}" if unit else f"{round(count)} B"
 

@@ -42,7 +42,7 @@ def show(projects: Sequence[Path], outcome: LintResult, *, json: bool) -> None:
 
 
 def summary(outcome: LintResult) -> str:
-    """`3 errors, 2 warnings in 4 files; 3 can be fixed by --fix`."""
+    """Return `3 errors, 2 warnings in 4 files; 3 can be fixed by --fix`."""
     if not outcome.findings:
         return f"no problems in {counted(len(outcome.files), 'file')}"
     severities = [finding.diagnostic.severity for finding in outcome.findings]

@@ -202,7 +202,7 @@ def _gpu(found: dict[str, Any]) -> GpuFacts:
 
 
 def usage_words(usage: GpuUsage) -> str:
-    """`peak 97 %, mean 61 %, at most 10240 MiB`."""
+    """Return `peak 97 %, mean 61 %, at most 10240 MiB`."""
     samples = "1 sample" if usage.samples == 1 else f"{usage.samples} samples"
     memory = UNKNOWN if usage.peak_memory_mib is None else usage.peak_memory_mib
     if not usage.was_used:
@@ -212,7 +212,7 @@ def usage_words(usage: GpuUsage) -> str:
 
 
 def outputs_words(outputs: Outputs, folder: Path) -> str:
-    """`3 files, 12.0 MiB in PATH`."""
+    """Return `3 files, 12.0 MiB in PATH`."""
     files = counted(outputs.files, "file")
     if outputs.complete and not outputs.files:
         return "none"

@@ -90,7 +90,7 @@ _WHOLE = re.compile(
 # A command that one write begins and the next one completes.
 _BEGUN = re.compile(rf"(?:#|##\w{{0,40}}|(?:^|[\r\n]){_COLOURS_AND_SPACE}:)\Z")
 _IN_JSON = re.compile(rf"{_HASHES}|:(?=:\w)")
-_LONGEST_BEGINNING = 200
+_MAX_BEGINNING = 200
 
 
 def neutralize(text: str, before: str = "") -> str:
@@ -122,7 +122,7 @@ class CommandFilter:
     def __call__(self, text: str, /) -> int:
         # Like every text stream, refuse bytes with a TypeError: click finds out so what a stream takes.
         safe = neutralize(self._line[:0] + text, self._line)
-        self._line = re.split(r"[\r\n]", f"{self._line}{safe}")[-1][-_LONGEST_BEGINNING:]
+        self._line = re.split(r"[\r\n]", f"{self._line}{safe}")[-1][-_MAX_BEGINNING:]
         self._write(safe)
         return len(text)
 

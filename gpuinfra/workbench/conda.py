@@ -11,7 +11,7 @@ from gpuinfra.parse.document import Document
 from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence
 from gpuinfra.workbench.fields import Fields
 
-LONGEST_LINE = 2000
+MAX_LINE = 2000
 _CONDA = re.compile(
     r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)\s*(?P<version>(?:[=<>!~ \[].*)?)", re.DOTALL
 )
@@ -98,8 +98,8 @@ def read_conda(path: str, document: Document) -> tuple[Conda, list[Diagnostic]]:
     packages: list[Package] = []
     options: list[Option] = []
     for by, node in _items(fields, document.root.items.get("dependencies")):
-        if len(node.text) > LONGEST_LINE:
-            label = f"longer than {LONGEST_LINE} characters"
+        if len(node.text) > MAX_LINE:
+            label = f"longer than {MAX_LINE} characters"
             fields.complain(node, Code.UNKNOWN_VALUE, "not a package", label)
         elif by is Installer.PIP and node.text.startswith("-"):
             options.append(Option(node.text, node))
@@ -121,7 +121,7 @@ def read_conda(path: str, document: Document) -> tuple[Conda, list[Diagnostic]]:
 
 
 def parse(node: Scalar, by: Installer) -> Package | None:
-    """A line as a package; None where it is nothing of the kind."""
+    """Return a line as a package, or None if it is not one."""
     text = node.text.strip()
     line, marker = _split_marker(text) if by is Installer.PIP else (text, "")
     if by is Installer.PIP and (named := _NAMED_URL.fullmatch(line)):
@@ -135,9 +135,9 @@ def parse(node: Scalar, by: Installer) -> Package | None:
 
 
 def _split_marker(text: str) -> tuple[str, str]:
-    """A line of pip's without its comment, and what stands behind its semicolon.
+    """Return a line of pip without its comment, and the marker after its semicolon.
 
-    Behind an address that is one with a space: others may be part of it.
+    After a URL, only a semicolon with a space starts a marker: others may be part of the URL.
     """
     said = re.split(r"\s#", text, maxsplit=1)[0]
     has_address = _URL.match(said) or _NAMED_URL.fullmatch(said)
@@ -146,12 +146,12 @@ def _split_marker(text: str) -> tuple[str, str]:
 
 
 def normal(name: str) -> str:
-    """A package's name as PyPI compares them."""
+    """Return a package's name as PyPI compares names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _name_of(url: str) -> str:
-    """The package in a wheel's or an archive's name, or what is said of a repository."""
+    """Return the package in a file name, or in the `egg` of a repository's URL; empty if there is none."""
     if egg := re.search(r"#(?:.*&)?egg=(?P<name>[A-Za-z0-9._-]+)", url):
         return normal(egg["name"])
     found = re.match(r"(?P<name>[A-Za-z0-9._-]+?)-\d", _file_of(url))
@@ -159,12 +159,12 @@ def _name_of(url: str) -> str:
 
 
 def _file_of(url: str) -> str:
-    """The last part of an address or of a path, on whatever system it was written."""
+    """Return the last part of a URL, or of a path from any operating system."""
     return unquote(re.split(r"[?#;\s]", url, maxsplit=1)[0].replace("\\", "/").rsplit("/", 1)[-1])
 
 
 def _items(fields: Fields, node: Node | None, by: Installer = Installer.CONDA) -> Iterator[tuple[Installer, Scalar]]:
-    """Each line, with who installs it."""
+    """Return each line with its installer."""
     if node is None or (isinstance(node, Scalar) and node.value is None):
         return
     if not isinstance(node, Sequence):

@@ -160,7 +160,7 @@ def recipe(
         SCRIPT: read_template(SCRIPT).encode(),
         "environment.yml": _environment(conda, packages, needs_pip=bool(pip)),
         "tools.txt": _lines(tools),
-        "wishes": _script_input(conda, python, needs),
+        "options": _script_input(conda, python, needs),
     }
     secrets = set().union(*(secrets_in(each) for each in (*filled, *conda.channels, *packages)))
     secrets |= {each for value in secrets_by_name.values() for each in spellings(value)}

@@ -83,7 +83,7 @@ def test_files_of_the_article() -> None:
         "https://cntk.ai/PythonWheel/GPU/cntk-2.1-cp35-cp35m-linux_x86_64.whl",
         "pywin32; sys_platform == 'win32'",
     ]
-    assert text_of(found, "wishes").splitlines() == [
+    assert text_of(found, "options").splitlines() == [
         "prefix=/opt/gpuinfra/environment",
         "python_text=python=3.5.2",
         "python_first=3005002",
@@ -107,7 +107,7 @@ def test_nothing_to_install(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["dependencies: [python=3.5.2]\n", "dependencies: [pip: [numpy]]\n"])
 def test_python_of_some_version_is_something(text: str) -> None:
-    assert "only_conda_has=''" in text_of(made(text), "wishes")
+    assert "only_conda_has=''" in text_of(made(text), "options")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_python_of_some_version_is_something(text: str) -> None:
 def test_what_pip_can_bring_by_itself(line: str, tools: str, needs: str) -> None:
     found = made(f"dependencies:\n  - {line}\n  - pip: [keras]\n")
     assert text_of(found, "tools.txt") == tools
-    assert f"only_conda_has={needs}\n" in text_of(found, "wishes")
+    assert f"only_conda_has={needs}\n" in text_of(found, "options")
 
 
 def test_tag_is_the_same_for_the_same_and_for_nothing_else() -> None:
