@@ -5,8 +5,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import datetime
 from typing import Any
 
-from gpuinfra.models.tags import OUR_PREFIX
-
+from gpuinfra.models.names import OUR_PREFIX
 from gpuinfra.models.plan import Power
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.provision import tags
