@@ -15,6 +15,7 @@ from bench.ratio import Ratio
 from gpuinfra.runner.connection.remote_client import RemoteClient
 from gpuinfra.runner.connection.ssh import SshConnection
 from gpuinfra.runner.upload import read_tree, upload
+from tests.progress import SilentProgress
 from tests.real import program
 from tests.sshd import SshServer
 
@@ -22,16 +23,6 @@ ROUNDS = 3
 BIG = 1 << 30
 MANY = 10_000
 RSYNC = "rsync -a -e ssh"
-
-
-class Silent:
-    """A Progress that ignores all reports."""
-
-    def begin(self, step: str, doing: str) -> None: ...
-    def amount(self, step: str, done: int, total: int | None) -> None: ...
-    def end(self, step: str, outcome: str) -> None: ...
-    def fail(self, step: str, reason: str) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 def measure() -> Sequence[Ratio]:
@@ -112,8 +103,8 @@ class Bench:
         connection = SshConnection.open(self._server.target, 20)
         remote = RemoteClient(connection)
         try:
-            tree = read_tree(project, self._folder / "state", Silent())
-            upload(remote, tree, project=project.name, run="run", outputs="mount", progress=Silent())
+            tree = read_tree(project, self._folder / "state", SilentProgress())
+            upload(remote, tree, project=project.name, run="run", outputs="mount", progress=SilentProgress())
         finally:
             remote.close()
             connection.close()

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +15,25 @@ from rich.text import Text
 from gpuinfra.diagnostics import Code, Diagnostic
 from gpuinfra.models.outputs import STDERR, STDOUT, FileDifference, Frame, KeptFile, RunOutputs, Unlike
 from gpuinfra.models.receipt import OffProof, Receipt
-from gpuinfra.models.run import DELETED_WITH_OUTPUTS, GpuUsage, JobRef, Outputs, Run, RunState
+from gpuinfra.models.run import DELETED_WITH_OUTPUTS, GpuUsage, Outputs, RunState
 from gpuinfra.views import job, outputs, runs
 from gpuinfra.views.progress import ProgressView
+from tests.runs import CREATED, DETAILS, make_run
 from tests.unit.test_views_progress import Terminal, console_on, screen
 
-NOW = datetime(2026, 11, 16, 12, 15, 30, tzinfo=UTC)
+NOW = CREATED
 FOLDER = Path(".gpuinfra/runs/20261116-121530-3f9c")
-FAILED = Run(
-    id="20261116-121530-3f9c",
-    target="my_dsvm",
+FAILED = make_run(
+    "20261116-121530-3f9c",
+    **DETAILS,
     type="remotedocker",
     configuration="gpu",
     command=("python", "train.py", "--name", "a b"),
     state=RunState.FAILED,
-    created=NOW,
     machine="my-dsvm",
     script="train.py",
     started=NOW + timedelta(seconds=20),
     ended=NOW + timedelta(seconds=80),
-    exit_code=7,
-    reason="out of memory",
-    job=JobRef("container", "c0ffee"),
-    git_commit="ab" * 20,
-    git_dirty=True,
-    spec_digest="sha256:12",
-    image="microsoft/mmlspark:plus-gpu-0.9.9",
-    image_digest="sha256:34",
     gpu={
         "count": 1,
         "models": ["Tesla K80"],
@@ -52,24 +44,11 @@ FAILED = Run(
         "busIds": ["00000001:00:00.0"],
         "maxClocksMHz": [823],
     },
-    usage=GpuUsage(60, 59.5, 97, 61.25, 10240),
     timings={"upload": 1.5, "job": 60.0},
     outputs=Outputs(3, 3 << 20, complete=True),
-    environment=("SEED", "TOKEN"),
-    cost_usd=0.0123,
-    after_run="deallocate",
     warnings=("outputs/x was not fetched: a link that leads out",),
 )
-RUNNING = Run(
-    id="20261116-121600-0001",
-    target="local",
-    type="local",
-    configuration="local",
-    command=("python3", "a.py"),
-    state=RunState.RUNNING,
-    created=NOW,
-    started=NOW,
-)
+RUNNING = make_run("20261116-121600-0001", "local", type="local", command=("python3", "a.py"), started=NOW)
 
 
 def test_runs_are_a_table() -> None:

@@ -44,17 +44,6 @@ time.sleep(600)
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[GuestHost]:
-    with contextlib.closing(GuestHost()) as host:
-        yield host
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
-    return Client(tmp_path_factory.mktemp("client"))
-
-
-@pytest.fixture(scope="module")
 def shared(host: GuestHost, client: Client, tmp_path_factory: pytest.TempPathFactory) -> GuestSpec:
     """A guest for tests that leave it as it was."""
     spec = make_spec(tmp_path_factory.mktemp("shared") / "root", client.public_key, vm_id="shared")
