@@ -1,7 +1,5 @@
 """The log of `--verbose`, with the correlation id that Azure's logs also have."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.models.durations import format_duration
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.lease import LeaseState
-from gpuinfra.models.machine import Machine, ScheduledChange
+from gpuinfra.models.machine import LeaseState, Machine, ScheduledChange
+from gpuinfra.models.quantities import format_duration
 from gpuinfra.models.spec import Lifecycle
 from gpuinfra.provision import fleet, tags
 from gpuinfra.provision.costing.history import CostHistory

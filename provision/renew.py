@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.receipt import stamp
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.resource import Kind, Ref, Resource
 from gpuinfra.models.spec import Lifecycle
 from gpuinfra.provision import tags

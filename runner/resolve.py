@@ -76,7 +76,7 @@ def _after_up(
 ) -> tuple[RunConfig | None, Compute | None]:
     """Return the files as they will be after `up`, which changes only the fields that the spec sets."""
     names = options.model_fields_set
-    if runconfig and not runconfig.is_later:
+    if runconfig and not runconfig.is_sdk_v1:
         runconfig = replace(
             runconfig,
             framework=options.framework if "framework" in names else runconfig.framework,
@@ -142,7 +142,7 @@ def _with_runconfig(job: JobSpec, runconfig: RunConfig) -> JobSpec:
         target=target,
         base_image=docker.base_image or job.base_image or DEFAULT_IMAGE,
         gpu_need=GpuNeed.REQUIRED if docker.gpu or target.nvidia_docker else GpuNeed.NO,
-        says_gpu=job.says_gpu or runconfig.says("environment", "docker", "gpuSupport"),
+        says_gpu=job.says_gpu or runconfig.has("environment", "docker", "gpuSupport"),
         share=job.share if docker.shared_volumes else None,
         shm_size=parse_size(docker.shm_size) if docker.shm_size else None,
     )
@@ -177,7 +177,7 @@ def _check_built_in(name: str, target: str, runconfig: RunConfig | None, compute
     problem = redefinition(compute) if compute else None
     if runconfig and name in BUILT_IN and target != name:
         label = f"`{name}` always means this computer, and this is another target"
-        span = runconfig.place("target" if runconfig.is_later else "Target")
+        span = runconfig.target_place
         problem = Diagnostic(Code.BAD_NAME, "built-in target name", span, label, help="rename the file")
     if problem:
         raise Problem(problem, exit_code=Exit.USAGE)
@@ -230,7 +230,7 @@ def _check_conda(project: Project, path: str) -> None:
 
 def _unknown(project: Project, configuration: str, runconfig: RunConfig | None, target: str) -> Problem:
     if runconfig:
-        span = runconfig.place("target" if runconfig.is_later else "Target")
+        span = runconfig.target_place
         help_line = did_you_mean(target, project.computes) or "`gpuinfra targets` lists all targets"
         label = f"there is no `{target}.compute`"
         return Problem(

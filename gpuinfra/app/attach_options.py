@@ -9,8 +9,7 @@ from pathlib import Path
 
 from gpuinfra.app.checked import require
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.models.hosts import is_host, is_user
-from gpuinfra.models.target import ASK, Target
+from gpuinfra.models.target import ASK, Target, is_host, is_user
 from gpuinfra.suggest import did_you_mean, listed
 
 DOCKER, PLAIN = "remotedocker", "remote"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gpuinfra.models.events import Event, Question
-    from gpuinfra.runner.jobs.job import Frame
+    from gpuinfra.models.outputs import Frame
 
 
 class JobOutput(Protocol):

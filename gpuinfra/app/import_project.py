@@ -31,8 +31,7 @@ def import_project(
 
 
 def _check(wishes: ImportOptions) -> None:
-    from gpuinfra.models.names import check_machine_name
-    from gpuinfra.models.regions import check_region
+    from gpuinfra.models.names import check_machine_name, check_region
     from gpuinfra.models.sizes import check_size
 
     require(check_region, wishes.region, f"--region {wishes.region}", "import")

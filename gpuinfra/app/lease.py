@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuinfra.app.frontend import Frontend
     from gpuinfra.app.machines import CloudSession
     from gpuinfra.models.hours import Hours
-    from gpuinfra.models.lease import LeaseState
+    from gpuinfra.models.machine import LeaseState
     from gpuinfra.models.spec import Spec
     from gpuinfra.provision.observed_resource import ObservedResource
     from gpuinfra.provision.renew import Renewed

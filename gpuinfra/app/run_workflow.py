@@ -323,7 +323,7 @@ class RunWorkflow:
 
     @property
     def _stops(self) -> str:
-        from gpuinfra.models.durations import format_duration
+        from gpuinfra.models.quantities import format_duration
 
         idle = format_duration(self.spec.lifecycle.idle)
         return f"it is billed until `gpuinfra down {self.spec.name}`, until it is idle for {idle} or its lease ends"

@@ -11,8 +11,8 @@ from gpuinfra.app.workspace import open_workspace
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 
 if TYPE_CHECKING:
+    from gpuinfra.models.outputs import FileDifference
     from gpuinfra.models.run import Run
-    from gpuinfra.runner.outputs.copies import FileDifference
 
 
 def compare_runs(settings: Settings, a: str, b: str) -> tuple[Run, Run, list[FileDifference]]:

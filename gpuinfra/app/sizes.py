@@ -64,7 +64,7 @@ def _model(word: str | None) -> str | None:
 
 
 def _regions(words: Sequence[str]) -> tuple[str, ...]:
-    from gpuinfra.models.regions import REGIONS
+    from gpuinfra.models.names import REGIONS
 
     wrong = [
         Diagnostic(

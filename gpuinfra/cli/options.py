@@ -22,7 +22,7 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bo
     """Start the log, and the embedded Azure if needed, and return the command's settings."""
     from gpuinfra import log
     from gpuinfra.app.settings import open_settings
-    from gpuinfra.views.suggestions import repeat_options
+    from gpuinfra.views.terminal import repeat_options
 
     given: dict[str, Any] = context.meta.get(_KEY, {})
     repeat_options(sandbox=bool(given.get("sandbox")), workspace=given.get("workspace"))

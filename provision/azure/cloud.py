@@ -5,9 +5,9 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import datetime
 from typing import Any
 
+from gpuinfra.models.names import OUR_PREFIX
 from gpuinfra.models.plan import Power
 from gpuinfra.models.resource import Kind, Ref, Resource
-from gpuinfra.models.tags import OUR_PREFIX
 from gpuinfra.provision import tags
 from gpuinfra.provision.azure.calls import AzureOperation, Calls
 from gpuinfra.provision.azure.clients import Clients

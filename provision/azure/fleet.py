@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuinfra.models.receipt import stamp
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.resource import ARM_TYPES, Kind, Ref
 from gpuinfra.provision import tags
 from gpuinfra.provision.azure.clients import Clients, Requests

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuinfra.models.durations import format_duration
 from gpuinfra.models.hours import Hours
+from gpuinfra.models.json_values import stamp
+from gpuinfra.models.quantities import format_duration
 from gpuinfra.models.reap import ReapAction, ReapDecision
-from gpuinfra.models.receipt import stamp
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags
 from gpuinfra.provision.lifecycle.hours import HORIZON, hours_from_tag, is_on, next_change

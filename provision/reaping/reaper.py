@@ -9,7 +9,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from gpuinfra.models.durations import format_duration
+from gpuinfra.models.quantities import format_duration
 from gpuinfra.models.reap import (
     EndedMachine,
     Orphan,

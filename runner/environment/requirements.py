@@ -15,7 +15,7 @@ from gpuinfra.diagnostics import Code, Diagnostic, Span
 from gpuinfra.parse.source import Source
 from gpuinfra.parse.tree import Scalar
 from gpuinfra.runner.environment.secrets import VARIABLE
-from gpuinfra.workbench.conda import LONGEST_LINE, Conda, Installer, Option, Package, parse
+from gpuinfra.workbench.conda import MAX_LINE, Conda, Installer, Option, Package, parse
 from gpuinfra.workbench.project import plain_path
 
 FILES = "files"
@@ -83,14 +83,14 @@ class Requirements:
         return self._local_file(package, folder) if package.is_local else package.text
 
     def _lines(self, text: str, node: Scalar, folder: Path, above: tuple[Path, ...]) -> Iterator[str]:
-        if len(text.partition(" --hash=")[0].rstrip()) > LONGEST_LINE:
-            label = f"a line is longer than {LONGEST_LINE} characters"
+        if len(text.partition(" --hash=")[0].rstrip()) > MAX_LINE:
+            label = f"a line is longer than {MAX_LINE} characters"
             self._refuse(node, Code.BAD_REQUIREMENT, label, None)
         elif "\n" in text or text.endswith("\\"):
             self._refuse(node, Code.BAD_REQUIREMENT, "more than one line", "write one item per line")
         elif text.startswith("-"):
             yield from self._option(text, node, folder, above)
-        elif len(text) > LONGEST_LINE:
+        elif len(text) > MAX_LINE:
             yield text  # its hashes make it long
         elif package := parse(Scalar(node.start, node.end, text, text), Installer.PIP):
             if package.is_local:

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from gpuinfra.diagnostics import Code
+from gpuinfra.models.outputs import STDERR, STDOUT, Frame
 from gpuinfra.runner.docker.stream import MAX_RESPONSE, response_too_large
 from gpuinfra.runner.errors import JobError
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
+from gpuinfra.runner.jobs.job import Position
 
 HEADER = struct.Struct(">BxxxI")
 SECOND = 1_000_000_000

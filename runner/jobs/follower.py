@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from gpuinfra.models.outputs import Frame
 from gpuinfra.models.run import GpuUsage, Outputs, Run
 from gpuinfra.runner.errors import Broken, ConnectError, JobError, RemoteError, SwitchedOff, Unreachable
 from gpuinfra.runner.gpu.check import usage_warning
 from gpuinfra.runner.jobs.container import ContainerJob
 from gpuinfra.runner.jobs.heartbeat import Heartbeat, parse_machine_stop
-from gpuinfra.runner.jobs.job import Frame, Job, JobEnd, StopReason
+from gpuinfra.runner.jobs.job import Job, JobEnd, StopReason
 from gpuinfra.runner.jobs.log import LogFile
 from gpuinfra.runner.jobs.process import ProcessJob
 from gpuinfra.runner.jobs.remote_runs import (

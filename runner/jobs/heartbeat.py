@@ -14,10 +14,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from gpuinfra.models.outputs import Frame
 from gpuinfra.runner.background import in_thread
 from gpuinfra.runner.connection.port import Connection
 from gpuinfra.runner.errors import ConnectError, JobError, RemoteError
-from gpuinfra.runner.jobs.job import Frame, JobEnd, StopReason
+from gpuinfra.runner.jobs.job import JobEnd, StopReason
 from gpuinfra.runner.jobs.remote_runs import UNKNOWN_EXIT_CODE, parse_job_end
 from gpuinfra.runner.link import Link
 

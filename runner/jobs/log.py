@@ -10,9 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gpuinfra.models.outputs import STDERR, STDOUT, Frame
 from gpuinfra.remote.files import try_lock
 from gpuinfra.runner.errors import write_error
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
+from gpuinfra.runner.jobs.job import Position
 
 HEADER = struct.Struct("!BQI")
 """The stream, the time in nanoseconds since 1970, and the length of the data in bytes."""

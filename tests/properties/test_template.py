@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.money import parse_money
 from gpuinfra.models.plan import Candidate
+from gpuinfra.models.quantities import parse_money
 from gpuinfra.models.resource import ARM_TYPES, Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags

@@ -26,15 +26,12 @@ from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.jobs.remote_runs import RemoteRun
 from gpuinfra.runner.readiness import NotReady
 from gpuinfra.store.history import History
+from tests.runs import make_run
 from tests.unit.provision_help import NAME, NOW, RecordedProgress, made, spec
 
 FULL = JobError("the disk of this computer is full", "`log.lock` cannot be written", None, Code.DISK_FULL)
-DONE = Run(
-    id="r1",
+DONE = make_run(
     target="lab",
-    type="remote",
-    configuration="lab",
-    command=("python", "train.py"),
     state=RunState.COMPLETED,
     created=NOW,
     started=NOW,

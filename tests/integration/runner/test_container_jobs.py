@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.models.outputs import STDERR, STDOUT, Frame
 from gpuinfra.runner.connection.local import LocalConnection
 from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.errors import Broken, ConnectError, JobError
@@ -19,7 +20,7 @@ from gpuinfra.runner.job_spec import Gpus, StartRequest
 from gpuinfra.runner.jobs import container
 from gpuinfra.runner.jobs.container import ContainerJob, container_config, start_container
 from gpuinfra.runner.jobs.container_log import next_position
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Job, Position, StopReason
+from gpuinfra.runner.jobs.job import Job, Position, StopReason
 from tests.integration.runner.conftest import WAIT_SECONDS, eventually
 from tests.lab import BUSYBOX, PYTHON, Lab
 

@@ -14,27 +14,18 @@ from gpuinfra.models.target import Target
 from gpuinfra.runner.readiness import NotReady, wait_until_ready
 from tests.integration.runner.conftest import SshServer, eventually, make_key
 from tests.integration.sandbox.guest_host import Client, GuestHost, make_spec
+from tests.progress import RecordedSteps
 
 
-class RecordedProgress:
+class RecordedProgress(RecordedSteps):
     """Records progress reports."""
 
     def __init__(self) -> None:
-        self.reports: list[tuple[str, ...]] = []
+        self.reports = []
         self.doings: list[str] = []
 
     def begin(self, step: str, doing: str) -> None:
         self.doings.append(doing)
-
-    def end(self, step: str, outcome: str) -> None:
-        self.reports.append(("end", step, outcome))
-
-    def fail(self, step: str, reason: str) -> None:
-        self.reports.append(("fail", step, reason))
-
-    def amount(self, step: str, done: int, total: int | None) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 class Clock:

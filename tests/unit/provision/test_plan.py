@@ -10,8 +10,8 @@ import pytest
 
 from gpuinfra.diagnostics import Code, Problem
 from gpuinfra.models.hours import Hours
-from gpuinfra.models.money import parse_money
 from gpuinfra.models.plan import Action, Candidate, Price
+from gpuinfra.models.quantities import parse_money
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags

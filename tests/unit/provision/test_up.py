@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
-from gpuinfra.models.money import parse_money
 from gpuinfra.models.offer import Rate
 from gpuinfra.models.plan import Plan
+from gpuinfra.models.quantities import parse_money
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import tags

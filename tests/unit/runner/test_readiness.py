@@ -20,6 +20,7 @@ from gpuinfra.runner.errors import (
     Unreachable,
 )
 from gpuinfra.runner.readiness import NotReady, wait_until_ready
+from tests.progress import RecordedSteps
 
 TARGET = Target("my_dsvm", "my-dsvm", "remotedocker", "203.0.113.7", 22, "azureuser", "ssh-ed25519 AAAA")
 GPU = Completed(0, "Tesla T4, 535.161.08, 15360 MiB, 7.5\n", "")
@@ -31,7 +32,7 @@ Timeline = Sequence[tuple[float, ConnectError | Completed | None]]
 
 
 @dataclass
-class Machine:
+class Machine(RecordedSteps):
     """A machine whose answers depend on the time, which passes only in pauses and attempts."""
 
     logins: Timeline = ((0, None),)
@@ -76,19 +77,6 @@ class Machine:
 
     def close(self) -> None:
         self.closed += 1
-
-    def begin(self, step: str, doing: str) -> None:
-        self.reports.append(("begin", step, doing))
-
-    def end(self, step: str, outcome: str) -> None:
-        self.reports.append(("end", step, outcome))
-
-    def fail(self, step: str, reason: str) -> None:
-        self.reports.append(("fail", step, reason))
-
-    def amount(self, step: str, done: int, total: int | None) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 def test_ready_machine_needs_no_pause() -> None:

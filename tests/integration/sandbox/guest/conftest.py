@@ -1,4 +1,4 @@
-"""Guests in a loop of their own, and a user who can log in."""
+"""A guest host and an SSH client for the tests of one module."""
 
 import contextlib
 from collections.abc import Iterator

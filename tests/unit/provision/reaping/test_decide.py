@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from gpuinfra.models.json_values import stamp
 from gpuinfra.models.reap import EndedMachine, Orphan, ReapAction, ReapDecision, ReapFailure, ReapResult
-from gpuinfra.models.receipt import OffProof, Receipt, stamp
+from gpuinfra.models.receipt import OffProof, Receipt
 from gpuinfra.models.resource import Kind, Ref
 from gpuinfra.models.spec import Spec
 from gpuinfra.provision import fleet, tags

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from gpuinfra.models.outputs import STDERR, STDOUT, Frame
 from gpuinfra.runner.errors import JobError
 from gpuinfra.runner.jobs.container_log import (
     REORDER_MARGIN,
@@ -16,7 +17,7 @@ from gpuinfra.runner.jobs.container_log import (
     restore_line_ends,
     resume_time,
 )
-from gpuinfra.runner.jobs.job import STDERR, STDOUT, Frame, Position
+from gpuinfra.runner.jobs.job import Position
 
 START = 1_794_832_096_000_000_000  # 2026-11-16T12:28:16Z
 
