@@ -165,9 +165,9 @@ class Call:
     def _start_error(self) -> Exception:
         with contextlib.suppress(TimedOut):
             code = self._process.wait(5.0)
-            said = " ".join(self._process.errors.split())[-300:]
-            if code in NOT_FOUND or code == 1 or said:
-                note = f"`{PYTHON}` does not run on {self._where}: {said or f'exit code {code}'}"
+            stderr = " ".join(self._process.errors.split())[-300:]
+            if code in NOT_FOUND or code == 1 or stderr:
+                note = f"`{PYTHON}` does not run on {self._where}: {stderr or f'exit code {code}'}"
                 return RemoteError("no-python", note)
         return Broken(f"the call to {self._where} did not start")
 
