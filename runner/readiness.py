@@ -34,6 +34,8 @@ SSH, GPU, DOCKER = "ssh", "gpu", "docker"
 
 # The time limits of one connection and of one command.
 CONNECT_SECONDS, COMMAND_SECONDS = 20.0, 30.0
+# The time for an attempt at the end of a wait.
+MIN_SECONDS = 1.0
 FIRST_PAUSE, MAX_PAUSE, GROWTH = 0.2, 2.0, 1.5
 
 # cloud-init replaces the image's own host keys within this time, and then writes the administrator's login key.
@@ -170,8 +172,8 @@ class _Wait:
             raise
 
     def limit(self, seconds: float) -> float:
-        """Return `seconds`, or the time left if that is less; at least a second, enough for one attempt."""
-        return min(seconds, max(1.0, self._deadline - self._clock()))
+        """Return `seconds`, or the time left if that is less; at least enough for one attempt."""
+        return min(seconds, max(MIN_SECONDS, self._deadline - self._clock()))
 
     def until(self, attempt: Callable[[], T], explain: Callable[[Exception], _Failure]) -> T:
         """Return the result of the first attempt that succeeds, or raise NotReady."""

@@ -26,7 +26,7 @@ from gpuinfra.app.machines import Named
 from gpuinfra.cli.main import main
 from gpuinfra.diagnostics import Code, Diagnostic, Problem
 from gpuinfra.models.target import Target
-from gpuinfra.provision import find
+from gpuinfra.provision import target as provision_target
 
 target = json.loads(sys.argv[1])
 
@@ -37,7 +37,7 @@ def find_target(cloud, name, group, *, ssh_port, identity):
 
 found = types.SimpleNamespace(ssh_port=target["port"])
 access.open_cloud = lambda *arguments, **options: found
-find.find_target = find_target
+provision_target.find_target = find_target
 words.located = lambda settings, cloud, name, spec=None: Named(name, spec=spec)
 sys.exit(main(sys.argv[2:]))
 """

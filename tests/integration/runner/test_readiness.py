@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.models.target import Target
+from gpuinfra.runner import readiness
 from gpuinfra.runner.readiness import NotReady, wait_until_ready
-from tests.integration.runner.conftest import SshServer, eventually, make_key
+from tests.integration.runner.conftest import WAIT_SECONDS, SshServer, eventually, make_key
 from tests.integration.sandbox.guest_host import Client, GuestHost, make_spec
 from tests.progress import RecordedSteps
 
@@ -111,7 +112,8 @@ def test_refused_connection_fails_at_the_ssh_stage(server: SshServer) -> None:
     assert caught.value.stage == "ssh"
 
 
-def test_missing_gpu_fails_at_the_gpu_stage(server: SshServer, smi: Path) -> None:
+def test_missing_gpu_fails_at_the_gpu_stage(server: SshServer, smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "MIN_SECONDS", WAIT_SECONDS)  # a slow computer needs it for the last attempt
     server.start()
     install(smi, "echo 'No devices were found'; exit 6")
     clock = Clock()
