@@ -80,7 +80,7 @@ class OpenFolder:
         os.close(self._top)
 
 
-class FolderListing(OpenFolder):
+class FolderContent(OpenFolder):
     """The content of a folder."""
 
     def __init__(self, top: str) -> None:
