@@ -64,8 +64,8 @@ class ContainerWatcher:
         self._pause, self._again_at, self._gone_since = FIRST_PAUSE, 0.0, 0.0
         self._sampler: Sampler | None = None
         if request.get("gpu"):
-            words = [*self._docker, "exec", self._container, "nvidia-smi"]
-            self._sampler = Sampler(words, states.path(self._run, run_folder.SAMPLES))
+            command = [*self._docker, "exec", self._container, "nvidia-smi"]
+            self._sampler = Sampler(command, states.path(self._run, run_folder.SAMPLES))
 
     def work(self, report: Callable[[dict[str, Any]], None]) -> None:
         """Watch until the container has ended, and record how it ended."""
@@ -89,13 +89,13 @@ class ContainerWatcher:
         if self._sampler and self._sampler.due is not None and now >= self._sampler.due:
             self._sampler.start()
         poll = select.poll()
-        sampling = self._sampler.fileno if self._sampler else None
-        waiting = self._waiter.stdout.fileno() if self._waiter else None
-        for number in (sampling, waiting):
+        sampler_file = self._sampler.fileno if self._sampler else None
+        waiter_file = self._waiter.stdout.fileno() if self._waiter else None
+        for number in (sampler_file, waiter_file):
             if number is not None:
                 poll.register(number, select.POLLIN)
         for number, _ in poll.poll(self._wait_milliseconds()):
-            if number == sampling and self._sampler:
+            if number == sampler_file and self._sampler:
                 self._sampler.serve()
             elif not os.read(number, 1 << 10):
                 self._inspect()
@@ -166,11 +166,11 @@ class ContainerWatcher:
             with contextlib.suppress(OSError):
                 states.write(self._run, self._state)
                 states.reserve(self._run)
-        words = [*self._docker, "stop", "-t", str(max(0, round(self._grace))), self._container]
+        command = [*self._docker, "stop", "-t", str(max(0, round(self._grace))), self._container]
         null = subprocess.DEVNULL
         try:
             done = subprocess.run(  # noqa: S603 the engine's own program
-                words, stdin=null, stdout=null, stderr=null, timeout=self._grace + STOP_SECONDS, check=False
+                command, stdin=null, stdout=null, stderr=null, timeout=self._grace + STOP_SECONDS, check=False
             )
             self._has_stopped = done.returncode == 0
         except (OSError, subprocess.TimeoutExpired):
@@ -183,14 +183,14 @@ def _lost(detail: str) -> dict[str, Any]:
     return {"ended": time.time(), "exitCode": None, "how": run_folder.LOST, "detail": detail}
 
 
-def _start_waiter(words: list[str]) -> Any:
+def _start_waiter(command: list[str]) -> Any:
     """Start a program whose output ends when the container ends. Return None if it cannot start."""
     import subprocess  # slow to import, and few calls need it
 
     null = subprocess.DEVNULL
     try:
         return subprocess.Popen(  # noqa: S603
-            words, stdin=null, stdout=subprocess.PIPE, stderr=null, start_new_session=True
+            command, stdin=null, stdout=subprocess.PIPE, stderr=null, start_new_session=True
         )
     except OSError:
         return None

@@ -80,7 +80,7 @@ class OpenFolder:
         os.close(self._top)
 
 
-class FolderListing(OpenFolder):
+class FolderContent(OpenFolder):
     """The content of a folder."""
 
     def __init__(self, top: str) -> None:
@@ -94,9 +94,9 @@ class FolderListing(OpenFolder):
 
     def scan(self) -> None:
         """List the folder's content."""
-        waiting = [("", 0)]
-        while waiting:
-            path, mode = waiting.pop()
+        pending = [("", 0)]
+        while pending:
+            path, mode = pending.pop()
             try:
                 number = self.enter(path)
                 names = sorted(os.listdir(number))
@@ -106,7 +106,7 @@ class FolderListing(OpenFolder):
             if path:
                 self.folders.append((path, mode & 0o777))
             inner = [self._add(f"{path}/{name}" if path else name, name, number) for name in names]
-            waiting += reversed([each for each in inner if each])
+            pending += reversed([each for each in inner if each])
 
     def _add(self, path: str, name: str, number: int) -> tuple[str, int] | None:
         """List one entry of an open folder. If it is a folder itself, return its path and mode, to enter it later."""

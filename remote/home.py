@@ -79,10 +79,10 @@ def remove_tree(top: str) -> None:
         count = _empty(number, number, 0)
         done: set[str] = set()
         while True:
-            waiting = [name for name in os.listdir(number) if name.startswith(REMOVED) and name not in done]
-            if not waiting:
+            moved = [name for name in os.listdir(number) if name.startswith(REMOVED) and name not in done]
+            if not moved:
                 break
-            for name in waiting:
+            for name in moved:
                 done.add(name)
                 count = _remove(number, name, count)
     finally:

@@ -203,11 +203,11 @@ def _remove_container(docker: list[str], container: str) -> None:
 def _is_removed(docker: list[str], container: str) -> bool:
     import subprocess  # slow to import, and few calls need it
 
-    words = [*docker, "rm", "--force", "--volumes", container]
+    command = [*docker, "rm", "--force", "--volumes", container]
     null = subprocess.DEVNULL
     try:
         done = subprocess.run(  # noqa: S603 the engine's own program
-            words, stdin=null, stdout=null, stderr=subprocess.PIPE, timeout=states.DOCKER_SECONDS, check=False
+            command, stdin=null, stdout=null, stderr=subprocess.PIPE, timeout=states.DOCKER_SECONDS, check=False
         )
     except FileNotFoundError:
         return True  # Docker is not installed

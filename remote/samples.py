@@ -30,8 +30,8 @@ TAIL_SIZE = 1 << 16
 class Sampler:
     """Samples GPUs. Call `serve` when its file is readable, and `start` when it is due."""
 
-    def __init__(self, words: Sequence[str], file: str) -> None:
-        self._words, self._file = list(words), file
+    def __init__(self, command: Sequence[str], file: str) -> None:
+        self._command, self._file = list(command), file
         self._child: Any = None
         self.sessions: list[int] = []
         """The sessions of the last two programs that it started."""
@@ -50,11 +50,11 @@ class Sampler:
         import subprocess  # slow to import, and few calls need it
 
         self.due, self._rest, self._has_samples = None, b"", False
-        words = [*self._words, *QUERY, *(("-l", str(PERIOD_SECONDS)) if self._is_looping else ())]
+        command = [*self._command, *QUERY, *(("-l", str(PERIOD_SECONDS)) if self._is_looping else ())]
         null = subprocess.DEVNULL
         try:
             self._child = subprocess.Popen(  # noqa: S603 no word of it is from others
-                words, stdin=null, stdout=subprocess.PIPE, stderr=null, start_new_session=True
+                command, stdin=null, stdout=subprocess.PIPE, stderr=null, start_new_session=True
             )
             self.sessions = [*self.sessions[-1:], self._child.pid]
         except OSError:

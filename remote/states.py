@@ -169,10 +169,10 @@ def inspect(docker: Sequence[str], container: str) -> dict[str, Any] | None:
     """Return the engine's state of a container: None if it does not exist, empty if the engine does not answer."""
     import subprocess  # slow to import, and few calls need it
 
-    words = [*docker, "inspect", "--type", "container", "--format", "{{json .State}}", container]
+    command = [*docker, "inspect", "--type", "container", "--format", "{{json .State}}", container]
     try:
         done = subprocess.run(  # noqa: S603 no word of it is from others
-            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=DOCKER_SECONDS, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=DOCKER_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return {}

@@ -113,8 +113,8 @@ class Supervisor:
 
     def _serve(self) -> None:
         """Wait for the next event, and handle it."""
-        sampling = self._sampler.fileno if self._sampler else None
-        watched = [*self._streams, self._control, self._signals, *([] if sampling is None else [sampling])]
+        sampler_file = self._sampler.fileno if self._sampler else None
+        watched = [*self._streams, self._control, self._signals, *([] if sampler_file is None else [sampler_file])]
         poll = select.poll()
         for number in watched:
             poll.register(number, select.POLLIN)

@@ -25,9 +25,9 @@ FILE, FOLDER, LINK = "f", "d", "l"
 def walk(root: bytes) -> dict[str, list[int]]:
     """Return the state of every path in a tree except its outputs, folders before their content."""
     found: dict[str, list[int]] = {}
-    waiting = [(root, "")]
-    while waiting:
-        folder, above = waiting.pop()
+    pending = [(root, "")]
+    while pending:
+        folder, above = pending.pop()
         with os.scandir(folder) as children:
             for child in children:
                 path = above + child.name.decode("utf-8", "surrogateescape")
@@ -37,7 +37,7 @@ def walk(root: bytes) -> dict[str, list[int]]:
                 if len(state) == 1 and state[0] & 0o700 != 0o700:
                     os.chmod(child.path, state[0] | 0o700)  # a job may have made it inaccessible
                 if len(state) == 1:
-                    waiting.append((child.path, path + "/"))
+                    pending.append((child.path, path + "/"))
     return found
 
 

@@ -129,17 +129,17 @@ def docker_check(output: CommandOutput, user: str) -> TargetCheck:
         return TargetCheck("docker", True, f"Docker Engine {version[1]}")
     # The template's word `engine` is printed even without an engine.
     output = CommandOutput(output.code, output.text.removeprefix("engine"))
-    words = output.text.casefold()
+    text = output.text.casefold()
     if output.code == NOT_FOUND:
         return TargetCheck(
             "docker", False, "no `docker` program", "install it: https://docs.docker.com/engine/install/"
         )
-    if NO_PERMISSION in words:
+    if NO_PERMISSION in text:
         return TargetCheck("docker", False, output.brief, f"`sudo usermod -aG docker {user}`, then log in again")
     if output.code in TIMED_OUT:
         found = f"the engine did not answer within {LIMIT_SECONDS} s"
         return TargetCheck("docker", False, found, "check its state: `sudo systemctl status docker`")
-    if any(sign in words for sign in NOT_RUNNING):
+    if any(sign in text for sign in NOT_RUNNING):
         return TargetCheck("docker", False, output.brief, "start it: `sudo systemctl enable --now docker`")
     return TargetCheck("docker", False, output.brief, "make `docker version` work on the machine")
 

@@ -42,7 +42,7 @@ COMMAND = re.compile(
 class Sign(NamedTuple):
     """Texts in an engine's message, and the error that they mean."""
 
-    words: tuple[str | re.Pattern[str], ...]
+    texts: tuple[str | re.Pattern[str], ...]
     """Any of these, in lower case."""
     code: Code
     summary: str
@@ -186,8 +186,8 @@ def translate_error(error: Exception, where: str, doing: str, *, expected: bool)
     closed = next((each for each in chain if isinstance(each, (*NO_ENGINE_ERRORS, *NO_CONNECTION_ERRORS))), None)
     if closed is not None:
         # Use the messages of the Docker CLI, whose causes `docker_check` knows.
-        words = NO_PERMISSION if isinstance(closed, PermissionError) else NOT_RUNNING[0]
-        return no_engine(CommandOutput(1, f"{words}: {closed}"), where, expected=expected)
+        message = NO_PERMISSION if isinstance(closed, PermissionError) else NOT_RUNNING[0]
+        return no_engine(CommandOutput(1, f"{message}: {closed}"), where, expected=expected)
     kind = next((code for foreign, code in KINDS if isinstance(error, foreign)), ...)
     if kind is ...:
         return None
@@ -199,9 +199,9 @@ def translate_error(error: Exception, where: str, doing: str, *, expected: bool)
 
 def refusal(text: str, doing: str, otherwise: Code = Code.JOB_FAILED) -> JobError:
     """Return the error for an engine's message."""
-    words = text.casefold()
+    lowered = text.casefold()
     for sign in SIGNS:
-        if any(each in words if isinstance(each, str) else each.search(words) for each in sign.words):
+        if any(each in lowered if isinstance(each, str) else each.search(lowered) for each in sign.texts):
             return JobError(sign.summary, f"{doing}: {brief(text)}", sign.help, sign.code)
     return JobError(SUMMARIES[otherwise], f"{doing}: {brief(text)}", None, otherwise)
 
@@ -222,12 +222,12 @@ def brief(text: str) -> str:
 def _chain(error: BaseException | None) -> list[BaseException]:
     """Return an exception and its causes, which urllib3 and requests also put into arguments."""
     found: list[BaseException] = []
-    waiting = [error]
-    while waiting:
-        each = waiting.pop()
+    pending = [error]
+    while pending:
+        each = pending.pop()
         if each is None or each in found:
             continue
         found.append(each)
-        waiting += [argument for argument in each.args if isinstance(argument, BaseException)]
-        waiting += [each.__cause__, each.__context__, getattr(each, "reason", None)]
+        pending += [argument for argument in each.args if isinstance(argument, BaseException)]
+        pending += [each.__cause__, each.__context__, getattr(each, "reason", None)]
     return found

@@ -174,7 +174,7 @@ def _has(conda: Conda, name: str) -> bool:
 
 def _script_settings(conda: Conda, python: PythonRange, needs: list[str]) -> bytes:
     """Return the script's settings in shell syntax, without names of files and images, which do not matter."""
-    words = {
+    settings = {
         "prefix": PREFIX,
         "python_text": python.text,
         "python_first": str(python.first),
@@ -184,7 +184,7 @@ def _script_settings(conda: Conda, python: PythonRange, needs: list[str]) -> byt
         "only_conda_has": ", ".join(needs),
         "has_channels": "yes" if conda.channels else "",
     }
-    return _lines(f"{name}={shlex.quote(word)}" for name, word in words.items())
+    return _lines(f"{name}={shlex.quote(word)}" for name, word in settings.items())
 
 
 def _lines(lines: Iterable[str]) -> bytes:

@@ -95,6 +95,6 @@ def diagnosis(done: Completed) -> str:
     if not output and done.exit_code == 0:
         return f"{FINDS_NONE}; nvidia-smi lists none"
     output = output or "nothing"
-    cause = next((cause for words, cause in DIAGNOSES if words in output), None)
+    cause = next((cause for sign, cause in DIAGNOSES if sign in output), None)
     result = f"nvidia-smi exited with code {done.exit_code} and printed: {output}"
     return f"{cause}; {result}" if cause else result

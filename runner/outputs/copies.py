@@ -25,9 +25,9 @@ def kept_files(folder: Path) -> list[KeptFile]:
 
 
 def _walk(folder: Path) -> Iterator[KeptFile]:
-    waiting = [""]
-    while waiting:
-        below = waiting.pop()
+    pending = [""]
+    while pending:
+        below = pending.pop()
         try:
             entries = list(os.scandir(folder / below))
         except FileNotFoundError:
@@ -38,7 +38,7 @@ def _walk(folder: Path) -> Iterator[KeptFile]:
                 # Also a link whose target does not exist.
                 yield KeptFile(name, 0, os.readlink(entry.path))  # noqa: PTH115
             elif entry.is_dir(follow_symlinks=False):
-                waiting.append(f"{name}/")
+                pending.append(f"{name}/")
             elif entry.is_file(follow_symlinks=False):
                 yield KeptFile(name, entry.stat(follow_symlinks=False).st_size)
 

@@ -82,9 +82,9 @@ class _Walk:
     def tree(self) -> Tree:
         # Follow what git ignores only if another ignore file is used.
         git = None if self._ignore_name == GIT else Ignore()
-        waiting: list[tuple[str, Ignore, Ignore | None]] = [("", Ignore(), git)]
-        while waiting:
-            waiting += reversed(self._folder(*waiting.pop()))
+        pending: list[tuple[str, Ignore, Ignore | None]] = [("", Ignore(), git)]
+        while pending:
+            pending += reversed(self._folder(*pending.pop()))
         self._index.save()
         return Tree(
             self._project,
