@@ -23,10 +23,10 @@ def locate(rows: Iterable[Mapping[str, Any]], word: str) -> Ref | None:
 
 def matching(rows: Iterable[Mapping[str, Any]], word: str) -> list[Ref]:
     """Return all machines in a listing that the word may name."""
-    parts = [machine_of_row(row) for row in rows]
+    vms = [machine_of_row(row) for row in rows]
     # Not by the tag with the target name, which others can write. To use a custom target name, give the spec.
-    targets = [each.ref for each in parts if owner_of(each) is Owner.OURS and same_name(_usual_target(each.ref), word)]
-    return _called(parts, word, Owner.OURS) or targets or _called(parts, word, Owner.UNTAGGED, Owner.UNRECOGNISED)
+    targets = [each.ref for each in vms if owner_of(each) is Owner.OURS and same_name(_usual_target(each.ref), word)]
+    return _called(vms, word, Owner.OURS) or targets or _called(vms, word, Owner.UNTAGGED, Owner.UNRECOGNISED)
 
 
 def called(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ref]:
@@ -34,9 +34,9 @@ def called(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ref]:
     return _called(list(map(machine_of_row, rows)), name, Owner.OURS, Owner.UNTAGGED, Owner.UNRECOGNISED)
 
 
-def _called(parts: Sequence[ObservedResource], name: str, *owners: Owner) -> list[Ref]:
+def _called(vms: Sequence[ObservedResource], name: str, *owners: Owner) -> list[Ref]:
     """Return the machines of the first of these owners that has any with this name."""
-    named = [part for part in parts if same_name(part.ref.name, name)]
+    named = [vm for vm in vms if same_name(vm.ref.name, name)]
     return next((found for owner in owners if (found := [each.ref for each in named if owner_of(each) is owner])), [])
 
 

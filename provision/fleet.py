@@ -42,16 +42,16 @@ def machines(
     """
     by_name = {_key(located.spec.group_name, located.spec.name): located for located in specs}
     known = histories or {}
-    parts = [part for part in map(machine_of_row, rows) if owner_of(part) in _SHOWN]
+    vms = [vm for vm in map(machine_of_row, rows) if owner_of(vm) in _SHOWN]
     found = [
         machine_of(
-            part,
-            by_name.get(_key(part.ref.group, part.ref.name)),
+            vm,
+            by_name.get(_key(vm.ref.group, vm.ref.name)),
             now,
             prices,
-            known.get(str(part.body["id"]).casefold()),
+            known.get(str(vm.body["id"]).casefold()),
         )
-        for part in parts
+        for vm in vms
     ]
     return sorted(found, key=lambda machine: (machine.name.casefold(), machine.group.casefold()))
 
@@ -59,8 +59,8 @@ def machines(
 def lookalikes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Describe each machine that has our tag and is not ours."""
     found = {Owner.UNRECOGNISED, Owner.LOOKALIKE}
-    parts = [part for part in map(machine_of_row, rows) if owner_of(part) in found]
-    return tuple(sorted(map(left_alone_machine, parts)))
+    vms = [vm for vm in map(machine_of_row, rows) if owner_of(vm) in found]
+    return tuple(sorted(map(left_alone_machine, vms)))
 
 
 def _key(group: str, name: str) -> str:
@@ -69,93 +69,93 @@ def _key(group: str, name: str) -> str:
 
 def sizes(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the VM sizes whose prices are needed."""
-    parts = (part for part in map(machine_of_row, rows) if owner_of(part) in _SHOWN)
-    return tuple(dict.fromkeys(part.size for part in parts))
+    vms = (vm for vm in map(machine_of_row, rows) if owner_of(vm) in _SHOWN)
+    return tuple(dict.fromkeys(vm.size for vm in vms))
 
 
 def machine_of(
-    part: ObservedResource, located: LocatedSpec | None, now: datetime, prices: Prices, past: CostHistory | None = None
+    vm: ObservedResource, located: LocatedSpec | None, now: datetime, prices: Prices, past: CostHistory | None = None
 ) -> Machine:
     """Return one machine, compared with its spec if there is one. `past` has the last power change and the cost."""
     spec = located.spec if located else None
-    hours = _hours(part, spec)
+    hours = _hours(vm, spec)
     return Machine(
-        name=part.ref.name,
-        power_state=part.power,
-        provisioning_state=part.state,
-        region=part.region,
-        size=part.size,
-        group=part.ref.group,
-        since=(past.since if past else None) or _since(part),
-        zone=part.zone,
-        spot=part.is_spot,
-        price_per_hour=prices.price(part.size, part.region, spot=part.is_spot),
-        lease_until=tags.moment(part.tags, tags.LEASE_UNTIL),
-        next_change=_next_change(part, hours, now),
-        drift=tuple(_drift(part, spec, hours, now)),
+        name=vm.ref.name,
+        power_state=vm.power,
+        provisioning_state=vm.state,
+        region=vm.region,
+        size=vm.size,
+        group=vm.ref.group,
+        since=(past.since if past else None) or _since(vm),
+        zone=vm.zone,
+        spot=vm.is_spot,
+        price_per_hour=prices.price(vm.size, vm.region, spot=vm.is_spot),
+        lease_until=tags.moment(vm.tags, tags.LEASE_UNTIL),
+        next_change=_next_change(vm, hours, now),
+        drift=tuple(_drift(vm, spec, hours, now)),
         spec_file=located.span.file if located else None,
         cost=past.last_cost if past and past.is_on else None,
         counted=now if past else None,
-        tagged=owner_of(part) is Owner.OURS,
+        tagged=owner_of(vm) is Owner.OURS,
     )
 
 
-def _since(part: ObservedResource) -> datetime | None:
+def _since(vm: ObservedResource) -> datetime | None:
     """Return when the machine was last switched on or off: from our tag if on, from Azure's last change if off."""
-    on = tags.moment(part.tags, tags.ON_SINCE)
-    if on and part.power != DEALLOCATED:
+    on = tags.moment(vm.tags, tags.ON_SINCE)
+    if on and vm.power != DEALLOCATED:
         return on
-    return part.changed
+    return vm.changed
 
 
-def _hours(part: ObservedResource, spec: Spec | None) -> Hours | None:
+def _hours(vm: ObservedResource, spec: Spec | None) -> Hours | None:
     """Return the hours from the spec, which knows holidays, or from the tag if the spec changed since `up`."""
-    if spec and tags.get(part.tags, tags.DIGEST) == spec.digest():
+    if spec and tags.get(vm.tags, tags.DIGEST) == spec.digest():
         return spec.lifecycle.hours
-    return hours_from_tag(tags.get(part.tags, tags.HOURS)) or (spec.lifecycle.hours if spec else None)
+    return hours_from_tag(tags.get(vm.tags, tags.HOURS)) or (spec.lifecycle.hours if spec else None)
 
 
-def _next_change(part: ObservedResource, hours: Hours | None, now: datetime) -> ScheduledChange | None:
-    if part.power != DEALLOCATED:
-        lease = tags.moment(part.tags, tags.LEASE_UNTIL)
+def _next_change(vm: ObservedResource, hours: Hours | None, now: datetime) -> ScheduledChange | None:
+    if vm.power != DEALLOCATED:
+        lease = tags.moment(vm.tags, tags.LEASE_UNTIL)
         # A machine that should already be off has no upcoming change.
-        return ScheduledChange(lease, DEALLOCATED, cause(part.tags, hours)) if lease and lease > now else None
+        return ScheduledChange(lease, DEALLOCATED, cause(vm.tags, hours)) if lease and lease > now else None
     change = next_change(hours, now) if hours else None
     return ScheduledChange(change[0], RUNNING, "hours") if change and change[1] else None
 
 
-def _drift(part: ObservedResource, spec: Spec | None, hours: Hours | None, now: datetime) -> Iterator[str]:
-    if owner_of(part) is not Owner.OURS:
+def _drift(vm: ObservedResource, spec: Spec | None, hours: Hours | None, now: datetime) -> Iterator[str]:
+    if owner_of(vm) is not Owner.OURS:
         yield f"{UNTAGGED}; `gpuinfra up --adopt SPEC` restores its tags"
         return
-    yield from _waste(part, hours, now)
+    yield from _waste(vm, hours, now)
     if spec:
-        yield from _drift_from(spec, part)
+        yield from _drift_from(spec, vm)
 
 
-def _waste(part: ObservedResource, hours: Hours | None, now: datetime) -> Iterator[str]:
+def _waste(vm: ObservedResource, hours: Hours | None, now: datetime) -> Iterator[str]:
     """Describe problems that do not depend on the spec."""
-    if part.state == "Failed":
+    if vm.state == "Failed":
         yield "provisioning failed"
-    if part.power in NOT_BILLED:
+    if vm.power in NOT_BILLED:
         return
-    if part.power == STOPPED:
+    if vm.power == STOPPED:
         yield STOPPED_BUT_BILLED
-    if why := why_off(part, now, hours):
+    if why := why_off(vm, now, hours):
         yield why
 
 
-def _drift_from(spec: Spec, part: ObservedResource) -> Iterator[str]:
-    if spec.power == DEALLOCATED and part.power not in NOT_BILLED:
+def _drift_from(spec: Spec, vm: ObservedResource) -> Iterator[str]:
+    if spec.power == DEALLOCATED and vm.power not in NOT_BILLED:
         yield "should be off"
-    if tags.get(part.tags, tags.DIGEST) != spec.digest():
+    if tags.get(vm.tags, tags.DIGEST) != spec.digest():
         yield "spec changed since up"
-    if part.region not in spec.regions:
-        yield f"region {part.region} is not in the spec"
-    if part.size not in spec.candidate_sizes:
-        yield f"size {part.size} is not in the spec"
-    if spec.zones and part.zone not in spec.zones:
-        yield f"zone {part.zone or 'none'} is not in the spec"
+    if vm.region not in spec.regions:
+        yield f"region {vm.region} is not in the spec"
+    if vm.size not in spec.candidate_sizes:
+        yield f"size {vm.size} is not in the spec"
+    if spec.zones and vm.zone not in spec.zones:
+        yield f"zone {vm.zone or 'none'} is not in the spec"
 
 
 def lease_state(

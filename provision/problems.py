@@ -23,7 +23,6 @@ class ErrorDetails:
     action: str = ""
     scope: str = ""
     policy: str = ""
-    locked: str = ""
     group: str = ""
     tenant: str = ""
     """The subscription's tenant, if the login is for another one."""
@@ -39,7 +38,7 @@ def details_of(error: CloudError) -> ErrorDetails:
     locked = _first(r"locked: '([^']+)'", text)
     group = _first(r"/resourcegroups/([^/'\s]+)", f"{locked} {scope} {text}", re.IGNORECASE)
     tenant = _first(r"must match the tenant 'https?://[^/']+/([^/']+)", text)
-    return ErrorDetails(action, scope, policy, locked, group, tenant)
+    return ErrorDetails(action, scope, policy, group, tenant)
 
 
 def _first(pattern: str, text: str, flags: int = 0) -> str:

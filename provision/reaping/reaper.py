@@ -110,27 +110,7 @@ class Reaper:
         if self.rules.deletes and self.has_outputs:
             self._keep_outputs(pool, judged, orphans(parts.result(), rows, self.rules, now), self.has_outputs)
             judged = decide_all(rows, self.rules, now)
-        self.found.machines = len(judged)
-        machines = [machine_of_row(row) for row in rows]
-        self.found.untagged = [
-            UntaggedMachine(part.ref, part.power) for part in machines if owner_of(part) is Owner.UNTAGGED
-        ]
-        self.found.unrecognised = [
-            UnrecognisedMachine(part.ref, part.power, misfit(part))
-            for part in machines
-            if owner_of(part) is Owner.UNRECOGNISED
-        ]
-        option = " --sandbox" if self.cloud.simulated else ""
-        others = [part.body for part in machines if owner_of(part) is Owner.LOOKALIKE]
-        self.found.left_alone = [*listing.lookalikes(others), *disputed(rows, self.rules, now, option)]
-        self.found.protected = _those(judged, ReapAction.PROTECTED)
-        self.found.kept = [verdict for verdict in _those(judged, ReapAction.KEEP) if verdict.cause]
-        kept = {verdict.ref for verdict in _those(judged, ReapAction.KEEP)}
-        self.found.notes += [
-            f"{each.ref.name} is {STOPPED_BUT_BILLED}; it is deallocated if this lasts {format_duration(STOPPED_FOR)}"
-            for each in machines
-            if each.power == STOPPED and each.ref in kept
-        ]
+        self._report(rows, judged, now)
         if self.dry_run:
             self.found.stopped = [EndedMachine(verdict) for verdict in _those(judged, ReapAction.STOP)]
             self.found.deleted = [EndedMachine(verdict) for verdict in _those(judged, ReapAction.DELETE)]
@@ -148,6 +128,26 @@ class Reaper:
         for task in tasks:
             task.result()
         self._collect(self._stopper)
+
+    def _report(self, rows: Sequence[dict[str, Any]], judged: Sequence[ReapDecision], now: datetime) -> None:
+        """Report the machines that this run does not change."""
+        found, vms = self.found, [machine_of_row(row) for row in rows]
+        by_owner = {owner: [vm for vm in vms if owner_of(vm) is owner] for owner in Owner}
+        found.machines = len(judged)
+        found.untagged = [UntaggedMachine(vm.ref, vm.power) for vm in by_owner[Owner.UNTAGGED]]
+        found.unrecognised = [UnrecognisedMachine(vm.ref, vm.power, misfit(vm)) for vm in by_owner[Owner.UNRECOGNISED]]
+        option = " --sandbox" if self.cloud.simulated else ""
+        others = [vm.body for vm in by_owner[Owner.LOOKALIKE]]
+        found.left_alone = [*listing.lookalikes(others), *disputed(rows, self.rules, now, option)]
+        found.protected = _those(judged, ReapAction.PROTECTED)
+        keeps = _those(judged, ReapAction.KEEP)
+        found.kept = [verdict for verdict in keeps if verdict.cause]
+        kept = {verdict.ref for verdict in keeps}
+        found.notes += [
+            f"{vm.ref.name} is {STOPPED_BUT_BILLED}; it is deallocated if this lasts {format_duration(STOPPED_FOR)}"
+            for vm in vms
+            if vm.power == STOPPED and vm.ref in kept
+        ]
 
     def _keep_outputs(
         self,
