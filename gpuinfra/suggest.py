@@ -1,12 +1,7 @@
 """Suggest the nearest known word."""
 
-from __future__ import annotations
-
 import difflib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -16,18 +11,18 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     `allow_ssh_from` finds `allowSshFrom`.
     """
     choices = list(known)
-    plain = {_plain(choice): choice for choice in choices}
-    if not (wanted := _plain(word)):
+    by_plain = {plain(choice): choice for choice in choices}
+    if not (wanted := plain(word)):
         return None
-    if wanted in plain:
-        return plain[wanted]
+    if wanted in by_plain:
+        return by_plain[wanted]
     # difflib is quadratic in the word's length, and no known word is this long.
     if len(wanted) > 100:
         return None
-    found = difflib.get_close_matches(wanted, plain, n=5, cutoff=0.7)
+    found = difflib.get_close_matches(wanted, by_plain, n=5, cutoff=0.7)
     # Among equals, prefer the same first letter.
     found.sort(key=lambda choice: (-_likeness(wanted, choice), choice[0] != wanted[0]))
-    return plain[found[0]] if found else None
+    return by_plain[found[0]] if found else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
@@ -48,5 +43,6 @@ def _likeness(word: str, other: str) -> float:
     return difflib.SequenceMatcher(None, word, other).ratio()
 
 
-def _plain(word: str) -> str:
+def plain(word: str) -> str:
+    """Return the letters and digits of a word, in lower case."""
     return "".join(character for character in word.casefold() if character.isalnum())

@@ -98,14 +98,6 @@ def part_cut_off(document: Document, node: Scalar, place: int) -> Fix | None:
     return _safe(Fix(document, (edit,), path, node.text[:place].rstrip()))
 
 
-def node_at(document: Document, *path: str) -> Node | None:
-    """Return the node at a path of keys, or None."""
-    node: Node | None = document.root
-    for key in path:
-        node = node.items.get(key) if isinstance(node, Mapping) else None
-    return node
-
-
 def path_of(root: Node, wanted: Node) -> Path | None:
     """Return the path to a node, or None."""
     return next(_paths(root, wanted), None)

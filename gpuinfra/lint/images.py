@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from gpuinfra.diagnostics import Code, Diagnostic, Severity
 from gpuinfra.lint.facts import brings_cuda, gpu_twin, has_spark, is_without_cuda, mmlspark_version
-from gpuinfra.lint.finding import Finding, node_at, replace_part, replace_value, set_value
+from gpuinfra.lint.finding import Finding, replace_part, replace_value, set_value
 from gpuinfra.lint.placeholders import has_variable, is_placeholder
 from gpuinfra.lint.uses import is_gpu_target, is_meant, uses_of
 from gpuinfra.models.images import CONTAINER_IMAGE
 from gpuinfra.parse.document import Document
-from gpuinfra.parse.tree import Scalar
+from gpuinfra.parse.tree import Scalar, node_at
 from gpuinfra.workbench.compute import Compute
 from gpuinfra.workbench.cuda import is_for_gpu
 from gpuinfra.workbench.project import Project
@@ -85,7 +85,7 @@ def malformed(project: Project) -> Iterator[Finding]:
 
 
 def _malformed(document: Document, *path: str) -> Iterator[Finding]:
-    node = node_at(document, *path)
+    node = node_at(document.root, *path)
     if not isinstance(node, Scalar) or not isinstance(node.value, str) or not node.value.strip():
         return
     image = node.value

@@ -6,11 +6,11 @@ from dataclasses import replace
 from shlex import quote
 
 from gpuinfra.diagnostics import Code, Diagnostic, Span
-from gpuinfra.lint.finding import Finding, node_at
+from gpuinfra.lint.finding import Finding
 from gpuinfra.lint.placeholders import is_nearly, is_placeholder
 from gpuinfra.parse.document import Document
 from gpuinfra.parse.redaction import CHANNEL_TOKEN, LOGIN, PRIVATE_KEY
-from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence
+from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, node_at
 from gpuinfra.workbench.compute import Compute
 from gpuinfra.workbench.project import Project
 from gpuinfra.workbench.runconfig import RunConfig
@@ -81,7 +81,7 @@ def _of_runconfig(runconfig: RunConfig) -> Iterator[Finding]:
     arguments = document.root.items.get("arguments" if runconfig.is_sdk_v1 else "ArgumentVector")
     for node in _secret_arguments([node for _, node in _scalars(arguments)] if arguments else []):
         yield _finding(document, node, "a secret argument", "replace the secret, remove it here, and use `--secret`")
-    password = node_at(document, "environment", "docker", "baseImageRegistry", "password")
+    password = node_at(document.root, "environment", "docker", "baseImageRegistry", "password")
     if _is_password(password):
         yield _finding(document, password, "a plain-text registry password", "replace it, and use `docker login`")
 
@@ -99,7 +99,7 @@ def _secret_arguments(arguments: list[Scalar]) -> Iterator[Scalar]:
 
 def _variables(runconfig: RunConfig) -> Node | None:
     path = ("environment", "environmentVariables") if runconfig.is_sdk_v1 else ("EnvironmentVariables",)
-    return node_at(runconfig.document, *path)
+    return node_at(runconfig.document.root, *path)
 
 
 def _scalars(node: Node, name: str = "") -> Iterator[tuple[str, Scalar]]:

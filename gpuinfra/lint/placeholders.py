@@ -3,6 +3,8 @@
 import re
 from difflib import SequenceMatcher
 
+from gpuinfra.suggest import plain
+
 # Variables of shells and pipelines, and tokens that a pipeline replaces. Lower-case names need several words: passwords
 # can start with `$`, too.
 _VARIABLE = re.compile(
@@ -38,8 +40,3 @@ def is_placeholder_address(text: str) -> bool:
 def is_nearly(word: str, other: str) -> bool:
     """Return whether one word is probably a misspelling of the other."""
     return SequenceMatcher(None, plain(word), plain(other)).ratio() >= 0.85
-
-
-def plain(word: str) -> str:
-    """Return a word in lower case, without spaces, `-` and `_`."""
-    return "".join(character for character in word.casefold() if character.isalnum())

@@ -6,13 +6,13 @@ from pathlib import Path
 from shlex import quote
 
 from gpuinfra.diagnostics import Code, Diagnostic, Severity
-from gpuinfra.lint.finding import Finding, node_at, rename_key, replace_value
+from gpuinfra.lint.finding import Finding, rename_key, replace_value
 from gpuinfra.lint.passwords import unshown
-from gpuinfra.lint.placeholders import is_nearly, is_placeholder, is_placeholder_address, plain
+from gpuinfra.lint.placeholders import is_nearly, is_placeholder, is_placeholder_address
 from gpuinfra.models.names import BUILT_IN_TARGETS
 from gpuinfra.parse.document import Document
-from gpuinfra.parse.tree import Scalar
-from gpuinfra.suggest import did_you_mean, nearest
+from gpuinfra.parse.tree import Scalar, node_at
+from gpuinfra.suggest import did_you_mean, nearest, plain
 from gpuinfra.workbench import compute as compute_file
 from gpuinfra.workbench import runconfig as runconfig_file
 from gpuinfra.workbench.compute import LOCALDOCKER, SHARE, SUFFIX, Compute
@@ -41,7 +41,7 @@ def _unknown(project: Project, runconfig: RunConfig, name: str) -> Finding:
         help=(None if is_pair else did_you_mean(name, project.computes)) or _how_to_have(name),
         severity=Severity.WARNING if is_pair else Severity.ERROR,
     )
-    node = node_at(runconfig.document, "Target")
+    node = node_at(runconfig.document.root, "Target")
     same = [each for each in project.computes if each.casefold() == name.casefold()]
     return Finding(diagnostic, replace_value(runconfig.document, node, same[0]) if node and len(same) == 1 else None)
 
@@ -75,7 +75,7 @@ def _conda_keys(runconfig: RunConfig) -> tuple[str, ...]:
 
 
 def _missing(project: Project, runconfig: RunConfig, usual: str, *keys: str) -> Iterator[Finding]:
-    node = node_at(runconfig.document, *keys)
+    node = node_at(runconfig.document.root, *keys)
     if not isinstance(node, Scalar) or not isinstance(node.value, str) or not node.value.strip():
         return
     path = plain_path(node.value)

@@ -50,16 +50,9 @@ def _load_directory(directory: Path) -> Iterator[Loaded]:
         else:
             logger.debug("%s: ignored, not a spec", file)
     if not found:
-        yield Loaded(
-            diagnostics=[
-                Diagnostic(
-                    Code.NO_SPEC_FOUND,
-                    "no spec found",
-                    note=f"no YAML file below `{directory}` has `apiVersion: gpuinfra/v1`",
-                    help="`gpuinfra init` writes a starter",
-                )
-            ]
-        )
+        note = f"no YAML file below `{directory}` has `apiVersion: gpuinfra/v1`"
+        help_line = "`gpuinfra init` writes a starter"
+        yield Loaded(diagnostics=[Diagnostic(Code.NO_SPEC_FOUND, "no spec found", note=note, help=help_line)])
 
 
 def _read_named(file: Path) -> bytes | Diagnostic:

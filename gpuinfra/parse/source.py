@@ -58,52 +58,27 @@ class Source:
 
 def decode(name: str, data: bytes, *, shows_lines: bool = True) -> Source:
     """Decode a file, without its byte order mark. Raises a Problem if it cannot be YAML text."""
+    start = Span(name, 1, 1, 1, 1, "")
     if len(data) > MAX_BYTES:
-        raise _unreadable(
-            Diagnostic(
-                Code.FILE_TOO_LARGE,
-                "file too large",
-                Span(name, 1, 1, 1, 1, ""),
-                note=f"the limit is {MAX_BYTES // 1024} KiB",
-                help="split it into several files; commands accept a folder",
-            )
+        note, help_line = (
+            f"the limit is {MAX_BYTES // 1024} KiB",
+            "split it into several files; commands accept a folder",
         )
+        raise Problem(Diagnostic(Code.FILE_TOO_LARGE, "file too large", start, note=note, help=help_line))
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise _unreadable(
-            Diagnostic(
-                Code.NOT_UTF8,
-                "not UTF-8 text",
-                Span(name, 1, 1, 1, 1, ""),
-                note="the file is UTF-16",
-                help="save it as UTF-8",
-            )
-        )
+        note, help_line = "the file is UTF-16", "save it as UTF-8"
+        raise Problem(Diagnostic(Code.NOT_UTF8, "not UTF-8 text", start, note=note, help=help_line))
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         source = Source(name, data.decode("utf-8"), shows_lines)
     except UnicodeDecodeError as error:
         before = Source(name, data[: error.start].decode("utf-8"), shows_lines)
-        raise _unreadable(
-            Diagnostic(
-                Code.NOT_UTF8,
-                "not UTF-8 text",
-                before.span(len(before.text), len(before.text)),
-                label=f"byte 0x{data[error.start]:02X} is not UTF-8",
-                help="save it as UTF-8",
-            )
-        ) from None
+        span = before.span(len(before.text), len(before.text))
+        label = f"byte 0x{data[error.start]:02X} is not UTF-8"
+        raise Problem(Diagnostic(Code.NOT_UTF8, "not UTF-8 text", span, label, help="save it as UTF-8")) from None
     if found := _NOT_ALLOWED.search(source.text):
-        raise _unreadable(
-            Diagnostic(
-                Code.BAD_CHARACTER,
-                "character not allowed",
-                source.span(found.start(), found.end()),
-                label=f"U+{ord(found.group()):04X} is not allowed in YAML",
-                help="remove it, or write it as an escape in double quotes",
-            )
-        )
+        label = f"U+{ord(found.group()):04X} is not allowed in YAML"
+        help_line = "remove it, or write it as an escape in double quotes"
+        span = source.span(found.start(), found.end())
+        raise Problem(Diagnostic(Code.BAD_CHARACTER, "character not allowed", span, label, help=help_line))
     return source
-
-
-def _unreadable(diagnostic: Diagnostic) -> Problem:
-    return Problem(diagnostic)

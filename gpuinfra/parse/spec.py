@@ -14,7 +14,7 @@ from gpuinfra.models.spec import Spec
 from gpuinfra.parse.fields import check_fields
 from gpuinfra.parse.rules import check_rules
 from gpuinfra.parse.source import MAX_BYTES, Source, decode
-from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, read
+from gpuinfra.parse.tree import Mapping, Node, Scalar, Sequence, node_at, read
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,8 @@ def load_bytes(name: str, content: bytes) -> Loaded:
     documents = [node for node in reading.documents if not _is_empty(node)]
     if not documents and not loaded.diagnostics:
         span = source.span(0, 0)
-        loaded.diagnostics.append(
-            Diagnostic(
-                Code.EMPTY_FILE,
-                "no spec in the file",
-                span,
-                help="`gpuinfra init` writes a starter",
-            )
-        )
+        help_line = "`gpuinfra init` writes a starter"
+        loaded.diagnostics.append(Diagnostic(Code.EMPTY_FILE, "no spec in the file", span, help=help_line))
     for node in documents:
         _load_document(source, node, loaded)
     if reading.diagnostics:
@@ -138,7 +132,7 @@ _ENTRY = re.compile(r"^[^\S\n]*([^\s#](?:[^\n#]*[^\s#])?)", re.MULTILINE)
 
 def with_holidays(source: Source, document: Mapping) -> tuple[Mapping, list[Diagnostic]]:
     """Return the document with the file's dates instead of its path, and the file's problems."""
-    node = _at(document, PLACE)
+    node = node_at(document, *PLACE)
     if not isinstance(node, Scalar) or not isinstance(node.value, str) or not is_text_path(node.value):
         return document, []
     days: list[date] = []
@@ -189,12 +183,6 @@ def _read(place: Span, folder: Path, name: str) -> Source:
 def _unreadable(place: Span, file: Path, reason: str, help_line: str | None = None) -> Problem:
     note = f"`{file}`: {reason}"
     return Problem(Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", place, note=note, help=help_line))
-
-
-def _at(node: Node | None, path: tuple[str, ...]) -> Node | None:
-    for step in path:
-        node = node.items.get(step) if isinstance(node, Mapping) else None
-    return node
 
 
 def _replaced(document: Mapping, path: tuple[str, ...], value: Node | None) -> Mapping:

@@ -65,6 +65,13 @@ def data(node: Node) -> Any:
     raise TypeError(node)
 
 
+def node_at(node: Node | None, *path: str) -> Node | None:
+    """Return the node at a path of keys, or None."""
+    for key in path:
+        node = node.items.get(key) if isinstance(node, Mapping) else None
+    return node
+
+
 @dataclass(slots=True)
 class Parsed:
     """The documents up to the first syntax error, and all diagnostics."""

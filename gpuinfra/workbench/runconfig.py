@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from gpuinfra.diagnostics import Code, Diagnostic, Span
 from gpuinfra.parse.document import Document
-from gpuinfra.parse.tree import Mapping, Node, data
+from gpuinfra.parse.tree import Mapping, Node, data, node_at
 from gpuinfra.suggest import did_you_mean
 from gpuinfra.workbench.fields import Fields
 
@@ -82,12 +82,7 @@ class RunConfig:
 
     def has(self, *path: str) -> bool:
         """Return whether the file has a value at this path."""
-        node: Node = self.document.root
-        for key in path:
-            if not isinstance(node, Mapping) or key not in node.items:
-                return False
-            node = node.items[key]
-        return True
+        return node_at(self.document.root, *path) is not None
 
     @property
     def target_place(self) -> Span:

@@ -2,16 +2,7 @@
 
 import pytest
 
-from tests.e2e.jobs import (
-    outputs_of,
-    read_tree,
-    run_for_bytes,
-    show_run,
-    start_program,
-    submit_job,
-    wait_for,
-    wait_for_exit,
-)
+from tests.e2e import jobs
 from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, TARGETS, Lab
 
 WRITTEN: dict[str, bytes | str] = {
@@ -58,23 +49,23 @@ sys.exit(7)
 @pytest.mark.parametrize("name", TARGETS)
 def test_job_output_outputs_and_exit_code_are_returned(lab: Lab, name: str) -> None:
     user = lab.user()
-    code, out, errors = run_for_bytes(user, "submit", "-c", name, user.script(NOISY), "--epochs", "3")
+    code, out, errors = jobs.run_for_bytes(user, "submit", "-c", name, user.script(NOISY), "--epochs", "3")
     assert code == 7, errors
     assert out == PRINTED
     assert ERRORS in errors
-    assert run_for_bytes(user, "logs", "last") == (0, PRINTED, ERRORS)
-    run = show_run(user)
+    assert jobs.run_for_bytes(user, "logs", "last") == (0, PRINTED, ERRORS)
+    run = jobs.show_run(user)
     assert (run["state"], run["exitCode"], run["configuration"]) == ("failed", 7, name)
     assert run["command"][-3:] == ["train.py", "--epochs", "3"]
     assert run["outputs"]["complete"]
-    assert read_tree(outputs_of(user, run["id"])) == WRITTEN
+    assert jobs.read_tree(jobs.outputs_of(user, run["id"])) == WRITTEN
     user.does("outputs", "last", "results")
-    assert read_tree(user.workspace / "results") == WRITTEN
+    assert jobs.read_tree(user.workspace / "results") == WRITTEN
     assert (user.workspace / "results/private").stat().st_mode & 0o777 == 0o400
     # What was fetched completely is removed from the machine.
     machine = user.home if name in {LOCAL, LOCALDOCKER} else lab.home
     assert not (machine / ".gpuinfra/runs" / run["id"]).exists()
-    wait_for(lambda: lab.engine.containers() == [], "no container")  # submit does not wait for its removal
+    jobs.wait_for(lambda: lab.engine.containers() == [], "no container")  # submit does not wait for its removal
 
 
 def test_submit_json_prints_one_object_and_job_output_on_stderr(lab: Lab) -> None:
@@ -84,7 +75,7 @@ def test_submit_json_prints_one_object_and_job_output_on_stderr(lab: Lab) -> Non
     assert done.returncode == 7
     assert "{out}\n" in done.stderr
     assert "{errors}\n" in done.stderr
-    run = submit_job(user, "-c", REMOTEDOCKER, script, exit_code=7)
+    run = jobs.submit_job(user, "-c", REMOTEDOCKER, script, exit_code=7)
     assert (run["state"], run["exitCode"], run["type"]) == ("failed", 7, "remotedocker")
     assert set(run["timings"]) >= {"upload", "environment", "gpu", "start", "job", "outputs"}
     assert run["imageDigest"].startswith("sha256:")
@@ -94,26 +85,26 @@ def test_submit_json_prints_one_object_and_job_output_on_stderr(lab: Lab) -> Non
 def test_log_lines_arrive_once_and_in_order_over_a_cut_connection(lab: Lab, name: str) -> None:
     user = lab.user()
     seen: list[str] = []
-    with start_program(user, "submit", "-c", name, user.script(MANY_LINES)) as process:
+    with jobs.start_program(user, "submit", "-c", name, user.script(MANY_LINES)) as process:
         assert process.stdout is not None
         for cut_at in (200, 5_000, 10_000, 15_000):
             while len(seen) < cut_at:
                 seen.append(process.stdout.readline())
-                assert seen[-1], wait_for_exit(process)
+                assert seen[-1], jobs.wait_for_exit(process)
             lab.server.cut()
-        code, rest, errors = wait_for_exit(process)
+        code, rest, errors = jobs.wait_for_exit(process)
     assert code == 7, errors
     assert "trying to reach it again" in errors
     assert "reached it again" in errors
     lines = "".join([*seen, rest]).splitlines()
     assert lines == [f"line {number}" for number in range(20_000)]
-    assert run_for_bytes(user, "logs", "last")[1].splitlines() == [line.encode() for line in lines]
+    assert jobs.run_for_bytes(user, "logs", "last")[1].splitlines() == [line.encode() for line in lines]
 
 
 @pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
 def test_run_of_a_short_job_does_not_end_before_it_started(lab: Lab, name: str) -> None:
     """The job ends before the client knows that it runs."""
     user = lab.user()
-    run = submit_job(user, "-c", name, user.script(""))
+    run = jobs.submit_job(user, "-c", name, user.script(""))
     # An engine under load may note the start of a short container only after its end: then both are the same.
     assert run["started"] <= run["ended"], run

@@ -5,17 +5,7 @@ import signal
 
 import pytest
 
-from tests.e2e.jobs import (
-    ENDLESS,
-    expect_line,
-    kill_program,
-    last_run,
-    start_program,
-    submit_job,
-    submit_refused,
-    wait_for,
-    wait_for_exit,
-)
+from tests.e2e import jobs
 from tests.lab import REMOTE, REMOTEDOCKER, Lab
 from tests.proxy import holding
 
@@ -38,7 +28,7 @@ def test_failed_starts_share_one_copy_of_the_project(lab: Lab) -> None:
     script = user.script(GREETING)
     user.compute(REMOTEDOCKER, baseDockerImage="nowhere.invalid/no/such:image")
     for _ in range(3):
-        submit_refused(user, "-c", REMOTEDOCKER, script, code="no-image")
+        jobs.submit_refused(user, "-c", REMOTEDOCKER, script, code="no-image")
     assert copies(lab) == ["slot-1"]
     assert runs_there(lab) == []
 
@@ -47,10 +37,10 @@ def test_interrupt_while_connecting_suggests_no_run_that_does_not_exist(lab: Lab
     user = lab.user()
     with holding(lab.server.port, 0) as proxy:
         user.compute(REMOTE, address=f"127.0.0.1:{proxy.port}")
-        with start_program(user, "submit", "-c", REMOTE, user.script(GREETING)) as client:
-            wait_for(lambda: proxy.is_holding.is_set() or client.poll() is not None, "a connection")
+        with jobs.start_program(user, "submit", "-c", REMOTE, user.script(GREETING)) as client:
+            jobs.wait_for(lambda: proxy.is_holding.is_set() or client.poll() is not None, "a connection")
             client.send_signal(signal.SIGINT)
-            code, _, errors = wait_for_exit(client)
+            code, _, errors = jobs.wait_for_exit(client)
     assert code == 130, errors
     assert "cancelled" in errors
     assert "follow" not in errors
@@ -65,19 +55,19 @@ def test_interrupted_starts_share_one_copy_of_the_project(lab: Lab) -> None:
         with holding(lab.server.port, SIZE // 2) as proxy:
             user.compute(REMOTEDOCKER, address=f"127.0.0.1:{proxy.port}")
             try:
-                with start_program(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
-                    wait_for(
+                with jobs.start_program(user, "submit", "-c", REMOTEDOCKER, user.script(jobs.ENDLESS)) as client:
+                    jobs.wait_for(
                         lambda: proxy.is_holding.is_set() or client.poll() is not None, "an upload that is held back"
                     )
                     os.kill(lab.engine.pid, signal.SIGSTOP)  # the upload succeeds, and the job cannot start
                     proxy.open()
-                    wait_for(lambda: runs_there(lab) != [], "a run")
+                    jobs.wait_for(lambda: runs_there(lab) != [], "a run")
                     client.send_signal(signal.SIGINT)
-                    code, _, errors = wait_for_exit(client)
+                    code, _, errors = jobs.wait_for_exit(client)
             finally:
                 os.kill(lab.engine.pid, signal.SIGCONT)
         assert code == 130, errors
-        assert last_run(user)["state"] == "cancelled"
+        assert jobs.last_run(user)["state"] == "cancelled"
         assert runs_there(lab) == []
     assert copies(lab) == ["slot-1"]
 
@@ -90,13 +80,15 @@ def test_next_start_uses_the_copy_of_a_killed_one(lab: Lab, name: str) -> None:
     for _ in range(2):
         with holding(lab.server.port, SIZE // 2) as proxy:
             user.compute(name, address=f"127.0.0.1:{proxy.port}")
-            with start_program(user, "submit", "-c", name, script) as client:
-                wait_for(lambda: proxy.is_holding.is_set() or client.poll() is not None, "an upload that is held back")
-                kill_program(client)
-            assert last_run(user)["state"] == "lost"
+            with jobs.start_program(user, "submit", "-c", name, script) as client:
+                jobs.wait_for(
+                    lambda: proxy.is_holding.is_set() or client.poll() is not None, "an upload that is held back"
+                )
+                jobs.kill_program(client)
+            assert jobs.last_run(user)["state"] == "lost"
             (user.workspace / "large").write_bytes(os.urandom(SIZE))
     user.compute(name, address=f"127.0.0.1:{lab.server.port}")
-    submit_job(user, "-c", name, script)
+    jobs.submit_job(user, "-c", name, script)
     assert copies(lab) == ["slot-1"]
     assert runs_there(lab) == []
     assert [run["state"] for run in user.does("runs")["runs"]] == ["completed", "lost", "lost"]
@@ -104,12 +96,12 @@ def test_next_start_uses_the_copy_of_a_killed_one(lab: Lab, name: str) -> None:
 
 def test_aborted_start_does_not_touch_a_running_job(lab: Lab) -> None:
     user = lab.user()
-    with start_program(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
-        expect_line(client, "begun\n")
-        run = last_run(user)["id"]
+    with jobs.start_program(user, "submit", "-c", REMOTEDOCKER, user.script(jobs.ENDLESS)) as client:
+        jobs.expect_line(client, "begun\n")
+        run = jobs.last_run(user)["id"]
         user.compute(REMOTEDOCKER, baseDockerImage="nowhere.invalid/no/such:image")
         for _ in range(2):
-            submit_refused(user, "-c", REMOTEDOCKER, user.script(ENDLESS), code="no-image")
+            jobs.submit_refused(user, "-c", REMOTEDOCKER, user.script(jobs.ENDLESS), code="no-image")
         assert copies(lab) == ["slot-1", "slot-2"]
         assert runs_there(lab) == [run]
         assert user.does("cancel", run, "--grace", "0s")["run"]["state"] == "cancelled"

@@ -9,21 +9,8 @@ from typing import Any
 import pytest
 
 from gpuinfra.runner.jobs.log import LogFile
+from tests.e2e import jobs
 from tests.e2e.impatient import start_impatient
-from tests.e2e.jobs import (
-    ENDLESS,
-    expect_line,
-    kill_program,
-    last_run,
-    outputs_of,
-    read_tree,
-    run_in_output,
-    shared_folder,
-    show_run,
-    submit_job,
-    wait_for,
-    wait_for_exit,
-)
 from tests.lab import REMOTE, REMOTEDOCKER, Lab
 from tests.sshd import eventually
 
@@ -90,20 +77,20 @@ def end_job(lab: Lab, run: str, how: str, detail: str) -> None:
 
 def test_heartbeat_stops_with_a_killed_client_and_resumes_with_a_follower(lab: Lab) -> None:
     user = lab.user()
-    with start_impatient(user, "submit", "-c", REMOTE, user.script(ENDLESS)) as client:
-        expect_line(client, "begun\n")
-        run = last_run(user)["id"]
+    with start_impatient(user, "submit", "-c", REMOTE, user.script(jobs.ENDLESS)) as client:
+        jobs.expect_line(client, "begun\n")
+        run = jobs.last_run(user)["id"]
         heartbeat = Heartbeat(lab, run)
         assert client_state(lab, run) == {"afterRun": None}
         assert heartbeat.beats()
-        kill_program(client)
+        jobs.kill_program(client)
     # No connected client could report that.
-    wait_for(lambda: lab.server.serving() == [], "no connection")
+    jobs.wait_for(lambda: lab.server.serving() == [], "no connection")
     heartbeat.stop()
-    assert last_run(user)["state"] == "running"
+    assert jobs.last_run(user)["state"] == "running"
     assert heartbeat.is_still()
     with start_impatient(user, "logs", run, "-f") as follower:
-        expect_line(follower, "begun\n")
+        jobs.expect_line(follower, "begun\n")
         assert heartbeat.beats()
     assert user.does("cancel", run, "--grace", "0s")["run"]["state"] == "cancelled"
     assert not folder_of(lab, run).exists()
@@ -111,18 +98,18 @@ def test_heartbeat_stops_with_a_killed_client_and_resumes_with_a_follower(lab: L
 
 def test_detach_is_recorded_on_the_machine(lab: Lab) -> None:
     user = lab.user()
-    run = submit_job(user, "-c", REMOTE, "--detach", user.script(ENDLESS))["id"]
+    run = jobs.submit_job(user, "-c", REMOTE, "--detach", user.script(jobs.ENDLESS))["id"]
     assert client_state(lab, run) == {"afterRun": None, "detached": True}
     with start_impatient(user, "logs", run, "-f") as follower:
-        expect_line(follower, "begun\n")
-        wait_for(lambda: client_state(lab, run) == {"afterRun": None}, "a follower")
+        jobs.expect_line(follower, "begun\n")
+        jobs.wait_for(lambda: client_state(lab, run) == {"afterRun": None}, "a follower")
     user.does("cancel", run, "--grace", "0s")
-    with start_impatient(user, "submit", "-c", REMOTE, user.script(ENDLESS)) as client:
-        expect_line(client, "begun\n")
-        run = last_run(user)["id"]
+    with start_impatient(user, "submit", "-c", REMOTE, user.script(jobs.ENDLESS)) as client:
+        jobs.expect_line(client, "begun\n")
+        run = jobs.last_run(user)["id"]
         assert client_state(lab, run) == {"afterRun": None}
         client.send_signal(signal.SIGINT)
-        assert wait_for_exit(client)[0] == 130
+        assert jobs.wait_for_exit(client)[0] == 130
     assert client_state(lab, run) == {"afterRun": None, "detached": True}
     user.does("cancel", run, "--grace", "0s")
 
@@ -131,14 +118,14 @@ def test_heartbeat_begins_before_the_project_is_sent(lab: Lab) -> None:
     """The heartbeat starts before the upload, so the agent also notices a client that is killed during it."""
     user = lab.user()
     (user.workspace / "data").write_bytes(os.urandom(64 << 20))
-    with start_impatient(user, "submit", "-c", REMOTE, user.script(ENDLESS)) as client:
-        wait_for(
+    with start_impatient(user, "submit", "-c", REMOTE, user.script(jobs.ENDLESS)) as client:
+        jobs.wait_for(
             lambda: list((lab.home / ".gpuinfra" / "runs").glob("*/attended.json")) != [], "a client that is there"
         )
-        run = last_run(user)
+        run = jobs.last_run(user)
         assert run["state"] == "preparing"
         assert client_state(lab, run["id"]) == {"afterRun": None}
-        kill_program(client)
+        jobs.kill_program(client)
 
 
 @pytest.mark.parametrize("name", [REMOTE, REMOTEDOCKER])
@@ -146,29 +133,29 @@ def test_followed_job_reports_why_the_machine_ended_it(lab: Lab, name: str) -> N
     user = lab.user()
     user.compute(REMOTEDOCKER, nvidiaDocker=False)
     with start_impatient(user, "submit", "--json", "-c", name, user.script(CAREFUL)) as client:
-        wait_for(lambda: last_run(user).get("state") == "running", "a job that runs")
-        run = last_run(user)["id"]
-        wait_for(lambda: "begun" in user("logs", run).stdout, "a job that hears signals")
+        jobs.wait_for(lambda: jobs.last_run(user).get("state") == "running", "a job that runs")
+        run = jobs.last_run(user)["id"]
+        jobs.wait_for(lambda: "begun" in user("logs", run).stdout, "a job that hears signals")
         end_job(lab, run, "evicted", "Azure wants it back")
-        code, out, errors = wait_for_exit(client)
-    found = run_in_output(out)
+        code, out, errors = jobs.wait_for_exit(client)
+    found = jobs.run_in_output(out)
     assert (found["state"], found["exitCode"], code) == ("evicted", 7, 1), errors
     assert found["reason"] == "evicted: Azure wants it back"
     assert found["outputs"]["complete"]
-    assert read_tree(outputs_of(user, run)) == {"checkpoint": b"half of it"}
+    assert jobs.read_tree(jobs.outputs_of(user, run)) == {"checkpoint": b"half of it"}
 
 
 def test_unfollowed_job_records_why_the_machine_ended_it(lab: Lab) -> None:
     user = lab.user()
     user.compute(REMOTEDOCKER, nvidiaDocker=False)
-    run = submit_job(user, "-c", REMOTEDOCKER, "--detach", user.script(CAREFUL))["id"]
-    wait_for(lambda: "begun" in container_logs(lab, run), "its first line")
+    run = jobs.submit_job(user, "-c", REMOTEDOCKER, "--detach", user.script(CAREFUL))["id"]
+    jobs.wait_for(lambda: "begun" in container_logs(lab, run), "its first line")
     end_job(lab, run, "cost cap", "")
-    wait_for(lambda: "ended" in json.loads((folder_of(lab, run) / "state.json").read_text()), "its end")
+    jobs.wait_for(lambda: "ended" in json.loads((folder_of(lab, run) / "state.json").read_text()), "its end")
     assert user("outputs", run).returncode == 0
-    found = show_run(user, run)
+    found = jobs.show_run(user, run)
     assert (found["state"], found["reason"], found["exitCode"]) == ("cancelled", "cost cap", 7)
-    assert read_tree(outputs_of(user, run)) == {"checkpoint": b"half of it"}
+    assert jobs.read_tree(jobs.outputs_of(user, run)) == {"checkpoint": b"half of it"}
 
 
 def container_logs(lab: Lab, run: str) -> str:
@@ -182,17 +169,17 @@ def test_second_ctrl_c_ends_a_job_during_its_grace_period(lab: Lab, name: str) -
     words = ("submit", "--on-interrupt", "cancel", "-c", name, user.script(STUBBORN))
     # Longer than this test waits: a client that waits for the grace period fails.
     with start_impatient(user, *words, patch={"gpuinfra.app.job_session.CANCEL_GRACE": 300.0}) as client:
-        expect_line(client, "begun\n")
+        jobs.expect_line(client, "begun\n")
         client.send_signal(signal.SIGINT)
-        wait_for((shared_folder(user, name) / "asked").exists, "a job that was asked to end")
+        jobs.wait_for((jobs.shared_folder(user, name) / "asked").exists, "a job that was asked to end")
         client.send_signal(signal.SIGINT)
-        code, _, errors = wait_for_exit(client)
+        code, _, errors = jobs.wait_for_exit(client)
     assert code == 130, errors
-    run = last_run(user)["id"]
+    run = jobs.last_run(user)["id"]
     state = folder_of(lab, run) / "state.json"
-    wait_for(lambda: "ended" in json.loads(state.read_text()), "its end")
+    jobs.wait_for(lambda: "ended" in json.loads(state.read_text()), "its end")
     assert user("outputs", run).returncode == 0
-    assert (show_run(user, run)["state"], show_run(user, run)["exitCode"]) == ("cancelled", 137)
+    assert (jobs.show_run(user, run)["state"], jobs.show_run(user, run)["exitCode"]) == ("cancelled", 137)
 
 
 @pytest.mark.parametrize("name", [REMOTE, REMOTEDOCKER])
@@ -200,17 +187,17 @@ def test_reason_is_known_after_the_machine_went_off_before_the_job_ended(lab: La
     """Supervisor and job end with the machine; the cause is found when it is on again."""
     user = lab.user()
     user.compute(REMOTEDOCKER, nvidiaDocker=False)
-    run = submit_job(user, "-c", name, "--detach", user.script(ENDLESS))["id"]
-    wait_for(lambda: read_tree(folder_of(lab, run) / "outputs") == {"partial": b"partial"}, "what it writes")
+    run = jobs.submit_job(user, "-c", name, "--detach", user.script(jobs.ENDLESS))["id"]
+    jobs.wait_for(lambda: jobs.read_tree(folder_of(lab, run) / "outputs") == {"partial": b"partial"}, "what it writes")
     if name == REMOTE:  # its supervisor writes the log, and dies with the machine
         log = LogFile(folder_of(lab, run) / "log")
-        wait_for(lambda: b"".join(frame.data for frame in log.frames()) == b"begun\n", "its first line")
+        jobs.wait_for(lambda: b"".join(frame.data for frame in log.frames()) == b"begun\n", "its first line")
     (folder_of(lab, run) / "ending.json").write_text(json.dumps({"how": "evicted", "detail": ""}))
     lab.end_processes()
     if name == REMOTEDOCKER:
         lab.engine.docker("kill", f"gpuinfra-{run}")
     assert user("outputs", run).returncode == 0
-    found = show_run(user, run)
+    found = jobs.show_run(user, run)
     assert (found["state"], found["reason"]) == ("evicted", "evicted")
-    assert read_tree(outputs_of(user, run)) == {"partial": b"partial"}
+    assert jobs.read_tree(jobs.outputs_of(user, run)) == {"partial": b"partial"}
     assert user("logs", run).stdout == "begun\n"

@@ -4,26 +4,14 @@ import subprocess
 
 import pytest
 
-from tests.e2e.jobs import (
-    GATES,
-    expect_line,
-    last_run,
-    outputs_of,
-    read_tree,
-    run_for_bytes,
-    shared_folder,
-    show_run,
-    start_program,
-    wait_for,
-    wait_for_exit,
-)
+from tests.e2e import jobs
 from tests.e2e.run_help import guest_home, is_off, project, runs_of
 from tests.e2e.user import User
 from tests.lab import LOCAL, REMOTEDOCKER, Lab
 from tests.program import Program
 
 # It prints more after the reader has closed the pipe.
-TALKS = f"""{GATES}
+TALKS = f"""{jobs.GATES}
 print("begun")
 gate("closed")
 print("more")
@@ -42,30 +30,30 @@ def close_output(client: "subprocess.Popen[str]") -> None:
 @pytest.mark.parametrize("name", [LOCAL, REMOTEDOCKER])
 def test_submit_detaches_when_its_pipe_is_closed_and_says_how_to_return(lab: Lab, name: str) -> None:
     user = lab.user()
-    with start_program(user, "submit", "-c", name, user.script(TALKS)) as client:
-        expect_line(client, "begun\n")
+    with jobs.start_program(user, "submit", "-c", name, user.script(TALKS)) as client:
+        jobs.expect_line(client, "begun\n")
         close_output(client)
-        (shared_folder(user, name) / "closed").touch()
-        code, _, errors = wait_for_exit(client)
-    run = last_run(user)
+        (jobs.shared_folder(user, name) / "closed").touch()
+        code, _, errors = jobs.wait_for_exit(client)
+    run = jobs.last_run(user)
     assert (code, run["state"]) == (130, "running"), errors
     assert "standard output was closed: the job keeps running" in errors
     assert f"gpuinfra logs {run['id']} -f" in errors
-    (shared_folder(user, name) / "end").touch()
-    assert run_for_bytes(user, "logs", run["id"], "-f")[:2] == (0, b"begun\nmore\n")
-    assert read_tree(outputs_of(user, run["id"])) == {"partial": b"partial"}
+    (jobs.shared_folder(user, name) / "end").touch()
+    assert jobs.run_for_bytes(user, "logs", run["id"], "-f")[:2] == (0, b"begun\nmore\n")
+    assert jobs.read_tree(jobs.outputs_of(user, run["id"])) == {"partial": b"partial"}
 
 
 def test_submit_cancels_when_its_pipe_is_closed_if_interrupts_cancel(lab: Lab) -> None:
     user = lab.user()
-    with start_program(user, "submit", "--on-interrupt", "cancel", "-c", LOCAL, user.script(TALKS)) as client:
-        expect_line(client, "begun\n")
+    with jobs.start_program(user, "submit", "--on-interrupt", "cancel", "-c", LOCAL, user.script(TALKS)) as client:
+        jobs.expect_line(client, "begun\n")
         close_output(client)
-        (shared_folder(user, LOCAL) / "closed").touch()
-        code, _, errors = wait_for_exit(client)
+        (jobs.shared_folder(user, LOCAL) / "closed").touch()
+        code, _, errors = jobs.wait_for_exit(client)
     assert code not in {0, 255}, errors
     assert "standard output was closed: the job is cancelled" in errors
-    assert show_run(user)["state"] == "cancelled"
+    assert jobs.show_run(user)["state"] == "cancelled"
 
 
 def test_submit_detaches_when_its_output_is_not_read(lab: Lab) -> None:
@@ -86,20 +74,20 @@ def test_submit_detaches_when_its_output_is_not_read(lab: Lab) -> None:
         while client.stdout.readline() != "begun\n":
             assert client.poll() is None
         close_output(client)
-        (shared_folder(user, LOCAL) / "closed").touch()
+        (jobs.shared_folder(user, LOCAL) / "closed").touch()
         assert client.wait(60) == 130
-    assert last_run(user)["state"] == "running"
+    assert jobs.last_run(user)["state"] == "running"
     user.does("cancel", "last", "--grace", "0s")
 
 
 def test_run_follows_to_the_end_when_its_pipe_is_closed(user: User) -> None:
     project(user)
     with user.start("run", "gpu.yaml", "waits.py") as client:
-        expect_line(client, "begun\n")
+        jobs.expect_line(client, "begun\n")
         close_output(client)
         (guest_home(user.azure) / "go").touch()
-        code, _, errors = wait_for_exit(client)
+        code, _, errors = jobs.wait_for_exit(client)
     assert code == 0, errors
     assert "standard output was closed: the job is followed to its end" in errors
     assert runs_of(user)[0]["outputs"]["complete"]
-    wait_for(lambda: is_off(user.azure), "a machine that is off")
+    jobs.wait_for(lambda: is_off(user.azure), "a machine that is off")

@@ -8,21 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import (
-    GATES,
-    expect_line,
-    last_run,
-    outputs_of,
-    run_for_bytes,
-    show_run,
-    start_program,
-    wait_for,
-    wait_for_exit,
-)
+from tests.e2e import jobs
 from tests.lab import LOCAL, REMOTE, Lab
 
 # It forks twice, with its own session, streams and environment, as a daemon does.
-DAEMON = f"""{GATES}
+DAEMON = f"""{jobs.GATES}
 if not os.fork():
     os.setsid()
     if os.fork():
@@ -60,32 +50,32 @@ def folder_there(lab: Lab, home: Path, name: str, run: str) -> Path:
 @pytest.mark.parametrize("name", [LOCAL, REMOTE])
 def test_a_daemon_ends_with_a_job_that_exits(lab: Lab, name: str) -> None:
     user = lab.user()
-    code, out, errors = run_for_bytes(user, "submit", "-c", name, user.script(DAEMON), "nothing")
+    code, out, errors = jobs.run_for_bytes(user, "submit", "-c", name, user.script(DAEMON), "nothing")
     assert (code, out) == (0, b"begun\n"), errors
-    run = show_run(user)
+    run = jobs.show_run(user)
     assert run["state"] == "completed"
-    assert not is_running(int((outputs_of(user, run["id"]) / "pid").read_text()))
+    assert not is_running(int((jobs.outputs_of(user, run["id"]) / "pid").read_text()))
     assert "1 process that the job left running was ended with it" in run["warnings"]
     assert b"left running" in errors
 
 
 def test_a_daemon_ends_with_a_job_that_is_cancelled(lab: Lab) -> None:
     user = lab.user()
-    with start_program(user, "submit", "-c", LOCAL, user.script(DAEMON), "never") as client:
-        expect_line(client, "begun\n")
+    with jobs.start_program(user, "submit", "-c", LOCAL, user.script(DAEMON), "never") as client:
+        jobs.expect_line(client, "begun\n")
         assert user.does("cancel", "last", "--grace", "10s")["run"]["state"] == "cancelled"
-        wait_for_exit(client)
-    run = last_run(user)["id"]
-    assert not is_running(int((outputs_of(user, run) / "pid").read_text()))
+        jobs.wait_for_exit(client)
+    run = jobs.last_run(user)["id"]
+    assert not is_running(int((jobs.outputs_of(user, run) / "pid").read_text()))
 
 
 def test_a_daemon_ends_with_a_job_whose_supervisor_was_killed(lab: Lab) -> None:
     user = lab.user()
-    with start_program(user, "submit", "-c", LOCAL, user.script(DAEMON), "never", "GPUINFRA_RUN_ID") as client:
-        expect_line(client, "begun\n")
-        there = folder_there(lab, user.home, LOCAL, last_run(user)["id"])
+    with jobs.start_program(user, "submit", "-c", LOCAL, user.script(DAEMON), "never", "GPUINFRA_RUN_ID") as client:
+        jobs.expect_line(client, "begun\n")
+        there = folder_there(lab, user.home, LOCAL, jobs.last_run(user)["id"])
         pid = int((there / "outputs" / "pid").read_text())
         os.kill(json.loads((there / "state.json").read_text())["supervisor"], signal.SIGKILL)
-        wait_for_exit(client)
-    assert last_run(user)["state"] == "lost"
-    wait_for(lambda: not is_running(pid), "the end of the daemon")
+        jobs.wait_for_exit(client)
+    assert jobs.last_run(user)["state"] == "lost"
+    jobs.wait_for(lambda: not is_running(pid), "the end of the daemon")

@@ -8,22 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import (
-    ENDLESS,
-    GATES,
-    last_run,
-    outputs_of,
-    read_tree,
-    run_for_bytes,
-    run_in_output,
-    shared_folder,
-    show_run,
-    start_program,
-    submit_job,
-    submit_refused,
-    wait_for,
-    wait_for_exit,
-)
+from tests.e2e import jobs
 from tests.lab import LOCAL, LOCALDOCKER, REMOTE, REMOTEDOCKER, Lab, LabUser
 
 GREETING = "print('hello')\n"
@@ -69,25 +54,25 @@ def test_invalid_script_is_refused(lab: Lab) -> None:
     outside.write_text(GREETING)
     (user.workspace / "link.py").symlink_to(outside)
     words = ("-c", REMOTEDOCKER)
-    assert "train.py" in submit_refused(user, *words, "trian.py", code="no-script", exit_code=2)["help"]
+    assert "train.py" in jobs.submit_refused(user, *words, "trian.py", code="no-script", exit_code=2)["help"]
     for script in ("../outside.py", str(outside), "ignored/train.py", "link.py"):
-        submit_refused(user, *words, script, code="script-outside", exit_code=2)
-    submit_refused(user, *words, code="usage", exit_code=2)
-    submit_refused(user, "-c", "my_dsmv", "train.py", code="no-such-configuration", exit_code=2)
+        jobs.submit_refused(user, *words, script, code="script-outside", exit_code=2)
+    jobs.submit_refused(user, *words, code="usage", exit_code=2)
+    jobs.submit_refused(user, "-c", "my_dsmv", "train.py", code="no-such-configuration", exit_code=2)
 
 
 def test_invalid_variables_are_refused(lab: Lab) -> None:
     user = lab.user()
     words = ("-c", REMOTEDOCKER, "--env", f"LARGE={'x' * 100}")
-    submit_refused(
+    jobs.submit_refused(
         user, "-c", REMOTEDOCKER, "--secret", "NOT_SET", user.script(GREETING), code="missing-secret", exit_code=2
     )
     (user.workspace / "large").write_text(f"LARGE={'x' * (129 * 1024)}\n")
     for name in (REMOTEDOCKER, LOCAL):
-        submit_refused(user, "-c", name, "--env-file", "large", "train.py", code="environment-too-large")
+        jobs.submit_refused(user, "-c", name, "--env-file", "large", "train.py", code="environment-too-large")
     (user.workspace / "large").write_text("".join(f"LARGE_{number}={'x' * 100_000}\n" for number in range(25)))
-    submit_refused(user, "-c", REMOTEDOCKER, "--env-file", "large", "train.py", code="environment-too-large")
-    submit_refused(user, *words, "--env", "1=2", "train.py", code="usage", exit_code=2)
+    jobs.submit_refused(user, "-c", REMOTEDOCKER, "--env-file", "large", "train.py", code="environment-too-large")
+    jobs.submit_refused(user, *words, "--env", "1=2", "train.py", code="usage", exit_code=2)
 
 
 @pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
@@ -102,7 +87,7 @@ def test_arguments_and_variables_of_the_run_configuration_are_used(lab: Lab, nam
     )
     (user.workspace / "sub").mkdir()
     words = ("--epochs", "3", "", "*", "--", "--json")
-    code, out, errors = run_for_bytes(
+    code, out, errors = jobs.run_for_bytes(
         user, "submit", "-c", name, "--env", "EXTRA=a=b", user.script(TELLING, "sub/tell.py"), *words
     )
     assert code == 0, errors
@@ -110,7 +95,7 @@ def test_arguments_and_variables_of_the_run_configuration_are_used(lab: Lab, nam
     assert told["words"] == ["sub/tell.py", "--data", "a b'$HOME", *words]
     variables = told["variables"]
     assert (variables["GREETING"], variables["NUMBER"], variables["EXTRA"]) == ('hello $USER "x"', "3", "a=b")
-    assert variables["GPUINFRA_RUN_ID"] == last_run(user)["id"]
+    assert variables["GPUINFRA_RUN_ID"] == jobs.last_run(user)["id"]
     assert "outputs" in told["files"]
     if name == REMOTEDOCKER:
         assert told["folder"] == "/project"
@@ -124,10 +109,10 @@ def test_shared_folder_persists_and_changes_to_the_project_do_not(lab: Lab) -> N
         "os.makedirs('left/locked', mode=0o700)\nopen('train.py', 'a').write('broken(')\n"
     )
     for name in (REMOTEDOCKER, REMOTE, REMOTEDOCKER):
-        code, out, errors = run_for_bytes(user, "submit", "-c", name, script)
+        code, out, errors = jobs.run_for_bytes(user, "submit", "-c", name, script)
         assert code == 0, errors
     assert out == b"3 False\n"
-    (shared_folder(user, REMOTEDOCKER) / "count").unlink()
+    (jobs.shared_folder(user, REMOTEDOCKER) / "count").unlink()
 
 
 def test_spark_submit_runs_pyspark_jobs(lab: Lab) -> None:
@@ -136,7 +121,7 @@ def test_spark_submit_runs_pyspark_jobs(lab: Lab) -> None:
     (user.workspace / "spark-submit").chmod(0o755)
     user.configure(REMOTEDOCKER, Framework="PySpark")
     user.compute(REMOTEDOCKER, sparkSubmitLocation="/project/spark-submit")
-    code, out, errors = run_for_bytes(user, "submit", "-c", REMOTEDOCKER, user.script(GREETING), "--rows", "2")
+    code, out, errors = jobs.run_for_bytes(user, "submit", "-c", REMOTEDOCKER, user.script(GREETING), "--rows", "2")
     assert (code, out) == (0, b"spark train.py --rows 2\nhello\n"), errors
     user.compute(REMOTEDOCKER, sparkSubmitLocation="")
     done = user("submit", "--json", "-c", REMOTEDOCKER, "train.py")
@@ -148,43 +133,43 @@ def test_untracked_run_fetches_no_outputs(lab: Lab) -> None:
     user = lab.user()
     user.configure(REMOTEDOCKER, TrackedRun=False)
     script = user.script("open('outputs/model', 'w').write('weights')\nprint('secretive')\n")
-    run = submit_job(user, "-c", REMOTEDOCKER, script)
+    run = jobs.submit_job(user, "-c", REMOTEDOCKER, script)
     assert run["state"] == "completed"
     assert user.does("runs")["runs"] == []
-    assert read_tree(outputs_of(user, run["id"])) == {"model": b"weights"}
-    kept = [path.name for path in outputs_of(user, run["id"]).parent.iterdir()]
+    assert jobs.read_tree(jobs.outputs_of(user, run["id"])) == {"model": b"weights"}
+    kept = [path.name for path in jobs.outputs_of(user, run["id"]).parent.iterdir()]
     assert kept == ["outputs"]
     # An untracked job cannot be followed later.
-    submit_refused(user, "-c", REMOTEDOCKER, "--detach", script, code="usage", exit_code=2)
-    with start_program(user, "submit", "--json", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
+    jobs.submit_refused(user, "-c", REMOTEDOCKER, "--detach", script, code="usage", exit_code=2)
+    with jobs.start_program(user, "submit", "--json", "-c", REMOTEDOCKER, user.script(jobs.ENDLESS)) as client:
         # As early as possible: the client may not know yet that the job runs.
-        wait_for(lambda: lab.engine.containers(running=True, name="gpuinfra-20") != [], "a job that runs")
+        jobs.wait_for(lambda: lab.engine.containers(running=True, name="gpuinfra-20") != [], "a job that runs")
         client.send_signal(signal.SIGINT)
-        code, out, errors = wait_for_exit(client)
-    assert (code not in {0, 255}, run_in_output(out)["state"]) == (True, "cancelled"), errors
+        code, out, errors = jobs.wait_for_exit(client)
+    assert (code not in {0, 255}, jobs.run_in_output(out)["state"]) == (True, "cancelled"), errors
     # Nothing waits for the engine to remove it.
-    wait_for(lambda: lab.engine.containers() == [], "no container")
+    jobs.wait_for(lambda: lab.engine.containers() == [], "no container")
 
 
 def test_concurrent_jobs_do_not_interfere(lab: Lab) -> None:
     user = lab.user()
     script = user.script(
-        f"{GATES}\nopen('mine', 'x').write(sys.argv[1])\nprint('begun')\ngate('both')\n"
+        f"{jobs.GATES}\nopen('mine', 'x').write(sys.argv[1])\nprint('begun')\ngate('both')\n"
         "print(open('mine').read())\nopen('outputs/who', 'w').write(sys.argv[1])\n"
     )
     with contextlib.ExitStack() as stack:
         clients = [
-            stack.enter_context(start_program(user, "submit", "-c", REMOTEDOCKER, script, each))
+            stack.enter_context(jobs.start_program(user, "submit", "-c", REMOTEDOCKER, script, each))
             for each in ("one", "two")
         ]
         for client in clients:
             assert client.stdout is not None
             assert client.stdout.readline() == "begun\n"
-        (shared_folder(user, REMOTEDOCKER) / "both").touch()
-        ends = [wait_for_exit(client)[:2] for client in clients]
+        (jobs.shared_folder(user, REMOTEDOCKER) / "both").touch()
+        ends = [jobs.wait_for_exit(client)[:2] for client in clients]
     assert ends == [(0, "one\n"), (0, "two\n")]
     runs = user.does("runs")["runs"]
-    assert {read_tree(outputs_of(user, run["id"]))["who"] for run in runs} == {b"one", b"two"}
+    assert {jobs.read_tree(jobs.outputs_of(user, run["id"]))["who"] for run in runs} == {b"one", b"two"}
 
 
 def test_environment_is_built_once_and_includes_wheels(lab: Lab) -> None:
@@ -195,15 +180,15 @@ def test_environment_is_built_once_and_includes_wheels(lab: Lab) -> None:
         "dependencies:\n  - python=3.11\n  - pip:\n    - --no-index\n    - wheels/greeting-1.0-py3-none-any.whl\n"
     )
     script = user.script("import greeting\n")
-    submit_refused(user, "-c", REMOTEDOCKER, script, code="build-failed")  # PrepareEnvironment: false
+    jobs.submit_refused(user, "-c", REMOTEDOCKER, script, code="build-failed")  # PrepareEnvironment: false
     made = user.does("prepare", "-c", REMOTEDOCKER)["environment"]
     assert made["built"]
     assert made["gpu"]["count"] == 2
     user.configure(REMOTEDOCKER, LOCALDOCKER, PrepareEnvironment=True)
     for name in (REMOTEDOCKER, LOCALDOCKER):
-        code, out, errors = run_for_bytes(user, "submit", "-c", name, script)
+        code, out, errors = jobs.run_for_bytes(user, "submit", "-c", name, script)
         assert (code, out) == (0, b"hello from a wheel\n"), errors
-        assert show_run(user)["imageDigest"] == made["imageId"]
+        assert jobs.show_run(user)["imageDigest"] == made["imageId"]
     assert not user.does("prepare", "-c", REMOTEDOCKER)["environment"]["built"]
 
 

@@ -8,21 +8,7 @@ import subprocess
 
 import pytest
 
-from tests.e2e.jobs import (
-    ENDLESS,
-    expect_line,
-    kill_program,
-    last_run,
-    outputs_of,
-    read_tree,
-    run_for_bytes,
-    show_run,
-    start_program,
-    submit_job,
-    submit_refused,
-    wait_for,
-    wait_for_exit,
-)
+from tests.e2e import jobs
 from tests.lab import REMOTE, REMOTEDOCKER, Lab
 from tests.proxy import Proxy, holding
 
@@ -50,23 +36,23 @@ print(hashlib.sha256(open("large", "rb").read()).hexdigest())
 @pytest.mark.parametrize("how", ["restarted", "crashed"])
 def test_job_is_fetched_after_the_engine_restarted(lab: Lab, how: str) -> None:
     user = lab.user()
-    with start_program(user, "submit", "-c", REMOTEDOCKER, user.script(ENDLESS)) as client:
-        expect_line(client, "begun\n")
+    with jobs.start_program(user, "submit", "-c", REMOTEDOCKER, user.script(jobs.ENDLESS)) as client:
+        jobs.expect_line(client, "begun\n")
         if how == "restarted":
             lab.engine.restart()
         else:
             lab.engine.kill()
             lab.engine.start()
-        code, _, errors = wait_for_exit(client)
+        code, _, errors = jobs.wait_for_exit(client)
     assert code not in {0, 255}, errors
-    run = show_run(user)
+    run = jobs.show_run(user)
     assert run["state"] == "failed", run
     # An engine that shuts down still answers, and reports the container as stopped.
     assert run["reason"] in {"the engine was stopped", *([""] if how == "restarted" else [])}
     assert run["outputs"]["complete"]
-    assert read_tree(outputs_of(user, run["id"])) == {"partial": b"partial"}
-    assert run_for_bytes(user, "logs", "last")[1] == b"begun\n"
-    submit_job(user, "-c", REMOTEDOCKER, user.script(GREETING))
+    assert jobs.read_tree(jobs.outputs_of(user, run["id"])) == {"partial": b"partial"}
+    assert jobs.run_for_bytes(user, "logs", "last")[1] == b"begun\n"
+    jobs.submit_job(user, "-c", REMOTEDOCKER, user.script(GREETING))
 
 
 def test_missing_engine_and_missing_image_are_reported(lab: Lab) -> None:
@@ -75,15 +61,15 @@ def test_missing_engine_and_missing_image_are_reported(lab: Lab) -> None:
     lab.engine.stop()
     try:
         for name in (REMOTEDOCKER, "docker"):
-            submit_refused(user, "-c", name, script, code="no-engine")
-        submit_job(user, "-c", REMOTE, script)
+            jobs.submit_refused(user, "-c", name, script, code="no-engine")
+        jobs.submit_job(user, "-c", REMOTE, script)
     finally:
         lab.engine.start()
     missing = "nowhere.invalid/no/such:image"
     user.compute(REMOTEDOCKER, "docker", baseDockerImage=missing)
     for name in (REMOTEDOCKER, "docker"):
-        assert missing in str(submit_refused(user, "-c", name, script, code="no-image"))
-    assert last_run(user)["state"] == "failed"
+        assert missing in str(jobs.submit_refused(user, "-c", name, script, code="no-image"))
+    assert jobs.last_run(user)["state"] == "failed"
 
 
 @pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
@@ -93,29 +79,29 @@ def test_disk_too_small_for_the_project_is_reported(lab: Lab, name: str) -> None
     large = user.workspace / "large"
     large.write_bytes(os.urandom(8 << 20))
     with lab.small_disk(4):
-        submit_refused(user, "-c", name, script, code="disk-full")
-        assert last_run(user)["state"] == "failed"
+        jobs.submit_refused(user, "-c", name, script, code="disk-full")
+        assert jobs.last_run(user)["state"] == "failed"
         large.unlink()
-        submit_job(user, "-c", name, script)
+        jobs.submit_job(user, "-c", name, script)
 
 
 @pytest.mark.parametrize("name", [REMOTEDOCKER, REMOTE])
 def test_job_that_fills_the_disk_keeps_its_outputs(lab: Lab, name: str) -> None:
     user = lab.user()
     with lab.small_disk(6):
-        code, out, errors = run_for_bytes(user, "submit", "-c", name, user.script(GREEDY))
-        run = show_run(user)
+        code, out, errors = jobs.run_for_bytes(user, "submit", "-c", name, user.script(GREEDY))
+        run = jobs.show_run(user)
         assert (run["state"], run["exitCode"]) == ("failed", 5), errors
         assert code == 5
         assert run["outputs"]["complete"], run
         # The engine keeps a container's output on its own disk; other lost output is reported.
         is_reported = any("5 bytes of what it printed are lost" in each for each in run["warnings"])
         assert (out, is_reported) == ((b"full\n", False) if name == REMOTEDOCKER else (b"", True))
-        files = read_tree(outputs_of(user, run["id"]))
+        files = jobs.read_tree(jobs.outputs_of(user, run["id"]))
         assert files["first"] == b"first"
         assert len(files["large"]) > 4 << 20
         # What was fetched completely was removed there, so there is room again.
-        submit_job(user, "-c", name, user.script(GREETING))
+        jobs.submit_job(user, "-c", name, user.script(GREETING))
 
 
 def staged(lab: Lab) -> int:
@@ -125,9 +111,9 @@ def staged(lab: Lab) -> int:
 
 def wait_halfway(lab: Lab, proxy: Proxy, client: "subprocess.Popen[str]") -> None:
     """Wait until the machine has at least a quarter of the file, and can get no more than half of it."""
-    wait_for(lambda: proxy.is_holding.is_set() or client.poll() is not None, "an upload that is held back")
-    assert client.poll() is None, wait_for_exit(client)
-    wait_for(lambda: staged(lab) > SIZE // 4, "a quarter of the file")
+    jobs.wait_for(lambda: proxy.is_holding.is_set() or client.poll() is not None, "an upload that is held back")
+    assert client.poll() is None, jobs.wait_for_exit(client)
+    jobs.wait_for(lambda: staged(lab) > SIZE // 4, "a quarter of the file")
 
 
 def sent(errors: str) -> float:
@@ -141,13 +127,13 @@ def test_upload_resumes_after_the_disk_was_full(lab: Lab) -> None:
         user, content = lab.user(port=proxy.port), os.urandom(SIZE)
         (user.workspace / "large").write_bytes(content)
         words = ("submit", "-c", REMOTEDOCKER, user.script(DIGEST))
-        with start_program(user, *words) as client:
+        with jobs.start_program(user, *words) as client:
             wait_halfway(lab, proxy, client)
             with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
                 while True:
                     file.write(b"x" * 65536)
             proxy.open()
-            code, _, errors = wait_for_exit(client)
+            code, _, errors = jobs.wait_for_exit(client)
         assert code == 1, errors
         assert "disk is full" in errors
         filler.unlink()
@@ -163,21 +149,21 @@ def test_broken_upload_resumes(lab: Lab, how: str) -> None:
         user, content = lab.user(port=proxy.port), os.urandom(SIZE)
         (user.workspace / "large").write_bytes(content)
         words = ("submit", "-c", REMOTEDOCKER, user.script(DIGEST))
-        client = stack.enter_context(start_program(user, *words))
+        client = stack.enter_context(jobs.start_program(user, *words))
         wait_halfway(lab, proxy, client)
         if how == "cut":
             lab.server.cut()
             proxy.open()
-            code, out, errors = wait_for_exit(client)
+            code, out, errors = jobs.wait_for_exit(client)
             assert "trying again" in errors
         else:
-            kill_program(client)
+            jobs.kill_program(client)
             proxy.open()
-            run = last_run(user)
+            run = jobs.last_run(user)
             assert run["state"] == "lost"
             done = user(*words)
-            assert run_for_bytes(user, "logs", run["id"], "-f")[0] == 255
-            assert show_run(user, run["id"])["state"] == "lost"
+            assert jobs.run_for_bytes(user, "logs", run["id"], "-f")[0] == 255
+            assert jobs.show_run(user, run["id"])["state"] == "lost"
             code, out, errors = done.returncode, done.stdout, done.stderr
     assert code == 0, errors
     assert out == f"{hashlib.sha256(content).hexdigest()}\n"
