@@ -223,7 +223,8 @@ def runs(wire: Wire, request: dict[str, Any]) -> None:
         for run in sorted(each for each in os.listdir(home.named(run_folder.RUNS)) if not each.startswith(".")):
             outputs = os.path.join(home.run_folder(run), run_folder.OUTPUTS)
             has_outputs = os.path.isdir(outputs) and bool(os.listdir(outputs))
-            found.append({"run": run, "over": states.is_over(run), "outputs": has_outputs})
+            is_over = states.is_over(run) or states.is_deserted(run)
+            found.append({"run": run, "over": is_over, "outputs": has_outputs})
     wire.send_json({"runs": found})
 
 

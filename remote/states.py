@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuinfra.remote import files, home, processes
-from gpuinfra.remote.run_folder import ALIVE, BY_MACHINE, LOST, SPARE, STATE, STOP_REASON, container_name
+from gpuinfra.remote.run_folder import ALIVE, BY_MACHINE, HEARTBEAT, LOST, SPARE, STATE, STOP_REASON, container_name
 from gpuinfra.remote.wire import RefusedError
 
 # A run without a state after this long has no client: it prepares a job for at most this long without a renewal.
 ABANDONED_SECONDS = 15 * 60
+# A client that prepares a job sends a heartbeat every few seconds. Without one for this long, the run keeps nothing on.
+SILENT_SECONDS = 2 * 60
 DOCKER_SECONDS = 30.0
 # A state is written into reserved space, so that a full disk does not hide how a job ended.
 SPARE_SIZE = 4096
@@ -149,6 +151,15 @@ def is_over(run: str) -> bool:
     if "ended" in state:
         return True
     return state["kind"] == "container" and not state["alive"] and _is_container_over(run, state)
+
+
+def is_deserted(run: str) -> bool:
+    """Return whether the run has no job, and its client was connected but is gone."""
+    try:
+        seen = os.stat(path(run, HEARTBEAT)).st_mtime
+    except OSError:
+        return False
+    return time.time() - seen > SILENT_SECONDS and read(run) is None and not _runs_unwatched(run)
 
 
 def _runs_unwatched(run: str) -> bool:

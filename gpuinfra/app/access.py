@@ -89,20 +89,20 @@ def cloud_of(settings: Settings, target: Target) -> Settings:
 
 
 def power_of(
-    settings: Settings, spec: Spec | MachineId | None, *, is_there: bool = False
+    settings: Settings, spec: Spec | MachineId | None, *, is_there: bool = False, resource_id: str = ""
 ) -> Callable[[], str | None] | None:
     """Return a function that describes the machine's power state if it is off, or returns None if it is on or unknown.
 
-    If `is_there`, the machine certainly existed with the same login, so a machine that Azure does not find is gone.
-    Otherwise the login may be for another subscription. Imports happen on the first call, because most jobs never need
-    it.
+    A machine that Azure does not find is gone if it certainly existed: with the same login (`is_there`), or under the
+    target's own `resource_id`. Otherwise the login may be for another subscription. Imports happen on the first call,
+    because most jobs never need it.
     """
     if spec is None:
         return None
     machine = spec
 
     def ask() -> str | None:
-        from gpuinfra.models.resource import Kind
+        from gpuinfra.models.resource import Kind, same_machine
         from gpuinfra.provision.errors import CloudError
         from gpuinfra.provision.names import ref_of
         from gpuinfra.provision.power import SHUT_DOWN, UNUSABLE
@@ -110,11 +110,13 @@ def power_of(
 
         try:
             cloud = open_cloud(settings, machine.subscription, deadline=Deadline.after(LOOK_SECONDS))
-            found = cloud.look(ref_of(Kind.VM, machine.group_name, machine.name))
+            ref = ref_of(Kind.VM, machine.group_name, machine.name)
+            found = cloud.look(ref)
         except (CloudError, Problem):
             return None  # without an answer from Azure, the state is unknown
         if found is None:
-            return f"{machine.name} is gone" if is_there else None
+            is_known = is_there or same_machine(resource_id, ref.id(cloud.subscription))
+            return f"{machine.name} is gone" if is_known else None
         billed = f", and billed until `gpuinfra down {machine.name}`" if found.power in SHUT_DOWN else ""
         return f"{machine.name} is {found.power}{billed}" if found.power in UNUSABLE else None
 

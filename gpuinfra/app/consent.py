@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
 
 QUESTIONS = {
+    Effect.GO_OFF_SOONER: "{} will go off sooner than before. Go on?",
     Effect.RESTART: "{} will be restarted. Go on?",
     Effect.POWER_OFF: "{} will be switched off. Go on?",
     Effect.DELETE_DISK: "What is on the disk of {} will be lost. Go on?",
@@ -145,6 +146,8 @@ def _exit_code(request: Request, answer: MachineAnswer) -> Exit:
 
 
 def _summary(decision: Decision) -> str:
+    if decision.effect is Effect.GO_OFF_SOONER:
+        return "this would end the machine sooner, while jobs run"
     if decision.effect is not Effect.DELETE_DISK:
         return "this would stop running jobs" if decision.runs else "this may stop running jobs"
     if decision.runs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,10 +61,14 @@ class JobResult:
 def result_of(work: JobSession, receipt: Receipt | None = None, problem: Problem | None = None) -> JobResult:
     """Return the result of a job, with its cost."""
     from gpuinfra.app.ledger_recording import note_cost
+    from gpuinfra.app.settlement import off_hint
 
     if work.run.machine:  # only machines have a price
         work.run = note_cost(work)
     run = work.run
+    if problem and problem.diagnostics[0].code is Code.MACHINE_IS_OFF and run.job:
+        first = replace(problem.diagnostics[0], help=off_hint(work.workspace.settings, run))
+        problem = Problem(first, *problem.diagnostics[1:], exit_code=problem.exit_code)
     found = problems_of(run, require_gpu_use=work.job.require_gpu_use)
     diagnostics = (*(problem.diagnostics if problem else ()), *found)
     if problem and (problem.exit_code is Exit.LEFT_BEHIND or not run.exit_code):

@@ -98,7 +98,8 @@ class JobSession:
             job_problems(target.name),
         ):
             if self.machine:
-                link.power = power_of(self._cloud, self.machine, is_there=self.after_run is not None)
+                is_there = self.after_run is not None
+                link.power = power_of(self._cloud, self.machine, is_there=is_there, resource_id=target.resource_id)
             link.warm_up(engine=self.job.in_container)
             record = self.workspace.record(self._with_commit(), tracked=self.job.tracked)
             try:

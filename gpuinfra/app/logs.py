@@ -69,7 +69,7 @@ def _hint(settings: Settings, run: Run, settled: Settled | None) -> str:
     """Return what to do if the log is incomplete, or why there is none."""
     from gpuinfra.app.settlement import fetch_hint
     from gpuinfra.models.run import unheard_hint
-    from gpuinfra.runner.jobs.settle import went_off
+    from gpuinfra.runner.jobs.settle import is_lost_for_good, lost_help, went_off
 
     if settled and run.id in settled.unheard:
         return unheard_hint(run)
@@ -77,8 +77,8 @@ def _hint(settings: Settings, run: Run, settled: Settled | None) -> str:
         return f"{run.id} is {run.state.value}: `gpuinfra logs {run.id} -f` follows it"
     if run.state.is_over and not run.job and not run.started:
         return f"{run.id} never began: {run.reason or run.state.value}"
-    if run.is_unfetched and went_off(run):
-        return f"{run.reason}; {fetch_hint(settings, run)}"
+    if is_lost_for_good(run) or (run.is_unfetched and went_off(run)):
+        return f"{run.reason or run.state.value}; {fetch_hint(settings, run) or lost_help(run)}"
     if run.is_unfetched and settled:
         return f"not everything that it printed may be here: `gpuinfra logs {run.id} -f` fetches the rest"
     return ""

@@ -44,8 +44,10 @@ def _leave_out(settings: Settings, workspace: Workspace, folder: Path) -> bool |
 
 
 def _fetched(settings: Settings, run: Run, progress: Frontend) -> tuple[Run, Problem | None]:
+    from gpuinfra.runner.jobs.settle import is_lost_for_good
+
     # A job that never began has no outputs.
-    if run.outputs.complete or not (run.job or run.started):
+    if run.outputs.complete or not (run.job or run.started) or is_lost_for_good(run):
         return run, None
     from gpuinfra.app.run_control import fetch_outputs
 
@@ -59,11 +61,16 @@ def _incomplete(run: Run) -> tuple[Diagnostic, ...]:
     """Return the diagnostic for missing outputs of a finished job. A running job is expected to be incomplete."""
     if run.outputs.complete or not run.state.is_over or not (run.job or run.started):
         return ()
+    from gpuinfra.runner.jobs.settle import is_lost_for_good, lost_help
+
+    again = f"`gpuinfra outputs {run.id}` tries again; `gpuinfra runs show {run.id}` has the reasons"
+    if is_lost := is_lost_for_good(run):
+        again = lost_help(run)
     return (
         Diagnostic(
             Code.OUTPUTS_INCOMPLETE,
             "outputs are not complete",
-            note=f"not all that run {run.id} wrote was fetched",
-            help=f"`gpuinfra outputs {run.id}` tries again; `gpuinfra runs show {run.id}` has the reasons",
+            note=f"not all that run {run.id} wrote was fetched{f': {run.reason}' if is_lost else ''}",
+            help=again,
         ),
     )

@@ -196,7 +196,7 @@ def _following(
     ):
         cloud = cloud_of(workspace.settings, target)
         machine = machine_of(target, spec)
-        link.power = power_of(cloud, machine)
+        link.power = power_of(cloud, machine, resource_id=target.resource_id)
         _call(link)
         with (
             Heartbeat(link, run.id) as heartbeat,
@@ -218,14 +218,17 @@ def _call(link: Link) -> None:
 
 def lost_outputs(run: Run) -> Problem:
     """Return the Problem for outputs that are not all here."""
+    from gpuinfra.runner.jobs.settle import is_lost_for_good, lost_help
+
     missing = "; ".join(run.warnings) or "the target could not be asked for them"
     off = f"; where {run.machine} is off, `gpuinfra up SPEC` first" if run.machine else ""
+    fetch = f"nothing was deleted: `gpuinfra outputs {run.id}` fetches the rest{off}"
     return Problem(
         Diagnostic(
             Code.OUTPUTS_INCOMPLETE,
             "outputs are not complete",
             note=f"run {run.id}: {missing}",
-            help=f"nothing was deleted: `gpuinfra outputs {run.id}` fetches the rest{off}",
+            help=lost_help(run) if is_lost_for_good(run) else fetch,
         ),
         exit_code=Exit.FAILED,
     )

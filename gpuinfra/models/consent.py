@@ -13,6 +13,8 @@ class Effect(Enum):
     """What a change does to an existing machine."""
 
     NONE = "none"
+    GO_OFF_SOONER = "go-off-sooner"
+    """The machine's end moves forward, perhaps to now, so jobs that counted on it are stopped."""
     RESTART = "restart"
     POWER_OFF = "power-off"
     DELETE_DISK = "delete-disk"
@@ -112,7 +114,10 @@ def effect_of(plan: Plan) -> Effect:
         return Effect.POWER_OFF
     if any(change.power is Power.START for change in changed):
         return Effect.NONE
-    return Effect.RESTART if any(each.needs_off for change in changed for each in change.differences) else Effect.NONE
+    differences = [each for change in changed for each in change.differences]
+    if any(each.needs_off for each in differences):
+        return Effect.RESTART
+    return Effect.GO_OFF_SOONER if any(each.is_sooner for each in differences) else Effect.NONE
 
 
 def creates_machine(plan: Plan) -> bool:

@@ -65,6 +65,8 @@ class Difference:
     """Whether the change replaces the resource."""
     needs_off: bool = False
     """Whether the change is possible only while the machine is deallocated."""
+    is_sooner: bool = False
+    """Whether the machine goes off sooner than before."""
 
 
 class Power(StrEnum):

@@ -116,6 +116,7 @@ def _ask_until(question: str, default: str, is_over: Callable[[], bool]) -> str 
 
 
 CONSENT_HEADINGS = {
+    Effect.GO_OFF_SOONER: "This switches {} off sooner than before, and may stop:",
     Effect.RESTART: "This restarts {} and stops:",
     Effect.POWER_OFF: "This switches {} off and stops:",
     Effect.DELETE_DISK: "This deletes {} and everything on its disk:",

@@ -170,7 +170,9 @@ def _outlived(wanted: Resource, part: ObservedResource) -> list[str]:
 def _tag_difference(name: str, old: str, new: str) -> Difference:
     match name:
         case tags.LEASE_UNTIL:
-            return Difference("lease until", old or "none", new)
+            before, after = tags.parse_moment(old), tags.parse_moment(new)
+            is_sooner = before is not None and after is not None and after < before
+            return Difference("lease until", old or "none", new, is_sooner=is_sooner)
         case tags.ON_SINCE:
             return Difference("on since", old or "never", new)
         case tags.TERMS:

@@ -165,6 +165,18 @@ def fetch_help(run: Run, spec: str) -> str:
     return off_help(run, spec) if went_off(run) else f"`gpuinfra outputs {run.id}` fetches what it wrote"
 
 
+def is_lost_for_good(run: Run) -> bool:
+    """Return whether outputs that were not fetched no longer exist, because their disk was deleted."""
+    return run.state.is_over and bool(run.job or run.started) and not (run.outputs.complete or run.may_have_outputs)
+
+
+def lost_help(run: Run) -> str:
+    """Return what remains of a run whose outputs no longer exist."""
+    return f"what was not fetched is lost; `gpuinfra outputs {run.id} --list` lists what was fetched"
+
+
 def off_help(run: Run, spec: str) -> str:
     """Return the commands that fetch the outputs of a run from a machine that is off."""
+    if is_lost_for_good(run):
+        return lost_help(run)
     return f"`gpuinfra up {quote(spec)}`, then `gpuinfra outputs {run.id}` fetches what it wrote"

@@ -59,3 +59,28 @@ def test_receipt_of_a_machine_that_others_deleted_has_its_cost(
     assert receipt["billedSeconds"] == pytest.approx(machine["billedSeconds"], abs=1.1)
     assert receipt["costUsd"] == pytest.approx(machine["costUsd"], abs=0.0003)
     assert runs_of(user)[0]["id"] == run
+
+
+@pytest.mark.parametrize("command", [["outputs"], ["logs"], ["logs", "-f"]], ids=" ".join)
+def test_no_command_offers_to_fetch_outputs_from_a_deleted_disk(user: User, run: str, command: list[str]) -> None:
+    user.does("runs")
+    done = user(*command, run)
+    assert "my-dsvm was deleted" in done.stderr
+    assert f"`gpuinfra outputs {run} --list`" in done.stderr
+    assert "gpuinfra up" not in done.stderr
+    listed = user("outputs", run, "--list")
+    assert "early.txt" not in listed.stdout
+    assert "is the machine on" not in listed.stderr
+
+
+def test_client_that_follows_a_job_stops_when_its_machine_is_deleted(user: User, azure: Azure) -> None:
+    project(user, idle="5h")
+    user.up()
+    client = user.start("submit", "-c", "my_dsvm", "waits.py")
+    assert eventually(lambda: bool(list(guest_home(azure).rglob("early.txt"))), SECONDS)
+    assert azure.send("DELETE", azure.id(MACHINE, "my-dsvm"))[0] in {200, 202, 204}
+    _, messages = client.communicate(timeout=100)
+    assert runs_of(user)[0]["state"] == "lost"
+    assert "my-dsvm is gone" in messages
+    assert "what was not fetched is lost" in messages
+    assert "gpuinfra up" not in messages

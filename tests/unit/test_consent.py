@@ -35,7 +35,7 @@ NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
 OWN = make_run("own", created=NOW, machine="my-dsvm", script="train.py", job=JobRef("process", "own"))
 FETCHED = replace(OWN, state=RunState.COMPLETED, outputs=Outputs(complete=True))
 UNFETCHED = replace(OWN, state=RunState.COMPLETED)
-STOPS = (Effect.RESTART, Effect.POWER_OFF)
+STOPS = (Effect.GO_OFF_SOONER, Effect.RESTART, Effect.POWER_OFF)
 
 
 def answered(*runs: MachineRun) -> MachineAnswer:

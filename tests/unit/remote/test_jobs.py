@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuinfra.remote import container_watcher, home, samples, states, supervisor
+from gpuinfra.remote.run_folder import HEARTBEAT
 from gpuinfra.remote.wire import RefusedError
 from gpuinfra.runner.jobs.job import StopReason
 from gpuinfra.runner.jobs.remote_runs import parse_job_end
@@ -27,6 +28,17 @@ def test_run_in_preparation_is_over_after_a_time(runs: Path) -> None:
     assert not states.is_over("r1")
     os.utime(runs / "r1", (0, time.time() - states.ABANDONED_SECONDS - 5))
     assert states.is_over("r1")
+
+
+@pytest.mark.parametrize(("ago", "expected"), [(0.0, False), (states.SILENT_SECONDS + 5, True)])
+def test_run_in_preparation_is_deserted_when_its_client_is_gone(runs: Path, ago: float, expected: bool) -> None:
+    (runs / "r1").mkdir(parents=True)
+    assert not states.is_deserted("r1")
+    (runs / "r1" / HEARTBEAT).write_text("{}")
+    os.utime(runs / "r1" / HEARTBEAT, (0, time.time() - ago))
+    assert states.is_deserted("r1") is expected
+    states.write("r1", {"kind": "process", "started": 1.0})
+    assert not states.is_deserted("r1")
 
 
 def test_process_job_without_a_supervisor_is_lost(runs: Path) -> None:

@@ -13,6 +13,7 @@ from gpuinfra.app.job_result import exit_code_of, problems_of
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 from gpuinfra.models.resource import Kind
 from gpuinfra.models.run import JobRef, Outputs, Run, RunState
+from gpuinfra.provision.names import ref_of
 from gpuinfra.runner.errors import SwitchedOff, problem_of
 from gpuinfra.runner.jobs.follower import JobFollower
 from gpuinfra.runner.jobs.job import JobEnd, StopReason
@@ -184,14 +185,24 @@ def test_machine_is_not_off_if_azure_does_not_answer(monkeypatch: pytest.MonkeyP
     assert check_power() is None
 
 
-@pytest.mark.parametrize(("is_there", "expected"), [(True, "my-dsvm is gone"), (False, None)])
+@pytest.mark.parametrize(
+    ("is_there", "subscription", "expected"),
+    [
+        (True, "", "my-dsvm is gone"),
+        (False, "", None),
+        (False, "the same", "my-dsvm is gone"),
+        (False, "another", None),
+    ],
+)
 def test_unknown_machine_is_gone_only_if_it_existed(
-    is_there: bool, expected: str | None, monkeypatch: pytest.MonkeyPatch
+    is_there: bool, subscription: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud = made()
     cloud.remove(Kind.VM)
     monkeypatch.setattr("gpuinfra.app.access.open_cloud", lambda *_, **__: cloud)
-    check_power = power_of(None, spec(), is_there=is_there)  # type: ignore[arg-type]
+    where = cloud.subscription if subscription == "the same" else subscription
+    found = ref_of(Kind.VM, spec().group_name, spec().name).id(where) if where else ""
+    check_power = power_of(None, spec(), is_there=is_there, resource_id=found)  # type: ignore[arg-type]
     assert check_power is not None
     assert check_power() == expected
 
