@@ -18,6 +18,8 @@ from pathlib import Path
 from gpuinfra.programs import find_program
 
 SECONDS = 60.0
+OPEN_SECONDS = 10.0
+"""For commands that read single small files: a foreign repository may have pipes in their place."""
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # These change only how files are compared. They name no programs.
 _HARMLESS = "filemode|symlinks|ignorecase|autocrlf|eol|precomposeunicode|trustctime|checkstat|excludesfile"
@@ -68,7 +70,7 @@ def open_repository(folder: Path) -> Iterator[Repository]:
     # Nothing that these two commands do can run a program. They check `safe.directory`.
     environment = _environment()
     words = ("rev-parse", "--show-toplevel", "--absolute-git-dir", "--git-common-dir", "--verify", "HEAD")
-    facts = _run(folder, words, environment).decode("utf-8", "surrogateescape").splitlines()
+    facts = _run(folder, words, environment, seconds=OPEN_SECONDS).decode("utf-8", "surrogateescape").splitlines()
     if len(facts) != 4 or not _ID.fullmatch(facts[3]):
         raise GitError("git does not say where the repository is")
     root, own, common = (Path(folder, each).resolve() for each in facts[:3])
@@ -106,7 +108,9 @@ def _settings(folder: Path, environment: dict[str, str]) -> tuple[str, ...]:
     home = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
     found = {"core.excludesfile": str(home / "git" / "ignore")}
     with suppress(GitError):  # git fails if none is set
-        answer = _run(folder, ("config", "--null", "--get-regexp", rf"^core\.({_HARMLESS})$"), environment)
+        answer = _run(
+            folder, ("config", "--null", "--get-regexp", rf"^core\.({_HARMLESS})$"), environment, seconds=OPEN_SECONDS
+        )
         for each in answer.decode("utf-8", "surrogateescape").split("\0"):
             name, _, value = each.partition("\n")
             if value:

@@ -295,7 +295,8 @@ def _no_script(project: Path, given: str) -> Problem:
         names = [each.name for each in (project / given).parent.iterdir()]
     except (OSError, ValueError):
         names = []
-    nearest = did_you_mean(PurePosixPath(given).name, names)
+    name = PurePosixPath(given).name
+    nearest = None if name in names else did_you_mean(name, names)
     diagnostic = Diagnostic(
         Code.NO_SCRIPT,
         "no such script",

@@ -72,6 +72,9 @@ def _read_named(file: Path) -> bytes | Diagnostic:
 
 def _read(file: Path) -> bytes | Diagnostic:
     try:
+        # In a project, it may be that no program ever writes to it. A shell's pipes are in `/dev`.
+        if file.is_fifo() and not file.is_relative_to("/dev"):
+            return Diagnostic(Code.FILE_UNREADABLE, "file cannot be read", note=f"`{file}`: it is a named pipe")
         with file.open("rb") as stream:
             return stream.read(MAX_BYTES + 1)
     except FileNotFoundError:

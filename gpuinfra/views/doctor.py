@@ -37,7 +37,8 @@ def render(examination: HealthReport) -> Text:
     mark = " (simulated)" if examination.simulated else ""
     texts = [Text(f"account{mark}", "bold"), *_lines(examination.checks)]
     for machine in examination.machines:
-        texts += [Text(""), Text(f"machine {harmless(machine.name)}, group {harmless(machine.group)}{mark}", "bold")]
+        group = f", group {harmless(machine.group)}" if machine.group else ""
+        texts += [Text(""), Text(f"machine {harmless(machine.name)}{group}{mark}", "bold")]
         texts += _lines(machine.checks)
     return Text("\n").join(texts)
 

@@ -101,7 +101,7 @@ class Engine:
         """Raise a JobError for a response that lacks a required value or is malformed."""
         try:
             yield
-        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
             note = f"unexpected response from the Docker Engine of {self.where}: {error!r:.80}"
             help_line = "run there: `docker version`, `docker info`"
             raise JobError("Docker Engine failed on the target", note, help_line, Code.ENGINE_FAILED) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuinfra.diagnostics import Code
@@ -28,6 +28,7 @@ from gpuinfra.runner.jobs.job import JobEnd, Position, StopReason
 RUN_LABEL = "gpuinfra.run"
 PROJECT_LABEL = "gpuinfra.project"
 TIMEOUT_LABEL = "gpuinfra.timeout"
+MAX_EXIT_CODE = 255
 # PyTorch's data loaders pass batches through shared memory, and the engine's default of 64 MiB is too small.
 GPU_SHM_SIZE = 1 << 30
 # The driver `json-file` loses bytes that are not UTF-8. An engine's default options may drop lines when a file is full
@@ -223,7 +224,7 @@ class ContainerJob:
                 return None
             if state["Status"] == CREATED:
                 return JobEnd(-1, StopReason.LOST, None, "the container was created but never started")
-            at, code = _moment(state["FinishedAt"]), int(state["ExitCode"])
+            at, code = _moment(state["FinishedAt"]), _exit_code(state["ExitCode"])
             detail = str(state.get("Error") or "")
             return JobEnd(code, self._stop_reason(found, at, code), at, detail, _moment(state["StartedAt"]))
 
@@ -242,7 +243,8 @@ class ContainerJob:
     def time_limit(self) -> float | None:
         """Return the time limit that was set at the start, or None."""
         limit = self.label(TIMEOUT_LABEL)
-        return float(limit) if limit else None
+        with self._engine.understood():
+            return float(limit) if limit else None
 
     def label(self, name: str) -> str | None:
         """Return the value of a label, or None."""
@@ -336,4 +338,13 @@ def _unless_gone() -> Iterator[None]:
 
 
 def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"a time without a zone: {text}")
+    return found.astimezone(UTC)
+
+
+def _exit_code(value: object) -> int:
+    if type(value) is not int or not -1 <= value <= MAX_EXIT_CODE:
+        raise ValueError(f"ExitCode: {value!r}")
+    return value

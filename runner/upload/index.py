@@ -52,7 +52,7 @@ class Index:
 
 def _read(file: Path) -> dict[str, str]:
     try:
-        found = json.loads(file.read_bytes())
+        found = json.loads(file.read_bytes() if file.is_file() else b"")
         entries = found["files"] if found["format"] == INDEX_FORMAT else {}
         if set(map(type, entries.values())) <= {str}:
             return dict(entries)

@@ -3,12 +3,13 @@
 import json
 import os
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.azure import Azure
-from tests.e2e.user import Run, User
+from tests.e2e.user import PROGRAM, Run, User
 
 READERS = [
     ("runs",),
@@ -49,6 +50,19 @@ def test_state_with_an_invented_id_is_not_read(run: Run, tmp_path: Path, content
 def test_pipe_in_place_of_the_id_is_not_read(run: Run, tmp_path: Path) -> None:
     os.mkfifo(ship_state(tmp_path) / "id")
     assert json.loads(run("runs", "--json").stdout)["diagnostics"][0]["code"] == "foreign-state"
+
+
+def test_pipe_in_place_of_a_spec_is_not_read(run: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gpu.yaml")
+    (problem,) = json.loads(run("validate", "gpu.yaml", "--json").stdout)["diagnostics"]
+    assert problem["code"] == "file-unreadable"
+
+
+def test_spec_from_the_pipe_of_a_shell_is_read(tmp_path: Path) -> None:
+    words = ["bash", "-c", f"{PROGRAM} validate <(cat)"]
+    spec = "apiVersion: gpuinfra/v1\nname: a\nregion: eastus\nsize: Standard_NC4as_T4_v3\n"
+    done = subprocess.run(words, input=spec, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_state_of_another_user_is_not_read_until_it_is_trusted(run: Run, tmp_path: Path) -> None:

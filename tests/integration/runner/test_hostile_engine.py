@@ -1,6 +1,7 @@
-"""The Docker Engine of a hostile machine, whose responses never end."""
+"""The Docker Engine of a hostile machine: responses that never end, and values that no engine sends."""
 
 import contextlib
+import json
 import socketserver
 import tempfile
 import threading
@@ -18,6 +19,7 @@ from gpuinfra.runner.docker import stream
 from gpuinfra.runner.docker.client import Engine
 from gpuinfra.runner.docker.images import find_image, pull
 from gpuinfra.runner.errors import JobError
+from gpuinfra.runner.jobs.container import ContainerJob
 
 SILENT = cast("Any", SimpleNamespace(begin=print, amount=lambda *_: None, end=print, fail=print, note=print))
 LIMIT = 1 << 20
@@ -54,9 +56,15 @@ class EndlessResponses(BaseHTTPRequestHandler):
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setattr(stream, "MAX_RESPONSE", LIMIT)
     monkeypatch.setattr(stream, "MAX_MESSAGE", LIMIT)
+    with open_hostile(monkeypatch, EndlessResponses) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def open_hostile(monkeypatch: pytest.MonkeyPatch, answers: type[BaseHTTPRequestHandler]) -> Iterator[Engine]:
     with (
         tempfile.TemporaryDirectory() as folder,
-        socketserver.ThreadingUnixStreamServer(str(Path(folder, "engine")), EndlessResponses) as server,
+        socketserver.ThreadingUnixStreamServer(str(Path(folder, "engine")), answers) as server,
     ):
         server.daemon_threads = True
         monkeypatch.setenv("DOCKER_HOST", f"unix://{server.server_address}")
@@ -83,3 +91,38 @@ def test_endless_response_is_an_error(engine: Engine) -> None:
 def test_endless_report_of_a_pull_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuinfra.runner.docker.images.find_image", lambda *_: None)
     check_refused(lambda: pull(engine, "python:3.11", SILENT))
+
+
+STATE = {
+    "Running": False,
+    "Status": "exited",
+    "ExitCode": 0,
+    "StartedAt": "2026-11-18T21:00:00.123456789Z",
+    "FinishedAt": "2026-11-18T21:00:01.123456789Z",
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ExitCode", float("inf")),
+        ("ExitCode", 10**30),
+        ("ExitCode", "0"),
+        ("FinishedAt", "2026-11-18T21:00:00"),
+        ("FinishedAt", "0001-01-01T00:00:00+23:59"),
+    ],
+)
+def test_end_of_a_container_with_an_impossible_value_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, key: str, value: object
+) -> None:
+    content = json.dumps({"State": {**STATE, key: value}, "Config": {"Labels": {}}}).encode()
+
+    class Inspection(EndlessResponses):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    with open_hostile(monkeypatch, Inspection) as engine:
+        check_refused(ContainerJob(engine, "a" * 64).ended)

@@ -1,5 +1,6 @@
 """Find the script of a job in the project."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,14 @@ def test_missing_script_is_reported(project: Path, given: str) -> None:
     assert found.code is Code.NO_SCRIPT
     assert caught.value.exit_code == 2
     assert given != "trian.py" or "train.py" in (found.help or "")
+
+
+@pytest.mark.parametrize("name", ["folder.py", "pipe.py"])
+def test_suggestion_is_never_the_name_that_was_given(project: Path, name: str) -> None:
+    (project / "folder.py").mkdir()
+    os.mkfifo(project / "pipe.py")
+    with pytest.raises(Problem) as caught:
+        script_path(project, name, project)
+    (found,) = caught.value.diagnostics
+    assert found.code is Code.NO_SCRIPT
+    assert name not in (found.help or "")
