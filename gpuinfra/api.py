@@ -291,7 +291,7 @@ def run(  # noqa: PLR0913 each is an option
     `spec` is a file or the name of a machine. The receipt proves that the machine is off; it is None if the machine is
     kept. Ctrl-C cancels the job, ends the machine, and raises KeyboardInterrupt.
     """
-    from gpuinfra.app.run_workflow import run_job
+    from gpuinfra.app.run import run_job
 
     request = _job_request(script, arguments, gpus, timeout, env, require_gpu_use=require_gpu_use)
     with _settings(workspace, sandbox=sandbox, yes=False) as settings:

@@ -37,7 +37,7 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
     rebuild: job.RebuildOption = False,
 ) -> int:
     """Provision a machine, run one job on it, fetch the outputs, and deallocate it."""
-    from gpuinfra.app.run_workflow import run_job
+    from gpuinfra.app.run import run_job
     from gpuinfra.views import receipt as receipt_view
     from gpuinfra.views.job import show_result as show_job
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpuinfra.app.job_request import OnInterrupt
 from gpuinfra.app.job_session import _leave_closed_streams
-from gpuinfra.app.run_workflow import RunWorkflow
+from gpuinfra.app.run import RunWorkflow
 from gpuinfra.app.settings import Settings
 from gpuinfra.app.up import up
 from gpuinfra.diagnostics import Code, Diagnostic, Problem, Span
@@ -134,7 +134,7 @@ def test_second_interrupt_before_azure_is_asked_says_that_it_may_be_on(
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpuinfra.app.run_workflow.up", interrupt)
+    monkeypatch.setattr("gpuinfra.app.run.up", interrupt)
     monkeypatch.setattr("gpuinfra.app.down.end_machine", interrupt)
     workflow = make_workflow(tmp_path, "deallocate", [])
     workflow.work.was_interrupted = False  # type: ignore[union-attr]
@@ -281,7 +281,7 @@ def test_internal_error_does_not_hide_that_the_machine_may_be_on(
         raise KeyError("nothing")
 
     monkeypatch.setattr("gpuinfra.app.down.end_machine", end_machine)
-    monkeypatch.setattr("gpuinfra.app.run_workflow.up", mistake)
+    monkeypatch.setattr("gpuinfra.app.run.up", mistake)
     workflow = make_workflow(tmp_path, "deallocate", [])
     with pytest.raises(KeyError):
         workflow.execute()
