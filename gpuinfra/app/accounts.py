@@ -28,8 +28,8 @@ _Key = tuple[str, str, str]
 class Accounts:
     """The histories of machines since their last power-on from this workspace."""
 
-    def __init__(self, reached: CloudSession) -> None:
-        self._reached = reached
+    def __init__(self, session: CloudSession) -> None:
+        self._session = session
         self._logs: dict[_Key, list[Event] | None] = {}
         """The log of each machine in one state. While Azure does not change the machine, the log does not change."""
 
@@ -74,7 +74,7 @@ class Accounts:
 
         if key not in self._logs:
             try:
-                self._logs[key] = read_events(self._reached.cloud.fleet.activity_log(since, now, resource))
+                self._logs[key] = read_events(self._session.cloud.fleet.activity_log(since, now, resource))
             except CloudError as error:
                 if error.fault in {Fault.INTERRUPTED, Fault.LOGIN}:
                     raise
@@ -82,8 +82,8 @@ class Accounts:
         return self._logs[key]
 
     def _entries(self) -> list[LedgerEntry]:
-        cloud = self._reached.cloud
-        found = ledger_entries(self._reached.settings, simulated=cloud.simulated)
+        cloud = self._session.cloud
+        found = ledger_entries(self._session.settings, simulated=cloud.simulated)
         return [each for each in found if each.subscription.casefold() in {"", cloud.subscription.casefold()}]
 
 

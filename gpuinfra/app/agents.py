@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 AT_ONCE = 16
 
 
-def with_agents(reached: CloudSession, machines: Sequence[Machine], specs: Sequence[LocatedSpec]) -> list[Machine]:
+def with_agents(session: CloudSession, machines: Sequence[Machine], specs: Sequence[LocatedSpec]) -> list[Machine]:
     """Return the machines, each running one with its agent's state or the reason why that is unknown."""
     keys = {located.spec.name.casefold(): located.spec.admin.key() for located in specs}
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="agent") as pool:
         asked = [
-            pool.submit(ask_agent, reached, machine, keys.get(machine.name.casefold()))
+            pool.submit(ask_agent, session, machine, keys.get(machine.name.casefold()))
             if machine.power_state == "running"
             else None
             for machine in machines
@@ -36,30 +36,30 @@ def with_agents(reached: CloudSession, machines: Sequence[Machine], specs: Seque
         return [replace(machine, agent=answer.result()) if answer else machine for machine, answer in pairs]
 
 
-def _observed(reached: CloudSession, machine: Machine) -> Observed:
+def _observed(session: CloudSession, machine: Machine) -> Observed:
     """Return the resources that are needed to reach the machine."""
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.names import ref_of
     from gpuinfra.provision.observed import Observed
 
     refs = [ref_of(kind, machine.group, machine.name) for kind in (Kind.VM, Kind.PUBLIC_IP)]
-    parts = [part for ref in refs if (part := reached.cloud.look(ref))]
+    parts = [part for ref in refs if (part := session.cloud.look(ref))]
     return Observed(machine.name, machine.group, tuple(parts))
 
 
-def is_agent_armed(reached: CloudSession, found: ObservedResource, machine: Machine, public_key: str | None) -> bool:
+def is_agent_armed(session: CloudSession, found: ObservedResource, machine: Machine, public_key: str | None) -> bool:
     """Return whether the agent is proven to stop its machine: it has the role, is alive, and reports no error."""
     from gpuinfra.provision.health.machine import OLDEST_SECONDS
 
-    if machine.power_state != "running" or not reached.cloud.agent_role(found).is_held:
+    if machine.power_state != "running" or not session.cloud.agent_role(found).is_held:
         return False
-    state = ask_agent(reached, machine, public_key)
+    state = ask_agent(session, machine, public_key)
     if isinstance(state, str) or state.last_error:
         return False
-    return abs(state.age_seconds(reached.cloud.now())) <= OLDEST_SECONDS
+    return abs(state.age_seconds(session.cloud.now())) <= OLDEST_SECONDS
 
 
-def ask_agent(reached: CloudSession, machine: Machine, public_key: str | None) -> AgentState | str:
+def ask_agent(session: CloudSession, machine: Machine, public_key: str | None) -> AgentState | str:
     """Return the state that a machine's guest agent reports, or why it is unknown."""
     from gpuinfra.app.machines import with_known_key
     from gpuinfra.provision.errors import CloudError
@@ -67,14 +67,14 @@ def ask_agent(reached: CloudSession, machine: Machine, public_key: str | None) -
     from gpuinfra.runner.connection.private_keys import identity_of
     from gpuinfra.workspace import find_workspace
 
-    workspace = reached.settings.workspace
+    workspace = session.settings.workspace
     try:
         identity = identity_of(public_key, workspace) if public_key else None
         target = target_of(
-            _observed(reached, machine),
-            ssh_port=reached.cloud.ssh_port,
+            _observed(session, machine),
+            ssh_port=session.cloud.ssh_port,
             identity=identity,
-            simulated=reached.cloud.simulated,
+            simulated=session.cloud.simulated,
         )
         return read_agent_state(with_known_key(find_workspace(workspace), target))
     except (NoAgentError, CloudError) as error:

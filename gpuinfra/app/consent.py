@@ -43,17 +43,17 @@ class Request:
     """Whether the machine's creation seems to have failed, so that `up` would not start it."""
 
 
-def require_consent(request: Request, reached: CloudSession, spec: Spec | None, progress: Frontend) -> None:
+def require_consent(request: Request, session: CloudSession, spec: Spec | None, progress: Frontend) -> None:
     """Return if the change may be made. Raise Problem if it needs consent that was not given."""
     from gpuinfra.app.remote_runs import ask_machine
 
-    settings, name = reached.settings, request.name
+    settings, name = session.settings, request.name
     if request.effect is Effect.NONE or _is_given(request, settings):
         return
-    answer = ask_machine(reached, name, request.group, spec)
+    answer = ask_machine(session, name, request.group, spec)
     known = _known_runs(request, settings)
-    place = reached.machine_id(name, request.group)
-    decision = decide(request.effect, name, known, answer, simulated=reached.cloud.simulated, resource_id=str(place))
+    place = session.machine_id(name, request.group)
+    decision = decide(request.effect, name, known, answer, simulated=session.cloud.simulated, resource_id=str(place))
     # It may be another user's machine. Without a terminal, a lost key must not keep the user's own one billed.
     asks = decision.unknown is Contact.REFUSED and progress.can_ask and not settings.yes
     if (decision.consent is Consent.NONE and not asks) or (settings.yes and decision.consent is Consent.YES):
@@ -63,22 +63,22 @@ def require_consent(request: Request, reached: CloudSession, spec: Spec | None, 
     if progress.can_ask:
         details = ConsentDetails(name, decision, answer.attached)
         if progress.confirm(Question(QUESTIONS[request.effect].format(name), details)):
-            _check_unchanged(request, decision, answer, reached, spec)
+            _check_unchanged(request, decision, answer, session, spec)
             return
     elif request.delete and decision.consent is Consent.YES:
         return  # nothing is known to be lost, and `--delete` says that the disk goes
-    raise _refused(request, decision, answer, place, simulated=reached.cloud.simulated)
+    raise _refused(request, decision, answer, place, simulated=session.cloud.simulated)
 
 
 def _check_unchanged(
-    request: Request, decision: Decision, answer: MachineAnswer, reached: CloudSession, spec: Spec | None
+    request: Request, decision: Decision, answer: MachineAnswer, session: CloudSession, spec: Spec | None
 ) -> None:
     """Raise Problem if the machine was replaced, or has more runs at risk, since the user was asked."""
     from gpuinfra.app.remote_runs import ask_machine
 
-    name, place = request.name, reached.machine_id(request.name, request.group)
-    known, simulated = _known_runs(request, reached.settings), reached.cloud.simulated
-    again = ask_machine(reached, name, request.group, spec)
+    name, place = request.name, session.machine_id(request.name, request.group)
+    known, simulated = _known_runs(request, session.settings), session.cloud.simulated
+    again = ask_machine(session, name, request.group, spec)
     now = decide(request.effect, name, known, again, simulated=simulated, resource_id=str(place))
     asked = {run.id for run in decision.runs}
     found = [f"on `{name}`: {run}" for run in now.runs if run.id not in asked]

@@ -33,7 +33,7 @@ _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 def cost(settings: Settings, since: str, by: str | None, tag: str | None, progress: Frontend) -> CostReport:
     """Return what machines have cost since a time, by machine, run or tag."""
-    from gpuinfra.app.machines import common_subscription, explained, reach
+    from gpuinfra.app.machines import common_subscription, explained, open_session
     from gpuinfra.parse.files import load_paths
     from gpuinfra.workspace import find_workspace
 
@@ -41,15 +41,15 @@ def cost(settings: Settings, since: str, by: str | None, tag: str | None, progre
     _moment(since, datetime.now(UTC))  # report an invalid value before any request
     specs = load_paths([str(find_workspace(settings.workspace))]).specs
     with explained("reading what machines cost"):
-        reached = reach(settings, common_subscription(specs), SECONDS, progress)
-        return CostQuery(reached, progress).report(since, wanted, tag)
+        session = open_session(settings, common_subscription(specs), SECONDS, progress)
+        return CostQuery(session, progress).report(since, wanted, tag)
 
 
 class CostQuery:
     """A query that collects the data and computes the costs."""
 
-    def __init__(self, reached: CloudSession, progress: Frontend) -> None:
-        self.reached, self.progress = reached, progress
+    def __init__(self, session: CloudSession, progress: Frontend) -> None:
+        self.session, self.progress = session, progress
         self.log = "read"
 
     def report(self, since: str, by: str, tag: str | None) -> CostReport:
@@ -59,7 +59,7 @@ class CostQuery:
         from gpuinfra.provision.market.price_list import shipped_prices
 
         evidence, start = self._evidence(since)
-        book = PriceBook(self.reached.market.prices(evidence.sizes()), shipped_prices())
+        book = PriceBook(self.session.market.prices(evidence.sizes()), shipped_prices())
         histories = evidence.histories(book)
         return CostReport(
             since=start,
@@ -69,7 +69,7 @@ class CostQuery:
             log=self.log,
             log_since=evidence.log_since,
             prices=book.used,
-            simulated=self.reached.cloud.simulated,
+            simulated=self.session.cloud.simulated,
         )
 
     def _evidence(self, since: str) -> tuple[Evidence, datetime]:
@@ -78,7 +78,7 @@ class CostQuery:
         from gpuinfra.provision.names import machine_key
         from gpuinfra.provision.ownership import machine_of_row
 
-        cloud = self.reached.cloud
+        cloud = self.session.cloud
         listed, entries = cloud.fleet.holdings(), self._entries()
         machines = self._ours(Kind.VM, listed[0])
         known = {machine_key(ref.group, ref.name) for ref in (machine_of_row(body).ref for body in machines)}
@@ -114,7 +114,7 @@ class CostQuery:
         from gpuinfra.provision.errors import CloudError, Fault
 
         try:
-            return read_events(self.reached.cloud.fleet.activity_log(since, until))
+            return read_events(self.session.cloud.fleet.activity_log(since, until))
         except CloudError as error:
             if error.fault in {Fault.INTERRUPTED, Fault.LOGIN}:
                 raise
@@ -125,9 +125,9 @@ class CostQuery:
         """Return this workspace's entries for this subscription. Report an unreadable ledger and return nothing."""
         from gpuinfra.store.ledger import Ledger
 
-        cloud = self.reached.cloud
+        cloud = self.session.cloud
         try:
-            found = Ledger(self.reached.settings.state).entries()
+            found = Ledger(self.session.settings.state).entries()
         except Problem as problem:
             self.progress.note(f"warning: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}")
             return []
@@ -148,10 +148,10 @@ class CostQuery:
         from gpuinfra.app.settlement import settle_runs
         from gpuinfra.store.history import History as Runs
 
-        found = Runs(self.reached.settings.state).list()
+        found = Runs(self.session.settings.state).list()
         # A machine in the sandbox may have the name of a real one.
-        runs = [run for run in found if run.simulated == self.reached.cloud.simulated]
-        return jobs_of(settle_runs(self.reached.settings, runs).runs, now)
+        runs = [run for run in found if run.simulated == self.session.cloud.simulated]
+        return jobs_of(settle_runs(self.session.settings, runs).runs, now)
 
 
 def _wanted(by: str | None, tag: str | None) -> str:

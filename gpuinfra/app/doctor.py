@@ -28,24 +28,24 @@ SECONDS = 120.0
 
 def examine(settings: Settings, names: Sequence[str], progress: Frontend) -> HealthReport:
     """Check the account, this computer, and the machines with these names, or all machines without names."""
-    from gpuinfra.app.machines import common_subscription, reach
+    from gpuinfra.app.machines import common_subscription, open_session
     from gpuinfra.models.health import CheckStatus, HealthReport, problem
 
     specs, here = _specs(settings)
     here += _keys(settings, specs)
     try:
-        reached = reach(settings, common_subscription(specs), SECONDS, progress)
+        session = open_session(settings, common_subscription(specs), SECONDS, progress)
     except Problem as error:
         (diagnostic, *_) = error.diagnostics
         return HealthReport((problem("login", f"{diagnostic.summary}: {diagnostic.note}", diagnostic.help), *here))
-    simulated = reached.cloud.simulated
+    simulated = session.cloud.simulated
     progress.begin("doctor", "looking at the subscription")
-    checks = (*account(reached), *here)
+    checks = (*account(session), *here)
     if checks[0].verdict is CheckStatus.PROBLEM:  # without a login, machines cannot be checked
         progress.fail("doctor", "no login")
         return HealthReport(checks, simulated=simulated)
     progress.begin("doctor", "looking at machines")
-    found = machines(reached, names, specs)
+    found = machines(session, names, specs)
     progress.end("doctor", "looked")
     return HealthReport(checks, found, simulated=simulated)
 
@@ -96,34 +96,34 @@ def _keys(settings: Settings, specs: Sequence[LocatedSpec]) -> list[HealthCheck]
 REAPER = "`gpuinfra schedule install --with cron` has it run here; also systemd, github-actions, azure-pipelines"
 
 
-def account(reached: CloudSession) -> list[HealthCheck]:
+def account(session: CloudSession) -> list[HealthCheck]:
     """Check the account. Without a login, return only that check."""
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.health import account as health
 
-    market, cloud = reached.market, reached.cloud
+    market, cloud = session.market, session.cloud
     try:
         name = market.subscription_name()
     except CloudError as error:
         return [health.no_login(error)]
     here, there = datetime.now(UTC), cloud.now()
     with ThreadPoolExecutor(4, thread_name_prefix="doctor") as pool:
-        asked = [pool.submit(ask, reached) for ask in (_providers, _rights, _prices)]
+        asked = [pool.submit(ask, session) for ask in (_providers, _rights, _prices)]
         found = [each for question in asked for each in question.result()]
     return [
         health.login(name, market.subscription),
-        _place(reached),
+        _place(session),
         *found,
         health.clock(here, there, simulated=cloud.simulated),
         _reaper(),
     ]
 
 
-def _place(reached: CloudSession) -> HealthCheck:
+def _place(session: CloudSession) -> HealthCheck:
     from gpuinfra.models.health import ok
 
-    arm = reached.cloud.endpoint
-    return ok("azure", f"the embedded one, at {arm}: nothing here is billed" if reached.cloud.simulated else arm)
+    arm = session.cloud.endpoint
+    return ok("azure", f"the embedded one, at {arm}: nothing here is billed" if session.cloud.simulated else arm)
 
 
 def _reaper() -> HealthCheck:
@@ -133,19 +133,19 @@ def _reaper() -> HealthCheck:
     return ok("reaper", "whether `gpuinfra reap` runs anywhere, again and again, cannot be seen from here", REAPER)
 
 
-def _providers(reached: CloudSession) -> list[HealthCheck]:
+def _providers(session: CloudSession) -> list[HealthCheck]:
     from gpuinfra.provision.health import account as health
     from gpuinfra.provision.market.preflight import PROVIDERS
 
-    return _known("providers", lambda: [health.providers(reached.market.unregistered(PROVIDERS))])
+    return _known("providers", lambda: [health.providers(session.market.unregistered(PROVIDERS))])
 
 
-def _rights(reached: CloudSession) -> list[HealthCheck]:
+def _rights(session: CloudSession) -> list[HealthCheck]:
     from gpuinfra.provision.health import account as health
 
     def ask() -> list[HealthCheck]:
-        market = reached.market
-        allowed, has_role = market.actions_allowed(None), reached.cloud.fleet.has_agent_role()
+        market = session.market
+        allowed, has_role = market.actions_allowed(None), session.cloud.fleet.has_agent_role()
         return [
             health.permissions(allowed, market.subscription),
             health.roles(allowed, market.subscription, has_role=has_role),
@@ -154,11 +154,11 @@ def _rights(reached: CloudSession) -> list[HealthCheck]:
     return _known("rights", ask)
 
 
-def _prices(reached: CloudSession) -> list[HealthCheck]:
+def _prices(session: CloudSession) -> list[HealthCheck]:
     from gpuinfra.models.sizes import SIZES
     from gpuinfra.provision.health import account as health
 
-    return [health.prices(is_live=bool(reached.market.prices([next(iter(SIZES))]).rates))]
+    return [health.prices(is_live=bool(session.market.prices([next(iter(SIZES))]).rates))]
 
 
 def _known(name: str, ask: Callable[[], list[HealthCheck]]) -> list[HealthCheck]:
@@ -174,18 +174,18 @@ def _known(name: str, ask: Callable[[], list[HealthCheck]]) -> list[HealthCheck]
 AT_ONCE = 4
 
 
-def machines(reached: CloudSession, names: Sequence[str], specs: Sequence[LocatedSpec]) -> tuple[MachineHealth, ...]:
+def machines(session: CloudSession, names: Sequence[str], specs: Sequence[LocatedSpec]) -> tuple[MachineHealth, ...]:
     """Return the checks of the machines with these names, or of all."""
     from gpuinfra.app.machine_names import chosen
     from gpuinfra.app.machines import explained
     from gpuinfra.provision.ownership import Owner, machine_of_row, owner_of
 
     with explained("listing machines"):
-        rows = reached.cloud.fleet.machines()
+        rows = session.cloud.fleet.machines()
     by_key = {(each.spec.name.casefold(), each.spec.group_name.casefold()): each.spec for each in specs}
     # Sorted by name, then group: a name that exists twice appears twice.
     parts = sorted(map(machine_of_row, rows), key=lambda part: (part.ref.name, part.ref.group))
-    wanted, absent, problems = chosen(reached.settings, names, rows)
+    wanted, absent, problems = chosen(session.settings, names, rows)
     if problems:
         raise Problem(*problems, exit_code=Exit.USAGE)
     shown = [part for part in parts if not names or (part.ref.name, part.ref.group) in wanted]
@@ -193,7 +193,7 @@ def machines(reached: CloudSession, names: Sequence[str], specs: Sequence[Locate
     ours = [part.ref for part in shown if owner_of(part) is Owner.OURS]
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="doctor") as pool:
         asked = [
-            pool.submit(_look, reached, ref.name, ref.group, by_key.get((ref.name.casefold(), ref.group.casefold())))
+            pool.submit(_look, session, ref.name, ref.group, by_key.get((ref.name.casefold(), ref.group.casefold())))
             for ref in ours
         ]
         return (
@@ -226,23 +226,23 @@ def _absent(name: str) -> MachineHealth:
     return MachineHealth(name, "", (problem("state", seen, "`gpuinfra status` lists those that there are"),))
 
 
-def _look(reached: CloudSession, name: str, group: str, spec: Spec | None) -> MachineHealth:
+def _look(session: CloudSession, name: str, group: str, spec: Spec | None) -> MachineHealth:
     from gpuinfra.models.health import MachineHealth, warning
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.health.machine import examine
 
     try:
-        facts = _facts(reached, name, group, spec)
+        facts = _facts(session, name, group, spec)
     except CloudError as error:
         return MachineHealth(name, group, (warning("state", f"not known: {error.code}: {error.message}"),))
     return MachineHealth(name, group, examine(facts)) if facts else _absent(name)
 
 
-def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> Facts | None:
+def _facts(session: CloudSession, name: str, group: str, spec: Spec | None) -> Facts | None:
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.health.machine import Facts
 
-    cloud = reached.cloud
+    cloud = session.cloud
     observed = cloud.observe(name, group)
     machine = observed.part(Kind.VM)
     if machine is None:
@@ -252,25 +252,25 @@ def _facts(reached: CloudSession, name: str, group: str, spec: Spec | None) -> F
         machine=machine,
         schedule=observed.part(Kind.SHUTDOWN_SCHEDULE),
         right=cloud.agent_role(machine),
-        permissions=reached.market.actions_allowed(group),
+        permissions=session.market.actions_allowed(group),
         now=cloud.now(),
     )
     if machine.power != "running":
         return facts
-    return replace(_with_agent(reached, facts, observed, spec), now=cloud.now())
+    return replace(_with_agent(session, facts, observed, spec), now=cloud.now())
 
 
-def _with_agent(reached: CloudSession, facts: Facts, observed: Observed, spec: Spec | None) -> Facts:
+def _with_agent(session: CloudSession, facts: Facts, observed: Observed, spec: Spec | None) -> Facts:
     from gpuinfra.app.agents import NoAgentError, read_agent_state
     from gpuinfra.app.machines import with_known_key
     from gpuinfra.provision.find import target_of
     from gpuinfra.runner.connection.private_keys import identity_of
     from gpuinfra.workspace import find_workspace
 
-    settings = reached.settings
+    settings = session.settings
     identity = identity_of(spec.admin.key(), settings.workspace) if spec else None
     try:
-        port, simulated = reached.cloud.ssh_port, reached.cloud.simulated
+        port, simulated = session.cloud.ssh_port, session.cloud.simulated
         target = target_of(observed, ssh_port=port, identity=identity, simulated=simulated)
         state = read_agent_state(with_known_key(find_workspace(settings.workspace), target))
     except NoAgentError as error:

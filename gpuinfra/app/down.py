@@ -62,7 +62,7 @@ class DownResult:
         return self.errors.exit_code(left_behind=is_left)
 
 
-def _require_consent(reached: CloudSession, named: Named, progress: Frontend, *, delete: bool) -> None:
+def _require_consent(session: CloudSession, named: Named, progress: Frontend, *, delete: bool) -> None:
     from gpuinfra.app.consent import Request, require_consent
     from gpuinfra.models.consent import Effect
 
@@ -74,7 +74,7 @@ def _require_consent(reached: CloudSession, named: Named, progress: Frontend, *,
         delete=delete,
         is_down=True,
     )
-    require_consent(request, reached, None, progress)
+    require_consent(request, session, None, progress)
 
 
 def end_machine(
@@ -91,14 +91,14 @@ def end_machine(
 
     With `asks`, stopping runs or losing outputs needs consent.
     """
-    from gpuinfra.app.machines import reach
+    from gpuinfra.app.machines import open_session
     from gpuinfra.provision.waiting.deadline import Deadline
 
-    reached = reach(settings, named.subscription, seconds + LOOK_SECONDS, progress, writes=True)
+    session = open_session(settings, named.subscription, seconds + LOOK_SECONDS, progress, writes=True)
     deadline = Deadline.after(seconds)
-    receipt = _ended(reached, named, progress, deadline, delete=delete, cause=cause, asks=asks)
+    receipt = _ended(session, named, progress, deadline, delete=delete, cause=cause, asks=asks)
     if delete and receipt.is_proof:
-        place = reached.machine_id(named.name, receipt.group or named.group)
+        place = session.machine_id(named.name, receipt.group or named.group)
         forget_jobs(settings, place, simulated=receipt.simulated)
     return receipt
 
@@ -128,7 +128,7 @@ def forget_jobs(settings: Settings, machine: MachineId, *, simulated: bool) -> N
 
 
 def _ended(
-    reached: CloudSession,
+    session: CloudSession,
     named: Named,
     progress: Frontend,
     deadline: Deadline,
@@ -147,24 +147,24 @@ def _ended(
     ending = Teardown(
         name=named.name,
         group=named.group,
-        cloud=reached.cloud,
-        market=reached.market,
+        cloud=session.cloud,
+        market=session.market,
         progress=progress,
-        journal=reached.journal(named.name),
+        journal=session.journal(named.name),
         deadline=deadline,
         cause=cause,
     )
     try:
         with explained(f"{'deleting' if delete else 'deallocating'} {named.name}"):
             if asks:
-                _require_consent(reached, named, progress, delete=delete)
+                _require_consent(session, named, progress, delete=delete)
             receipt = ending.delete() if delete else ending.deallocate()
-            receipt = accounted(proven(reached, named, receipt), reached)
-            receipt = note_end(reached.settings, receipt, reached.cloud.subscription, progress)
+            receipt = accounted(proven(session, named, receipt), session)
+            receipt = note_end(session.settings, receipt, session.cloud.subscription, progress)
     except KeyboardInterrupt:
-        say_what_exists(reached, named.name, named.group, progress)
+        say_what_exists(session, named.name, named.group, progress)
         raise
     if delete and receipt.is_proof and named.group:
         gone = unreached_target(named.name, named.name, "", simulated=receipt.simulated)
-        forget_host_key(gone, source_of_up(reached.cloud.subscription, named.group))
+        forget_host_key(gone, source_of_up(session.cloud.subscription, named.group))
     return receipt

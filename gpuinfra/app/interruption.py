@@ -37,21 +37,21 @@ class TerminalClosedError(KeyboardInterrupt):
     """The interrupt caused by a closed terminal, pipe or SSH session: the user did not ask to cancel a job."""
 
 
-def say_what_exists(reached: CloudSession, name: str, group: str | None, progress: Frontend) -> None:
+def say_what_exists(session: CloudSession, name: str, group: str | None, progress: Frontend) -> None:
     """Look once more at the machine, briefly because the user wants to leave, and report what exists."""
     from gpuinfra.models.events import Interrupted
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.find import stops_at
 
-    reached.cloud.interrupt.clear()
-    reached.cloud.grant(LOOK_SECONDS)
+    session.cloud.interrupt.clear()
+    session.cloud.grant(LOOK_SECONDS)
     try:
-        observed = reached.cloud.observe(name, group)
+        observed = session.cloud.observe(name, group)
     except (CloudError, KeyboardInterrupt):
         observed = None
     resources = None if observed is None else [str(part.ref) for part in observed.ours()]
     stops = stops_at(observed) if observed else None
-    progress.show(Interrupted(name, resources, stops, simulated=reached.cloud.simulated))
+    progress.show(Interrupted(name, resources, stops, simulated=session.cloud.simulated))
 
 
 def say_states(

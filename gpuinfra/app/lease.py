@@ -29,27 +29,27 @@ def lease(
 ) -> tuple[LeaseState, bool]:
     """Return the lease after the requested change, and whether the cost cap prevented that change."""
     from gpuinfra.app.machine_names import located
-    from gpuinfra.app.machines import explained, reach
+    from gpuinfra.app.machines import explained, open_session
     from gpuinfra.provision.lifecycle.renew import find_machine
 
     length = _length(extend, release=release)
     spec = _meant(settings, machine)
     writes = release or length is not None
     with explained(f"looking at {spec.name if spec else machine}"):
-        reached = reach(settings, spec.subscription if spec else None, SECONDS, progress, writes=writes)
-        named = located(settings, reached.cloud, machine, spec)
-        found = find_machine(reached.cloud, named.name, named.group)
+        session = open_session(settings, spec.subscription if spec else None, SECONDS, progress, writes=writes)
+        named = located(settings, session.cloud, machine, spec)
+        found = find_machine(session.cloud, named.name, named.group)
         hours = _hours(found, named.spec)
         if release:
-            _require_consent(reached, found, hours, named.spec, progress)
-        renewed = _renew(reached, found, hours, length, release=release) if writes else None
+            _require_consent(session, found, hours, named.spec, progress)
+        renewed = _renew(session, found, hours, length, release=release) if writes else None
         if renewed and renewed.needs_schedule:
             progress.note(only_schedule(found.ref.name, renewed.until))
         if renewed and release:
-            _end_released(reached, found, renewed, named.spec, progress)
+            _end_released(session, found, renewed, named.spec, progress)
         if renewed:
-            found = reached.cloud.look(found.ref) or found
-        state = _state(reached, found, hours, renewed)
+            found = session.cloud.look(found.ref) or found
+        state = _state(session, found, hours, renewed)
     return state, renewed is not None and renewed.capped and not renewed.changed
 
 
@@ -89,36 +89,36 @@ def _hours(machine: ObservedResource, spec: Spec | None) -> Hours | None:
 
 
 def _require_consent(
-    reached: CloudSession, machine: ObservedResource, hours: Hours | None, spec: Spec | None, progress: Frontend
+    session: CloudSession, machine: ObservedResource, hours: Hours | None, spec: Spec | None, progress: Frontend
 ) -> None:
     """Raise Problem if a release would stop running jobs without consent."""
     from gpuinfra.app.consent import Request, require_consent
     from gpuinfra.models.consent import Effect
     from gpuinfra.provision.lifecycle.renew import renewal
 
-    now = reached.cloud.now()
+    now = session.cloud.now()
     if renewal(machine.tags, now, release=True, hours=hours).until - now > RELEASED:
         return  # within its hours, it ends with them
     name = machine.ref.name
     command = f"gpuinfra lease {quote(name)} --release"
     request = Request(name, machine.ref.group, Effect.POWER_OFF, command=command, is_down=True)
-    require_consent(request, reached, spec, progress)
+    require_consent(request, session, spec, progress)
 
 
 def _renew(
-    reached: CloudSession, machine: ObservedResource, hours: Hours | None, length: timedelta | None, *, release: bool
+    session: CloudSession, machine: ObservedResource, hours: Hours | None, length: timedelta | None, *, release: bool
 ) -> Renewed:
     from gpuinfra.provision import tags
     from gpuinfra.provision.lifecycle.renew import renew
 
     name = tags.get(machine.tags, tags.NAME)
-    deadline = reached.cloud.deadline
+    deadline = session.cloud.deadline
     group = machine.ref.group
-    return renew(reached.cloud, name, group, extend=length, release=release, hours=hours, deadline=deadline)
+    return renew(session.cloud, name, group, extend=length, release=release, hours=hours, deadline=deadline)
 
 
 def _end_released(
-    reached: CloudSession, found: ObservedResource, renewed: Renewed, spec: Spec | None, progress: Frontend
+    session: CloudSession, found: ObservedResource, renewed: Renewed, spec: Spec | None, progress: Frontend
 ) -> None:
     """Deallocate a machine whose lease was released, unless its guest agent is proven to do so.
 
@@ -130,12 +130,12 @@ def _end_released(
     from gpuinfra.provision.market.port import Prices
     from gpuinfra.provision.observed_resource import OFF
 
-    cloud = reached.cloud
+    cloud = session.cloud
     now = cloud.now()
     if renewed.until - now > RELEASED:
         return  # within its hours, it ends with them
     machine = fleet.machine_of(found, None, now, Prices())
-    if is_agent_armed(reached, found, machine, spec.admin.key() if spec else None):
+    if is_agent_armed(session, found, machine, spec.admin.key() if spec else None):
         return
     current = cloud.look(found.ref)
     if current is None or current.power == OFF:
@@ -147,12 +147,12 @@ def _end_released(
 
 
 def _state(
-    reached: CloudSession, machine: ObservedResource, hours: Hours | None, renewed: Renewed | None
+    session: CloudSession, machine: ObservedResource, hours: Hours | None, renewed: Renewed | None
 ) -> LeaseState:
     from gpuinfra.app.accounts import Accounts
     from gpuinfra.provision import fleet
     from gpuinfra.provision.lease_state import lease_state
 
-    prices, now = reached.market.prices(fleet.sizes([machine.body])), reached.cloud.now()
-    past = Accounts(reached).histories([machine.body], now, prices)[str(machine.body["id"]).casefold()]
-    return lease_state(machine, hours, now, prices, renewed, past=past, simulated=reached.cloud.simulated)
+    prices, now = session.market.prices(fleet.sizes([machine.body])), session.cloud.now()
+    past = Accounts(session).histories([machine.body], now, prices)[str(machine.body["id"]).casefold()]
+    return lease_state(machine, hours, now, prices, renewed, past=past, simulated=session.cloud.simulated)

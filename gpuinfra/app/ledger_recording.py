@@ -45,40 +45,40 @@ def note(settings: Settings, entry: LedgerEntry, progress: Progress) -> None:
         progress.note(f"warning: ledger cannot be written: {error}")
 
 
-def accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
+def accounted(receipt: Receipt, session: CloudSession) -> Receipt:
     """Return the receipt with the cost of the last time on, from the ledger and, if readable, Azure's log.
 
     If another client stopped the machine since this workspace switched it on, the receipt also says who and when.
     """
-    reached.cloud.grant(LOG_SECONDS)
-    return _accounted(receipt, reached)
+    session.cloud.grant(LOG_SECONDS)
+    return _accounted(receipt, session)
 
 
-def all_accounted(receipts: Sequence[Receipt], reached: CloudSession) -> list[Receipt]:
+def all_accounted(receipts: Sequence[Receipt], session: CloudSession) -> list[Receipt]:
     """Return receipts with costs like `accounted`, in parallel and within the time for one."""
     from concurrent.futures import ThreadPoolExecutor
 
-    reached.cloud.grant(LOG_SECONDS)
+    session.cloud.grant(LOG_SECONDS)
     pool = ThreadPoolExecutor(LOG_WORKERS, thread_name_prefix="account")
     try:
-        return list(pool.map(lambda receipt: _accounted(receipt, reached), receipts))
+        return list(pool.map(lambda receipt: _accounted(receipt, session), receipts))
     finally:
         # Do not wait: after Ctrl-C a missing response must not delay the exit.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _accounted(receipt: Receipt, reached: CloudSession) -> Receipt:
+def _accounted(receipt: Receipt, session: CloudSession) -> Receipt:
     from gpuinfra.models.ledger import LedgerEntryKind, entry_from_receipt
     from gpuinfra.models.resource import Kind, Ref
     from gpuinfra.provision.costing.activity import KEPT, last_time_on
     from gpuinfra.provision.costing.receipt_cost import add_cost
 
-    noted = _entries_of(reached.settings, receipt)
+    noted = _entries_of(session.settings, receipt)
     begun = noted[-1] if noted and noted[-1].what in {LedgerEntryKind.ON, LedgerEntryKind.CHANGED} else None
     since = receipt.billed_from or (begun.at if begun else None)
     if since is None or receipt.verified is None or receipt.group is None:
         return receipt
-    cloud, ref = reached.cloud, Ref(Kind.VM, receipt.group, receipt.name)
+    cloud, ref = session.cloud, Ref(Kind.VM, receipt.group, receipt.name)
     window = max(since - BEFORE, receipt.at - KEPT)
     events = _events(cloud, ref, window, receipt.at)
     if receipt.billed_from is None:
@@ -128,14 +128,14 @@ def note_end(settings: Settings, receipt: Receipt, subscription: str, progress: 
     return replace(receipt, left_on_until=next_morning(receipt.at.astimezone()))
 
 
-def record_power_on(settings: Settings, outcome: Up, reached: CloudSession, progress: Progress) -> None:
+def record_power_on(settings: Settings, outcome: Up, session: CloudSession, progress: Progress) -> None:
     """Record that `up` switched a machine on, or changed one that is on."""
     from gpuinfra.models.plan import Action, Power
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision import tags
     from gpuinfra.provision.costing.ledger_entries import power_on_entry
 
-    plan, cloud = outcome.plan, reached.cloud
+    plan, cloud = outcome.plan, session.cloud
     machine = outcome.observed.part(Kind.VM) if outcome.observed else None
     changes = [change for change in plan.changes if change.ref.kind is Kind.VM]
     if machine is None or not changes or not plan.wants_running:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from gpuinfra.app.machines import FIND_SECONDS, CloudSession, Named, explained, is_path, reach, specs_meant
+from gpuinfra.app.machines import FIND_SECONDS, CloudSession, Named, explained, is_path, open_session, specs_meant
 from gpuinfra.app.settings import Settings
 from gpuinfra.diagnostics import Code, Diagnostic, Exit, Problem
 
@@ -48,9 +48,9 @@ def _meant(settings: Settings, word: str, progress: Progress, errors: ErrorColle
     described = [_described(spec) for spec in specs_meant(settings, word, errors)]
     if described and not _may_name_another(word, described):
         return described
-    reached = reach(settings, described[0].subscription if described else None, FIND_SECONDS, progress)
+    session = open_session(settings, described[0].subscription if described else None, FIND_SECONDS, progress)
     with explained(f"looking for {word}"):
-        return _located(reached.cloud, word, described) or [_unseen(settings, reached.cloud, word)]
+        return _located(session.cloud, word, described) or [_unseen(settings, session.cloud, word)]
 
 
 def located(settings: Settings, cloud: Cloud, word: str, spec: Spec | None = None) -> Named:
@@ -191,30 +191,30 @@ def _absent(name: str, group: str, elsewhere: Sequence[str]) -> Diagnostic:
     return Diagnostic(Code.NO_SUCH_MACHINE, "no such machine", note=note, help=help_line)
 
 
-def proven(reached: CloudSession, named: Named, receipt: Receipt) -> Receipt:
+def proven(session: CloudSession, named: Named, receipt: Receipt) -> Receipt:
     """Return a receipt that reports "gone" only for what existed. Raise Problem for a name that nothing knows."""
     from gpuinfra.models.receipt import OffProof
 
     if receipt.existed or receipt.verified is not OffProof.ABSENT:
         return receipt
-    entries = _remembered(reached, named.name)
-    if left := _on_in_another_subscription(entries, reached.cloud.subscription):
+    entries = _remembered(session, named.name)
+    if left := _on_in_another_subscription(entries, session.cloud.subscription):
         return replace(receipt, verified=None, left=(*receipt.left, left))
-    if _is_remembered(reached, named, entries):
+    if _is_remembered(session, named, entries):
         return replace(receipt, existed=True)
     if named.group is None:
-        raise unknown_machine(reached.settings, named.name, reached.cloud.fleet.machines())
+        raise unknown_machine(session.settings, named.name, session.cloud.fleet.machines())
     return receipt
 
 
-def _remembered(reached: CloudSession, name: str) -> list[LedgerEntry]:
+def _remembered(session: CloudSession, name: str) -> list[LedgerEntry]:
     """Return the ledger's entries for machines with this name, in any group and subscription."""
     from gpuinfra.store.ledger import Ledger
 
     with suppress(Problem):
-        entries = Ledger(reached.settings.state).entries()
+        entries = Ledger(session.settings.state).entries()
         same = (each for each in entries if each.machine.casefold() == name.casefold())
-        return [each for each in same if each.simulated == reached.cloud.simulated]
+        return [each for each in same if each.simulated == session.cloud.simulated]
     return []
 
 
@@ -232,14 +232,14 @@ def _on_in_another_subscription(entries: Sequence[LedgerEntry], subscription: st
     return None
 
 
-def _is_remembered(reached: CloudSession, named: Named, entries: Sequence[LedgerEntry]) -> bool:
+def _is_remembered(session: CloudSession, named: Named, entries: Sequence[LedgerEntry]) -> bool:
     """Return whether the ledger or Azure's activity log knows the machine in this subscription and group."""
     from gpuinfra.models.resource import Kind, Ref
     from gpuinfra.provision.costing.activity import KEPT
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.names import default_group
 
-    cloud = reached.cloud
+    cloud = session.cloud
     here = (each for each in entries if each.subscription in {"", cloud.subscription})
     if any(named.group is None or (each.group or named.group).casefold() == named.group.casefold() for each in here):
         return True

@@ -315,7 +315,7 @@ class CloudSession:
         return Journal(folder, name, self.settings.correlation_id, self.cloud.now)
 
 
-def reach(
+def open_session(
     settings: Settings, subscription: str | None, seconds: float, progress: Progress, *, writes: bool = False
 ) -> CloudSession:
     """Open the cloud, with `seconds` for all its requests."""
@@ -328,7 +328,7 @@ def reach(
     return CloudSession(settings, AzureCloud(clients), AzureMarket(clients))
 
 
-def open_provisioner(reached: CloudSession, located: LocatedSpec, progress: Frontend, *, writes: bool) -> Provisioner:
+def open_provisioner(session: CloudSession, located: LocatedSpec, progress: Frontend, *, writes: bool) -> Provisioner:
     """Return a Provisioner for a spec, with everything that planning and creating need."""
     spec = located.spec
     from gpuinfra.app.ssh_key import public_key_for
@@ -341,13 +341,13 @@ def open_provisioner(reached: CloudSession, located: LocatedSpec, progress: Fron
         progress.note(note)
     return Provisioner(
         spec=spec,
-        cloud=reached.cloud,
-        market=reached.market,
-        sources=ssh_sources(spec, simulated=reached.cloud.simulated),
-        public_key=public_key_for(reached.settings, spec, progress, creates=writes),
+        cloud=session.cloud,
+        market=session.market,
+        sources=ssh_sources(spec, simulated=session.cloud.simulated),
+        public_key=public_key_for(session.settings, spec, progress, creates=writes),
         progress=progress,
-        journal=reached.journal(spec.name) if writes else Journal(None, spec.name, ""),
-        deadline=reached.cloud.deadline,
+        journal=session.journal(spec.name) if writes else Journal(None, spec.name, ""),
+        deadline=session.cloud.deadline,
         repository=repository,
     )
 

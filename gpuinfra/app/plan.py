@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuinfra.app.machines import explained, load_specs, open_provisioner, reach
+from gpuinfra.app.machines import explained, load_specs, open_provisioner, open_session
 
 if TYPE_CHECKING:
     from gpuinfra.app.error_collector import ErrorCollector
@@ -39,6 +39,6 @@ def make_plans(
 def make_plan(settings: Settings, located: LocatedSpec, progress: Frontend) -> Plan:
     """Return the plan for one spec."""
     spec = located.spec
-    reached = reach(settings, spec.subscription, SECONDS, progress)
+    session = open_session(settings, spec.subscription, SECONDS, progress)
     with explained(f"planning {spec.name}"):
-        return open_provisioner(reached, located, progress, writes=False).plan()
+        return open_provisioner(session, located, progress, writes=False).plan()

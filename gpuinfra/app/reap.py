@@ -42,7 +42,7 @@ class ReapOptions:
 
 def reap(settings: Settings, options: ReapOptions, progress: Frontend) -> tuple[ReapResult, Exit]:
     """Return what was stopped, started and removed, and the exit code."""
-    from gpuinfra.app.machines import common_subscription, explained, reach, readable_specs
+    from gpuinfra.app.machines import common_subscription, explained, open_session, readable_specs
     from gpuinfra.provision.lifecycle.reap import Rules
     from gpuinfra.provision.reaping.spec_history import SpecHistory, spec_history
 
@@ -52,16 +52,16 @@ def reap(settings: Settings, options: ReapOptions, progress: Frontend) -> tuple[
     may = not missing
     wished = Rules(grace=options.grace, starts=options.starts and may, deletes=options.deletes and may)
     with explained("listing machines"):
-        reached = reach(settings, common_subscription(located), SECONDS, progress, writes=not options.dry_run)
-        history = spec_history(folder, reached.cloud.now()) if folder else SpecHistory()
+        session = open_session(settings, common_subscription(located), SECONDS, progress, writes=not options.dry_run)
+        history = spec_history(folder, session.cloud.now()) if folder else SpecHistory()
         rules, notes = _rules(settings, history, located, wished)
-        reaper = _reaper(reached, rules, progress, dry_run=options.dry_run)
+        reaper = _reaper(session, rules, progress, dry_run=options.dry_run)
         try:
             reaped = reaper.reap()
         except KeyboardInterrupt:
             progress.show(ReapInterrupted(tuple(reaper.under_way), tuple(reaper.not_begun)))
             raise
-        _remember(settings, reached, reaped, progress)
+        _remember(settings, session, reaped, progress)
     reaped.notes += [*notes, *([missing] if missing else [])]
     if reaped.failed or reaped.leaves_billed:
         return reaped, Exit.LEFT_BEHIND
@@ -124,35 +124,35 @@ def _known_runs(settings: Settings) -> list[Run]:
     return History(folder).list() if folder else []
 
 
-def _reaper(reached: CloudSession, rules: Rules, progress: Frontend, *, dry_run: bool) -> Reaper:
+def _reaper(session: CloudSession, rules: Rules, progress: Frontend, *, dry_run: bool) -> Reaper:
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.reaping.reaper import Reaper
 
-    folder = _state(reached.settings)
+    folder = _state(session.settings)
 
     def journal(name: str) -> Journal:
-        return Journal(None if dry_run else folder, name, reached.settings.correlation_id, reached.cloud.now)
+        return Journal(None if dry_run else folder, name, session.settings.correlation_id, session.cloud.now)
 
     return Reaper(
-        cloud=reached.cloud,
-        fleet=reached.cloud.fleet,
-        market=reached.market,
+        cloud=session.cloud,
+        fleet=session.cloud.fleet,
+        market=session.market,
         rules=rules,
         progress=progress,
         journal=journal,
-        deadline=reached.cloud.deadline,
+        deadline=session.cloud.deadline,
         dry_run=dry_run,
-        has_outputs=None if reached.settings.yes else lambda name, group: _has_outputs(reached, name, group),
+        has_outputs=None if session.settings.yes else lambda name, group: _has_outputs(session, name, group),
     )
 
 
-def _has_outputs(reached: CloudSession, name: str, group: str) -> bool | None:
+def _has_outputs(session: CloudSession, name: str, group: str) -> bool | None:
     """Return whether deleting a disk needs consent like `down --delete`; None if only the machine could tell."""
     from gpuinfra.app.remote_runs import ask_machine
     from gpuinfra.models.consent import Consent, Effect, decide
 
-    answer, known = ask_machine(reached, name, group, None), _known_runs(reached.settings)
-    place, simulated = reached.machine_id(name, group), reached.cloud.simulated
+    answer, known = ask_machine(session, name, group, None), _known_runs(session.settings)
+    place, simulated = session.machine_id(name, group), session.cloud.simulated
     decision = decide(Effect.DELETE_DISK, name, known, answer, simulated=simulated, resource_id=str(place))
     if decision.runs or decision.consent is not Consent.DELETE:
         return bool(decision.runs)
@@ -165,7 +165,7 @@ def _state(settings: Settings) -> Path | None:
     return settings.state if settings.workspace.is_dir() and settings.state.is_dir() else None
 
 
-def _remember(settings: Settings, reached: CloudSession, reaped: ReapResult, progress: Frontend) -> None:
+def _remember(settings: Settings, session: CloudSession, reaped: ReapResult, progress: Frontend) -> None:
     """Record the result in the ledger, for `gpuinfra cost`, and close runs on deleted disks in the history."""
     from gpuinfra.app.down import forget_jobs
     from gpuinfra.app.ledger_recording import all_accounted, note_end
@@ -173,31 +173,31 @@ def _remember(settings: Settings, reached: CloudSession, reaped: ReapResult, pro
     if reaped.dry_run:
         return
     for found in (reaped.stopped, reaped.deleted):
-        receipts = all_accounted([ended.receipt for ended in found if ended.receipt], reached)
+        receipts = all_accounted([ended.receipt for ended in found if ended.receipt], session)
         if _state(settings):
-            receipts = [note_end(settings, each, reached.cloud.subscription, progress) for each in receipts]
+            receipts = [note_end(settings, each, session.cloud.subscription, progress) for each in receipts]
         left = iter(receipts)
         found[:] = [replace(ended, receipt=next(left)) if ended.receipt else ended for ended in found]
     if _state(settings) is None:
         return
     for ended in reaped.deleted:
-        place = reached.machine_id(ended.verdict.name, ended.verdict.ref.group)
-        forget_jobs(settings, place, simulated=reached.cloud.simulated)
+        place = session.machine_id(ended.verdict.name, ended.verdict.ref.group)
+        forget_jobs(settings, place, simulated=session.cloud.simulated)
     for verdict in reaped.started:
-        _remember_start(settings, reached, verdict.ref, progress)
+        _remember_start(settings, session, verdict.ref, progress)
 
 
-def _remember_start(settings: Settings, reached: CloudSession, ref: Ref, progress: Frontend) -> None:
+def _remember_start(settings: Settings, session: CloudSession, ref: Ref, progress: Frontend) -> None:
     from gpuinfra.app.ledger_recording import note
     from gpuinfra.models.plan import Price
     from gpuinfra.provision.costing.ledger_entries import is_spot, power_on_entry
     from gpuinfra.provision.errors import CloudError
 
-    cloud = reached.cloud
+    cloud = session.cloud
     try:
         machine = cloud.look(ref)
         size = str((machine.properties.get("hardwareProfile") or {}).get("vmSize") or "") if machine else ""
-        price = reached.market.price(size, machine.region, spot=is_spot(machine)) if machine else None
+        price = session.market.price(size, machine.region, spot=is_spot(machine)) if machine else None
     except CloudError:
         return  # Azure's log has it, too
     if machine:

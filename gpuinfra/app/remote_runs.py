@@ -19,7 +19,7 @@ CONNECT_SECONDS = 10.0
 _OFF = frozenset({"deallocated", "deallocating", "stopped"})
 
 
-def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec | None) -> MachineAnswer:
+def ask_machine(session: CloudSession, name: str, group: str | None, spec: Spec | None) -> MachineAnswer:
     """Return all runs that the machine knows, from any workspace."""
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.attachments import attached_by_others
@@ -27,14 +27,14 @@ def ask_machine(reached: CloudSession, name: str, group: str | None, spec: Spec 
     from gpuinfra.provision.vm_identity import vm_id_of, vm_id_without_older_disk
 
     try:
-        observed = reached.cloud.observe(name, group, thorough=True)
+        observed = session.cloud.observe(name, group, thorough=True)
     except CloudError as error:
         if error.fault is Fault.INTERRUPTED:
             raise
         return MachineAnswer(Contact.SILENT)
     contact, machine = _contact(observed), observed.machine
     is_billed = machine is not None and machine.power != "deallocated"
-    answer = MachineAnswer(contact, is_billed=is_billed) if contact else _ask(reached, observed, spec)
+    answer = MachineAnswer(contact, is_billed=is_billed) if contact else _ask(session, observed, spec)
     if machine is None:
         is_deleted = contact is Contact.OFF and observed.part(Kind.VM) is None and observed.untagged is None
         return replace(answer, is_deleted=is_deleted)
@@ -55,13 +55,13 @@ def _contact(observed: Observed) -> Contact | None:
     return Contact.OFF if observed.machine.power in _OFF else None
 
 
-def _ask(reached: CloudSession, observed: Observed, spec: Spec | None) -> MachineAnswer:
+def _ask(session: CloudSession, observed: Observed, spec: Spec | None) -> MachineAnswer:
     from gpuinfra.runner.errors import ConnectError, JobError, LoginRefused, RemoteError
     from gpuinfra.runner.jobs.remote_runs import runs_there
     from gpuinfra.runner.link import link_to
 
     try:
-        link = link_to(_target(reached, observed, spec), seconds=CONNECT_SECONDS)
+        link = link_to(_target(session, observed, spec), seconds=CONNECT_SECONDS)
         try:
             found = runs_there(link.remote)
         finally:
@@ -74,14 +74,14 @@ def _ask(reached: CloudSession, observed: Observed, spec: Spec | None) -> Machin
     return MachineAnswer(Contact.ANSWERED, tuple(runs))
 
 
-def _target(reached: CloudSession, observed: Observed, spec: Spec | None) -> Target:
+def _target(session: CloudSession, observed: Observed, spec: Spec | None) -> Target:
     from gpuinfra.app.machines import spec_of_machine, with_known_key
     from gpuinfra.provision.find import target_of
     from gpuinfra.runner.connection.private_keys import identity_of, with_own_key
 
-    workspace = reached.settings.workspace
+    workspace = session.settings.workspace
     spec = spec or spec_of_machine(workspace, observed.name, observed.group)
     identity = identity_of(spec.admin.key(), workspace) if spec else None
-    port = reached.cloud.ssh_port
-    found = target_of(observed, ssh_port=port, identity=identity, simulated=reached.cloud.simulated)
+    port = session.cloud.ssh_port
+    found = target_of(observed, ssh_port=port, identity=identity, simulated=session.cloud.simulated)
     return with_own_key(with_known_key(workspace, found))

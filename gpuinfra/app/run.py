@@ -217,14 +217,14 @@ class RunWorkflow:
 
     def _found_key(self) -> str | None:
         """Return the host key of the machine in Azure, or None without one. Another `up` may have created it first."""
-        from gpuinfra.app.machines import explained, reach
+        from gpuinfra.app.machines import explained, open_session
         from gpuinfra.models.resource import Kind
         from gpuinfra.provision import tags
         from gpuinfra.provision.names import ref_of
 
-        reached = reach(self.settings, self.spec.subscription, ASK_SECONDS, self.progress)
+        session = open_session(self.settings, self.spec.subscription, ASK_SECONDS, self.progress)
         with explained(f"looking at {self.spec.name}"):
-            found = reached.cloud.look(ref_of(Kind.VM, self.spec.group_name, self.spec.name))
+            found = session.cloud.look(ref_of(Kind.VM, self.spec.group_name, self.spec.name))
         return tags.get(found.tags, tags.HOST_KEY) if found else None
 
     def _switch_off(self) -> Receipt:
@@ -309,14 +309,14 @@ class RunWorkflow:
         return [RemoteRun(run.id, run.is_over, run.has_outputs) for run in self._answer.runs if run.id != own]
 
     def _ask(self) -> MachineAnswer:
-        from gpuinfra.app.machines import reach
+        from gpuinfra.app.machines import open_session
         from gpuinfra.app.remote_runs import ask_machine
         from gpuinfra.models.consent import Contact, MachineAnswer
         from gpuinfra.provision.errors import CloudError
 
         try:
-            reached = reach(self.settings, self.spec.subscription, ASK_SECONDS, self.progress)
-            return ask_machine(reached, self.spec.name, self.spec.group_name, self.spec)
+            session = open_session(self.settings, self.spec.subscription, ASK_SECONDS, self.progress)
+            return ask_machine(session, self.spec.name, self.spec.group_name, self.spec)
         except (Problem, CloudError):
             return MachineAnswer(Contact.SILENT)
 
@@ -367,12 +367,12 @@ class RunWorkflow:
     def _leave(self) -> None:
         """Report what exists after a second Ctrl-C, without waiting."""
         from gpuinfra.app.interruption import LOOK_SECONDS, say_what_exists
-        from gpuinfra.app.machines import reach
+        from gpuinfra.app.machines import open_session
 
         self._say_left()
         with suppress(Problem):
-            reached = reach(self.settings, self.spec.subscription, LOOK_SECONDS, self.progress)
-            say_what_exists(reached, self.spec.name, self.spec.group_name, self.progress)
+            session = open_session(self.settings, self.spec.subscription, LOOK_SECONDS, self.progress)
+            say_what_exists(session, self.spec.name, self.spec.group_name, self.progress)
 
     def _say_left(self) -> None:
         if not self._is_left:

@@ -33,13 +33,13 @@ def size_query(gpu: str | None, regions: Sequence[str], *, with_quota: bool) -> 
 
 def list_sizes(settings: Settings, query: SizeQuery, progress: Progress) -> tuple[tuple[SizeOffers, ...], bool]:
     """Return the sizes, and whether they come from the sandbox."""
-    from gpuinfra.app.machines import explained, reach
+    from gpuinfra.app.machines import explained, open_session
     from gpuinfra.provision.market.listing import list_sizes as find_sizes
 
-    reached = reach(settings, None, SECONDS, progress)
+    session = open_session(settings, None, SECONDS, progress)
     with explained("listing sizes"):
-        found = find_sizes(reached.market, query.model, query.regions, with_quota=query.with_quota)
-    return found, reached.cloud.simulated
+        found = find_sizes(session.market, query.model, query.regions, with_quota=query.with_quota)
+    return found, session.cloud.simulated
 
 
 def _model(word: str | None) -> str | None:

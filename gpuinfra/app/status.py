@@ -25,13 +25,13 @@ SECONDS = 120.0
 
 def open_status(settings: Settings, names: Sequence[str], progress: Frontend, *, agents: bool) -> StatusQuery:
     """Return a query for the machines with these names, or all machines without names."""
-    from gpuinfra.app.machines import common_subscription, reach, readable_specs
+    from gpuinfra.app.machines import common_subscription, open_session, readable_specs
     from gpuinfra.workspace import find_workspace
 
     specs = readable_specs(find_workspace(settings.workspace), "the workspace", progress)
     waits = WaitReports(progress.wait)
-    reached = reach(settings, common_subscription(specs), SECONDS, waits)
-    return StatusQuery(reached, specs, names, waits, agents=agents)
+    session = open_session(settings, common_subscription(specs), SECONDS, waits)
+    return StatusQuery(session, specs, names, waits, agents=agents)
 
 
 def is_passing(error: Exception) -> bool:
@@ -58,7 +58,7 @@ class StatusQuery:
 
     def __init__(
         self,
-        reached: CloudSession,
+        session: CloudSession,
         specs: Sequence[LocatedSpec],
         names: Sequence[str],
         waits: WaitReports,
@@ -66,25 +66,25 @@ class StatusQuery:
         agents: bool = False,
     ) -> None:
         self._waits = waits
-        self.reached, self._specs, self._names, self._agents = reached, specs, names, agents
+        self.session, self._specs, self._names, self._agents = session, specs, names, agents
         self.left_alone: tuple[str, ...] = ()
         """Resources that have our tag but are not ours."""
         self._asked: tuple[str, ...] = ()
         self._prices: Prices | None = None
-        self._accounts = Accounts(reached)
+        self._accounts = Accounts(session)
 
     def look(self, *, strict: bool = True) -> tuple[list[Machine], datetime]:
         """Return the machines, and Azure's time. With `strict`, raise Problem for a name without a machine."""
         from gpuinfra.app.machine_names import chosen
         from gpuinfra.provision import fleet
 
-        self.reached.cloud.grant(SECONDS)
-        rows = self.reached.cloud.fleet.machines()
-        now = self.reached.cloud.now()
+        self.session.cloud.grant(SECONDS)
+        rows = self.session.cloud.fleet.machines()
+        now = self.session.cloud.now()
         prices = self._prices_of(fleet.sizes(rows))
         found = fleet.machines(rows, self._specs, now, prices, self._accounts.histories(rows, now, prices))
         self.left_alone = fleet.lookalikes(rows)
-        wanted, absent, problems = chosen(self.reached.settings, self._names, rows)
+        wanted, absent, problems = chosen(self.session.settings, self._names, rows)
         if strict and (problems or absent):
             raise Problem(*problems, *absent.values(), exit_code=Exit.USAGE if problems else Exit.FAILED)
         shown = [machine for machine in found if not self._names or (machine.name, machine.group) in wanted]
@@ -93,7 +93,7 @@ class StatusQuery:
     @property
     def simulated(self) -> bool:
         """Whether the machines are in the sandbox."""
-        return self.reached.cloud.simulated
+        return self.session.cloud.simulated
 
     def report_waits(self, report: Callable[[str, float], None]) -> None:
         """Call `report` with reason and seconds of each wait from now on."""
@@ -102,12 +102,12 @@ class StatusQuery:
     def _with_agents(self, machines: list[Machine]) -> list[Machine]:
         from gpuinfra.app.agents import with_agents
 
-        return with_agents(self.reached, machines, self._specs)
+        return with_agents(self.session, machines, self._specs)
 
     def _prices_of(self, sizes: tuple[str, ...]) -> Prices:
         # Do not query an unavailable price service again and again.
         if self._prices is None or not set(sizes) <= set(self._asked):
-            self._prices, self._asked = self.reached.market.prices(sizes), sizes
+            self._prices, self._asked = self.session.market.prices(sizes), sizes
         return self._prices
 
 

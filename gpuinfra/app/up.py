@@ -105,7 +105,7 @@ def up(  # noqa: PLR0913 each is an option
     """
     from gpuinfra.app.host_keys import MachineTrust, source_of_up
     from gpuinfra.app.ledger_recording import record_power_on
-    from gpuinfra.app.machines import explained, open_provisioner, reach
+    from gpuinfra.app.machines import explained, open_provisioner, open_session
     from gpuinfra.app.simulation import consent_to_replace, is_simulated
     from gpuinfra.models.target import unreached_target
     from gpuinfra.workbench.targets import check_files, check_writable_files
@@ -116,11 +116,11 @@ def up(  # noqa: PLR0913 each is an option
     consent_to_replace(settings, workspace, spec.target_name, progress, simulated=is_simulated(settings))
     if spec.power == "running":
         check_writable_files(workspace, spec.target_name)
-    reached = reach(settings, spec.subscription, seconds, progress, writes=True)
-    _consent_to_repoint(settings, reached, spec, progress)
-    work = open_provisioner(reached, located, progress, writes=True)
-    simulated = reached.cloud.simulated
-    source = source_of_up(reached.cloud.subscription, spec.group_name)
+    session = open_session(settings, spec.subscription, seconds, progress, writes=True)
+    _consent_to_repoint(settings, session, spec, progress)
+    work = open_provisioner(session, located, progress, writes=True)
+    simulated = session.cloud.simulated
+    source = source_of_up(session.cloud.subscription, spec.group_name)
     named = unreached_target(spec.target_name, spec.name, work.host_key.public, simulated=simulated)
     trust = MachineTrust(settings, named, source, progress, accepted=host_key)
     work.check_found, work.before_creation = trust.check_found, trust.record_pending
@@ -129,23 +129,23 @@ def up(  # noqa: PLR0913 each is an option
         work.known_host_key = known_host_key(settings, spec)
 
     def consent(plan: Plan) -> None:
-        _ask(plan, reached, spec, progress, delete=delete, creation=asks)
+        _ask(plan, session, spec, progress, delete=delete, creation=asks)
         if before_change:
             before_change(plan, work.host_key.public)
 
     try:
         with explained(f"bringing up {spec.name}"):
             outcome = work.up(consent)
-        record_power_on(settings, outcome, reached, progress)
-        return _until_usable(settings, reached, spec, outcome, trust, work.public_key, progress)
+        record_power_on(settings, outcome, session, progress)
+        return _until_usable(settings, session, spec, outcome, trust, work.public_key, progress)
     except KeyboardInterrupt:
-        say_what_exists(reached, spec.name, spec.group_name, progress)
+        say_what_exists(session, spec.name, spec.group_name, progress)
         raise
 
 
 def _until_usable(
     settings: Settings,
-    reached: CloudSession,
+    session: CloudSession,
     spec: Spec,
     outcome: Up,
     trust: MachineTrust,
@@ -159,16 +159,16 @@ def _until_usable(
     from gpuinfra.provision.find import target_from_spec
     from gpuinfra.runner.connection.private_keys import identity_of
 
-    simulated = reached.cloud.simulated
+    simulated = session.cloud.simulated
     if outcome.observed is None or spec.power != "running":
         return UpResult(outcome.plan, None, None, (), outcome.lease_until, simulated=simulated)
-    port, identity = reached.cloud.ssh_port, identity_of(spec.admin.key(), settings.workspace)
+    port, identity = session.cloud.ssh_port, identity_of(spec.admin.key(), settings.workspace)
     with _on_meanwhile(spec):
         target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity, simulated=simulated)
         target = with_known_key(settings.workspace, target)
     trust.check_target(target)  # not as LeftOn: a machine of someone else is not ours to stop
     record_host_key(target, trust.source, progress)
-    gpu = _wait_until_ready(reached, target, spec, progress, _Login(outcome.plan, outcome.observed, public_key))
+    gpu = _wait_until_ready(session, target, spec, progress, _Login(outcome.plan, outcome.observed, public_key))
     with _on_meanwhile(spec):
         files = _write_target(settings, target)
     agent = outcome.agent.word if outcome.agent else None
@@ -221,57 +221,57 @@ class _Login:
         return machine is not None and not is_created_with(machine, self.public_key)
 
 
-def _wait_until_ready(reached: CloudSession, target: Target, spec: Spec, progress: Frontend, login: _Login) -> GpuFacts:
+def _wait_until_ready(session: CloudSession, target: Target, spec: Spec, progress: Frontend, login: _Login) -> GpuFacts:
     """Wait until the machine is usable. If `up` switched it on and it is not usable, switch it off again."""
     from gpuinfra.app.watched_opener import watched_opener
     from gpuinfra.runner.readiness import NotReady, wait_until_ready
 
-    deadline = reached.cloud.deadline
+    deadline = session.cloud.deadline
     ssh, gpu = min(SSH_SECONDS, deadline.left), min(GPU_SECONDS, deadline.left)
     try:
-        opener = watched_opener(reached.cloud, spec)
+        opener = watched_opener(session.cloud, spec)
         facts = wait_until_ready(
             target,
             ssh_seconds=ssh,
             gpu_seconds=gpu,
-            login_seconds=login.seconds(reached.cloud.now()),
+            login_seconds=login.seconds(session.cloud.now()),
             progress=progress,
             opener=opener,
         )
         if target.type == REMOTEDOCKER:
-            _wait_for_docker(reached, target, progress, opener)
+            _wait_for_docker(session, target, progress, opener)
     except NotReady as error:
-        if ended := _ended_meanwhile(reached, spec):
+        if ended := _ended_meanwhile(session, spec):
             raise ended from error
         found = Diagnostic(Code.NOT_READY, "machine is not ready", note=error.reason, help=error.help)
         if error.is_login_refused and login.is_of_another_key:
             found = _not_accepted(target, spec, login.public_key, error)
         if login.plan.switches_on:
-            raise _not_ready(reached, spec, found, progress) from error
+            raise _not_ready(session, spec, found, progress) from error
         raise _left_running(spec, found) from error
     return facts
 
 
-def _wait_for_docker(reached: CloudSession, target: Target, progress: Frontend, opener: Opener) -> None:
+def _wait_for_docker(session: CloudSession, target: Target, progress: Frontend, opener: Opener) -> None:
     from gpuinfra.app.sandbox import Sandbox
     from gpuinfra.runner.readiness import wait_for_docker
 
-    seconds = min(DOCKER_SECONDS, reached.cloud.deadline.left)
-    simulated = reached.cloud.simulated
+    seconds = min(DOCKER_SECONDS, session.cloud.deadline.left)
+    simulated = session.cloud.simulated
     check = wait_for_docker(target, seconds=seconds, progress=progress, opener=opener, simulated=simulated)
     if not check.passed:
         help_line = Sandbox().docker_help or "start Docker here"
         progress.note(f"jobs in containers cannot run on {target.machine}: {help_line}, or {WITHOUT_DOCKER}")
 
 
-def _ended_meanwhile(reached: CloudSession, spec: Spec) -> Problem | None:
+def _ended_meanwhile(session: CloudSession, spec: Spec) -> Problem | None:
     """Return the Problem if another command stopped the machine while this one waited for it, else None."""
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.names import ref_of
     from gpuinfra.provision.waiting.retry import wait_until
 
-    cloud, ref = reached.cloud, ref_of(Kind.VM, spec.group_name, spec.name)
+    cloud, ref = session.cloud, ref_of(Kind.VM, spec.group_name, spec.name)
 
     def power() -> str:
         machine = cloud.look(ref)
@@ -312,7 +312,7 @@ def _left_running(spec: Spec, found: Diagnostic) -> Problem:
     return Problem(replace(found, note=note))
 
 
-def _not_ready(reached: CloudSession, spec: Spec, found: Diagnostic, progress: Frontend) -> Problem:
+def _not_ready(session: CloudSession, spec: Spec, found: Diagnostic, progress: Frontend) -> Problem:
     from gpuinfra.app.ledger_recording import accounted, note_end
     from gpuinfra.provision.down import Teardown
     from gpuinfra.provision.errors import CloudError
@@ -320,16 +320,16 @@ def _not_ready(reached: CloudSession, spec: Spec, found: Diagnostic, progress: F
     ending = Teardown(
         name=spec.name,
         group=spec.group_name,
-        cloud=reached.cloud,
+        cloud=session.cloud,
         market=None,
         progress=progress,
-        journal=reached.journal(spec.name),
-        deadline=reached.cloud.grant(OFF_SECONDS),
+        journal=session.journal(spec.name),
+        deadline=session.cloud.grant(OFF_SECONDS),
         cause="gpuinfra up: it was not ready",
     )
     try:
-        receipt = accounted(ending.deallocate(), reached)
-        is_off = note_end(reached.settings, receipt, reached.cloud.subscription, progress).is_proof
+        receipt = accounted(ending.deallocate(), session)
+        is_off = note_end(session.settings, receipt, session.cloud.subscription, progress).is_proof
     except CloudError:
         is_off = False
     state = "it was deallocated, so nothing is billed but its disk and address"
@@ -344,7 +344,7 @@ def _not_ready(reached: CloudSession, spec: Spec, found: Diagnostic, progress: F
     )
 
 
-def _ask(plan: Plan, reached: CloudSession, spec: Spec, progress: Frontend, *, delete: bool, creation: bool) -> None:
+def _ask(plan: Plan, session: CloudSession, spec: Spec, progress: Frontend, *, delete: bool, creation: bool) -> None:
     """Show the plan, and ask for consent to what it stops or loses. Raise Problem if the user refuses."""
     from gpuinfra.app.consent import Request, confirm_creation, require_consent
     from gpuinfra.models.consent import Effect, effect_of
@@ -360,9 +360,9 @@ def _ask(plan: Plan, reached: CloudSession, spec: Spec, progress: Frontend, *, d
         delete=delete,
         is_failed=any(CREATION_FAILED in change.differences for change in plan.changes),
     )
-    require_consent(request, reached, spec, progress)
+    require_consent(request, session, spec, progress)
     if creation and request.effect is Effect.NONE:
-        confirm_creation(plan, reached.settings, progress, simulated=reached.cloud.simulated)
+        confirm_creation(plan, session.settings, progress, simulated=session.cloud.simulated)
 
 
 def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
@@ -376,7 +376,7 @@ def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
         raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from None
 
 
-def _consent_to_repoint(settings: Settings, reached: CloudSession, spec: Spec, progress: Frontend) -> None:
+def _consent_to_repoint(settings: Settings, session: CloudSession, spec: Spec, progress: Frontend) -> None:
     """Ask before pointing a target to another machine while its current machine exists."""
     from gpuinfra.models.resource import parse_machine_id
     from gpuinfra.workbench.targets import find_target
@@ -388,7 +388,7 @@ def _consent_to_repoint(settings: Settings, reached: CloudSession, spec: Spec, p
     # A machine with the same name in another group is reported separately.
     if machine is None or settings.yes or machine.name.casefold() == spec.name.casefold():
         return
-    if not _may_exist(reached, machine):
+    if not _may_exist(session, machine):
         return
     was = f"leads to the machine `{machine.name}` in group `{machine.group_name}`"
     if progress.can_ask and progress.confirm(Question(f"Point the target {name} to {spec.name}?", f"it {was}")):
@@ -404,15 +404,15 @@ def _consent_to_repoint(settings: Settings, reached: CloudSession, spec: Spec, p
     )
 
 
-def _may_exist(reached: CloudSession, machine: MachineId) -> bool:
+def _may_exist(session: CloudSession, machine: MachineId) -> bool:
     from gpuinfra.models.resource import Kind
     from gpuinfra.provision.errors import CloudError
     from gpuinfra.provision.names import ref_of
 
-    if machine.subscription.casefold() != reached.cloud.subscription.casefold():
+    if machine.subscription.casefold() != session.cloud.subscription.casefold():
         return True
     try:
-        return reached.cloud.look(ref_of(Kind.VM, machine.group_name, machine.name)) is not None
+        return session.cloud.look(ref_of(Kind.VM, machine.group_name, machine.name)) is not None
     except CloudError:
         return True
 

@@ -298,14 +298,14 @@ def run_down(
     """Ask for the consent to `down`. The machine gives these answers, before and after the question."""
     given = iter(answers)
     monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", lambda *_: next(given))
-    reached = SimpleNamespace(
+    session = SimpleNamespace(
         settings=replace(settings(yes=yes), workspace=folder),
         cloud=SimpleNamespace(simulated=False),
         machine_id=lambda name, group: MachineId("s", group, name),
     )
     effect = Effect.DELETE_DISK if delete else Effect.POWER_OFF
     request = consent.Request("my-dsvm", "g", effect, command="gpuinfra down my-dsvm", delete=delete, is_down=True)
-    consent.require_consent(request, cast("CloudSession", reached), None, TerminalFrontend())
+    consent.require_consent(request, cast("CloudSession", session), None, TerminalFrontend())
 
 
 def agree_to_delete(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: MachineAnswer) -> None:

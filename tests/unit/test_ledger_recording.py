@@ -88,12 +88,12 @@ def test_receipt_has_period_and_cost_when_a_machine_of_this_name_in_another_grou
     events = [Event(began, "", "start", "Succeeded"), Event(ended, "", "deallocate", "Succeeded", caller="colleague")]
     monkeypatch.setattr("gpuinfra.app.ledger_recording._events", lambda *_: events)
     cloud = SimpleNamespace(grant=lambda _: None, look=lambda _: None, subscription=SUBSCRIPTION)
-    reached: Any = SimpleNamespace(settings=settings(tmp_path), cloud=cloud)
+    session: Any = SimpleNamespace(settings=settings(tmp_path), cloud=cloud)
     was_off = replace(ENDED, billed_from=None, billed_to=None)
     for group in ("g", "G"):
-        receipt = accounted(replace(was_off, group=group), reached)
+        receipt = accounted(replace(was_off, group=group), session)
         assert (receipt.billed_from, receipt.billed_to, receipt.cost) == (began, ended, 0.5)
-    assert accounted(replace(was_off, group="other"), reached).billed_from is None
+    assert accounted(replace(was_off, group="other"), session).billed_from is None
 
 
 # Cost of a run
@@ -195,6 +195,6 @@ def test_sandbox_runs_do_not_count_on_azure(tmp_path: Path, simulated: bool) -> 
     history = History(tmp_path / ".gpuinfra")
     for each in (False, True):
         history.save(replace(RUN, id=f"simulated-{each}", simulated=each))
-    reached: Any = SimpleNamespace(settings=settings(tmp_path), cloud=SimpleNamespace(simulated=simulated))
+    session: Any = SimpleNamespace(settings=settings(tmp_path), cloud=SimpleNamespace(simulated=simulated))
     progress: Any = RecordedProgress()
-    assert [job.id for job in CostQuery(reached, progress)._jobs(NOW)] == [f"simulated-{simulated}"]
+    assert [job.id for job in CostQuery(session, progress)._jobs(NOW)] == [f"simulated-{simulated}"]

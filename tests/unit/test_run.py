@@ -67,7 +67,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def set_answer(monkeypatch: pytest.MonkeyPatch, answer: MachineAnswer) -> None:
     """Make the machine answer this when it is asked for its runs."""
-    monkeypatch.setattr("gpuinfra.app.machines.reach", lambda *_, **__: None)
+    monkeypatch.setattr("gpuinfra.app.machines.open_session", lambda *_, **__: None)
     monkeypatch.setattr("gpuinfra.app.remote_runs.ask_machine", lambda *_: answer)
 
 
@@ -213,7 +213,7 @@ def test_unusable_machine_is_deallocated(
     cloud.set_power(power)
     outcome = SimpleNamespace(observed=cloud.observe(NAME), plan=None)
     monkeypatch.setattr("gpuinfra.workbench.targets.check_files", lambda *_: None)
-    monkeypatch.setattr("gpuinfra.app.machines.reach", lambda *_, **__: SimpleNamespace(cloud=cloud))
+    monkeypatch.setattr("gpuinfra.app.machines.open_session", lambda *_, **__: SimpleNamespace(cloud=cloud))
     start = Change(Action.CHANGE, ref_of(Kind.VM, "group", NAME), power=Power.START)
 
     def started(consent: Any) -> Any:
@@ -251,7 +251,7 @@ def test_interrupt_at_any_moment_after_creation_says_what_exists(
         raise KeyboardInterrupt
 
     for name, value in {
-        "app.machines.reach": lambda *_, **__: SimpleNamespace(cloud=cloud),
+        "app.machines.open_session": lambda *_, **__: SimpleNamespace(cloud=cloud),
         "app.machines.open_provisioner": lambda *_, **__: provisioner,
         "app.host_keys.record_host_key": lambda *_: None,
         "app.ledger_recording.record_power_on": lambda *_: None,
