@@ -35,7 +35,7 @@ SUMMARIES = {
 NEEDS_GPU = ("nvidia-runtime", "gpu")
 
 
-def attach(settings: Settings, options: AttachOptions, seconds: float, progress: Frontend) -> AttachResult:
+def attach(settings: Settings, options: AttachOptions, seconds: float, frontend: Frontend) -> AttachResult:
     """Check the machine, write its target files, and return the result. Raise Problem if a check fails."""
     from gpuinfra.app.host_keys import check_host_key, record_host_key
     from gpuinfra.app.passwords import Secret, read_password
@@ -55,21 +55,21 @@ def attach(settings: Settings, options: AttachOptions, seconds: float, progress:
     if before and not options.host_key:
         check_host_key(settings, before, says="its target file")
     # Read the password before any connection, so that the user does not wait to type it.
-    given = Secret(lambda: read_password(progress)) if options.by_password else None
+    given = Secret(lambda: read_password(frontend)) if options.by_password else None
     if given:
         given()
-    trusted = trusted_key(options, before, settings, seconds, progress)
+    trusted = trusted_key(options, before, settings, seconds, frontend)
     target = options.target(str(trusted), before)
-    secret = given or _secret(options, target, progress)
-    checkup = _look(target, options, seconds, secret, progress)
+    secret = given or _secret(options, target, frontend)
+    checkup = _look(target, options, seconds, secret, frontend)
     if not checkup.passed:
         raise Problem(*(_failure(check) for check in checkup.checks if not check.passed))
     target = replace(target, simulated=_is_simulated(target, before, checkup))
     if not options.host_key:  # by now the machine has shown whether it is simulated
         check_host_key(settings, target, says=joined_address(target.address, target.port))
-    consent_to_replace(settings, workspace, target.name, progress, simulated=target.simulated)
+    consent_to_replace(settings, workspace, target.name, frontend, simulated=target.simulated)
     target, files = _write(workspace, target, before, secret)
-    record_host_key(target, f"attach:{joined_address(target.address, target.port)}", progress)
+    record_host_key(target, f"attach:{joined_address(target.address, target.port)}", frontend)
     fingerprint = HostKey.parse(target.host_key).fingerprint
     return AttachResult(target, fingerprint, checkup, tuple(str(file) for file in files))
 
@@ -89,30 +89,30 @@ def _is_simulated(target: Target, before: Target | None, checkup: Checkup) -> bo
     return before is not None and before.simulated and before.host_key == target.host_key
 
 
-def _secret(options: AttachOptions, target: Target, progress: Frontend) -> Secret | None:
+def _secret(options: AttachOptions, target: Target, frontend: Frontend) -> Secret | None:
     from gpuinfra.app.passwords import secret_of
 
     if options.identity:
         return None  # a user who names a key wants an error if it does not work
-    return secret_of(target, progress, can_ask=progress.can_ask)
+    return secret_of(target, frontend, can_ask=frontend.can_ask)
 
 
-def _look(target: Target, options: AttachOptions, seconds: float, secret: Secret | None, progress: Frontend) -> Checkup:
+def _look(target: Target, options: AttachOptions, seconds: float, secret: Secret | None, frontend: Frontend) -> Checkup:
     """Log in and check the machine, reporting one line per check."""
     from gpuinfra.runner.connection.handshake import place
     from gpuinfra.runner.connection.ssh import SshConnection
     from gpuinfra.runner.readiness import examine
 
     step = f"ssh {options.name}"
-    progress.begin(step, f"logging in at {place(options.address, options.port)}")
+    frontend.begin(step, f"logging in at {place(options.address, options.port)}")
     with (
-        explained(options, step, progress),
+        explained(options, step, frontend),
         contextlib.closing(SshConnection.open(target, seconds, secret, is_new=True)) as connection,
     ):
-        progress.begin(step, "looking at the machine")
+        frontend.begin(step, "looking at the machine")
         checkup = examine(connection, docker=options.docker, gpu=options.gpu, timeout=seconds)
     for check in checkup.checks:
-        tell = progress.end if check.passed else progress.fail
+        tell = frontend.end if check.passed else frontend.fail
         tell(f"{check.name} {options.name}", check.found)
     return checkup
 
@@ -161,7 +161,7 @@ def _forget(target: Target, *, unless: Target | None) -> None:
 
 
 def trusted_key(
-    options: AttachOptions, before: Target | None, settings: Settings, seconds: float, progress: Frontend
+    options: AttachOptions, before: Target | None, settings: Settings, seconds: float, frontend: Frontend
 ) -> HostKey:
     """Return the host key that the machine must show: from the options, the target file, or the user's consent."""
     from gpuinfra.app.host_keys import check_host_key
@@ -170,30 +170,30 @@ def trusted_key(
     from gpuinfra.runner.connection.host_key import HostKey
 
     step = f"ssh {options.name}"
-    with explained(options, step, progress):
+    with explained(options, step, frontend):
         if options.host_key and not options.has_fingerprint:
             return HostKey.parse(options.host_key)
         if before and before.host_key and not options.host_key:
             return HostKey.parse(before.host_key)
-        progress.begin(step, f"asking {place(options.address, options.port)} for its host key")
+        frontend.begin(step, f"asking {place(options.address, options.port)} for its host key")
         if options.host_key:
             return _key_with(options.host_key, options, seconds)
         shown = first_meeting(options.address, options.port, seconds)
     found = replace(options.target(str(shown), None), simulated=is_simulated(settings))
     check_host_key(settings, found, says=place(options.address, options.port))
-    _consent(shown, options, settings, progress)
+    _consent(shown, options, settings, frontend)
     return shown
 
 
 @contextmanager
-def explained(options: AttachOptions, step: str, progress: Frontend) -> Iterator[None]:
+def explained(options: AttachOptions, step: str, frontend: Frontend) -> Iterator[None]:
     """Convert connection errors to Problems."""
     from gpuinfra.runner.errors import ConnectError
 
     try:
         yield
     except ConnectError as error:
-        progress.fail(step, str(error))
+        frontend.fail(step, str(error))
         raise Problem(_diagnostic(error, options)) from error
 
 
@@ -218,16 +218,16 @@ def _key_with(fingerprint: str, options: AttachOptions, seconds: float) -> HostK
     raise HostKeyMismatch(place(options.address, options.port), fingerprint, best.fingerprint)
 
 
-def _consent(shown: HostKey, options: AttachOptions, settings: Settings, progress: Frontend) -> None:
+def _consent(shown: HostKey, options: AttachOptions, settings: Settings, frontend: Frontend) -> None:
     from gpuinfra.runner.connection.handshake import place
 
     where = place(options.address, options.port)
     if settings.yes:
-        progress.note(f"{where} has the host key {shown.fingerprint} ({shown.kind}), taken unseen: --yes")
+        frontend.note(f"{where} has the host key {shown.fingerprint} ({shown.kind}), taken unseen: --yes")
         return
-    if progress.can_ask:
+    if frontend.can_ask:
         details = HostKeyDetails(where, shown.kind, shown.fingerprint)
-        if progress.confirm(Question("Is this the machine's own key?", details)):
+        if frontend.confirm(Question("Is this the machine's own key?", details)):
             return
         reason = "it was not accepted"
     else:

@@ -43,7 +43,7 @@ class Request:
     """Whether the machine's creation seems to have failed, so that `up` would not start it."""
 
 
-def require_consent(request: Request, session: CloudSession, spec: Spec | None, progress: Frontend) -> None:
+def require_consent(request: Request, session: CloudSession, spec: Spec | None, frontend: Frontend) -> None:
     """Return if the change may be made. Raise Problem if it needs consent that was not given."""
     from gpuinfra.app.remote_runs import ask_machine
 
@@ -55,14 +55,14 @@ def require_consent(request: Request, session: CloudSession, spec: Spec | None, 
     place = session.machine_id(name, request.group)
     decision = decide(request.effect, name, known, answer, simulated=session.cloud.simulated, resource_id=str(place))
     # It may be another user's machine. Without a terminal, a lost key must not keep the user's own one billed.
-    asks = decision.unknown is Contact.REFUSED and progress.can_ask and not settings.yes
+    asks = decision.unknown is Contact.REFUSED and frontend.can_ask and not settings.yes
     if (decision.consent is Consent.NONE and not asks) or (settings.yes and decision.consent is Consent.YES):
         if decision.unknown and decision.unknown is not Contact.OFF:
-            progress.note(unknown_runs(name, decision.unknown))
+            frontend.note(unknown_runs(name, decision.unknown))
         return
-    if progress.can_ask:
+    if frontend.can_ask:
         details = ConsentDetails(name, decision, answer.attached)
-        if progress.confirm(Question(QUESTIONS[request.effect].format(name), details)):
+        if frontend.confirm(Question(QUESTIONS[request.effect].format(name), details)):
             _check_unchanged(request, decision, answer, session, spec)
             return
     elif request.delete and decision.consent is Consent.YES:
@@ -91,13 +91,13 @@ def _check_unchanged(
         raise Problem(diagnostic, exit_code=_exit_code(request, again))
 
 
-def confirm_creation(plan: Plan, settings: Settings, progress: Frontend, *, simulated: bool) -> None:
+def confirm_creation(plan: Plan, settings: Settings, frontend: Frontend, *, simulated: bool) -> None:
     """Ask once before a new machine is billed. Without a terminal, with `--yes` or in the sandbox, do not ask."""
-    if not creates_machine(plan) or simulated or settings.yes or not progress.can_ask:
+    if not creates_machine(plan) or simulated or settings.yes or not frontend.can_ask:
         return
     price = plan.price.per_hour
     cost = "; its price is not known" if price is None else f" for ${price:.3f} an hour while it is on"
-    if progress.confirm(Question(f"{plan.name} will be created{cost}. Go on?")):
+    if frontend.confirm(Question(f"{plan.name} will be created{cost}. Go on?")):
         return
     note = f"`{plan.name}` was not confirmed; nothing was created"
     raise Problem(

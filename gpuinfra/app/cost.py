@@ -31,7 +31,7 @@ FIRST = datetime(2010, 1, 1, tzinfo=UTC)
 _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 
-def cost(settings: Settings, since: str, by: str | None, tag: str | None, progress: Frontend) -> CostReport:
+def cost(settings: Settings, since: str, by: str | None, tag: str | None, frontend: Frontend) -> CostReport:
     """Return what machines have cost since a time, by machine, run or tag."""
     from gpuinfra.app.machines import common_subscription, explained, open_session
     from gpuinfra.parse.files import load_paths
@@ -41,15 +41,15 @@ def cost(settings: Settings, since: str, by: str | None, tag: str | None, progre
     _moment(since, datetime.now(UTC))  # report an invalid value before any request
     specs = load_paths([str(find_workspace(settings.workspace))]).specs
     with explained("reading what machines cost"):
-        session = open_session(settings, common_subscription(specs), SECONDS, progress)
-        return CostQuery(session, progress).report(since, wanted, tag)
+        session = open_session(settings, common_subscription(specs), SECONDS, frontend)
+        return CostQuery(session, frontend).report(since, wanted, tag)
 
 
 class CostQuery:
     """A query that collects the data and computes the costs."""
 
-    def __init__(self, session: CloudSession, progress: Frontend) -> None:
-        self.session, self.progress = session, progress
+    def __init__(self, session: CloudSession, frontend: Frontend) -> None:
+        self.session, self.frontend = session, frontend
         self.log = "read"
 
     def report(self, since: str, by: str, tag: str | None) -> CostReport:
@@ -105,7 +105,7 @@ class CostQuery:
 
         ours, strange = partition(kind, bodies, machines)
         for line in strange:
-            self.progress.note(line)
+            self.frontend.note(line)
         return ours
 
     def _events(self, since: datetime, until: datetime) -> list[Event] | None:
@@ -129,7 +129,7 @@ class CostQuery:
         try:
             found = Ledger(self.session.settings.state).entries()
         except Problem as problem:
-            self.progress.note(f"warning: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}")
+            self.frontend.note(f"warning: {problem.diagnostics[0].summary}: {problem.diagnostics[0].note}")
             return []
         mine = cloud.subscription.casefold()
         return [each for each in found if each.subscription.casefold() == mine and each.simulated == cloud.simulated]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.target import Target
 
 
-def detach(settings: Settings, name: str, progress: Frontend) -> DetachResult:
+def detach(settings: Settings, name: str, frontend: Frontend) -> DetachResult:
     """Remove a target's two files, and its password from the keyring."""
     from gpuinfra.workbench.compute import LOCAL, LOCALDOCKER
     from gpuinfra.workbench.project import load_project
@@ -28,7 +28,7 @@ def detach(settings: Settings, name: str, progress: Frontend) -> DetachResult:
     project = load_project(workspace)
     compute = project.computes.get(name)
     runs = _runs_on(settings, name)
-    _ask(settings, name, files, runs, progress)
+    _ask(settings, name, files, runs, frontend)
     is_forgotten = not compute or _forget(target_of(workspace, project, compute))
     _remove(files, workspace)
     return DetachResult(
@@ -70,12 +70,12 @@ def _runs_on(settings: Settings, name: str) -> list[Run]:
     return [run for run in found if not run.state.is_over or run.is_unfetched]
 
 
-def _ask(settings: Settings, name: str, files: list[Path], runs: list[Run], progress: Frontend) -> None:
+def _ask(settings: Settings, name: str, files: list[Path], runs: list[Run], frontend: Frontend) -> None:
     listed = " and ".join(f"`{file}`" for file in files)
     if settings.yes:
         return
     lost = f"; {unreachable_runs(runs)}" if runs else ""
-    if progress.can_ask and progress.confirm(Question(f"Remove {listed}{lost}?")):
+    if frontend.can_ask and frontend.confirm(Question(f"Remove {listed}{lost}?")):
         return
     fetch = next((f"`gpuinfra outputs {run.id}` fetches outputs first; " for run in reversed(runs)), "")
     raise Problem(

@@ -26,7 +26,7 @@ SECONDS = 120.0
 """For all checks, including the waits that Azure asks for."""
 
 
-def examine(settings: Settings, names: Sequence[str], progress: Frontend) -> HealthReport:
+def examine(settings: Settings, names: Sequence[str], frontend: Frontend) -> HealthReport:
     """Check the account, this computer, and the machines with these names, or all machines without names."""
     from gpuinfra.app.machines import common_subscription, open_session
     from gpuinfra.models.health import CheckStatus, HealthReport, problem
@@ -34,19 +34,19 @@ def examine(settings: Settings, names: Sequence[str], progress: Frontend) -> Hea
     specs, here = _specs(settings)
     here += _keys(settings, specs)
     try:
-        session = open_session(settings, common_subscription(specs), SECONDS, progress)
+        session = open_session(settings, common_subscription(specs), SECONDS, frontend)
     except Problem as error:
         (diagnostic, *_) = error.diagnostics
         return HealthReport((problem("login", f"{diagnostic.summary}: {diagnostic.note}", diagnostic.help), *here))
     simulated = session.cloud.simulated
-    progress.begin("doctor", "looking at the subscription")
+    frontend.begin("doctor", "looking at the subscription")
     checks = (*account(session), *here)
     if checks[0].verdict is CheckStatus.PROBLEM:  # without a login, machines cannot be checked
-        progress.fail("doctor", "no login")
+        frontend.fail("doctor", "no login")
         return HealthReport(checks, simulated=simulated)
-    progress.begin("doctor", "looking at machines")
+    frontend.begin("doctor", "looking at machines")
     found = machines(session, names, specs)
-    progress.end("doctor", "looked")
+    frontend.end("doctor", "looked")
     return HealthReport(checks, found, simulated=simulated)
 
 

@@ -62,7 +62,7 @@ class DownResult:
         return self.errors.exit_code(left_behind=is_left)
 
 
-def _require_consent(session: CloudSession, named: Named, progress: Frontend, *, delete: bool) -> None:
+def _require_consent(session: CloudSession, named: Named, frontend: Frontend, *, delete: bool) -> None:
     from gpuinfra.app.consent import Request, require_consent
     from gpuinfra.models.consent import Effect
 
@@ -74,13 +74,13 @@ def _require_consent(session: CloudSession, named: Named, progress: Frontend, *,
         delete=delete,
         is_down=True,
     )
-    require_consent(request, session, None, progress)
+    require_consent(request, session, None, frontend)
 
 
 def end_machine(
     settings: Settings,
     named: Named,
-    progress: Frontend,
+    frontend: Frontend,
     *,
     delete: bool,
     cause: str = "gpuinfra down",
@@ -94,9 +94,9 @@ def end_machine(
     from gpuinfra.app.machines import open_session
     from gpuinfra.provision.waiting.deadline import Deadline
 
-    session = open_session(settings, named.subscription, seconds + LOOK_SECONDS, progress, writes=True)
+    session = open_session(settings, named.subscription, seconds + LOOK_SECONDS, frontend, writes=True)
     deadline = Deadline.after(seconds)
-    receipt = _ended(session, named, progress, deadline, delete=delete, cause=cause, asks=asks)
+    receipt = _ended(session, named, frontend, deadline, delete=delete, cause=cause, asks=asks)
     if delete and receipt.is_proof:
         place = session.machine_id(named.name, receipt.group or named.group)
         forget_jobs(settings, place, simulated=receipt.simulated)
@@ -130,7 +130,7 @@ def forget_jobs(settings: Settings, machine: MachineId, *, simulated: bool) -> N
 def _ended(
     session: CloudSession,
     named: Named,
-    progress: Frontend,
+    frontend: Frontend,
     deadline: Deadline,
     *,
     delete: bool,
@@ -149,7 +149,7 @@ def _ended(
         group=named.group,
         cloud=session.cloud,
         market=session.market,
-        progress=progress,
+        progress=frontend,
         journal=session.journal(named.name),
         deadline=deadline,
         cause=cause,
@@ -157,12 +157,12 @@ def _ended(
     try:
         with explained(f"{'deleting' if delete else 'deallocating'} {named.name}"):
             if asks:
-                _require_consent(session, named, progress, delete=delete)
+                _require_consent(session, named, frontend, delete=delete)
             receipt = ending.delete() if delete else ending.deallocate()
             receipt = accounted(proven(session, named, receipt), session)
-            receipt = note_end(session.settings, receipt, session.cloud.subscription, progress)
+            receipt = note_end(session.settings, receipt, session.cloud.subscription, frontend)
     except KeyboardInterrupt:
-        say_what_exists(session, named.name, named.group, progress)
+        say_what_exists(session, named.name, named.group, frontend)
         raise
     if delete and receipt.is_proof and named.group:
         gone = unreached_target(named.name, named.name, "", simulated=receipt.simulated)

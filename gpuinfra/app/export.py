@@ -34,9 +34,9 @@ def check_format(form: str) -> None:
     _maker(form)
 
 
-def export(settings: Settings, name: str, form: str, progress: Frontend) -> Export:
+def export(settings: Settings, name: str, form: str, frontend: Frontend) -> Export:
     """Return a machine in a format: `arm`, `ssh-config` or `docker-context`."""
-    return _maker(form)(settings, name, progress)
+    return _maker(form)(settings, name, frontend)
 
 
 def _maker(form: str) -> Callable[[Settings, str, Frontend], Export]:
@@ -56,13 +56,13 @@ def _quoted(path: Path | str) -> str:
     return shlex.quote(str(path))
 
 
-def _arm(settings: Settings, name: str, progress: Frontend) -> Export:
+def _arm(settings: Settings, name: str, frontend: Frontend) -> Export:
     from gpuinfra.app.machines import one_spec, ssh_sources
     from gpuinfra.app.ssh_key import public_key_for
     from gpuinfra.provision.template import make_template, notes
 
     spec = one_spec(settings, name)
-    key = public_key_for(settings, spec, progress, creates=True)
+    key = public_key_for(settings, spec, frontend, creates=True)
     template = make_template(spec, ssh_sources(spec, simulated=settings.cloud == "sandbox"), key)
     group = _quoted(spec.group_name)
     return Export(

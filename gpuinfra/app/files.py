@@ -17,7 +17,7 @@ def write_file(
     path: Path,
     content: str | bytes,
     settings: Settings,
-    progress: Frontend,
+    frontend: Frontend,
     *,
     ours: bool = False,
     project: Path | None = None,
@@ -33,8 +33,8 @@ def write_file(
         # Writing would replace a device with a plain file.
         raise _unwritable(path, "there is something else than a file")
     replace = ours or settings.yes
-    if path.exists() and not replace and progress.can_ask:
-        replace = progress.confirm(Question(f"{path} exists. Replace it?"))
+    if path.exists() and not replace and frontend.can_ask:
+        replace = frontend.confirm(Question(f"{path} exists. Replace it?"))
     try:
         write_bytes(path, content.encode("utf-8") if isinstance(content, str) else content, replace=replace)
     except FileExistsError:

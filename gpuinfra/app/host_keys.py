@@ -53,7 +53,7 @@ def keys_in_files(settings: Settings, target: Target) -> list[HostKey]:
     return []
 
 
-def record_host_key(target: Target, source: str, progress: Frontend) -> None:
+def record_host_key(target: Target, source: str, frontend: Frontend) -> None:
     """Record the host key of a machine that the user created or attached, so that no other machine can take its name.
 
     If its target has another name, record the key for that name, too.
@@ -70,16 +70,16 @@ def record_host_key(target: Target, source: str, progress: Frontend) -> None:
         return  # a machine deployed from an exported template, before `attach`
     except (OSError, Problem) as error:
         reason = error.strerror if isinstance(error, OSError) else error.diagnostics[0].summary
-        progress.note(f"the host key of {target.machine} cannot be recorded on this computer: {reason}")
+        frontend.note(f"the host key of {target.machine} cannot be recorded on this computer: {reason}")
 
 
-def record_first_use(target: Target, progress: Frontend) -> None:
+def record_first_use(target: Target, frontend: Frontend) -> None:
     """Record the host key of a machine that only a file names, so that a changed file cannot lead elsewhere."""
     from gpuinfra.runner.connection.known_hosts import recorded_keys
 
     names = (target.machine, target.name)
     if target.address and not all(recorded_keys(replace(target, machine=name)) for name in names):
-        record_host_key(target, "", progress)
+        record_host_key(target, "", frontend)
 
 
 def forget_host_key(target: Target, source: str) -> None:
@@ -122,7 +122,7 @@ class MachineTrust:
     named: Target
     """The names of machine and target, with the host key for a new machine."""
     source: str
-    progress: Frontend
+    frontend: Frontend
     accepted: str | None = None
     """The host key or fingerprint that the user accepts."""
     _checked: set[str] = field(default_factory=set)
@@ -136,7 +136,7 @@ class MachineTrust:
 
     def record_pending(self, key: str) -> None:
         """Record the key of a machine that is about to be created."""
-        record_host_key(replace(self.named, host_key=key), pending(self.source), self.progress)
+        record_host_key(replace(self.named, host_key=key), pending(self.source), self.frontend)
 
     def check_target(self, target: Target) -> None:
         """Raise Problem if the machine is neither new nor checked, because another `up` created it first."""
@@ -147,10 +147,10 @@ class MachineTrust:
 
     def _require_consent(self, target: Target, created: str) -> None:
         if self.accepted is None:
-            _require_known_machine(self.settings, target, self.progress, created)
+            _require_known_machine(self.settings, target, self.frontend, created)
 
 
-def _require_known_machine(settings: Settings, target: Target, progress: Frontend, created: str) -> None:
+def _require_known_machine(settings: Settings, target: Target, frontend: Frontend, created: str) -> None:
     """Return if this computer has used the machine before or the user consents; else raise Problem.
 
     Someone else may have created it under the name in a spec, to receive the user's jobs and secrets.
@@ -173,9 +173,9 @@ def _require_known_machine(settings: Settings, target: Target, progress: Fronten
     since = f"; created {created.partition('.')[0]}" if created else ""
     found = f"exists, and {here}; host key {fingerprint}{since}"
     if settings.yes:
-        progress.note(f"{target.machine} {found}; used because of --yes")
+        frontend.note(f"{target.machine} {found}; used because of --yes")
         return
-    if progress.can_ask and progress.confirm(Question("Use this machine?", f"{target.machine} {found}")):
+    if frontend.can_ask and frontend.confirm(Question("Use this machine?", f"{target.machine} {found}")):
         return
     summary, note = "the machine is not known here", f"`{target.machine}` {found}; nothing was sent to it"
     help_line = (

@@ -37,7 +37,7 @@ class TerminalClosedError(KeyboardInterrupt):
     """The interrupt caused by a closed terminal, pipe or SSH session: the user did not ask to cancel a job."""
 
 
-def say_what_exists(session: CloudSession, name: str, group: str | None, progress: Frontend) -> None:
+def say_what_exists(session: CloudSession, name: str, group: str | None, frontend: Frontend) -> None:
     """Look once more at the machine, briefly because the user wants to leave, and report what exists."""
     from gpuinfra.models.events import Interrupted
     from gpuinfra.provision.errors import CloudError
@@ -51,7 +51,7 @@ def say_what_exists(session: CloudSession, name: str, group: str | None, progres
         observed = None
     resources = None if observed is None else [str(part.ref) for part in observed.ours()]
     stops = stops_at(observed) if observed else None
-    progress.show(Interrupted(name, resources, stops, simulated=session.cloud.simulated))
+    frontend.show(Interrupted(name, resources, stops, simulated=session.cloud.simulated))
 
 
 def say_states(

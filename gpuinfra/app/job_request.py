@@ -290,7 +290,7 @@ def check_job_destination(workspace: Path, job: JobSpec) -> None:
         check_destination(load_project(workspace), name)
 
 
-def confirm_local_job(job: JobSpec, settings: Settings, progress: Frontend) -> None:
+def confirm_local_job(job: JobSpec, settings: Settings, frontend: Frontend) -> None:
     """Ask before a job runs on this computer under another name than `local` and `docker`.
 
     The project may come from others, and its files decide what the name means. Without a terminal only `--yes` is
@@ -305,7 +305,7 @@ def confirm_local_job(job: JobSpec, settings: Settings, progress: Frontend) -> N
 
     file = f"aml_config/{name}.runconfig" if target.name in BUILT_IN else f"aml_config/{target.name}.compute"
     question = f"`{file}` says that `{name}` is this computer, not a machine. Run it here?"
-    if progress.can_ask and progress.confirm(Question(question)):
+    if frontend.can_ask and frontend.confirm(Question(question)):
         return
     built_in = next(each for each, kind in BUILT_IN.items() if kind == target.type)
     raise Problem(

@@ -51,7 +51,7 @@ class JobSession:
 
     workspace: Workspace
     job: JobSpec
-    progress: Frontend
+    frontend: Frontend
     sink: JobOutput
     on_interrupt: OnInterrupt
     spec: Spec | None = None
@@ -94,7 +94,7 @@ class JobSession:
 
         target = self.job.target
         with (
-            linked(target, self.progress, send_credentials=self.job.send_credentials) as link,
+            linked(target, self.frontend, send_credentials=self.job.send_credentials) as link,
             explained(target.name),
         ):
             if self.machine:
@@ -145,7 +145,7 @@ class JobSession:
         """Renew the machine's lease while the job works; a target without a machine has no lease."""
         if self.machine is None:
             return contextlib.nullcontext()
-        return renewing(self._cloud, self.machine, self.progress, _without_work(record, attending))
+        return renewing(self._cloud, self.machine, self.frontend, _without_work(record, attending))
 
     @property
     def _said(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class JobSession:
     def _followed(self, record: Record, link: Link, log: LogFile, attending: Heartbeat) -> Run:
         from gpuinfra.runner.jobs.follower import JobFollower
 
-        return self._to_the_end(JobFollower(link, record, log, self.progress, self.sink, attending=attending))
+        return self._to_the_end(JobFollower(link, record, log, self.frontend, self.sink, attending=attending))
 
     def _begin(self, record: Record, link: Link) -> None:
         from gpuinfra.app.host_keys import record_first_use
@@ -175,8 +175,8 @@ class JobSession:
             link=link,
             record=record,
             project=self.workspace.project_key(),
-            progress=self.progress,
-            output=self.progress.note,
+            progress=self.frontend,
+            output=self.frontend.note,
             attended=self._said,
             abandoned=[run.id for run in abandoned],
         )
@@ -193,7 +193,7 @@ class JobSession:
                     record.change(state=state, ended=datetime.now(UTC), reason=_reason(error), job=None)
             raise
         if self.job.target.address:
-            record_first_use(self.job.target, self.progress)
+            record_first_use(self.job.target, self.frontend)
         with contextlib.suppress(Problem):  # the next start tries again
             for run in abandoned:
                 never_began(self.workspace, run)
@@ -242,19 +242,19 @@ class JobSession:
         """Report and decide what happens to the job: `run` follows it to its end, `submit` detaches or cancels."""
         _leave_closed_streams()
         if self.after_run is not None:  # a machine that is to stop afterwards must not stay on
-            self.progress.note("standard output was closed: the job is followed to its end")
+            self.frontend.note("standard output was closed: the job is followed to its end")
             return
         # A run that is not tracked could not be found again.
         is_cancelled = self.on_interrupt is OnInterrupt.CANCEL or not self.job.tracked
         what = "is cancelled" if is_cancelled else "keeps running, and the client detaches from it"
-        self.progress.note(f"standard output was closed: the job {what}")
+        self.frontend.note(f"standard output was closed: the job {what}")
         decision = OnInterrupt.CANCEL if is_cancelled else OnInterrupt.DETACH
         self._follow_decision(following, decision, TerminalClosedError())
 
     def give_time(self) -> None:
         """Extend the lease by the job's time limit, because no client will renew it."""
         if self.machine:
-            renew_for(self._cloud, self.machine, self.job.timeout, self.progress)
+            renew_for(self._cloud, self.machine, self.job.timeout, self.frontend)
 
     def _cancel(self, following: JobFollower) -> None:
         from gpuinfra.runner.background import begin
@@ -265,7 +265,7 @@ class JobSession:
         if following.record.run.state.is_over:
             return  # it has already ended, and only its outputs are missing
         following.record.change(reason=CANCELLED)
-        self.progress.note("cancelling")
+        self.frontend.note("cancelling")
         link, run = following.link, following.record.run
         policy = link.retry_policy(CANCEL_SECONDS, engine_too=True)
         try:
@@ -290,11 +290,11 @@ class JobSession:
             return OnInterrupt.CANCEL  # no command could find it again
         if self.on_interrupt is not OnInterrupt.ASK:
             return self.on_interrupt
-        if not self.progress.can_ask:
+        if not self.frontend.can_ask:
             # A closed terminal does not cancel the job. The machine still stops: its agent waits for the job to finish.
             return OnInterrupt.DETACH if isinstance(interrupt, TerminalClosedError) else self.without_terminal
         question = "The job goes on. Detach from it, cancel it, or go on watching? [d/c/g]"
-        answer = self.progress.ask_choice(question, "d", lambda: following.attending.ended is not None)
+        answer = self.frontend.ask_choice(question, "d", lambda: following.attending.ended is not None)
         return {"d": OnInterrupt.DETACH, "c": OnInterrupt.CANCEL}.get(answer or "", OnInterrupt.ASK)
 
 

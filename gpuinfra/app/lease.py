@@ -25,7 +25,7 @@ RELEASED = timedelta(minutes=2)
 
 
 def lease(
-    settings: Settings, machine: str, extend: str | None, progress: Frontend, *, release: bool
+    settings: Settings, machine: str, extend: str | None, frontend: Frontend, *, release: bool
 ) -> tuple[LeaseState, bool]:
     """Return the lease after the requested change, and whether the cost cap prevented that change."""
     from gpuinfra.app.machine_names import located
@@ -36,17 +36,17 @@ def lease(
     spec = _meant(settings, machine)
     writes = release or length is not None
     with explained(f"looking at {spec.name if spec else machine}"):
-        session = open_session(settings, spec.subscription if spec else None, SECONDS, progress, writes=writes)
+        session = open_session(settings, spec.subscription if spec else None, SECONDS, frontend, writes=writes)
         named = located(settings, session.cloud, machine, spec)
         found = find_machine(session.cloud, named.name, named.group)
         hours = _hours(found, named.spec)
         if release:
-            _require_consent(session, found, hours, named.spec, progress)
+            _require_consent(session, found, hours, named.spec, frontend)
         renewed = _renew(session, found, hours, length, release=release) if writes else None
         if renewed and renewed.needs_schedule:
-            progress.note(only_schedule(found.ref.name, renewed.until))
+            frontend.note(only_schedule(found.ref.name, renewed.until))
         if renewed and release:
-            _end_released(session, found, renewed, named.spec, progress)
+            _end_released(session, found, renewed, named.spec, frontend)
         if renewed:
             found = session.cloud.look(found.ref) or found
         state = _state(session, found, hours, renewed)
@@ -89,7 +89,7 @@ def _hours(machine: ObservedResource, spec: Spec | None) -> Hours | None:
 
 
 def _require_consent(
-    session: CloudSession, machine: ObservedResource, hours: Hours | None, spec: Spec | None, progress: Frontend
+    session: CloudSession, machine: ObservedResource, hours: Hours | None, spec: Spec | None, frontend: Frontend
 ) -> None:
     """Raise Problem if a release would stop running jobs without consent."""
     from gpuinfra.app.consent import Request, require_consent
@@ -102,7 +102,7 @@ def _require_consent(
     name = machine.ref.name
     command = f"gpuinfra lease {quote(name)} --release"
     request = Request(name, machine.ref.group, Effect.POWER_OFF, command=command, is_down=True)
-    require_consent(request, session, spec, progress)
+    require_consent(request, session, spec, frontend)
 
 
 def _renew(
@@ -118,7 +118,7 @@ def _renew(
 
 
 def _end_released(
-    session: CloudSession, found: ObservedResource, renewed: Renewed, spec: Spec | None, progress: Frontend
+    session: CloudSession, found: ObservedResource, renewed: Renewed, spec: Spec | None, frontend: Frontend
 ) -> None:
     """Deallocate a machine whose lease was released, unless its guest agent is proven to do so.
 
@@ -141,9 +141,9 @@ def _end_released(
     if current is None or current.power == OFF:
         return  # the agent was faster
     label = str(found.ref)
-    progress.begin(label, "deallocating: its guest agent is not seen to do so")
+    frontend.begin(label, "deallocating: its guest agent is not seen to do so")
     cloud.wait(cloud.act(found.ref, Act.DEALLOCATE), cloud.deadline)
-    progress.end(label, "deallocated")
+    frontend.end(label, "deallocated")
 
 
 def _state(

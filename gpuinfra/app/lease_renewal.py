@@ -44,7 +44,7 @@ AFTERWARDS = timedelta(minutes=10)
 
 
 def renewing(
-    settings: Settings, spec: Spec | MachineId | None, progress: Frontend, without_work: Callable[[], float]
+    settings: Settings, spec: Spec | MachineId | None, frontend: Frontend, without_work: Callable[[], float]
 ) -> AbstractContextManager[object]:
     """Return a context that renews the lease. `without_work` returns for how many seconds the job has done nothing.
 
@@ -52,10 +52,10 @@ def renewing(
     """
     if spec is None:
         return nullcontext()
-    return LeaseRenewal(spec, lambda: _open(settings, spec), progress.note, without_work)
+    return LeaseRenewal(spec, lambda: _open(settings, spec), frontend.note, without_work)
 
 
-def renew_for(settings: Settings, spec: Spec | MachineId, seconds: float | None, progress: Frontend) -> None:
+def renew_for(settings: Settings, spec: Spec | MachineId, seconds: float | None, frontend: Frontend) -> None:
     """Renew the lease once for a detached job, until its time limit if it has one. A failure only causes a note."""
     try:
         cloud = _open(settings, spec)
@@ -66,9 +66,9 @@ def renew_for(settings: Settings, spec: Spec | MachineId, seconds: float | None,
         to = cloud.now() + max(_terms(machine, spec).lease, longest)
         renewed = _renew(cloud, spec, to)
         if renewed.needs_schedule:
-            progress.note(only_schedule(spec.name, renewed.until))
+            frontend.note(only_schedule(spec.name, renewed.until))
     except Problem as problem:
-        progress.note(_trouble(spec, problem))
+        frontend.note(_trouble(spec, problem))
 
 
 class LeaseRenewal:

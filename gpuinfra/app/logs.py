@@ -45,7 +45,7 @@ def show_log(settings: Settings, run_id: str, output: JobOutput) -> ShownLog:
     return ShownLog(run, folder, hint=_hint(settings, run, settled))
 
 
-def follow_log(settings: Settings, run_id: str, output: JobOutput, progress: Frontend) -> ShownLog:
+def follow_log(settings: Settings, run_id: str, output: JobOutput, frontend: Frontend) -> ShownLog:
     """Show a run's log from its beginning, and follow the run to its end."""
     from gpuinfra.app.run_control import follow_run
 
@@ -56,7 +56,7 @@ def follow_log(settings: Settings, run_id: str, output: JobOutput, progress: Fro
         _show(folder / "log", output)
         return ShownLog(run, folder, hint=_hint(settings, run, None))
     try:
-        run = follow_run(settings, run, output, progress)
+        run = follow_run(settings, run, output, frontend)
     except Problem as problem:
         if not run.state.is_over:
             raise

@@ -328,7 +328,7 @@ def open_session(
     return CloudSession(settings, AzureCloud(clients), AzureMarket(clients))
 
 
-def open_provisioner(session: CloudSession, located: LocatedSpec, progress: Frontend, *, writes: bool) -> Provisioner:
+def open_provisioner(session: CloudSession, located: LocatedSpec, frontend: Frontend, *, writes: bool) -> Provisioner:
     """Return a Provisioner for a spec, with everything that planning and creating need."""
     spec = located.spec
     from gpuinfra.app.ssh_key import public_key_for
@@ -338,14 +338,14 @@ def open_provisioner(session: CloudSession, located: LocatedSpec, progress: Fron
 
     repository, note = repository_of(Path(located.span.file))
     if note and writes:
-        progress.note(note)
+        frontend.note(note)
     return Provisioner(
         spec=spec,
         cloud=session.cloud,
         market=session.market,
         sources=ssh_sources(spec, simulated=session.cloud.simulated),
-        public_key=public_key_for(session.settings, spec, progress, creates=writes),
-        progress=progress,
+        public_key=public_key_for(session.settings, spec, frontend, creates=writes),
+        progress=frontend,
         journal=session.journal(spec.name) if writes else Journal(None, spec.name, ""),
         deadline=session.cloud.deadline,
         repository=repository,

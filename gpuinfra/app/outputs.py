@@ -30,7 +30,7 @@ class Outputs:
     exit_code: Exit
 
 
-def outputs(settings: Settings, run_id: str, folder: Path | None, progress: Frontend) -> Outputs:
+def outputs(settings: Settings, run_id: str, folder: Path | None, frontend: Frontend) -> Outputs:
     """Fetch a run's missing outputs, and copy all of them to `folder` if given."""
     from gpuinfra.runner.outputs.copies import copy_outputs, kept_files
     from gpuinfra.workspace import check_inside
@@ -38,7 +38,7 @@ def outputs(settings: Settings, run_id: str, folder: Path | None, progress: Fron
     if folder:
         check_inside(folder, settings.workspace)
     workspace = open_workspace(settings)
-    found, problem = _fetched(settings, workspace.history.find(run_id), progress)
+    found, problem = _fetched(settings, workspace.history.find(run_id), frontend)
     path = workspace.run_folder(found.id) / "outputs"
     is_left_out = _leave_out(settings, workspace, folder) if folder else None
     # Copy what is here, even if the rest cannot be fetched now.
@@ -58,14 +58,14 @@ def _leave_out(settings: Settings, workspace: Workspace, folder: Path) -> bool |
         return False
 
 
-def _fetched(settings: Settings, run: Run, progress: Frontend) -> tuple[Run, Problem | None]:
+def _fetched(settings: Settings, run: Run, frontend: Frontend) -> tuple[Run, Problem | None]:
     # A job that never began has no outputs.
     if run.outputs.complete or not (run.job or run.started):
         return run, None
     from gpuinfra.app.run_control import fetch_outputs
 
     try:
-        return fetch_outputs(settings, run, progress), None
+        return fetch_outputs(settings, run, frontend), None
     except Problem as problem:
         return run, problem
 

@@ -36,10 +36,10 @@ class Secret:
         return None if self._found is None else keep(target.name, account(target), self._found)
 
 
-def read_password(progress: Frontend) -> str:
+def read_password(frontend: Frontend) -> str:
     """Return one line of standard input, or hidden input from a terminal."""
     if sys.stdin.isatty():
-        return progress.ask_password("Password")
+        return frontend.ask_password("Password")
     line = sys.stdin.buffer.readline(LONGEST + 1)
     try:
         text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
@@ -52,12 +52,12 @@ def read_password(progress: Frontend) -> str:
     return text
 
 
-def secret_of(target: Target, progress: Frontend, *, can_ask: bool) -> Secret | None:
+def secret_of(target: Target, frontend: Frontend, *, can_ask: bool) -> Secret | None:
     """Return a target's password, from the keyring or by asking the user; None if neither is possible."""
     from gpuinfra.runner.connection.passwords import place, recall
 
     def ask() -> str:
-        return progress.ask_password(f"Password of {target.username} at {target.address}")
+        return frontend.ask_password(f"Password of {target.username} at {target.address}")
 
     kept = place(target)
     if found := recall(*kept) if kept else None:

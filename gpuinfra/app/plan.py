@@ -36,9 +36,9 @@ def make_plans(
     return done.results, errors, done.ended_by
 
 
-def make_plan(settings: Settings, located: LocatedSpec, progress: Frontend) -> Plan:
+def make_plan(settings: Settings, located: LocatedSpec, frontend: Frontend) -> Plan:
     """Return the plan for one spec."""
     spec = located.spec
-    session = open_session(settings, spec.subscription, SECONDS, progress)
+    session = open_session(settings, spec.subscription, SECONDS, frontend)
     with explained(f"planning {spec.name}"):
-        return open_provisioner(session, located, progress, writes=False).plan()
+        return open_provisioner(session, located, frontend, writes=False).plan()

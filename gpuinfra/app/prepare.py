@@ -28,7 +28,7 @@ def prepare(
     settings: Settings,
     configuration: str,
     build_secrets: Sequence[str],
-    progress: Frontend,
+    frontend: Frontend,
     *,
     rebuild: bool,
     send_credentials: bool,
@@ -48,9 +48,9 @@ def prepare(
     # A run's variables do not affect the environment.
     job = replace(job, prepares=True, rebuild=rebuild, build_secrets=build_secrets_of(build_secrets), environment={})
     check_packages(job)
-    confirm_local_job(job, settings, progress)
+    confirm_local_job(job, settings, frontend)
     target = job.target
-    with linked(target, progress, send_credentials=send_credentials) as link, explained(target.name):
-        environment = EnvironmentBuilder(job, link, progress, progress.note).make()
-        record_first_use(target, progress)
+    with linked(target, frontend, send_credentials=send_credentials) as link, explained(target.name):
+        environment = EnvironmentBuilder(job, link, frontend, frontend.note).make()
+        record_first_use(target, frontend)
     return Prepared(target.name, environment, note_for(target.type) if job.conda else None)

@@ -40,7 +40,7 @@ class ReapOptions:
     dry_run: bool = False
 
 
-def reap(settings: Settings, options: ReapOptions, progress: Frontend) -> tuple[ReapResult, Exit]:
+def reap(settings: Settings, options: ReapOptions, frontend: Frontend) -> tuple[ReapResult, Exit]:
     """Return what was stopped, started and removed, and the exit code."""
     from gpuinfra.app.machines import common_subscription, explained, open_session, readable_specs
     from gpuinfra.provision.lifecycle.reap import Rules
@@ -48,20 +48,20 @@ def reap(settings: Settings, options: ReapOptions, progress: Frontend) -> tuple[
 
     _check_start(options.specs, starts=options.starts)
     folder, missing = _folder(options.specs)
-    located = readable_specs(folder, str(folder), progress) if folder else []
+    located = readable_specs(folder, str(folder), frontend) if folder else []
     may = not missing
     wished = Rules(grace=options.grace, starts=options.starts and may, deletes=options.deletes and may)
     with explained("listing machines"):
-        session = open_session(settings, common_subscription(located), SECONDS, progress, writes=not options.dry_run)
+        session = open_session(settings, common_subscription(located), SECONDS, frontend, writes=not options.dry_run)
         history = spec_history(folder, session.cloud.now()) if folder else SpecHistory()
         rules, notes = _rules(settings, history, located, wished)
-        reaper = _reaper(session, rules, progress, dry_run=options.dry_run)
+        reaper = _reaper(session, rules, frontend, dry_run=options.dry_run)
         try:
             reaped = reaper.reap()
         except KeyboardInterrupt:
-            progress.show(ReapInterrupted(tuple(reaper.under_way), tuple(reaper.not_begun)))
+            frontend.show(ReapInterrupted(tuple(reaper.under_way), tuple(reaper.not_begun)))
             raise
-        _remember(settings, session, reaped, progress)
+        _remember(settings, session, reaped, frontend)
     reaped.notes += [*notes, *([missing] if missing else [])]
     if reaped.failed or reaped.leaves_billed:
         return reaped, Exit.LEFT_BEHIND
@@ -124,7 +124,7 @@ def _known_runs(settings: Settings) -> list[Run]:
     return History(folder).list() if folder else []
 
 
-def _reaper(session: CloudSession, rules: Rules, progress: Frontend, *, dry_run: bool) -> Reaper:
+def _reaper(session: CloudSession, rules: Rules, frontend: Frontend, *, dry_run: bool) -> Reaper:
     from gpuinfra.provision.journal import Journal
     from gpuinfra.provision.reaping.reaper import Reaper
 
@@ -138,7 +138,7 @@ def _reaper(session: CloudSession, rules: Rules, progress: Frontend, *, dry_run:
         fleet=session.cloud.fleet,
         market=session.market,
         rules=rules,
-        progress=progress,
+        progress=frontend,
         journal=journal,
         deadline=session.cloud.deadline,
         dry_run=dry_run,
@@ -165,7 +165,7 @@ def _state(settings: Settings) -> Path | None:
     return settings.state if settings.workspace.is_dir() and settings.state.is_dir() else None
 
 
-def _remember(settings: Settings, session: CloudSession, reaped: ReapResult, progress: Frontend) -> None:
+def _remember(settings: Settings, session: CloudSession, reaped: ReapResult, frontend: Frontend) -> None:
     """Record the result in the ledger, for `gpuinfra cost`, and close runs on deleted disks in the history."""
     from gpuinfra.app.down import forget_jobs
     from gpuinfra.app.ledger_recording import all_accounted, note_end
@@ -175,7 +175,7 @@ def _remember(settings: Settings, session: CloudSession, reaped: ReapResult, pro
     for found in (reaped.stopped, reaped.deleted):
         receipts = all_accounted([ended.receipt for ended in found if ended.receipt], session)
         if _state(settings):
-            receipts = [note_end(settings, each, session.cloud.subscription, progress) for each in receipts]
+            receipts = [note_end(settings, each, session.cloud.subscription, frontend) for each in receipts]
         left = iter(receipts)
         found[:] = [replace(ended, receipt=next(left)) if ended.receipt else ended for ended in found]
     if _state(settings) is None:
@@ -184,10 +184,10 @@ def _remember(settings: Settings, session: CloudSession, reaped: ReapResult, pro
         place = session.machine_id(ended.verdict.name, ended.verdict.ref.group)
         forget_jobs(settings, place, simulated=session.cloud.simulated)
     for verdict in reaped.started:
-        _remember_start(settings, session, verdict.ref, progress)
+        _remember_start(settings, session, verdict.ref, frontend)
 
 
-def _remember_start(settings: Settings, session: CloudSession, ref: Ref, progress: Frontend) -> None:
+def _remember_start(settings: Settings, session: CloudSession, ref: Ref, frontend: Frontend) -> None:
     from gpuinfra.app.ledger_recording import note
     from gpuinfra.models.plan import Price
     from gpuinfra.provision.costing.ledger_entries import is_spot, power_on_entry
@@ -205,4 +205,4 @@ def _remember_start(settings: Settings, session: CloudSession, ref: Ref, progres
             machine, Price(price), at=None, subscription=cloud.subscription, simulated=cloud.simulated
         )
         if entry:
-            note(settings, entry, progress)
+            note(settings, entry, frontend)

@@ -44,7 +44,7 @@ def run_job(
     request: JobRequest,
     after_run: str | None,
     on_interrupt: OnInterrupt,
-    progress: Frontend,
+    frontend: Frontend,
 ) -> RunResult:
     """Create or start a spec's machine, run a job on it, fetch its outputs, and stop the machine.
 
@@ -55,7 +55,7 @@ def run_job(
     located = one_located(settings, word)
     afterwards = _afterwards(located.spec, after_run)
     job = _resolve(settings, located.spec, request)
-    workflow = RunWorkflow(settings, located, job, afterwards, on_interrupt, progress)
+    workflow = RunWorkflow(settings, located, job, afterwards, on_interrupt, frontend)
     workflow.execute()
     return workflow.result()
 
@@ -81,7 +81,7 @@ class RunWorkflow:
     job: JobSpec
     afterwards: str
     on_interrupt: OnInterrupt
-    progress: Frontend
+    frontend: Frontend
     work: JobSession | None = None
     problem: Problem | None = None
     interrupted: bool = False
@@ -109,7 +109,7 @@ class RunWorkflow:
     def _execute(self) -> None:
         is_up = False
         try:
-            up(self.settings, self.located, UP_SECONDS, self.progress, before_change=self._note_change)
+            up(self.settings, self.located, UP_SECONDS, self.frontend, before_change=self._note_change)
             is_up = True
             self._submit()
         except KeyboardInterrupt:
@@ -124,7 +124,7 @@ class RunWorkflow:
         except BaseException:
             self._end()  # even an error in gpuinfra must not leave the machine on
             if self.problem or (self.receipt and not self.receipt.is_proof):
-                self.progress.note(f"{self.spec.name} may be on: {self._stops}")
+                self.frontend.note(f"{self.spec.name} may be on: {self._stops}")
             raise
         self._end()
 
@@ -139,11 +139,11 @@ class RunWorkflow:
         workspace = open_workspace(self.settings)
         target = replace(with_key(workspace.path, self._written_target(), self.spec), type=self.job.target.type)
         check_target(self.settings, target)
-        sink = self.progress.open_output()
+        sink = self.frontend.open_output()
         self.work = JobSession(
             workspace,
             replace(self.job, target=target),
-            self.progress,
+            self.frontend,
             sink,
             self.on_interrupt,
             self.spec,
@@ -177,7 +177,7 @@ class RunWorkflow:
                 if self.interrupted:
                     raise
                 self.interrupted = True
-                self.progress.note(f"{self.spec.name} is switched off first; Ctrl-C once more leaves it as it is")
+                self.frontend.note(f"{self.spec.name} is switched off first; Ctrl-C once more leaves it as it is")
                 # From the beginning: it may be unknown so far whether another run needs the machine.
                 self._end_if_unneeded()
         except KeyboardInterrupt:
@@ -193,9 +193,9 @@ class RunWorkflow:
 
     def _end_if_unneeded(self) -> None:
         if not self._may_end():
-            self.progress.note(f"{self.spec.name} is left as it is: this run did not switch it on")
+            self.frontend.note(f"{self.spec.name} is left as it is: this run did not switch it on")
         elif reason := self._known_reason():
-            self.progress.note(reason)
+            self.frontend.note(reason)
         else:
             self.receipt = self._switch_off()
 
@@ -222,7 +222,7 @@ class RunWorkflow:
         from gpuinfra.provision import tags
         from gpuinfra.provision.names import ref_of
 
-        session = open_session(self.settings, self.spec.subscription, ASK_SECONDS, self.progress)
+        session = open_session(self.settings, self.spec.subscription, ASK_SECONDS, self.frontend)
         with explained(f"looking at {self.spec.name}"):
             found = session.cloud.look(ref_of(Kind.VM, self.spec.group_name, self.spec.name))
         return tags.get(found.tags, tags.HOST_KEY) if found else None
@@ -233,11 +233,11 @@ class RunWorkflow:
 
         deletes = self.afterwards == DELETE
         if deletes and (lacking := self._unfetched()):
-            self.progress.note(f"not all outputs of {lacking} are here: the machine is only switched off")
+            self.frontend.note(f"not all outputs of {lacking} are here: the machine is only switched off")
             deletes = False
         named = Named(self.spec.name, self.spec.group_name, self.spec.subscription)
         cause = f"gpuinfra run: the job {self.work.run.state.value}" if self.work else "gpuinfra run"
-        return end_machine(self.settings, named, self.progress, delete=deletes, cause=cause)
+        return end_machine(self.settings, named, self.frontend, delete=deletes, cause=cause)
 
     def _unfetched(self) -> str:
         """Return the IDs of runs whose outputs a deletion would lose, including this run even if it is untracked."""
@@ -315,7 +315,7 @@ class RunWorkflow:
         from gpuinfra.provision.errors import CloudError
 
         try:
-            session = open_session(self.settings, self.spec.subscription, ASK_SECONDS, self.progress)
+            session = open_session(self.settings, self.spec.subscription, ASK_SECONDS, self.frontend)
             return ask_machine(session, self.spec.name, self.spec.group_name, self.spec)
         except (Problem, CloudError):
             return MachineAnswer(Contact.SILENT)
@@ -359,7 +359,7 @@ class RunWorkflow:
         if run.state.is_over or run.job is None:
             return False
         try:
-            return not fetch_outputs(self.settings, run, self.progress).state.is_over
+            return not fetch_outputs(self.settings, run, self.frontend).state.is_over
         except (Problem, JobError):
             # Assume that it continues, unless its end was just recorded.
             return not open_workspace(self.settings).history.find(run.id).state.is_over
@@ -371,13 +371,13 @@ class RunWorkflow:
 
         self._say_left()
         with suppress(Problem):
-            session = open_session(self.settings, self.spec.subscription, LOOK_SECONDS, self.progress)
-            say_what_exists(session, self.spec.name, self.spec.group_name, self.progress)
+            session = open_session(self.settings, self.spec.subscription, LOOK_SECONDS, self.frontend)
+            say_what_exists(session, self.spec.name, self.spec.group_name, self.frontend)
 
     def _say_left(self) -> None:
         if not self._is_left:
             self._is_left = True
-            self.progress.note(f"{self.spec.name} is left as it is: {self._stops}")
+            self.frontend.note(f"{self.spec.name} is left as it is: {self._stops}")
 
     def result(self) -> RunResult:
         """Return the result and the exit code."""

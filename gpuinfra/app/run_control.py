@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.2
 SETTLE_SECONDS = 60.0
 
 
-def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], progress: Frontend) -> Run:
+def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], frontend: Frontend) -> Run:
     """Show a run's output from the beginning, and follow it to its end.
 
     While another local process follows the run, that one writes the log and this one only reads it. If that process
@@ -48,17 +48,17 @@ def follow_run(settings: Settings, run: Run, show: Callable[[Frame], None], prog
             if run.state.is_over and (run.outputs.complete or not is_ours):
                 return run
             if is_ours:
-                return _take_over(workspace, run, log, show, progress)
+                return _take_over(workspace, run, log, show, frontend)
         time.sleep(LOOK_SECONDS)
 
 
-def _take_over(workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], progress: Frontend) -> Run:
+def _take_over(workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], frontend: Frontend) -> Run:
     if run.job is None:
         return never_began(workspace, run)
-    return _asked(workspace, run, log, show, lambda following: following.to_the_end(), progress)
+    return _asked(workspace, run, log, show, lambda following: following.to_the_end(), frontend)
 
 
-def fetch_outputs(settings: Settings, run: Run, progress: Frontend) -> Run:
+def fetch_outputs(settings: Settings, run: Run, frontend: Frontend) -> Run:
     """Fetch what a run has written so far, or everything if it has ended."""
     workspace = open_workspace(settings)
     with workspace.log_of(run.id) as log:
@@ -67,7 +67,7 @@ def fetch_outputs(settings: Settings, run: Run, progress: Frontend) -> Run:
         run = workspace.history.find(run.id)
         if run.job is None:
             return never_began(workspace, run)
-        return _asked(workspace, run, log, lambda _: None, _brought, progress)
+        return _asked(workspace, run, log, lambda _: None, _brought, frontend)
 
 
 def _brought(following: JobFollower) -> Run:
@@ -75,7 +75,7 @@ def _brought(following: JobFollower) -> Run:
     return following.to_the_end() if following.look() else following.bring()
 
 
-def cancel_run(settings: Settings, run: Run, grace: float, progress: Frontend) -> Run:
+def cancel_run(settings: Settings, run: Run, grace: float, frontend: Frontend) -> Run:
     """Cancel a run's job, and fetch its outputs. Raise Problem without any change if the job cannot be reached."""
     from gpuinfra.runner.jobs.follower import open_job
     from gpuinfra.runner.jobs.settle import CANCELLED
@@ -99,7 +99,7 @@ def cancel_run(settings: Settings, run: Run, grace: float, progress: Frontend) -
             if run.job is None:
                 is_delivered = True
                 return never_began(workspace, run) if is_ours else _settled(workspace, run)
-            run = _asked(workspace, run, log, lambda _: None, end, progress)
+            run = _asked(workspace, run, log, lambda _: None, end, frontend)
         return _settled(workspace, run)
     except Problem as problem:
         if is_delivered:
@@ -150,13 +150,13 @@ def _asked(
     log: LogFile,
     show: Callable[[Frame], None],
     work: Callable[[JobFollower], Run],
-    progress: Frontend,
+    frontend: Frontend,
 ) -> Run:
     """Return the result of `work` if the target knows the job. Record the run as lost or never begun if it does not."""
     from gpuinfra.models.run import KNOWS_NOTHING, RunState
 
     try:
-        with _following(workspace, run, log, show, progress) as following:
+        with _following(workspace, run, log, show, frontend) as following:
             return work(following)
     except Problem as problem:
         code = problem.diagnostics[0].code
@@ -183,7 +183,7 @@ def _off(workspace: Workspace, run: Run, log: LogFile, problem: Problem) -> Prob
 
 @contextmanager
 def _following(
-    workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], progress: Frontend
+    workspace: Workspace, run: Run, log: LogFile, show: Callable[[Frame], None], frontend: Frontend
 ) -> Iterator[JobFollower]:
     from gpuinfra.runner.errors import explained
     from gpuinfra.runner.jobs.follower import JobFollower
@@ -191,7 +191,7 @@ def _following(
 
     target, spec = target_of_run(workspace, run)
     with (
-        linked(target, progress) as link,
+        linked(target, frontend) as link,
         explained(target.name),
     ):
         cloud = cloud_of(workspace.settings, target)
@@ -200,9 +200,9 @@ def _following(
         _call(link)
         with (
             Heartbeat(link, run.id) as attending,
-            renewing(cloud, machine, progress, lambda: attending.seconds_without_work),
+            renewing(cloud, machine, frontend, lambda: attending.seconds_without_work),
         ):
-            yield JobFollower(link, workspace.record(run), log, progress, show, attending=attending, takes_over=True)
+            yield JobFollower(link, workspace.record(run), log, frontend, show, attending=attending, takes_over=True)
 
 
 def _call(link: Link) -> None:

@@ -39,7 +39,7 @@ def check_target(settings: Settings, target: Target) -> None:
     raise Problem(diagnostic, exit_code=Exit.USAGE)
 
 
-def consent_to_replace(settings: Settings, workspace: Path, name: str, progress: Frontend, *, simulated: bool) -> None:
+def consent_to_replace(settings: Settings, workspace: Path, name: str, frontend: Frontend, *, simulated: bool) -> None:
     """Ask before a simulated target replaces a real one, or the reverse. Without a terminal, it needs `--yes`."""
     from gpuinfra.workbench.targets import find_target
 
@@ -49,7 +49,7 @@ def consent_to_replace(settings: Settings, workspace: Path, name: str, progress:
         return
     old, new = ("simulated", "real") if before.simulated else ("real", "simulated")
     question = Question(f"Replace the {old} target {name} ({before.address}) by a {new} one?")
-    if progress.can_ask and progress.confirm(question):
+    if frontend.can_ask and frontend.confirm(question):
         return
     raise Problem(
         Diagnostic(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuinfra.models.spec import Spec
 
 
-def public_key_for(settings: Settings, spec: Spec, progress: Frontend, *, creates: bool) -> str:
+def public_key_for(settings: Settings, spec: Spec, frontend: Frontend, *, creates: bool) -> str:
     """Return the administrator's public key. With `creates`, offer to create a missing one."""
     from gpuinfra.models.keys import OWN_KEY, lacks_key
     from gpuinfra.provision.login.keys import new_host_key, read_public_key
@@ -23,19 +23,19 @@ def public_key_for(settings: Settings, spec: Spec, progress: Frontend, *, create
     text = spec.admin.key()
     if lacks_key(text):
         if not creates:
-            progress.note(f"there is no SSH key yet: `up` creates {OWN_KEY.removesuffix('.pub')}")
+            frontend.note(f"there is no SSH key yet: `up` creates {OWN_KEY.removesuffix('.pub')}")
             return new_host_key().public  # used only for the plan
-        _create(settings, progress)
+        _create(settings, frontend)
     return read_public_key(spec.admin.key(), find_workspace(settings.workspace))
 
 
-def _create(settings: Settings, progress: Frontend) -> None:
+def _create(settings: Settings, frontend: Frontend) -> None:
     from gpuinfra.models.keys import OWN_KEY, own_private_key
     from gpuinfra.provision.login.keys import create_own_key
 
     is_new = own_private_key() is None
     private = Path(OWN_KEY).expanduser().with_suffix("")
-    if is_new and not _consents(settings, progress, private):
+    if is_new and not _consents(settings, frontend, private):
         raise _no_key(private)
     try:
         create_own_key()
@@ -44,14 +44,14 @@ def _create(settings: Settings, progress: Frontend) -> None:
         help_line = "name a key of your own in `admin.sshPublicKey`"
         raise Problem(Diagnostic(Code.NO_PUBLIC_KEY, "no SSH key", note=note, help=help_line)) from error
     if is_new:
-        progress.note(f"created an SSH key for gpuinfra: {private}")
+        frontend.note(f"created an SSH key for gpuinfra: {private}")
 
 
-def _consents(settings: Settings, progress: Frontend, private: Path) -> bool:
+def _consents(settings: Settings, frontend: Frontend, private: Path) -> bool:
     if settings.yes or settings.cloud == "sandbox":
         return True
     text = f"You have no SSH key ({private} and ~/.ssh/id_ed25519 are missing). Create one for gpuinfra?"
-    return progress.can_ask and progress.confirm(Question(text, default=True))
+    return frontend.can_ask and frontend.confirm(Question(text, default=True))
 
 
 def _no_key(private: Path) -> Problem:

@@ -23,13 +23,13 @@ SECONDS = 120.0
 """For one query, including the waits that Azure asks for."""
 
 
-def open_status(settings: Settings, names: Sequence[str], progress: Frontend, *, agents: bool) -> StatusQuery:
+def open_status(settings: Settings, names: Sequence[str], frontend: Frontend, *, agents: bool) -> StatusQuery:
     """Return a query for the machines with these names, or all machines without names."""
     from gpuinfra.app.machines import common_subscription, open_session, readable_specs
     from gpuinfra.workspace import find_workspace
 
-    specs = readable_specs(find_workspace(settings.workspace), "the workspace", progress)
-    waits = WaitReports(progress.wait)
+    specs = readable_specs(find_workspace(settings.workspace), "the workspace", frontend)
+    waits = WaitReports(frontend.wait)
     session = open_session(settings, common_subscription(specs), SECONDS, waits)
     return StatusQuery(session, specs, names, waits, agents=agents)
 

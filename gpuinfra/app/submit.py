@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def submit(
-    settings: Settings, configuration: str, request: JobRequest, on_interrupt: OnInterrupt, progress: Frontend
+    settings: Settings, configuration: str, request: JobRequest, on_interrupt: OnInterrupt, frontend: Frontend
 ) -> JobResult:
     """Run a script on the target of a run configuration, and follow it to its end unless the request is to detach."""
     from gpuinfra.app.job_request import confirm_local_job, resolve_job
@@ -26,10 +26,10 @@ def submit(
     workspace = open_workspace(settings)
     check_workspace(settings)
     job, spec = resolve_job(workspace, configuration, request)
-    confirm_local_job(job, settings, progress)
+    confirm_local_job(job, settings, frontend)
     interrupted, problem = False, None
-    sink = progress.open_output()
-    work = JobSession(workspace, job, progress, sink, on_interrupt, spec, detach=request.detach)
+    sink = frontend.open_output()
+    work = JobSession(workspace, job, frontend, sink, on_interrupt, spec, detach=request.detach)
     try:
         work.go()
         if request.detach:

@@ -87,7 +87,7 @@ def up(  # noqa: PLR0913 each is an option
     settings: Settings,
     located: LocatedSpec,
     seconds: float,
-    progress: Frontend,
+    frontend: Frontend,
     *,
     adopt: bool = False,
     delete: bool = False,
@@ -113,33 +113,33 @@ def up(  # noqa: PLR0913 each is an option
 
     spec, workspace = located.spec, find_workspace(settings.workspace)
     check_files(workspace, spec.target_name)
-    consent_to_replace(settings, workspace, spec.target_name, progress, simulated=is_simulated(settings))
+    consent_to_replace(settings, workspace, spec.target_name, frontend, simulated=is_simulated(settings))
     if spec.power == "running":
         check_writable_files(workspace, spec.target_name)
-    session = open_session(settings, spec.subscription, seconds, progress, writes=True)
-    _consent_to_repoint(settings, session, spec, progress)
-    work = open_provisioner(session, located, progress, writes=True)
+    session = open_session(settings, spec.subscription, seconds, frontend, writes=True)
+    _consent_to_repoint(settings, session, spec, frontend)
+    work = open_provisioner(session, located, frontend, writes=True)
     simulated = session.cloud.simulated
     source = source_of_up(session.cloud.subscription, spec.group_name)
     named = unreached_target(spec.target_name, spec.name, work.host_key.public, simulated=simulated)
-    trust = MachineTrust(settings, named, source, progress, accepted=host_key)
+    trust = MachineTrust(settings, named, source, frontend, accepted=host_key)
     work.check_found, work.before_creation = trust.check_found, trust.record_pending
     if adopt:
-        work.adopt = consent_to_adopt(settings, spec, progress)
+        work.adopt = consent_to_adopt(settings, spec, frontend)
         work.known_host_key = known_host_key(settings, spec)
 
     def consent(plan: Plan) -> None:
-        _ask(plan, session, spec, progress, delete=delete, creation=asks)
+        _ask(plan, session, spec, frontend, delete=delete, creation=asks)
         if before_change:
             before_change(plan, work.host_key.public)
 
     try:
         with explained(f"bringing up {spec.name}"):
             outcome = work.up(consent)
-        record_power_on(settings, outcome, session, progress)
-        return _until_usable(settings, session, spec, outcome, trust, work.public_key, progress)
+        record_power_on(settings, outcome, session, frontend)
+        return _until_usable(settings, session, spec, outcome, trust, work.public_key, frontend)
     except KeyboardInterrupt:
-        say_what_exists(session, spec.name, spec.group_name, progress)
+        say_what_exists(session, spec.name, spec.group_name, frontend)
         raise
 
 
@@ -150,7 +150,7 @@ def _until_usable(
     outcome: Up,
     trust: MachineTrust,
     public_key: str,
-    progress: Frontend,
+    frontend: Frontend,
 ) -> UpResult:
     """Wait for the machine if it is to be on, and write its target."""
     from gpuinfra.app.host_keys import record_host_key
@@ -167,8 +167,8 @@ def _until_usable(
         target = target_from_spec(outcome.observed, spec, ssh_port=port, identity=identity, simulated=simulated)
         target = with_known_key(settings.workspace, target)
     trust.check_target(target)  # not as LeftOn: a machine of someone else is not ours to stop
-    record_host_key(target, trust.source, progress)
-    gpu = _wait_until_ready(session, target, spec, progress, _Login(outcome.plan, outcome.observed, public_key))
+    record_host_key(target, trust.source, frontend)
+    gpu = _wait_until_ready(session, target, spec, frontend, _Login(outcome.plan, outcome.observed, public_key))
     with _on_meanwhile(spec):
         files = _write_target(settings, target)
     agent = outcome.agent.word if outcome.agent else None
@@ -221,7 +221,7 @@ class _Login:
         return machine is not None and not is_created_with(machine, self.public_key)
 
 
-def _wait_until_ready(session: CloudSession, target: Target, spec: Spec, progress: Frontend, login: _Login) -> GpuFacts:
+def _wait_until_ready(session: CloudSession, target: Target, spec: Spec, frontend: Frontend, login: _Login) -> GpuFacts:
     """Wait until the machine is usable. If `up` switched it on and it is not usable, switch it off again."""
     from gpuinfra.app.watched_opener import watched_opener
     from gpuinfra.runner.readiness import NotReady, wait_until_ready
@@ -235,11 +235,11 @@ def _wait_until_ready(session: CloudSession, target: Target, spec: Spec, progres
             ssh_seconds=ssh,
             gpu_seconds=gpu,
             login_seconds=login.seconds(session.cloud.now()),
-            progress=progress,
+            progress=frontend,
             opener=opener,
         )
         if target.type == REMOTEDOCKER:
-            _wait_for_docker(session, target, progress, opener)
+            _wait_for_docker(session, target, frontend, opener)
     except NotReady as error:
         if ended := _ended_meanwhile(session, spec):
             raise ended from error
@@ -247,21 +247,21 @@ def _wait_until_ready(session: CloudSession, target: Target, spec: Spec, progres
         if error.is_login_refused and login.is_of_another_key:
             found = _not_accepted(target, spec, login.public_key, error)
         if login.plan.switches_on:
-            raise _not_ready(session, spec, found, progress) from error
+            raise _not_ready(session, spec, found, frontend) from error
         raise _left_running(spec, found) from error
     return facts
 
 
-def _wait_for_docker(session: CloudSession, target: Target, progress: Frontend, opener: Opener) -> None:
+def _wait_for_docker(session: CloudSession, target: Target, frontend: Frontend, opener: Opener) -> None:
     from gpuinfra.app.sandbox import Sandbox
     from gpuinfra.runner.readiness import wait_for_docker
 
     seconds = min(DOCKER_SECONDS, session.cloud.deadline.left)
     simulated = session.cloud.simulated
-    check = wait_for_docker(target, seconds=seconds, progress=progress, opener=opener, simulated=simulated)
+    check = wait_for_docker(target, seconds=seconds, progress=frontend, opener=opener, simulated=simulated)
     if not check.passed:
         help_line = Sandbox().docker_help or "start Docker here"
-        progress.note(f"jobs in containers cannot run on {target.machine}: {help_line}, or {WITHOUT_DOCKER}")
+        frontend.note(f"jobs in containers cannot run on {target.machine}: {help_line}, or {WITHOUT_DOCKER}")
 
 
 def _ended_meanwhile(session: CloudSession, spec: Spec) -> Problem | None:
@@ -312,7 +312,7 @@ def _left_running(spec: Spec, found: Diagnostic) -> Problem:
     return Problem(replace(found, note=note))
 
 
-def _not_ready(session: CloudSession, spec: Spec, found: Diagnostic, progress: Frontend) -> Problem:
+def _not_ready(session: CloudSession, spec: Spec, found: Diagnostic, frontend: Frontend) -> Problem:
     from gpuinfra.app.ledger_recording import accounted, note_end
     from gpuinfra.provision.down import Teardown
     from gpuinfra.provision.errors import CloudError
@@ -322,14 +322,14 @@ def _not_ready(session: CloudSession, spec: Spec, found: Diagnostic, progress: F
         group=spec.group_name,
         cloud=session.cloud,
         market=None,
-        progress=progress,
+        progress=frontend,
         journal=session.journal(spec.name),
         deadline=session.cloud.grant(OFF_SECONDS),
         cause="gpuinfra up: it was not ready",
     )
     try:
         receipt = accounted(ending.deallocate(), session)
-        is_off = note_end(session.settings, receipt, session.cloud.subscription, progress).is_proof
+        is_off = note_end(session.settings, receipt, session.cloud.subscription, frontend).is_proof
     except CloudError:
         is_off = False
     state = "it was deallocated, so nothing is billed but its disk and address"
@@ -344,14 +344,14 @@ def _not_ready(session: CloudSession, spec: Spec, found: Diagnostic, progress: F
     )
 
 
-def _ask(plan: Plan, session: CloudSession, spec: Spec, progress: Frontend, *, delete: bool, creation: bool) -> None:
+def _ask(plan: Plan, session: CloudSession, spec: Spec, frontend: Frontend, *, delete: bool, creation: bool) -> None:
     """Show the plan, and ask for consent to what it stops or loses. Raise Problem if the user refuses."""
     from gpuinfra.app.consent import Request, confirm_creation, require_consent
     from gpuinfra.models.consent import Effect, effect_of
     from gpuinfra.models.events import PlanReady
     from gpuinfra.provision.plan import CREATION_FAILED
 
-    progress.show(PlanReady(plan))
+    frontend.show(PlanReady(plan))
     request = Request(
         plan.name,
         spec.group_name,
@@ -360,9 +360,9 @@ def _ask(plan: Plan, session: CloudSession, spec: Spec, progress: Frontend, *, d
         delete=delete,
         is_failed=any(CREATION_FAILED in change.differences for change in plan.changes),
     )
-    require_consent(request, session, spec, progress)
+    require_consent(request, session, spec, frontend)
     if creation and request.effect is Effect.NONE:
-        confirm_creation(plan, session.settings, progress, simulated=session.cloud.simulated)
+        confirm_creation(plan, session.settings, frontend, simulated=session.cloud.simulated)
 
 
 def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
@@ -376,7 +376,7 @@ def _write_target(settings: Settings, target: Target) -> tuple[str, ...]:
         raise Problem(Diagnostic(Code.FILE_UNWRITABLE, "file cannot be written", note=note)) from None
 
 
-def _consent_to_repoint(settings: Settings, session: CloudSession, spec: Spec, progress: Frontend) -> None:
+def _consent_to_repoint(settings: Settings, session: CloudSession, spec: Spec, frontend: Frontend) -> None:
     """Ask before pointing a target to another machine while its current machine exists."""
     from gpuinfra.models.resource import parse_machine_id
     from gpuinfra.workbench.targets import find_target
@@ -391,7 +391,7 @@ def _consent_to_repoint(settings: Settings, session: CloudSession, spec: Spec, p
     if not _may_exist(session, machine):
         return
     was = f"leads to the machine `{machine.name}` in group `{machine.group_name}`"
-    if progress.can_ask and progress.confirm(Question(f"Point the target {name} to {spec.name}?", f"it {was}")):
+    if frontend.can_ask and frontend.confirm(Question(f"Point the target {name} to {spec.name}?", f"it {was}")):
         return
     raise Problem(
         Diagnostic(
@@ -417,7 +417,7 @@ def _may_exist(session: CloudSession, machine: MachineId) -> bool:
         return True
 
 
-def consent_to_adopt(settings: Settings, spec: Spec, progress: Frontend) -> Callable[[Sequence[Ref]], None]:
+def consent_to_adopt(settings: Settings, spec: Spec, frontend: Frontend) -> Callable[[Sequence[Ref]], None]:
     """Return a function that asks before resources get our tags, and raises Problem if the user refuses."""
 
     def consent(refs: Sequence[Ref]) -> None:
@@ -428,7 +428,7 @@ def consent_to_adopt(settings: Settings, spec: Spec, progress: Frontend) -> Call
             f"Is this the machine {spec.name}, made by gpuinfra? Put its tags back?",
             details=f"in group {spec.group_name}, without tags: {names}",
         )
-        if progress.can_ask and progress.confirm(question):
+        if frontend.can_ask and frontend.confirm(question):
             return
         raise Problem(
             Diagnostic(

@@ -144,12 +144,12 @@ def with_options(job: JobSpec, spec: Spec) -> JobSpec:
 
 
 @contextmanager
-def linked(target: Target, progress: Frontend, *, send_credentials: bool = False) -> Iterator[Link]:
+def linked(target: Target, frontend: Frontend, *, send_credentials: bool = False) -> Iterator[Link]:
     """Connect to a target for the duration of this block."""
     from gpuinfra.app.passwords import secret_of
     from gpuinfra.runner.link import link_to
 
-    secret = secret_of(target, progress, can_ask=progress.can_ask) if target.address else None
+    secret = secret_of(target, frontend, can_ask=frontend.can_ask) if target.address else None
     link = link_to(target, secret, send_credentials=send_credentials)
     try:
         yield link

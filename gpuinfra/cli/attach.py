@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuinfra.app.attach_options import DOCKER, AttachOptions, check_options, read_address, read_identity
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 
 LONGEST = "1m"
 
@@ -61,6 +61,6 @@ def attach(  # noqa: PLR0913, PLR0917 each is an option
     )
     check_options(options)
     seconds = seconds_of("--timeout", timeout)
-    with frontend(settings) as progress:
-        attached = run_attach(settings, options, seconds, progress)
+    with open_frontend(settings) as frontend:
+        attached = run_attach(settings, options, seconds, frontend)
     view.show_attached(attached, json=settings.json)

@@ -8,7 +8,7 @@ import typer
 
 from gpuinfra.app.durations import grace_of
 from gpuinfra.app.workspace import open_workspace
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 from gpuinfra.cli.runs import ID
 from gpuinfra.diagnostics import Exit
 
@@ -35,8 +35,8 @@ def cancel(
         from gpuinfra.app.run_control import cancel_run
         from gpuinfra.models.run import RunState
 
-        with frontend(settings) as progress:
-            found = cancel_run(settings, found, seconds, progress)
+        with open_frontend(settings) as frontend:
+            found = cancel_run(settings, found, seconds, frontend)
         is_over = found.state is RunState.LOST  # nothing was left to cancel
     view.show_cancelled(found, workspace.run_folder(found.id), was_over=is_over, json=settings.json)
     return Exit.DONE

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 
 
 def detach(
@@ -18,4 +18,4 @@ def detach(
     from gpuinfra.views import targets as view
 
     settings = begin(context, reaches_cloud=False)
-    view.show_detached(remove_target(settings, name, frontend(settings)), json=settings.json)
+    view.show_detached(remove_target(settings, name, open_frontend(settings)), json=settings.json)

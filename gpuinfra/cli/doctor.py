@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 from gpuinfra.diagnostics import Exit
 
 
@@ -23,7 +23,7 @@ def doctor(
     from gpuinfra.views import doctor as view
 
     settings = begin(context, needs_state=False)
-    with frontend(settings) as progress:
-        examination = examine(settings, machines or [], progress)
+    with open_frontend(settings) as frontend:
+        examination = examine(settings, machines or [], frontend)
     view.show(examination, json=settings.json)
     return Exit.FAILED if examination.verdict is CheckStatus.PROBLEM else Exit.DONE

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpuinfra.app.export import ARM, DOCKER_CONTEXT, SSH_CONFIG
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 
 
 def export(
@@ -38,11 +38,11 @@ def export(
     settings = begin(context, reaches_cloud=form != ARM)
     if form == DOCKER_CONTEXT and output is None and not settings.json and sys.stdout.isatty():
         raise usage("a Docker context is a binary archive", "write it to a file with `--output FILE`")
-    with frontend(settings) as progress:
-        made = make_export(settings, name, form, progress)
+    with open_frontend(settings) as frontend:
+        made = make_export(settings, name, form, frontend)
     content = to_text(made.content, indent=2) if isinstance(made.content, dict) else made.content
     if output:
-        write_file(output, content, settings, progress)
+        write_file(output, content, settings, frontend)
     view.show_notes(made.notes)
     if output:
         view.show_export_file(made.name, form, output, made.hint(output), json=settings.json)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 
 
 def init(
@@ -23,7 +23,7 @@ def init(
     from gpuinfra.views import files, json_output
 
     settings = begin(context, reaches_cloud=False)
-    written = write_starter(settings, path, frontend(settings))
+    written = write_starter(settings, path, open_frontend(settings))
     if settings.json:
         json_output.show({"files": [str(file) for file in written]})
     else:

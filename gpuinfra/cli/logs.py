@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 from gpuinfra.cli.runs import ID
 from gpuinfra.diagnostics import Exit
 
@@ -29,10 +29,10 @@ def logs(
 
     settings = begin(context, reaches_cloud=follow)
     only = {"stdout": (view.STDOUT,), "stderr": (view.STDERR,), "both": view.BOTH}[stream]
-    with frontend(settings) as progress:
-        output = view.TerminalSink(json=settings.json, progress=progress, timestamps=timestamps, only=only)
+    with open_frontend(settings) as frontend:
+        output = view.TerminalSink(json=settings.json, progress=frontend, timestamps=timestamps, only=only)
         try:
-            shown = follow_log(settings, run, output, progress) if follow else show_log(settings, run, output)
+            shown = follow_log(settings, run, output, frontend) if follow else show_log(settings, run, output)
         finally:
             output.finish()
     if settings.json:

@@ -36,7 +36,7 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bo
         needs_state=needs_state,
     )
     if settings.ignores_state:
-        frontend(settings).note(
+        open_frontend(settings).note(
             "ignoring the `.gpuinfra` folder of this workspace: it belongs to another user or computer"
         )
     if settings.cloud == "sandbox" and reaches_cloud:
@@ -49,7 +49,7 @@ def begin(context: typer.Context, *, reaches_cloud: bool = True, needs_state: bo
     return settings
 
 
-def frontend(settings: Settings) -> TerminalFrontend:
+def open_frontend(settings: Settings) -> TerminalFrontend:
     """Return the frontend for progress and questions: live lines on a terminal, else plain lines."""
     from gpuinfra.views.frontend import TerminalFrontend
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 from gpuinfra.cli.runs import ID
 
 
@@ -25,8 +25,8 @@ def outputs(
     from gpuinfra.views import outputs as view
 
     settings = begin(context)
-    with frontend(settings) as progress:
-        found = fetch(settings, run, folder, progress)
+    with open_frontend(settings) as frontend:
+        found = fetch(settings, run, folder, frontend)
     shown = view.RunOutputs(found.run, found.path, found.files, copied=folder is not None, left_out=found.left_out)
     view.show(shown, found.diagnostics, list_files=list_files, json=settings.json)
     return found.exit_code

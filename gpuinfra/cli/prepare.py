@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuinfra.cli.job_options import BuildSecretOption, RebuildOption, SendCredentialsOption
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 
 
 def prepare(
@@ -30,12 +30,12 @@ def prepare(
     from gpuinfra.views import job as view
 
     settings = begin(context, reaches_cloud=False)
-    with frontend(settings) as progress:
+    with open_frontend(settings) as frontend:
         made = make_environment(
             settings,
             configuration,
             build_secret or [],
-            progress,
+            frontend,
             rebuild=rebuild,
             send_credentials=send_credentials,
         )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 
 
 def reap(
@@ -39,7 +39,7 @@ def reap(
 
     settings = begin(context, needs_state=False)
     options = ReapOptions(specs, timedelta(seconds=grace_of(grace)), starts=start, deletes=delete, dry_run=dry_run)
-    with frontend(settings) as progress:
-        reaped, code = run_reap(settings, options, progress)
+    with open_frontend(settings) as frontend:
+        reaped, code = run_reap(settings, options, frontend)
     view.show(reaped, json=settings.json)
     return code

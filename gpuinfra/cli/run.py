@@ -9,7 +9,7 @@ import typer
 
 from gpuinfra.app.job_request import JobRequest, OnInterrupt, usage
 from gpuinfra.cli import job_options as job
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 
 
 def run(  # noqa: PLR0913, PLR0917 each is an option
@@ -61,8 +61,8 @@ def run(  # noqa: PLR0913, PLR0917 each is an option
         require_gpu_use=require_gpu_use,
         rebuild=rebuild,
     )
-    with frontend(settings) as progress:
-        result = run_job(settings, spec, request, after_run, on_interrupt, progress)
+    with open_frontend(settings) as frontend:
+        result = run_job(settings, spec, request, after_run, on_interrupt, frontend)
     if result.job:
         show_job(result.job.run, result.job.folder, result.job.receipt, result.job.diagnostics, json=settings.json)
     else:

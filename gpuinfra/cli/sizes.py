@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 from gpuinfra.diagnostics import Exit
 
 
@@ -26,8 +26,8 @@ def sizes(
 
     query = size_query(gpu, region or (), with_quota=with_quota)
     settings = begin(context)
-    with frontend(settings) as progress:
-        found, simulated = list_sizes(settings, query, progress)
+    with open_frontend(settings) as frontend:
+        found, simulated = list_sizes(settings, query, frontend)
     by_region = bool(query.regions) or with_quota
     view.show(found, by_region=by_region, with_quota=with_quota, simulated=simulated, json=settings.json)
     return Exit.DONE

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 from gpuinfra.diagnostics import Exit
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def status(
     from gpuinfra.views import status as view
 
     settings = begin(context, needs_state=False)
-    with frontend(settings) as progress, explained("listing machines"):
-        query = open_status(settings, names or [], progress, agents=agent)
+    with open_frontend(settings) as frontend, explained("listing machines"):
+        query = open_status(settings, names or [], frontend, agents=agent)
         machines, now = query.look()
     settle_stopped(settings, machines)
     if not watch:

@@ -8,7 +8,7 @@ import typer
 
 from gpuinfra.app.job_request import JobRequest, OnInterrupt
 from gpuinfra.cli import job_options as job
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 
 
 def submit(  # noqa: PLR0913, PLR0917 each is an option
@@ -61,7 +61,7 @@ def submit(  # noqa: PLR0913, PLR0917 each is an option
         send_credentials=send_credentials,
         detach=detach,
     )
-    with frontend(settings) as progress:
-        result = run_submit(settings, configuration, request, on_interrupt, progress)
+    with open_frontend(settings) as frontend:
+        result = run_submit(settings, configuration, request, on_interrupt, frontend)
     view.show_result(result.run, result.folder, diagnostics=result.diagnostics, json=settings.json)
     return result.exit_code

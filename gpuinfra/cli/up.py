@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuinfra.cli.options import begin, frontend
+from gpuinfra.cli.options import begin, open_frontend
 
 LONGEST = "1h"
 
@@ -37,12 +37,12 @@ def up(
     settings = begin(context)
     options = UpOptions(seconds_of("--timeout", timeout), adopt=adopt, delete=delete, host_key=host_key)
     found = load_specs(specs)
-    with frontend(settings) as progress:
-        brought, errors, ended_by = up_all(settings, found, options, progress)
+    with open_frontend(settings) as frontend:
+        brought, errors, ended_by = up_all(settings, found, options, frontend)
     if brought or not ended_by:
         view.show(brought, errors.diagnostics, json=settings.json)
     if ended_by:
         raise ended_by
-    with frontend(settings) as progress:
-        note_left_on(settings, [located.spec.name for located in found], progress)
+    with open_frontend(settings) as frontend:
+        note_left_on(settings, [located.spec.name for located in found], frontend)
     return errors.exit_code()

@@ -107,8 +107,8 @@ def test_machine_is_asked_for_runs_before_teardown(
     workflow = make_workflow(tmp_path, "delete", None)
     workflow._end()
     assert ends == expected
-    assert "r0" in str(workflow.progress.lines)  # type: ignore[attr-defined]
-    assert DONE.id not in str(workflow.progress.lines)  # type: ignore[attr-defined]
+    assert "r0" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
+    assert DONE.id not in str(workflow.frontend.lines)  # type: ignore[attr-defined]
 
 
 def test_second_interrupt_during_the_check_reports_a_running_machine(
@@ -125,7 +125,7 @@ def test_second_interrupt_during_the_check_reports_a_running_machine(
     with pytest.raises(KeyboardInterrupt):
         workflow._end()
     assert ends == []
-    assert "my-dsvm is left as it is: it is billed until" in str(workflow.progress.lines)  # type: ignore[attr-defined]
+    assert "my-dsvm is left as it is: it is billed until" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
 
 
 def test_second_interrupt_before_azure_is_asked_says_that_it_may_be_on(
@@ -140,7 +140,7 @@ def test_second_interrupt_before_azure_is_asked_says_that_it_may_be_on(
     workflow.work.was_interrupted = False  # type: ignore[union-attr]
     with pytest.raises(KeyboardInterrupt):
         workflow.execute()
-    lines = [line for line in workflow.progress.lines if "is left as it is" in str(line)]  # type: ignore[attr-defined]
+    lines = [line for line in workflow.frontend.lines if "is left as it is" in str(line)]  # type: ignore[attr-defined]
     assert len(lines) == 1
     assert "it is billed until `gpuinfra down my-dsvm`" in str(lines)
 
@@ -160,7 +160,7 @@ def test_interrupt_while_the_machine_is_asked_does_not_end_what_another_run_need
     workflow = make_workflow(tmp_path, "delete", None)
     workflow._end()
     assert (ends, workflow.interrupted) == ([], True)
-    assert "is kept for r0" in str(workflow.progress.lines)  # type: ignore[attr-defined]
+    assert "is kept for r0" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("has_outputs", "expected"), [(True, [False]), (False, [True])])
@@ -184,7 +184,7 @@ def test_another_run_that_cannot_be_fetched_keeps_the_machine(
     monkeypatch.setattr("gpuinfra.app.run_control.fetch_outputs", full)
     workflow._end()
     assert ends == []
-    assert "is kept for r0" in str(workflow.progress.lines)  # type: ignore[attr-defined]
+    assert "is kept for r0" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
 
 
 def test_internal_error_does_not_keep_the_machine_on(
@@ -264,7 +264,7 @@ def test_interrupt_at_any_moment_after_creation_says_what_exists(
         monkeypatch.setattr(f"gpuinfra.{name}", value)
     workflow = make_workflow(tmp_path, "deallocate", [])
     with pytest.raises(KeyboardInterrupt):
-        up(workflow.settings, workflow.located, 60, workflow.progress)
+        up(workflow.settings, workflow.located, 60, workflow.frontend)
     assert seen == [NAME]
 
 
@@ -285,7 +285,7 @@ def test_internal_error_does_not_hide_that_the_machine_may_be_on(
     workflow = make_workflow(tmp_path, "deallocate", [])
     with pytest.raises(KeyError):
         workflow.execute()
-    assert "my-dsvm may be on: it is billed until `gpuinfra down my-dsvm`" in str(workflow.progress.lines)  # type: ignore[attr-defined]
+    assert "my-dsvm may be on: it is billed until `gpuinfra down my-dsvm`" in str(workflow.frontend.lines)  # type: ignore[attr-defined]
 
 
 # Closed output
